@@ -1,0 +1,82 @@
+# Every command sets up what it needs; `make setup` does nothing when nothing changed.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+SECONDS ?= 600
+ARGS ?=
+
+bin := .venv/bin
+pip := $(bin)/python -m pip --disable-pip-version-check
+install := $(pip) install --quiet --progress-bar off
+editable := $(install) --no-build-isolation --editable
+environment := .venv/.stamp-environment
+native := .venv/.stamp-native
+peers := .venv/.stamp-peers
+# mypy refuses a folder without Python.
+checked = $(foreach folder,src tests bench examples scripts,$(if $(shell \
+  find $(folder) -name '*.py' -print -quit 2>/dev/null),$(folder)))
+
+.PHONY: help setup installed demo test check bench soak lint docs clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## create .venv, build the native module, install everything for development
+	@mkdir -p build
+	@flock build/setup.lock $(MAKE) installed
+
+installed: $(native)
+	@:
+
+$(environment): pyproject.toml scripts/install_system_packages.sh
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Hawser needs Python 3.11 or newer; '$(PYTHON)' is not. Try: make setup PYTHON=python3.12" >&2; exit 1; }
+	@scripts/install_system_packages.sh $(PYTHON)
+	@echo "setup: installing the tools into .venv"
+	@test -x $(bin)/python || $(PYTHON) -m venv .venv
+	@$(install) --upgrade 'pip>=25.1'
+	@$(install) --group dev
+	@touch $@
+
+# The folder itself is listed so that a file added or taken away counts as a change.
+$(native): $(environment) CMakeLists.txt $(wildcard native native/*)
+	@echo "setup: building the native module"
+	@$(editable) .
+	@touch $@
+
+$(peers): $(environment)
+	@echo "setup: installing the peers that the benchmarks compare with"
+	@$(editable) '.[bench]'
+	@touch $@
+
+demo: setup ## publishers and subscribers killed at random, and the proof that nothing was lost
+	@$(bin)/hawser demo $(ARGS)
+
+test: setup lint docs ## lint, types and every test
+	@$(bin)/python -m pytest $(ARGS)
+
+check: setup ## the quick tests, for every edit
+	@$(bin)/python -m pytest -m "not slow" $(ARGS)
+
+soak: setup ## the long versions of the attacks: make soak SECONDS=600
+	@HAWSER_SOAK_SECONDS=$(SECONDS) $(bin)/python -m pytest -m soak $(ARGS)
+
+bench: setup $(peers) ## speed, as ratios to the peers
+	@$(bin)/hawser bench $(ARGS)
+
+lint: setup ## ruff, mypy and the import rules
+	@$(bin)/ruff check $(checked)
+	@$(bin)/ruff format --check $(checked)
+	@$(bin)/mypy $(checked)
+	@$(bin)/lint-imports --no-logo
+
+docs: setup ## links and file names in the documents
+	@$(bin)/python scripts/check_docs.py
+
+clean: ## remove everything that was built, .venv too
+	@rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
