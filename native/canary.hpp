@@ -1,0 +1,31 @@
+// Planted bugs. Each attack in tests/ is built once more with one of these and must then fail: an attack
+// that cannot see its canary proves nothing. In every other build `canary` is `none` and costs nothing.
+#pragma once
+
+namespace hawser {
+
+enum class Canary {
+  none,
+  take_without_second_look,    // the ring word is not read again after the bit is set
+  references_before_ring,      // borrow looks at the bits first, then at the ring
+  idle_before_publish,         // the slot is given up before the ring carries it
+  head_is_never_helped,        // nobody moves a head that a dead publisher left behind
+  recovery_keeps_loans,        // slots lent by the dead stay lent
+  recovery_keeps_bits,         // bits of the dead stay set
+  recovery_takes_all_loans,    // slots lent by the living are taken back, too
+  entry_freed_before_bits,     // the entry can be joined again while its bits are being cleared
+  misses_are_not_counted,      // a lapped subscriber forgets how far it jumped
+  lengths_are_not_checked,     // what the control region says is believed
+  lent_without_backing,        // pages are not reserved before a slot is lent
+  sleep_without_flag,          // a waiter sleeps without telling publishers
+};
+
+#ifdef HAWSER_CANARY
+inline constexpr Canary canary = Canary::HAWSER_CANARY;
+#else
+inline constexpr Canary canary = Canary::none;
+#endif
+
+constexpr bool planted(Canary bug) { return canary == bug; }
+
+}  // namespace hawser

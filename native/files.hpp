@@ -1,0 +1,116 @@
+// Files of a domain: opened without following links, owned by this user or shared with one of its groups.
+#pragma once
+
+#include <fcntl.h>
+#include <grp.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include <vector>
+
+#include "fork.hpp"
+#include "locks.hpp"
+#include "waiting.hpp"
+
+namespace hawser {
+
+inline std::string boot_id() {
+  const Descriptor file(open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
+  char text[40] = {};
+  if (!file.valid() || read(file.number(), text, 36) != 36)
+    throw Error(Kind::usage, "cannot read /proc/sys/kernel/random/boot_id; /proc must be mounted");
+  return text;
+}
+
+// When this process started, in nanoseconds since boot.
+inline uint64_t process_start_ns() {
+  const Descriptor file(open("/proc/self/stat", O_RDONLY | O_CLOEXEC));
+  char text[1024] = {};
+  if (!file.valid() || read(file.number(), text, sizeof text - 1) <= 0) return 0;
+  const char* at = strrchr(text, ')');  // the command's name may contain anything but ends here
+  for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
+  return at ? strtoull(at, nullptr, 10) * (1'000'000'000ull / static_cast<uint64_t>(sysconf(_SC_CLK_TCK))) : 0;
+}
+
+inline bool in_group(gid_t group) {
+  if (group == getegid()) return true;
+  std::vector<gid_t> groups(static_cast<size_t>(std::max(getgroups(0, nullptr), 0)));
+  const int count = getgroups(static_cast<int>(groups.size()), groups.data());
+  for (int i = 0; i < count; i++)
+    if (groups[static_cast<size_t>(i)] == group) return true;
+  return false;
+}
+
+// A new description of an existing file; not valid when there is none.
+inline Descriptor open_existing(const std::string& path) {
+  Descriptor file(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+  if (!file.valid()) {
+    if (errno == ENOENT) return file;
+    throw file_error("open", path, errno);
+  }
+  struct stat info{};
+  if (fstat(file.number(), &info) != 0) throw file_error("look at", path, errno);
+  if (!S_ISREG(info.st_mode)) throw Error(Kind::corrupt, path + " is not a regular file; remove it");
+  const bool shared = (info.st_mode & S_IWGRP) && in_group(info.st_gid);
+  if (info.st_uid != geteuid() && !shared)
+    throw Error(Kind::permission, path + " belongs to user " + std::to_string(info.st_uid) +
+                                      "; use that user, or create the topic with mode=\"group\" in a shared group");
+  return file;
+}
+
+// A description of the same inode, or Closed.
+inline Descriptor open_same(const std::string& path, const Inode& inode) {
+  Descriptor file = open_existing(path);
+  if (!file.valid() || Inode::of(file) != inode) throw Error(Kind::closed, path + ": the topic was deleted; open it again");
+  return file;
+}
+
+// Serialises removals of one name. Waits for a process that is removing it, but not for ever. The caller
+// holds no_fork_mutex.
+class NameLock {
+ public:
+  NameLock(const std::string& lock_path, const std::string& name) {
+    file_ = Descriptor(open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (!file_.valid()) throw file_error("open", lock_path, errno);
+    const auto at = static_cast<off_t>(hash_bytes(name.data(), name.size()) >> 2);
+    for (int tries = 0; !file_.try_lock(at); tries++) {
+      if (tries == kTries)
+        throw Error(Kind::timeout, "another process has been removing '" + name + "' for " +
+                                       std::to_string(kTries / 1000) + " s and is probably stopped; continue or end it");
+      usleep(1000);
+    }
+  }
+
+ private:
+  static constexpr int kTries = 5000;
+  Descriptor file_;
+};
+
+class Mapping {
+ public:
+  Mapping() = default;
+  Mapping(const Descriptor& file, uint64_t offset, uint64_t size, bool writable) : size_(size) {
+    const int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
+    address_ = mmap(nullptr, size, protection, MAP_SHARED | MAP_NORESERVE, file.number(), static_cast<off_t>(offset));
+    if (address_ == MAP_FAILED) {
+      address_ = nullptr;
+      throw Error(Kind::full, std::string("cannot map the topic: ") + std::strerror(errno));
+    }
+  }
+  Mapping(Mapping&& other) noexcept : address_(std::exchange(other.address_, nullptr)), size_(other.size_) {}
+  Mapping& operator=(Mapping&& other) noexcept {
+    std::swap(address_, other.address_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
+  ~Mapping() {
+    if (address_) munmap(address_, size_);
+  }
+  uint8_t* address() const { return static_cast<uint8_t*>(address_); }
+
+ private:
+  void* address_ = nullptr;
+  uint64_t size_ = 0;
+};
+
+}  // namespace hawser

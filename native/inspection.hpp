@@ -1,0 +1,100 @@
+// Looking at a topic: for info(), ps, doctor and the tests. Changes nothing.
+#pragma once
+
+#include "region.hpp"
+#include "records.hpp"
+
+namespace hawser {
+
+struct ParticipantView {
+  uint32_t index;
+  bool publisher;
+  std::string name;
+  uint64_t pid, uid, incarnation, started_ns, joined_ns, cursor, count, missed;
+  EntryState state;
+  bool alive;
+  bool reliable;
+  uint32_t held = 0;  // bits or loans
+};
+
+struct SlotCounts {
+  uint32_t lent = 0, referenced = 0, carried = 0, free = 0, leaked = 0;
+};
+
+inline bool bit_set(const Bits& bits, uint32_t index) { return bits.words[index / 64].load_ordered() >> index % 64 & 1; }
+
+inline std::vector<ParticipantView> view_participants(const Region& region) {
+  const Memory& memory = region.memory();
+  const Descriptor file = region.open_again();
+  const uint32_t publishers = memory.layout.settings.max_publishers;
+  std::vector<ParticipantView> views;
+  for (uint32_t i = 0; i < memory.layout.entries; i++) {
+    const Entry& entry = memory.entry(i);
+    const uint64_t word = entry.word.load_ordered();
+    if (entry_state(word) != EntryState::active && entry_state(word) != EntryState::dead) continue;
+    ParticipantView view{i, memory.is_publisher(i), entry_name(entry), entry.pid.load_relaxed(), entry.uid.load_relaxed(),
+                         entry_incarnation(word), entry.started_ns.load_relaxed(), entry.joined_ns.load_relaxed(),
+                         entry.cursor.load_relaxed(), entry.count.load_relaxed(), entry.missed.load_relaxed(),
+                         entry_state(word), file.held_elsewhere(byte::life(i)), false};
+    view.reliable = !view.publisher && bit_set(memory.header().reliable, i - publishers);
+    for (uint32_t slot = 0; slot < memory.layout.slots; slot++)
+      view.held += view.publisher ? memory.slot(slot).state.load_relaxed() == owner_word(i, view.incarnation)
+                                  : memory.references(slot, (i - publishers) / 64).load_relaxed() >> (i - publishers) % 64 & 1;
+    views.push_back(std::move(view));
+  }
+  return views;
+}
+
+// Whether somebody who takes part, dead or alive, answers for what holds this slot.
+inline bool accounted_for(const Memory& memory, uint32_t index) {
+  const uint64_t lent = memory.slot(index).state.load_ordered();
+  if (lent != 0) {
+    const uint32_t owner = owner_index(lent);
+    if (owner >= memory.layout.entries) return false;
+    const uint64_t word = memory.entry(owner).word.load_ordered();
+    if (entry_state(word) == EntryState::free || entry_incarnation(word) != owner_incarnation(lent)) return false;
+  }
+  for (uint32_t i = 0; i < memory.layout.bit_words; i++)
+    for (uint64_t bits = memory.references(index, i).load_ordered(); bits; bits &= bits - 1) {
+      const uint32_t bit = i * 64 + static_cast<uint32_t>(__builtin_ctzll(bits));
+      if (bit > memory.layout.settings.max_subscribers) return false;
+      const Word& word = memory.entry(memory.subscriber_entry(bit)).word;
+      if (entry_state(word.load_ordered()) == EntryState::free) return false;
+    }
+  return true;
+}
+
+inline SlotCounts count_slots(const Memory& memory) {
+  SlotCounts counts;
+  for (uint32_t i = 0; i < memory.layout.slots; i++) {
+    const bool lent = memory.slot(i).state.load_ordered() != 0, in_ring = carried(memory, i), read = referenced(memory, i);
+    counts.lent += lent;
+    counts.carried += in_ring;
+    counts.referenced += read;
+    counts.free += !lent && !in_ring && !read;
+    counts.leaked += !accounted_for(memory, i);
+  }
+  return counts;
+}
+
+struct RecordView {
+  std::string name;
+  uint64_t mark, max_lag;
+  bool durable, held;
+};
+
+inline std::vector<RecordView> view_records(const Region& region) {
+  const Memory& memory = region.memory();
+  const Descriptor file = region.open_again();
+  std::vector<RecordView> views;
+  for (uint32_t i = 0; i < memory.layout.settings.max_subscribers; i++) {
+    const Record& record = memory.record(i);
+    if (record_state(record.word.load_acquire()) != RecordState::used) continue;
+    const std::string name = record_name(record);
+    views.push_back({name, record.mark.load_relaxed(), record.max_lag.load_relaxed(),
+                     bit_set(memory.header().durable, i), file.held_elsewhere(byte::record(name))});
+  }
+  return views;
+}
+
+}  // namespace hawser

@@ -1,0 +1,244 @@
+// Publishing: borrow a slot, write it, and let one exchange in the ring deliver it.
+#pragma once
+
+#include <algorithm>
+#include <deque>
+
+#include "participants.hpp"
+#include "slots.hpp"
+
+namespace hawser {
+
+// What the algorithms need from the file behind the memory.
+class Host {
+ public:
+  virtual ~Host() = default;
+  virtual void recover_dead() = 0;
+  virtual void reserve(uint64_t payload_offset, uint64_t bytes) = 0;  // throws Full
+};
+
+// Who keeps the oldest sample from being overwritten.
+struct Blocker {
+  bool record;  // a kept position, else a living subscriber
+  uint32_t index;
+};
+
+inline std::optional<Blocker> held_back(const Memory& memory, uint64_t head) {
+  const Header& header = memory.header();
+  const uint32_t ring = memory.layout.ring;
+  if (head < ring) return std::nullopt;
+  const uint64_t evicted = head + 1 - ring;
+  for (uint32_t i = 0; i < memory.layout.bit_words; i++) {
+    for (uint64_t bits = header.reliable.words[i].load_ordered(); bits; bits &= bits - 1) {
+      const uint32_t bit = i * 64 + static_cast<uint32_t>(__builtin_ctzll(bits));
+      if (bit > memory.layout.settings.max_subscribers) memory.corrupt("a subscriber that cannot exist is reliable");
+      const Entry& entry = memory.entry(memory.subscriber_entry(bit));
+      // Pairs with the joiner's active word and the taker's cursor.
+      if (entry_state(entry.word.load_ordered()) == EntryState::active && entry.cursor.load_ordered() < evicted)
+        return Blocker{false, memory.subscriber_entry(bit)};
+    }
+    for (uint64_t bits = header.durable.words[i].load_ordered(); bits; bits &= bits - 1) {
+      const uint32_t index = i * 64 + static_cast<uint32_t>(__builtin_ctzll(bits));
+      if (index >= memory.layout.settings.max_subscribers) memory.corrupt("a record that cannot exist is durable");
+      const Record& record = memory.record(index);
+      const uint64_t mark = record.mark.load_ordered(), max_lag = record.max_lag.load_relaxed();
+      if (mark < evicted && (max_lag == 0 || head - mark < max_lag)) return Blocker{true, index};
+    }
+  }
+  return std::nullopt;
+}
+
+class Publisher {
+ public:
+  Publisher(const Memory& memory, Host& host, Membership membership, const std::string& name)
+      : memory_(memory), host_(host), membership_(std::move(membership)), owner_(membership_.owner()) {
+    std::memcpy(name_, name.data(), name.size());
+  }
+
+  const Membership& membership() const { return membership_; }
+  uint32_t loans() const { return loans_; }
+  bool closing() const { return closing_; }
+
+  // A slot of at least `bytes`, lent to us. `quota` is how many may be lent before this one.
+  uint32_t borrow(uint64_t bytes, uint32_t quota) {
+    require_open();
+    if (bytes > memory_.layout.settings.slot_size) refuse_size(bytes);
+    if (loans_ >= quota)
+      throw Error(Kind::full, "this publisher has " + std::to_string(loans_) +
+                                  " loans, as many as max_loans allows; publish or drop one");
+    const uint32_t slot = find_slot();
+    loans_++;
+    try {
+      if (!planted(Canary::lent_without_backing)) back(slot, bytes);
+    } catch (...) {
+      put_back(slot);
+      throw;
+    }
+    return slot;
+  }
+
+  uint8_t* payload(uint32_t slot) const { return memory_.writable + memory_.payload_at(slot); }
+
+  void put_back(uint32_t slot) {
+    set_idle(memory_, slot);
+    loans_--;
+  }
+
+  // Deliver a lent slot: its sequence, or 0 when a reliable subscriber would lose a sample by it. The slot
+  // stays lent: give it up with put_back when no view of it is left.
+  uint64_t try_publish(uint32_t index, uint64_t payload, uint32_t metadata) {
+    require_open();
+    Slot& slot = memory_.slot(index);
+    const uint64_t lengths = pack_lengths(payload, metadata);
+    const auto timestamp = static_cast<uint64_t>(clock_now(CLOCK_REALTIME));
+    sign(slot);
+    slot.lengths.store_relaxed(lengths);
+    slot.timestamp_ns.store_relaxed(timestamp);
+    if (planted(Canary::idle_before_publish)) set_idle(memory_, index);
+    for (;;) {
+      const Place place = next_place(memory_);
+      if (held_back(memory_, place.head)) return 0;
+      const uint64_t sequence = place.head + 1;
+      slot.sequence.store_relaxed(sequence);
+      slot.check.store_relaxed(slot_check(lengths, timestamp, owner_, sequence));
+      // The commit. Releases the payload to every taker that reads this word.
+      if (!memory_.ring(sequence).exchange_if(place.word, ring_word(sequence, index))) continue;
+      memory_.head().exchange_if(place.head, sequence);
+      remember_evicted(ring_slot(place.word));
+      memory_.entry(membership_.index).count.store_relaxed(++count_);
+      return sequence;
+    }
+  }
+
+  // After one or several samples: wake whoever sleeps for them.
+  void wake_subscribers() const { wake_waiters(memory_.header().samples, memory_.layout.bit_words); }
+
+  std::optional<Blocker> blocker() const { return held_back(memory_, next_place(memory_).head); }
+
+  // Deliver, waiting while a reliable subscriber is in the way; `sleep(nanoseconds)` is one slice of waiting
+  // (wait_for_space, without whatever lock the caller holds). The dead are never waited for.
+  template <class Sleep>
+  uint64_t publish(uint32_t index, uint64_t payload, uint32_t metadata, const Deadline& deadline, const Sleep& sleep) {
+    for (int64_t recovered_at = 0;;) {
+      uint64_t sequence = try_publish(index, payload, metadata);
+      if (sequence) [[likely]] return sequence;
+      const bool last_try = deadline.over();
+      if (last_try || monotonic_now() - recovered_at > kSliceNanoseconds) {
+        host_.recover_dead();
+        recovered_at = monotonic_now();
+        sequence = try_publish(index, payload, metadata);
+        if (sequence) return sequence;
+      }
+      if (last_try) refuse_for(blocker());
+      sleep(deadline.slice());
+    }
+  }
+
+  // One slice of sleep until there may be space.
+  void wait_for_space(int64_t nanoseconds) {
+    Sleeper sleeper(memory_.header().space, membership_.index);
+    const uint32_t seen = sleeper.value();
+    if (blocker() && !memory_.closed()) sleeper.sleep(seen, nanoseconds);
+  }
+  Signal& signal() const { return memory_.header().space; }
+  bool ready() const { return memory_.closed() || !blocker(); }
+
+  // The place is given up now, or with the last loan.
+  void close() {
+    closing_ = true;
+    if (loans_ == 0 && !left_) {
+      left_ = true;
+      leave(memory_, membership_);
+    }
+  }
+  void abandon() { membership_.anchor.forget(); }  // in a forked child
+
+ private:
+  void require_open() const {
+    if (memory_.closed() || closing_) [[unlikely]]
+      throw Error(Kind::closed, closing_ ? "this publisher is closed"
+                                         : memory_.label + ": the topic was deleted; open it again");
+    require_membership(memory_, membership_);
+  }
+
+  [[noreturn]] void refuse_size(uint64_t bytes) const {
+    throw Error(Kind::usage, "a sample of " + std::to_string(bytes) + " bytes (with key and headers) does not fit slot_size " +
+                                 std::to_string(memory_.layout.settings.slot_size) +
+                                 "; create the topic with a larger slot_size");
+  }
+
+  [[noreturn]] void refuse_for(const std::optional<Blocker>& blocker) const {
+    if (!blocker) throw Error(Kind::full, memory_.label + ": a reliable subscriber was in the way; try again");
+    if (blocker->record)
+      throw Error(Kind::full, memory_.label + ": full for the durable subscriber '" +
+                                  std::string(memory_.record(blocker->index).name, kRecordNameBytes).c_str() +
+                                  "'; start it again, or forget it");
+    throw Error(Kind::full, memory_.label + ": full for the reliable subscriber '" +
+                                entry_name(memory_.entry(blocker->index)) + "' (pid " +
+                                std::to_string(memory_.entry(blocker->index).pid.load_relaxed()) +
+                                "); wait longer, or let it take faster");
+  }
+
+  // Slots we evicted are tried first: nearly always the last one is free, and memory use stays with what is
+  // in use. One that is still being read waits for its turn; one that somebody else took is forgotten.
+  std::optional<uint32_t> find_evicted() {
+    for (size_t tries = std::min<size_t>(evicted_.size(), 8); tries > 0; tries--) {
+      const uint32_t index = evicted_.back();
+      evicted_.pop_back();
+      if (try_borrow(memory_, index, owner_)) return index;
+      if (referenced(memory_, index)) evicted_.push_front(index);
+    }
+    return std::nullopt;
+  }
+
+  uint32_t find_slot() {
+    if (const auto index = find_evicted()) return *index;
+    const uint32_t slots = memory_.layout.slots;
+    for (int round = 0; round < kRounds; round++) {
+      for (uint32_t i = 0; i < slots; i++) {
+        next_ = next_ + 1 < slots ? next_ + 1 : 0;
+        if (try_borrow(memory_, next_, owner_)) return next_;
+      }
+      host_.recover_dead();
+    }
+    memory_.corrupt("no slot is free, though by construction one must be");
+  }
+
+  void remember_evicted(uint32_t index) {
+    if (index < memory_.layout.slots && evicted_.size() < memory_.layout.slots) evicted_.push_back(index);
+  }
+
+  void back(uint32_t index, uint64_t bytes) {
+    Slot& slot = memory_.slot(index);
+    const uint64_t pages = (bytes + kPage - 1) / kPage;
+    if (pages <= backed_pages(memory_, slot.backed.load_relaxed())) [[likely]] return;
+    host_.reserve(memory_.payload_at(index), bytes);
+    slot.backed.store_relaxed(pack_backed(pages));
+  }
+
+  // The publisher's name travels in the slot, so that history names its authors after they are gone. While
+  // it is being changed the slot names nobody: a publisher killed here leaves no false signature.
+  void sign(Slot& slot) {
+    if (slot.publisher.load_relaxed() == owner_) [[likely]] return;
+    slot.publisher.store_relaxed(0);
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    std::memcpy(slot.name, name_, sizeof slot.name);
+    slot.name_check.store_release(hash_bytes(name_, sizeof name_, owner_));
+    slot.publisher.store_release(owner_);
+  }
+
+  static constexpr int kRounds = 1000;
+  const Memory& memory_;
+  Host& host_;
+  Membership membership_;
+  uint64_t owner_;
+  char name_[kNameBytes] = {};
+  uint32_t loans_ = 0;
+  std::deque<uint32_t> evicted_;
+  uint32_t next_ = 0;
+  uint64_t count_ = 0;
+  bool closing_ = false;
+  bool left_ = false;
+};
+
+}  // namespace hawser

@@ -1,0 +1,125 @@
+// Recovery of the dead: by anybody, any number of times, killed anywhere.
+//
+// Mark it dead (active -> dead, so that reliable waits ignore it); set the slots it had lent to idle; then,
+// under its recovery byte, clear its bits, its waiter and reliable bits, and free its entry. Every step is
+// one idempotent word. Only the last part needs the byte: a recoverer stopped there holds up those bits and
+// nothing else. Nothing of any other participant, nor of the same entry's next incarnation, is touched,
+// because loans carry the incarnation and bits are cleared only while the word says dead.
+#pragma once
+
+#include <vector>
+
+#include "participants.hpp"
+
+namespace hawser {
+
+struct Recovered {
+  uint32_t index;
+  uint64_t incarnation;
+  std::string name;
+  uint64_t pid;
+  uint32_t loans = 0;
+  uint32_t references = 0;
+  bool complete = false;
+};
+
+// The kernel's word on who lives, through a description that holds no participant's byte.
+class FileLiveness {
+ public:
+  explicit FileLiveness(const Descriptor& descriptor) : descriptor_(descriptor) {}
+  bool alive(uint32_t index) const { return descriptor_.held_elsewhere(byte::life(index)); }
+  bool try_recovery(uint32_t index) const { return descriptor_.try_lock(byte::recovery(index)); }
+  void end_recovery(uint32_t index) const { descriptor_.unlock(byte::recovery(index)); }
+
+ private:
+  const Descriptor& descriptor_;
+};
+
+inline uint32_t return_loans(const Memory& memory, uint64_t owner) {
+  uint32_t returned = 0;
+  if (planted(Canary::recovery_keeps_loans)) return 0;
+  for (uint32_t i = 0; i < memory.layout.slots; i++) {
+    Word& state = memory.slot(i).state;
+    const uint64_t lent = state.load_relaxed();
+    const bool mine = planted(Canary::recovery_takes_all_loans) ? lent != 0 : lent == owner;
+    if (mine && state.exchange_if(lent, 0)) returned++;
+  }
+  return returned;
+}
+
+inline uint32_t clear_references(const Memory& memory, uint32_t bit) {
+  uint32_t cleared = 0;
+  if (planted(Canary::recovery_keeps_bits)) return 0;
+  for (uint32_t i = 0; i < memory.layout.slots; i++) {
+    Word& word = memory.references(i, bit / 64);
+    const uint64_t mask = uint64_t{1} << bit % 64;
+    if (word.load_relaxed() & mask) {
+      word.clear_bits(mask);
+      cleared++;
+    }
+  }
+  return cleared;
+}
+
+inline void forget_sleeper(const Memory& memory, uint32_t index) {
+  Header& header = memory.header();
+  if (memory.is_publisher(index)) {
+    header.space.waiters.clear(index);
+    return;
+  }
+  const uint32_t bit = index - memory.layout.settings.max_publishers;
+  header.samples.waiters.clear(bit);
+  header.reliable.clear(bit);
+}
+
+// The part under the recovery byte. `dead` is the word that was seen dead.
+template <class Liveness>
+void finish_recovery(const Memory& memory, const Liveness& liveness, uint64_t dead, Recovered& report) {
+  const uint32_t index = report.index;
+  if (!liveness.try_recovery(index)) return;
+  Entry& entry = memory.entry(index);
+  const uint64_t free = entry_word(report.incarnation, EntryState::free);
+  if (entry.word.load_ordered() == dead) {
+    if (planted(Canary::entry_freed_before_bits)) entry.word.exchange_if(dead, free);
+    if (!memory.is_publisher(index))
+      report.references = clear_references(memory, index - memory.layout.settings.max_publishers);
+    forget_sleeper(memory, index);
+    entry.word.exchange_if(dead, free);
+    report.complete = true;
+  }
+  liveness.end_recovery(index);
+}
+
+// Recover entry `index` if its owner is dead; false when there is nothing to do.
+template <class Liveness>
+bool recover_entry(const Memory& memory, const Liveness& liveness, uint32_t index, Recovered& report) {
+  Entry& entry = memory.entry(index);
+  uint64_t word = entry.word.load_ordered();
+  const EntryState state = entry_state(word);
+  if (state == EntryState::free) return false;
+  if (state != EntryState::active && state != EntryState::dead)
+    memory.corrupt("entry " + std::to_string(index) + " has an impossible state");
+  report = {index, entry_incarnation(word), entry_name(entry), entry.pid.load_relaxed()};
+  const uint64_t dead = entry_word(report.incarnation, EntryState::dead);
+  if (state == EntryState::active) {
+    if (liveness.alive(index) || !entry.word.exchange_if(word, dead)) return false;
+  }
+  if (memory.is_publisher(index)) report.loans = return_loans(memory, owner_word(index, report.incarnation));
+  finish_recovery(memory, liveness, dead, report);
+  return true;
+}
+
+template <class Liveness>
+std::vector<Recovered> recover_all(const Memory& memory, const Liveness& liveness) {
+  std::vector<Recovered> done;
+  Recovered report{};
+  for (uint32_t i = 0; i < memory.layout.entries; i++)
+    if (recover_entry(memory, liveness, i, report)) done.push_back(report);
+  if (!done.empty()) {
+    wake_all(memory.header().samples);
+    wake_all(memory.header().space);
+  }
+  return done;
+}
+
+}  // namespace hawser

@@ -1,0 +1,280 @@
+// A topic's file: made, found, removed, mapped.
+//
+// It appears complete or not at all: built without a name, its use byte already locked, then linked; who
+// loses the race opens the winner's. Everybody who has it open holds the use byte shared. To remove it: under
+// the name's lock, open -> closing, see that nobody else has the use byte, closing -> closed, unlink. To
+// attach: lock the use byte, then read the state: closing, set it back to open; closed, finish the removal and
+// start again. Forced removal goes to closed at once, and whoever still uses the topic gets Closed.
+#pragma once
+
+#include <sys/random.h>
+
+#include <memory>
+
+#include "files.hpp"
+#include "publisher.hpp"
+#include "recovery.hpp"
+
+namespace hawser {
+
+class Region : public Host {
+ public:
+  struct Place {
+    std::string path;
+    std::string lock_path;  // the domain's lock file
+    std::string name;
+  };
+
+  // Open the topic at a place; with settings, create it when nothing (or only a leftover) is there.
+  static std::shared_ptr<Region> attach(const Place& place, const Settings* settings, const std::string& schema) {
+    watch_forks();
+    for (int tries = 0; tries < kTries; tries++) {
+      const std::lock_guard no_fork(no_fork_mutex());
+      const Descriptor file = open_existing(place.path);
+      std::shared_ptr<Region> region;
+      if (file.valid()) {
+        region = open_at(place, file, settings != nullptr);
+      } else if (settings) {
+        region = create(place, *settings, schema);
+      } else {
+        throw Error(Kind::not_found, "there is no topic '" + place.name + "' at " + place.path);
+      }
+      if (region) return region;
+    }
+    throw Error(Kind::timeout, place.path + " is being created and removed all the time; try again");
+  }
+
+  ~Region() override {
+    if (!made_.here()) use_.forget();
+  }
+
+  const Memory& memory() const { return memory_; }
+  const Place& place() const { return place_; }
+  const MadeHere& made() const { return made_; }
+  bool created() const { return created_; }
+  Descriptor open_again() const { return open_same(place_.path, inode_); }
+
+  std::vector<Recovered> recover() {
+    const std::lock_guard no_fork(no_fork_mutex());
+    const Descriptor file = open_again();
+    return recover_all(memory_, FileLiveness(file));
+  }
+  void recover_dead() override { recover(); }
+
+  void reserve(uint64_t payload_offset, uint64_t bytes) override {
+    const Descriptor file = open_again();
+    const auto at = static_cast<off_t>(memory_.layout.payloads_at + payload_offset);
+    if (fallocate(file.number(), 0, at, static_cast<off_t>(std::max<uint64_t>(bytes, 1))) != 0)
+      throw file_error("reserve " + std::to_string(bytes) + " bytes for a sample in", place_.path, errno);
+  }
+
+  // For publishers; subscribers never have payloads mapped for writing.
+  void map_writable() {
+    if (memory_.writable) return;
+    writable_ = map_payloads(open_again(), true);
+    memory_.writable = writable_.address();
+  }
+
+  // Whether another process, or another Region of this one, has the file open. A description does not see its
+  // own locks, so ours moves to a new description through which we then look.
+  bool others_alive() {
+    const std::lock_guard no_fork(no_fork_mutex());
+    return others_alive_now();
+  }
+
+  // Without force only if nobody else has it open. False: somebody has.
+  bool remove(bool force) {
+    const std::lock_guard no_fork(no_fork_mutex());
+    return remove_now(force);
+  }
+
+  // Let go of the use byte; the last one out removes an ephemeral topic.
+  void close() {
+    if (let_go_ || !made_.here()) return;
+    let_go_ = true;
+    if (memory_.layout.settings.ephemeral && !memory_.closed()) remove_quietly();
+    use_.drop();
+  }
+
+  uint64_t resident_bytes() const {
+    struct stat info{};
+    return fstat(open_again().number(), &info) == 0 ? static_cast<uint64_t>(info.st_blocks) * 512 : 0;
+  }
+
+ private:
+  Region(Place place, const Settings& settings, const Descriptor& file, const Descriptor& mapped)
+      : place_(std::move(place)),
+        inode_(Inode::of(file)),
+        control_(mapped, 0, Layout(settings).payloads_at, true),
+        memory_{Layout(settings), control_.address(), nullptr, nullptr, place_.path},
+        readable_(map_payloads(mapped, false)) {
+    memory_.readable = readable_.address();
+  }
+
+  Mapping map_payloads(const Descriptor& file, bool writable) const {
+    const Layout& layout = memory_.layout;
+    return Mapping(file, layout.payloads_at, layout.total - layout.payloads_at, writable);
+  }
+
+  // Maps go through a description without locks: children may keep them.
+  static Descriptor another_description(const Descriptor& file) {
+    const std::string path = "/proc/self/fd/" + std::to_string(file.number());
+    Descriptor other(open(path.c_str(), O_RDWR | O_CLOEXEC));
+    if (!other.valid()) throw file_error("open", path, errno);
+    return other;
+  }
+
+  // Null: somebody else was faster.
+  static std::shared_ptr<Region> create(const Place& place, const Settings& settings, const std::string& schema) {
+    const Layout layout(settings);
+    const std::string directory = place.path.substr(0, place.path.rfind('/'));
+    const mode_t mode = settings.group ? 0660 : 0600;
+    const Descriptor file(open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, mode));
+    if (!file.valid()) throw file_error("create a file in", directory, errno);
+    const auto control = static_cast<off_t>(layout.payloads_at);
+    if (fchmod(file.number(), mode) != 0 || ftruncate(file.number(), static_cast<off_t>(layout.total)) != 0 ||
+        fallocate(file.number(), 0, 0, control) != 0)
+      throw file_error("reserve " + std::to_string(control) + " bytes for topic '" + place.name + "' in", directory, errno);
+    std::shared_ptr<Region> region(new Region(place, settings, file, another_description(file)));
+    region->initialise(settings, schema);
+    file.try_lock(byte::use, false);
+    region->use_ = Anchor(file);
+    const std::string unnamed = "/proc/self/fd/" + std::to_string(file.number());
+    if (linkat(AT_FDCWD, unnamed.c_str(), AT_FDCWD, place.path.c_str(), AT_SYMLINK_FOLLOW) != 0) {
+      if (errno == EEXIST) return nullptr;
+      throw file_error("name the topic", place.path, errno);
+    }
+    region->created_ = true;
+    return region;
+  }
+
+  void initialise(const Settings& settings, const std::string& schema) const {
+    Label& label = memory_.header().label;
+    std::memcpy(label.magic, kMagic, sizeof kMagic);
+    label.format_version = kFormatVersion;
+    label.kind = kKindTopic;
+    label.layout_hash = memory_.layout.hash();
+    if (getrandom(label.uuid, sizeof label.uuid, 0) != sizeof label.uuid)
+      throw Error(Kind::usage, "cannot get random bytes from the kernel");
+    std::memcpy(label.boot_id, boot_id().c_str(), 36);
+    label.created_ns = static_cast<uint64_t>(clock_now(CLOCK_REALTIME));
+    label.settings = settings;
+    place_.name.copy(label.name, sizeof label.name - 1);
+    schema.copy(label.schema, sizeof label.schema - 1);
+    for (uint32_t i = 0; i < memory_.layout.ring; i++) memory_.ring(i).store_relaxed(kEmptyRingWord);
+  }
+
+  // Null: it is closed or was a leftover, and is gone now. The caller tries again.
+  static std::shared_ptr<Region> open_at(const Place& place, const Descriptor& file, bool may_recreate) {
+    file.try_lock(byte::use, false);
+    const Label label = read_label(place.path, file);
+    if (strncmp(label.boot_id, boot_id().c_str(), sizeof label.boot_id) != 0) {  // of an earlier boot
+      discard(place, Inode::of(file));
+      return nullptr;
+    }
+    std::shared_ptr<Region> region(new Region(place, label.settings, file, another_description(file)));
+    std::atomic_thread_fence(std::memory_order_seq_cst);  // our byte first, then the state
+    region->state().exchange_if(static_cast<uint64_t>(RegionState::closing), static_cast<uint64_t>(RegionState::open));
+    if (region->memory_.closed()) {
+      discard(place, region->inode_);
+      return nullptr;
+    }
+    region->use_ = Anchor(file);
+    const bool leftover = label.settings.ephemeral && may_recreate && !file.held_elsewhere(byte::use);
+    return leftover && region->remove_now(false) ? nullptr : region;
+  }
+
+  // What the file says about itself, checked before anything in it is believed.
+  static Label read_label(const std::string& path, const Descriptor& file) {
+    const auto refuse = [&](const std::string& why) -> Error {
+      return {Kind::corrupt, path + ": " + why + "; nothing was changed: move the file away if it is not needed"};
+    };
+    Label label;
+    if (pread(file.number(), &label, sizeof label, 0) != sizeof label) throw refuse("too short for a topic");
+    if (std::memcmp(label.magic, kMagic, sizeof kMagic) != 0) throw refuse("not a Hawser topic");
+    if (label.format_version != kFormatVersion)
+      throw Error(Kind::mismatch, path + ": format version " + std::to_string(label.format_version) + ", this Hawser reads " +
+                                      std::to_string(kFormatVersion) + "; use the Hawser that made it, or delete it there");
+    if (label.kind != kKindTopic) throw refuse("not a topic");
+    try {
+      const Layout layout(label.settings);
+      struct stat info{};
+      if (fstat(file.number(), &info) != 0 || static_cast<uint64_t>(info.st_size) != layout.total)
+        throw refuse("its size does not fit its settings");
+      if (layout.hash() != label.layout_hash) throw refuse("its settings are damaged");
+    } catch (const Error& error) {
+      if (error.kind() == Kind::usage) throw refuse(std::string("its settings are damaged: ") + error.what());
+      throw;
+    }
+    return label;
+  }
+
+  static void unlink_same(const std::string& path, const Inode& inode) {
+    struct stat info{};
+    if (lstat(path.c_str(), &info) == 0 && Inode{info.st_dev, info.st_ino} == inode) unlink(path.c_str());
+  }
+  static void discard(const Place& place, const Inode& inode) {
+    const NameLock lock(place.lock_path, place.name);
+    unlink_same(place.path, inode);
+  }
+
+  bool others_alive_now() {
+    const Descriptor file = open_again();
+    file.try_lock(byte::use, false);
+    use_.drop();
+    const bool others = file.held_elsewhere(byte::use);
+    use_ = Anchor(file);
+    return others;
+  }
+
+  bool close_if_unused() {
+    const auto open = static_cast<uint64_t>(RegionState::open), closing = static_cast<uint64_t>(RegionState::closing),
+               closed = static_cast<uint64_t>(RegionState::closed);
+    state().exchange_if(open, closing);
+    std::atomic_thread_fence(std::memory_order_seq_cst);  // the state first, then the look at the byte
+    if (others_alive_now()) {
+      state().exchange_if(closing, open);
+      return false;
+    }
+    return state().exchange_if(closing, closed) || state().load_ordered() == closed;
+  }
+
+  bool remove_now(bool force) {
+    const NameLock lock(place_.lock_path, place_.name);
+    if (force) {
+      state().store_ordered(static_cast<uint64_t>(RegionState::closed));
+    } else if (!close_if_unused()) {
+      return false;
+    }
+    unlink_same(place_.path, inode_);
+    wake_everybody();
+    return true;
+  }
+
+  void remove_quietly() {
+    try {
+      remove(false);
+    } catch (const Error&) {  // gone already, or being removed by somebody who is stopped: theirs to finish
+    }
+  }
+
+  Word& state() const { return memory_.header().state.word; }
+  void wake_everybody() const {
+    wake_all(memory_.header().samples);
+    wake_all(memory_.header().space);
+  }
+
+  static constexpr int kTries = 1000;
+  const Place place_;
+  const Inode inode_;
+  const Mapping control_;
+  Memory memory_;
+  const Mapping readable_;
+  Mapping writable_;
+  Anchor use_;
+  MadeHere made_;
+  bool created_ = false;
+  bool let_go_ = false;
+};
+
+}  // namespace hawser

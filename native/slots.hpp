@@ -1,0 +1,53 @@
+// Slots: who may write one, who is reading one.
+//
+// `state` says which publisher a slot is lent to; `references` has one bit per subscriber that reads it.
+// To borrow: exchange idle for my own word; then see that the ring does not carry the slot (at the position
+// its sequence names); then that nobody refers to it; in that order; put it back on either. A taker sets its
+// bit and then looks at the ring again, so one of the two always sees the other.
+#pragma once
+
+#include "ring.hpp"
+
+namespace hawser {
+
+constexpr uint64_t pack_lengths(uint64_t payload, uint32_t metadata) { return payload << 24 | metadata; }
+constexpr uint64_t payload_length(uint64_t lengths) { return lengths >> 24; }
+constexpr uint32_t metadata_length(uint64_t lengths) { return static_cast<uint32_t>(lengths & kMaxMetadata); }
+
+// Ties a slot's words together, so that none can be changed alone without being noticed.
+constexpr uint64_t slot_check(uint64_t lengths, uint64_t timestamp, uint64_t publisher, uint64_t sequence) {
+  return mix(mix(lengths * 0x9e3779b97f4a7c15ull ^ timestamp, publisher), sequence);
+}
+
+constexpr uint64_t pack_backed(uint64_t pages) { return pages | (~pages & 0xffffffff) << 32; }
+inline uint64_t backed_pages(const Memory& memory, uint64_t word) {
+  const uint64_t pages = word & 0xffffffff;
+  if (word != 0 && word != pack_backed(pages)) memory.corrupt("a slot's count of reserved pages is damaged");
+  return pages;
+}
+
+inline bool carried(const Memory& memory, uint32_t index) {
+  const uint64_t sequence = memory.slot(index).sequence.load_relaxed();
+  return sequence != 0 && memory.ring(sequence).load_ordered() == ring_word(sequence, index);
+}
+
+inline bool referenced(const Memory& memory, uint32_t index) {
+  uint64_t bits = 0;
+  for (uint32_t i = 0; i < memory.layout.bit_words; i++) bits |= memory.references(index, i).load_ordered();
+  return bits != 0;
+}
+
+// Give a lent slot back. Releases what the owner wrote to whoever borrows it next.
+inline void set_idle(const Memory& memory, uint32_t index) { memory.slot(index).state.store_release(0); }
+
+inline bool try_borrow(const Memory& memory, uint32_t index, uint64_t owner) {
+  Slot& slot = memory.slot(index);
+  if (slot.state.load_relaxed() != 0 || referenced(memory, index) || carried(memory, index)) return false;
+  if (!slot.state.exchange_if(0, owner)) return false;  // what was seen so far was only a cheap first look
+  if (planted(Canary::references_before_ring)) return !carried(memory, index);
+  if (!carried(memory, index) && !referenced(memory, index)) return true;
+  set_idle(memory, index);
+  return false;
+}
+
+}  // namespace hawser

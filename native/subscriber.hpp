@@ -1,0 +1,227 @@
+// Subscribing: a cursor into the ring, and a bit in each slot that is being read.
+//
+// To take: read the ring word at cursor + 1, set my bit in its slot, read the ring word again. Unchanged: the
+// sample is mine to read until I clear the bit. Changed: clear it and look again. No payload byte is read in
+// between. A lapped subscriber goes on at the oldest sample that is certainly still there and counts what it
+// skipped, so received + missed = published, exactly.
+#pragma once
+
+#include <algorithm>
+#include <deque>
+
+#include "records.hpp"
+#include "slots.hpp"
+
+namespace hawser {
+
+struct Taken {
+  uint32_t slot;
+  uint64_t sequence;
+  uint64_t payload;
+  uint32_t metadata;
+  uint64_t timestamp_ns;
+  uint64_t publisher;
+  uint64_t lost_before;
+};
+
+// How far back a joiner may start: the last `history` samples, never more than the topic promises to keep.
+inline uint64_t cursor_for_history(const Memory& memory, uint64_t head, uint64_t history) {
+  const uint64_t kept = std::min<uint64_t>({history, head, memory.layout.settings.history});
+  return head - kept;
+}
+
+class Subscriber {
+ public:
+  struct Options {
+    uint32_t max_held = 0;
+    bool reliable = false;
+    uint32_t record = kNoRecord;
+    bool commits = false;  // the record moves by commit() instead of by releasing
+  };
+
+  Subscriber(const Memory& memory, Membership membership, uint64_t cursor, uint64_t missed, Options options)
+      : memory_(memory),
+        membership_(std::move(membership)),
+        options_(options),
+        bit_(membership_.index - memory.layout.settings.max_publishers),
+        mask_(uint64_t{1} << bit_ % 64),
+        cursor_(cursor),
+        committed_(cursor),
+        missed_(missed),
+        lost_before_(missed) {
+    settle();
+  }
+
+  const Membership& membership() const { return membership_; }
+  uint64_t cursor() const { return cursor_; }
+  uint64_t received() const { return received_; }
+  uint64_t missed() const { return missed_; }
+  uint32_t held() const { return held_; }
+  uint32_t free_places() const { return options_.max_held - held_; }
+  bool closing() const { return closing_; }
+
+  // Take the next sample if there is one. settle() must follow before the caller returns.
+  bool try_take(Taken& taken) {
+    require_open();
+    if (held_ >= options_.max_held)
+      throw Error(Kind::full, "this subscription holds " + std::to_string(held_) +
+                                  " samples, as many as max_held allows; release one first");
+    for (;;) {
+      const uint64_t next = cursor_ + 1;
+      const Word& place = memory_.ring(next);
+      const uint64_t word = place.load_ordered();
+      if (ring_tag(word) == tag_of(next)) [[likely]] {
+        if (refer(next, place, word, taken)) return true;
+      } else if (ring_tag(word) == last_lap_tag(next, memory_.layout.ring)) {
+        return false;
+      } else {
+        skip_to_the_oldest(place, word);
+      }
+    }
+  }
+
+  // While a batch is being taken: fetch what a later step will touch.
+  void prefetch() const {
+    const uint32_t slot = ring_slot(memory_.ring(cursor_ + kPrefetchDistance).load_relaxed());
+    if (slot >= memory_.layout.slots) return;
+    __builtin_prefetch(&memory_.slot(slot), 1);
+    __builtin_prefetch(memory_.readable + memory_.payload_at(slot), 0);
+  }
+
+  // Tell the others how far we are: publishers that wait for us, and whoever looks at the topic.
+  void settle() {
+    Entry& entry = memory_.entry(membership_.index);
+    entry.count.store_relaxed(received_);
+    entry.missed.store_relaxed(missed_);
+    if (options_.record != kNoRecord) return keep_mark();
+    if (!options_.reliable) return entry.cursor.store_relaxed(cursor_);
+    entry.cursor.store_ordered(cursor_);  // pairs with the publisher's look at the cursors
+    wake_waiters(memory_.header().space, kBitWords - 1);
+  }
+
+  // Stop reading a slot. False: the bit was gone, which only damage can do.
+  bool release(uint32_t slot, uint64_t sequence) {
+    const bool was_set = memory_.references(slot, bit_ / 64).clear_bits(mask_) & mask_;
+    held_--;
+    if (options_.record != kNoRecord && !options_.commits) {
+      for (auto& [taken, done] : pending_)
+        if (taken == sequence) done = true;
+      while (!pending_.empty() && pending_.front().second) pending_.pop_front();
+      keep_mark();
+    }
+    return was_set;
+  }
+
+  void commit() {
+    require_open();
+    if (options_.record == kNoRecord || !options_.commits)
+      throw Error(Kind::usage, "only a subscription with a group has a position to commit");
+    committed_ = cursor_;
+    keep_mark();
+  }
+
+  // One slice of sleep until there may be a sample.
+  void wait_for_sample(int64_t nanoseconds) {
+    Sleeper sleeper(memory_.header().samples, bit_);
+    const uint32_t seen = sleeper.value();
+    if (!ready()) sleeper.sleep(seen, nanoseconds);
+  }
+  Signal& signal() const { return memory_.header().samples; }
+  uint32_t bit() const { return bit_; }
+  bool ready() const {
+    const uint64_t word = memory_.ring(cursor_ + 1).load_ordered();
+    return memory_.closed() || ring_tag(word) != last_lap_tag(cursor_ + 1, memory_.layout.ring);
+  }
+
+  // Publishers stop waiting for us now; the place is given up now, or with the last sample held.
+  void close() {
+    if (!closing_) {
+      closing_ = true;
+      memory_.header().reliable.clear(bit_);
+      wake_waiters(memory_.header().space, kBitWords - 1);
+    }
+    if (held_ == 0 && !left_) {
+      left_ = true;
+      leave(memory_, membership_);
+    }
+  }
+  void abandon() { membership_.anchor.forget(); }  // in a forked child
+
+ private:
+  void require_open() const {
+    if (memory_.closed() || closing_) [[unlikely]]
+      throw Error(Kind::closed, closing_ ? "this subscription is closed"
+                                         : memory_.label + ": the topic was deleted; open it again");
+    require_membership(memory_, membership_);
+  }
+
+  bool refer(uint64_t sequence, const Word& place, uint64_t word, Taken& taken) {
+    const uint32_t index = ring_slot(word);
+    if (index >= memory_.layout.slots) memory_.corrupt("the ring names a slot that does not exist");
+    Word& references = memory_.references(index, bit_ / 64);
+    references.set_bits(mask_);  // pairs with the borrower's look at the bits
+    if (!planted(Canary::take_without_second_look) && place.load_ordered() != word) {
+      references.clear_bits(mask_);
+      return false;
+    }
+    Slot& slot = memory_.slot(index);
+    const uint64_t lengths = slot.lengths.load_relaxed();
+    taken = {index, sequence, payload_length(lengths), metadata_length(lengths), slot.timestamp_ns.load_relaxed(),
+             slot.publisher.load_relaxed(), lost_before_};
+    const bool sound = slot.check.load_relaxed() == slot_check(lengths, taken.timestamp_ns, taken.publisher, sequence) &&
+                       slot.sequence.load_relaxed() == sequence &&
+                       taken.payload + taken.metadata <= memory_.layout.settings.slot_size;
+    if (!sound && !planted(Canary::lengths_are_not_checked)) [[unlikely]] {
+      references.clear_bits(mask_);
+      memory_.corrupt("sample " + std::to_string(sequence) + " is damaged");
+    }
+    held_++;
+    cursor_ = sequence;
+    received_++;
+    lost_before_ = 0;
+    if (options_.record != kNoRecord && !options_.commits) pending_.emplace_back(sequence, false);
+    return true;
+  }
+
+  void skip_to_the_oldest(const Word& place, uint64_t word) {
+    const uint64_t head = next_place(memory_).head, ring = memory_.layout.ring;
+    const uint64_t seen = sequence_of(ring_tag(word), head);
+    if (seen > head + 1) memory_.corrupt("the ring carries a sample from the future");
+    const uint64_t newest = std::max(head, seen);
+    const uint64_t target = std::max(cursor_, newest > ring ? newest - ring : 0);
+    if (target == cursor_ && place.load_ordered() == word)
+      memory_.corrupt("ring entry " + std::to_string(memory_.layout.position(cursor_ + 1)) + " is damaged");
+    if (!planted(Canary::misses_are_not_counted)) {
+      missed_ += target - cursor_;
+      lost_before_ += target - cursor_;
+    }
+    cursor_ = target;
+  }
+
+  // What a later run need not see again: everything before the oldest sample still held.
+  void keep_mark() {
+    if (closing_ && left_) return;
+    const uint64_t mark = options_.commits ? committed_ : pending_.empty() ? cursor_ : pending_.front().first - 1;
+    memory_.record(options_.record).mark.store_ordered(mark);
+    memory_.entry(membership_.index).cursor.store_ordered(mark);
+    wake_waiters(memory_.header().space, kBitWords - 1);
+  }
+
+  static constexpr uint64_t kPrefetchDistance = 8;
+  const Memory& memory_;
+  Membership membership_;
+  Options options_;
+  uint32_t bit_;
+  uint64_t mask_;
+  uint64_t cursor_;
+  uint64_t committed_;
+  uint64_t received_ = 0;
+  uint64_t missed_ = 0;
+  uint64_t lost_before_ = 0;
+  uint32_t held_ = 0;
+  std::deque<std::pair<uint64_t, bool>> pending_;  // taken, and whether released
+  bool closing_ = false;
+  bool left_ = false;
+};
+
+}  // namespace hawser

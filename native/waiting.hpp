@@ -1,0 +1,83 @@
+// Sleeping and waking on a Signal.
+//
+// Waker: make the news visible, load the waiters, and if there are any change the value and wake all.
+// Sleeper: set my waiter bit, read the value, look for news, sleep if the value is still that one. Either the
+// waker sees the bit or the sleeper sees the news (both sides are sequentially consistent), so the value need
+// not change when nobody sleeps. A waker that dies in between costs a sleeper one slice of 100 ms, no more.
+#pragma once
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <climits>
+
+#include "canary.hpp"
+#include "layout.hpp"
+
+namespace hawser {
+
+constexpr int64_t kSliceNanoseconds = 100'000'000;
+
+inline int64_t clock_now(clockid_t clock) {
+  timespec now{};
+  clock_gettime(clock, &now);
+  return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
+}
+inline int64_t monotonic_now() { return clock_now(CLOCK_MONOTONIC); }
+
+inline void wake_all(Signal& signal) {
+  signal.value.fetch_add(1, std::memory_order_seq_cst);
+  syscall(SYS_futex, &signal.value, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+// After the news is visible: wake whoever sleeps among the participants in `words` words of bits.
+inline void wake_waiters(Signal& signal, uint32_t words) {
+  uint64_t anybody = 0;
+  for (uint32_t i = 0; i < words; i++) anybody |= signal.waiters.words[i].load_ordered();
+  if (anybody) [[unlikely]] wake_all(signal);
+}
+
+// One participant's turn to sleep: the flag is set for as long as this lives.
+class Sleeper {
+ public:
+  Sleeper(Signal& signal, uint32_t index) : signal_(signal), index_(index) {
+    if (!planted(Canary::sleep_without_flag)) signal_.waiters.set(index_);
+  }
+  ~Sleeper() { signal_.waiters.clear(index_); }
+  Sleeper(const Sleeper&) = delete;
+
+  uint32_t value() const { return signal_.value.load(std::memory_order_seq_cst); }
+  // Until the value is another one, somebody wakes us, a signal arrives, or the time is over.
+  void sleep(uint32_t seen, int64_t nanoseconds) const {
+    const timespec limit{nanoseconds / 1'000'000'000, nanoseconds % 1'000'000'000};
+    syscall(SYS_futex, &signal_.value, FUTEX_WAIT, seen, &limit, nullptr, 0);
+  }
+
+ private:
+  Signal& signal_;
+  uint32_t index_;
+};
+
+// A deadline on the monotonic clock; `for_ever` has none.
+class Deadline {
+ public:
+  static Deadline for_ever() { return Deadline(INT64_MAX); }
+  static Deadline in(double seconds) {
+    return Deadline(seconds > 1e9 ? INT64_MAX : monotonic_now() + static_cast<int64_t>(seconds * 1e9));
+  }
+  bool over() const { return at_ != INT64_MAX && monotonic_now() >= at_; }
+  // How long to sleep now: never longer than a slice, after which the sleeper looks around.
+  int64_t slice() const {
+    if (at_ == INT64_MAX) return kSliceNanoseconds;
+    const int64_t left = at_ - monotonic_now();
+    return left < 0 ? 0 : left < kSliceNanoseconds ? left : kSliceNanoseconds;
+  }
+
+ private:
+  explicit Deadline(int64_t at) : at_(at) {}
+  int64_t at_;
+};
+
+}  // namespace hawser
