@@ -45,8 +45,12 @@ struct Configuration {
 };
 extern Configuration configuration;
 
+nb::object error_class(Kind kind);
 // Turn an Error into the Python exception of the same name, set but not thrown.
 void set_python_error(const Error& error);
+
+void bind_publishing(nb::module_& module);
+void bind_subscribing(nb::module_& module);
 
 // Sample
 PyObject* add_sample_type(PyObject* module);

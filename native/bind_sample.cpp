@@ -98,7 +98,9 @@ PyObject* get_publisher(PyObject* self, void*) {
     if (!check_usable(sample)) return nullptr;
     try {
       const Memory& memory = sample->box->region->memory();
-      const std::string name = publisher_name(memory, memory.slot(sample->taken.slot), sample->taken.publisher);
+      std::string name;
+      if (!read_name(memory.slot(sample->taken.slot), sample->taken.publisher, name))
+        memory.corrupt("the publisher's name of sample " + std::to_string(sample->taken.sequence) + " is damaged");
       sample->publisher = PyUnicode_DecodeUTF8(name.data(), static_cast<Py_ssize_t>(name.size()), "replace");
     } catch (const Error& error) {
       set_python_error(error);
@@ -129,10 +131,16 @@ PyObject* metadata_item(PyObject* self, Py_ssize_t index) {
 PyObject* get_key(PyObject* self, void*) { return metadata_item(self, 0); }
 PyObject* get_headers(PyObject* self, void*) { return metadata_item(self, 1); }
 
+PyObject* call_bytes(PyObject* self, PyObject*) {
+  SampleObject* sample = as_sample(self);
+  if (!check_usable(sample)) return nullptr;
+  return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(sample->data),
+                                   static_cast<Py_ssize_t>(sample->taken.payload));
+}
 PyObject* get_value(PyObject* self, void*) {
   SampleObject* sample = as_sample(self);
   if (!check_usable(sample)) return nullptr;
-  if (!sample->box || sample->box->decode.is_none()) return PyObject_Bytes(self);
+  if (!sample->box || sample->box->decode.is_none()) return call_bytes(self, nullptr);
   return PyObject_CallOneArg(sample->box->decode.ptr(), self);
 }
 
@@ -175,12 +183,6 @@ PyObject* call_release(PyObject* self, PyObject*) {
   }
   if (!give_back(sample)) return nullptr;
   Py_RETURN_NONE;
-}
-PyObject* call_bytes(PyObject* self, PyObject*) {
-  SampleObject* sample = as_sample(self);
-  if (!check_usable(sample)) return nullptr;
-  return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(sample->data),
-                                   static_cast<Py_ssize_t>(sample->taken.payload));
 }
 PyObject* call_enter(PyObject* self, PyObject*) {
   Py_INCREF(self);

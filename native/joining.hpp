@@ -77,13 +77,12 @@ struct Start {
 };
 
 inline Start find_start(const Memory& memory, const SubscribeOptions& options) {
-  Start start{starting_cursor(memory, options, next_place(memory).head)};
-  if (options.record.empty()) return start;
-  start.record = find_record(memory, options.record);
-  if (start.record == kNoRecord) return start;
-  const Record& record = memory.record(start.record);
-  start.cursor = record.mark.load_ordered();
-  const uint64_t head = next_place(memory).head, max_lag = record.max_lag.load_ordered();
+  const uint64_t head = next_place(memory).head;
+  const uint32_t kept = options.record.empty() ? kNoRecord : find_record(memory, options.record);
+  if (kept == kNoRecord) return {starting_cursor(memory, options, head)};
+  const Record& record = memory.record(kept);
+  Start start{record.mark.load_ordered(), 0, kept};
+  const uint64_t max_lag = record.max_lag.load_ordered();
   if (start.cursor > head) memory.corrupt("the kept position '" + options.record + "' is ahead of the topic");
   const bool durable = memory.header().durable.words[start.record / 64].load_ordered() >> start.record % 64 & 1;
   start.was_kept = durable && (max_lag == 0 || head - start.cursor < max_lag);

@@ -212,7 +212,8 @@ class Publisher {
     Slot& slot = memory_.slot(index);
     const uint64_t pages = (bytes + kPage - 1) / kPage;
     if (pages <= backed_pages(memory_, slot.backed.load_relaxed())) [[likely]] return;
-    host_.reserve(memory_.payload_at(index), bytes);
+    // Whole pages count, wherever in a page the slot begins: any later sample of as many must be covered, too.
+    host_.reserve(memory_.payload_at(index), std::min(pages * kPage, memory_.layout.payload_bytes));
     slot.backed.store_relaxed(pack_backed(pages));
   }
 

@@ -19,12 +19,12 @@ struct Copied {
   std::string metadata;
 };
 
-inline std::string publisher_name(const Memory& memory, const Slot& slot, uint64_t publisher) {
-  char name[kNameBytes];
-  std::memcpy(name, slot.name, sizeof name);
-  if (slot.name_check.load_acquire() != hash_bytes(name, sizeof name, publisher))
-    memory.corrupt("a sample's publisher name is damaged");
-  return std::string(name, strnlen(name, sizeof name));
+// False: what the slot says is not the name of that publisher.
+inline bool read_name(const Slot& slot, uint64_t publisher, std::string& name) {
+  char bytes[kNameBytes];
+  std::memcpy(bytes, slot.name, sizeof bytes);
+  name.assign(bytes, strnlen(bytes, sizeof bytes));
+  return slot.name_check.load_acquire() == hash_bytes(bytes, sizeof bytes, publisher);
 }
 
 // Copies bytes that may be overwritten meanwhile; the caller finds out afterwards.
@@ -50,7 +50,7 @@ inline bool read_sample(const Memory& memory, uint64_t sequence, Copied& copied)
   copied.sequence = sequence;
   copied.timestamp_ns = slot.timestamp_ns.load_relaxed();
   copied.publisher = slot.publisher.load_relaxed();
-  const bool sound =
+  bool sound =
       slot.check.load_relaxed() == slot_check(lengths, copied.timestamp_ns, copied.publisher, sequence) &&
       payload + metadata <= memory.layout.settings.slot_size;
   if (sound) {
@@ -59,7 +59,7 @@ inline bool read_sample(const Memory& memory, uint64_t sequence, Copied& copied)
     copied.metadata = bytes.substr(payload);
     bytes.resize(payload);
     copied.payload = std::move(bytes);
-    copied.name.assign(slot.name, strnlen(slot.name, sizeof slot.name));
+    sound = read_name(slot, copied.publisher, copied.name);
   }
   std::atomic_thread_fence(std::memory_order_acquire);
   if (place.load_ordered() != word) return false;
@@ -93,12 +93,18 @@ struct ReadSamples {
 inline ReadSamples read_oldest(const Memory& memory, uint64_t count, uint64_t after) {
   ReadSamples result{{}, after, 0};
   Copied copied{};
+  uint64_t vanished = 0;
   while (result.samples.size() < count) {
     const ReadRange range = range_after(memory, result.last);
     result.missed += range.missed;
     result.last += range.missed;
     if (range.first > range.head) break;
-    if (!read_sample(memory, range.first, copied)) continue;
+    if (!read_sample(memory, range.first, copied)) {
+      // Overwritten just now, then the next range begins later; otherwise it was never there.
+      if (std::exchange(vanished, range.first) == range.first)
+        memory.corrupt("the ring does not carry sample " + std::to_string(range.first));
+      continue;
+    }
     result.samples.push_back(std::move(copied));
     result.last = range.first;
   }

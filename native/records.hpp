@@ -24,7 +24,8 @@ inline std::string record_name(const Record& record) {
 inline uint32_t find_record(const Memory& memory, const std::string& name) {
   for (uint32_t i = 0; i < memory.layout.settings.max_subscribers; i++) {
     const Record& record = memory.record(i);
-    if (record_state(record.word.load_acquire()) == RecordState::used && record_name(record) == name) return i;
+    const uint64_t word = record.word.load_acquire();
+    if (record_state(word) == RecordState::used && record_name(record) == name && record.word.load_acquire() == word) return i;
   }
   return kNoRecord;
 }

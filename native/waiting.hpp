@@ -60,14 +60,15 @@ class Sleeper {
   uint32_t index_;
 };
 
-// A deadline on the monotonic clock; `for_ever` has none.
+// A deadline on the monotonic clock; `for_ever` has none, and one in 0 seconds is over without a look at it.
 class Deadline {
  public:
   static Deadline for_ever() { return Deadline(INT64_MAX); }
   static Deadline in(double seconds) {
+    if (seconds == 0) return Deadline(0);
     return Deadline(seconds > 1e9 ? INT64_MAX : monotonic_now() + static_cast<int64_t>(seconds * 1e9));
   }
-  bool over() const { return at_ != INT64_MAX && monotonic_now() >= at_; }
+  bool over() const { return at_ == 0 || (at_ != INT64_MAX && monotonic_now() >= at_); }
   // How long to sleep now: never longer than a slice, after which the sleeper looks around.
   int64_t slice() const {
     if (at_ == INT64_MAX) return kSliceNanoseconds;

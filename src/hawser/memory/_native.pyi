@@ -113,23 +113,41 @@ class Publisher:
         """In order; one receipt for all. If it fails in the middle, the error has `published`, the
         number that went out before it."""
 
-    def loan(self, nbytes: int) -> Loan: ...
+    def loan(self, nbytes: int, metadata: bytes | None = None, timeout: float | None = None) -> Loan:
+        """A slot to write into; `metadata` and `timeout` are for the publish at its end."""
+
     def close(self) -> None: ...
 
 @final
 class Loan:
-    """A slot lent for writing: a writable buffer. Dropped unpublished, it returns to the pool."""
+    """A slot to write into: `with topic.loan(n) as buffer` gives a writable memoryview of n bytes.
+
+    Leaving the block publishes it; an exception drops it, as death does. Other views of the buffer
+    still alive at the end raise BufferError, and nothing is published."""
 
     nbytes: int
-    def publish(self, metadata: bytes | None = None, timeout: float | None = None) -> Any:
-        """BufferError while views of it are alive: nothing is published then, and the slot returns
-        to the pool with the last view."""
+    receipt: Any  # once the block has ended well; None before, and if nothing was published
+    def __enter__(self) -> memoryview: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+    def seal(self) -> None:
+        """Take away the block's own view; BufferError if another view would stay."""
 
-    def publish_keeping_views(self, metadata: bytes | None = None, timeout: float | None = None) -> Any:
+    def publish(self, timeout: float | None = None) -> Any:
+        """BufferError while views of it are alive: nothing is published then, and the slot returns
+        to the pool with the last view. After Full it may be tried again."""
+
+    def publish_keeping_views(self, timeout: float | None = None) -> Any:
         """As publish, but views made read-only by the caller may stay: the slot is not reused before
         the last of them is gone."""
 
-    def drop(self) -> None: ...
+    def drop(self) -> None:
+        """Give the slot back, now or with the last view. What is published stays published."""
+
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final

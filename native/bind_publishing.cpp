@@ -1,0 +1,294 @@
+// Publisher and Loan: copying in, lending out, receipts.
+#include "bind.hpp"
+
+namespace hawser::python {
+
+namespace {
+
+constexpr size_t kCopyWithoutGil = 64 << 10;
+
+// A bytes-like object for as long as this lives.
+class Input {
+ public:
+  explicit Input(nb::handle object) {
+    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_C_CONTIGUOUS) == 0) return;
+    PyErr_Clear();
+    throw Error(Kind::usage, std::string("data must be bytes-like and contiguous, not ") + Py_TYPE(object.ptr())->tp_name +
+                                 "; encode it, or give the topic a schema");
+  }
+  ~Input() { PyBuffer_Release(&view_); }
+  Input(const Input&) = delete;
+  const void* data() const { return view_.buf; }
+  size_t size() const { return static_cast<size_t>(view_.len); }
+
+ private:
+  Py_buffer view_;
+};
+
+void copy_in(uint8_t* to, const void* from, size_t size) {
+  if (size < kCopyWithoutGil) {
+    std::memcpy(to, from, size);
+    return;
+  }
+  nb::gil_scoped_release released;
+  std::memcpy(to, from, size);
+}
+
+nb::object make_receipt(const PublisherBox& box, uint64_t first, uint64_t count) {
+  PyObject* receipt = configuration.receipt_type->tp_alloc(configuration.receipt_type, 5);
+  if (!receipt) throw nb::python_error();
+  PyObject* items[] = {box.topic.ptr(), PyLong_FromLong(0), PyLong_FromUnsignedLongLong(first),
+                       PyLong_FromUnsignedLongLong(count), configuration.durability};
+  Py_INCREF(items[0]);
+  Py_INCREF(items[4]);
+  for (int i = 0; i < 5; i++) PyTuple_SET_ITEM(receipt, i, items[i]);
+  return nb::steal(receipt);
+}
+
+// Metadata goes behind the payload; together they must fit the slot.
+struct Metadata {
+  const char* data = nullptr;
+  uint32_t size = 0;
+  explicit Metadata(const nb::object& bytes) {
+    if (bytes.is_none()) return;
+    if (!PyBytes_Check(bytes.ptr())) throw Error(Kind::usage, "metadata must be bytes");
+    if (PyBytes_GET_SIZE(bytes.ptr()) > kMaxMetadata) throw Error(Kind::usage, "key and headers are larger than 16 MiB");
+    data = PyBytes_AS_STRING(bytes.ptr());
+    size = static_cast<uint32_t>(PyBytes_GET_SIZE(bytes.ptr()));
+  }
+};
+
+uint64_t deliver(PublisherBox& box, uint32_t slot, uint64_t payload, const Metadata& metadata, const Deadline& deadline) {
+  if (metadata.size) std::memcpy(box.core->payload(slot) + payload, metadata.data, metadata.size);
+  return box.core->publish(slot, payload, metadata.size, deadline, [&](int64_t slice) {
+    without_gil([&] { box.core->wait_for_space(slice); });
+  });
+}
+
+// A lent slot goes back to the pool, and with the last one a publisher that was closed meanwhile leaves.
+void give_back(PublisherBox& box, uint32_t slot) {
+  box.core->put_back(slot);
+  if (box.core->closing()) box.core->close();
+}
+struct ReturnLater {
+  PublisherBox& box;
+  uint32_t slot;
+  ~ReturnLater() { give_back(box, slot); }
+};
+
+uint32_t quota(const PublisherBox& box) { return box.region->memory().layout.settings.max_loans; }
+
+uint64_t publish_one(PublisherBox& box, nb::handle data, const Metadata& metadata, const Deadline& deadline) {
+  const Input input(data);
+  const uint32_t slot = box.core->borrow(input.size() + metadata.size, quota(box) + 1);
+  const ReturnLater later{box, slot};
+  copy_in(box.core->payload(slot), input.data(), input.size());
+  return deliver(box, slot, input.size(), metadata, deadline);
+}
+
+nb::object publish(PublisherBox& box, nb::handle data, const nb::object& metadata, const nb::object& timeout) {
+  box.region->made().require();
+  const uint64_t sequence = publish_one(box, data, Metadata(metadata), deadline_of(timeout));
+  box.core->wake_subscribers();
+  return make_receipt(box, sequence, 1);
+}
+
+// Wakes subscribers after every kWakeEvery samples, so that they work while we go on.
+nb::object publish_many(PublisherBox& box, nb::handle items, const nb::object& timeout) {
+  constexpr uint64_t kWakeEvery = 64;
+  box.region->made().require();
+  const Deadline deadline = deadline_of(timeout);
+  const Metadata none{nb::none()};
+  uint64_t first = 0, count = 0;
+  try {
+    for (nb::handle item : nb::iter(items)) {
+      const uint64_t sequence = publish_one(box, item, none, deadline);
+      if (count++ == 0) first = sequence;
+      if (count % kWakeEvery == 0) box.core->wake_subscribers();
+    }
+  } catch (const Error& error) {
+    box.core->wake_subscribers();
+    nb::object exception = error_class(error.kind())(error.what());
+    exception.attr("published") = count;
+    PyErr_SetObject(exception.type().ptr(), exception.ptr());
+    throw nb::python_error();
+  } catch (nb::python_error& error) {  // of the iterable, or a signal's
+    box.core->wake_subscribers();
+    error.value().attr("published") = count;
+    throw;
+  }
+  box.core->wake_subscribers();
+  return make_receipt(box, first, count);
+}
+
+// A slot lent for writing. It goes back to the pool when nothing can write or read it any more.
+class Loan {
+ public:
+  Loan(nb::object publisher, uint32_t slot, uint64_t bytes, nb::object metadata, nb::object timeout)
+      : publisher_(std::move(publisher)),
+        box_(nb::inst_ptr<PublisherBox>(publisher_)),
+        slot_(slot),
+        bytes_(bytes),
+        metadata_(std::move(metadata)),
+        timeout_(std::move(timeout)) {}
+  ~Loan() { drop(); }
+
+  uint64_t bytes() const { return bytes_; }
+  nb::object receipt() const { return receipt_; }
+
+  nb::object enter(nb::handle self) {
+    require_open();
+    if (view_.is_valid()) throw Error(Kind::usage, "this loan has its block already; take a new one");
+    view_ = nb::steal(PyMemoryView_FromObject(self.ptr()));
+    if (!view_.is_valid()) throw nb::python_error();
+    return view_;
+  }
+  void exit(nb::handle kind) {
+    if (!kind.is_none()) return drop();
+    try {
+      seal();
+      publish(timeout_, false);
+    } catch (...) {
+      drop();
+      throw;
+    }
+  }
+
+  // Take away the block's own view. BufferError if another one would stay.
+  void seal() {
+    end_block();
+    if (exports_ > 0) refuse_views();
+  }
+
+  nb::object publish(const nb::object& timeout, bool keep_views) {
+    require_open();
+    if (exports_ > 0 && !keep_views) {
+      drop();
+      refuse_views();
+    }
+    const uint64_t sequence = deliver(*box_, slot_, bytes_, Metadata(metadata_), deadline_of(timeout));
+    drop();
+    box_->core->wake_subscribers();
+    return receipt_ = make_receipt(*box_, sequence, 1);
+  }
+
+  // The slot is given up now, or with the last view.
+  void drop() {
+    if (state_ == ended) return;
+    end_block();
+    state_ = exports_ == 0 ? ended : ending;
+    if (state_ == ended && box_->region->made().here()) give_back(*box_, slot_);
+  }
+
+  static int get_buffer(PyObject* self, Py_buffer* view, int flags) {
+    Loan* loan = nb::inst_ptr<Loan>(self);
+    if (loan->state_ != open) {
+      view->obj = nullptr;
+      PyErr_SetString(PyExc_BufferError, "this loan was published or dropped");
+      return -1;
+    }
+    void* payload = loan->box_->core->payload(loan->slot_);
+    if (PyBuffer_FillInfo(view, self, payload, static_cast<Py_ssize_t>(loan->bytes_), 0, flags) != 0) return -1;
+    loan->exports_++;
+    return 0;
+  }
+  static void release_buffer(PyObject* self, Py_buffer*) {
+    Loan* loan = nb::inst_ptr<Loan>(self);
+    loan->exports_--;
+    if (loan->state_ == ending) loan->drop();
+  }
+  // The view of a block that never ended refers back to its loan: the collector must see both.
+  static int traverse(PyObject* self, visitproc visit, void* arg) {  // Py_VISIT wants these names
+    Py_VISIT(Py_TYPE(self));
+    if (!nb::inst_ready(self)) return 0;
+    Loan* loan = nb::inst_ptr<Loan>(self);
+    Py_VISIT(loan->view_.ptr());
+    Py_VISIT(loan->publisher_.ptr());
+    return 0;
+  }
+  static int clear(PyObject* self) {
+    nb::inst_ptr<Loan>(self)->view_.reset();
+    return 0;
+  }
+
+ private:
+  // Release the block's own view; one that is in use by others stays and is counted.
+  void end_block() {
+    if (!view_.is_valid()) return;
+    const nb::object view = std::move(view_);
+    PyObject* released = PyObject_CallMethod(view.ptr(), "release", nullptr);
+    if (!released) PyErr_Clear();
+    Py_XDECREF(released);
+  }
+  void require_open() const {
+    box_->region->made().require();
+    if (state_ != open) throw Error(Kind::usage, "this loan is over; take a new one for each message");
+  }
+  [[noreturn]] static void refuse_views() {
+    PyErr_SetString(PyExc_BufferError, "something still uses the buffer of this loan (an array made from it?), so nothing "
+                                       "was published; let go of it before the block ends");
+    throw nb::python_error();
+  }
+
+  nb::object publisher_;
+  PublisherBox* box_;
+  uint32_t slot_;
+  uint64_t bytes_;
+  nb::object metadata_, timeout_, view_;
+  nb::object receipt_ = nb::none();
+  Py_ssize_t exports_ = 0;
+  enum { open, ending, ended } state_ = open;  // ending: waits for the last view
+};
+
+PyType_Slot loan_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(Loan::get_buffer)},
+                            {Py_bf_releasebuffer, reinterpret_cast<void*>(Loan::release_buffer)},
+                            {Py_tp_traverse, reinterpret_cast<void*>(Loan::traverse)},
+                            {Py_tp_clear, reinterpret_cast<void*>(Loan::clear)},
+                            {0, nullptr}};
+
+uint64_t loan_size(nb::handle bytes) {
+  const Py_ssize_t size = PyBool_Check(bytes.ptr()) ? -1 : PyNumber_AsSsize_t(bytes.ptr(), nullptr);
+  if (size >= 0) return static_cast<uint64_t>(size);
+  PyErr_Clear();
+  throw Error(Kind::usage, std::string("a loan of ") + nb::repr(bytes).c_str() + " bytes makes no sense; give a whole number from 0 on");
+}
+
+Loan* make_loan(nb::handle self, nb::handle nbytes, const nb::object& metadata, const nb::object& timeout) {
+  PublisherBox& box = *nb::inst_ptr<PublisherBox>(self);
+  box.region->made().require();
+  const uint64_t bytes = loan_size(nbytes);
+  const uint32_t slot = box.core->borrow(bytes + Metadata(metadata).size, quota(box));
+  return new Loan(nb::borrow(self), slot, bytes, metadata, timeout);
+}
+
+}  // namespace
+
+void bind_publishing(nb::module_& module) {
+  nb::class_<PublisherBox>(module, "Publisher", nb::is_final())
+      .def_prop_ro("name", [](const PublisherBox& self) { return self.name; })
+      .def_prop_ro("incarnation", [](const PublisherBox& self) { return self.core->membership().incarnation; })
+      .def("publish", &publish, nb::arg("data").none(), nb::arg("metadata") = nb::none(), nb::arg("timeout") = nb::none())
+      .def("publish_many", &publish_many, nb::arg("items").none(), nb::arg("timeout") = nb::none())
+      .def("loan", &make_loan, nb::arg("nbytes").none(), nb::arg("metadata") = nb::none(), nb::arg("timeout") = nb::none(),
+           nb::rv_policy::take_ownership)
+      .def("close", [](PublisherBox& self) {
+        if (self.region->made().here()) self.core->close();
+      });
+  nb::class_<Loan>(module, "Loan", nb::is_final(), nb::type_slots(loan_slots),
+                   "A slot to write into: `with topic.loan(n) as buffer` gives a writable memoryview of n bytes.\n\n"
+                   "Leaving the block publishes it; an exception drops it, as death does. Other views of the buffer\n"
+                   "still alive at the end raise BufferError, and nothing is published.")
+      .def_prop_ro("nbytes", &Loan::bytes)
+      .def_prop_ro("receipt", &Loan::receipt)
+      .def("__enter__", [](nb::handle self) { return nb::inst_ptr<Loan>(self)->enter(self); })
+      .def("__exit__", [](Loan& self, nb::handle kind, nb::handle, nb::handle) { self.exit(kind); },
+           nb::arg("kind").none(), nb::arg("error").none(), nb::arg("traceback").none())
+      .def("seal", &Loan::seal)
+      .def("publish", [](Loan& self, const nb::object& timeout) { return self.publish(timeout, false); },
+           nb::arg("timeout") = nb::none())
+      .def("publish_keeping_views", [](Loan& self, const nb::object& timeout) { return self.publish(timeout, true); },
+           nb::arg("timeout") = nb::none())
+      .def("drop", &Loan::drop);
+}
+
+}  // namespace hawser::python

@@ -1,0 +1,178 @@
+// Subscriber and Waiter: taking samples, and sleeping until there are some.
+#include "bind.hpp"
+
+#include <linux/futex.h>
+
+#include <unordered_set>
+
+namespace hawser::python {
+
+namespace {
+
+// One sample into an object that is already there: a sample once taken is never lost to a failed allocation.
+PyObject* take_now(nb::handle self, SubscriberBox& box) {
+  SampleObject* sample = new_sample();
+  Taken taken{};
+  bool there = false;
+  try {
+    there = box.core->try_take(taken);
+  } catch (...) {
+    free_unused(sample);
+    throw;
+  }
+  if (!there) {
+    free_unused(sample);
+    return nullptr;
+  }
+  return fill_sample(sample, self.ptr(), box, taken);
+}
+
+// Sleep until there may be a sample. False: the time is over. Now and then a sleeper recovers the dead.
+bool wait_for_sample(SubscriberBox& box, const Deadline& deadline, int& slices) {
+  if (deadline.over()) return false;
+  without_gil([&] { box.core->wait_for_sample(deadline.slice()); });
+  if (++slices % 10 == 0 && !box.region->memory().closed()) without_gil([&] { box.region->recover(); });
+  return true;
+}
+
+nb::object take(nb::handle self, const nb::object& timeout) {
+  SubscriberBox& box = *nb::inst_ptr<SubscriberBox>(self);
+  box.region->made().require();
+  if (PyObject* sample = take_now(self, box)) {
+    box.core->settle();
+    return nb::steal(sample);
+  }
+  const Deadline deadline = deadline_of(timeout);
+  for (int slices = 0; wait_for_sample(box, deadline, slices);)
+    if (PyObject* sample = take_now(self, box)) {
+      box.core->settle();
+      return nb::steal(sample);
+    }
+  return nb::none();
+}
+
+nb::object take_next(nb::handle self, const nb::object& timeout) {
+  SubscriberBox& box = *nb::inst_ptr<SubscriberBox>(self);
+  box.region->made().require();
+  if (box.last) let_go_of(std::exchange(box.last, nullptr));
+  if (PyErr_Occurred()) throw nb::python_error();
+  nb::object sample = take(self, timeout);
+  if (!sample.is_none()) box.last = reinterpret_cast<SampleObject*>(sample.ptr());
+  return sample;
+}
+
+nb::object take_many(nb::handle self, int64_t count, const nb::object& timeout) {
+  SubscriberBox& box = *nb::inst_ptr<SubscriberBox>(self);
+  box.region->made().require();
+  if (count < 1) throw Error(Kind::usage, "take_many takes a count of 1 or more");
+  nb::list samples;
+  const nb::object first = take(self, timeout);
+  if (first.is_none()) return samples;
+  samples.append(first);
+  const auto more = std::min<int64_t>(count - 1, box.core->free_places());
+  for (int64_t i = 0; i < more; i++) {
+    box.core->prefetch();
+    PyObject* sample = take_now(self, box);
+    if (!sample) break;
+    samples.append(nb::steal(sample));
+  }
+  box.core->settle();
+  return samples;
+}
+
+// Waits on many signals at once; only signals readiness, takes nothing.
+class Waiter {
+ public:
+  void wake() {
+    signal_.value.fetch_add(1, std::memory_order_seq_cst);
+    syscall(SYS_futex, &signal_.value, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  }
+
+  nb::list wait(const nb::list& waiting, double timeout) {
+    const uint32_t own = signal_.value.load(std::memory_order_seq_cst);
+    std::deque<Sleeper> sleepers;
+    for (nb::handle item : waiting) sleepers.emplace_back(signal_of(item), index_of(item));
+    std::vector<struct futex_waitv> words = collect(waiting, own);
+    nb::list ready = ready_among(waiting);
+    if (nb::len(ready) == 0 && own == seen_ && timeout > 0) {
+      const auto slice = static_cast<int64_t>(std::min(timeout * 1e9, double{kSliceNanoseconds}));
+      without_gil([&] { sleep(words, slice); });
+      ready = ready_among(waiting);
+      if (nb::len(ready) == 0) recover_for(waiting);
+    }
+    seen_ = signal_.value.load(std::memory_order_seq_cst);
+    return ready;
+  }
+
+ private:
+  static Signal& signal_of(nb::handle item) {
+    if (nb::isinstance<SubscriberBox>(item)) return nb::inst_ptr<SubscriberBox>(item)->core->signal();
+    return nb::inst_ptr<PublisherBox>(item)->core->signal();
+  }
+  static uint32_t index_of(nb::handle item) {
+    if (nb::isinstance<SubscriberBox>(item)) return nb::inst_ptr<SubscriberBox>(item)->core->bit();
+    return nb::inst_ptr<PublisherBox>(item)->core->membership().index;
+  }
+  static nb::list ready_among(const nb::list& waiting) {
+    nb::list ready;
+    for (nb::handle item : waiting) {
+      const bool is_ready = nb::isinstance<SubscriberBox>(item) ? nb::inst_ptr<SubscriberBox>(item)->core->ready()
+                                                                : nb::inst_ptr<PublisherBox>(item)->core->ready();
+      if (is_ready) ready.append(item);
+    }
+    return ready;
+  }
+  // Whoever waits for space looks after every slice whether the one in its way is dead.
+  static void recover_for(const nb::list& waiting) {
+    for (nb::handle item : waiting)
+      if (nb::isinstance<PublisherBox>(item) && !nb::inst_ptr<PublisherBox>(item)->region->memory().closed())
+        nb::inst_ptr<PublisherBox>(item)->region->recover();
+  }
+  static struct futex_waitv word_of(std::atomic<uint32_t>& value, uint32_t seen) {
+    return {seen, reinterpret_cast<uint64_t>(&value), FUTEX_32, 0};
+  }
+  // Each signal once, our own first. What is beyond the kernel's limit is looked at after every slice.
+  std::vector<struct futex_waitv> collect(const nb::list& waiting, uint32_t own) {
+    std::vector<struct futex_waitv> words{word_of(signal_.value, own)};
+    std::unordered_set<const Signal*> known;
+    for (nb::handle item : waiting) {
+      Signal& signal = signal_of(item);
+      if (words.size() < FUTEX_WAITV_MAX && known.insert(&signal).second)
+        words.push_back(word_of(signal.value, signal.value.load(std::memory_order_seq_cst)));
+    }
+    return words;
+  }
+  static void sleep(std::vector<struct futex_waitv>& words, int64_t nanoseconds) {
+    const int64_t until = monotonic_now() + nanoseconds;
+    const timespec limit{until / 1'000'000'000, until % 1'000'000'000};
+    const long result = syscall(SYS_futex_waitv, words.data(), words.size(), 0, &limit, CLOCK_MONOTONIC);
+    if (result < 0 && errno == ENOSYS) usleep(1000);  // before Linux 5.16
+  }
+
+  Signal signal_{};
+  uint32_t seen_ = 0;
+};
+
+}  // namespace
+
+void bind_subscribing(nb::module_& module) {
+  nb::class_<SubscriberBox>(module, "Subscriber", nb::is_final())
+      .def_prop_ro("name", [](const SubscriberBox& self) { return self.name; })
+      .def_prop_ro("incarnation", [](const SubscriberBox& self) { return self.core->membership().incarnation; })
+      .def_prop_ro("missed", [](const SubscriberBox& self) { return self.core->missed(); })
+      .def_prop_ro("received", [](const SubscriberBox& self) { return self.core->received(); })
+      .def_prop_ro("position", [](const SubscriberBox& self) { return self.core->cursor(); })
+      .def_prop_ro("held", [](const SubscriberBox& self) { return self.core->held(); })
+      .def("take", &take, nb::arg("timeout") = nb::none())
+      .def("take_many", &take_many, nb::arg("count"), nb::arg("timeout") = nb::none())
+      .def("take_next", &take_next, nb::arg("timeout") = nb::none())
+      .def("commit", [](SubscriberBox& self) { self.region->made().require(); self.core->commit(); })
+      .def("close", [](SubscriberBox& self) {
+             if (self.region->made().here()) self.core->close(); });
+  nb::class_<Waiter>(module, "Waiter", nb::is_final())
+      .def(nb::init<>())
+      .def("wait", &Waiter::wait, nb::arg("waiting"), nb::arg("timeout"))
+      .def("wake", &Waiter::wake);
+}
+
+}  // namespace hawser::python

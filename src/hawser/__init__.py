@@ -1,0 +1,98 @@
+"""Hawser: a crash-proof message bus for Python.
+
+    import hawser
+
+    with hawser.connect(name="example") as bus:
+        topic = bus.topic("hello")
+        topic.publish(b"world")
+        for sample in topic.subscribe(history=1):
+            print(bytes(sample))
+            break
+
+`hawser.aio` has the same names for event loops.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from hawser.api.bus import Bus, connect
+from hawser.api.info import DomainFile, KeptPosition, Participant, ReadResult, Recovered, TopicInfo
+from hawser.api.loan import ArrayLoan, Loan
+from hawser.api.publishing import Publisher
+from hawser.api.subscription import Subscription
+from hawser.api.topic import Topic
+from hawser.errors import (
+    Closed,
+    Corrupt,
+    Fenced,
+    Full,
+    HawserError,
+    InDoubt,
+    Lagged,
+    NotFound,
+    NotLeader,
+    OffsetOutOfRange,
+    OutcomeUnknown,
+    PermissionDenied,
+    Rejected,
+    SettingsMismatch,
+    Timeout,
+    TransactionAborted,
+    Unavailable,
+    UsageError,
+)
+from hawser.memory import Sample
+from hawser.record.receipt import Receipt
+
+if TYPE_CHECKING:
+    from hawser import aio
+
+__version__: Final = "0.1.0"
+
+__all__ = [
+    # the bus
+    "connect",
+    "aio",
+    "Bus",
+    "Topic",
+    "Publisher",
+    "Subscription",
+    "Sample",
+    "Loan",
+    "ArrayLoan",
+    "Receipt",
+    # what it tells
+    "ReadResult",
+    "TopicInfo",
+    "Participant",
+    "Recovered",
+    "KeptPosition",
+    "DomainFile",
+    # errors, as drawn in hawser.errors
+    "HawserError",
+    "Rejected",
+    "UsageError",
+    "SettingsMismatch",
+    "Full",
+    "Closed",
+    "Timeout",
+    "NotFound",
+    "PermissionDenied",
+    "Corrupt",
+    "Lagged",
+    "OffsetOutOfRange",
+    "Fenced",
+    "NotLeader",
+    "Unavailable",
+    "TransactionAborted",
+    "OutcomeUnknown",
+    "InDoubt",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # Event loops cost more to import than all the rest; only who uses them pays.
+    if name == "aio":
+        return import_module("hawser.aio")
+    raise AttributeError(f"module 'hawser' has no attribute {name!r}")

@@ -1,0 +1,1 @@
+"""What users touch: the bus, its topics, publishers, subscriptions and loans."""

@@ -1,0 +1,213 @@
+"""Topics on one host."""
+
+import threading
+import weakref
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TypeVar, cast
+
+import msgspec
+
+from hawser.api.info import KeptPosition, Participant, ReadResult, TopicInfo
+from hawser.api.loan import Loan
+from hawser.api.publishing import Publisher, Publishing
+from hawser.api.subscription import Reliable, Start, SubscribeOptions, Subscription, join
+from hawser.errors import Closed, HawserError, UsageError
+from hawser.memory import Publisher as NativePublisher
+from hawser.memory import Region
+from hawser.memory.settings import readable
+from hawser.record.receipt import Receipt
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from typing_extensions import Buffer
+
+    from hawser.record.schema import Codec
+
+__all__ = ["Owner", "Topic", "participants_of"]
+
+T = TypeVar("T")
+
+
+class Owner(Protocol):
+    """What a topic needs of its bus."""
+
+    name: str
+    named: bool
+
+    def release_topic(self, topic: "Topic[Any]") -> None: ...
+
+
+class Topic(Publishing[T]):
+    """A named stream of messages: every subscriber gets every message. Made by `Bus.topic`.
+
+    `T` is what it carries: anything bytes-like, or the values of its schema."""
+
+    __slots__ = ("_bus", "_region", "_unused", "_lock", "_own_publisher", "_joined", "_closed")
+
+    def __init__(self, bus: Owner, region: Region, codec: "Codec[T] | None", unused: dict[str, Any]) -> None:
+        self.name = region.name
+        self._bus = bus
+        self._region = region
+        self._codec = codec
+        self._unused = unused
+        self._lock = threading.Lock()
+        self._own_publisher: NativePublisher | None = None
+        # Weak, so that a participant nobody refers to any more leaves by itself.
+        self._joined: weakref.WeakSet[Publisher[T] | Subscription[T]] = weakref.WeakSet()
+        self._closed = False
+        self._publish = self._publish_first
+        self._lend = self._lend_first
+
+    def publish_nowait(
+        self, data: T, *, key: bytes | None = None, headers: Mapping[str, bytes] | None = None
+    ) -> "Future[Receipt]":
+        """As publish, but the result is a future. On one host it is done at once, with Full in it when a
+        reliable subscriber is in the way."""
+        from concurrent.futures import Future
+
+        future: Future[Receipt] = Future()
+        try:
+            future.set_result(self.publish(data, key=key, headers=headers, timeout=0))
+        except HawserError as error:
+            future.set_exception(error)
+        return future
+
+    def flush(self) -> None:
+        """Return when every `publish_nowait` is done; on one host they always are."""
+        self._require_open()
+
+    def publisher(self, *, exclusive: bool = False) -> Publisher[T]:
+        """A publisher of its own; `exclusive` refuses any other one for as long as it lives."""
+        self._require_open()
+        native = self._region.publisher(self._bus.name, exclusive=exclusive)
+        publisher = Publisher(self.name, native, self._codec)
+        self._joined.add(publisher)
+        return publisher
+
+    def subscribe(
+        self,
+        *,
+        history: int = 0,
+        start: Start = None,
+        group: str | None = None,
+        reliable: Reliable = False,
+        resume: bool = False,
+        max_held: int | None = None,
+        max_lag: int | None = None,
+    ) -> Subscription[T]:
+        """Subscribe from now on, or from `history` samples before now, or from `start`: "earliest",
+        "latest", an offset or a datetime.
+
+        `reliable` makes publishers wait rather than overwrite what was not taken; "durable" also while
+        this name is not running, up to `max_lag` samples. `resume` keeps the position under the bus's
+        name for its next run; `group` keeps one under its own name, moved by `commit()`. A kept position
+        is gone on from, wherever else the subscription would have started."""
+        self._require_open()
+        options = SubscribeOptions(history, start, group, reliable, resume, max_held, max_lag)
+        native = join(self._region, self._bus.name, self._bus.named, options, self._codec)
+        subscription: Subscription[T] = Subscription(self.name, native)
+        self._joined.add(subscription)
+        return subscription
+
+    def read_oldest(self, count: int, after: int = 0) -> ReadResult:
+        """Copies of the oldest `count` samples kept behind offset `after`."""
+        self._require_open()
+        return ReadResult(*self._region.read_oldest(count, after))
+
+    def read_newest(self, count: int, after: int = 0) -> ReadResult:
+        """Copies of the newest `count` samples kept behind offset `after`."""
+        self._require_open()
+        return ReadResult(*self._region.read_newest(count, after))
+
+    def info(self) -> TopicInfo:
+        """Everything about the topic as it is now."""
+        self._require_open()
+        region = self._region
+        state = region.state()
+        facts: dict[str, Any] = {
+            **state,
+            "name": self.name,
+            "path": region.path,
+            "uuid": region.uuid,
+            "settings": readable(region.settings()),
+            "unused": self._unused,
+            "configured_bytes": state["file_bytes"],
+            "participants": participants_of(region),
+            "records": [msgspec.convert(record, KeptPosition) for record in region.records()],
+        }
+        return msgspec.convert(facts, TopicInfo)
+
+    def forget(self, name: str) -> bool:
+        """Drop the position kept under a name ("group:g" for the group g); False if there is none."""
+        self._require_open()
+        return self._region.forget(name)
+
+    def delete(self, force: bool = False) -> None:
+        """Remove the topic and its history. While others use it a UsageError, unless `force`: then they
+        get Closed."""
+        self._require_open()
+        if not self._region.remove(force):
+            users = sorted({f"{each.name} (pid {each.pid})" for each in participants_of(self._region)})
+            raise UsageError(
+                f"topic {self.name!r} is in use by {', '.join(users) or 'a process that only has it open'}; "
+                "close it there, or delete it with force=True"
+            )
+        self.close()
+
+    def close(self) -> None:
+        """Leave the topic with everything that was made from this object. The topic itself stays."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._publish = self._lend = self._refuse
+            own, self._own_publisher = self._own_publisher, None
+            joined = list(self._joined)
+        for each in joined:
+            each.close()
+        if own is not None:
+            own.close()
+        self._bus.release_topic(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Topic {self.name!r}>"
+
+    def _native(self) -> NativePublisher:
+        with self._lock:
+            self._require_open()
+            if self._own_publisher is None:
+                self._own_publisher = self._region.publisher(self._bus.name)
+                self._publish = cast("Any", self._own_publisher.publish)
+                self._lend = self._own_publisher.loan
+            return self._own_publisher
+
+    def _publish_first(self, data: "Buffer", metadata: bytes | None, timeout: float | None) -> Receipt:
+        return cast("Receipt", self._native().publish(data, metadata, timeout))
+
+    def _lend_first(self, nbytes: int, metadata: bytes | None, timeout: float | None) -> Loan:
+        return self._native().loan(nbytes, metadata, timeout)
+
+    def _refuse(self, message: Any, metadata: bytes | None, timeout: float | None) -> NoReturn:
+        raise Closed(f"topic {self.name!r} was closed here; open it again with bus.topic()")
+
+    def _require_open(self) -> None:
+        if self._closed:
+            self._refuse(None, None, None)
+
+
+def participants_of(region: Region) -> list[Participant]:
+    """The participants of one topic."""
+    return [msgspec.convert({**each, "topic": region.name}, Participant) for each in region.participants()]

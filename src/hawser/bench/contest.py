@@ -1,0 +1,78 @@
+"""What the contestants are measured on, and how a contestant is described.
+
+Every contestant moves the same messages in its own lossless mode and in the way its documentation
+recommends for speed. The last message of a stream differs from the others; a receiver has to find it
+where it belongs, so only messages that really arrived are counted.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hawser.bench.sides import Side
+
+MEASURED_SIZE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """`count` messages of `size` bytes one way, `batch` of them for each call.
+
+    `warm` more go first, uncounted, where memory is touched for the first time; `queued` is how many
+    may be on their way, None being the contestant's choice.
+    """
+
+    size: int
+    count: int
+    batch: int = 1
+    warm: int = 0
+    queued: int | None = None
+
+    def message(self) -> bytes:
+        return b"m" * self.size
+
+    def last_message(self) -> bytes:
+        return b"z" * self.size
+
+    def check(self, last: bytes) -> None:
+        """Refuse a figure for a stream that lost, doubled or reordered a message."""
+        if last != self.last_message():
+            raise RuntimeError(f"after {self.count} messages another one than the last had arrived")
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTrip:
+    """Round trips of `size` bytes in `blocks` blocks of `rounds`; `spin`: neither side ever sleeps."""
+
+    size: int
+    rounds: int
+    blocks: int
+    spin: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """Somebody who can do the measured work.
+
+    `share` makes what both sides need to meet, from a directory nobody else uses.
+    """
+
+    name: str
+    module: str
+    share: Callable[[Path], Any]
+    receive: Side
+    send: Side
+    echo: Side | None = None
+    ask: Side | None = None
+
+    def installed(self) -> bool:
+        return importlib.util.find_spec(self.module) is not None
+
+
+def address_in(directory: Path) -> str:
+    """The directory itself: sides that meet at a path need nothing more."""
+    return str(directory)

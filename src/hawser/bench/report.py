@@ -1,0 +1,95 @@
+"""One figure, what it is compared with, and the targets it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A promise about a figure; `met` is None where the peer it names is not installed."""
+
+    text: str
+    measured: float | None
+    met: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A figure of hawser beside the same figure of others, all in `unit`."""
+
+    name: str
+    value: float
+    unit: str
+    compared: Mapping[str, float] = field(default_factory=dict)
+    targets: tuple[Target, ...] = ()
+
+    @property
+    def missed(self) -> bool:
+        """Whether a target of this row was measured and not met."""
+        return any(target.met is False for target in self.targets)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def at_least(text: str, measured: float | None, bound: float) -> Target:
+    """The target that `measured` is `bound` or more."""
+    return Target(text, measured, None if measured is None else measured >= bound)
+
+
+def at_most(text: str, measured: float | None, bound: float) -> Target:
+    """The target that `measured` is `bound` or less."""
+    return Target(text, measured, None if measured is None else measured <= bound)
+
+
+def ratio(value: float, other: float | None) -> float | None:
+    """How many times `other` goes into `value`; None where there is no other."""
+    return value / other if other else None
+
+
+_STEPS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def in_words(value: float, unit: str) -> str:
+    """A figure as a person reads it: 1.25 M/s, 640 ns, 83.1 us."""
+    if unit == "ns":
+        for step, name in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
+            if value >= step:
+                return f"{value / step:.3g} {name}"
+        return f"{value:.0f} ns"
+    for step, prefix in _STEPS:
+        if value >= step and unit != "":
+            return f"{value / step:.3g} {prefix}{unit}"
+    return f"{value:.4g} {unit}".strip()
+
+
+def table(rows: list[Row]) -> Any:
+    """The rows as a table for a terminal."""
+    from rich.table import Table  # rich is slow to import
+
+    made = Table("figure", "hawser", "others", "target", "measured", "met")
+    for row in rows:
+        others = "\n".join(f"{name} {in_words(value, row.unit)}" for name, value in row.compared.items())
+        texts = "\n".join(target.text for target in row.targets)
+        measured = "\n".join(_measured(target) for target in row.targets)
+        made.add_row(
+            row.name,
+            in_words(row.value, row.unit),
+            others,
+            texts,
+            measured,
+            "\n".join(map(_verdict, row.targets)),
+            end_section=True,
+        )
+    return made
+
+
+def _measured(target: Target) -> str:
+    return "not installed" if target.measured is None else f"{target.measured:.3g}"
+
+
+def _verdict(target: Target) -> str:
+    return {True: "[green]yes[/]", False: "[red]no[/]", None: "-"}[target.met]

@@ -1,0 +1,28 @@
+"""The parts of a run, in the order in which they are printed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from hawser.bench import PARTS, copies, round_trips, scaling, streams, upkeep
+from hawser.bench.plan import Plan
+from hawser.bench.report import Row
+
+_MEASURES: dict[str, Callable[[Plan], Iterator[Row]]] = {
+    "small": streams.small_messages,
+    "spinning": round_trips.spinning,
+    "blocking": round_trips.blocking,
+    "lent": streams.lent_messages,
+    "copies": copies.large_copies,
+    "subscribers": scaling.many_subscribers,
+    "memory": upkeep.memory,
+    "recovery": upkeep.recovery,
+    "start": upkeep.start,
+}
+assert tuple(_MEASURES) == PARTS
+
+
+def run(plan: Plan, parts: Iterable[str] = PARTS) -> Iterator[Row]:
+    """Measure the named parts, one after the other; rows come as they are measured."""
+    for name in parts:
+        yield from _MEASURES[name](plan)

@@ -1,0 +1,87 @@
+"""pyzmq over a Unix socket: PUSH and PULL without a high-water mark's losses, one socket a side."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from hawser.bench.contest import RoundTrip, Stream
+from hawser.bench.sides import Gate, now_ns
+
+QUEUED = 10_000
+
+
+def _socket(kind: str, shared: str, name: str, *, bind: bool) -> Any:
+    library: Any = importlib.import_module("zmq")
+    socket = library.Context.instance().socket(getattr(library, kind))
+    socket.set_hwm(QUEUED)
+    socket.linger = 0
+    address = f"ipc://{shared}/{name}"
+    (socket.bind if bind else socket.connect)(address)
+    return socket
+
+
+def receive(shared: str, stream: Stream, gate: Gate) -> None:
+    take = _socket("PULL", shared, "stream", bind=True).recv
+    last = b""
+    gate.start()
+    for _ in range(stream.count):
+        last = take()
+    finished = now_ns()
+    stream.check(last)
+    gate.finish(finished)
+
+
+def send(shared: str, stream: Stream, gate: Gate) -> None:
+    push, message = _socket("PUSH", shared, "stream", bind=False).send, stream.message()
+    gate.start()
+    started = now_ns()
+    for _ in range(stream.count - 1):
+        push(message)
+    push(stream.last_message())
+    gate.finish(started)
+
+
+def receive_batches(shared: str, stream: Stream, gate: Gate) -> None:
+    """A multipart message for each batch."""
+    take = _socket("PULL", shared, "stream", bind=True).recv_multipart
+    batch = [b""]
+    gate.start()
+    for _ in range(stream.count // stream.batch):
+        batch = take()
+    finished = now_ns()
+    stream.check(batch[-1])
+    gate.finish(finished)
+
+
+def send_batches(shared: str, stream: Stream, gate: Gate) -> None:
+    push = _socket("PUSH", shared, "stream", bind=False).send_multipart
+    batch = [stream.message()] * stream.batch
+    gate.start()
+    started = now_ns()
+    for _ in range(stream.count // stream.batch - 1):
+        push(batch)
+    push([*batch[:-1], stream.last_message()])
+    gate.finish(started)
+
+
+def echo(shared: str, trip: RoundTrip, gate: Gate) -> None:
+    socket = _socket("PAIR", shared, "trip", bind=True)
+    gate.start()
+    for _ in range(trip.rounds * trip.blocks):
+        socket.send(socket.recv())
+    gate.finish()
+
+
+def ask(shared: str, trip: RoundTrip, gate: Gate) -> None:
+    socket = _socket("PAIR", shared, "trip", bind=False)
+    message = b"m" * trip.size
+    gate.start()
+    blocks = []
+    for _ in range(trip.blocks):
+        started = now_ns()
+        for _ in range(trip.rounds):
+            socket.send(message)
+            socket.recv()
+        blocks.append((now_ns() - started) / trip.rounds)
+    gate.finish(blocks)

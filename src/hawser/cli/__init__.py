@@ -1,0 +1,1 @@
+"""The `hawser` command: one module per command group, imported when its command is run."""

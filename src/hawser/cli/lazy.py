@@ -1,0 +1,40 @@
+"""A group whose commands are imported when they are run: `--help` shows them without importing any."""
+
+from importlib import import_module
+from typing import Any, cast
+
+import click
+
+__all__ = ["LazyGroup"]
+
+
+class LazyGroup(click.Group):
+    """`lazy_commands` maps a command's name to ("module:attribute", one line of help)."""
+
+    def __init__(self, *arguments: Any, lazy_commands: dict[str, tuple[str, str]], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._lazy_commands = lazy_commands
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._lazy_commands)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._lazy_commands:
+            return None
+        module, _, attribute = self._lazy_commands[cmd_name][0].partition(":")
+        return cast("click.Command", getattr(import_module(module), attribute))
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in self._lazy_commands.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        from click.shell_completion import CompletionItem
+
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        commands = [
+            CompletionItem(name, help=text)
+            for name, (_, text) in self._lazy_commands.items()
+            if name.startswith(incomplete)
+        ]
+        return commands + options

@@ -1,0 +1,94 @@
+"""The root of the `hawser` command: which commands there are, and what a failure ends with.
+
+Data goes to standard output, everything else to standard error. Exit codes: 0 ok, 1 failed, 2 usage,
+3 not found, 4 unhealthy, 5 timeout, 6 permission, 7 in doubt or audit mismatch, 130 interrupted.
+"""
+
+import os
+import signal
+import sys
+from types import FrameType
+from typing import NoReturn
+
+import click
+
+from hawser import errors
+from hawser.cli.lazy import LazyGroup
+from hawser.cli.options import shared_options, version_option
+
+__all__ = ["main"]
+
+# The first class that fits decides.
+_EXIT_CODES: tuple[tuple[type[errors.HawserError], int], ...] = (
+    (errors.UsageError, 2),
+    (errors.SettingsMismatch, 2),
+    (errors.OffsetOutOfRange, 2),
+    (errors.NotFound, 3),
+    (errors.Corrupt, 4),
+    (errors.Unavailable, 4),
+    (errors.Timeout, 5),
+    (errors.PermissionDenied, 6),
+    (errors.OutcomeUnknown, 7),
+    (errors.HawserError, 1),
+)
+_INTERRUPTED = 130
+_COMMANDS = {
+    "topic": ("hawser.cli.topic:topic", "List, look at, publish to and follow topics."),
+    "ps": ("hawser.cli.participants:ps", "Who takes part in which topic, alive or dead."),
+    "reap": ("hawser.cli.participants:reap", "Recover the dead, remove what nobody can use any more."),
+    "doctor": ("hawser.cli.doctor:doctor", "Check this host and the domain."),
+    "bench": ("hawser.cli.bench:bench", "Measure this machine, with ratios to other buses."),
+    "demo": ("hawser.cli.demo.command:demo", "Kill publishers and subscribers, prove nothing was lost."),
+    "completion": ("hawser.cli.completion:completion", "Print the completion script of a shell."),
+}
+
+
+@click.group("hawser", cls=LazyGroup, lazy_commands=_COMMANDS)
+@shared_options
+@version_option
+def root() -> None:
+    """A crash-proof message bus.
+
+    Topics live in the shared memory of this host. A process may be killed at any moment; nothing it was
+    doing can harm the others.
+    """
+
+
+def main() -> NoReturn:
+    """Run the command of this process's arguments and exit with its code."""
+    signal.signal(signal.SIGTERM, _terminate)
+    sys.exit(_run())
+
+
+def _run() -> int:
+    color = False if os.environ.get("NO_COLOR") else None
+    try:
+        code = root.main(prog_name="hawser", standalone_mode=False, color=color)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except errors.HawserError as error:
+        click.echo(f"{click.style('error:', fg='red')} {error}", err=True, color=color)
+        return next(code for kind, code in _EXIT_CODES if isinstance(error, kind))
+    except (KeyboardInterrupt, click.Abort):
+        _discard_output()
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has seen enough.
+        _discard_output()
+        return 0
+
+
+def _discard_output() -> None:
+    """What is still buffered may be for a reader that is gone: flush it now, or not at all."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+    """Leave topics in order when asked to end."""
+    raise SystemExit(128 + number)

@@ -1,0 +1,120 @@
+"""Printing: tables for people, JSON for programs, figures with units."""
+
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import click
+import msgspec
+
+__all__ = [
+    "Cell",
+    "Column",
+    "age",
+    "byte_size",
+    "clock",
+    "count",
+    "notice",
+    "print_json",
+    "print_table",
+    "readable",
+]
+
+
+class Column(NamedTuple):
+    """A column of a table; figures stand on the right."""
+
+    title: str
+    right: bool = False
+
+
+class Cell(NamedTuple):
+    """A text with a colour, for terminals."""
+
+    text: str
+    color: str
+
+
+def notice(text: str) -> None:
+    """Say something that is not data."""
+    click.echo(text, err=True)
+
+
+def print_json(value: Any) -> None:
+    """One line of JSON, out at once."""
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    sys.stdout.flush()
+
+
+def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str | Cell]]) -> None:
+    """A table; on a terminal with colours and in its width, otherwise as plain aligned text."""
+    rows = list(rows)
+    if sys.stdout.isatty():
+        _print_rich_table(columns, rows)
+    else:
+        _print_plain_table(columns, rows)
+
+
+def _print_rich_table(columns: Sequence[Column], rows: Sequence[Sequence[str | Cell]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(column.title, justify="right" if column.right else "left", overflow="fold")
+    for row in rows:
+        texts = [Text(cell.text, style=cell.color) if isinstance(cell, Cell) else Text(cell) for cell in row]
+        table.add_row(*texts)
+    Console().print(table)
+
+
+def _print_plain_table(columns: Sequence[Column], rows: Sequence[Sequence[str | Cell]]) -> None:
+    texts = [[cell.text if isinstance(cell, Cell) else cell for cell in row] for row in rows]
+    lines = [[column.title for column in columns], *texts]
+    widths = [max(len(line[place]) for line in lines) for place in range(len(columns))]
+    for line in lines:
+        parts = [
+            text.rjust(width) if column.right else text.ljust(width)
+            for text, width, column in zip(line, widths, columns, strict=True)
+        ]
+        click.echo("  ".join(parts).rstrip())
+
+
+def count(number: float) -> str:
+    """A whole number, grouped: 12,345."""
+    return f"{number:,.0f}"
+
+
+def byte_size(number: float) -> str:
+    """Bytes as a person reads them: 512 B, 64 KiB, 8.5 MiB."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if number < 1024:
+            return f"{number:.0f} {unit}" if number >= 100 or number % 1 == 0 else f"{number:.1f} {unit}"
+        number /= 1024
+    return f"{number:,.1f} TiB"
+
+
+def age(seconds: float) -> str:
+    """A length of time: 0.4 s, 12 s, 5 min, 3 h, 2 d."""
+    if seconds < 10:
+        return f"{max(seconds, 0):.1f} s"
+    for limit, unit, size in ((120, "s", 1), (7200, "min", 60), (172800, "h", 3600)):
+        if seconds < limit:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 86400:.0f} d"
+
+
+def clock(timestamp_ns: int) -> str:
+    """The local time of day of a moment, to the microsecond."""
+    return datetime.fromtimestamp(timestamp_ns / 1e9).astimezone().strftime("%H:%M:%S.%f")
+
+
+def readable(data: bytes) -> str | None:
+    """The text in some bytes; None if they are no printable text."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if all(letter.isprintable() or letter in "\n\r\t" for letter in text) else None

@@ -1,0 +1,88 @@
+"""`hawser ps` and `hawser reap`: who takes part, and what the dead left."""
+
+import click
+import msgspec
+
+from hawser.cli.options import connect, shared_options, wants_json
+from hawser.cli.output import Column, count, notice, print_json, print_table
+from hawser.cli.topics import every_topic, participant_rows
+
+__all__ = ["ps", "reap"]
+
+_REMOVABLE = frozenset({"leftover", "earlier boot"})
+_DOUBTFUL = frozenset({"other version", "foreign", "unreadable"})
+
+
+@click.command()
+@shared_options
+def ps() -> None:
+    """Publishers and subscribers of all topics, the dead not yet recovered included."""
+    with connect() as bus:
+        topics = list(every_topic(bus))
+    if wants_json():
+        print_json(
+            [
+                {**msgspec.to_builtins(each), "lag": _lag(topic.head, each.kind, each.cursor)}
+                for topic in topics
+                for each in topic.participants
+            ]
+        )
+        return
+    columns, rows = participant_rows(topics, with_topic=True)
+    if rows:
+        print_table(columns, rows)
+    else:
+        notice(f"nobody takes part in {bus.url}")
+
+
+def _lag(head: int, kind: str, cursor: int) -> int | None:
+    return max(0, head - cursor) if kind == "subscriber" else None
+
+
+@click.command()
+@shared_options
+def reap() -> None:
+    """Recover every dead participant; remove ephemeral topics nobody uses and files of an earlier boot."""
+    with connect() as bus:
+        before = bus.files()
+        recovered = bus.recover()
+        left = {each.file for each in bus.files()}
+    removed = [each for each in before if each.state in _REMOVABLE and each.file not in left]
+    doubtful = [each for each in before if each.state in _DOUBTFUL]
+    for each in doubtful:
+        notice(f"{each.file} is left alone ({each.state}); see `hawser doctor`")
+    if wants_json():
+        print_json(
+            {
+                "recovered": msgspec.to_builtins(recovered),
+                "removed": [{"file": each.file, "topic": each.topic, "was": each.state} for each in removed],
+            }
+        )
+        return
+    if recovered:
+        columns = [
+            Column("topic"),
+            Column("recovered"),
+            Column("kind"),
+            Column("pid", right=True),
+            Column("slots returned", right=True),
+            Column("reads ended", right=True),
+            Column("remarks"),
+        ]
+        rows = [
+            [
+                each.topic,
+                each.name,
+                each.kind,
+                str(each.pid),
+                count(each.slots),
+                count(each.references),
+                "" if each.complete else "another process is at it",
+            ]
+            for each in recovered
+        ]
+        print_table(columns, rows)
+    for file in removed:
+        notice(f"removed {file.file} ({file.state})")
+    if not recovered and not removed:
+        notice("nothing to do")

@@ -1,0 +1,134 @@
+"""Values on the command line, and messages as text and JSON."""
+
+import base64
+import string
+from typing import Any
+
+import click
+import msgspec
+
+import hawser
+from hawser.cli.output import clock, readable
+from hawser.limits import SETTING_BOUNDS
+
+__all__ = ["BYTES", "bytes_as_json", "formatted", "preview", "sample_as_json", "setting_options"]
+
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_PREVIEW_BYTES = 32
+
+
+class _Bytes(click.ParamType):
+    """A number of bytes, with or without a unit: 4096, 64K, 8MiB."""
+
+    name = "bytes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        number = value.rstrip(string.ascii_letters + " ")
+        unit = value[len(number) :].strip().lower().removesuffix("ib").removesuffix("b")
+        if unit not in _UNITS or not number.strip().isdigit():
+            self.fail(f"{value!r} is no number of bytes; write it like 4096, 64K or 8M", param, ctx)
+        return int(number) * _UNITS[unit]
+
+
+BYTES = _Bytes()
+
+
+def setting_options(function: Any) -> Any:
+    """The settings of a topic as options; those not given are None."""
+    for name in reversed(SETTING_BOUNDS):
+        kind = BYTES if name == "slot_size" else click.INT
+        text = f"Setting of a new topic; {SETTING_BOUNDS[name].default} if not given."
+        function = click.option(f"--{name.replace('_', '-')}", type=kind, help=text)(function)
+    function = click.option("--ephemeral/--lasting", default=None, help="Removed with its last user.")(
+        function
+    )
+    modes = click.Choice(["user", "group"])
+    return click.option("--mode", type=modes, help="Who may use a new topic.")(function)
+
+
+def bytes_as_json(data: bytes) -> Any:
+    """Text where it is text, else an object with base64 in it."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def sample_as_json(topic: str, sample: hawser.Sample, schema: str) -> dict[str, Any]:
+    """A message as an object; the value of a typed topic is in `value`, other payloads are in `data`."""
+    line = {
+        "topic": topic,
+        "offset": sample.offset,
+        "timestamp_ns": sample.timestamp_ns,
+        "publisher": sample.publisher,
+        "key": None if sample.key is None else bytes_as_json(sample.key),
+        "headers": {name: bytes_as_json(value) for name, value in sample.headers.items()},
+        "lost_before": sample.lost_before,
+        "size": len(sample),
+    }
+    value = _typed_value(sample, schema)
+    return {**line, "data": bytes_as_json(bytes(sample))} if value is None else {**line, "value": value}
+
+
+def _typed_value(sample: hawser.Sample, schema: str) -> Any:
+    """The value of a structure, known by its names alone; None for anything else."""
+    if not schema.startswith("msgpack:"):
+        return None
+    try:
+        return msgspec.to_builtins(msgspec.msgpack.decode(sample.data), str_keys=True)
+    except (msgspec.DecodeError, TypeError):
+        return None
+
+
+def preview(sample: hawser.Sample, schema: str) -> str:
+    """The payload on one line: text as it is, a value as JSON, the start of anything else in hexadecimal."""
+    value = _typed_value(sample, schema)
+    if value is not None:
+        return msgspec.json.encode(value).decode()
+    data = bytes(sample)
+    text = readable(data)
+    if text is not None:
+        return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+    return data[:_PREVIEW_BYTES].hex(" ") + (" ..." if len(data) > _PREVIEW_BYTES else "")
+
+
+def formatted(pattern: str, sample: hawser.Sample) -> bytes:
+    """The pattern with %o offset, %t time, %T nanoseconds, %k key, %p publisher, %h headers, %s size,
+    %l lost before, %v payload, %x payload in hexadecimal, %% a percent sign, and \\n, \\t."""
+    made = bytearray()
+    parts = iter(pattern.replace("\\n", "\n").replace("\\t", "\t"))
+    for letter in parts:
+        made += letter.encode() if letter != "%" else _field(next(parts, "%"), sample)
+    return bytes(made)
+
+
+def _field(letter: str, sample: hawser.Sample) -> bytes:
+    match letter:
+        case "o":
+            return str(sample.offset).encode()
+        case "t":
+            return clock(sample.timestamp_ns).encode()
+        case "T":
+            return str(sample.timestamp_ns).encode()
+        case "k":
+            return sample.key or b""
+        case "p":
+            return sample.publisher.encode()
+        case "h":
+            return b",".join(name.encode() + b"=" + value for name, value in sample.headers.items())
+        case "s":
+            return str(len(sample)).encode()
+        case "l":
+            return str(sample.lost_before).encode()
+        case "v":
+            return bytes(sample)
+        case "x":
+            return bytes(sample).hex().encode()
+        case "%":
+            return b"%"
+        case _:
+            raise hawser.UsageError(
+                f"%{letter} is no field of --format; it has %o %t %T %k %p %h %s %l %v %x %%"
+            )

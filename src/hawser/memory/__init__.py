@@ -1,0 +1,11 @@
+"""Topics in the shared memory of one host. The only importer of the native module."""
+
+from hawser.memory import _native
+from hawser.memory._native import Loan, Publisher, Region, Sample, Subscriber, Waiter
+from hawser.memory.domain import Domain
+from hawser.record.metadata import decode_metadata
+from hawser.record.receipt import Receipt
+
+__all__ = ["Domain", "Loan", "Publisher", "Region", "Sample", "Subscriber", "Waiter"]
+
+_native.configure(Receipt, decode_metadata)

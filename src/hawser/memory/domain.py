@@ -1,0 +1,220 @@
+"""A domain: the directory in which the topics of one host live.
+
+The directory and everything in it belong to one user (0700), or with `mode="group"` to one group
+(0770). Symbolic links are never followed into it, and a directory somebody else could have prepared
+is refused: whoever may write to it could read and forge every message.
+"""
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from hawser.errors import Closed, HawserError, NotFound, PermissionDenied, UsageError
+from hawser.memory._native import Region
+from hawser.memory.names import file_name_of, topic_name_of
+from hawser.memory.settings import RegionSettings, check_same, complete
+
+__all__ = ["Domain"]
+
+R = TypeVar("R")
+
+_SCHEME: Final = "shm://"
+_LOCK_NAME: Final = ".lock"
+# How often opening starts again when the topic is deleted and made anew by others meanwhile.
+_OPEN_ATTEMPTS: Final = 100
+
+
+class Domain:
+    """A checked domain directory; it exists from the first topic on."""
+
+    def __init__(self, directory: Path, *, group: bool = False, private_parent: bool = False) -> None:
+        self.directory = directory
+        self.group = group
+        self._private_parent = private_parent
+        if os.path.lexists(directory):
+            self._check()
+
+    @classmethod
+    def of_url(cls, url: Any, *, group: bool = False) -> "Domain":
+        """The domain an URL names: `shm://` the user's own, `shm:///path` that directory."""
+        if not isinstance(url, str) or not url.startswith(_SCHEME):
+            raise UsageError(f"{url!r} is no URL of a domain; write shm:// or shm:///path/of/a/directory")
+        path = url.removeprefix(_SCHEME)
+        if "\0" in path:
+            raise UsageError(f"the path of {url!r} has a NUL character; leave it out")
+        if path:
+            if not path.startswith("/"):
+                raise UsageError(f"{url!r} names no directory; write it with three slashes: shm:///{path}")
+            return cls(Path(path), group=group)
+        chosen = os.environ.get("HAWSER_DIR")
+        if chosen:
+            return cls(Path(os.path.abspath(chosen)), group=group)
+        own = Path(f"/dev/shm/hawser-{os.geteuid()}/default")
+        return cls(own, group=group, private_parent=True)
+
+    @property
+    def url(self) -> str:
+        """The URL that names this domain for everybody."""
+        return f"{_SCHEME}{self.directory}"
+
+    def topics(self) -> list[str]:
+        """Names of all topics, sorted; none while the directory does not exist."""
+        try:
+            files = os.listdir(self.directory)
+        except FileNotFoundError:
+            return []
+        except PermissionError as error:
+            raise PermissionDenied(f"domain {self.directory} cannot be read: {error.strerror}") from error
+        return sorted(name for name in map(topic_name_of, files) if name is not None)
+
+    def path_of(self, topic: str) -> Path:
+        """The file of a topic, whether it exists or not."""
+        return self.directory / file_name_of(topic)
+
+    def open(self, topic: str, given: RegionSettings | None = None) -> Region:
+        """The region of a topic that exists; NotFound otherwise, SettingsMismatch if it contradicts a
+        given setting."""
+        path = self.path_of(topic)
+        if not os.path.lexists(path):
+            raise NotFound(f"there is no topic {topic!r} in {self.directory}; see `hawser topic list`")
+        self._check()
+        region = Region.attach(str(path), str(self._lock_file()), topic, None)
+        return _checked(region, topic, given or {})
+
+    def open_or_create(self, topic: str, given: RegionSettings) -> Region:
+        """The topic's region, made with the given settings and defaults for the rest if there is none.
+
+        SettingsMismatch if it exists and contradicts a given one; nothing is changed then."""
+        path = self.path_of(topic)
+        self._create(group=bool(given.get("group", self.group)))
+        given_here = given if not self.group else {"group": 1, **given}
+        for _ in range(_OPEN_ATTEMPTS):
+            try:
+                region = self._attach(topic, path, given_here)
+            except Closed:
+                continue
+            return _checked(region, topic, given)
+        raise Closed(f"topic {topic!r} is deleted again and again by others; open it when they are done")
+
+    def gather(self, look: Callable[[Region], list[R]]) -> list[R]:
+        """What `look` finds in each topic, all in one list. A topic that cannot be looked at is left out
+        and logged, so that it does not hide the others."""
+        found: list[R] = []
+        for topic in self.topics():
+            try:
+                region = self.open(topic)
+                try:
+                    found.extend(look(region))
+                finally:
+                    region.close()
+            except (NotFound, Closed):
+                continue
+            except HawserError as error:
+                import logging
+
+                logging.getLogger("hawser.memory").warning("topic %r is left out: %s", topic, error)
+        return found
+
+    def _attach(self, topic: str, path: Path, given: RegionSettings) -> Region:
+        try:
+            settings = complete(given)
+        except UsageError:
+            # With an existing topic's own settings what was given may well fit.
+            if not os.path.lexists(path):
+                raise
+            return Region.attach(str(path), str(self._lock_file()), topic, None)
+        return Region.attach(str(path), str(self._lock_file()), topic, settings)
+
+    def _create(self, *, group: bool) -> None:
+        try:
+            for path in (*reversed(self.directory.parents), self.directory):
+                if not os.path.lexists(path):
+                    _make_directory(path, 0o700)
+        except OSError as error:
+            kind = PermissionDenied if isinstance(error, PermissionError) else UsageError
+            raise kind(
+                f"domain {self.directory} cannot be made: {error.strerror}; choose another by HAWSER_DIR "
+                "or shm:///path"
+            ) from error
+        self._check()
+        if group:
+            _share(self.directory, 0o070)
+            if self._private_parent:
+                _share(self.directory.parent, 0o010)
+
+    def _check(self) -> None:
+        if self._private_parent:
+            _check_directory(self.directory.parent)
+        _check_directory(self.directory)
+
+    def _lock_file(self) -> Path:
+        """The domain's lock file, made if it is missing."""
+        path = self.directory / _LOCK_NAME
+        shared = bool(os.stat(self.directory).st_mode & stat.S_IWGRP)
+        mode = 0o660 if shared else 0o600
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            descriptor = os.open(path, flags, mode)
+        except OSError as error:
+            raise PermissionDenied(
+                f"lock file {path} cannot be opened: {error.strerror}; it must be a plain file of yours"
+            ) from error
+        try:
+            found = os.fstat(descriptor)
+            if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) != mode:
+                os.fchmod(descriptor, mode)
+            elif found.st_uid != os.geteuid() and not shared:
+                raise PermissionDenied(f"lock file {path} belongs to user {found.st_uid}; remove it")
+        finally:
+            os.close(descriptor)
+        return path
+
+
+def _checked(region: Region, topic: str, given: RegionSettings) -> Region:
+    """The region itself if it has the given settings; otherwise it is closed."""
+    try:
+        check_same(topic, given, region.settings())
+    except BaseException:
+        region.close()
+        raise
+    return region
+
+
+def _make_directory(path: Path, mode: int) -> None:
+    """Make it unless it is there; the mode does not depend on the umask."""
+    try:
+        path.mkdir(mode=mode)
+    except FileExistsError:
+        return
+    path.chmod(mode)
+
+
+def _share(path: Path, bits: int) -> None:
+    """Let the directory's group in, if it is ours to do so."""
+    found = os.lstat(path)
+    mode = stat.S_IMODE(found.st_mode)
+    if found.st_uid == os.geteuid() and mode & bits != bits:
+        path.chmod(mode | bits)
+
+
+def _check_directory(path: Path) -> None:
+    try:
+        found = os.lstat(path)
+    except OSError as error:
+        raise PermissionDenied(f"domain {path} cannot be looked at: {error.strerror}") from error
+    if stat.S_ISLNK(found.st_mode):
+        raise PermissionDenied(f"domain {path} is a symbolic link; name the directory it leads to")
+    if not stat.S_ISDIR(found.st_mode):
+        raise UsageError(f"domain {path} is not a directory; choose another path")
+    if found.st_mode & stat.S_IWOTH:
+        raise PermissionDenied(f"everybody may write to domain {path}; run: chmod o-w {path}")
+    if found.st_uid == os.geteuid():
+        return
+    shared = found.st_mode & stat.S_IRWXG == stat.S_IRWXG
+    if not (shared and found.st_gid in {os.getegid(), *os.getgroups()}):
+        raise PermissionDenied(
+            f"domain {path} belongs to user {found.st_uid}, not to you ({os.geteuid()}); use a domain of "
+            'your own, or let its owner share it with mode="group"'
+        )

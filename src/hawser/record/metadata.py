@@ -1,0 +1,49 @@
+"""Key and headers of a message as bytes: a MessagePack array of the two."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from hawser.errors import Corrupt, UsageError
+
+__all__ = ["decode_metadata", "encode_metadata"]
+
+_Metadata = tuple[bytes | None, dict[str, bytes]]
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Metadata).decode
+
+
+def encode_metadata(key: bytes | None, headers: Mapping[str, bytes] | None) -> bytes | None:
+    """Bytes that `decode_metadata` turns back; None when there is neither key nor header."""
+    if key is None and not headers:
+        return None
+    if key is not None and not isinstance(key, bytes):
+        raise UsageError(f"a key is bytes, not {type(key).__name__}; encode it, as in key=text.encode()")
+    return _encode((key, _checked_headers(headers or {})))
+
+
+def decode_metadata(data: bytes) -> _Metadata:
+    """(key, headers) of `encode_metadata`'s bytes, or of none at all; Corrupt for any others."""
+    if not data:
+        return None, {}
+    try:
+        metadata: _Metadata = _decode(data)
+        return metadata
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Corrupt(
+            f"the key and headers of a message cannot be read ({error}); its publisher wrote something else"
+        ) from error
+
+
+def _checked_headers(headers: Any) -> dict[str, bytes]:
+    if not isinstance(headers, Mapping):
+        raise UsageError(f"headers are a mapping of str to bytes, not {type(headers).__name__}")
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, bytes):
+            raise UsageError(
+                f"header {name!r} is {type(name).__name__} to {type(value).__name__}; "
+                "headers map str to bytes, so encode the value"
+            )
+    return dict(headers)

@@ -1,0 +1,74 @@
+"""What may be published as it is: bytes-like objects, arrays and Arrow data."""
+
+import sys
+from collections.abc import Callable, Iterable
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, cast
+
+from hawser.errors import UsageError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["as_payload", "as_payloads"]
+
+
+def as_payload(data: Any) -> "Buffer":
+    """The bytes of `data`, without a copy where it has a contiguous buffer.
+
+    Arrow record batches and tables become an Arrow IPC stream. What has no plain bytes (text, Python
+    objects, arrays with gaps) is a UsageError that says how to get them.
+    """
+    if isinstance(data, bytes | bytearray):
+        return data
+    if isinstance(data, str):
+        raise UsageError("a message is bytes, not str; encode it, as in publish(text.encode())")
+    if _is_arrow(data):
+        from hawser.record.arrays import arrow_bytes
+
+        return arrow_bytes(data)
+    return _checked_buffer(data)
+
+
+def as_payloads(items: Iterable[Any], encode: Callable[[Any], "Buffer"] | None) -> Iterable["Buffer"]:
+    """The payloads of a batch, made one by one as they are asked for.
+
+    A batch that begins with `bytes` is handed on untouched, so that nothing is done per item here.
+    """
+    if isinstance(items, str | bytes | bytearray | memoryview) or not hasattr(items, "__iter__"):
+        raise UsageError(f"a batch is an iterable of messages, not one {type(items).__name__}; use publish()")
+    if encode is not None:
+        return map(encode, items)
+    if isinstance(items, list | tuple):
+        return items if items and type(items[0]) is bytes else map(as_payload, items)
+    iterator = iter(items)
+    first = list(islice(iterator, 1))
+    rest = chain(first, iterator)
+    return rest if first and type(first[0]) is bytes else map(as_payload, rest)
+
+
+def _is_arrow(data: Any) -> bool:
+    # Whoever passes Arrow data has imported the module already; nobody else should pay for it.
+    pyarrow = sys.modules.get("pyarrow")
+    return pyarrow is not None and isinstance(data, pyarrow.RecordBatch | pyarrow.Table)
+
+
+def _checked_buffer(data: Any) -> "Buffer":
+    kind = type(data).__name__
+    if getattr(getattr(data, "dtype", None), "hasobject", False):
+        raise UsageError("an array of Python objects has no bytes to share; give it a plain dtype first")
+    try:
+        view = memoryview(data)
+    except TypeError:
+        raise UsageError(
+            f"a message is bytes-like, a numpy array or an Arrow batch, not {kind}; "
+            "encode it, or open the topic with schema="
+        ) from None
+    except (ValueError, BufferError) as error:
+        raise UsageError(f"this {kind} has no plain bytes ({error}); view it as one first") from error
+    with view:
+        if not view.c_contiguous:
+            raise UsageError(
+                f"this {kind} has gaps or another order in memory; use numpy.ascontiguousarray()"
+            )
+    return cast("Buffer", data)

@@ -1,0 +1,109 @@
+"""Typed topics: how values of a schema become bytes and come back.
+
+A codec's fingerprint is stored with the topic. It names the kind and a digest of the structure, so two
+programs agree on it exactly when they would read each other's bytes alike.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from hawser.errors import Corrupt, UsageError
+from hawser.limits import MAX_SCHEMA_BYTES
+from hawser.record.arrays import arrow_bytes, as_arrow
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["Codec", "codec_of"]
+
+T = TypeVar("T")
+
+# Words about a structure that do not change its bytes.
+_DESCRIPTIVE = frozenset({"title", "description", "examples", "default"})
+
+
+class Codec(NamedTuple, Generic[T]):
+    """How values of one schema become bytes and come back."""
+
+    fingerprint: str
+    encode: Callable[[T], "Buffer"]
+    decode: Callable[[Any], T]
+
+
+def codec_of(schema: Any) -> Codec[Any]:
+    """The codec of a `msgspec.Struct` type, a dataclass or a `pyarrow.Schema`; UsageError for others."""
+    if isinstance(schema, type) and (issubclass(schema, msgspec.Struct) or dataclasses.is_dataclass(schema)):
+        return _structure_codec(schema)
+    if type(schema).__module__.partition(".")[0] == "pyarrow" and type(schema).__name__ == "Schema":
+        return _arrow_codec(schema)
+    raise UsageError(f"schema={schema!r} is not a msgspec.Struct type, a dataclass or a pyarrow.Schema")
+
+
+def _structure_codec(schema: type[T]) -> Codec[T]:
+    encoder = msgspec.msgpack.Encoder()
+    try:
+        decoder = msgspec.msgpack.Decoder(schema)
+        structure = msgspec.json.schema(schema)
+    except (TypeError, NameError) as error:
+        raise UsageError(f"{schema.__name__} cannot be a schema: {error}") from error
+
+    def encode(value: T) -> bytes:
+        if not isinstance(value, schema):
+            raise UsageError(f"this topic carries {schema.__name__}, not {type(value).__name__}")
+        try:
+            return encoder.encode(value)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise UsageError(f"this {schema.__name__} cannot be encoded: {error}") from error
+
+    def decode(sample: Any) -> T:
+        try:
+            return decoder.decode(sample.data)
+        except msgspec.DecodeError as error:
+            raise Corrupt(
+                f"message {sample.offset} from {sample.publisher!r} is not a {schema.__name__} ({error}); "
+                "its publisher did not use the schema"
+            ) from error
+
+    digest = msgspec.json.encode(_bare(structure), order="sorted")
+    return Codec(_fingerprint("msgpack", schema.__name__, digest), encode, decode)
+
+
+def _arrow_codec(schema: Any) -> Codec[Any]:
+    def encode(value: Any) -> "Buffer":
+        given = getattr(value, "schema", None)
+        if given is None or not schema.equals(given):
+            what = type(value).__name__ if given is None else f"one with {given.names}"
+            raise UsageError(f"this topic carries Arrow data with columns {schema.names}, not {what}")
+        return arrow_bytes(value)
+
+    fields = "\n".join(f"{field.name!r} {field.type} {field.nullable}" for field in schema)
+    return Codec(_fingerprint("arrow", ",".join(schema.names), fields.encode()), encode, as_arrow)
+
+
+def _bare(structure: Any) -> Any:
+    """The structure without the words that are only there for readers."""
+    if isinstance(structure, list):
+        return [_bare(item) for item in structure]
+    if not isinstance(structure, dict):
+        return structure
+    bare: dict[str, Any] = {}
+    for key, value in structure.items():
+        if key == "properties":
+            # Below it the keys are the user's own field names, in the order they were declared.
+            bare[key] = [[name, _bare(field)] for name, field in value.items()]
+        elif key == "$defs":
+            bare[key] = {name: _bare(definition) for name, definition in value.items()}
+        elif key not in _DESCRIPTIVE:
+            bare[key] = _bare(value)
+    return bare
+
+
+def _fingerprint(kind: str, name: str, structure: bytes) -> str:
+    digest = hashlib.sha256(structure).hexdigest()[:32]
+    room = MAX_SCHEMA_BYTES - len(kind) - len(digest) - 2
+    short = name.encode()[:room].decode(errors="ignore")
+    return f"{kind}:{short}:{digest}"

@@ -1,0 +1,67 @@
+"""What every test may rely on: a native module as new as its sources, and soaking only when asked for.
+
+An attack hands its figures to `record_property`; they are printed at the end of the run.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SOAK_GRACE_SECONDS = 600
+
+
+def soak_seconds_told() -> float:
+    """How long the soak tests may take in all; 0 leaves them out."""
+    return float(os.environ.get("HAWSER_SOAK_SECONDS") or 0)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Bring the development install up to date; a run in any other environment tests what it finds."""
+    if Path(sys.prefix) != ROOT / ".venv" or os.environ.get("HAWSER_NO_REBUILD"):
+        return
+    command = ["make", "--silent", "setup"]
+    setup = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if setup.returncode != 0:
+        raise pytest.UsageError(f"`make setup` failed; the tests would judge an old build:\n{setup.stderr}")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the soak tests out, or give each its share of the time and a limit to match."""
+    soaking = [item for item in items if item.get_closest_marker("soak")]
+    told = soak_seconds_told()
+    if not told:
+        items[:] = [item for item in items if item not in soaking]
+        config.hook.pytest_deselected(items=soaking)
+    for item in soaking:
+        item.add_marker(pytest.mark.timeout(told + SOAK_GRACE_SECONDS), append=False)
+
+
+@pytest.fixture
+def soak_seconds(request: pytest.FixtureRequest) -> float:
+    """This soak test's equal share of the time that was told."""
+    soaking = [item for item in request.session.items if item.get_closest_marker("soak")]
+    return soak_seconds_told() / max(1, len(soaking))
+
+
+@pytest.hookimpl
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what each attack counted."""
+    lines = list(figures(terminalreporter))
+    if lines:
+        terminalreporter.section("figures")
+        for line in lines:
+            terminalreporter.write_line(line)
+
+
+def figures(terminalreporter: pytest.TerminalReporter) -> Iterator[str]:
+    """One line a test that recorded properties: its name and what it counted."""
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.stats.get(outcome, []):
+            if isinstance(report, pytest.TestReport) and report.when == "call" and report.user_properties:
+                counts = ", ".join(f"{name} {value}" for name, value in report.user_properties)
+                yield f"{report.nodeid}: {counts}"

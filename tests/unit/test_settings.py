@@ -1,0 +1,88 @@
+"""Settings: bounds, defaults, capacity, and what contradicts what."""
+
+from typing import Any
+
+import pytest
+
+from hawser.errors import SettingsMismatch, UsageError
+from hawser.limits import MAX_SLOTS, SETTING_BOUNDS, required_slots
+from hawser.memory.settings import check_same, complete, readable, request
+
+
+def test_defaults_are_those_of_the_contract() -> None:
+    assert complete({}) == {
+        "slot_size": 64 << 10,
+        "history": 64,
+        "depth": 64,
+        "max_publishers": 8,
+        "max_subscribers": 32,
+        "max_held": 4,
+        "max_loans": 2,
+        "ephemeral": 0,
+        "group": 0,
+        "schema": "",
+    }
+
+
+@pytest.mark.parametrize("name", SETTING_BOUNDS)
+def test_each_number_has_its_bounds(name: str) -> None:
+    bound = SETTING_BOUNDS[name]
+    for good in (bound.lowest, bound.highest):
+        assert request({name: good}).given == {name: good}
+    for bad in (bound.lowest - 1, bound.highest + 1, True, 1.0, "1", None):
+        with pytest.raises(UsageError, match=name):
+            request({name: bad})
+
+
+@pytest.mark.parametrize(
+    "settings", [{"ephemeral": 1}, {"mode": "world"}, {"mode": 0}, {"histroy": 3}, {"retention": 3}]
+)
+def test_what_is_no_setting_is_refused_by_name(settings: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=next(iter(settings))):
+        request(settings)
+
+
+def test_settings_of_other_scopes_are_kept_apart() -> None:
+    asked = request({"partitions": 4, "history": 3, "trace": "payload", "compression": None})
+    assert asked.given == {"history": 3}
+    assert asked.unused == {"partitions": 4, "trace": "payload", "compression": None}
+
+
+def test_slots_follow_from_the_settings() -> None:
+    numbers = {name: bound.default for name, bound in SETTING_BOUNDS.items()}
+    assert required_slots(numbers) == 64 + 64 + 33 * 4 + 8 * 3
+
+
+def test_too_many_slots_or_bytes_are_refused() -> None:
+    at_most = {"history": 60_000, "depth": MAX_SLOTS - 60_000 - 2 - 2, "max_publishers": 1}
+    at_most |= {"max_subscribers": 1, "max_held": 1, "max_loans": 1}
+    assert complete({**at_most})["depth"] == at_most["depth"]
+    with pytest.raises(UsageError, match="slots"):
+        complete({**at_most, "depth": at_most["depth"] + 1})
+    with pytest.raises(UsageError, match="slot_size"):
+        complete({"slot_size": 1 << 40})
+
+
+def test_only_what_was_given_can_contradict() -> None:
+    existing = complete({"history": 7, "schema": "msgpack:A:1"})
+    check_same("t", {}, existing)
+    check_same("t", {"history": 7, "group": 0}, existing)
+    with pytest.raises(SettingsMismatch) as caught:
+        check_same("t", {"history": 8, "ephemeral": 1, "group": 1, "schema": "x"}, existing)
+    for part in (
+        "'t'",
+        "history=8",
+        "history=7",
+        "ephemeral=True",
+        "ephemeral=False",
+        "mode='group'",
+        "schema='x'",
+    ):
+        assert part in str(caught.value)
+
+
+def test_settings_read_as_they_are_written() -> None:
+    shown = readable(complete({"group": 1, "ephemeral": 1}))
+    assert shown["mode"] == "group"
+    assert shown["ephemeral"] is True
+    assert "group" not in shown
