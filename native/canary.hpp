@@ -17,6 +17,7 @@ enum class Canary {
   misses_are_not_counted,      // a lapped subscriber forgets how far it jumped
   lengths_are_not_checked,     // what the control region says is believed
   lent_without_backing,        // pages are not reserved before a slot is lent
+  joins_are_not_noticed,       // a publisher trusts the cursors it knew before somebody joined
   sleep_without_flag,          // a waiter sleeps without telling publishers
 };
 

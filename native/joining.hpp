@@ -85,13 +85,14 @@ inline Start find_start(const Memory& memory, const SubscribeOptions& options) {
   const uint64_t max_lag = record.max_lag.load_ordered();
   if (start.cursor > head) memory.corrupt("the kept position '" + options.record + "' is ahead of the topic");
   const bool durable = memory.header().durable.words[start.record / 64].load_ordered() >> start.record % 64 & 1;
-  start.was_kept = durable && (max_lag == 0 || head - start.cursor < max_lag);
+  start.was_kept = durable && (max_lag == 0 || max_lag > memory.layout.ring);
   return start;
 }
 
 // After the entry is active publishers wait for its cursor; what they may have overwritten before they saw it
 // is skipped. A position they have been waiting for all the time has lost nothing.
 inline void settle_start(const Memory& memory, Start& start) {
+  announce_wait(memory);  // after the active word, before the look at the head
   const uint64_t head = next_place(memory).head, ring = memory.layout.ring;
   const uint64_t margin = start.was_kept ? 0 : 1;
   const uint64_t safe = head + margin > ring ? head + margin - ring : 0;
@@ -157,8 +158,9 @@ inline std::unique_ptr<Subscriber> join_as_subscriber(Region& region, const std:
   }
   if (start.record != kNoRecord) {
     memory.record(start.record).max_lag.store_ordered(options.durable ? options.max_lag : 0);
-    if (options.durable) memory.header().durable.set(start.record);
     if (!options.durable) memory.header().durable.clear(start.record);
+    if (options.durable) memory.header().durable.set(start.record);
+    if (options.durable) announce_wait(memory);
   }
   return std::make_unique<Subscriber>(memory, std::move(membership), start.cursor, start.missed,
                                       Subscriber::Options{max_held, options.reliable, start.record, options.commits});

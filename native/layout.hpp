@@ -82,6 +82,7 @@ struct Header {
   Signal space;        // publishers sleep here
   alignas(64) Bits reliable;  // subscribers that publishers wait for
   alignas(64) Bits durable;   // records that publishers wait for
+  Line waits;          // counts joins that publishers must wait for from then on
 };
 static_assert(offsetof(Header, state) == 1024 && sizeof(Header) <= kPage);
 

@@ -23,30 +23,41 @@ struct Blocker {
   uint32_t index;
 };
 
-inline std::optional<Blocker> held_back(const Memory& memory, uint64_t head) {
+// The slowest of those that publishers wait for.
+struct Slowest {
+  uint64_t position = UINT64_MAX;  // everything up to here may be overwritten
+  std::optional<Blocker> blocker;  // who needs the sample that the next publish would overwrite
+
+  void meet(uint64_t at) { position = std::min(position, at); }
+};
+
+inline Slowest find_slowest(const Memory& memory, uint64_t head, uint64_t evicted) {
   const Header& header = memory.header();
-  const uint32_t ring = memory.layout.ring;
-  if (head < ring) return std::nullopt;
-  const uint64_t evicted = head + 1 - ring;
+  Slowest slowest;
   for (uint32_t i = 0; i < memory.layout.bit_words; i++) {
     for (uint64_t bits = header.reliable.words[i].load_ordered(); bits; bits &= bits - 1) {
       const uint32_t bit = i * 64 + static_cast<uint32_t>(__builtin_ctzll(bits));
       if (bit > memory.layout.settings.max_subscribers) memory.corrupt("a subscriber that cannot exist is reliable");
       const Entry& entry = memory.entry(memory.subscriber_entry(bit));
-      // Pairs with the joiner's active word and the taker's cursor.
-      if (entry_state(entry.word.load_ordered()) == EntryState::active && entry.cursor.load_ordered() < evicted)
-        return Blocker{false, memory.subscriber_entry(bit)};
+      if (entry_state(entry.word.load_ordered()) != EntryState::active) continue;  // pairs with the joiner's
+      const uint64_t cursor = entry.cursor.load_ordered();                         // and the taker's store
+      slowest.meet(cursor);
+      if (cursor < evicted) slowest.blocker = Blocker{false, memory.subscriber_entry(bit)};
     }
     for (uint64_t bits = header.durable.words[i].load_ordered(); bits; bits &= bits - 1) {
       const uint32_t index = i * 64 + static_cast<uint32_t>(__builtin_ctzll(bits));
       if (index >= memory.layout.settings.max_subscribers) memory.corrupt("a record that cannot exist is durable");
       const Record& record = memory.record(index);
       const uint64_t mark = record.mark.load_ordered(), max_lag = record.max_lag.load_relaxed();
-      if (mark < evicted && (max_lag == 0 || head - mark < max_lag)) return Blocker{true, index};
+      slowest.meet(mark);
+      if (mark < evicted && (max_lag == 0 || head - mark < max_lag)) slowest.blocker = Blocker{true, index};
     }
   }
-  return std::nullopt;
+  return slowest;
 }
+
+// Somebody whom publishers must wait for from now on: its entry or record says so already.
+inline void announce_wait(const Memory& memory) { memory.header().waits.word.add(1); }
 
 class Publisher {
  public:
@@ -97,7 +108,7 @@ class Publisher {
     if (planted(Canary::idle_before_publish)) set_idle(memory_, index);
     for (;;) {
       const Place place = next_place(memory_);
-      if (held_back(memory_, place.head)) return 0;
+      if (blocker_at(place.head)) [[unlikely]] return 0;
       const uint64_t sequence = place.head + 1;
       slot.sequence.store_relaxed(sequence);
       slot.check.store_relaxed(slot_check(lengths, timestamp, owner_, sequence));
@@ -113,7 +124,7 @@ class Publisher {
   // After one or several samples: wake whoever sleeps for them.
   void wake_subscribers() const { wake_waiters(memory_.header().samples, memory_.layout.bit_words); }
 
-  std::optional<Blocker> blocker() const { return held_back(memory_, next_place(memory_).head); }
+  std::optional<Blocker> blocker() { return blocker_at(next_place(memory_).head); }
 
   // Deliver, waiting while a reliable subscriber is in the way; `sleep(nanoseconds)` is one slice of waiting
   // (wait_for_space, without whatever lock the caller holds). The dead are never waited for.
@@ -141,7 +152,7 @@ class Publisher {
     if (blocker() && !memory_.closed()) sleeper.sleep(seen, nanoseconds);
   }
   Signal& signal() const { return memory_.header().space; }
-  bool ready() const { return memory_.closed() || !blocker(); }
+  bool ready() { return memory_.closed() || !blocker(); }
 
   // The place is given up now, or with the last loan.
   void close() {
@@ -154,6 +165,20 @@ class Publisher {
   void abandon() { membership_.anchor.forget(); }  // in a forked child
 
  private:
+  // Who would lose a sample if the one after `head` were published. Cursors only grow, so what was found
+  // once holds until it is used up, or until somebody joins: either we see the join counted, or the joiner
+  // sees our head and starts behind what we overwrite.
+  std::optional<Blocker> blocker_at(uint64_t head) {
+    if (head < memory_.layout.ring) return std::nullopt;
+    const uint64_t evicted = head + 1 - memory_.layout.ring;
+    const uint64_t waits = memory_.header().waits.word.load_ordered();
+    if (evicted <= slowest_ && (waits == waits_ || planted(Canary::joins_are_not_noticed))) [[likely]] return std::nullopt;
+    const Slowest found = find_slowest(memory_, head, evicted);
+    slowest_ = found.position;
+    waits_ = waits;
+    return found.blocker;
+  }
+
   void require_open() const {
     if (memory_.closed() || closing_) [[unlikely]]
       throw Error(Kind::closed, closing_ ? "this publisher is closed"
@@ -238,6 +263,8 @@ class Publisher {
   std::deque<uint32_t> evicted_;
   uint32_t next_ = 0;
   uint64_t count_ = 0;
+  uint64_t slowest_ = 0;  // nobody waited for is before this position, as of `waits_` joins
+  uint64_t waits_ = 0;
   bool closing_ = false;
   bool left_ = false;
 };

@@ -41,13 +41,13 @@ class _Service:
         return self._service.subscriber_builder().create()
 
 
-def _send_first(publisher: Any, message: bytes) -> None:
-    """Send until it is delivered: a subscriber connects when it looks for the first time."""
-    while True:
+def _send(publisher: Any, message: bytes) -> None:
+    """Copy in and send, again until somebody got it: a new subscriber connects only when it looks."""
+    delivered = 0
+    while not delivered:
         sample = publisher.loan_slice_uninit(len(message))
         ctypes.memmove(sample.payload_ptr, message, len(message))
-        if sample.assume_init().send():
-            return
+        delivered = sample.assume_init().send()
 
 
 def _queued(stream: Stream) -> int:
@@ -74,14 +74,13 @@ def send(shared: str, stream: Stream, gate: Gate) -> None:
     loan, copy, size, message = publisher.loan_slice_uninit, ctypes.memmove, stream.size, stream.message()
     gate.start()
     started = now_ns()
-    _send_first(publisher, message)
-    for _ in range(stream.count - 2):
-        sample = loan(size)
-        copy(sample.payload_ptr, message, size)
-        sample.assume_init().send()
-    sample = loan(size)
-    copy(sample.payload_ptr, stream.last_message(), size)
-    sample.assume_init().send()
+    for _ in range(stream.count - 1):
+        delivered = 0
+        while not delivered:
+            sample = loan(size)
+            copy(sample.payload_ptr, message, size)
+            delivered = sample.assume_init().send()
+    _send(publisher, stream.last_message())
     gate.finish(started)
 
 
@@ -104,22 +103,18 @@ def send_loans(shared: str, stream: Stream, gate: Gate) -> None:
     publisher = _Service(shared, "stream", _queued(stream)).publisher(stream.size)
     loan, size = publisher.loan_slice_uninit, stream.size
     gate.start()
-    _send_first(publisher, stream.message())
-    for _ in range(stream.warm - 1):
-        loan(size).assume_init().send()
+    for _ in range(stream.warm):
+        _send(publisher, stream.message())
     started = now_ns()
     for _ in range(stream.count - 1):
-        loan(size).assume_init().send()
-    sample = loan(size)
-    ctypes.memmove(sample.payload_ptr, stream.last_message(), size)
-    sample.assume_init().send()
+        while not loan(size).assume_init().send():
+            pass
+    _send(publisher, stream.last_message())
     gate.finish(started)
 
 
 def _exchange(publisher: Any, take: Any, message: bytes) -> None:
-    sample = publisher.loan_slice_uninit(len(message))
-    ctypes.memmove(sample.payload_ptr, message, len(message))
-    sample.assume_init().send()
+    _send(publisher, message)
     _await(take, len(message))
 
 
@@ -135,7 +130,7 @@ def echo(shared: str, trip: RoundTrip, gate: Gate) -> None:
     publisher = _Service(shared, "answer", QUEUED).publisher(trip.size)
     loan, copy_in, copy_out, size = publisher.loan_slice_uninit, ctypes.memmove, ctypes.string_at, trip.size
     gate.start()
-    _send_first(publisher, _await(take, size))
+    _send(publisher, _await(take, size))
     for _ in range(trip.rounds * trip.blocks):
         question = take()
         while question is None:
@@ -151,7 +146,7 @@ def ask(shared: str, trip: RoundTrip, gate: Gate) -> None:
     take = _Service(shared, "answer", QUEUED).subscriber().receive
     message = b"m" * trip.size
     gate.start()
-    _send_first(publisher, message)
+    _send(publisher, message)
     _await(take, trip.size)
     blocks = []
     for _ in range(trip.blocks):

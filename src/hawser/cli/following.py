@@ -9,7 +9,7 @@ import click
 import msgspec
 
 import hawser
-from hawser.cli.options import NAME, connect, shared_options, wants_json
+from hawser.cli.options import connect, shared_options, topic_argument, wants_json
 from hawser.cli.output import byte_size, clock, count, notice
 from hawser.cli.values import formatted, preview, sample_as_json
 
@@ -36,10 +36,8 @@ def open_when_there(bus: hawser.Bus, name: str, timeout: float | None = None) ->
 
 
 @click.command()
-@click.argument("name", type=NAME)
-@click.option(
-    "--history", type=click.IntRange(min=0), default=0, help="Begin with so many of the kept messages."
-)
+@topic_argument
+@click.option("--history", type=click.IntRange(min=0), default=0, help="Begin with so many kept messages.")
 @click.option("--count", "times", type=click.IntRange(min=1), help="End after so many messages.")
 @click.option("--timeout", type=float, help="End with code 5 when nothing comes for so many seconds.")
 @click.option("--raw", is_flag=True, help="Payloads as they are, a newline after each.")

@@ -1,4 +1,4 @@
-"""What every command takes: which domain, and how to print. Given anywhere on the line, the last one counts."""
+"""What every command takes: which domain, and how to print; given anywhere, the last one counts."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -7,7 +7,7 @@ import click
 
 import hawser
 
-__all__ = ["NAME", "connect", "given_url", "shared_options", "version_option", "wants_json"]
+__all__ = ["connect", "given_url", "shared_options", "topic_argument", "version_option", "wants_json"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -70,19 +70,15 @@ def connect(name: str | None = None) -> hawser.Bus:
     return hawser.connect(given_url() or "shm://", name=name)
 
 
-class _TopicName(click.ParamType):
-    """A topic's name, completed from those that exist."""
-
-    name = "name"
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-        from click.shell_completion import CompletionItem
-
-        try:
-            with hawser.connect(ctx.meta.get(_URL) or "shm://") as bus:
-                return [CompletionItem(name) for name in bus.topics() if name.startswith(incomplete)]
-        except hawser.HawserError:
-            return []
+def topic_argument(function: F) -> F:
+    """Add the argument NAME, a topic's name, completed from those that exist."""
+    argument: Callable[[F], F] = click.argument("name", shell_complete=_existing_topics)
+    return argument(function)
 
 
-NAME = _TopicName()
+def _existing_topics(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    try:
+        with hawser.connect(context.meta.get(_URL) or "shm://") as bus:
+            return [name for name in bus.topics() if name.startswith(incomplete)]
+    except hawser.HawserError:
+        return []

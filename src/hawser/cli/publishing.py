@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from hawser.cli.options import NAME, connect, shared_options, wants_json
+from hawser.cli.options import connect, shared_options, topic_argument, wants_json
 from hawser.cli.output import count, notice, print_json
 from hawser.cli.values import setting_options
 
@@ -16,19 +16,15 @@ __all__ = ["pub"]
 
 
 @click.command()
-@click.argument("name", type=NAME)
+@topic_argument
 @click.argument("data", required=False)
 @click.option("--file", type=click.File("rb"), help="Publish the contents of a file; - is standard input.")
 @click.option("--stdin-lines", is_flag=True, help="Publish each line of standard input, without its end.")
-@click.option(
-    "--rate", type=click.FloatRange(min=0, min_open=True), help="Messages a second, until told to end."
-)
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Messages a second, for ever.")
 @click.option("--count", "times", type=click.IntRange(min=1), help="How many messages.")
 @click.option("--key", help="Key of every message.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="Repeatable.")
-@click.option(
-    "--timeout", type=float, help="Seconds to wait for reliable subscribers; for ever if not given."
-)
+@click.option("--timeout", type=float, help="Seconds to wait for reliable subscribers; else for ever.")
 @click.option("--name", "participant", help="The name to publish under.")
 @setting_options
 @shared_options
@@ -51,7 +47,7 @@ def pub(
     """
     if (data is not None) + (file is not None) + stdin_lines != 1:
         raise click.UsageError("Give one of DATA, --file and --stdin-lines.")
-    options = {
+    options: dict[str, Any] = {
         "key": None if key is None else key.encode(),
         "headers": dict(_header(each) for each in headers) or None,
         "timeout": timeout,

@@ -12,7 +12,7 @@ import click
 
 import hawser
 from hawser.cli.following import open_when_there
-from hawser.cli.options import NAME, connect, shared_options, wants_json
+from hawser.cli.options import connect, shared_options, topic_argument, wants_json
 from hawser.cli.output import byte_size, count, notice, print_json
 
 __all__ = ["bw", "hz"]
@@ -103,10 +103,9 @@ def _hz_line(figures: Figures) -> str:
 def _bw_line(figures: Figures) -> str:
     if not figures["messages"]:
         return "no new messages"
-    return (
-        f"{byte_size(figures['bytes_per_second']):>12}/s   message {byte_size(figures['least_bytes'])} to "
-        f"{byte_size(figures['most_bytes'])}, mean {byte_size(round(figures['mean_bytes']))}{_counts(figures)}"
-    )
+    names = ("bytes_per_second", "least_bytes", "most_bytes", "mean_bytes")
+    rate, least, most, mean = (byte_size(round(figures[name])) for name in names)
+    return f"{rate:>12}/s   message {least} to {most}, mean {mean}{_counts(figures)}"
 
 
 def _counts(figures: Figures) -> str:
@@ -177,7 +176,7 @@ def _show(
 def _options(function: Any) -> Any:
     window = click.option("--window", type=float, default=5.0, show_default=True, help="Seconds looked back.")
     seconds = click.option("--seconds", type=float, help="End after so long; otherwise when interrupted.")
-    return click.argument("name", type=NAME)(window(seconds(shared_options(function))))
+    return topic_argument(window(seconds(shared_options(function))))
 
 
 @click.command()

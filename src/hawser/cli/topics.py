@@ -8,7 +8,7 @@ import click
 import msgspec
 
 import hawser
-from hawser.cli.options import NAME, connect, shared_options, wants_json
+from hawser.cli.options import connect, shared_options, topic_argument, wants_json
 from hawser.cli.output import Cell, Column, age, byte_size, count, notice, print_json, print_table
 
 __all__ = ["delete", "every_topic", "forget", "info", "list_topics", "participant_rows"]
@@ -72,7 +72,7 @@ def _list_row(topic: hawser.TopicInfo) -> list[str | Cell]:
 
 
 @click.command()
-@click.argument("name", type=NAME)
+@topic_argument
 @shared_options
 def info(name: str) -> None:
     """Settings, position, memory, participants and kept positions of one topic."""
@@ -96,7 +96,7 @@ def _facts(topic: hawser.TopicInfo) -> Iterator[tuple[str, str]]:
     settings = {name: value for name, value in topic.settings.items() if value not in ("", False)}
     shown = [f"{name} {_setting(name, value)}" for name, value in settings.items()]
     created = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(topic.created_ns / 1e9))
-    kept = f", {count(topic.oldest)} on are kept" if topic.head else ""
+    kept = f", kept from offset {count(topic.oldest)} on" if topic.head else ""
     yield "topic", topic.name
     yield "file", topic.path
     yield "created", f"{created}, {age(time.time() - topic.created_ns / 1e9)} ago"
@@ -178,7 +178,7 @@ def _print_records(topic: hawser.TopicInfo) -> None:
 
 
 @click.command()
-@click.argument("name", type=NAME)
+@topic_argument
 @click.argument("position")
 @shared_options
 def forget(name: str, position: str) -> None:
@@ -195,7 +195,7 @@ def forget(name: str, position: str) -> None:
 
 
 @click.command()
-@click.argument("name", type=NAME)
+@topic_argument
 @click.option("--force", is_flag=True, help="Also while it is in use; its users then get an error.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @shared_options

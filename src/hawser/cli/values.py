@@ -11,41 +11,31 @@ import hawser
 from hawser.cli.output import clock, readable
 from hawser.limits import SETTING_BOUNDS
 
-__all__ = ["BYTES", "bytes_as_json", "formatted", "preview", "sample_as_json", "setting_options"]
+__all__ = ["byte_count", "bytes_as_json", "formatted", "preview", "sample_as_json", "setting_options"]
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _PREVIEW_BYTES = 32
 
 
-class _Bytes(click.ParamType):
+def byte_count(text: str) -> int:
     """A number of bytes, with or without a unit: 4096, 64K, 8MiB."""
-
-    name = "bytes"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        number = value.rstrip(string.ascii_letters + " ")
-        unit = value[len(number) :].strip().lower().removesuffix("ib").removesuffix("b")
-        if unit not in _UNITS or not number.strip().isdigit():
-            self.fail(f"{value!r} is no number of bytes; write it like 4096, 64K or 8M", param, ctx)
-        return int(number) * _UNITS[unit]
-
-
-BYTES = _Bytes()
+    number = text.rstrip(string.ascii_letters + " ")
+    unit = text[len(number) :].strip().lower().removesuffix("ib").removesuffix("b")
+    if unit not in _UNITS or not number.isdecimal():
+        raise click.BadParameter(f"{text!r} is no number of bytes; write it like 4096, 64K or 8M")
+    return int(number) * _UNITS[unit]
 
 
 def setting_options(function: Any) -> Any:
     """The settings of a topic as options; those not given are None."""
     for name in reversed(SETTING_BOUNDS):
-        kind = BYTES if name == "slot_size" else click.INT
-        text = f"Setting of a new topic; {SETTING_BOUNDS[name].default} if not given."
-        function = click.option(f"--{name.replace('_', '-')}", type=kind, help=text)(function)
-    function = click.option("--ephemeral/--lasting", default=None, help="Removed with its last user.")(
-        function
-    )
-    modes = click.Choice(["user", "group"])
-    return click.option("--mode", type=modes, help="Who may use a new topic.")(function)
+        kind: Any = byte_count if name == "slot_size" else click.INT
+        flag = f"--{name.replace('_', '-')}"
+        text = f"Setting of a new topic, {SETTING_BOUNDS[name].default} if not given."
+        function = click.option(flag, type=kind, metavar="NUMBER", help=text)(function)
+    lasting = click.option("--ephemeral/--lasting", default=None, help="Removed with its last user.")
+    mode = click.option("--mode", type=click.Choice(["user", "group"]), help="Who may use a new topic.")
+    return lasting(mode(function))
 
 
 def bytes_as_json(data: bytes) -> Any:
