@@ -28,7 +28,7 @@ nb::dict settings_of(const Region& region) {
   result["max_loans"] = settings.max_loans;
   result["ephemeral"] = settings.ephemeral;
   result["group"] = settings.group;
-  result["schema"] = nb::str(region.memory().header().label.schema);
+  result["schema"] = nb::str(region.label().schema);
   return result;
 }
 
@@ -152,7 +152,7 @@ nb::dict state(const Region& region) {
   result["slots_leaked"] = counts.leaked;
   result["file_bytes"] = memory.layout.total;
   result["resident_bytes"] = memory.closed() ? 0 : region.resident_bytes();
-  result["created_ns"] = memory.header().label.created_ns;
+  result["created_ns"] = region.label().created_ns;
   result["announcement"] = memory.header().announcement.word.load_ordered();
   result["closed"] = static_cast<int>(memory.closed());
   return result;
@@ -165,7 +165,7 @@ nb::tuple read_result(const ReadSamples& read) {
 }
 
 std::string uuid_text(const Region& region) {
-  const uint8_t* bytes = region.memory().header().label.uuid;
+  const uint8_t* bytes = region.label().uuid;
   char text[37];
   snprintf(text, sizeof text, "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", bytes[0], bytes[1],
            bytes[2], bytes[3], bytes[4], bytes[5], bytes[6], bytes[7], bytes[8], bytes[9], bytes[10], bytes[11],
@@ -180,7 +180,7 @@ void bind_region(nb::module_& module) {
       .def_prop_ro("path", [](const Region& self) { return self.place().path; })
       .def_prop_ro("name", [](const Region& self) { return self.place().name; })
       .def_prop_ro("uuid", &uuid_text)
-      .def_prop_ro("schema", [](const Region& self) { return nb::str(self.memory().header().label.schema); })
+      .def_prop_ro("schema", [](const Region& self) { return nb::str(self.label().schema); })
       .def("settings", &settings_of)
       .def("publisher", &make_publisher, nb::arg("name"), nb::kw_only(), nb::arg("exclusive") = false)
       .def("subscriber", &make_subscriber, nb::arg("name"), nb::kw_only(), nb::arg("history") = 0, nb::arg("start") = 0,

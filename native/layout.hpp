@@ -100,7 +100,7 @@ struct alignas(64) Entry {
   alignas(64) Word cursor;  // what publishers wait for, when reliable
   Word count;
   Word missed;
-  alignas(64) char name[64];
+  alignas(64) Word name[8];  // bytes, zero behind the last; words, because others read it while it is written
 };
 static_assert(sizeof(Entry) == 192);
 

@@ -7,6 +7,8 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
+#include <iterator>
 #include <optional>
 
 #include "locks.hpp"
@@ -43,12 +45,19 @@ inline void write_identity(Entry& entry, const Identity& identity) {
   entry.cursor.store_relaxed(0);
   entry.count.store_relaxed(0);
   entry.missed.store_relaxed(0);
-  std::memset(entry.name, 0, sizeof entry.name);
-  std::memcpy(entry.name, identity.name.data(), identity.name.size());
+  uint64_t name[sizeof entry.name / sizeof(Word)] = {};
+  std::memcpy(name, identity.name.data(), std::min(identity.name.size(), sizeof name));
+  for (size_t i = 0; i < std::size(name); i++) entry.name[i].store_relaxed(name[i]);
 }
 
+// Of whoever has the entry; only as true as the entry's word is the same before and after.
 inline std::string entry_name(const Entry& entry) {
-  return std::string(entry.name, strnlen(entry.name, sizeof entry.name));
+  char name[sizeof entry.name];
+  for (size_t i = 0; i < std::size(entry.name); i++) {
+    const uint64_t word = entry.name[i].load_relaxed();
+    std::memcpy(name + i * sizeof word, &word, sizeof word);
+  }
+  return std::string(name, strnlen(name, sizeof name));
 }
 
 // Take entry `index` if it is free. `prepare(index)` runs before others can see the entry.

@@ -152,7 +152,7 @@ class Publisher {
     if (blocker() && !memory_.closed()) sleeper.sleep(seen, nanoseconds);
   }
   Signal& signal() const { return memory_.header().space; }
-  bool ready() { return memory_.closed() || !blocker(); }
+  bool ready() { return closing_ || memory_.closed() || !blocker(); }
 
   // The place is given up now, or with the last loan.
   void close() {

@@ -94,16 +94,16 @@ void finish_recovery(const Memory& memory, const Liveness& liveness, uint64_t de
 template <class Liveness>
 bool recover_entry(const Memory& memory, const Liveness& liveness, uint32_t index, Recovered& report) {
   Entry& entry = memory.entry(index);
-  uint64_t word = entry.word.load_ordered();
+  const uint64_t word = entry.word.load_ordered();
   const EntryState state = entry_state(word);
   if (state == EntryState::free) return false;
   if (state != EntryState::active && state != EntryState::dead)
     memory.corrupt("entry " + std::to_string(index) + " has an impossible state");
+  if (state == EntryState::active && liveness.alive(index)) return false;
   report = {index, entry_incarnation(word), entry_name(entry), entry.pid.load_relaxed()};
   const uint64_t dead = entry_word(report.incarnation, EntryState::dead);
-  if (state == EntryState::active) {
-    if (liveness.alive(index) || !entry.word.exchange_if(word, dead)) return false;
-  }
+  // The word again: what was read just now may be the identity of the entry's next owner.
+  if (state == EntryState::active ? !entry.word.exchange_if(word, dead) : entry.word.load_ordered() != dead) return false;
   if (memory.is_publisher(index)) report.loans = return_loans(memory, owner_word(index, report.incarnation));
   finish_recovery(memory, liveness, dead, report);
   return true;

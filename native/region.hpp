@@ -52,6 +52,7 @@ class Region : public Host {
   const Place& place() const { return place_; }
   const MadeHere& made() const { return made_; }
   bool created() const { return created_; }
+  const Label& label() const { return label_; }  // as it was when we attached
   Descriptor open_again() const { return open_same(place_.path, inode_); }
 
   std::vector<Recovered> recover() {
@@ -131,6 +132,7 @@ class Region : public Host {
     const mode_t mode = settings.group ? 0660 : 0600;
     const Descriptor file(open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, mode));
     if (!file.valid()) throw file_error("create a file in", directory, errno);
+    if (settings.group) give_to_group(file, directory);
     const auto control = static_cast<off_t>(layout.payloads_at);
     if (fchmod(file.number(), mode) != 0 || ftruncate(file.number(), static_cast<off_t>(layout.total)) != 0 ||
         fallocate(file.number(), 0, 0, control) != 0)
@@ -148,12 +150,18 @@ class Region : public Host {
     return region;
   }
 
-  void initialise(const Settings& settings, const std::string& schema) const {
-    Label& label = memory_.header().label;
+  // The directory's group is the one that shares the domain; it may not be our first.
+  static void give_to_group(const Descriptor& file, const std::string& directory) {
+    struct stat info{};
+    if (stat(directory.c_str(), &info) != 0 || fchown(file.number(), static_cast<uid_t>(-1), info.st_gid) != 0)
+      throw file_error("give a file to the group of", directory, errno);
+  }
+
+  void initialise(const Settings& settings, const std::string& schema) {
+    Label& label = label_;
     std::memcpy(label.magic, kMagic, sizeof kMagic);
     label.format_version = kFormatVersion;
     label.kind = kKindTopic;
-    label.layout_hash = memory_.layout.hash();
     if (getrandom(label.uuid, sizeof label.uuid, 0) != sizeof label.uuid)
       throw Error(Kind::usage, "cannot get random bytes from the kernel");
     std::memcpy(label.boot_id, boot_id().c_str(), 36);
@@ -161,7 +169,15 @@ class Region : public Host {
     label.settings = settings;
     place_.name.copy(label.name, sizeof label.name - 1);
     schema.copy(label.schema, sizeof label.schema - 1);
+    label.layout_hash = hash_of(label, memory_.layout);
+    memory_.header().label = label;
     for (uint32_t i = 0; i < memory_.layout.ring; i++) memory_.ring(i).store_relaxed(kEmptyRingWord);
+  }
+
+  // Of everything the label says, so that nothing in it can change unnoticed.
+  static uint64_t hash_of(Label label, const Layout& layout) {
+    label.layout_hash = layout.hash();
+    return hash_bytes(&label, sizeof label);
   }
 
   // Null: it is closed or was a leftover, and is gone now. The caller tries again.
@@ -173,6 +189,7 @@ class Region : public Host {
       return nullptr;
     }
     std::shared_ptr<Region> region(new Region(place, label.settings, file, another_description(file)));
+    region->label_ = label;
     std::atomic_thread_fence(std::memory_order_seq_cst);  // our byte first, then the state
     region->state().exchange_if(static_cast<uint64_t>(RegionState::closing), static_cast<uint64_t>(RegionState::open));
     if (region->memory_.closed()) {
@@ -201,7 +218,7 @@ class Region : public Host {
       struct stat info{};
       if (fstat(file.number(), &info) != 0 || static_cast<uint64_t>(info.st_size) != layout.total)
         throw refuse("its size does not fit its settings");
-      if (layout.hash() != label.layout_hash) throw refuse("its settings are damaged");
+      if (hash_of(label, layout) != label.layout_hash) throw refuse("its label is damaged");
     } catch (const Error& error) {
       if (error.kind() == Kind::usage) throw refuse(std::string("its settings are damaged: ") + error.what());
       throw;
@@ -273,6 +290,7 @@ class Region : public Host {
   Mapping writable_;
   Anchor use_;
   MadeHere made_;
+  Label label_{};
   bool created_ = false;
   bool let_go_ = false;
 };

@@ -36,16 +36,33 @@ struct Place {
   uint64_t word;
 };
 
+// Whether a word of the ring delivers sample `sequence`: the slot it names says so, too.
+inline bool delivers(const Memory& memory, uint64_t word, uint64_t sequence) {
+  return ring_tag(word) == tag_of(sequence) && ring_slot(word) < memory.layout.slots &&
+         memory.slot(ring_slot(word)).sequence.load_relaxed() == sequence;
+}
+
+// Whether the ring carries sample `head`, as it must while that is the head. Only the slot can tell heads
+// apart that have the same tag, and nobody gets that far.
+inline bool carries_head(const Memory& memory, uint64_t head) {
+  if (head == 0) return true;
+  const uint64_t word = memory.ring(head).load_ordered();
+  return head > kTagMask ? delivers(memory, word, head) : ring_tag(word) == tag_of(head);
+}
+
 // A head that counts, and the word at the entry after it. Helps where a publisher was held up.
 inline Place next_place(const Memory& memory) {
   for (;;) {
     const uint64_t head = memory.head().load_ordered();      // pairs with the head's exchange
     const uint64_t word = memory.ring(head + 1).load_ordered();  // pairs with the ring's exchange
-    if (ring_tag(word) == last_lap_tag(head + 1, memory.layout.ring)) return {head, word};
-    if (ring_tag(word) == tag_of(head + 1)) {
+    if (ring_tag(word) == last_lap_tag(head + 1, memory.layout.ring)) {
+      if (carries_head(memory, head)) [[likely]] return {head, word};
+    } else if (delivers(memory, word, head + 1)) {
       if (planted(Canary::head_is_never_helped)) continue;
       memory.head().exchange_if(head, head + 1);
-    } else if (memory.head().load_ordered() == head) {
+      continue;
+    }
+    if (memory.head().load_ordered() == head && memory.ring(head + 1).load_ordered() == word) {
       memory.corrupt("ring entry " + std::to_string(memory.layout.position(head + 1)) + " does not belong to head " +
                      std::to_string(head));
     }

@@ -73,7 +73,9 @@ class Subscriber {
       if (ring_tag(word) == tag_of(next)) [[likely]] {
         if (refer(next, place, word, taken)) return true;
       } else if (ring_tag(word) == last_lap_tag(next, memory_.layout.ring)) {
-        return false;
+        if (memory_.head().load_ordered() < next) [[likely]] return false;
+        if (place.load_ordered() == word)  // the head moves after the ring, never before it
+          memory_.corrupt("the ring does not carry sample " + std::to_string(next));
       } else {
         skip_to_the_oldest(place, word);
       }
@@ -130,7 +132,7 @@ class Subscriber {
   uint32_t bit() const { return bit_; }
   bool ready() const {
     const uint64_t word = memory_.ring(cursor_ + 1).load_ordered();
-    return memory_.closed() || ring_tag(word) != last_lap_tag(cursor_ + 1, memory_.layout.ring);
+    return closing_ || memory_.closed() || ring_tag(word) != last_lap_tag(cursor_ + 1, memory_.layout.ring);
   }
 
   // Publishers stop waiting for us now; the place is given up now, or with the last sample held.

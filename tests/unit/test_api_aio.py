@@ -12,6 +12,7 @@ import pytest
 
 import hawser
 from hawser import aio
+from hawser.api.waiting import until_space
 from hawser.testing import LocalBus
 
 Body = Callable[[LocalBus], Awaitable[None]]
@@ -186,6 +187,37 @@ def test_a_batch_that_runs_out_of_time_leaves_a_prefix() -> None:
         assert refused.value.published == 2
         assert (await topic.publish_many([]))[0].count == 0
         await bus.close()
+
+    run(body)
+
+
+def test_nothing_overtakes_what_waits_for_space() -> None:
+    async def body(local: LocalBus) -> None:
+        bus = local.connect()
+        subscription = bus.topic("t", history=0, depth=1).subscribe(reliable=True)
+        topic = aio.connect(local.url).topic("t")
+        await topic.publish(b"first")
+        waiting = topic.publish_nowait(b"second")
+        await asyncio.sleep(0.01)
+        assert bytes(next(subscription)) == b"first"
+        later = topic.publish_nowait(b"third")
+        await asyncio.wait([waiting])
+        assert bytes(next(subscription)) == b"second"
+        assert (await later).first_offset == 3
+        await topic.close()
+
+    run(body)
+
+
+def test_full_for_another_reason_is_not_waited_for() -> None:
+    async def body(local: LocalBus) -> None:
+        publisher = local.connect().topic("t").publisher()
+
+        def no_memory() -> None:
+            raise hawser.Full("no memory left")
+
+        with pytest.raises(hawser.Full, match="no memory left"):
+            await until_space(no_memory, publisher._native(), None)
 
     run(body)
 

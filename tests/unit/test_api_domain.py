@@ -113,3 +113,22 @@ def test_other_files_are_not_listed(local: LocalBus) -> None:
         bus.topic(name)
     (local.directory / "note.txt").write_text("mine")
     assert bus.topics() == ["a/x", "b", "имя"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_users_of_one_group_share_a_topic(local: LocalBus) -> None:
+    os.chown(local.directory, 0, 12345)
+    topic = local.connect(mode="group").topic("t")
+    topic.publish(b"x")
+    child = os.fork()
+    if child == 0:
+        outcome = 1
+        try:
+            os.setgroups([12345])
+            os.setuid(54321)
+            with hawser.connect(local.url) as bus:
+                outcome = int(bus.topic("t").publish(b"y").first_offset != 2)
+        finally:
+            os._exit(outcome)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert [each.publisher[:9] for each in topic.read_oldest(9).samples] == ["anonymous"] * 2

@@ -149,10 +149,13 @@ class Domain:
             _check_directory(self.directory.parent)
         _check_directory(self.directory)
 
+    def _shared(self) -> bool:
+        return bool(os.stat(self.directory).st_mode & stat.S_IWGRP)
+
     def _lock_file(self) -> Path:
         """The domain's lock file, made if it is missing."""
         path = self.directory / _LOCK_NAME
-        shared = bool(os.stat(self.directory).st_mode & stat.S_IWGRP)
+        shared = self._shared()
         mode = 0o660 if shared else 0o600
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
@@ -162,6 +165,8 @@ class Domain:
                 f"lock file {path} cannot be opened: {error.strerror}; it must be a plain file of yours"
             ) from error
         try:
+            if shared:
+                _give_to_group(descriptor, self.directory)
             found = os.fstat(descriptor)
             if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) != mode:
                 os.fchmod(descriptor, mode)
@@ -197,6 +202,14 @@ def _share(path: Path, bits: int) -> None:
     mode = stat.S_IMODE(found.st_mode)
     if found.st_uid == os.geteuid() and mode & bits != bits:
         path.chmod(mode | bits)
+
+
+def _give_to_group(file: int, directory: Path) -> None:
+    """Let a file of ours belong to the group of its directory, which may not be our first one."""
+    group = os.stat(directory).st_gid
+    found = os.stat(file)
+    if found.st_uid == os.geteuid() and found.st_gid != group:
+        os.chown(file, -1, group)
 
 
 def _check_directory(path: Path) -> None:
