@@ -55,7 +55,7 @@ nb::object make_publisher(const std::shared_ptr<Region>& region, const std::stri
     nb::gil_scoped_release released;
     core = join_as_publisher(*region, name, exclusive);
   }
-  return nb::cast(new PublisherBox{region, std::move(core), name, nb::str(region->place().name.c_str())},
+  return nb::cast(new PublisherBox{region, std::move(core), name, nb::str(region->place().name.c_str()), {}},
                   nb::rv_policy::take_ownership);
 }
 
@@ -88,7 +88,7 @@ nb::list participants(const Region& region) {
     one["alive"] = view.alive;
     one["started_ns"] = view.started_ns;
     one["joined_ns"] = view.joined_ns;
-    one["reliable"] = view.reliable ? "reliable" : "";
+    one["reliable"] = view.durable ? "durable" : view.reliable ? "reliable" : "";
     one["cursor"] = view.cursor;
     one["count"] = view.count;
     one["missed"] = view.missed;
@@ -154,7 +154,6 @@ nb::dict state(const Region& region) {
   result["resident_bytes"] = memory.closed() ? 0 : region.resident_bytes();
   result["created_ns"] = region.label().created_ns;
   result["announcement"] = memory.header().announcement.word.load_ordered();
-  result["closed"] = static_cast<int>(memory.closed());
   return result;
 }
 
@@ -177,6 +176,7 @@ void bind_region(nb::module_& module) {
   nb::class_<Region>(module, "Region", nb::is_final())
       .def_static("attach", &attach, nb::arg("path"), nb::arg("lock_path"), nb::arg("name"), nb::arg("settings").none())
       .def_prop_ro("created", &Region::created)
+      .def_prop_ro("closed", [](const Region& self) { return self.memory().closed(); })
       .def_prop_ro("path", [](const Region& self) { return self.place().path; })
       .def_prop_ro("name", [](const Region& self) { return self.place().name; })
       .def_prop_ro("uuid", &uuid_text)
@@ -188,14 +188,20 @@ void bind_region(nb::module_& module) {
            nb::arg("max_held") = 0, nb::arg("decode") = nb::none())
       .def("participants", &participants)
       .def("records", &records)
-      .def("forget", [](Region& self, const std::string& record) { return forget_record(self, record); }, nb::arg("record"))
+      .def("forget", [](Region& self, const std::string& record) {
+             self.made().require();
+             return forget_record(self, record); }, nb::arg("record"))
       .def("recover", &recover)
       .def("state", &state)
       .def("read_oldest", [](const Region& self, uint64_t count, uint64_t after) {
+             self.made().require();
              return read_result(read_oldest(self.memory(), count, after)); }, nb::arg("count"), nb::arg("after"))
       .def("read_newest", [](const Region& self, uint64_t count, uint64_t after) {
+             self.made().require();
              return read_result(read_newest(self.memory(), count, after)); }, nb::arg("count"), nb::arg("after"))
-      .def("offset_at", [](const Region& self, uint64_t timestamp_ns) { return offset_at(self.memory(), timestamp_ns); },
+      .def("offset_at", [](const Region& self, uint64_t timestamp_ns) {
+             self.made().require();
+             return offset_at(self.memory(), timestamp_ns); },
            nb::arg("timestamp_ns"))
       .def("others_alive", [](Region& self) { self.made().require(); return self.others_alive(); })
       .def("remove", [](Region& self, bool force) {

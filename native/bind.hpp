@@ -21,6 +21,7 @@ struct PublisherBox {
   std::unique_ptr<Publisher> core;
   std::string name;
   nb::object topic;  // the topic's name, for receipts
+  std::timed_mutex publishing;  // one copy in at a time: threads share the publisher's one place beside its loans
   ~PublisherBox() {
     region->made().here() ? core->close() : core->abandon();
   }

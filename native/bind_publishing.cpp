@@ -1,4 +1,6 @@
 // Publisher and Loan: copying in, lending out, receipts.
+#include <chrono>
+
 #include "bind.hpp"
 
 namespace hawser::python {
@@ -78,8 +80,19 @@ struct ReturnLater {
 
 uint32_t quota(const PublisherBox& box) { return box.region->memory().layout.settings.max_loans; }
 
+// Waits, without the GIL, while another thread publishes a large message or waits for space.
+std::unique_lock<std::timed_mutex> my_turn(PublisherBox& box, const Deadline& deadline) {
+  std::unique_lock<std::timed_mutex> turn(box.publishing, std::try_to_lock);
+  while (!turn) {
+    if (deadline.over()) throw Error(Kind::full, "another thread is publishing through the same publisher; wait longer");
+    without_gil([&] { static_cast<void>(turn.try_lock_for(std::chrono::nanoseconds(deadline.slice()))); });
+  }
+  return turn;
+}
+
 uint64_t publish_one(PublisherBox& box, nb::handle data, const Metadata& metadata, const Deadline& deadline) {
   const Input input(data);
+  const auto turn = my_turn(box, deadline);
   const uint32_t slot = box.core->borrow(input.size() + metadata.size, quota(box) + 1);
   const ReturnLater later{box, slot};
   copy_in(box.core->payload(slot), input.data(), input.size());

@@ -47,7 +47,13 @@ bool give_back(SampleObject* sample) {
 }
 
 bool check_usable(SampleObject* sample) {
-  if (!sample->released) return true;
+  // In a forked child the slot is kept by the parent alone and may change at any moment.
+  const bool foreign = sample->box && !sample->box->region->made().here();
+  if (!sample->released && !foreign) return true;
+  if (foreign) {
+    set_python_error(Error(Kind::usage, "this sample belongs to the parent process; after a fork connect again in the child"));
+    return false;
+  }
   set_python_error(Error(Kind::usage, "this sample was released; keep it longer, or copy it with bytes(sample)"));
   return false;
 }
@@ -64,9 +70,9 @@ void sample_dealloc(PyObject* self) {
 
 int sample_getbuffer(PyObject* self, Py_buffer* view, int flags) {
   SampleObject* sample = as_sample(self);
-  if (sample->released) {
+  if (sample->released || !check_usable(sample)) {
     view->obj = nullptr;
-    PyErr_SetString(PyExc_BufferError, "this sample was released");
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_BufferError, "this sample was released");
     return -1;
   }
   void* data = const_cast<uint8_t*>(sample->data);

@@ -13,7 +13,7 @@ struct ParticipantView {
   uint64_t pid, uid, incarnation, started_ns, joined_ns, cursor, count, missed;
   EntryState state;
   bool alive;
-  bool reliable;
+  bool reliable = false, durable = false;
   uint32_t held = 0;  // bits or loans
 };
 
@@ -22,6 +22,14 @@ struct SlotCounts {
 };
 
 inline bool bit_set(const Bits& bits, uint32_t index) { return bits.words[index / 64].load_ordered() >> index % 64 & 1; }
+
+inline bool holds_durable_record(const Memory& memory, uint64_t owner) {
+  for (uint32_t i = 0; i < memory.layout.settings.max_subscribers; i++)
+    if (bit_set(memory.header().durable, i) &&
+        memory.record(i).word.load_ordered() == record_word(owner, RecordState::used))
+      return true;
+  return false;
+}
 
 inline std::vector<ParticipantView> view_participants(const Region& region) {
   const Memory& memory = region.memory();
@@ -35,8 +43,9 @@ inline std::vector<ParticipantView> view_participants(const Region& region) {
     ParticipantView view{i, memory.is_publisher(i), entry_name(entry), entry.pid.load_relaxed(), entry.uid.load_relaxed(),
                          entry_incarnation(word), entry.started_ns.load_relaxed(), entry.joined_ns.load_relaxed(),
                          entry.cursor.load_relaxed(), entry.count.load_relaxed(), entry.missed.load_relaxed(),
-                         entry_state(word), file.held_elsewhere(byte::life(i)), false};
+                         entry_state(word), file.held_elsewhere(byte::life(i))};
     view.reliable = !view.publisher && bit_set(memory.header().reliable, i - publishers);
+    view.durable = view.reliable && holds_durable_record(memory, owner_word(i, view.incarnation));
     for (uint32_t slot = 0; slot < memory.layout.slots; slot++)
       view.held += view.publisher ? memory.slot(slot).state.load_relaxed() == owner_word(i, view.incarnation)
                                   : memory.references(slot, (i - publishers) / 64).load_relaxed() >> (i - publishers) % 64 & 1;

@@ -157,6 +157,7 @@ inline std::unique_ptr<Subscriber> join_as_subscriber(Region& region, const std:
     }
   }
   if (start.record != kNoRecord) {
+    memory.record(start.record).word.store_ordered(record_word(membership.owner(), RecordState::used));
     memory.record(start.record).max_lag.store_ordered(options.durable ? options.max_lag : 0);
     if (!options.durable) memory.header().durable.clear(start.record);
     if (options.durable) memory.header().durable.set(start.record);

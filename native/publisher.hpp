@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <vector>
 
 #include "participants.hpp"
 #include "slots.hpp"
@@ -102,7 +103,7 @@ class Publisher {
     Slot& slot = memory_.slot(index);
     const uint64_t lengths = pack_lengths(payload, metadata);
     const auto timestamp = static_cast<uint64_t>(clock_now(CLOCK_REALTIME));
-    sign(slot);
+    sign(index);
     slot.lengths.store_relaxed(lengths);
     slot.timestamp_ns.store_relaxed(timestamp);
     if (planted(Canary::idle_before_publish)) set_idle(memory_, index);
@@ -244,8 +245,10 @@ class Publisher {
 
   // The publisher's name travels in the slot, so that history names its authors after they are gone. While
   // it is being changed the slot names nobody: a publisher killed here leaves no false signature.
-  void sign(Slot& slot) {
-    if (slot.publisher.load_relaxed() == owner_) [[likely]] return;
+  void sign(uint32_t index) {
+    Slot& slot = memory_.slot(index);
+    if (signed_[index] && slot.publisher.load_relaxed() == owner_) [[likely]] return;
+    signed_[index] = 1;
     slot.publisher.store_relaxed(0);
     std::atomic_signal_fence(std::memory_order_seq_cst);
     std::memcpy(slot.name, name_, sizeof slot.name);
@@ -260,6 +263,7 @@ class Publisher {
   uint64_t owner_;
   char name_[kNameBytes] = {};
   uint32_t loans_ = 0;
+  std::vector<uint8_t> signed_ = std::vector<uint8_t>(memory_.layout.slots);  // slots that have our name
   std::deque<uint32_t> evicted_;
   uint32_t next_ = 0;
   uint64_t count_ = 0;

@@ -1,8 +1,8 @@
 // A 64-bit word in shared memory: the only thing that processes change together.
 //
 // Orders: `load_ordered`, `store_ordered` and every read-modify-write are sequentially consistent, which
-// take, borrow, publish and reliable joins need (tests/models/rc11.py shows what breaks without); `acquire`,
-// `release` and `relaxed` are used where a comment at the call names the other end of the edge.
+// take, borrow, publish and reliable joins need (tests/models/memory_order.py shows what breaks without);
+// `acquire`, `release` and `relaxed` are used where a comment at the call names the other end of the edge.
 #pragma once
 
 #include <atomic>

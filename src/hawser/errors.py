@@ -69,7 +69,7 @@ class UsageError(Rejected, ValueError):
 
 
 class SettingsMismatch(Rejected):
-    """A given setting contradicts the one the topic was made with."""
+    """A given setting contradicts the one the topic was made with, or its format is of another version."""
 
 
 class Full(Rejected):
@@ -97,7 +97,7 @@ class PermissionDenied(Rejected, PermissionError):
 
 
 class Corrupt(Rejected):
-    """Stored bytes that no version of Hawser writes, or a version ahead of this one."""
+    """Stored bytes that Hawser cannot have written."""
 
 
 class Lagged(Rejected):

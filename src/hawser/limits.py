@@ -26,7 +26,7 @@ class Bound(NamedTuple):
 
 
 SETTING_BOUNDS: Final[dict[str, Bound]] = {
-    "slot_size": Bound(1, 1 << 40, 64 << 10),
+    "slot_size": Bound(1, (1 << 40) - 1, 64 << 10),
     "history": Bound(0, 60_000, 64),
     "depth": Bound(1, 60_000, 64),
     "max_publishers": Bound(1, 256, 8),
@@ -42,7 +42,7 @@ MAX_REGION_BYTES: Final = 1 << 46
 
 MAX_TOPIC_NAME_BYTES: Final = 100
 MAX_ENCODED_TOPIC_NAME_BYTES: Final = 200
-MAX_PARTICIPANT_NAME_BYTES: Final = 63
+MAX_PARTICIPANT_NAME_BYTES: Final = 55
 MAX_SCHEMA_BYTES: Final = 200
 TOPIC_SUFFIX: Final = ".topic"
 # Kept positions of groups and of participants share one name space in a region.

@@ -159,7 +159,7 @@ class Bus:
 
     def _region(self, name: str, given: dict[str, int | str], create: bool) -> Region:
         region = self._regions.get(name)
-        if region is not None and region.state()["closed"]:
+        if region is not None and region.closed:
             self._drop(name)
             region = None
         if region is None:

@@ -34,6 +34,7 @@ class Region:
         Raises NotFound (settings None and no file), Corrupt, PermissionDenied, Full (tmpfs)."""
 
     created: bool  # whether this call made the file
+    closed: bool  # whether somebody removed the topic
     path: str
     name: str
     uuid: str
@@ -81,7 +82,7 @@ class Region:
     def state(self) -> dict[str, int]:
         """head, oldest, ring, slots, slots_lent, slots_referenced, slots_carried, slots_free,
         slots_leaked (held by nobody alive or active), file_bytes, resident_bytes, created_ns,
-        announcement, closed (0|1)."""
+        announcement."""
 
     def read_oldest(self, count: int, after: int) -> tuple[list[Sample], int, int]:
         """Copies: (samples oldest first, last offset read or `after`, missed)."""
