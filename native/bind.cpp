@@ -36,7 +36,7 @@ std::shared_ptr<Region> attach(const std::string& path, const std::string& lock_
                                const nb::object& settings) {
   const Region::Place place{path, lock_path, name};
   if (settings.is_none()) {
-    nb::gil_scoped_release released;
+    const GilReleased released;
     return Region::attach(place, nullptr, "");
   }
   const nb::dict given = nb::cast<nb::dict>(settings);
@@ -44,7 +44,7 @@ std::shared_ptr<Region> attach(const std::string& path, const std::string& lock_
   const auto schema = nb::cast<std::string>(given["schema"]);
   if (name.size() >= kTextBytes || schema.size() >= kTextBytes)
     throw Error(Kind::usage, "a topic's name and schema have at most " + std::to_string(kTextBytes - 1) + " bytes");
-  nb::gil_scoped_release released;
+  const GilReleased released;
   return Region::attach(place, &wanted, schema);
 }
 
@@ -52,7 +52,7 @@ nb::object make_publisher(const std::shared_ptr<Region>& region, const std::stri
   region->made().require();
   std::unique_ptr<Publisher> core;
   {
-    nb::gil_scoped_release released;
+    const GilReleased released;
     core = join_as_publisher(*region, name, exclusive);
   }
   return nb::cast(new PublisherBox{region, std::move(core), name, nb::str(region->place().name.c_str()), {}},
@@ -67,7 +67,7 @@ nb::object make_subscriber(const std::shared_ptr<Region>& region, const std::str
   const SubscribeOptions options{history, start, reliable != 0, reliable == 2, record, commit, max_lag, max_held};
   std::unique_ptr<Subscriber> core;
   {
-    nb::gil_scoped_release released;
+    const GilReleased released;
     core = join_as_subscriber(*region, name, options);
   }
   return nb::cast(new SubscriberBox{region, std::move(core), name, std::move(decode)}, nb::rv_policy::take_ownership);
@@ -117,7 +117,7 @@ nb::list recover(Region& region) {
   region.made().require();
   std::vector<Recovered> done;
   {
-    nb::gil_scoped_release released;
+    const GilReleased released;
     done = region.recover();
   }
   nb::list result;
@@ -206,10 +206,10 @@ void bind_region(nb::module_& module) {
       .def("others_alive", [](Region& self) { self.made().require(); return self.others_alive(); })
       .def("remove", [](Region& self, bool force) {
              self.made().require();
-             nb::gil_scoped_release released;
+             const GilReleased released;
              return self.remove(force); }, nb::arg("force"))
       .def("close", [](Region& self) {
-             nb::gil_scoped_release released;
+             const GilReleased released;
              self.close(); });
 }
 
@@ -245,11 +245,14 @@ NB_MODULE(_native, module) {
   });
   module.attr("FORMAT_VERSION") = kFormatVersion;
   module.def("boot_id", &boot_id);
-  module.def("configure", [](nb::type_object receipt_type, nb::object decode_metadata) {
+  module.def("configure", [](nb::type_object receipt_type, nb::object as_payload, nb::object encode_metadata,
+                             nb::object decode_metadata) {
         configuration.receipt_type = reinterpret_cast<PyTypeObject*>(receipt_type.release().ptr());
+        configuration.as_payload = as_payload.release().ptr();
+        configuration.encode_metadata = encode_metadata.release().ptr();
         configuration.decode_metadata = decode_metadata.release().ptr();
         configuration.durability = PyUnicode_InternFromString("process");
-      }, nb::arg("receipt_type"), nb::arg("decode_metadata"));
+      }, nb::arg("receipt_type"), nb::arg("as_payload"), nb::arg("encode_metadata"), nb::arg("decode_metadata"));
   add_sample_type(module.ptr());
   bind_region(module);
   bind_publishing(module);

@@ -1,6 +1,7 @@
 // What the bind*.cpp files share: the Python side of the native module. Nothing else knows Python.
 #pragma once
 
+#include <cxxabi.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -41,6 +42,8 @@ struct SubscriberBox {
 // Set once by configure().
 struct Configuration {
   PyTypeObject* receipt_type = nullptr;
+  PyObject* as_payload = nullptr;
+  PyObject* encode_metadata = nullptr;
   PyObject* decode_metadata = nullptr;
   PyObject* durability = nullptr;  // "process"
 };
@@ -61,18 +64,83 @@ PyObject* fill_sample(SampleObject* sample, PyObject* owner, SubscriberBox& box,
 PyObject* copied_sample(const Copied& copied);
 void let_go_of(SampleObject* sample);  // as on leaving a with block
 
+// The GIL is given up for as long as this lives. Python 3.11 to 3.13 end a daemon thread that wants it back
+// while the interpreter goes away by unwinding its stack, which C++ cannot survive; such a thread stays here.
+class GilReleased {
+ public:
+  GilReleased() : state_(PyEval_SaveThread()) {}
+  ~GilReleased() {
+    try {
+      PyEval_RestoreThread(state_);
+    } catch (const abi::__forced_unwind&) {
+      for (;;) pause();
+    }
+  }
+  GilReleased(const GilReleased&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
+
+// The calls made for every message are plain C methods. `body` returns a new reference or throws.
+template <class Body>
+PyObject* guarded(const Body& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    set_python_error(error);
+  } catch (nb::python_error& error) {
+    error.restore();
+  }
+  return nullptr;
+}
+
+// Arguments of such a method: `positional` of them may be given by place, all by name.
+template <size_t count>
+struct Arguments {
+  PyObject* values[count] = {};
+
+  Arguments(const char* function, const char* const (&names)[count], Py_ssize_t positional, PyObject* const* given,
+            Py_ssize_t places, PyObject* keywords) {
+    if (places > positional) refuse(function, "too many arguments");
+    for (Py_ssize_t i = 0; i < places; i++) values[i] = given[i];
+    const Py_ssize_t named = keywords ? PyTuple_GET_SIZE(keywords) : 0;
+    for (Py_ssize_t i = 0; i < named; i++) place(function, names, PyTuple_GET_ITEM(keywords, i), given[places + i]);
+  }
+  nb::object get(size_t index) const { return values[index] ? nb::borrow(values[index]) : nb::none(); }
+
+ private:
+  void place(const char* function, const char* const (&names)[count], PyObject* name, PyObject* value) {
+    for (size_t i = 0; i < count; i++)
+      if (!values[i] && PyUnicode_CompareWithASCIIString(name, names[i]) == 0) {
+        values[i] = value;
+        return;
+      }
+    refuse(function, "an argument it does not have, or has twice");
+  }
+  [[noreturn]] static void refuse(const char* function, const char* why) {
+    PyErr_Format(PyExc_TypeError, "%s() was given %s", function, why);
+    throw nb::python_error();
+  }
+};
+
+template <class Function>
+PyCFunction c_method(Function* function) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
+}
+
 // Calls `function`, which may sleep, without the GIL; then lets pending signals raise.
 template <class Function>
 void without_gil(const Function& function) {
   {
-    nb::gil_scoped_release released;
+    const GilReleased released;
     function();
   }
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }
 
-inline Deadline deadline_of(const nb::object& timeout) {
-  if (timeout.is_none()) return Deadline::for_ever();
+inline Deadline deadline_of(nb::handle timeout) {
+  if (!timeout.is_valid() || timeout.is_none()) return Deadline::for_ever();
   const double seconds = PyFloat_AsDouble(timeout.ptr());
   if (seconds == -1.0 && PyErr_Occurred()) throw nb::python_error();
   if (!(seconds >= 0)) throw Error(Kind::usage, "timeout is seconds, 0 or more, or None to wait for ever");

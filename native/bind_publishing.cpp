@@ -9,22 +9,31 @@ namespace {
 
 constexpr size_t kCopyWithoutGil = 64 << 10;
 
-// A bytes-like object for as long as this lives.
+// The bytes of a message for as long as this lives. What is not bytes is made so by hawser.record.
 class Input {
  public:
   explicit Input(nb::handle object) {
-    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_C_CONTIGUOUS) == 0) return;
-    PyErr_Clear();
-    throw Error(Kind::usage, std::string("data must be bytes-like and contiguous, not ") + Py_TYPE(object.ptr())->tp_name +
-                                 "; encode it, or give the topic a schema");
+    if (PyBytes_CheckExact(object.ptr())) {
+      data_ = PyBytes_AS_STRING(object.ptr());
+      size_ = static_cast<size_t>(PyBytes_GET_SIZE(object.ptr()));
+      return;
+    }
+    const nb::object payload = nb::steal(PyObject_CallOneArg(configuration.as_payload, object.ptr()));
+    if (!payload.is_valid() || PyObject_GetBuffer(payload.ptr(), &view_, PyBUF_C_CONTIGUOUS) != 0) throw nb::python_error();
+    data_ = view_.buf;
+    size_ = static_cast<size_t>(view_.len);
   }
-  ~Input() { PyBuffer_Release(&view_); }
+  ~Input() {
+    if (view_.obj) PyBuffer_Release(&view_);
+  }
   Input(const Input&) = delete;
-  const void* data() const { return view_.buf; }
-  size_t size() const { return static_cast<size_t>(view_.len); }
+  const void* data() const { return data_; }
+  size_t size() const { return size_; }
 
  private:
-  Py_buffer view_;
+  const void* data_;
+  size_t size_;
+  Py_buffer view_{};
 };
 
 void copy_in(uint8_t* to, const void* from, size_t size) {
@@ -32,11 +41,11 @@ void copy_in(uint8_t* to, const void* from, size_t size) {
     std::memcpy(to, from, size);
     return;
   }
-  nb::gil_scoped_release released;
+  const GilReleased released;
   std::memcpy(to, from, size);
 }
 
-nb::object make_receipt(const PublisherBox& box, uint64_t first, uint64_t count) {
+PyObject* make_receipt(const PublisherBox& box, uint64_t first, uint64_t count) {
   PyObject* receipt = configuration.receipt_type->tp_alloc(configuration.receipt_type, 5);
   if (!receipt) throw nb::python_error();
   PyObject* items[] = {box.topic.ptr(), PyLong_FromLong(0), PyLong_FromUnsignedLongLong(first),
@@ -44,15 +53,16 @@ nb::object make_receipt(const PublisherBox& box, uint64_t first, uint64_t count)
   Py_INCREF(items[0]);
   Py_INCREF(items[4]);
   for (int i = 0; i < 5; i++) PyTuple_SET_ITEM(receipt, i, items[i]);
-  return nb::steal(receipt);
+  return receipt;
 }
 
 // Metadata goes behind the payload; together they must fit the slot.
 struct Metadata {
   const char* data = nullptr;
   uint32_t size = 0;
-  explicit Metadata(const nb::object& bytes) {
-    if (bytes.is_none()) return;
+  Metadata() = default;
+  explicit Metadata(nb::handle bytes) {
+    if (!bytes.is_valid() || bytes.is_none()) return;
     if (!PyBytes_Check(bytes.ptr())) throw Error(Kind::usage, "metadata must be bytes");
     if (PyBytes_GET_SIZE(bytes.ptr()) > kMaxMetadata) throw Error(Kind::usage, "key and headers are larger than 16 MiB");
     data = PyBytes_AS_STRING(bytes.ptr());
@@ -60,11 +70,12 @@ struct Metadata {
   }
 };
 
-uint64_t deliver(PublisherBox& box, uint32_t slot, uint64_t payload, const Metadata& metadata, const Deadline& deadline) {
+uint64_t deliver(PublisherBox& box, uint32_t slot, uint64_t payload, const Metadata& metadata, const Deadline& deadline,
+                 uint64_t timestamp = wall_clock_now()) {
   if (metadata.size) std::memcpy(box.core->payload(slot) + payload, metadata.data, metadata.size);
   return box.core->publish(slot, payload, metadata.size, deadline, [&](int64_t slice) {
     without_gil([&] { box.core->wait_for_space(slice); });
-  });
+  }, timestamp);
 }
 
 // A lent slot goes back to the pool, and with the last one a publisher that was closed meanwhile leaves.
@@ -90,32 +101,48 @@ std::unique_lock<std::timed_mutex> my_turn(PublisherBox& box, const Deadline& de
   return turn;
 }
 
-uint64_t publish_one(PublisherBox& box, nb::handle data, const Metadata& metadata, const Deadline& deadline) {
+uint64_t publish_one(PublisherBox& box, nb::handle data, const Metadata& metadata, const Deadline& deadline,
+                     uint64_t timestamp = wall_clock_now()) {
   const Input input(data);
   const auto turn = my_turn(box, deadline);
   const uint32_t slot = box.core->borrow(input.size() + metadata.size, quota(box) + 1);
   const ReturnLater later{box, slot};
   copy_in(box.core->payload(slot), input.data(), input.size());
-  return deliver(box, slot, input.size(), metadata, deadline);
+  return deliver(box, slot, input.size(), metadata, deadline, timestamp);
 }
 
-nb::object publish(PublisherBox& box, nb::handle data, const nb::object& metadata, const nb::object& timeout) {
-  box.region->made().require();
-  const uint64_t sequence = publish_one(box, data, Metadata(metadata), deadline_of(timeout));
-  box.core->wake_subscribers();
-  return make_receipt(box, sequence, 1);
+nb::object encode_metadata(PyObject* key, PyObject* headers) {
+  if (!key && !headers) return nb::none();
+  PyObject* values[] = {key ? key : Py_None, headers ? headers : Py_None};
+  nb::object bytes = nb::steal(PyObject_Vectorcall(configuration.encode_metadata, values, 2, nullptr));
+  if (!bytes.is_valid()) throw nb::python_error();
+  return bytes;
 }
 
-// Wakes subscribers after every kWakeEvery samples, so that they work while we go on.
+PyObject* publish(PyObject* self, PyObject* const* given, Py_ssize_t places, PyObject* keywords) {
+  return guarded([&] {
+    PublisherBox& box = *nb::inst_ptr<PublisherBox>(self);
+    const Arguments<4> arguments("publish", {"data", "key", "headers", "timeout"}, 1, given, places, keywords);
+    if (!arguments.values[0]) throw Error(Kind::usage, "publish() needs the data to publish");
+    box.region->made().require();
+    const nb::object metadata = encode_metadata(arguments.values[1], arguments.values[2]);
+    const uint64_t sequence = publish_one(box, arguments.values[0], Metadata(metadata), deadline_of(arguments.values[3]));
+    box.core->wake_subscribers();
+    return make_receipt(box, sequence, 1);
+  });
+}
+
+// Wakes subscribers after every kWakeEvery samples, so that they work while we go on; those share a time stamp.
 nb::object publish_many(PublisherBox& box, nb::handle items, const nb::object& timeout) {
   constexpr uint64_t kWakeEvery = 64;
   box.region->made().require();
   const Deadline deadline = deadline_of(timeout);
-  const Metadata none{nb::none()};
-  uint64_t first = 0, count = 0;
+  const Metadata none;
+  uint64_t first = 0, count = 0, now = 0;
   try {
     for (nb::handle item : nb::iter(items)) {
-      const uint64_t sequence = publish_one(box, item, none, deadline);
+      if (count % kWakeEvery == 0) now = wall_clock_now();
+      const uint64_t sequence = publish_one(box, item, none, deadline, now);
       if (count++ == 0) first = sequence;
       if (count % kWakeEvery == 0) box.core->wake_subscribers();
     }
@@ -131,7 +158,7 @@ nb::object publish_many(PublisherBox& box, nb::handle items, const nb::object& t
     throw;
   }
   box.core->wake_subscribers();
-  return make_receipt(box, first, count);
+  return nb::steal(make_receipt(box, first, count));
 }
 
 // A slot lent for writing. It goes back to the pool when nothing can write or read it any more.
@@ -182,7 +209,7 @@ class Loan {
     const uint64_t sequence = deliver(*box_, slot_, bytes_, Metadata(metadata_), deadline_of(timeout));
     drop();
     box_->core->wake_subscribers();
-    return receipt_ = make_receipt(*box_, sequence, 1);
+    return receipt_ = nb::steal(make_receipt(*box_, sequence, 1));
   }
 
   // The slot is given up now, or with the last view.
@@ -266,24 +293,33 @@ uint64_t loan_size(nb::handle bytes) {
   throw Error(Kind::usage, std::string("a loan of ") + nb::repr(bytes).c_str() + " bytes makes no sense; give a whole number from 0 on");
 }
 
-Loan* make_loan(nb::handle self, nb::handle nbytes, const nb::object& metadata, const nb::object& timeout) {
-  PublisherBox& box = *nb::inst_ptr<PublisherBox>(self);
-  box.region->made().require();
-  const uint64_t bytes = loan_size(nbytes);
-  const uint32_t slot = box.core->borrow(bytes + Metadata(metadata).size, quota(box));
-  return new Loan(nb::borrow(self), slot, bytes, metadata, timeout);
+PyObject* make_loan(PyObject* self, PyObject* const* given, Py_ssize_t places, PyObject* keywords) {
+  return guarded([&] {
+    PublisherBox& box = *nb::inst_ptr<PublisherBox>(self);
+    const Arguments<4> arguments("loan", {"nbytes", "key", "headers", "timeout"}, 1, given, places, keywords);
+    box.region->made().require();
+    const uint64_t bytes = loan_size(arguments.get(0));
+    nb::object metadata = encode_metadata(arguments.values[1], arguments.values[2]);
+    const uint32_t slot = box.core->borrow(bytes + Metadata(metadata).size, quota(box));
+    auto* loan = new Loan(nb::borrow(self), slot, bytes, std::move(metadata), arguments.get(3));
+    return nb::cast(loan, nb::rv_policy::take_ownership).release().ptr();
+  });
 }
 
 }  // namespace
 
 void bind_publishing(nb::module_& module) {
-  nb::class_<PublisherBox>(module, "Publisher", nb::is_final())
+  static PyMethodDef methods[] = {
+      {"publish", c_method(publish), METH_FASTCALL | METH_KEYWORDS,
+       "publish(data, *, key=None, headers=None, timeout=None): copy a message in and deliver it to every subscriber."},
+      {"loan", c_method(make_loan), METH_FASTCALL | METH_KEYWORDS,
+       "loan(nbytes, *, key=None, headers=None, timeout=None): a slot to write into without a copy."},
+      {nullptr, nullptr, 0, nullptr}};
+  static PyType_Slot slots[] = {{Py_tp_methods, methods}, {0, nullptr}};
+  nb::class_<PublisherBox>(module, "Publisher", nb::is_final(), nb::type_slots(slots))
       .def_prop_ro("name", [](const PublisherBox& self) { return self.name; })
       .def_prop_ro("incarnation", [](const PublisherBox& self) { return self.core->membership().incarnation; })
-      .def("publish", &publish, nb::arg("data").none(), nb::arg("metadata") = nb::none(), nb::arg("timeout") = nb::none())
       .def("publish_many", &publish_many, nb::arg("items").none(), nb::arg("timeout") = nb::none())
-      .def("loan", &make_loan, nb::arg("nbytes").none(), nb::arg("metadata") = nb::none(), nb::arg("timeout") = nb::none(),
-           nb::rv_policy::take_ownership)
       .def("close", [](PublisherBox& self) {
         if (self.region->made().here()) self.core->close();
       });

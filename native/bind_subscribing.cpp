@@ -9,6 +9,8 @@ namespace hawser::python {
 
 namespace {
 
+constexpr uint64_t kCopyFromRing = 4096;  // larger messages are worth a reference, and a copy without the GIL
+
 // One sample into an object that is already there: a sample once taken is never lost to a failed allocation.
 PyObject* take_now(nb::handle self, SubscriberBox& box) {
   SampleObject* sample = new_sample();
@@ -35,23 +37,82 @@ bool wait_for_sample(SubscriberBox& box, const Deadline& deadline, int& slices) 
   return true;
 }
 
-nb::object take(nb::handle self, const nb::object& timeout) {
-  SubscriberBox& box = *nb::inst_ptr<SubscriberBox>(self);
+// What `attempt` gets, tried at once and whenever there may be a sample; null when the time is over.
+template <class Attempt>
+PyObject* wait_and_take(SubscriberBox& box, nb::handle timeout, const Attempt& attempt) {
   box.region->made().require();
-  if (PyObject* sample = take_now(self, box)) {
-    box.core->settle();
-    return nb::steal(sample);
+  PyObject* result = attempt();
+  if (!result) {
+    const Deadline deadline = deadline_of(timeout);
+    for (int slices = 0; !result && wait_for_sample(box, deadline, slices);) result = attempt();
   }
-  const Deadline deadline = deadline_of(timeout);
-  for (int slices = 0; wait_for_sample(box, deadline, slices);)
-    if (PyObject* sample = take_now(self, box)) {
-      box.core->settle();
-      return nb::steal(sample);
-    }
-  return nb::none();
+  if (result) {
+    box.core->settle();
+    box.core->prefetch();
+  }
+  return result;
 }
 
-nb::object take_next(nb::handle self, const nb::object& timeout) {
+nb::object take(nb::handle self, nb::handle timeout) {
+  SubscriberBox& box = *nb::inst_ptr<SubscriberBox>(self);
+  PyObject* sample = wait_and_take(box, timeout, [&] { return take_now(self, box); });
+  return sample ? nb::steal(sample) : nb::none();
+}
+
+// The next message as its reader wants it, its slot let go of: small ones without a schema are copied
+// straight out of the ring, others are taken, decoded and released.
+PyObject* value_now(nb::handle self, SubscriberBox& box) {
+  PyObject* bytes = nullptr;
+  if (box.decode.is_none()) {
+    const auto copy = box.core->try_copy([&](uint64_t size) -> char* {
+      Py_CLEAR(bytes);
+      if (size > kCopyFromRing) return nullptr;
+      bytes = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size));
+      if (!bytes) throw nb::python_error();
+      return PyBytes_AS_STRING(bytes);
+    });
+    if (copy == Subscriber::Copy::copied) return bytes;
+    Py_CLEAR(bytes);
+    if (copy == Subscriber::Copy::nothing) return nullptr;
+  }
+  const nb::object sample = nb::steal(take_now(self, box));
+  if (!sample.is_valid()) return nullptr;
+  PyObject* value = PyObject_GetAttrString(sample.ptr(), "value");
+  if (!value) throw nb::python_error();
+  return value;
+}
+
+PyObject* call_take(PyObject* self, PyObject* const* given, Py_ssize_t places, PyObject* keywords) {
+  return guarded([&] {
+    const Arguments<1> arguments("take", {"timeout"}, 1, given, places, keywords);
+    return take(self, arguments.values[0]).release().ptr();
+  });
+}
+
+PyObject* call_take_value(PyObject* self, PyObject* const* given, Py_ssize_t places, PyObject* keywords) {
+  return guarded([&] {
+    const Arguments<1> arguments("take_value", {"timeout"}, 1, given, places, keywords);
+    SubscriberBox& box = *nb::inst_ptr<SubscriberBox>(self);
+    PyObject* value = wait_and_take(box, arguments.values[0], [&] { return value_now(self, box); });
+    return value ? value : nb::none().release().ptr();
+  });
+}
+
+nb::list take_values(nb::handle self, int64_t count, nb::handle timeout) {
+  SubscriberBox& box = *nb::inst_ptr<SubscriberBox>(self);
+  if (count < 1) throw Error(Kind::usage, "take_values takes a count of 1 or more");
+  nb::list values;
+  PyObject* value = wait_and_take(box, timeout, [&] { return value_now(self, box); });
+  for (int64_t taken = 1; value; taken++) {
+    values.append(nb::steal(value));
+    box.core->prefetch();
+    value = taken < count ? value_now(self, box) : nullptr;
+  }
+  box.core->settle();
+  return values;
+}
+
+nb::object take_next(nb::handle self, nb::handle timeout) {
   SubscriberBox& box = *nb::inst_ptr<SubscriberBox>(self);
   box.region->made().require();
   if (box.last) let_go_of(std::exchange(box.last, nullptr));
@@ -61,7 +122,7 @@ nb::object take_next(nb::handle self, const nb::object& timeout) {
   return sample;
 }
 
-nb::object take_many(nb::handle self, int64_t count, const nb::object& timeout) {
+nb::object take_many(nb::handle self, int64_t count, nb::handle timeout) {
   SubscriberBox& box = *nb::inst_ptr<SubscriberBox>(self);
   box.region->made().require();
   if (count < 1) throw Error(Kind::usage, "take_many takes a count of 1 or more");
@@ -156,16 +217,22 @@ class Waiter {
 }  // namespace
 
 void bind_subscribing(nb::module_& module) {
-  nb::class_<SubscriberBox>(module, "Subscriber", nb::is_final())
+  static PyMethodDef methods[] = {
+      {"take", c_method(call_take), METH_FASTCALL | METH_KEYWORDS, "take(timeout=None): the next sample, or None."},
+      {"take_value", c_method(call_take_value), METH_FASTCALL | METH_KEYWORDS,
+       "take_value(timeout=None): the next message decoded or as bytes, or None."},
+      {nullptr, nullptr, 0, nullptr}};
+  static PyType_Slot slots[] = {{Py_tp_methods, methods}, {0, nullptr}};
+  nb::class_<SubscriberBox>(module, "Subscriber", nb::is_final(), nb::type_slots(slots))
       .def_prop_ro("name", [](const SubscriberBox& self) { return self.name; })
       .def_prop_ro("incarnation", [](const SubscriberBox& self) { return self.core->membership().incarnation; })
       .def_prop_ro("missed", [](const SubscriberBox& self) { return self.core->missed(); })
       .def_prop_ro("received", [](const SubscriberBox& self) { return self.core->received(); })
       .def_prop_ro("position", [](const SubscriberBox& self) { return self.core->cursor(); })
       .def_prop_ro("held", [](const SubscriberBox& self) { return self.core->held(); })
-      .def("take", &take, nb::arg("timeout") = nb::none())
-      .def("take_many", &take_many, nb::arg("count"), nb::arg("timeout") = nb::none())
-      .def("take_next", &take_next, nb::arg("timeout") = nb::none())
+      .def("take_many", &take_many, nb::arg("count"), nb::arg("timeout").none() = nb::none())
+      .def("take_values", &take_values, nb::arg("count"), nb::arg("timeout").none() = nb::none())
+      .def("take_next", &take_next, nb::arg("timeout").none() = nb::none())
       .def("commit", [](SubscriberBox& self) { self.region->made().require(); self.core->commit(); })
       .def("close", [](SubscriberBox& self) {
              if (self.region->made().here()) self.core->close(); });

@@ -7,6 +7,7 @@ namespace hawser {
 enum class Canary {
   none,
   take_without_second_look,    // the ring word is not read again after the bit is set
+  copy_without_second_look,    // nor after a copy that was made without a bit
   references_before_ring,      // borrow looks at the bits first, then at the ring
   idle_before_publish,         // the slot is given up before the ring carries it
   head_is_never_helped,        // nobody moves a head that a dead publisher left behind
@@ -14,6 +15,7 @@ enum class Canary {
   recovery_keeps_bits,         // bits of the dead stay set
   recovery_takes_all_loans,    // slots lent by the living are taken back, too
   entry_freed_before_bits,     // the entry can be joined again while its bits are being cleared
+  join_without_second_look,    // a reliable subscriber believes the head it saw before it was active
   misses_are_not_counted,      // a lapped subscriber forgets how far it jumped
   lengths_are_not_checked,     // what the control region says is believed
   lent_without_backing,        // pages are not reserved before a slot is lent

@@ -145,7 +145,7 @@ inline std::unique_ptr<Subscriber> join_as_subscriber(Region& region, const std:
   };
   Membership membership = joining::enter(memory, file, {settings.max_publishers, settings.max_subscribers}, me,
                                          "max_subscribers", prepare);
-  if (options.reliable) joining::settle_start(memory, start);
+  if (options.reliable && !planted(Canary::join_without_second_look)) joining::settle_start(memory, start);
   if (!options.record.empty() && start.record == kNoRecord) {
     const Descriptor probe = region.open_again();
     start.record = make_record(memory, FileLiveness(probe), options.record, membership.owner(), start.cursor);

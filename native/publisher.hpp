@@ -80,6 +80,7 @@ class Publisher {
                                   " loans, as many as max_loans allows; publish or drop one");
     const uint32_t slot = find_slot();
     loans_++;
+    std::atomic_thread_fence(std::memory_order_release);  // pairs with the fence of whoever copies without a bit
     try {
       if (!planted(Canary::lent_without_backing)) back(slot, bytes);
     } catch (...) {
@@ -98,11 +99,10 @@ class Publisher {
 
   // Deliver a lent slot: its sequence, or 0 when a reliable subscriber would lose a sample by it. The slot
   // stays lent: give it up with put_back when no view of it is left.
-  uint64_t try_publish(uint32_t index, uint64_t payload, uint32_t metadata) {
+  uint64_t try_publish(uint32_t index, uint64_t payload, uint32_t metadata, uint64_t timestamp = wall_clock_now()) {
     require_open();
     Slot& slot = memory_.slot(index);
     const uint64_t lengths = pack_lengths(payload, metadata);
-    const auto timestamp = static_cast<uint64_t>(clock_now(CLOCK_REALTIME));
     sign(index);
     slot.lengths.store_relaxed(lengths);
     slot.timestamp_ns.store_relaxed(timestamp);
@@ -117,6 +117,7 @@ class Publisher {
       if (!memory_.ring(sequence).exchange_if(place.word, ring_word(sequence, index))) continue;
       memory_.head().exchange_if(place.head, sequence);
       remember_evicted(ring_slot(place.word));
+      prefetch(sequence);
       memory_.entry(membership_.index).count.store_relaxed(++count_);
       return sequence;
     }
@@ -130,15 +131,16 @@ class Publisher {
   // Deliver, waiting while a reliable subscriber is in the way; `sleep(nanoseconds)` is one slice of waiting
   // (wait_for_space, without whatever lock the caller holds). The dead are never waited for.
   template <class Sleep>
-  uint64_t publish(uint32_t index, uint64_t payload, uint32_t metadata, const Deadline& deadline, const Sleep& sleep) {
+  uint64_t publish(uint32_t index, uint64_t payload, uint32_t metadata, const Deadline& deadline, const Sleep& sleep,
+                   uint64_t timestamp = wall_clock_now()) {
     for (int64_t recovered_at = 0;;) {
-      uint64_t sequence = try_publish(index, payload, metadata);
+      uint64_t sequence = try_publish(index, payload, metadata, timestamp);
       if (sequence) [[likely]] return sequence;
       const bool last_try = deadline.over();
       if (last_try || monotonic_now() - recovered_at > kSliceNanoseconds) {
         host_.recover_dead();
         recovered_at = monotonic_now();
-        sequence = try_publish(index, payload, metadata);
+        sequence = try_publish(index, payload, metadata, timestamp);
         if (sequence) return sequence;
       }
       if (last_try) refuse_for(blocker());
@@ -146,8 +148,9 @@ class Publisher {
     }
   }
 
-  // One slice of sleep until there may be space.
+  // One slice of waiting until there may be space.
   void wait_for_space(int64_t nanoseconds) {
+    if (spin_until([&] { return ready(); }, nanoseconds)) return;
     Sleeper sleeper(memory_.header().space, membership_.index);
     const uint32_t seen = sleeper.value();
     if (blocker() && !memory_.closed()) sleeper.sleep(seen, nanoseconds);
@@ -230,6 +233,16 @@ class Publisher {
     memory_.corrupt("no slot is free, though by construction one must be");
   }
 
+  // The slot that a publish evicts is the one borrowed for the next: fetch from the subscribers' caches what
+  // will be written a few publishes from now.
+  void prefetch(uint64_t sequence) const {
+    const uint32_t slot = ring_slot(memory_.ring(sequence + kPrefetchDistance).load_relaxed());
+    if (slot >= memory_.layout.slots) return;
+    __builtin_prefetch(&memory_.ring(sequence + 2 * kPrefetchDistance), 1);
+    __builtin_prefetch(&memory_.slot(slot), 1);
+    __builtin_prefetch(memory_.writable + memory_.payload_at(slot), 1);
+  }
+
   void remember_evicted(uint32_t index) {
     if (index < memory_.layout.slots && evicted_.size() < memory_.layout.slots) evicted_.push_back(index);
   }
@@ -257,6 +270,7 @@ class Publisher {
   }
 
   static constexpr int kRounds = 1000;
+  static constexpr uint64_t kPrefetchDistance = 8;
   const Memory& memory_;
   Host& host_;
   Membership membership_;

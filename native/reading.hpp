@@ -27,16 +27,6 @@ inline bool read_name(const Slot& slot, uint64_t publisher, std::string& name) {
   return slot.name_check.load_acquire() == hash_bytes(bytes, sizeof bytes, publisher);
 }
 
-// Copies bytes that may be overwritten meanwhile; the caller finds out afterwards.
-inline void copy_racing(char* to, const uint8_t* from, size_t size) {
-  size_t i = 0;
-  for (; i + 8 <= size; i += 8) {
-    const uint64_t value = __atomic_load_n(reinterpret_cast<const uint64_t*>(from + i), __ATOMIC_RELAXED);
-    std::memcpy(to + i, &value, 8);
-  }
-  for (; i < size; i++) to[i] = static_cast<char>(__atomic_load_n(from + i, __ATOMIC_RELAXED));
-}
-
 // False: the sample is not (or no longer) in the ring.
 inline bool read_sample(const Memory& memory, uint64_t sequence, Copied& copied) {
   const Word& place = memory.ring(sequence);

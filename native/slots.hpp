@@ -37,6 +37,16 @@ inline bool referenced(const Memory& memory, uint32_t index) {
   return bits != 0;
 }
 
+// Copies bytes that may be overwritten meanwhile; the caller finds out afterwards.
+inline void copy_racing(char* to, const uint8_t* from, size_t size) {
+  size_t i = 0;
+  for (; i + 8 <= size; i += 8) {
+    const uint64_t value = __atomic_load_n(reinterpret_cast<const uint64_t*>(from + i), __ATOMIC_RELAXED);
+    std::memcpy(to + i, &value, 8);
+  }
+  for (; i < size; i++) to[i] = static_cast<char>(__atomic_load_n(from + i, __ATOMIC_RELAXED));
+}
+
 // Give a lent slot back. Releases what the owner wrote to whoever borrows it next.
 inline void set_idle(const Memory& memory, uint32_t index) { memory.slot(index).state.store_release(0); }
 
@@ -44,8 +54,7 @@ inline bool try_borrow(const Memory& memory, uint32_t index, uint64_t owner) {
   Slot& slot = memory.slot(index);
   if (slot.state.load_relaxed() != 0 || referenced(memory, index) || carried(memory, index)) return false;
   if (!slot.state.exchange_if(0, owner)) return false;  // what was seen so far was only a cheap first look
-  if (planted(Canary::references_before_ring)) return !carried(memory, index);
-  if (!carried(memory, index) && !referenced(memory, index)) return true;
+  if (!carried(memory, index) && (planted(Canary::references_before_ring) || !referenced(memory, index))) return true;
   set_idle(memory, index);
   return false;
 }

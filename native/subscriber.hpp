@@ -82,11 +82,33 @@ class Subscriber {
     }
   }
 
-  // While a batch is being taken: fetch what a later step will touch.
+  // Copy the next sample if there is one, without referring to its slot: sound if the ring still carries it
+  // afterwards, because a slot is not borrowed while it does. `room(bytes)` says where to copy to; null leaves
+  // the sample for try_take. settle() must follow.
+  enum class Copy { nothing, copied, left };
+  template <class Room>
+  Copy try_copy(const Room& room) {
+    require_open();
+    for (;;) {
+      const uint64_t next = cursor_ + 1;
+      const Word& place = memory_.ring(next);
+      const uint64_t word = place.load_ordered();
+      if (ring_tag(word) == tag_of(next)) [[likely]] {
+        const Copy copy = copy_from(next, place, word, room);
+        if (copy == Copy::nothing) continue;  // overwritten meanwhile
+        if (copy == Copy::copied) advance_to(next);
+        return copy;
+      }
+      if (ring_tag(word) == last_lap_tag(next, memory_.layout.ring)) return Copy::nothing;
+      skip_to_the_oldest(place, word);
+    }
+  }
+
+  // Fetch what will be read a few samples from now.
   void prefetch() const {
     const uint32_t slot = ring_slot(memory_.ring(cursor_ + kPrefetchDistance).load_relaxed());
     if (slot >= memory_.layout.slots) return;
-    __builtin_prefetch(&memory_.slot(slot), 1);
+    __builtin_prefetch(&memory_.slot(slot), 0);
     __builtin_prefetch(memory_.readable + memory_.payload_at(slot), 0);
   }
 
@@ -122,8 +144,9 @@ class Subscriber {
     keep_mark();
   }
 
-  // One slice of sleep until there may be a sample.
+  // One slice of waiting until there may be a sample.
   void wait_for_sample(int64_t nanoseconds) {
+    if (spin_until([&] { return ready(); }, nanoseconds)) return;
     Sleeper sleeper(memory_.header().samples, bit_);
     const uint32_t seen = sleeper.value();
     if (!ready()) sleeper.sleep(seen, nanoseconds);
@@ -178,11 +201,33 @@ class Subscriber {
       memory_.corrupt("sample " + std::to_string(sequence) + " is damaged");
     }
     held_++;
+    advance_to(sequence);
+    if (options_.record != kNoRecord && !options_.commits) pending_.emplace_back(sequence, false);
+    return true;
+  }
+
+  void advance_to(uint64_t sequence) {
     cursor_ = sequence;
     received_++;
     lost_before_ = 0;
-    if (options_.record != kNoRecord && !options_.commits) pending_.emplace_back(sequence, false);
-    return true;
+  }
+
+  template <class Room>
+  Copy copy_from(uint64_t sequence, const Word& place, uint64_t word, const Room& room) {
+    const uint32_t index = ring_slot(word);
+    if (index >= memory_.layout.slots) memory_.corrupt("the ring names a slot that does not exist");
+    const Slot& slot = memory_.slot(index);
+    const uint64_t lengths = slot.lengths.load_relaxed(), payload = payload_length(lengths);
+    const bool sound =
+        slot.check.load_relaxed() ==
+            slot_check(lengths, slot.timestamp_ns.load_relaxed(), slot.publisher.load_relaxed(), sequence) &&
+        payload + metadata_length(lengths) <= memory_.layout.settings.slot_size;
+    char* to = sound ? room(payload) : nullptr;
+    if (to) copy_racing(to, memory_.readable + memory_.payload_at(index), payload);
+    std::atomic_thread_fence(std::memory_order_acquire);  // pairs with the borrower's fence
+    if (!planted(Canary::copy_without_second_look) && place.load_ordered() != word) return Copy::nothing;
+    if (!sound) memory_.corrupt("sample " + std::to_string(sequence) + " is damaged");
+    return to ? Copy::copied : Copy::left;
   }
 
   void skip_to_the_oldest(const Word& place, uint64_t word) {
@@ -209,7 +254,7 @@ class Subscriber {
     wake_waiters(memory_.header().space, kBitWords - 1);
   }
 
-  static constexpr uint64_t kPrefetchDistance = 8;
+  static constexpr uint64_t kPrefetchDistance = 6;
   const Memory& memory_;
   Membership membership_;
   Options options_;

@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 
 #include "canary.hpp"
@@ -26,6 +27,31 @@ inline int64_t clock_now(clockid_t clock) {
   return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
 }
 inline int64_t monotonic_now() { return clock_now(CLOCK_MONOTONIC); }
+inline uint64_t wall_clock_now() { return static_cast<uint64_t>(clock_now(CLOCK_REALTIME)); }
+
+// Before sleeping, look around for a moment: what comes within it costs neither side a system call. The looks
+// are far enough apart to leave the cache line to whoever is about to write it.
+constexpr int64_t kSpinNanoseconds = 20'000;
+
+inline void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb");
+#endif
+}
+
+template <class Ready>
+bool spin_until(const Ready& ready, int64_t nanoseconds) {
+  static const bool alone = sysconf(_SC_NPROCESSORS_ONLN) == 1;
+  if (alone) return false;
+  const int64_t until = monotonic_now() + std::min(nanoseconds, kSpinNanoseconds);
+  do {
+    for (int i = 0; i < 8; i++) relax();
+    if (ready()) return true;
+  } while (monotonic_now() < until);
+  return false;
+}
 
 inline void wake_all(Signal& signal) {
   signal.value.fetch_add(1, std::memory_order_seq_cst);

@@ -60,7 +60,7 @@ def test_what_has_no_bytes_is_refused(bus: hawser.Bus, data: Any) -> None:
 
 def test_a_batch_with_a_wrong_message_leaves_a_prefix(bus: hawser.Bus) -> None:
     topic: hawser.Topic[Any] = bus.topic("t")
-    with pytest.raises(hawser.UsageError, match="bytes-like") as caught:
+    with pytest.raises(hawser.UsageError, match="not str") as caught:
         topic.publish_many([b"a", b"b", "text", b"c"])
     assert (caught.value.published, caught.value.outcome) == (2, "applied")
     assert contents(topic) == [b"a", b"b"]
@@ -199,18 +199,26 @@ def test_an_exclusive_publisher_is_alone(bus: hawser.Bus) -> None:
         topic.publisher(exclusive=True)
 
 
-def test_threads_share_a_topic(bus: hawser.Bus) -> None:
-    topic = bus.topic("t", history=4000)
-    threads = [
-        threading.Thread(target=lambda mark=mark: [topic.publish(b"%d" % mark) for _ in range(500)])
-        for mark in range(4)
-    ]
+@pytest.mark.parametrize(("size", "count"), [(1, 500), (1 << 20, 12)])
+def test_threads_share_a_topic(bus: hawser.Bus, size: int, count: int) -> None:
+    topic = bus.topic("t", slot_size=size, history=8 * count)
+    errors: list[BaseException] = []
+
+    def publish(mark: int) -> None:
+        try:
+            for _ in range(count):
+                topic.publish(bytes([mark]) * size)
+        except hawser.HawserError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=publish, args=(mark,)) for mark in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    found = [bytes(each) for each in topic.read_oldest(4000).samples]
-    assert {each: found.count(each) for each in found} == dict.fromkeys([b"0", b"1", b"2", b"3"], 500)
+    assert errors == []
+    found = [bytes(each) for each in topic.read_oldest(8 * count).samples]
+    assert {each: found.count(each) for each in found} == {bytes([mark]) * size: count for mark in range(8)}
     assert len(topic.info().participants) == 1
 
 

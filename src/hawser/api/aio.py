@@ -278,6 +278,14 @@ class AsyncSubscription(_Opened, Generic[T]):
         """The next samples that are there, at most `count`; awaits only the first."""
         return await until(lambda: self._native.take_many(count, 0) or None, self._native, timeout) or []
 
+    async def take_value(self, timeout: float | None = None) -> T | None:
+        """As `Subscription.take_value`."""
+        return await until(lambda: self._native.take_value(0), self._native, timeout)
+
+    async def take_values(self, count: int, timeout: float | None = None) -> list[T]:
+        """As `Subscription.take_values`."""
+        return await until(lambda: self._native.take_values(count, 0) or None, self._native, timeout) or []
+
     async def commit(self) -> None:
         """Keep the position reached so far for the `group`."""
         self._native.commit()

@@ -1,15 +1,14 @@
 """Publishing, as topics and publishers do it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 from hawser.api.loan import ArrayLoan, Loan
-from hawser.errors import HawserError, UsageError
+from hawser.errors import HawserError
 from hawser.memory import Publisher as NativePublisher
-from hawser.record.metadata import encode_metadata
-from hawser.record.payload import as_payload, as_payloads
+from hawser.record.payload import as_payloads
 from hawser.record.receipt import Receipt
 
 if TYPE_CHECKING:
@@ -21,20 +20,12 @@ __all__ = ["Publisher", "Publishing"]
 
 T = TypeVar("T")
 
-PublishNow = Callable[[Any, bytes | None, float | None], Receipt]
-Lend = Callable[[int, bytes | None, float | None], Loan]
-
 
 class Publishing(ABC, Generic[T]):
     """The publishing half of the API. Messages of one publisher keep their order."""
 
-    __slots__ = ("name", "_codec", "_publish", "_lend")
-
     name: str
     _codec: "Codec[T] | None"
-    # The native calls themselves: a message costs one Python frame.
-    _publish: PublishNow
-    _lend: Lend
 
     def publish(
         self,
@@ -48,9 +39,8 @@ class Publishing(ABC, Generic[T]):
 
         Waits while a reliable subscriber is too far behind: for ever, or `timeout` seconds, then Full.
         """
-        if type(data) is bytes and key is None and headers is None and self._codec is None:
-            return self._publish(data, None, timeout)
-        return self._publish(self._payload(data), encode_metadata(key, headers), timeout)
+        payload = data if self._codec is None else self._codec.encode(data)
+        return cast("Receipt", self._native().publish(payload, key=key, headers=headers, timeout=timeout))
 
     def publish_many(self, items: Iterable[T], *, timeout: float | None = None) -> list[Receipt]:
         """Publish in order; one receipt for all of them.
@@ -68,11 +58,7 @@ class Publishing(ABC, Generic[T]):
         timeout: float | None = None,
     ) -> Loan:
         """A slot to write `nbytes` into without a copy; published when its `with` block ends."""
-        metadata = None if key is None and headers is None else encode_metadata(key, headers)
-        try:
-            return self._lend(nbytes, metadata, timeout)
-        except TypeError:
-            raise UsageError(f"a loan of {nbytes!r} bytes makes no sense; give a whole number") from None
+        return self._native().loan(nbytes, key=key, headers=headers, timeout=timeout)
 
     def loan_array(
         self,
@@ -87,11 +73,8 @@ class Publishing(ABC, Generic[T]):
         from hawser.record.arrays import array_layout
 
         sizes, element, nbytes = array_layout(shape, dtype)
-        loan = self._native().loan(nbytes, encode_metadata(key, headers))
+        loan = self._native().loan(nbytes, key=key, headers=headers)
         return ArrayLoan(loan, timeout, sizes, element)
-
-    def _payload(self, data: T) -> "Buffer":
-        return as_payload(data) if self._codec is None else self._codec.encode(data)
 
     def _payloads(self, items: Iterable[T]) -> "Iterable[Buffer]":
         return as_payloads(items, None if self._codec is None else self._codec.encode)
@@ -104,6 +87,12 @@ class Publishing(ABC, Generic[T]):
                 error.outcome = "applied"
             raise
 
+    def _use(self, participant: NativePublisher) -> None:
+        """Put the native calls in the place of the methods above: a message then costs no Python frame."""
+        vars(self)["loan"] = participant.loan
+        if self._codec is None:
+            vars(self)["publish"] = participant.publish
+
     @abstractmethod
     def _native(self) -> NativePublisher:
         """The participant that publishes."""
@@ -112,14 +101,11 @@ class Publishing(ABC, Generic[T]):
 class Publisher(Publishing[T]):
     """A participant that publishes to one topic, until closed."""
 
-    __slots__ = ("_participant", "__weakref__")
-
     def __init__(self, name: str, participant: NativePublisher, codec: "Codec[T] | None") -> None:
         self.name = name
         self._codec = codec
         self._participant = participant
-        self._publish = cast("PublishNow", participant.publish)
-        self._lend = participant.loan
+        self._use(participant)
 
     @property
     def incarnation(self) -> int:

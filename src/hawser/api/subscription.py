@@ -1,7 +1,7 @@
 """Subscriptions: taking samples, by call, by iteration, or in an event loop."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, Self, TypeVar, cast
@@ -34,24 +34,31 @@ class Subscription(Generic[T]):
     An iterator (`for` and `async for`) and a context manager. Iterating lets go of the previous
     sample at each step; what is still viewed stays valid."""
 
-    __slots__ = ("name", "_native", "_take", "_take_next", "_closed", "__weakref__")
-
     def __init__(self, name: str, native: Subscriber) -> None:
         self.name = name
         self._native = native
-        self._take: Callable[[float | None], Sample | None] = native.take
-        self._take_next: Callable[[], Sample | None] = native.take_next
         self._closed = False
+        # The native calls in the place of the methods below: a message then costs no Python frame.
+        vars(self).update(take=native.take, take_value=native.take_value, take_values=native.take_values)
 
     def take(self, timeout: float | None = None) -> Sample | None:
         """The next sample; None if there is none within `timeout` seconds (None: wait for ever).
 
         Raises Full when as many samples as `max_held` allows are held already."""
-        return self._take(timeout)
+        return self._native.take(timeout)
 
     def take_many(self, count: int, timeout: float | None = None) -> list[Sample]:
         """The next samples that are there, at most `count`; waits only for the first."""
         return self._native.take_many(count, timeout)
+
+    def take_value(self, timeout: float | None = None) -> T | None:
+        """The next message as a copy: decoded by the topic's schema, or bytes; None if there is none
+        within `timeout` seconds. The fastest way to take small messages."""
+        return cast("T | None", self._native.take_value(timeout))
+
+    def take_values(self, count: int, timeout: float | None = None) -> list[T]:
+        """As `take_value`, for the messages that are there, at most `count`; waits only for the first."""
+        return self._native.take_values(count, timeout)
 
     @property
     def missed(self) -> int:
@@ -100,7 +107,7 @@ class Subscription(Generic[T]):
 
     def __next__(self) -> Sample:
         try:
-            return cast("Sample", self._take_next())
+            return cast("Sample", self._native.take_next())
         except Closed:
             if self._closed:
                 raise StopIteration from None

@@ -4,12 +4,11 @@ import threading
 import weakref
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import msgspec
 
 from hawser.api.info import KeptPosition, Participant, ReadResult, TopicInfo
-from hawser.api.loan import Loan
 from hawser.api.publishing import Publisher, Publishing
 from hawser.api.subscription import Reliable, Start, SubscribeOptions, Subscription, join
 from hawser.errors import Closed, HawserError, UsageError
@@ -20,8 +19,6 @@ from hawser.record.receipt import Receipt
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
-
-    from typing_extensions import Buffer
 
     from hawser.record.schema import Codec
 
@@ -44,8 +41,6 @@ class Topic(Publishing[T]):
 
     `T` is what it carries: anything bytes-like, or the values of its schema."""
 
-    __slots__ = ("_bus", "_region", "_unused", "_lock", "_own_publisher", "_joined", "_closed")
-
     def __init__(self, bus: Owner, region: Region, codec: "Codec[T] | None", unused: dict[str, Any]) -> None:
         self.name = region.name
         self._bus = bus
@@ -57,8 +52,6 @@ class Topic(Publishing[T]):
         # Weak, so that a participant nobody refers to any more leaves by itself.
         self._joined: weakref.WeakSet[Publisher[T] | Subscription[T]] = weakref.WeakSet()
         self._closed = False
-        self._publish = self._publish_first
-        self._lend = self._lend_first
 
     def publish_nowait(
         self, data: T, *, key: bytes | None = None, headers: Mapping[str, bytes] | None = None
@@ -162,7 +155,8 @@ class Topic(Publishing[T]):
             if self._closed:
                 return
             self._closed = True
-            self._publish = self._lend = self._refuse
+            vars(self).pop("publish", None)
+            vars(self).pop("loan", None)
             own, self._own_publisher = self._own_publisher, None
             joined = list(self._joined)
         for each in joined:
@@ -190,22 +184,12 @@ class Topic(Publishing[T]):
             self._require_open()
             if self._own_publisher is None:
                 self._own_publisher = self._region.publisher(self._bus.name)
-                self._publish = cast("Any", self._own_publisher.publish)
-                self._lend = self._own_publisher.loan
+                self._use(self._own_publisher)
             return self._own_publisher
-
-    def _publish_first(self, data: "Buffer", metadata: bytes | None, timeout: float | None) -> Receipt:
-        return cast("Receipt", self._native().publish(data, metadata, timeout))
-
-    def _lend_first(self, nbytes: int, metadata: bytes | None, timeout: float | None) -> Loan:
-        return self._native().loan(nbytes, metadata, timeout)
-
-    def _refuse(self, message: Any, metadata: bytes | None, timeout: float | None) -> NoReturn:
-        raise Closed(f"topic {self.name!r} was closed here; open it again with bus.topic()")
 
     def _require_open(self) -> None:
         if self._closed:
-            self._refuse(None, None, None)
+            raise Closed(f"topic {self.name!r} was closed here; open it again with bus.topic()")
 
 
 def participants_of(region: Region) -> list[Participant]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import mmap
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -33,34 +34,34 @@ class _PlainMemory:
 
 
 def copy_both_ways(shared: str, turns: int, gate: Gate) -> None:
-    """The medians of `turns` copies of each kind, taking turns; the first laps only touch the memory."""
+    """The medians of `turns` copies of each kind, now one first, now the other; the first laps are not
+    counted, since they touch the memory for the first time."""
     data = b"m" * SIZE
     plain = _PlainMemory(Path(shared, "plain"))
     times: dict[str, list[int]] = {name: [] for name in NAMES}
+
+    def timed(name: str, copy: Callable[[], object]) -> None:
+        started = now_ns()
+        copied = copy()
+        times[name].append(now_ns() - started)
+        del copied
+
     with hawser.connect(f"shm://{shared}") as bus:
         topic = bus.topic("copies", slot_size=SIZE, history=0, depth=DEPTH, max_held=1, max_subscribers=2)
         with topic.subscribe() as subscription, topic.publisher() as publisher:
             gate.start()
-            for turn in range(-4 * DEPTH, turns):
-                marks = [now_ns()]
-                publisher.publish(data)
-                marks.append(now_ns())
-                plain.slot(turn)[:] = data
-                marks.append(now_ns())
+            for turn in range(4 * DEPTH + turns):
+                slot, step = plain.slot(turn), 1 if turn % 2 else -1
+                copies: list[tuple[str, Callable[[], object]]] = [
+                    ("publish", partial(publisher.publish, data)),
+                    ("plain copy in", partial(slot.__setitem__, slice(None), data)),
+                ]
+                for name, copy in copies[::step]:
+                    timed(name, copy)
                 with cast("hawser.Sample", subscription.take()) as sample:
-                    marks.append(now_ns())
-                    copy = bytes(sample)
-                    marks.append(now_ns())
-                del copy
-                begin = now_ns()
-                copy = bytes(plain.slot(turn))
-                marks.append(now_ns() - begin)
-                del copy
-                if turn >= 0:
-                    spent = (marks[1] - marks[0], marks[2] - marks[1], marks[4] - marks[3], marks[5])
-                    for name, value in zip(NAMES, spent, strict=True):
-                        times[name].append(value)
-    gate.finish({name: statistics.median(values) for name, values in times.items()})
+                    for name, source in [("bytes(sample)", sample), ("plain copy out", slot)][::step]:
+                        timed(name, partial(bytes, source))
+    gate.finish({name: statistics.median(values[4 * DEPTH :]) for name, values in times.items()})
 
 
 def large_copies(plan: Plan) -> Iterator[Row]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 
@@ -50,46 +51,36 @@ def ratio(value: float, other: float | None) -> float | None:
     return value / other if other else None
 
 
-_STEPS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+_PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+_TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "us"))
 
 
 def in_words(value: float, unit: str) -> str:
     """A figure as a person reads it: 1.25 M/s, 640 ns, 83.1 us."""
     if unit == "ns":
-        for step, name in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
+        for step, name in _TIMES:
             if value >= step:
                 return f"{value / step:.3g} {name}"
         return f"{value:.0f} ns"
-    for step, prefix in _STEPS:
-        if value >= step and unit != "":
+    for step, prefix in _PREFIXES if unit else ():
+        if value >= step:
             return f"{value / step:.3g} {prefix}{unit}"
     return f"{value:.4g} {unit}".strip()
 
 
-def table(rows: list[Row]) -> Any:
-    """The rows as a table for a terminal."""
-    from rich.table import Table  # rich is slow to import
-
-    made = Table("figure", "hawser", "others", "target", "measured", "met")
-    for row in rows:
-        others = "\n".join(f"{name} {in_words(value, row.unit)}" for name, value in row.compared.items())
-        texts = "\n".join(target.text for target in row.targets)
-        measured = "\n".join(_measured(target) for target in row.targets)
-        made.add_row(
-            row.name,
-            in_words(row.value, row.unit),
-            others,
-            texts,
-            measured,
-            "\n".join(map(_verdict, row.targets)),
-            end_section=True,
-        )
-    return made
+def lines(row: Row) -> Iterator[tuple[str, str, str, str, str, str, str]]:
+    """The row as lines of a table: figure, who, value, hawser's ratio to it, target, measured, met."""
+    shown = [("hawser", in_words(row.value, row.unit), "")]
+    for name, value in row.compared.items():
+        shown.append((name, in_words(value, row.unit), f"{row.value / value:.3g}" if value else ""))
+    answered = [(target.text, _measured(target), _verdict(target)) for target in row.targets]
+    for place, (who, target) in enumerate(zip_longest(shown, answered, fillvalue=("", "", ""))):
+        yield ("" if place else row.name, *who, *target)
 
 
 def _measured(target: Target) -> str:
-    return "not installed" if target.measured is None else f"{target.measured:.3g}"
+    return "not installed" if target.measured is None else f"{target.measured:.4g}"
 
 
 def _verdict(target: Target) -> str:
-    return {True: "[green]yes[/]", False: "[red]no[/]", None: "-"}[target.met]
+    return {True: "yes", False: "no", None: "-"}[target.met]

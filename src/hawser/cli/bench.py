@@ -1,21 +1,35 @@
 """`hawser bench`: the benchmarks, with ratios to the peers that are installed."""
 
-from __future__ import annotations
-
+import os
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from hawser.bench import PARTS, PEERS
+from hawser.cli.options import given_url, shared_options, wants_json
+from hawser.cli.output import Cell, Column, notice, print_json, print_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from hawser.bench.plan import Plan
     from hawser.bench.report import Row
+
+__all__ = ["bench"]
+
+_MISSED = 1
+_COLUMNS = (
+    Column("figure"),
+    Column("who"),
+    Column("value", right=True),
+    Column("ratio", right=True),
+    Column("target"),
+    Column("measured", right=True),
+    Column("met"),
+)
+_COLORS = {"yes": "green", "no": "red"}
 
 
 @click.command()
@@ -23,29 +37,42 @@ if TYPE_CHECKING:
 @click.option("--part", "parts", multiple=True, type=click.Choice(PARTS), help="Only this part; repeatable.")
 @click.option("--peer", "peers", multiple=True, type=click.Choice(PEERS), help="Only this peer; repeatable.")
 @click.option("--check", is_flag=True, help="Exit with 1 when a target is missed.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def bench(quick: bool, parts: tuple[str, ...], peers: tuple[str, ...], check: bool, output: str) -> None:
+@shared_options
+def bench(quick: bool, parts: tuple[str, ...], peers: tuple[str, ...], check: bool) -> None:
     """Measure this machine: figures, ratios to the peers that are installed, and the targets.
 
-    Everything happens in a domain of its own, which is gone afterwards. Peers that are not installed are
-    left out. With `-o json` every figure is one line, with the machine and its load.
+    Everything happens in a domain of its own, which is gone afterwards; with --url it is made in that
+    directory. Peers that are not installed are left out. With -o json every figure is one line, with the
+    machine and its load.
     """
     from hawser.bench.plan import Plan
     from hawser.bench.run import run
 
-    memory = Path("/dev/shm")
+    _warn_of_load()
+    parent = (given_url() or "").removeprefix("shm://") or "/dev/shm"
     rows: list[Row] = []
-    with tempfile.TemporaryDirectory(prefix="hawser-bench-", dir=memory) as directory:
+    with tempfile.TemporaryDirectory(prefix="hawser-bench-", dir=parent) as directory:
         plan = Plan(Path(directory), quick, frozenset(peers) or None, _progress())
         for row in run(plan, parts or PARTS):
             rows.append(row)
-            if output == "json":
+            if wants_json():
                 _print_line(row, plan)
-    if output == "table":
+    if not wants_json():
         _print_table(rows)
     missed = [row.name for row in rows if row.missed]
+    if missed:
+        notice(f"targets missed: {'; '.join(missed)}")
     if check and missed:
-        raise click.ClickException(f"targets missed: {'; '.join(missed)}")
+        click.get_current_context().exit(_MISSED)
+
+
+def _warn_of_load() -> None:
+    """Medians and turns help against a moment's disturbance, not against one that stays."""
+    load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    if load > cores / 2:
+        notice(
+            f"the load is {load:.1f} on {cores} cores: ratios will be off, run it again on a quiet machine"
+        )
 
 
 def _progress() -> Callable[[str], None]:
@@ -55,22 +82,24 @@ def _progress() -> Callable[[str], None]:
     return lambda text: click.echo(f"\r\033[K{text}", nl=False, err=True)
 
 
-def _print_line(row: Row, plan: Plan) -> None:
-    import msgspec
-
+def _print_line(row: "Row", plan: "Plan") -> None:
     from hawser.bench.machine import describe
 
-    line = {**row.as_dict(), "quick": plan.quick, "repeats": plan.repeats, "machine": describe()}
-    click.echo(msgspec.json.encode(line).decode())
+    print_json({**row.as_dict(), "quick": plan.quick, "repeats": plan.repeats, "machine": describe()})
 
 
-def _print_table(rows: list[Row]) -> None:
-    from rich.console import Console
-
+def _print_table(rows: "list[Row]") -> None:
     from hawser.bench.machine import describe
-    from hawser.bench.report import table
+    from hawser.bench.report import lines
 
-    console = Console()
-    console.print(table(rows))
-    machine = describe()
-    console.print(", ".join(f"{name} {value}" for name, value in machine.items()))
+    if sys.stderr.isatty():
+        click.echo("\r\033[K", nl=False, err=True)
+    print_table(
+        _COLUMNS,
+        [
+            [*texts, Cell(met, _COLORS[met]) if met in _COLORS else met]
+            for row in rows
+            for *texts, met in lines(row)
+        ],
+    )
+    notice(", ".join(f"{name} {value}" for name, value in describe().items()))

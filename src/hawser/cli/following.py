@@ -10,7 +10,7 @@ import msgspec
 
 import hawser
 from hawser.cli.options import connect, shared_options, topic_argument, wants_json
-from hawser.cli.output import byte_size, clock, count, notice
+from hawser.cli.output import byte_size, clock, count, dimmed, notice
 from hawser.cli.values import formatted, preview, sample_as_json
 
 __all__ = ["echo", "open_when_there"]
@@ -129,7 +129,7 @@ def _heading(sample: hawser.Sample) -> str:
         *extras,
     ]
     text = "  ".join(facts)
-    return click.style(text, dim=True) if sys.stdout.isatty() else text
+    return dimmed(text)
 
 
 def _hexadecimal(data: bytes) -> str:

@@ -15,6 +15,7 @@ __all__ = [
     "byte_size",
     "clock",
     "count",
+    "dimmed",
     "notice",
     "print_json",
     "print_table",
@@ -80,6 +81,12 @@ def _print_plain_table(columns: Sequence[Column], rows: Sequence[Sequence[str | 
             for text, width, column in zip(line, widths, columns, strict=True)
         ]
         click.echo("  ".join(parts).rstrip())
+
+
+def dimmed(text: str) -> str:
+    """A text that stands back, where standard output shows colours."""
+    colored = sys.stdout.isatty() and click.get_current_context().color is not False
+    return click.style(text, dim=True) if colored else text
 
 
 def count(number: float) -> str:

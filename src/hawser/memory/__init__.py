@@ -3,9 +3,10 @@
 from hawser.memory import _native
 from hawser.memory._native import Loan, Publisher, Region, Sample, Subscriber, Waiter
 from hawser.memory.domain import Domain
-from hawser.record.metadata import decode_metadata
+from hawser.record.metadata import decode_metadata, encode_metadata
+from hawser.record.payload import as_payload
 from hawser.record.receipt import Receipt
 
 __all__ = ["Domain", "Loan", "Publisher", "Region", "Sample", "Subscriber", "Waiter"]
 
-_native.configure(Receipt, decode_metadata)
+_native.configure(Receipt, as_payload, encode_metadata, decode_metadata)

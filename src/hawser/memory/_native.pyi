@@ -4,7 +4,7 @@ Errors raised here are the classes of `hawser.errors`. Timeouts are seconds: Non
 0 does not wait. Every call checks the fork epoch and raises UsageError in a forked child.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, final
 
@@ -13,10 +13,13 @@ from typing_extensions import Buffer
 FORMAT_VERSION: int
 
 def configure(
-    receipt_type: type, decode_metadata: Callable[[bytes], tuple[bytes | None, dict[str, bytes]]]
+    receipt_type: type,
+    as_payload: Callable[[Any], Buffer],
+    encode_metadata: Callable[[bytes | None, Mapping[str, bytes] | None], bytes | None],
+    decode_metadata: Callable[[bytes], tuple[bytes | None, dict[str, bytes]]],
 ) -> None:
-    """Called once at import: the NamedTuple class of receipts, and what turns a sample's metadata
-    bytes into (key, headers)."""
+    """Called once at import: the NamedTuple class of receipts, what turns data that is not bytes into
+    a buffer, and what turns key and headers into metadata and back."""
 
 def boot_id() -> str: ...
 
@@ -106,7 +109,14 @@ class Region:
 class Publisher:
     name: str
     incarnation: int
-    def publish(self, data: Buffer, metadata: bytes | None = None, timeout: float | None = None) -> Any:
+    def publish(
+        self,
+        data: Any,
+        *,
+        key: bytes | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        timeout: float | None = None,
+    ) -> Any:
         """Copy in and publish; a receipt. Full when a reliable subscriber is in the way for longer
         than `timeout`."""
 
@@ -114,8 +124,15 @@ class Publisher:
         """In order; one receipt for all. If it fails in the middle, the error has `published`, the
         number that went out before it."""
 
-    def loan(self, nbytes: int, metadata: bytes | None = None, timeout: float | None = None) -> Loan:
-        """A slot to write into; `metadata` and `timeout` are for the publish at its end."""
+    def loan(
+        self,
+        nbytes: int,
+        *,
+        key: bytes | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        timeout: float | None = None,
+    ) -> Loan:
+        """A slot to write into; key, headers and timeout are for the publish at its end."""
 
     def close(self) -> None: ...
 
@@ -189,6 +206,12 @@ class Subscriber:
     def take(self, timeout: float | None = None) -> Sample | None: ...
     def take_many(self, count: int, timeout: float | None = None) -> list[Sample]:
         """What is there, at most `count` and at most what `max_held` leaves; waits for the first."""
+
+    def take_value(self, timeout: float | None = None) -> Any:
+        """What `decode` makes of the next sample, or its bytes; None when the time is over."""
+
+    def take_values(self, count: int, timeout: float | None = None) -> list[Any]:
+        """As take_value, for what is there, at most `count`; waits for the first."""
 
     def take_next(self, timeout: float | None = None) -> Sample | None:
         """For iteration: lets go of the sample it returned last (its slot stays while a view does),

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable, Iterable
-from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, cast
 
 from hawser.errors import UsageError
@@ -31,20 +30,10 @@ def as_payload(data: Any) -> "Buffer":
 
 
 def as_payloads(items: Iterable[Any], encode: Callable[[Any], "Buffer"] | None) -> Iterable["Buffer"]:
-    """The payloads of a batch, made one by one as they are asked for.
-
-    A batch that begins with `bytes` is handed on untouched, so that nothing is done per item here.
-    """
+    """The messages of a batch as `publish` takes them, encoded one by one as they are asked for."""
     if isinstance(items, str | bytes | bytearray | memoryview) or not hasattr(items, "__iter__"):
         raise UsageError(f"a batch is an iterable of messages, not one {type(items).__name__}; use publish()")
-    if encode is not None:
-        return map(encode, items)
-    if isinstance(items, list | tuple):
-        return items if items and type(items[0]) is bytes else map(as_payload, items)
-    iterator = iter(items)
-    first = list(islice(iterator, 1))
-    rest = chain(first, iterator)
-    return rest if first and type(first[0]) is bytes else map(as_payload, rest)
+    return items if encode is None else map(encode, items)
 
 
 def _is_arrow(data: Any) -> bool:

@@ -1,0 +1,100 @@
+"""Every interleaving of a few processes running the real headers, killed at any step.
+
+Exhaustive under sequential consistency, where a scenario says `preemptions=all`; tests/models/rc11.py answers
+for the memory orders. Each planted bug must be found.
+"""
+
+import functools
+import re
+import subprocess
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.support.programs import ROOT, build, numbers
+
+SOURCE = ROOT / "tests" / "native" / "explore" / "explore.cpp"
+SCENARIOS_FILE = SOURCE.with_name("scenarios.hpp")
+SCENARIOS = re.findall(r'^    \{"(\w+)", ', SCENARIOS_FILE.read_text(encoding="utf-8"), re.MULTILINE)
+KERNEL_FILE = SOURCE.with_name("kernel.hpp")
+SYSTEM_CALLS = re.findall(
+    r"__real_(\w+)\(", KERNEL_FILE.read_text(encoding="utf-8").split("explore_sleep")[0]
+)
+LEAST_SCHEDULES = 200_000
+LIMIT_SECONDS = 250
+
+# A planted bug, and a scenario that must show it.
+PLANTED = {
+    "take_without_second_look": "lapped_on_ring_1",
+    "references_before_ring": "borrow_against_take",
+    "idle_before_publish": "two_publishers",
+    "head_is_never_helped": "two_publishers",
+    "recovery_keeps_loans": "killed_publisher",
+    "recovery_keeps_bits": "killed_and_recovered",
+    "recovery_takes_all_loans": "publisher_comes_back",
+    "entry_freed_before_bits": "rejoin",
+    "join_without_second_look": "reliable_join",
+    "misses_are_not_counted": "lapped_on_ring_1",
+    "copy_without_second_look": "copied_while_lapped",
+    "sleep_without_flag": "sleeping_subscriber",
+}
+
+
+@functools.cache
+def explorer(canary: str = "") -> Path:
+    """The explorer, perhaps with a planted bug."""
+    wrapped = "-Wl," + ",".join(f"--wrap={name}" for name in sorted(set(SYSTEM_CALLS)))
+    planted = [f"-DHAWSER_CANARY={canary}"] if canary else []
+    # longjmp between stacks is what the fortified one forbids.
+    return build(SOURCE, ["-O2", "-U_FORTIFY_SOURCE", "-DHAWSER_EXPLORE", *planted, wrapped])
+
+
+def explore(scenario: str, canary: str = "", more: int = 0, limit_seconds: float = LIMIT_SECONDS) -> str:
+    """What the explorer says about a scenario."""
+    command = [str(explorer(canary)), f"scenario={scenario}", f"more={more}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit_seconds)
+    assert done.returncode in (0, 1), f"{command} ended with {done.returncode}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_every_scenario_holds(record_property: Callable[[str, object], None]) -> None:
+    explorer()
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        outputs = list(pool.map(explore, SCENARIOS))
+    schedules = 0
+    for scenario, output in zip(SCENARIOS, outputs, strict=True):
+        assert output.startswith(f"{scenario}: OK "), output
+        counts = numbers(output)
+        schedules += counts["schedules"]
+        record_property(scenario, f"{counts['schedules']} schedules {counts['states']} states")
+    record_property("schedules", schedules)
+    assert schedules >= LEAST_SCHEDULES
+
+
+@pytest.mark.parametrize("scenario", ["lapped_on_ring_2", "rejoin", "sleeping_publisher"])
+def test_a_quick_scenario_holds(scenario: str, record_property: Callable[[str, object], None]) -> None:
+    output = explore(scenario)
+    assert output.startswith(f"{scenario}: OK "), output
+    record_property("schedules", numbers(output)["schedules"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("canary", PLANTED)
+def test_a_planted_bug_is_found(canary: str, record_property: Callable[[str, object], None]) -> None:
+    output = explore(PLANTED[canary], canary)
+    assert f"{PLANTED[canary]}: VIOLATION: " in output, output
+    record_property("found", output.split("VIOLATION: ")[1].split(" schedules=")[0])
+    record_property("schedules", numbers(output)["schedules"])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_with_more_preemptions(
+    scenario: str, soak_seconds: float, record_property: Callable[[str, object], None]
+) -> None:
+    output = explore(scenario, more=1, limit_seconds=soak_seconds + LIMIT_SECONDS)
+    assert f"{scenario}: OK " in output or f"{scenario}: LIMIT " in output, output
+    record_property("schedules", numbers(output)["schedules"])
