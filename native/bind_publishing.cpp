@@ -174,7 +174,7 @@ class Loan {
   ~Loan() { drop(); }
 
   uint64_t bytes() const { return bytes_; }
-  nb::object receipt() const { return receipt_; }
+  nb::object receipt() const { return sequence_ ? nb::steal(make_receipt(*box_, sequence_, 1)) : nb::none(); }
 
   nb::object enter(nb::handle self) {
     require_open();
@@ -200,16 +200,15 @@ class Loan {
     if (exports_ > 0) refuse_views();
   }
 
-  nb::object publish(const nb::object& timeout, bool keep_views) {
+  void publish(nb::handle timeout, bool keep_views) {
     require_open();
     if (exports_ > 0 && !keep_views) {
       drop();
       refuse_views();
     }
-    const uint64_t sequence = deliver(*box_, slot_, bytes_, Metadata(metadata_), deadline_of(timeout));
+    sequence_ = deliver(*box_, slot_, bytes_, Metadata(metadata_), deadline_of(timeout));
     drop();
     box_->core->wake_subscribers();
-    return receipt_ = nb::steal(make_receipt(*box_, sequence, 1));
   }
 
   // The slot is given up now, or with the last view.
@@ -256,7 +255,8 @@ class Loan {
   void end_block() {
     if (!view_.is_valid()) return;
     const nb::object view = std::move(view_);
-    PyObject* released = PyObject_CallMethod(view.ptr(), "release", nullptr);
+    static PyObject* release = PyUnicode_InternFromString("release");
+    PyObject* released = PyObject_CallMethodNoArgs(view.ptr(), release);
     if (!released) PyErr_Clear();
     Py_XDECREF(released);
   }
@@ -275,12 +275,26 @@ class Loan {
   uint32_t slot_;
   uint64_t bytes_;
   nb::object metadata_, timeout_, view_;
-  nb::object receipt_ = nb::none();
+  uint64_t sequence_ = 0;  // once published
   Py_ssize_t exports_ = 0;
   enum { open, ending, ended } state_ = open;  // ending: waits for the last view
 };
 
-PyType_Slot loan_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(Loan::get_buffer)},
+PyObject* enter_loan(PyObject* self, PyObject*) {
+  return guarded([&] { return nb::inst_ptr<Loan>(self)->enter(self).release().ptr(); });
+}
+PyObject* exit_loan(PyObject* self, PyObject* const* given, Py_ssize_t count) {
+  return guarded([&] {
+    nb::inst_ptr<Loan>(self)->exit(count > 0 ? given[0] : Py_None);
+    return nb::none().release().ptr();
+  });
+}
+PyMethodDef loan_methods[] = {{"__enter__", enter_loan, METH_NOARGS, nullptr},
+                              {"__exit__", c_method(exit_loan), METH_FASTCALL, nullptr},
+                              {nullptr, nullptr, 0, nullptr}};
+
+PyType_Slot loan_slots[] = {{Py_tp_methods, loan_methods},
+                            {Py_bf_getbuffer, reinterpret_cast<void*>(Loan::get_buffer)},
                             {Py_bf_releasebuffer, reinterpret_cast<void*>(Loan::release_buffer)},
                             {Py_tp_traverse, reinterpret_cast<void*>(Loan::traverse)},
                             {Py_tp_clear, reinterpret_cast<void*>(Loan::clear)},
@@ -329,14 +343,11 @@ void bind_publishing(nb::module_& module) {
                    "still alive at the end raise BufferError, and nothing is published.")
       .def_prop_ro("nbytes", &Loan::bytes)
       .def_prop_ro("receipt", &Loan::receipt)
-      .def("__enter__", [](nb::handle self) { return nb::inst_ptr<Loan>(self)->enter(self); })
-      .def("__exit__", [](Loan& self, nb::handle kind, nb::handle, nb::handle) { self.exit(kind); },
-           nb::arg("kind").none(), nb::arg("error").none(), nb::arg("traceback").none())
       .def("seal", &Loan::seal)
-      .def("publish", [](Loan& self, const nb::object& timeout) { return self.publish(timeout, false); },
-           nb::arg("timeout") = nb::none())
-      .def("publish_keeping_views", [](Loan& self, const nb::object& timeout) { return self.publish(timeout, true); },
-           nb::arg("timeout") = nb::none())
+      .def("publish", [](Loan& self, nb::handle timeout) { self.publish(timeout, false); return self.receipt(); },
+           nb::arg("timeout").none() = nb::none())
+      .def("publish_keeping_views", [](Loan& self, nb::handle timeout) { self.publish(timeout, true); return self.receipt(); },
+           nb::arg("timeout").none() = nb::none())
       .def("drop", &Loan::drop);
 }
 

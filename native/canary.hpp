@@ -20,6 +20,7 @@ enum class Canary {
   lengths_are_not_checked,     // what the control region says is believed
   lent_without_backing,        // pages are not reserved before a slot is lent
   joins_are_not_noticed,       // a publisher trusts the cursors it knew before somebody joined
+  removed_while_open,          // nobody asks whether others have the file open before it is removed
   sleep_without_flag,          // a waiter sleeps without telling publishers
 };
 

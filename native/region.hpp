@@ -249,7 +249,7 @@ class Region : public Host {
                closed = static_cast<uint64_t>(RegionState::closed);
     state().exchange_if(open, closing);
     std::atomic_thread_fence(std::memory_order_seq_cst);  // the state first, then the look at the byte
-    if (others_alive_now()) {
+    if (others_alive_now() && !planted(Canary::removed_while_open)) {
       state().exchange_if(closing, open);
       return false;
     }
