@@ -60,26 +60,42 @@ nb::object take(nb::handle self, nb::handle timeout) {
 }
 
 // The next message as its reader wants it, its slot let go of: small ones without a schema are copied
-// straight out of the ring, others are taken, decoded and released.
-PyObject* value_now(nb::handle self, SubscriberBox& box) {
-  PyObject* bytes = nullptr;
+// straight out of the ring, others are taken, decoded and released. One that cannot be decoded is used up by
+// the error, unless it comes after others of a batch.
+PyObject* value_now(nb::handle self, SubscriberBox& box, bool first = true) {
   if (box.decode.is_none()) {
+    nb::object bytes;
     const auto copy = box.core->try_copy([&](uint64_t size) -> char* {
-      Py_CLEAR(bytes);
+      bytes.reset();
       if (size > kCopyFromRing) return nullptr;
-      bytes = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size));
-      if (!bytes) throw nb::python_error();
-      return PyBytes_AS_STRING(bytes);
+      bytes = nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size)));
+      if (!bytes.is_valid()) throw nb::python_error();
+      return PyBytes_AS_STRING(bytes.ptr());
     });
-    if (copy == Subscriber::Copy::copied) return bytes;
-    Py_CLEAR(bytes);
+    if (copy == Subscriber::Copy::copied) return bytes.release().ptr();
     if (copy == Subscriber::Copy::nothing) return nullptr;
   }
   const nb::object sample = nb::steal(take_now(self, box));
   if (!sample.is_valid()) return nullptr;
   PyObject* value = PyObject_GetAttrString(sample.ptr(), "value");
-  if (!value) throw nb::python_error();
+  if (!value) {
+    if (!first) box.core->put_back();
+    throw nb::python_error();
+  }
   return value;
+}
+
+// As value_now, behind others of a batch: null also when it fails, so that those are not lost. The next call
+// meets the same message and the same error.
+PyObject* another_value(nb::handle self, SubscriberBox& box) {
+  try {
+    return value_now(self, box, false);
+  } catch (const Error&) {
+    return nullptr;
+  } catch (const nb::python_error& error) {
+    if (!error.matches(PyExc_Exception)) throw;
+    return nullptr;
+  }
 }
 
 PyObject* call_take(PyObject* self, PyObject* const* given, Py_ssize_t places, PyObject* keywords) {
@@ -106,7 +122,7 @@ nb::list take_values(nb::handle self, int64_t count, nb::handle timeout) {
   for (int64_t taken = 1; value; taken++) {
     values.append(nb::steal(value));
     box.core->prefetch();
-    value = taken < count ? value_now(self, box) : nullptr;
+    value = taken < count ? another_value(self, box) : nullptr;
   }
   box.core->settle();
   return values;
@@ -131,11 +147,14 @@ nb::object take_many(nb::handle self, int64_t count, nb::handle timeout) {
   if (first.is_none()) return samples;
   samples.append(first);
   const auto more = std::min<int64_t>(count - 1, box.core->free_places());
-  for (int64_t i = 0; i < more; i++) {
-    box.core->prefetch();
-    PyObject* sample = take_now(self, box);
-    if (!sample) break;
-    samples.append(nb::steal(sample));
+  try {
+    for (int64_t i = 0; i < more; i++) {
+      box.core->prefetch();
+      PyObject* sample = take_now(self, box);
+      if (!sample) break;
+      samples.append(nb::steal(sample));
+    }
+  } catch (const Error&) {  // what was taken so far is not lost to it; the next call meets the same error
   }
   box.core->settle();
   return samples;

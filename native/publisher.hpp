@@ -126,7 +126,11 @@ class Publisher {
   // After one or several samples: wake whoever sleeps for them.
   void wake_subscribers() const { wake_waiters(memory_.header().samples, memory_.layout.bit_words); }
 
-  std::optional<Blocker> blocker() { return blocker_at(next_place(memory_).head); }
+  // Who is in the way now. Remembers nothing, so that a thread may wait while another one publishes.
+  std::optional<Blocker> blocker() const {
+    const uint64_t head = next_place(memory_).head, ring = memory_.layout.ring;
+    return head < ring ? std::nullopt : find_slowest(memory_, head, head + 1 - ring).blocker;
+  }
 
   // Deliver, waiting while a reliable subscriber is in the way; `sleep(nanoseconds)` is one slice of waiting
   // (wait_for_space, without whatever lock the caller holds). The dead are never waited for.
@@ -156,7 +160,7 @@ class Publisher {
     if (blocker() && !memory_.closed()) sleeper.sleep(seen, nanoseconds);
   }
   Signal& signal() const { return memory_.header().space; }
-  bool ready() { return closing_ || memory_.closed() || !blocker(); }
+  bool ready() const { return closing_ || memory_.closed() || !blocker(); }
 
   // The place is given up now, or with the last loan.
   void close() {

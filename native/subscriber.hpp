@@ -73,9 +73,7 @@ class Subscriber {
       if (ring_tag(word) == tag_of(next)) [[likely]] {
         if (refer(next, place, word, taken)) return true;
       } else if (ring_tag(word) == last_lap_tag(next, memory_.layout.ring)) {
-        if (memory_.head().load_ordered() < next) [[likely]] return false;
-        if (place.load_ordered() == word)  // the head moves after the ring, never before it
-          memory_.corrupt("the ring does not carry sample " + std::to_string(next));
+        if (nothing_yet(next, place, word)) return false;
       } else {
         skip_to_the_oldest(place, word);
       }
@@ -99,8 +97,11 @@ class Subscriber {
         if (copy == Copy::copied) advance_to(next);
         return copy;
       }
-      if (ring_tag(word) == last_lap_tag(next, memory_.layout.ring)) return Copy::nothing;
-      skip_to_the_oldest(place, word);
+      if (ring_tag(word) != last_lap_tag(next, memory_.layout.ring)) {
+        skip_to_the_oldest(place, word);
+      } else if (nothing_yet(next, place, word)) {
+        return Copy::nothing;
+      }
     }
   }
 
@@ -121,6 +122,13 @@ class Subscriber {
     if (!options_.reliable) return entry.cursor.store_relaxed(cursor_);
     entry.cursor.store_ordered(cursor_);  // pairs with the publisher's look at the cursors
     wake_waiters(memory_.header().space, kBitWords - 1);
+  }
+
+  // The sample taken last, still held and not settled, is to be taken again.
+  void put_back() {
+    cursor_--;
+    received_--;
+    lost_before_ = lost_before_last_;
   }
 
   // Stop reading a slot. False: the bit was gone, which only damage can do.
@@ -206,10 +214,18 @@ class Subscriber {
     return true;
   }
 
+  // The ring has its last lap's word for `next`. False: look again, `next` is there by now.
+  bool nothing_yet(uint64_t next, const Word& place, uint64_t word) const {
+    if (memory_.head().load_ordered() < next) [[likely]] return true;
+    if (place.load_ordered() == word)  // the head moves after the ring, never before it
+      memory_.corrupt("the ring does not carry sample " + std::to_string(next));
+    return false;
+  }
+
   void advance_to(uint64_t sequence) {
     cursor_ = sequence;
     received_++;
-    lost_before_ = 0;
+    lost_before_last_ = std::exchange(lost_before_, 0);
   }
 
   template <class Room>
@@ -265,6 +281,7 @@ class Subscriber {
   uint64_t received_ = 0;
   uint64_t missed_ = 0;
   uint64_t lost_before_ = 0;
+  uint64_t lost_before_last_ = 0;  // of the sample taken last
   uint32_t held_ = 0;
   std::deque<std::pair<uint64_t, bool>> pending_;  // taken, and whether released
   bool closing_ = false;

@@ -11,7 +11,7 @@ from hawser.bench.sides import Gate, now_ns
 
 QUEUED = 4096
 
-Take = Callable[[], hawser.Sample]
+Take = Callable[[], bytes]
 
 
 def stream_topic(bus: hawser.Bus, stream: Stream) -> hawser.Topic[Any]:
@@ -28,27 +28,11 @@ def stream_topic(bus: hawser.Bus, stream: Stream) -> hawser.Topic[Any]:
 
 
 def receive(shared: str, stream: Stream, gate: Gate) -> None:
-    """Look again at once when there is nothing, as iceoryx2's receiver does."""
     with hawser.connect(shared) as bus, stream_topic(bus, stream).subscribe(reliable=True) as subscription:
-        take, last = subscription.take, b""
+        take, last = cast("Take", subscription.take_value), b""
         gate.start()
         for _ in range(stream.count):
-            sample = take(0)
-            while sample is None:
-                sample = take(0)
-            last = bytes(sample)
-        finished = now_ns()
-        stream.check(last)
-        gate.finish(finished)
-
-
-def receive_asleep(shared: str, stream: Stream, gate: Gate) -> None:
-    """Sleep when there is nothing."""
-    with hawser.connect(shared) as bus, stream_topic(bus, stream).subscribe(reliable=True) as subscription:
-        take, last = cast("Take", subscription.take), b""
-        gate.start()
-        for _ in range(stream.count):
-            last = bytes(take())
+            last = take()
         finished = now_ns()
         stream.check(last)
         gate.finish(finished)
@@ -67,13 +51,12 @@ def send(shared: str, stream: Stream, gate: Gate) -> None:
 
 def receive_batches(shared: str, stream: Stream, gate: Gate) -> None:
     with hawser.connect(shared) as bus, stream_topic(bus, stream).subscribe(reliable=True) as subscription:
-        take_many, batch, remaining = subscription.take_many, stream.batch, stream.count
+        take_values, batch, remaining = subscription.take_values, stream.batch, stream.count
         copies: list[bytes] = []
         gate.start()
         while remaining:
-            if samples := take_many(batch, 0):
-                copies = list(map(bytes, samples))
-                remaining -= len(copies)
+            copies = take_values(batch)
+            remaining -= len(copies)
         finished = now_ns()
         stream.check(copies[-1])
         gate.finish(finished)
@@ -86,9 +69,9 @@ def receive_batches_in_place(shared: str, stream: Stream, gate: Gate) -> None:
         last: hawser.Sample | None = None
         gate.start()
         while remaining:
-            if samples := take_many(batch, 0):
-                remaining -= len(samples)
-                last = samples[-1]
+            samples = take_many(batch)
+            remaining -= len(samples)
+            last = samples[-1]
         finished = now_ns()
         stream.check(bytes(last or b""))
         gate.finish(finished)
@@ -111,9 +94,7 @@ def receive_loans(shared: str, stream: Stream, gate: Gate) -> None:
         take, sample = subscription.take, None
         gate.start()
         for _ in range(stream.warm + stream.count):
-            sample = take(0)
-            while sample is None:
-                sample = take(0)
+            sample = take()
         finished = now_ns()
         stream.check(bytes(sample or b""))
         gate.finish(finished)
@@ -142,13 +123,13 @@ def _trip_topic(bus: hawser.Bus, name: str, trip: RoundTrip) -> hawser.Topic[Any
 
 def _spinning(subscription: hawser.Subscription[Any]) -> Take:
     """A take that never sleeps."""
-    take = subscription.take
+    take = subscription.take_value
 
-    def spin() -> hawser.Sample:
-        sample = take(0)
-        while sample is None:
-            sample = take(0)
-        return sample
+    def spin() -> bytes:
+        value = take(0)
+        while value is None:
+            value = take(0)
+        return cast("bytes", value)
 
     return spin
 
@@ -159,11 +140,11 @@ def echo(shared: str, trip: RoundTrip, gate: Gate) -> None:
         _trip_topic(bus, "ask", trip).subscribe(reliable=True) as subscription,
         _trip_topic(bus, "answer", trip).publisher() as publisher,
     ):
-        take = _spinning(subscription) if trip.spin else cast("Take", subscription.take)
+        take = _spinning(subscription) if trip.spin else cast("Take", subscription.take_value)
         publish = publisher.publish
         gate.start()
         for _ in range(trip.rounds * trip.blocks):
-            publish(bytes(take()))
+            publish(take())
         gate.finish()
 
 
@@ -174,7 +155,7 @@ def ask(shared: str, trip: RoundTrip, gate: Gate) -> None:
         _trip_topic(bus, "answer", trip).subscribe(reliable=True) as subscription,
         _trip_topic(bus, "ask", trip).publisher() as publisher,
     ):
-        take = _spinning(subscription) if trip.spin else cast("Take", subscription.take)
+        take = _spinning(subscription) if trip.spin else cast("Take", subscription.take_value)
         publish = publisher.publish
         gate.start()
         blocks = []
@@ -182,6 +163,6 @@ def ask(shared: str, trip: RoundTrip, gate: Gate) -> None:
             started = now_ns()
             for _ in range(trip.rounds):
                 publish(message)
-                bytes(take())
+                take()
             blocks.append((now_ns() - started) / trip.rounds)
         gate.finish(blocks)

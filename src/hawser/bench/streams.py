@@ -33,7 +33,6 @@ HAWSER_BATCHES = replace(
     HAWSER, name="batches", receive=hawser_sides.receive_batches, send=hawser_sides.send_batches
 )
 HAWSER_IN_PLACE = replace(HAWSER_BATCHES, name="in place", receive=hawser_sides.receive_batches_in_place)
-HAWSER_ASLEEP = replace(HAWSER, name="asleep", receive=hawser_sides.receive_asleep)
 HAWSER_LOANS = replace(HAWSER, receive=hawser_sides.receive_loans, send=hawser_sides.send_loans)
 ICEORYX2 = Contestant("iceoryx2", "iceoryx2", address_in, iceoryx2_sides.receive, iceoryx2_sides.send)
 ICEORYX2_LOANS = replace(ICEORYX2, receive=iceoryx2_sides.receive_loans, send=iceoryx2_sides.send_loans)
@@ -92,7 +91,6 @@ def small_messages(plan: Plan) -> Iterator[Row]:
             plan,
             [
                 (HAWSER, single),
-                (HAWSER_ASLEEP, single),
                 *((peer, single) for peer in peers),
                 *((one, batches) for one in (HAWSER_BATCHES, HAWSER_IN_PLACE, *packed)),
             ],
@@ -112,7 +110,6 @@ def small_messages(plan: Plan) -> Iterator[Row]:
             at_least("3 x the best of the others", ratio(one_call, best), 3),
         ),
     )
-    yield Row("64 B, one call a message, asleep when there is none", found["asleep"], "msg/s", alone)
     yield Row(
         f"64 B in batches of {BATCH}",
         together,

@@ -1,11 +1,13 @@
 """A group whose commands are imported when they are run: `--help` shows them without importing any."""
 
+import os
+import sys
 from importlib import import_module
 from typing import Any, cast
 
 import click
 
-__all__ = ["LazyGroup"]
+__all__ = ["LazyGroup", "discard_output"]
 
 
 class LazyGroup(click.Group):
@@ -24,6 +26,14 @@ class LazyGroup(click.Group):
         module, _, attribute = self._lazy_commands[cmd_name][0].partition(":")
         return cast("click.Command", getattr(import_module(module), attribute))
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # The reader of our output has seen enough, which is no failure.
+            discard_output()
+            ctx.exit(0)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in self._lazy_commands.items()])
@@ -38,3 +48,11 @@ class LazyGroup(click.Group):
             if name.startswith(incomplete)
         ]
         return commands + options
+
+
+def discard_output() -> None:
+    """What is still buffered may be for a reader that is gone: flush it now, or not at all."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -13,7 +13,7 @@ from typing import NoReturn
 import click
 
 from hawser import errors
-from hawser.cli.lazy import LazyGroup
+from hawser.cli.lazy import LazyGroup, discard_output
 from hawser.cli.options import shared_options, version_option
 
 __all__ = ["main"]
@@ -73,20 +73,11 @@ def _run() -> int:
         click.echo(f"{click.style('error:', fg='red')} {error}", err=True, color=color)
         return next(code for kind, code in _EXIT_CODES if isinstance(error, kind))
     except (KeyboardInterrupt, click.Abort):
-        _discard_output()
+        discard_output()
         return _INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output has seen enough.
-        _discard_output()
+        discard_output()
         return 0
-
-
-def _discard_output() -> None:
-    """What is still buffered may be for a reader that is gone: flush it now, or not at all."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:

@@ -30,6 +30,11 @@ class Assignment(msgspec.Struct, frozen=True):
     run: int
     kind: str
     rate: float
+    stage_pid: int
+
+    def orphaned(self) -> bool:
+        """Whether the stage is gone, and nobody is left to tell this process to end."""
+        return os.getppid() != self.stage_pid
 
     def file(self, kind: str) -> Path:
         """The file in which this run writes things of that kind down."""

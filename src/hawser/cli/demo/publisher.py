@@ -1,6 +1,5 @@
 """A publisher of the demo, a process of its own: python -m hawser.cli.demo.publisher ASSIGNMENT."""
 
-import os
 import sys
 import time
 from pathlib import Path
@@ -23,12 +22,11 @@ def run(assignment: Assignment) -> None:
     control = Control(Path(assignment.directory))
     receipts = Numbers(assignment.file("receipts"))
     maker = PayloadMaker(assignment.index, assignment.run)
-    parent = os.getppid()
     number = 0
     with hawser.connect(assignment.url, name=assignment.name) as bus:
         publisher = bus.topic(assignment.topic, create=False).publisher()
         start = time.monotonic()
-        while control.phase == Phase.RUN and os.getppid() == parent:
+        while control.phase == Phase.RUN and not assignment.orphaned():
             turn = time.monotonic() + _TURN_SECONDS
             # Bounded, so that one that was held up does not flood the others afterwards.
             due = min((turn - start) * assignment.rate - number, 2 * _TURN_SECONDS * assignment.rate + 1)

@@ -20,6 +20,8 @@ from hawser.cli.demo.subscriber import KINDS
 
 __all__ = ["Actor", "Failure", "Plan", "Stage"]
 
+# The interpreter as this one was started.
+_PYTHON: Final = [sys.executable, *(["-S"] if sys.flags.no_site else [])]
 _STEP_SECONDS: Final = 0.05
 _START_SECONDS: Final = 60.0
 _END_SECONDS: Final = 60.0
@@ -66,21 +68,22 @@ class Actor:
         return 0 if self._process is None else self._process.pid
 
     def start(self) -> None:
-        plan, stage = self._stage.plan, self._stage
-        run = len(self.runs) + 1
-        rate = plan.rate / plan.publishers
-        directory = str(stage.directory)
+        stage = self._stage
         assignment = Assignment(
-            stage.url, stage.topic_name, directory, self.name, self._index, run, self.kind, rate
+            url=stage.url,
+            topic=stage.topic_name,
+            directory=str(stage.directory),
+            name=self.name,
+            index=self._index,
+            run=len(self.runs) + 1,
+            kind=self.kind,
+            rate=stage.plan.rate / stage.plan.publishers,
+            stage_pid=os.getpid(),
         )
+        text = msgspec.json.encode(assignment).decode()
         with assignment.file("errors").open("wb") as errors:
             self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    f"hawser.cli.demo.{self.role}",
-                    msgspec.json.encode(assignment).decode(),
-                ],
+                [*_PYTHON, "-m", f"hawser.cli.demo.{self.role}", text],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,

@@ -1,6 +1,5 @@
 """A subscriber of the demo, a process of its own: python -m hawser.cli.demo.subscriber ASSIGNMENT."""
 
-import os
 import random
 import sys
 import time
@@ -84,7 +83,6 @@ class Reader:
 def run(assignment: Assignment) -> None:
     """Read until told to drain and there is no more, noting every message."""
     control = Control(Path(assignment.directory))
-    parent = os.getppid()
     options = dict(KINDS[assignment.kind])
     if "group" in options:
         options["group"] = assignment.name
@@ -92,7 +90,7 @@ def run(assignment: Assignment) -> None:
         subscription = bus.topic(assignment.topic, create=False).subscribe(**options)
         holding: deque[hawser.Sample] = deque()
         reader = Reader(assignment, subscription.position - subscription.missed)
-        while os.getppid() == parent:
+        while not assignment.orphaned():
             # Looked at first: what was published before it is found by the take.
             draining = control.phase == Phase.DRAIN
             sample = subscription.take(_WAIT_SECONDS)

@@ -1,0 +1,1 @@
+"""One test for every bug that was ever found."""

@@ -1,0 +1,45 @@
+"""C++ programs for tests, compiled once for each set of sources and options."""
+
+import functools
+import hashlib
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+CACHE = ROOT / "build" / "programs"
+FLAGS = ("-std=c++20", "-Wall", "-Wextra", "-Werror", "-pthread")
+
+
+@functools.cache
+def compiler_version() -> str:
+    """The compiler by name and full version."""
+    done = subprocess.run(["g++", "-dumpfullversion"], capture_output=True, text=True, check=True)
+    return f"g++ {done.stdout.strip()}"
+
+
+def build(source: Path, options: Sequence[str] = ()) -> Path:
+    """The program made from `source` with Hawser's headers; compiled only when something changed."""
+    digest = hashlib.sha256(repr((FLAGS, tuple(options), compiler_version())).encode())
+    headers = [
+        *(ROOT / "native").glob("*.hpp"),
+        *source.parent.glob("*.hpp"),
+        *source.parent.parent.glob("*.hpp"),
+    ]
+    for file in [source, *sorted(headers)]:
+        digest.update(file.read_bytes())
+    program = CACHE / f"{source.stem}-{digest.hexdigest()[:16]}"
+    if not program.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        unfinished = CACHE / f"{program.name}.{os.getpid()}"
+        include = ["-I", str(ROOT / "native"), "-I", str(ROOT / "tests" / "native")]
+        subprocess.run(["g++", *FLAGS, *include, str(source), "-o", str(unfinished), *options], check=True)
+        unfinished.rename(program)
+    return program
+
+
+def numbers(line: str) -> dict[str, int]:
+    """The `name=number` pairs in a line of output."""
+    pairs = (word.split("=", 1) for word in line.split() if "=" in word)
+    return {name: int(value) for name, value in pairs if value.isdigit()}
