@@ -1,0 +1,1 @@
+"""Participants killed and stopped at every instruction, and what the survivors find."""

@@ -1,0 +1,62 @@
+"""Builds and runs tests/crash/native/stepper.cpp."""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+NATIVE = ROOT / "native"
+SOURCES = Path(__file__).parent / "native"
+CACHE = ROOT / "build" / "crash"
+# Static: every run is at the same addresses, and no symbol is looked up in the middle of an operation.
+FLAGS = ("-O2", "-std=c++20", "-static", "-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Werror")
+LIMIT_SECONDS = 280
+
+
+def operations() -> list[str]:
+    """The names in the tables of operations."""
+    texts = [(SOURCES / name).read_text() for name in ("operations.hpp", "naming.hpp")]
+    tables = [text.split(" table[] = {", 1)[1].split("\n};", 1)[0] for text in texts]
+    return [name for table in tables for name in re.findall(r'^ {4}\{"(\w+)"', table, re.MULTILINE)]
+
+
+def build(canary: str = "") -> Path:
+    """The program, with a planted bug if one is named; built only when a source changed."""
+    digest = hashlib.sha256(repr((FLAGS, canary)).encode())
+    for source in sorted([*NATIVE.glob("*.hpp"), *SOURCES.iterdir()]):
+        digest.update(source.read_bytes())
+    program = CACHE / f"stepper{canary and '-' + canary}-{digest.hexdigest()[:16]}"
+    if not program.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        unfinished = CACHE / f"{program.name}.{os.getpid()}"
+        planted = [f"-DHAWSER_CANARY={canary}"] if canary else []
+        paths = ["-I", str(NATIVE), "-o", str(unfinished), str(SOURCES / "stepper.cpp")]
+        subprocess.run(["g++", *FLAGS, *planted, *paths], check=True)
+        unfinished.rename(program)
+    return program
+
+
+def sweep(operation: str, mode: str, canary: str = "", /, **options: int) -> "Sweep":
+    """Kill or stop `operation` (`mode` kill, stop, both) at every state, and as the options say beyond."""
+    directory = Path(f"/dev/shm/hawser-test-crash-{os.getpid()}-{operation}")
+    directory.mkdir(mode=0o700)
+    settings = [f"{name}={value}" for name, value in options.items()]
+    command = [str(build(canary)), str(directory), operation, mode, *settings]
+    limit = LIMIT_SECONDS + options.get("seconds", 0)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit)
+    finally:
+        shutil.rmtree(directory)
+    return Sweep(done.returncode, (done.stdout + done.stderr).strip())
+
+
+class Sweep:
+    """What came of a sweep: `broken` says what was found, or is empty."""
+
+    def __init__(self, status: int, text: str) -> None:
+        self.broken = "" if status == 0 else text or f"ended with status {status}"
+        counted = re.findall(r"(\w+)=(\d+)", text) if status == 0 else []
+        self.counts = {name: int(value) for name, value in counted}
