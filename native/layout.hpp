@@ -86,7 +86,8 @@ struct Header {
 };
 static_assert(offsetof(Header, state) == 1024 && sizeof(Header) <= kPage);
 
-enum class RegionState : uint64_t { open = 0, closing = 1, closed = 2 };
+// The words "closing" and "closed", because damage that looks like the end of a topic would remove it.
+enum class RegionState : uint64_t { open = 0, closing = 0x676e69736f6c63, closed = 0x6465736f6c63 };
 
 // A participant. `word` is {incarnation, state}; the entry belongs to whoever holds its life byte.
 struct alignas(64) Entry {

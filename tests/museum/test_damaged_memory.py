@@ -108,6 +108,14 @@ def test_a_damaged_boot_id_is_no_reason_to_discard_a_topic(damaged: Damaged) -> 
     assert len(damaged.topic.read_oldest(2).samples) == 2
 
 
+@pytest.mark.parametrize("state", [1, 2, 3, 1 << 63])
+def test_a_damaged_state_does_not_end_a_topic(damaged: Damaged, state: int) -> None:
+    damaged.write(LABEL_BYTES, state)
+    with hawser.connect(f"shm://{damaged.path.parent}") as bus:
+        assert bus.topic("damaged").publish(b"three").first_offset == 3
+    assert len(damaged.topic.read_oldest(3).samples) == 3
+
+
 def test_a_damaged_label_does_not_reach_those_who_have_read_it(damaged: Damaged) -> None:
     before = damaged.topic.info()
     damaged.write(0, b"\xff" * LABEL_BYTES)

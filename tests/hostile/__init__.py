@@ -1,0 +1,1 @@
+"""Hostile surroundings: everything around Hawser goes wrong, and it answers clearly."""

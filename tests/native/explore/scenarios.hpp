@@ -1,0 +1,171 @@
+// What is explored: small enough to be exhausted, large enough for every race of the design.
+#pragma once
+
+namespace exploring {
+
+struct Scenario {
+  const char* name;
+  Settings settings;
+  Limits limits;
+  void (*set_up)();
+};
+
+constexpr Settings sized(uint32_t ring, uint32_t publishers, uint32_t subscribers, uint32_t held = 1) {
+  // One publisher more than take part: the end of each schedule is checked by one that joins then.
+  return {.slot_size = kPayloadBytes, .history = ring > 1 ? 1u : 0u, .depth = ring > 1 ? ring - 1 : 1,
+          .max_publishers = publishers + 1, .max_subscribers = subscribers, .max_held = held, .max_loans = 1,
+          .ephemeral = 0, .group = 0};
+}
+
+inline void two_publishers() {
+  as(0, "publisher", join_publisher);
+  as(1, "rival", join_publisher);
+  as(2, "subscriber", [] { join_subscriber(0, false); });
+  will<publish_some<1>>(0, "publisher");
+  will<publish_some<1>>(1, "rival");
+  will<take_and_release<2>>(2, "subscriber");
+}
+
+inline void one_laps_the_other() {
+  as(0, "publisher", join_publisher);
+  as(1, "subscriber", [] { join_subscriber(0, false); });
+  will<publish_some<4>>(0, "publisher");
+  will<take_and_release<3>>(1, "subscriber");
+}
+
+inline void held_while_lapped() {
+  as(0, "publisher", join_publisher);
+  as(1, "subscriber", [] { join_subscriber(0, false); });
+  will<publish_some<4>>(0, "publisher");
+  will<take_and_hold<2>>(1, "subscriber");
+}
+
+inline void copied_while_lapped() {
+  as(0, "publisher", join_publisher);
+  as(1, "subscriber", [] { join_subscriber(0, false); });
+  will<publish_some<3>>(0, "publisher");
+  will<copy_some<2>>(1, "subscriber");
+}
+
+// A sample is there already: one publisher evicts it while the other looks at its slot and a subscriber takes it.
+inline void borrow_against_take() {
+  as(0, "publisher", join_publisher);
+  as(1, "rival", join_publisher);
+  as(2, "subscriber", [] { join_subscriber(0, false); });
+  as(1, "rival", [] { publish_once(); });
+  will<publish_some<1>>(0, "publisher");
+  will<publish_some<1>>(1, "rival");
+  will<take_and_hold<1>>(2, "subscriber");
+}
+
+inline void killed_publisher() {
+  as(0, "publisher", join_publisher);
+  as(1, "rival", join_publisher);
+  as(2, "subscriber", [] { join_subscriber(0, false); });
+  will<publish_some<1>>(0, "publisher");
+  will<publish_some<1>>(1, "rival");
+  will<take_and_hold<1>>(2, "subscriber");
+}
+
+inline void killed_and_recovered() {
+  as(0, "publisher", join_publisher);
+  as(1, "subscriber", [] { join_subscriber(0, false); });
+  as(0, "publisher", [] { publish_once(); });
+  will<publish_some<1>>(0, "publisher");
+  will<take_and_release<2>>(1, "subscriber");
+  will<recover_once>(2, "recoverer");
+}
+
+inline void join_reliably() {
+  join_subscriber(1, true);
+  take_once();
+  release_once();
+  take_once();
+}
+inline void reliable_join() {
+  as(0, "publisher", join_publisher);
+  as(0, "publisher", [] { publish_once(); });
+  will<publish_some<3>>(0, "publisher");
+  will<join_reliably>(1, "joiner");
+}
+
+inline void reliable_join_of_two() {
+  as(0, "publisher", join_publisher);
+  as(1, "rival", join_publisher);
+  as(0, "publisher", [] { publish_once(); });
+  as(1, "rival", [] { publish_once(); });
+  will<publish_some<2>>(0, "publisher");
+  will<publish_some<1>>(1, "rival");
+  will<join_reliably>(2, "joiner");
+}
+
+inline void join_and_hold() {
+  join_subscriber(1, false);
+  take_once();
+}
+// A subscriber died with a sample; two recover it while a third takes its place and the same sample.
+inline void rejoin() {
+  as(0, "publisher", join_publisher);
+  as(1, "former", [] { join_subscriber(0, false); });
+  as(0, "publisher", [] { publish_once(); });
+  as(1, "former", [] { take_once(); });
+  is_dead(1);
+  will<recover_once>(2, "recoverer");
+  will<join_and_hold>(3, "joiner");
+}
+
+inline void join_and_publish() {
+  join_publisher();
+  publish_once();
+}
+// A publisher died with a loan; another recovers it while it comes back and publishes.
+inline void publisher_comes_back() {
+  as(0, "former", [] {
+    join_publisher();
+    me().publisher->borrow(kPayloadBytes, 1);
+  });
+  as(1, "subscriber", [] { join_subscriber(0, false); });
+  is_dead(0);
+  will<recover_once>(2, "recoverer");
+  will<join_and_publish>(3, "joiner");
+}
+
+inline void wait_and_take() {
+  while (!take_once()) me().subscriber->wait_for_sample(kSliceNanoseconds);
+}
+inline void sleeping_subscriber() {
+  as(0, "publisher", join_publisher);
+  as(1, "subscriber", [] { join_subscriber(0, false); });
+  will<publish_some<1>>(0, "publisher");
+  will<wait_and_take>(1, "subscriber");
+}
+
+inline void wait_and_publish() {
+  while (!publish_once()) me().publisher->wait_for_space(kSliceNanoseconds);
+}
+inline void sleeping_publisher() {
+  as(0, "publisher", join_publisher);
+  as(1, "subscriber", [] { join_subscriber(0, true); });
+  as(0, "publisher", [] { publish_once(); });
+  will<wait_and_publish>(0, "publisher");
+  will<take_and_release<2>>(1, "subscriber");
+}
+
+inline const Scenario scenarios[] = {
+    {"two_publishers", sized(1, 2, 1), {}, two_publishers},
+    {"lapped_on_ring_1", sized(1, 1, 1), {}, one_laps_the_other},
+    {"lapped_on_ring_2", sized(2, 1, 1), {}, one_laps_the_other},
+    {"held_while_lapped", sized(1, 1, 1, 2), {}, held_while_lapped},
+    {"copied_while_lapped", sized(1, 1, 1), {}, copied_while_lapped},
+    {"borrow_against_take", sized(1, 2, 1), {}, borrow_against_take},
+    {"killed_publisher", sized(1, 2, 1), {1}, killed_publisher},
+    {"killed_and_recovered", sized(1, 1, 1), {1}, killed_and_recovered},
+    {"reliable_join", sized(2, 1, 1), {1}, reliable_join},
+    {"reliable_join_of_two", sized(2, 2, 1), {0, 2}, reliable_join_of_two},
+    {"rejoin", sized(1, 1, 2), {1}, rejoin},
+    {"publisher_comes_back", sized(1, 2, 1), {1}, publisher_comes_back},
+    {"sleeping_subscriber", sized(1, 1, 1), {}, sleeping_subscriber},
+    {"sleeping_publisher", sized(1, 1, 1), {}, sleeping_publisher},
+};
+
+}  // namespace exploring

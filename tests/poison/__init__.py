@@ -1,0 +1,1 @@
+"""Poison: what happens when the shared control region is scribbled over."""

@@ -1,0 +1,224 @@
+"""Scribbles over copies of a topic: `python -m tests.poison.poison --first 1 --count 1000`. Prints JSON.
+
+The seeds run in a child that writes down which one it is at; a child that dies or hangs is a finding, and
+the next child goes on behind that seed.
+"""
+
+import argparse
+import copy
+import json
+import logging
+import mmap
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import hawser
+
+from .scribble import parts_of, scribble
+from .twin import Message, Twin
+
+SETTINGS: dict[str, Any] = {
+    "slot_size": 128,
+    "history": 6,
+    "max_publishers": 2,
+    "max_subscribers": 4,
+    "max_held": 2,
+    "max_loans": 1,
+}
+DEPTHS = (6, 10)  # the ring a power of two, and not
+PUBLISHED = (0, 5, 12, 100)  # before, at and after the first lap
+TOPIC = "poisoned"
+FILE = "poisoned.topic"
+HANG_SECONDS = 20
+MOST_FINDINGS = 20
+
+
+@dataclass
+class Template:
+    """A sound topic as a file, and what it holds."""
+
+    settings: dict[str, Any]
+    data: bytes
+    twin: Twin
+
+
+def message(chance: random.Random, publisher: str, *, plain: bool = False) -> Message:
+    payload = chance.randbytes(chance.randrange(64))
+    if plain or chance.random() < 0.5:
+        return Message(payload, None, {}, publisher)
+    return Message(payload, chance.randbytes(4), {"colour": chance.randbytes(3)}, publisher)
+
+
+def make_template(directory: Path, depth: int, published: int) -> Template:
+    """A topic with a history, a kept position, and a participant of each kind that has left."""
+    chance = random.Random(published)
+    settings = {**SETTINGS, "depth": depth}
+    domain = directory / f"template-{depth}-{published}"
+    with hawser.connect(f"shm://{domain}", name="author") as bus:
+        topic = bus.topic(TOPIC, **settings)
+        info = topic.info()
+        twin = Twin(info.ring, info.settings, info.uuid)
+        with topic.subscribe(resume=True) as reader:
+            for _ in range(published):
+                twin.publish(topic, message(chance, "author"))
+            twin.take_all(reader)
+    return Template(settings, (domain / FILE).read_bytes(), twin)
+
+
+class Attack:
+    """One seed: a fresh copy, damage, and every operation."""
+
+    def __init__(self, directory: Path, template: Template, seed: int) -> None:
+        self.domain = directory / "domain"
+        self.path = self.domain / FILE
+        self.settings = template.settings
+        self.parts = parts_of(template.settings)
+        self.chance = random.Random(seed)
+        self.twin = copy.deepcopy(template.twin)
+        self.damage = ""
+        self.domain.mkdir(mode=0o700, exist_ok=True)
+        self.path.unlink(missing_ok=True)
+        self.path.write_bytes(template.data)
+        self.path.chmod(0o600)
+
+    def run(self) -> None:
+        early = self.chance.random() < 0.5
+        if not early:
+            self.poison()
+        with hawser.connect(f"shm://{self.domain}") as bus:
+            self.twin.attempt(lambda: self.operate(bus, early))
+            self.twin.attempt(bus.participants)
+            self.twin.attempt(bus.recover)
+
+    def poison(self) -> None:
+        with self.path.open("r+b") as file, mmap.mmap(file.fileno(), self.parts.control_bytes) as memory:
+            self.damage = scribble(memory, self.parts, self.chance)
+
+    def operate(self, bus: hawser.Bus, early: bool) -> None:
+        """With `early` everybody has joined before the damage is done."""
+        topic = bus.topic(TOPIC, **self.settings)
+        publisher = subscription = None
+        if early:
+            publisher = topic.publisher()
+            subscription = topic.subscribe(history=self.chance.randrange(6))
+            self.poison()
+        for operation in self.operations(topic, bus.name):
+            self.twin.attempt(operation)
+        if subscription is not None and publisher is not None:
+            for operation in self.joined_operations(publisher, subscription, bus.name):
+                self.twin.attempt(operation)
+        self.twin.attempt(lambda: self.subscribe_anew(topic))
+        self.twin.attempt(lambda: topic.delete(force=self.chance.random() < 0.5))
+
+    def operations(self, topic: hawser.Topic[Any], name: str) -> list[Callable[[], object]]:
+        twin, chance = self.twin, self.chance
+        operations: list[Callable[[], object]] = [
+            lambda: twin.read_oldest(topic, chance.randrange(1, 20), chance.randrange(twin.head + 1)),
+            lambda: twin.read_newest(topic, chance.randrange(1, 20), chance.randrange(twin.head + 1)),
+            lambda: twin.look(topic),
+            lambda: self.subscribe_anew(topic),
+            lambda: twin.publish(topic, message(chance, name)),
+            lambda: topic.forget("author"),
+        ]
+        chance.shuffle(operations)
+        return operations
+
+    def joined_operations(
+        self, publisher: hawser.Publisher[Any], subscription: hawser.Subscription[Any], name: str
+    ) -> list[Callable[[], object]]:
+        twin, chance = self.twin, self.chance
+        operations: list[Callable[[], object]] = [
+            lambda: twin.take_all(subscription),
+            lambda: twin.publish(publisher, message(chance, name)),
+            lambda: twin.publish_many(publisher, [message(chance, name, plain=True) for _ in range(3)]),
+            lambda: twin.lend(publisher, message(chance, name)),
+        ]
+        chance.shuffle(operations)
+        return [*operations, lambda: twin.take_values(subscription)]
+
+    def subscribe_anew(self, topic: hawser.Topic[Any]) -> None:
+        options: dict[str, Any] = self.chance.choice(
+            ({"history": 6}, {"reliable": True, "history": 3}, {"start": self.twin.head or 1}, {"group": "g"})
+        )
+        with topic.subscribe(**options) as subscription:
+            (self.twin.take_all if self.chance.random() < 0.5 else self.twin.take_values)(subscription)
+
+
+def run_seeds(directory: Path, seeds: range, place: mmap.mmap, report: int) -> None:
+    """In the child: one line of JSON for each finding, and one for the counts. Never returns."""
+    logging.disable()
+    templates = [make_template(directory, depth, count) for depth in DEPTHS for count in PUBLISHED]
+    strange: list[str] = []
+    sys.unraisablehook = lambda found: (
+        None if isinstance(found.exc_value, hawser.HawserError) else strange.append(repr(found.exc_value))
+    )
+    refused = answered = 0
+    for seed in seeds:
+        place[:8] = seed.to_bytes(8, "little")
+        signal.alarm(HANG_SECONDS)
+        attack = Attack(directory, random.Random(seed).choice(templates), seed)
+        try:
+            attack.run()
+            assert not strange, strange
+        except BaseException as error:
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            text = f"{type(error).__name__}: {error} in {last.name}; {attack.damage}"
+            os.write(report, json.dumps({"seed": seed, "finding": text}).encode() + b"\n")
+            strange.clear()
+        refused += attack.twin.refused
+        answered += attack.twin.answered
+    os.write(report, json.dumps({"refused": refused, "answered": answered}).encode() + b"\n")
+    os._exit(0)
+
+
+def poison(first: int, count: int) -> dict[str, Any]:
+    """Run the seeds, each in some child; the figures."""
+    figures: dict[str, Any] = {"scribbles": 0, "refused": 0, "answered": 0, "findings": []}
+    seed = first
+    while seed < first + count and len(figures["findings"]) < MOST_FINDINGS:
+        directory = Path(tempfile.mkdtemp(prefix="hawser-test-poison-", dir="/dev/shm"))
+        report = directory / "report"
+        place = mmap.mmap(-1, 8)
+        process = os.fork()
+        if process == 0:
+            file = os.open(report, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            run_seeds(directory, range(seed, first + count), place, file)
+        _, status = os.waitpid(process, 0)
+        at = int.from_bytes(place[:8], "little")
+        for line in report.read_text().splitlines():
+            told = json.loads(line)
+            if "finding" in told:
+                figures["findings"].append(told)
+            else:
+                figures["refused"] += told["refused"]
+                figures["answered"] += told["answered"]
+        if status != 0:
+            died = (
+                f"ended by {signal.Signals(status & 0x7F).name}" if status & 0x7F else f"exit {status >> 8}"
+            )
+            figures["findings"].append({"seed": at, "finding": died})
+        figures["scribbles"] += at + 1 - seed
+        seed = at + 1
+        shutil.rmtree(directory)
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--first", type=int, default=1)
+    parser.add_argument("--count", type=int, default=1)
+    arguments = parser.parse_args()
+    json.dump(poison(arguments.first, arguments.count), sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

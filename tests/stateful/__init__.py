@@ -1,0 +1,1 @@
+"""Model-based tests: random calls, compared with a dumb twin after each."""

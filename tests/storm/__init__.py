@@ -1,0 +1,1 @@
+"""Storms: many processes, killed at random, judged by an exact model."""
