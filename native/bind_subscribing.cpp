@@ -33,6 +33,7 @@ PyObject* take_now(nb::handle self, SubscriberBox& box) {
 bool wait_for_sample(SubscriberBox& box, const Deadline& deadline, int& slices) {
   if (deadline.over()) return false;
   without_gil([&] { box.core->wait_for_sample(deadline.slice()); });
+  if (!box.core->ready()) box.core->confirm_nothing();
   if (++slices % 10 == 0 && !box.region->memory().closed()) without_gil([&] { box.region->recover(); });
   return true;
 }
@@ -46,10 +47,12 @@ PyObject* wait_and_take(SubscriberBox& box, nb::handle timeout, const Attempt& a
     const Deadline deadline = deadline_of(timeout);
     for (int slices = 0; !result && wait_for_sample(box, deadline, slices);) result = attempt();
   }
-  if (result) {
-    box.core->settle();
-    box.core->prefetch();
+  if (!result) {
+    box.core->confirm_nothing();
+    return nullptr;
   }
+  box.core->settle();
+  box.core->prefetch();
   return result;
 }
 

@@ -242,9 +242,9 @@ class Publisher {
   void prefetch(uint64_t sequence) const {
     const uint32_t slot = ring_slot(memory_.ring(sequence + kPrefetchDistance).load_relaxed());
     if (slot >= memory_.layout.slots) return;
-    __builtin_prefetch(&memory_.ring(sequence + 2 * kPrefetchDistance), 1);
-    __builtin_prefetch(&memory_.slot(slot), 1);
-    __builtin_prefetch(memory_.writable + memory_.payload_at(slot), 1);
+    prefetch_for_writing(&memory_.ring(sequence + 2 * kPrefetchDistance));
+    prefetch_for_writing(&memory_.slot(slot));
+    prefetch_for_writing(memory_.writable + memory_.payload_at(slot));
   }
 
   void remember_evicted(uint32_t index) {

@@ -73,7 +73,7 @@ class Subscriber {
       if (ring_tag(word) == tag_of(next)) [[likely]] {
         if (refer(next, place, word, taken)) return true;
       } else if (ring_tag(word) == last_lap_tag(next, memory_.layout.ring)) {
-        if (nothing_yet(next, place, word)) return false;
+        return false;
       } else {
         skip_to_the_oldest(place, word);
       }
@@ -97,12 +97,18 @@ class Subscriber {
         if (copy == Copy::copied) advance_to(next);
         return copy;
       }
-      if (ring_tag(word) != last_lap_tag(next, memory_.layout.ring)) {
-        skip_to_the_oldest(place, word);
-      } else if (nothing_yet(next, place, word)) {
-        return Copy::nothing;
-      }
+      if (ring_tag(word) == last_lap_tag(next, memory_.layout.ring)) return Copy::nothing;
+      skip_to_the_oldest(place, word);
     }
+  }
+
+  // Before telling a caller that there is nothing: the head must agree. It moves after the ring, never before
+  // it. Not part of a look, because its cache line is the publishers'.
+  void confirm_nothing() const {
+    const uint64_t next = cursor_ + 1, head = memory_.head().load_ordered();
+    const uint64_t word = memory_.ring(next).load_ordered();
+    if (head >= next && ring_tag(word) == last_lap_tag(next, memory_.layout.ring))
+      memory_.corrupt("the ring does not carry sample " + std::to_string(next));
   }
 
   // Fetch what will be read a few samples from now.
@@ -212,14 +218,6 @@ class Subscriber {
     advance_to(sequence);
     if (options_.record != kNoRecord && !options_.commits) pending_.emplace_back(sequence, false);
     return true;
-  }
-
-  // The ring has its last lap's word for `next`. False: look again, `next` is there by now.
-  bool nothing_yet(uint64_t next, const Word& place, uint64_t word) const {
-    if (memory_.head().load_ordered() < next) [[likely]] return true;
-    if (place.load_ordered() == word)  // the head moves after the ring, never before it
-      memory_.corrupt("the ring does not carry sample " + std::to_string(next));
-    return false;
   }
 
   void advance_to(uint64_t sequence) {

@@ -55,6 +55,15 @@ class Word {
 };
 static_assert(sizeof(Word) == 8 && std::atomic<uint64_t>::is_always_lock_free);
 
+// Fetch a cache line for writing: plain prefetching leaves it shared, and the write waits for its readers.
+inline void prefetch_for_writing(const void* line) {
+#if defined(__x86_64__)
+  asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));
+#else
+  __builtin_prefetch(line, 1);
+#endif
+}
+
 // A set with one bit per participant; as many words as the topic needs.
 constexpr uint32_t kBitWords = 5;
 struct Bits {
