@@ -55,7 +55,7 @@ nb::object make_publisher(const std::shared_ptr<Region>& region, const std::stri
     const GilReleased released;
     core = join_as_publisher(*region, name, exclusive);
   }
-  return nb::cast(new PublisherBox{region, std::move(core), name, nb::str(region->place().name.c_str()), {}},
+  return nb::cast(new PublisherBox{region, std::move(core), name, nb::str(region->place().name.c_str()), {}, {}},
                   nb::rv_policy::take_ownership);
 }
 
@@ -157,10 +157,18 @@ nb::dict state(const Region& region) {
   return result;
 }
 
-nb::tuple read_result(const ReadSamples& read) {
+using Read = ReadSamples (*)(const Memory&, uint64_t, uint64_t);
+
+nb::tuple read(const Region& region, Read function, uint64_t count, uint64_t after, nb::handle decode) {
+  region.made().require();
+  ReadSamples found;
+  {
+    const GilReleased released;
+    found = function(region.memory(), count, after);
+  }
   nb::list samples;
-  for (const Copied& copied : read.samples) samples.append(nb::steal(copied_sample(copied)));
-  return nb::make_tuple(samples, read.last, read.missed);
+  for (const Copied& copied : found.samples) samples.append(nb::steal(copied_sample(copied, decode.ptr())));
+  return nb::make_tuple(samples, found.last, found.missed);
 }
 
 std::string uuid_text(const Region& region) {
@@ -175,12 +183,10 @@ std::string uuid_text(const Region& region) {
 void bind_region(nb::module_& module) {
   nb::class_<Region>(module, "Region", nb::is_final())
       .def_static("attach", &attach, nb::arg("path"), nb::arg("lock_path"), nb::arg("name"), nb::arg("settings").none())
-      .def_prop_ro("created", &Region::created)
       .def_prop_ro("closed", [](const Region& self) { return self.memory().closed(); })
       .def_prop_ro("path", [](const Region& self) { return self.place().path; })
       .def_prop_ro("name", [](const Region& self) { return self.place().name; })
       .def_prop_ro("uuid", &uuid_text)
-      .def_prop_ro("schema", [](const Region& self) { return nb::str(self.label().schema); })
       .def("settings", &settings_of)
       .def("publisher", &make_publisher, nb::arg("name"), nb::kw_only(), nb::arg("exclusive") = false)
       .def("subscriber", &make_subscriber, nb::arg("name"), nb::kw_only(), nb::arg("history") = 0, nb::arg("start") = 0,
@@ -193,17 +199,16 @@ void bind_region(nb::module_& module) {
              return forget_record(self, record); }, nb::arg("record"))
       .def("recover", &recover)
       .def("state", &state)
-      .def("read_oldest", [](const Region& self, uint64_t count, uint64_t after) {
-             self.made().require();
-             return read_result(read_oldest(self.memory(), count, after)); }, nb::arg("count"), nb::arg("after"))
-      .def("read_newest", [](const Region& self, uint64_t count, uint64_t after) {
-             self.made().require();
-             return read_result(read_newest(self.memory(), count, after)); }, nb::arg("count"), nb::arg("after"))
+      .def("read_oldest", [](const Region& self, uint64_t count, uint64_t after, nb::handle decode) {
+             return read(self, read_oldest, count, after, decode); },
+           nb::arg("count"), nb::arg("after"), nb::arg("decode").none() = nb::none())
+      .def("read_newest", [](const Region& self, uint64_t count, uint64_t after, nb::handle decode) {
+             return read(self, read_newest, count, after, decode); },
+           nb::arg("count"), nb::arg("after"), nb::arg("decode").none() = nb::none())
       .def("offset_at", [](const Region& self, uint64_t timestamp_ns) {
              self.made().require();
              return offset_at(self.memory(), timestamp_ns); },
            nb::arg("timestamp_ns"))
-      .def("others_alive", [](Region& self) { self.made().require(); return self.others_alive(); })
       .def("remove", [](Region& self, bool force) {
              self.made().require();
              const GilReleased released;
@@ -217,7 +222,7 @@ void bind_region(nb::module_& module) {
 
 nb::object error_class(Kind kind) {
   static constexpr const char* names[] = {"UsageError", "NotFound", "Full", "Closed", "Timeout", "Corrupt",
-                                          "PermissionDenied", "SettingsMismatch", "OffsetOutOfRange"};
+                                          "PermissionDenied", "SettingsMismatch", "OffsetOutOfRange", "Unavailable"};
   return nb::module_::import_("hawser.errors").attr(names[static_cast<int>(kind)]);
 }
 

@@ -6,6 +6,8 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
+#include <thread>
+
 #include "inspection.hpp"
 #include "joining.hpp"
 #include "reading.hpp"
@@ -23,6 +25,7 @@ struct PublisherBox {
   std::string name;
   nb::object topic;  // the topic's name, for receipts
   std::timed_mutex publishing;  // one copy in at a time: threads share the publisher's one place beside its loans
+  std::thread::id publishing_thread;
   ~PublisherBox() {
     region->made().here() ? core->close() : core->abandon();
   }
@@ -61,7 +64,7 @@ PyObject* add_sample_type(PyObject* module);
 SampleObject* new_sample();
 void free_unused(SampleObject* sample);
 PyObject* fill_sample(SampleObject* sample, PyObject* owner, SubscriberBox& box, const Taken& taken);
-PyObject* copied_sample(const Copied& copied);
+PyObject* copied_sample(const Copied& copied, PyObject* decode);
 void let_go_of(SampleObject* sample);  // as on leaving a with block
 
 // The GIL is given up for as long as this lives. Python 3.11 to 3.13 end a daemon thread that wants it back
@@ -82,6 +85,17 @@ class GilReleased {
   PyThreadState* state_;
 };
 
+// Copies of large payloads are made without the GIL; the caller keeps both ends alive.
+constexpr size_t kCopyWithoutGil = 64 << 10;
+inline void copy_large(void* to, const void* from, size_t size) {
+  if (size < kCopyWithoutGil) {
+    std::memcpy(to, from, size);
+    return;
+  }
+  const GilReleased released;
+  std::memcpy(to, from, size);
+}
+
 // The calls made for every message are plain C methods. `body` returns a new reference or throws.
 template <class Body>
 PyObject* guarded(const Body& body) {
@@ -91,6 +105,10 @@ PyObject* guarded(const Body& body) {
     set_python_error(error);
   } catch (nb::python_error& error) {
     error.restore();
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
   }
   return nullptr;
 }
@@ -102,7 +120,10 @@ struct Arguments {
 
   Arguments(const char* function, const char* const (&names)[count], Py_ssize_t positional, PyObject* const* given,
             Py_ssize_t places, PyObject* keywords) {
-    if (places > positional) refuse(function, "too many arguments");
+    if (places > positional) {
+      PyErr_Format(PyExc_TypeError, "%s() takes %zd arguments by place, not %zd", function, positional, places);
+      throw nb::python_error();
+    }
     for (Py_ssize_t i = 0; i < places; i++) values[i] = given[i];
     const Py_ssize_t named = keywords ? PyTuple_GET_SIZE(keywords) : 0;
     for (Py_ssize_t i = 0; i < named; i++) place(function, names, PyTuple_GET_ITEM(keywords, i), given[places + i]);
@@ -116,10 +137,7 @@ struct Arguments {
         values[i] = value;
         return;
       }
-    refuse(function, "an argument it does not have, or has twice");
-  }
-  [[noreturn]] static void refuse(const char* function, const char* why) {
-    PyErr_Format(PyExc_TypeError, "%s() was given %s", function, why);
+    PyErr_Format(PyExc_TypeError, "%s() has no argument %R, or was given it twice", function, name);
     throw nb::python_error();
   }
 };

@@ -7,8 +7,6 @@ namespace hawser::python {
 
 namespace {
 
-constexpr size_t kCopyWithoutGil = 64 << 10;
-
 // The bytes of a message for as long as this lives. What is not bytes is made so by hawser.record.
 class Input {
  public:
@@ -35,15 +33,6 @@ class Input {
   size_t size_;
   Py_buffer view_{};
 };
-
-void copy_in(uint8_t* to, const void* from, size_t size) {
-  if (size < kCopyWithoutGil) {
-    std::memcpy(to, from, size);
-    return;
-  }
-  const GilReleased released;
-  std::memcpy(to, from, size);
-}
 
 PyObject* make_receipt(const PublisherBox& box, uint64_t first, uint64_t count) {
   PyObject* receipt = configuration.receipt_type->tp_alloc(configuration.receipt_type, 5);
@@ -74,6 +63,7 @@ uint64_t deliver(PublisherBox& box, uint32_t slot, uint64_t payload, const Metad
                  uint64_t timestamp = wall_clock_now()) {
   if (metadata.size) std::memcpy(box.core->payload(slot) + payload, metadata.data, metadata.size);
   return box.core->publish(slot, payload, metadata.size, deadline, [&](int64_t slice) {
+    box.core->wake_subscribers();  // they may be asleep beside what a batch has published so far
     without_gil([&] { box.core->wait_for_space(slice); });
   }, timestamp);
 }
@@ -91,23 +81,36 @@ struct ReturnLater {
 
 uint32_t quota(const PublisherBox& box) { return box.region->memory().layout.settings.max_loans; }
 
-// Waits, without the GIL, while another thread publishes a large message or waits for space.
-std::unique_lock<std::timed_mutex> my_turn(PublisherBox& box, const Deadline& deadline) {
-  std::unique_lock<std::timed_mutex> turn(box.publishing, std::try_to_lock);
-  while (!turn) {
-    if (deadline.over()) throw Error(Kind::full, "another thread is publishing through the same publisher; wait longer");
-    without_gil([&] { static_cast<void>(turn.try_lock_for(std::chrono::nanoseconds(deadline.slice()))); });
+// A thread's turn to publish. Waits, without the GIL, while another one copies a large message or waits for space.
+class Turn {
+ public:
+  Turn(PublisherBox& box, const Deadline& deadline) : box_(box), lock_(box.publishing, std::try_to_lock) {
+    while (!lock_) wait(deadline);
+    box_.publishing_thread = std::this_thread::get_id();
   }
-  return turn;
-}
+  ~Turn() { box_.publishing_thread = {}; }
+  Turn(const Turn&) = delete;
+
+ private:
+  void wait(const Deadline& deadline) {
+    if (box_.publishing_thread == std::this_thread::get_id())
+      throw Error(Kind::usage, "a signal handler publishes through a publisher that is in the middle of a publish; "
+                               "give the handler a publisher of its own");
+    if (deadline.over()) throw Error(Kind::full, "another thread is publishing through the same publisher; wait longer");
+    without_gil([&] { static_cast<void>(lock_.try_lock_for(std::chrono::nanoseconds(deadline.slice()))); });
+  }
+
+  PublisherBox& box_;
+  std::unique_lock<std::timed_mutex> lock_;
+};
 
 uint64_t publish_one(PublisherBox& box, nb::handle data, const Metadata& metadata, const Deadline& deadline,
                      uint64_t timestamp = wall_clock_now()) {
   const Input input(data);
-  const auto turn = my_turn(box, deadline);
+  const Turn turn(box, deadline);
   const uint32_t slot = box.core->borrow(input.size() + metadata.size, quota(box) + 1);
   const ReturnLater later{box, slot};
-  copy_in(box.core->payload(slot), input.data(), input.size());
+  copy_large(box.core->payload(slot), input.data(), input.size());
   return deliver(box, slot, input.size(), metadata, deadline, timestamp);
 }
 
@@ -132,19 +135,19 @@ PyObject* publish(PyObject* self, PyObject* const* given, Py_ssize_t places, PyO
   });
 }
 
-// Wakes subscribers after every kWakeEvery samples, so that they work while we go on; those share a time stamp.
+// Of a list, 64 samples share a time stamp and a wake-up; of an iterator, which may take its time, none do.
 nb::object publish_many(PublisherBox& box, nb::handle items, const nb::object& timeout) {
-  constexpr uint64_t kWakeEvery = 64;
+  const uint64_t together = PyList_CheckExact(items.ptr()) || PyTuple_CheckExact(items.ptr()) ? 64 : 1;
   box.region->made().require();
   const Deadline deadline = deadline_of(timeout);
   const Metadata none;
   uint64_t first = 0, count = 0, now = 0;
   try {
     for (nb::handle item : nb::iter(items)) {
-      if (count % kWakeEvery == 0) now = wall_clock_now();
+      if (count % together == 0) now = wall_clock_now();
       const uint64_t sequence = publish_one(box, item, none, deadline, now);
       if (count++ == 0) first = sequence;
-      if (count % kWakeEvery == 0) box.core->wake_subscribers();
+      if (count % together == 0) box.core->wake_subscribers();
     }
   } catch (const Error& error) {
     box.core->wake_subscribers();
@@ -184,7 +187,7 @@ class Loan {
     return view_;
   }
   void exit(nb::handle kind) {
-    if (!kind.is_none()) return drop();
+    if (!kind.is_none() || state_ == ending || state_ == ended) return drop();
     try {
       seal();
       publish(timeout_, false);
@@ -206,14 +209,22 @@ class Loan {
       drop();
       refuse_views();
     }
-    sequence_ = deliver(*box_, slot_, bytes_, Metadata(metadata_), deadline_of(timeout));
+    const Deadline deadline = deadline_of(timeout);
+    state_ = publishing;  // while it waits, other threads and signal handlers keep their hands off
+    try {
+      sequence_ = deliver(*box_, slot_, bytes_, Metadata(metadata_), deadline);
+    } catch (...) {
+      state_ = open;
+      throw;
+    }
+    state_ = open;
     drop();
     box_->core->wake_subscribers();
   }
 
   // The slot is given up now, or with the last view.
   void drop() {
-    if (state_ == ended) return;
+    if (state_ == ended || state_ == publishing) return;
     end_block();
     state_ = exports_ == 0 ? ended : ending;
     if (state_ == ended && box_->region->made().here()) give_back(*box_, slot_);
@@ -262,7 +273,9 @@ class Loan {
   }
   void require_open() const {
     box_->region->made().require();
-    if (state_ != open) throw Error(Kind::usage, "this loan is over; take a new one for each message");
+    if (state_ != open)
+      throw Error(Kind::usage, state_ == publishing ? "this loan is being published"
+                                                    : "this loan is over; take a new one for each message");
   }
   [[noreturn]] static void refuse_views() {
     PyErr_SetString(PyExc_BufferError, "something still uses the buffer of this loan (an array made from it?), so nothing "
@@ -277,7 +290,7 @@ class Loan {
   nb::object metadata_, timeout_, view_;
   uint64_t sequence_ = 0;  // once published
   Py_ssize_t exports_ = 0;
-  enum { open, ending, ended } state_ = open;  // ending: waits for the last view
+  enum { open, publishing, ending, ended } state_ = open;  // ending: waits for the last view
 };
 
 PyObject* enter_loan(PyObject* self, PyObject*) {
@@ -313,6 +326,7 @@ PyObject* make_loan(PyObject* self, PyObject* const* given, Py_ssize_t places, P
     const Arguments<4> arguments("loan", {"nbytes", "key", "headers", "timeout"}, 1, given, places, keywords);
     box.region->made().require();
     const uint64_t bytes = loan_size(arguments.get(0));
+    deadline_of(arguments.values[3]);  // a wrong one is refused now, not when there is something to lose
     nb::object metadata = encode_metadata(arguments.values[1], arguments.values[2]);
     const uint32_t slot = box.core->borrow(bytes + Metadata(metadata).size, quota(box));
     auto* loan = new Loan(nb::borrow(self), slot, bytes, std::move(metadata), arguments.get(3));
@@ -343,10 +357,10 @@ void bind_publishing(nb::module_& module) {
                    "still alive at the end raise BufferError, and nothing is published.")
       .def_prop_ro("nbytes", &Loan::bytes)
       .def_prop_ro("receipt", &Loan::receipt)
-      .def("seal", &Loan::seal)
+      .def("_seal", &Loan::seal)
       .def("publish", [](Loan& self, nb::handle timeout) { self.publish(timeout, false); return self.receipt(); },
            nb::arg("timeout").none() = nb::none())
-      .def("publish_keeping_views", [](Loan& self, nb::handle timeout) { self.publish(timeout, true); return self.receipt(); },
+      .def("_publish_keeping_views", [](Loan& self, nb::handle timeout) { self.publish(timeout, true); return self.receipt(); },
            nb::arg("timeout").none() = nb::none())
       .def("drop", &Loan::drop);
 }

@@ -15,6 +15,7 @@ struct SampleObject {
   PyObject* publisher;     // name, once asked for
   PyObject* decoded;       // (key, headers), once asked for
   PyObject* metadata;      // bytes, of a copy
+  PyObject* decode;        // of a copy
   const uint8_t* data;
   Py_ssize_t exports;
   Taken taken;
@@ -65,6 +66,7 @@ void sample_dealloc(PyObject* self) {
   Py_CLEAR(sample->publisher);
   Py_CLEAR(sample->decoded);
   Py_CLEAR(sample->metadata);
+  Py_CLEAR(sample->decode);
   free_unused(sample);
 }
 
@@ -102,15 +104,13 @@ PyObject* get_publisher(PyObject* self, void*) {
   SampleObject* sample = as_sample(self);
   if (!sample->publisher) {
     if (!check_usable(sample)) return nullptr;
-    try {
+    sample->publisher = guarded([&] {
       const Memory& memory = sample->box->region->memory();
       std::string name;
       if (!read_name(memory.slot(sample->taken.slot), sample->taken.publisher, name))
         memory.corrupt("the publisher's name of sample " + std::to_string(sample->taken.sequence) + " is damaged");
-      sample->publisher = PyUnicode_DecodeUTF8(name.data(), static_cast<Py_ssize_t>(name.size()), "replace");
-    } catch (const Error& error) {
-      set_python_error(error);
-    }
+      return PyUnicode_DecodeUTF8(name.data(), static_cast<Py_ssize_t>(name.size()), "replace");
+    });
   }
   Py_XINCREF(sample->publisher);
   return sample->publisher;
@@ -140,14 +140,18 @@ PyObject* get_headers(PyObject* self, void*) { return metadata_item(self, 1); }
 PyObject* call_bytes(PyObject* self, PyObject*) {
   SampleObject* sample = as_sample(self);
   if (!check_usable(sample)) return nullptr;
-  return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(sample->data),
-                                   static_cast<Py_ssize_t>(sample->taken.payload));
+  PyObject* bytes = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(sample->taken.payload));
+  if (!bytes) return nullptr;
+  sample->exports++;  // nobody may release it meanwhile
+  copy_large(PyBytes_AS_STRING(bytes), sample->data, sample->taken.payload);
+  sample_releasebuffer(self, nullptr);
+  return bytes;
 }
 PyObject* get_value(PyObject* self, void*) {
   SampleObject* sample = as_sample(self);
   if (!check_usable(sample)) return nullptr;
-  if (!sample->box || sample->box->decode.is_none()) return call_bytes(self, nullptr);
-  return PyObject_CallOneArg(sample->box->decode.ptr(), self);
+  PyObject* decode = sample->box ? sample->box->decode.ptr() : sample->decode;
+  return decode && decode != Py_None ? PyObject_CallOneArg(decode, self) : call_bytes(self, nullptr);
 }
 
 // array() and arrow() need numpy and pyarrow, which only hawser.record knows.
@@ -260,7 +264,7 @@ SampleObject* new_sample() {
     sample = PyObject_New(SampleObject, sample_type);
     if (!sample) throw nb::python_error();
   }
-  sample->owner = sample->publisher = sample->decoded = sample->metadata = nullptr;
+  sample->owner = sample->publisher = sample->decoded = sample->metadata = sample->decode = nullptr;
   sample->box = nullptr;
   sample->exports = 0;
   sample->released = true;
@@ -289,12 +293,15 @@ PyObject* fill_sample(SampleObject* sample, PyObject* owner, SubscriberBox& box,
   return reinterpret_cast<PyObject*>(sample);
 }
 
-PyObject* copied_sample(const Copied& copied) {
+PyObject* copied_sample(const Copied& copied, PyObject* decode) {
   SampleObject* sample = new_sample();
+  Py_XINCREF(decode);
+  sample->decode = decode;
   sample->released = false;
   sample->taken = {0, copied.sequence, copied.payload.size(), static_cast<uint32_t>(copied.metadata.size()),
                    copied.timestamp_ns, copied.publisher, 0};
-  sample->owner = PyBytes_FromStringAndSize(copied.payload.data(), static_cast<Py_ssize_t>(copied.payload.size()));
+  sample->owner = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(copied.payload.size()));
+  if (sample->owner) copy_large(PyBytes_AS_STRING(sample->owner), copied.payload.data(), copied.payload.size());
   sample->metadata = PyBytes_FromStringAndSize(copied.metadata.data(), static_cast<Py_ssize_t>(copied.metadata.size()));
   sample->publisher = PyUnicode_DecodeUTF8(copied.name.data(), static_cast<Py_ssize_t>(copied.name.size()), "replace");
   if (!sample->owner || !sample->metadata || !sample->publisher) {

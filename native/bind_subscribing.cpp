@@ -29,30 +29,40 @@ PyObject* take_now(nb::handle self, SubscriberBox& box) {
   return fill_sample(sample, self.ptr(), box, taken);
 }
 
+// Housekeeping of a sleeper: what keeps it from being done now is no error of the call that sleeps.
+void recover_quietly(Region& region) {
+  try {
+    without_gil([&] {
+      if (!region.memory().closed()) region.recover();
+    });
+  } catch (const Error&) {
+  }
+}
+
 // Sleep until there may be a sample. False: the time is over. Now and then a sleeper recovers the dead.
 bool wait_for_sample(SubscriberBox& box, const Deadline& deadline, int& slices) {
   if (deadline.over()) return false;
   without_gil([&] { box.core->wait_for_sample(deadline.slice()); });
   if (!box.core->ready()) box.core->confirm_nothing();
-  if (++slices % 10 == 0 && !box.region->memory().closed()) without_gil([&] { box.region->recover(); });
+  if (++slices % 10 == 0) recover_quietly(*box.region);
   return true;
 }
+
+// Whatever happens: publishers that wait for us learn how far we are.
+struct SettleLater {
+  Subscriber& core;
+  ~SettleLater() { core.settle(); }
+};
 
 // What `attempt` gets, tried at once and whenever there may be a sample; null when the time is over.
 template <class Attempt>
 PyObject* wait_and_take(SubscriberBox& box, nb::handle timeout, const Attempt& attempt) {
   box.region->made().require();
+  const Deadline deadline = deadline_of(timeout);
+  const SettleLater later{*box.core};
   PyObject* result = attempt();
-  if (!result) {
-    const Deadline deadline = deadline_of(timeout);
-    for (int slices = 0; !result && wait_for_sample(box, deadline, slices);) result = attempt();
-  }
-  if (!result) {
-    box.core->confirm_nothing();
-    return nullptr;
-  }
-  box.core->settle();
-  box.core->prefetch();
+  for (int slices = 0; !result && wait_for_sample(box, deadline, slices);) result = attempt();
+  result ? box.core->prefetch() : box.core->confirm_nothing();
   return result;
 }
 
@@ -121,13 +131,13 @@ nb::list take_values(nb::handle self, int64_t count, nb::handle timeout) {
   SubscriberBox& box = *nb::inst_ptr<SubscriberBox>(self);
   if (count < 1) throw Error(Kind::usage, "take_values takes a count of 1 or more");
   nb::list values;
+  const SettleLater later{*box.core};
   PyObject* value = wait_and_take(box, timeout, [&] { return value_now(self, box); });
   for (int64_t taken = 1; value; taken++) {
     values.append(nb::steal(value));
     box.core->prefetch();
     value = taken < count ? another_value(self, box) : nullptr;
   }
-  box.core->settle();
   return values;
 }
 
@@ -174,7 +184,7 @@ class Waiter {
   nb::list wait(const nb::list& waiting, double timeout) {
     const uint32_t own = signal_.value.load(std::memory_order_seq_cst);
     std::deque<Sleeper> sleepers;
-    for (nb::handle item : waiting) sleepers.emplace_back(signal_of(item), index_of(item));
+    for (nb::handle item : waiting) sleepers.emplace_back(signal_of(item), index_of(item), sleepers_of(item));
     std::vector<struct futex_waitv> words = collect(waiting, own);
     nb::list ready = ready_among(waiting);
     if (nb::len(ready) == 0 && own == seen_ && timeout > 0) {
@@ -196,20 +206,29 @@ class Waiter {
     if (nb::isinstance<SubscriberBox>(item)) return nb::inst_ptr<SubscriberBox>(item)->core->bit();
     return nb::inst_ptr<PublisherBox>(item)->core->membership().index;
   }
+  static Sleepers& sleepers_of(nb::handle item) {
+    if (nb::isinstance<SubscriberBox>(item)) return nb::inst_ptr<SubscriberBox>(item)->core->sleepers();
+    return nb::inst_ptr<PublisherBox>(item)->core->sleepers();
+  }
+  // One that is damaged is ready, too: its own call then says so.
+  static bool is_ready(nb::handle item) {
+    try {
+      return nb::isinstance<SubscriberBox>(item) ? nb::inst_ptr<SubscriberBox>(item)->core->ready()
+                                                 : nb::inst_ptr<PublisherBox>(item)->core->ready();
+    } catch (const Error&) {
+      return true;
+    }
+  }
   static nb::list ready_among(const nb::list& waiting) {
     nb::list ready;
-    for (nb::handle item : waiting) {
-      const bool is_ready = nb::isinstance<SubscriberBox>(item) ? nb::inst_ptr<SubscriberBox>(item)->core->ready()
-                                                                : nb::inst_ptr<PublisherBox>(item)->core->ready();
-      if (is_ready) ready.append(item);
-    }
+    for (nb::handle item : waiting)
+      if (is_ready(item)) ready.append(item);
     return ready;
   }
   // Whoever waits for space looks after every slice whether the one in its way is dead.
   static void recover_for(const nb::list& waiting) {
     for (nb::handle item : waiting)
-      if (nb::isinstance<PublisherBox>(item) && !nb::inst_ptr<PublisherBox>(item)->region->memory().closed())
-        nb::inst_ptr<PublisherBox>(item)->region->recover();
+      if (nb::isinstance<PublisherBox>(item)) recover_quietly(*nb::inst_ptr<PublisherBox>(item)->region);
   }
   static struct futex_waitv word_of(std::atomic<uint32_t>& value, uint32_t seen) {
     return {seen, reinterpret_cast<uint64_t>(&value), FUTEX_32, 0};
@@ -229,7 +248,8 @@ class Waiter {
     const int64_t until = monotonic_now() + nanoseconds;
     const timespec limit{until / 1'000'000'000, until % 1'000'000'000};
     const long result = syscall(SYS_futex_waitv, words.data(), words.size(), 0, &limit, CLOCK_MONOTONIC);
-    if (result < 0 && errno == ENOSYS) usleep(1000);  // before Linux 5.16
+    // Before Linux 5.16, or where a sandbox does not let us.
+    if (result < 0 && errno != EAGAIN && errno != EINTR && errno != ETIMEDOUT) usleep(1000);
   }
 
   Signal signal_{};

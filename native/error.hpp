@@ -8,7 +8,7 @@
 
 namespace hawser {
 
-enum class Kind { usage, not_found, full, closed, timeout, corrupt, permission, mismatch, out_of_range };
+enum class Kind { usage, not_found, full, closed, timeout, corrupt, permission, mismatch, out_of_range, unavailable };
 
 class Error : public std::exception {
  public:
@@ -39,8 +39,12 @@ inline Error file_error(const std::string& doing, const std::string& path, int n
     case EMFILE:
     case ENFILE:
       return {Kind::full, text + "; raise the limit of open files"};
+    case EOPNOTSUPP:
+    case EISDIR:
+    case ENOTDIR:
+      return {Kind::usage, text + "; the domain must be a directory on a tmpfs or a local file system"};
     default:
-      return {Kind::usage, text};
+      return {Kind::unavailable, text + "; try again"};
   }
 }
 

@@ -65,25 +65,19 @@ inline Descriptor open_same(const std::string& path, const Inode& inode) {
   return file;
 }
 
-// Serialises removals of one name. Waits for a process that is removing it, but not for ever. The caller
-// holds no_fork_mutex.
+// Serialises removals of one name. The caller holds no_fork_mutex, and lets go of it before it tries again.
 class NameLock {
  public:
-  NameLock(const std::string& lock_path, const std::string& name) {
-    file_ = Descriptor(open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  NameLock(const std::string& lock_path, const std::string& name)
+      : file_(open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600)) {
     if (!file_.valid()) throw file_error("open", lock_path, errno);
-    const auto at = static_cast<off_t>(hash_bytes(name.data(), name.size()) >> 2);
-    for (int tries = 0; !file_.try_lock(at); tries++) {
-      if (tries == kTries)
-        throw Error(Kind::timeout, "another process has been removing '" + name + "' for " +
-                                       std::to_string(kTries / 1000) + " s and is probably stopped; continue or end it");
-      usleep(1000);
-    }
+    held_ = file_.try_lock(static_cast<off_t>(hash_bytes(name.data(), name.size()) >> 2));
   }
+  bool held() const { return held_; }  // false: somebody else is removing it
 
  private:
-  static constexpr int kTries = 5000;
   Descriptor file_;
+  bool held_;
 };
 
 class Mapping {

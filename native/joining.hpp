@@ -30,17 +30,6 @@ inline void check_name(const std::string& name) {
                                  std::to_string(name.size()));
 }
 
-// The others hear that a name has come back, and look again at whatever they were waiting for.
-inline void announce(const Memory& memory, const std::vector<Recovered>& recovered, const Identity& me) {
-  for (const Recovered& former : recovered) {
-    if (former.name != me.name || former.pid == me.pid) continue;
-    memory.header().announcement.word.add(1);
-    wake_all(memory.header().samples);
-    wake_all(memory.header().space);
-    return;
-  }
-}
-
 template <class Prepare>
 Membership enter(const Memory& memory, const Descriptor& file, EntryRange range, const Identity& me,
                  const char* limit, const Prepare& prepare) {
@@ -65,7 +54,7 @@ inline uint64_t starting_cursor(const Memory& memory, const SubscribeOptions& op
 }
 
 [[noreturn]] inline void refuse_record(const Memory& memory, const std::string& name) {
-  throw Error(Kind::usage, memory.label + ": the position '" + name + "' is held by a living subscription; close that one first");
+  throw Error(Kind::usage, memory.label + ": the position '" + name + "' is held by a living subscription; close that one and release its samples first");
 }
 
 // Where a subscription starts, what it skipped, and which record it has.
@@ -108,9 +97,9 @@ inline std::unique_ptr<Publisher> join_as_publisher(Region& region, const std::s
   joining::check_name(name);
   const Memory& memory = region.memory();
   const Identity me = joining::identity(name);
-  joining::announce(memory, region.recover(), me);
-  region.map_writable();
+  region.recover();
   const std::lock_guard no_fork(no_fork_mutex());
+  region.map_writable();
   const Descriptor file = region.open_again();
   if (!file.try_lock(byte::publishing, exclusive))
     throw Error(Kind::usage, memory.label + (exclusive ? ": it has a publisher already, so there can be no exclusive one"
@@ -131,7 +120,7 @@ inline std::unique_ptr<Subscriber> join_as_subscriber(Region& region, const std:
   if (options.record.size() >= kRecordNameBytes)
     throw Error(Kind::usage, "the name of a kept position has at most " + std::to_string(kRecordNameBytes - 1) + " bytes");
   const Identity me = joining::identity(name);
-  joining::announce(memory, region.recover(), me);
+  region.recover();
   const std::lock_guard no_fork(no_fork_mutex());
   const Descriptor file = region.open_again();
   if (!options.record.empty() && !file.try_lock(byte::record(options.record))) joining::refuse_record(memory, options.record);

@@ -42,14 +42,18 @@ class Descriptor {
   int number() const { return number_; }
   bool valid() const { return number_ >= 0; }
 
+  // False: somebody else holds it. Anything else that goes wrong is an error, never an answer.
   bool try_lock(off_t at, bool exclusive = true) const {
-    return control(F_OFD_SETLK, exclusive ? F_WRLCK : F_RDLCK, at) == 0;
+    if (control(F_OFD_SETLK, exclusive ? F_WRLCK : F_RDLCK, at) == 0) return true;
+    if (errno == EAGAIN || errno == EACCES) return false;
+    throw file_error("lock a byte of", "the topic's file", errno);
   }
   void unlock(off_t at) const { control(F_OFD_SETLK, F_UNLCK, at); }
   // Whether another description holds this byte in any way.
   bool held_elsewhere(off_t at) const {
     struct flock lock = request(F_WRLCK, at);
-    return fcntl(number_, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+    if (fcntl(number_, F_OFD_GETLK, &lock) != 0) throw file_error("ask who holds a byte of", "the topic's file", errno);
+    return lock.l_type != F_UNLCK;
   }
 
  private:

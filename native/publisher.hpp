@@ -77,7 +77,7 @@ class Publisher {
     if (bytes > memory_.layout.settings.slot_size) refuse_size(bytes);
     if (loans_ >= quota)
       throw Error(Kind::full, "this publisher has " + std::to_string(loans_) +
-                                  " loans, as many as max_loans allows; publish or drop one");
+                                  " loans, as many as max_loans allows; publish or drop one, and let go of arrays of former ones");
     const uint32_t slot = find_slot();
     loans_++;
     std::atomic_thread_fence(std::memory_order_release);  // pairs with the fence of whoever copies without a bit
@@ -137,13 +137,13 @@ class Publisher {
   template <class Sleep>
   uint64_t publish(uint32_t index, uint64_t payload, uint32_t metadata, const Deadline& deadline, const Sleep& sleep,
                    uint64_t timestamp = wall_clock_now()) {
-    for (int64_t recovered_at = 0;;) {
+    for (;;) {
       uint64_t sequence = try_publish(index, payload, metadata, timestamp);
       if (sequence) [[likely]] return sequence;
       const bool last_try = deadline.over();
-      if (last_try || monotonic_now() - recovered_at > kSliceNanoseconds) {
+      if (last_try || monotonic_now() - recovered_at_ > kSliceNanoseconds) {
         host_.recover_dead();
-        recovered_at = monotonic_now();
+        recovered_at_ = monotonic_now();
         sequence = try_publish(index, payload, metadata, timestamp);
         if (sequence) return sequence;
       }
@@ -155,11 +155,12 @@ class Publisher {
   // One slice of waiting until there may be space.
   void wait_for_space(int64_t nanoseconds) {
     if (spin_until([&] { return ready(); }, nanoseconds)) return;
-    Sleeper sleeper(memory_.header().space, membership_.index);
+    Sleeper sleeper(memory_.header().space, membership_.index, sleepers_);
     const uint32_t seen = sleeper.value();
     if (blocker() && !memory_.closed()) sleeper.sleep(seen, nanoseconds);
   }
   Signal& signal() const { return memory_.header().space; }
+  Sleepers& sleepers() { return sleepers_; }
   bool ready() const { return closing_ || memory_.closed() || !blocker(); }
 
   // The place is given up now, or with the last loan.
@@ -273,18 +274,20 @@ class Publisher {
     slot.publisher.store_release(owner_);
   }
 
-  static constexpr int kRounds = 1000;
+  static constexpr int kRounds = 20;
   static constexpr uint64_t kPrefetchDistance = 8;
   const Memory& memory_;
   Host& host_;
   Membership membership_;
   uint64_t owner_;
   char name_[kNameBytes] = {};
+  Sleepers sleepers_;
   uint32_t loans_ = 0;
   std::vector<uint8_t> signed_ = std::vector<uint8_t>(memory_.layout.slots);  // slots that have our name
   std::deque<uint32_t> evicted_;
   uint32_t next_ = 0;
   uint64_t count_ = 0;
+  int64_t recovered_at_ = 0;  // when we last looked for the dead because somebody was in the way
   uint64_t slowest_ = 0;  // nobody waited for is before this position, as of `waits_` joins
   uint64_t waits_ = 0;
   bool closing_ = false;

@@ -23,16 +23,33 @@ struct Recovered {
   bool complete = false;
 };
 
-// The kernel's word on who lives, through a description that holds no participant's byte.
+// The kernel's word on who lives, through a description that holds no participant's byte. Another thread may
+// close the descriptor behind our back and its number may come to mean another file: a death is believed, and a
+// recovery byte ours, only if the descriptor still leads to the topic.
 class FileLiveness {
  public:
-  explicit FileLiveness(const Descriptor& descriptor) : descriptor_(descriptor) {}
-  bool alive(uint32_t index) const { return descriptor_.held_elsewhere(byte::life(index)); }
-  bool try_recovery(uint32_t index) const { return descriptor_.try_lock(byte::recovery(index)); }
+  explicit FileLiveness(const Descriptor& descriptor)
+      : descriptor_(descriptor), inode_(Inode::of(descriptor)), anchor_(descriptor) {}
+  bool alive(uint32_t index) const {
+    if (descriptor_.held_elsewhere(byte::life(index))) return true;
+    require_same_file();
+    return false;
+  }
+  bool try_recovery(uint32_t index) const {
+    const bool locked = descriptor_.try_lock(byte::recovery(index));
+    require_same_file();
+    return locked;
+  }
   void end_recovery(uint32_t index) const { descriptor_.unlock(byte::recovery(index)); }
 
  private:
+  void require_same_file() const {
+    if (Inode::of(descriptor_) != inode_)
+      throw Error(Kind::unavailable, "a descriptor of the topic was closed while it was in use; try again");
+  }
   const Descriptor& descriptor_;
+  const Inode inode_;
+  const Anchor anchor_;  // keeps a recovery byte until this pass is over, whatever happens to the descriptor
 };
 
 inline uint32_t return_loans(const Memory& memory, uint64_t owner) {
@@ -116,6 +133,8 @@ std::vector<Recovered> recover_all(const Memory& memory, const Liveness& livenes
   for (uint32_t i = 0; i < memory.layout.entries; i++)
     if (recover_entry(memory, liveness, i, report)) done.push_back(report);
   if (!done.empty()) {
+    // Whoever waits for one of them, or remembers something of it, looks again; hearing it twice is harmless.
+    memory.header().announcement.word.add(1);
     wake_all(memory.header().samples);
     wake_all(memory.header().space);
   }

@@ -28,20 +28,16 @@ class Region : public Host {
   // Open the topic at a place; with settings, create it when nothing (or only a leftover) is there.
   static std::shared_ptr<Region> attach(const Place& place, const Settings* settings, const std::string& schema) {
     watch_forks();
-    for (int tries = 0; tries < kTries; tries++) {
+    std::shared_ptr<Region> region;
+    patiently(place, [&] {
       const std::lock_guard no_fork(no_fork_mutex());
       const Descriptor file = open_existing(place.path);
-      std::shared_ptr<Region> region;
-      if (file.valid()) {
-        region = open_at(place, file, settings != nullptr);
-      } else if (settings) {
-        region = create(place, *settings, schema);
-      } else {
+      if (!file.valid() && !settings)
         throw Error(Kind::not_found, "there is no topic '" + place.name + "' at " + place.path);
-      }
-      if (region) return region;
-    }
-    throw Error(Kind::timeout, place.path + " is being created and removed all the time; try again");
+      region = file.valid() ? open_at(place, file, settings != nullptr) : create(place, *settings, schema);
+      return region != nullptr;
+    });
+    return region;
   }
 
   ~Region() override {
@@ -51,7 +47,6 @@ class Region : public Host {
   const Memory& memory() const { return memory_; }
   const Place& place() const { return place_; }
   const MadeHere& made() const { return made_; }
-  bool created() const { return created_; }
   const Label& label() const { return label_; }  // as it was when we attached
   Descriptor open_again() const { return open_same(place_.path, inode_); }
 
@@ -63,30 +58,26 @@ class Region : public Host {
   void recover_dead() override { recover(); }
 
   void reserve(uint64_t payload_offset, uint64_t bytes) override {
-    const Descriptor file = open_again();
-    const auto at = static_cast<off_t>(memory_.layout.payloads_at + payload_offset);
-    if (fallocate(file.number(), 0, at, static_cast<off_t>(std::max<uint64_t>(bytes, 1))) != 0)
+    if (!reserve_pages(open_again(), memory_.layout.payloads_at + payload_offset, std::max<uint64_t>(bytes, 1)))
       throw file_error("reserve " + std::to_string(bytes) + " bytes for a sample in", place_.path, errno);
   }
 
-  // For publishers; subscribers never have payloads mapped for writing.
+  // For publishers; subscribers never have payloads mapped for writing. The caller holds no_fork_mutex.
   void map_writable() {
     if (memory_.writable) return;
     writable_ = map_payloads(open_again(), true);
     memory_.writable = writable_.address();
   }
 
-  // Whether another process, or another Region of this one, has the file open. A description does not see its
-  // own locks, so ours moves to a new description through which we then look.
-  bool others_alive() {
-    const std::lock_guard no_fork(no_fork_mutex());
-    return others_alive_now();
-  }
-
   // Without force only if nobody else has it open. False: somebody has.
   bool remove(bool force) {
-    const std::lock_guard no_fork(no_fork_mutex());
-    return remove_now(force);
+    Removal result = Removal::busy;
+    patiently(place_, [&] {
+      const std::lock_guard no_fork(no_fork_mutex());
+      result = remove_now(force);
+      return result != Removal::busy;
+    });
+    return result == Removal::removed;
   }
 
   // Let go of the use byte; the last one out removes an ephemeral topic.
@@ -94,6 +85,7 @@ class Region : public Host {
     if (let_go_ || !made_.here()) return;
     let_go_ = true;
     if (memory_.layout.settings.ephemeral && !memory_.closed()) remove_quietly();
+    const std::lock_guard no_fork(no_fork_mutex());
     use_.drop();
   }
 
@@ -117,6 +109,26 @@ class Region : public Host {
     return Mapping(file, layout.payloads_at, layout.total - layout.payloads_at, writable);
   }
 
+  // Tries until it is done. Nothing is held between two tries, so that only this name waits for a process that
+  // is stopped while removing it, and not for ever.
+  template <class Attempt>
+  static void patiently(const Place& place, const Attempt& attempt) {
+    for (int tries = 0; !attempt(); tries++) {
+      if (tries == kTries)
+        throw Error(Kind::timeout, "another process has been creating or removing '" + place.name +
+                                       "' for seconds and is probably stopped; continue or end it");
+      if (tries >= kTriesAtOnce) usleep(1000);
+    }
+  }
+
+  static bool reserve_pages(const Descriptor& file, uint64_t at, uint64_t bytes) {
+    int result = 0;
+    do {
+      result = fallocate(file.number(), 0, static_cast<off_t>(at), static_cast<off_t>(bytes));
+    } while (result != 0 && errno == EINTR);
+    return result == 0;
+  }
+
   // Maps go through a description without locks: children may keep them.
   static Descriptor another_description(const Descriptor& file) {
     const std::string path = "/proc/self/fd/" + std::to_string(file.number());
@@ -135,7 +147,7 @@ class Region : public Host {
     if (settings.group) give_to_group(file, directory);
     const auto control = static_cast<off_t>(layout.payloads_at);
     if (fchmod(file.number(), mode) != 0 || ftruncate(file.number(), static_cast<off_t>(layout.total)) != 0 ||
-        fallocate(file.number(), 0, 0, control) != 0)
+        !reserve_pages(file, 0, layout.payloads_at))
       throw file_error("reserve " + std::to_string(control) + " bytes for topic '" + place.name + "' in", directory, errno);
     std::shared_ptr<Region> region(new Region(place, settings, file, another_description(file)));
     region->initialise(settings, schema);
@@ -146,7 +158,6 @@ class Region : public Host {
       if (errno == EEXIST) return nullptr;
       throw file_error("name the topic", place.path, errno);
     }
-    region->created_ = true;
     return region;
   }
 
@@ -198,7 +209,7 @@ class Region : public Host {
     }
     region->use_ = Anchor(file);
     const bool leftover = label.settings.ephemeral && may_recreate && !file.held_elsewhere(byte::use);
-    return leftover && region->remove_now(false) ? nullptr : region;
+    return leftover && region->remove_now(false) != Removal::in_use ? nullptr : region;
   }
 
   // What the file says about itself, checked before anything in it is believed.
@@ -232,16 +243,16 @@ class Region : public Host {
   }
   static void discard(const Place& place, const Inode& inode) {
     const NameLock lock(place.lock_path, place.name);
-    unlink_same(place.path, inode);
+    if (lock.held()) unlink_same(place.path, inode);
   }
 
-  bool others_alive_now() {
+  // Whether another process, or another Region of this one, has the file open. A description does not see its
+  // own locks, so ours moves to a new description through which we then look.
+  bool others_alive() {
     const Descriptor file = open_again();
     file.try_lock(byte::use, false);
-    use_.drop();
-    const bool others = file.held_elsewhere(byte::use);
     use_ = Anchor(file);
-    return others;
+    return file.held_elsewhere(byte::use);
   }
 
   bool close_if_unused() {
@@ -249,23 +260,25 @@ class Region : public Host {
                closed = static_cast<uint64_t>(RegionState::closed);
     state().exchange_if(open, closing);
     std::atomic_thread_fence(std::memory_order_seq_cst);  // the state first, then the look at the byte
-    if (others_alive_now() && !planted(Canary::removed_while_open)) {
+    if (others_alive() && !planted(Canary::removed_while_open)) {
       state().exchange_if(closing, open);
       return false;
     }
     return state().exchange_if(closing, closed) || state().load_ordered() == closed;
   }
 
-  bool remove_now(bool force) {
+  enum class Removal { removed, in_use, busy };  // busy: somebody else is removing it
+  Removal remove_now(bool force) {
     const NameLock lock(place_.lock_path, place_.name);
+    if (!lock.held()) return Removal::busy;
     if (force) {
       state().store_ordered(static_cast<uint64_t>(RegionState::closed));
     } else if (!close_if_unused()) {
-      return false;
+      return Removal::in_use;
     }
     unlink_same(place_.path, inode_);
     wake_everybody();
-    return true;
+    return Removal::removed;
   }
 
   void remove_quietly() {
@@ -281,7 +294,8 @@ class Region : public Host {
     wake_all(memory_.header().space);
   }
 
-  static constexpr int kTries = 1000;
+  static constexpr int kTriesAtOnce = 50;
+  static constexpr int kTries = 5000;
   const Place place_;
   const Inode inode_;
   const Mapping control_;
@@ -291,7 +305,6 @@ class Region : public Host {
   Anchor use_;
   MadeHere made_;
   Label label_{};
-  bool created_ = false;
   bool let_go_ = false;
 };
 

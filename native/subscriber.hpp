@@ -121,6 +121,7 @@ class Subscriber {
 
   // Tell the others how far we are: publishers that wait for us, and whoever looks at the topic.
   void settle() {
+    if (std::exchange(settled_, cursor_) == cursor_) return;
     Entry& entry = memory_.entry(membership_.index);
     entry.count.store_relaxed(received_);
     entry.missed.store_relaxed(missed_);
@@ -161,11 +162,12 @@ class Subscriber {
   // One slice of waiting until there may be a sample.
   void wait_for_sample(int64_t nanoseconds) {
     if (spin_until([&] { return ready(); }, nanoseconds)) return;
-    Sleeper sleeper(memory_.header().samples, bit_);
+    Sleeper sleeper(memory_.header().samples, bit_, sleepers_);
     const uint32_t seen = sleeper.value();
     if (!ready()) sleeper.sleep(seen, nanoseconds);
   }
   Signal& signal() const { return memory_.header().samples; }
+  Sleepers& sleepers() { return sleepers_; }
   uint32_t bit() const { return bit_; }
   bool ready() const {
     const uint64_t word = memory_.ring(cursor_ + 1).load_ordered();
@@ -276,11 +278,13 @@ class Subscriber {
   uint64_t mask_;
   uint64_t cursor_;
   uint64_t committed_;
+  uint64_t settled_ = UINT64_MAX;  // the cursor the others know
   uint64_t received_ = 0;
   uint64_t missed_ = 0;
   uint64_t lost_before_ = 0;
   uint64_t lost_before_last_ = 0;  // of the sample taken last
   uint32_t held_ = 0;
+  Sleepers sleepers_;
   std::deque<std::pair<uint64_t, bool>> pending_;  // taken, and whether released
   bool closing_ = false;
   bool left_ = false;

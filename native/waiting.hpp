@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <mutex>
 
 #include "canary.hpp"
 #include "layout.hpp"
@@ -65,13 +66,23 @@ inline void wake_waiters(Signal& signal, uint32_t words) {
   if (anybody) [[unlikely]] wake_all(signal);
 }
 
-// One participant's turn to sleep: the flag is set for as long as this lives.
+// How many threads of this process sleep as one participant.
+struct Sleepers {
+  std::mutex mutex;
+  uint32_t count = 0;
+};
+
+// One thread's turn to sleep: the participant's flag is set for as long as any of them lives.
 class Sleeper {
  public:
-  Sleeper(Signal& signal, uint32_t index) : signal_(signal), index_(index) {
-    if (!planted(Canary::sleep_without_flag)) signal_.waiters.set(index_);
+  Sleeper(Signal& signal, uint32_t index, Sleepers& sleepers) : signal_(signal), index_(index), sleepers_(sleepers) {
+    const std::lock_guard guard(sleepers_.mutex);
+    if (sleepers_.count++ == 0 && !planted(Canary::sleep_without_flag)) signal_.waiters.set(index_);
   }
-  ~Sleeper() { signal_.waiters.clear(index_); }
+  ~Sleeper() {
+    const std::lock_guard guard(sleepers_.mutex);
+    if (--sleepers_.count == 0) signal_.waiters.clear(index_);
+  }
   Sleeper(const Sleeper&) = delete;
 
   uint32_t value() const { return signal_.value.load(std::memory_order_seq_cst); }
@@ -84,6 +95,7 @@ class Sleeper {
  private:
   Signal& signal_;
   uint32_t index_;
+  Sleepers& sleepers_;
 };
 
 // A deadline on the monotonic clock; `for_ever` has none, and one in 0 seconds is over without a look at it.

@@ -20,12 +20,15 @@ static void waking_nobody_changes_nothing() {
   CHECK(signal.value.load() == 2);
 }
 
-static void a_flag_lives_as_long_as_its_sleeper() {
+static void a_flag_lives_as_long_as_its_last_sleeper() {
   const HeapTopic topic;
+  Sleepers sleepers;
   Signal& signal = topic.memory().header().samples;
   for (const uint32_t index : {0u, 63u, 64u, 256u}) {
     {
-      const Sleeper sleeper(signal, index);
+      const Sleeper sleeper(signal, index, sleepers);
+      CHECK(signal.waiters.words[index / 64].load_ordered() == uint64_t{1} << index % 64);
+      { const Sleeper another(signal, index, sleepers); }
       CHECK(signal.waiters.words[index / 64].load_ordered() == uint64_t{1} << index % 64);
       sleeper.sleep(sleeper.value() + 1, kSliceNanoseconds);  // another value: comes back at once
     }
@@ -46,9 +49,10 @@ static void sleepers_hear_of_news() {
   Header& header = topic.memory().header();
   Word& turn = header.announcement.word;
   const auto side = [&](uint64_t parity, Signal& mine, Signal& theirs) {
+    Sleepers sleepers;
     for (uint64_t i = parity; i < kTurns; i += 2) {
       while (turn.load_ordered() != i) {
-        const Sleeper sleeper(mine, static_cast<uint32_t>(parity));
+        const Sleeper sleeper(mine, static_cast<uint32_t>(parity), sleepers);
         const uint32_t seen = sleeper.value();
         if (turn.load_ordered() != i) sleeper.sleep(seen, kSliceNanoseconds);
       }
@@ -64,7 +68,7 @@ static void sleepers_hear_of_news() {
 
 int main() {
   return run({{"waking nobody changes nothing", waking_nobody_changes_nothing},
-              {"a flag lives as long as its sleeper", a_flag_lives_as_long_as_its_sleeper},
+              {"a flag lives as long as its last sleeper", a_flag_lives_as_long_as_its_last_sleeper},
               {"deadlines", deadlines},
               {"sleepers hear of news", sleepers_hear_of_news}});
 }

@@ -3,6 +3,7 @@
 import functools
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.programs import ROOT, numbers
+from tests.support.programs import ROOT, build, numbers
 
 SOURCES = ROOT / "tests" / "native"
 SANITIZERS = {"plain": "", "thread": "thread", "address": "address,undefined"}
 PROGRAMS = sorted(source.stem for source in SOURCES.glob("*.cpp"))
 STRESS_ROUNDS = {"plain": "3000", "thread": "1500", "address": "1500"}
 LIMIT_SECONDS = 120
+REPORTED_BY_THE_SANITIZER = 66
 
 
 def tool(name: str) -> str:
@@ -45,6 +47,18 @@ def built(flavour: str) -> Path:
 def test_program(flavour: str, program: str, record_property: Callable[[str, object], None]) -> None:
     arguments = [STRESS_ROUNDS[flavour]] if program == "stress" else []
     run_program(flavour, program, arguments, record_property)
+
+
+@pytest.mark.parametrize("canary", ["idle_before_publish", "recovery_takes_all_loans"])
+def test_a_planted_bug_does_not_survive_the_stress(canary: str) -> None:
+    sanitized = ["-O0", "-g", "-fsanitize=thread", "-Wno-tsan"]
+    program = build(SOURCES / "stress.cpp", [*sanitized, f"-DHAWSER_CANARY={canary}"])
+    command = [str(program), STRESS_ROUNDS["thread"]]
+    environment = os.environ | {"TSAN_OPTIONS": "halt_on_error=1"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment, timeout=LIMIT_SECONDS
+    )
+    assert done.returncode in (REPORTED_BY_THE_SANITIZER, -signal.SIGABRT), done.stderr
 
 
 @pytest.mark.soak

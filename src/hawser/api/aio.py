@@ -85,7 +85,7 @@ class AsyncLoan:
             self._loan.__exit__(kind, error, traceback)
             return
         try:
-            self._loan.seal()
+            self._loan._seal()
             publisher = self._publishing._native()
             await until_space(lambda: self._loan.publish(0), publisher, self._timeout)
         finally:

@@ -8,6 +8,7 @@ import sys
 from types import TracebackType
 from typing import Any, Final, cast
 
+from hawser.errors import UsageError
 from hawser.memory import Loan
 from hawser.record.receipt import Receipt
 
@@ -41,7 +42,7 @@ class ArrayLoan:
         """The receipt once the block has ended well; None before, and if nothing was published."""
         return cast("Receipt | None", self._loan.receipt)
 
-    def seal(self) -> None:
+    def _seal(self) -> None:
         """Make the array read-only; BufferError if something else could still write."""
         counts = (sys.getrefcount(self._base), sys.getrefcount(self._array))
         if counts[0] > _BASE_REFERENCES or counts[1] > _ARRAY_REFERENCES:
@@ -53,8 +54,8 @@ class ArrayLoan:
         self._base.setflags(write=False)
 
     def publish(self, timeout: float | None = None) -> Receipt:
-        """Publish what `seal` closed. The slot is kept for as long as the array is."""
-        return cast("Receipt", self._loan.publish_keeping_views(timeout))
+        """Publish what `_seal` closed. The slot is kept for as long as the array is."""
+        return cast("Receipt", self._loan._publish_keeping_views(timeout))
 
     def drop(self) -> None:
         """Give the slot back, unless it is published; what views are left stay valid."""
@@ -65,6 +66,8 @@ class ArrayLoan:
     def __enter__(self) -> Any:
         import numpy
 
+        if getattr(self, "_array", None) is not None:
+            raise UsageError("this loan has its block already; take a new one")
         self._base = numpy.frombuffer(cast("Any", self._loan), dtype=numpy.uint8)
         # Made by reshape so that every view of it refers to the base, whose references are counted.
         self._array = self._base.view(self._dtype).reshape(self._shape)
@@ -78,7 +81,7 @@ class ArrayLoan:
     ) -> None:
         try:
             if kind is None:
-                self.seal()
+                self._seal()
                 self.publish(self._timeout)
         finally:
             self.drop()

@@ -14,7 +14,7 @@ from hawser.memory.names import group_record
 if TYPE_CHECKING:
     from hawser.record.schema import Codec
 
-__all__ = ["Reliable", "Start", "SubscribeOptions", "Subscription", "join"]
+__all__ = ["Reliable", "Start", "SubscribeOptions", "Subscription", "is_count", "join"]
 
 T = TypeVar("T")
 
@@ -159,6 +159,7 @@ def join(
     """Join a topic as subscriber `name`; UsageError for options that make no sense, or not together."""
     settings = region.settings()
     _check(options, int(settings["max_held"]))
+    _check_max_lag(options, int(settings["history"]) + int(settings["depth"]))
     arguments: dict[str, Any] = {
         "reliable": _RELIABLE_LEVELS[options.reliable],
         "record": _record(options, name, named),
@@ -208,7 +209,7 @@ def _record(options: SubscribeOptions, name: str, named: bool) -> str:
 
 
 def _check(options: SubscribeOptions, most_held: int) -> None:
-    if not _is_count(options.history):
+    if not is_count(options.history):
         raise UsageError(f"history={options.history!r} is not a whole number from 0 on")
     if options.start is not None and options.history:
         raise UsageError("history and start both say where to begin; give one of them")
@@ -217,17 +218,24 @@ def _check(options: SubscribeOptions, most_held: int) -> None:
         raise UsageError(f'reliable={options.reliable!r} is not False, True or "durable"')
     if options.resume and options.group is not None:
         raise UsageError("resume keeps the bus's own position and group that of the group; give one of them")
-    if options.max_lag is not None:
-        if options.reliable != "durable":
-            raise UsageError('max_lag bounds a durable subscription; give reliable="durable" with it')
-        if not _is_count(options.max_lag) or options.max_lag < 1:
-            raise UsageError(f"max_lag={options.max_lag!r} is not a whole number from 1 on")
     if options.max_held is not None and not (
-        _is_count(options.max_held) and 0 < options.max_held <= most_held
+        is_count(options.max_held) and 0 < options.max_held <= most_held
     ):
         raise UsageError(
             f"max_held={options.max_held!r} is outside 1 to {most_held}, the max_held of the topic "
             f"(which may be up to {SETTING_BOUNDS['max_held'].highest} in a new one)"
+        )
+
+
+def _check_max_lag(options: SubscribeOptions, ring: int) -> None:
+    if options.max_lag is None:
+        return
+    if options.reliable != "durable":
+        raise UsageError('max_lag bounds a durable subscription; give reliable="durable" with it')
+    if not is_count(options.max_lag) or not 0 < options.max_lag <= ring:
+        raise UsageError(
+            f"max_lag={options.max_lag!r} is outside 1 to {ring}, which is all that the topic keeps; "
+            "leave it out to make publishers wait"
         )
 
 
@@ -238,11 +246,12 @@ def _check_start(start: Start) -> None:
         if start.tzinfo is None:
             raise UsageError(f"start={start!r} has no time zone; say which, as in start.astimezone()")
         return
-    if not _is_count(start) or int(start) < 1:
+    if not is_count(start) or int(start) < 1:
         raise UsageError(
             f'start={start!r} is not "earliest", "latest", an offset from 1 on or a datetime with a time zone'
         )
 
 
-def _is_count(value: Any) -> bool:
+def is_count(value: Any) -> bool:
+    """Whether it is a whole number from 0 on."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -2,7 +2,7 @@
 
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
@@ -10,10 +10,10 @@ import msgspec
 
 from hawser.api.info import KeptPosition, Participant, ReadResult, TopicInfo
 from hawser.api.publishing import Publisher, Publishing
-from hawser.api.subscription import Reliable, Start, SubscribeOptions, Subscription, join
+from hawser.api.subscription import Reliable, Start, SubscribeOptions, Subscription, is_count, join
 from hawser.errors import Closed, HawserError, UsageError
 from hawser.memory import Publisher as NativePublisher
-from hawser.memory import Region
+from hawser.memory import Region, Sample
 from hawser.memory.settings import readable
 from hawser.record.receipt import Receipt
 
@@ -107,12 +107,17 @@ class Topic(Publishing[T]):
     def read_oldest(self, count: int, after: int = 0) -> ReadResult:
         """Copies of the oldest `count` samples kept behind offset `after`."""
         self._require_open()
-        return ReadResult(*self._region.read_oldest(count, after))
+        return self._read(self._region.read_oldest, count, after)
 
     def read_newest(self, count: int, after: int = 0) -> ReadResult:
         """Copies of the newest `count` samples kept behind offset `after`."""
         self._require_open()
-        return ReadResult(*self._region.read_newest(count, after))
+        return self._read(self._region.read_newest, count, after)
+
+    def _read(self, read: Callable[..., tuple[list[Sample], int, int]], count: int, after: int) -> ReadResult:
+        if not is_count(count) or not is_count(after):
+            raise UsageError(f"count={count!r} and after={after!r} must be whole numbers from 0 on")
+        return ReadResult(*read(count, after, None if self._codec is None else self._codec.decode))
 
     def info(self) -> TopicInfo:
         """Everything about the topic as it is now."""

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from hawser.errors import Full
+from hawser.errors import Full, UsageError
 from hawser.memory import Publisher, Subscriber, Waiter
 
 __all__ = ["end", "ready", "until", "until_space"]
@@ -38,6 +38,8 @@ async def until(attempt: Callable[[], R | None], endpoint: Endpoint, timeout: fl
     _results += 1
     if _results % _TURN == 0:
         await asyncio.sleep(0)
+    if timeout is not None and not timeout >= 0:
+        raise UsageError("timeout is seconds, 0 or more, or None to wait for ever")
     loop = asyncio.get_running_loop()
     deadline = None if timeout is None else loop.time() + timeout
     while True:
@@ -107,8 +109,9 @@ class _WaitingThread:
         with self._lock:
             self._tickets.setdefault(id(endpoint), (endpoint, []))[1].append(ticket)
             if self._thread is None and not self._stopped:
-                self._thread = threading.Thread(target=self._run, name="hawser-waiting", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="hawser-waiting", daemon=True)
+                thread.start()
+                self._thread = thread
         self._waiter.wake()
 
     def discard(self, endpoint: Endpoint, future: "asyncio.Future[bool]") -> None:
@@ -132,6 +135,14 @@ class _WaitingThread:
             thread.join()
 
     def _run(self) -> None:
+        try:
+            self._sleep_for_all()
+        except BaseException:
+            with self._lock:
+                self._thread = None  # the next waiter starts another one
+            raise
+
+    def _sleep_for_all(self) -> None:
         idle = False
         while True:
             with self._lock:

@@ -36,12 +36,10 @@ class Region:
         max_loans, ephemeral (0|1), group (0|1), schema (str). `lock_path` is the domain's lock file.
         Raises NotFound (settings None and no file), Corrupt, PermissionDenied, Full (tmpfs)."""
 
-    created: bool  # whether this call made the file
     closed: bool  # whether somebody removed the topic
     path: str
     name: str
     uuid: str
-    schema: str
     def settings(self) -> dict[str, int | str]: ...
     def publisher(self, name: str, *, exclusive: bool = False) -> Publisher: ...
     def subscriber(
@@ -87,15 +85,16 @@ class Region:
         slots_leaked (held by nobody alive or active), file_bytes, resident_bytes, created_ns,
         announcement."""
 
-    def read_oldest(self, count: int, after: int) -> tuple[list[Sample], int, int]:
+    def read_oldest(
+        self, count: int, after: int, decode: Callable[[Sample], Any] | None = None
+    ) -> tuple[list[Sample], int, int]:
         """Copies: (samples oldest first, last offset read or `after`, missed)."""
 
-    def read_newest(self, count: int, after: int) -> tuple[list[Sample], int, int]: ...
+    def read_newest(
+        self, count: int, after: int, decode: Callable[[Sample], Any] | None = None
+    ) -> tuple[list[Sample], int, int]: ...
     def offset_at(self, timestamp_ns: int) -> int:
         """Offset of the first kept sample at or after that wall-clock time, else head + 1."""
-
-    def others_alive(self) -> bool:
-        """Whether another process, or another Region of this one, has this file open."""
 
     def remove(self, force: bool) -> bool:
         """Close the topic for everyone and unlink it. Without force only if nobody else is alive,
@@ -152,14 +151,14 @@ class Loan:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None: ...
-    def seal(self) -> None:
+    def _seal(self) -> None:
         """Take away the block's own view; BufferError if another view would stay."""
 
     def publish(self, timeout: float | None = None) -> Any:
         """BufferError while views of it are alive: nothing is published then, and the slot returns
         to the pool with the last view. After Full it may be tried again."""
 
-    def publish_keeping_views(self, timeout: float | None = None) -> Any:
+    def _publish_keeping_views(self, timeout: float | None = None) -> Any:
         """As publish, but views made read-only by the caller may stay: the slot is not reused before
         the last of them is gone."""
 

@@ -73,7 +73,7 @@ inline void drop_loan(Actor& actor) {
 }
 inline void sleep_for_space(Actor& actor) {
   Publisher& publisher = *actor.publisher;
-  hawser::Sleeper sleeper(publisher.signal(), publisher.membership().index);
+  hawser::Sleeper sleeper(publisher.signal(), publisher.membership().index, publisher.sleepers());
   sleeper.sleep(sleeper.value(), 200'000);
 }
 inline void take_all(Actor& actor) {
