@@ -40,9 +40,9 @@ void recover_quietly(Region& region) {
 }
 
 // Sleep until there may be a sample. False: the time is over. Now and then a sleeper recovers the dead.
-bool wait_for_sample(SubscriberBox& box, const Deadline& deadline, int& slices) {
+bool wait_for_sample(SubscriberBox& box, const Deadline& deadline, int pauses, int& slices) {
   if (deadline.over()) return false;
-  without_gil([&] { box.core->wait_for_sample(deadline.slice()); });
+  without_gil([&] { box.core->wait_for_sample(deadline.slice(), pauses); });
   if (!box.core->ready()) box.core->confirm_nothing();
   if (++slices % 10 == 0) recover_quietly(*box.region);
   return true;
@@ -56,19 +56,19 @@ struct SettleLater {
 
 // What `attempt` gets, tried at once and whenever there may be a sample; null when the time is over.
 template <class Attempt>
-PyObject* wait_and_take(SubscriberBox& box, nb::handle timeout, const Attempt& attempt) {
+PyObject* wait_and_take(SubscriberBox& box, nb::handle timeout, int pauses, const Attempt& attempt) {
   box.region->made().require();
   const Deadline deadline = deadline_of(timeout);
   const SettleLater later{*box.core};
   PyObject* result = attempt();
-  for (int slices = 0; !result && wait_for_sample(box, deadline, slices);) result = attempt();
+  for (int slices = 0; !result && wait_for_sample(box, deadline, pauses, slices);) result = attempt();
   result ? box.core->prefetch() : box.core->confirm_nothing();
   return result;
 }
 
-nb::object take(nb::handle self, nb::handle timeout) {
+nb::object take(nb::handle self, nb::handle timeout, int pauses = kPausesForOne) {
   SubscriberBox& box = *nb::inst_ptr<SubscriberBox>(self);
-  PyObject* sample = wait_and_take(box, timeout, [&] { return take_now(self, box); });
+  PyObject* sample = wait_and_take(box, timeout, pauses, [&] { return take_now(self, box); });
   return sample ? nb::steal(sample) : nb::none();
 }
 
@@ -122,7 +122,7 @@ PyObject* call_take_value(PyObject* self, PyObject* const* given, Py_ssize_t pla
   return guarded([&] {
     const Arguments<1> arguments("take_value", {"timeout"}, 1, given, places, keywords);
     SubscriberBox& box = *nb::inst_ptr<SubscriberBox>(self);
-    PyObject* value = wait_and_take(box, arguments.values[0], [&] { return value_now(self, box); });
+    PyObject* value = wait_and_take(box, arguments.values[0], kPausesForOne, [&] { return value_now(self, box); });
     return value ? value : nb::none().release().ptr();
   });
 }
@@ -132,7 +132,7 @@ nb::list take_values(nb::handle self, int64_t count, nb::handle timeout) {
   if (count < 1) throw Error(Kind::usage, "take_values takes a count of 1 or more");
   nb::list values;
   const SettleLater later{*box.core};
-  PyObject* value = wait_and_take(box, timeout, [&] { return value_now(self, box); });
+  PyObject* value = wait_and_take(box, timeout, kPausesForMany, [&] { return value_now(self, box); });
   for (int64_t taken = 1; value; taken++) {
     values.append(nb::steal(value));
     box.core->prefetch();
@@ -156,7 +156,7 @@ nb::object take_many(nb::handle self, int64_t count, nb::handle timeout) {
   box.region->made().require();
   if (count < 1) throw Error(Kind::usage, "take_many takes a count of 1 or more");
   nb::list samples;
-  const nb::object first = take(self, timeout);
+  const nb::object first = take(self, timeout, kPausesForMany);
   if (first.is_none()) return samples;
   samples.append(first);
   const auto more = std::min<int64_t>(count - 1, box.core->free_places());

@@ -154,7 +154,7 @@ class Publisher {
 
   // One slice of waiting until there may be space.
   void wait_for_space(int64_t nanoseconds) {
-    if (spin_until([&] { return ready(); }, nanoseconds)) return;
+    if (spin_until([&] { return ready(); }, nanoseconds, kPausesForOne)) return;
     Sleeper sleeper(memory_.header().space, membership_.index, sleepers_);
     const uint32_t seen = sleeper.value();
     if (blocker() && !memory_.closed()) sleeper.sleep(seen, nanoseconds);

@@ -111,10 +111,12 @@ class Subscriber {
       memory_.corrupt("the ring does not carry sample " + std::to_string(next));
   }
 
-  // Fetch what will be read a few samples from now.
+  // Fetch what will be read a few samples from now, if it is there: the slots of the last lap are about to be
+  // written, and belong in the publisher's cache.
   void prefetch() const {
-    const uint32_t slot = ring_slot(memory_.ring(cursor_ + kPrefetchDistance).load_relaxed());
-    if (slot >= memory_.layout.slots) return;
+    const uint64_t sequence = cursor_ + kPrefetchDistance, word = memory_.ring(sequence).load_relaxed();
+    const uint32_t slot = ring_slot(word);
+    if (ring_tag(word) != tag_of(sequence) || slot >= memory_.layout.slots) return;
     __builtin_prefetch(&memory_.slot(slot), 0);
     __builtin_prefetch(memory_.readable + memory_.payload_at(slot), 0);
   }
@@ -160,8 +162,8 @@ class Subscriber {
   }
 
   // One slice of waiting until there may be a sample.
-  void wait_for_sample(int64_t nanoseconds) {
-    if (spin_until([&] { return ready(); }, nanoseconds)) return;
+  void wait_for_sample(int64_t nanoseconds, int pauses = kPausesForOne) {
+    if (spin_until([&] { return ready(); }, nanoseconds, pauses)) return;
     Sleeper sleeper(memory_.header().samples, bit_, sleepers_);
     const uint32_t seen = sleeper.value();
     if (!ready()) sleeper.sleep(seen, nanoseconds);

@@ -42,16 +42,20 @@ inline void relax() {
 #endif
 }
 
+// How long the first pause is: whoever wants many at once gives them time to gather.
+constexpr int kPausesForOne = 32;
+constexpr int kPausesForMany = 256;
+
 template <class Ready>
-bool spin_until(const Ready& ready, int64_t nanoseconds) {
+bool spin_until(const Ready& ready, int64_t nanoseconds, int pauses) {
   static const bool alone = sysconf(_SC_NPROCESSORS_ONLN) == 1;
   if (alone) return false;
   const int64_t until = monotonic_now() + std::min(nanoseconds, kSpinNanoseconds);
-  do {
-    for (int i = 0; i < 8; i++) relax();
+  for (;; pauses = std::min(2 * pauses, kPausesForMany)) {
+    for (int i = 0; i < pauses; i++) relax();
     if (ready()) return true;
-  } while (monotonic_now() < until);
-  return false;
+    if (monotonic_now() >= until) return false;
+  }
 }
 
 inline void wake_all(Signal& signal) {
