@@ -36,6 +36,7 @@ struct SubscriberBox {
   std::unique_ptr<Subscriber> core;
   std::string name;
   nb::object decode;
+  bool drained = false;  // the last batch took all there was
   SampleObject* last = nullptr;  // what iteration returned last; it tells us when it goes
   ~SubscriberBox() {
     region->made().here() ? core->close() : core->abandon();

@@ -127,16 +127,24 @@ PyObject* call_take_value(PyObject* self, PyObject* const* given, Py_ssize_t pla
   });
 }
 
+// Whoever took all there was a moment ago and wants many again gives them time to gather: a reader at the
+// publisher's heels slows both down.
+void let_them_gather(SubscriberBox& box, nb::handle timeout) {
+  if (std::exchange(box.drained, false) && !deadline_of(timeout).over()) without_gil([] { relax_for(kPausesForMany); });
+}
+
 nb::list take_values(nb::handle self, int64_t count, nb::handle timeout) {
   SubscriberBox& box = *nb::inst_ptr<SubscriberBox>(self);
   if (count < 1) throw Error(Kind::usage, "take_values takes a count of 1 or more");
   nb::list values;
+  let_them_gather(box, timeout);
   const SettleLater later{*box.core};
   PyObject* value = wait_and_take(box, timeout, kPausesForMany, [&] { return value_now(self, box); });
   for (int64_t taken = 1; value; taken++) {
     values.append(nb::steal(value));
     box.core->prefetch();
     value = taken < count ? another_value(self, box) : nullptr;
+    box.drained = taken < count;
   }
   return values;
 }
@@ -156,6 +164,7 @@ nb::object take_many(nb::handle self, int64_t count, nb::handle timeout) {
   box.region->made().require();
   if (count < 1) throw Error(Kind::usage, "take_many takes a count of 1 or more");
   nb::list samples;
+  let_them_gather(box, timeout);
   const nb::object first = take(self, timeout, kPausesForMany);
   if (first.is_none()) return samples;
   samples.append(first);
@@ -164,6 +173,7 @@ nb::object take_many(nb::handle self, int64_t count, nb::handle timeout) {
     for (int64_t i = 0; i < more; i++) {
       box.core->prefetch();
       PyObject* sample = take_now(self, box);
+      box.drained = !sample;
       if (!sample) break;
       samples.append(nb::steal(sample));
     }

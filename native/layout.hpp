@@ -124,9 +124,9 @@ static_assert(sizeof(Record) == 128);
 
 enum class RecordState : uint64_t { free = 0, claiming = 1, used = 2 };
 
-// One payload's place. The first cache line is what publish and take touch.
+// One payload's place. Subscribers read the first cache line; `state`, which its publisher writes once more after
+// the sample is out, is on the second, so that the two do not meet.
 struct alignas(64) Slot {
-  Word state;        // 0 idle, else the publisher it is lent to
   Word references;   // one bit per subscriber 0..63
   Word sequence;
   Word lengths;      // payload in 40 bits, metadata behind it in 24
@@ -134,10 +134,11 @@ struct alignas(64) Slot {
   Word publisher;    // who wrote it, as in `state`; 0 while `name` is being changed
   Word check;        // of the four words above
   Word backed;       // pages reserved so far, and their complement
-  char name[kNameBytes];  // of the publisher
   Word name_check;
+  Word state;        // 0 idle, else the publisher it is lent to
+  char name[kNameBytes];  // of the publisher
 };
-static_assert(sizeof(Slot) == 128);
+static_assert(sizeof(Slot) == 128 && offsetof(Slot, state) == 64);
 struct alignas(64) MoreReferences {  // behind the slot when a topic allows more than 63 subscribers
   Word words[kBitWords - 1];
   Word unused[4];

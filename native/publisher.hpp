@@ -245,6 +245,7 @@ class Publisher {
     if (slot >= memory_.layout.slots) return;
     prefetch_for_writing(&memory_.ring(sequence + 2 * kPrefetchDistance));
     prefetch_for_writing(&memory_.slot(slot));
+    prefetch_for_writing(&memory_.slot(slot).state);
     prefetch_for_writing(memory_.writable + memory_.payload_at(slot));
   }
 

@@ -43,8 +43,12 @@ inline void relax() {
 }
 
 // How long the first pause is: whoever wants many at once gives them time to gather.
-constexpr int kPausesForOne = 32;
+constexpr int kPausesForOne = 64;
 constexpr int kPausesForMany = 256;
+
+inline void relax_for(int pauses) {
+  for (int i = 0; i < pauses; i++) relax();
+}
 
 template <class Ready>
 bool spin_until(const Ready& ready, int64_t nanoseconds, int pauses) {
@@ -52,7 +56,7 @@ bool spin_until(const Ready& ready, int64_t nanoseconds, int pauses) {
   if (alone) return false;
   const int64_t until = monotonic_now() + std::min(nanoseconds, kSpinNanoseconds);
   for (;; pauses = std::min(2 * pauses, kPausesForMany)) {
-    for (int i = 0; i < pauses; i++) relax();
+    relax_for(pauses);
     if (ready()) return true;
     if (monotonic_now() >= until) return false;
   }

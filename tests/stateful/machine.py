@@ -204,8 +204,8 @@ class Machine(RuleBasedStateMachine):
             "reliable": ({"reliable": True}, {"reliable": True}),
             "durable": ({"reliable": "durable"}, {"reliable": True, "durable": True, "name": bus}),
             "lagging": (
-                {"reliable": "durable", "max_lag": 10},
-                {"reliable": True, "durable": True, "name": bus, "max_lag": 10},
+                {"reliable": "durable", "max_lag": 5},
+                {"reliable": True, "durable": True, "name": bus, "max_lag": 5},
             ),
             "resume": ({"resume": True}, {"name": bus}),
             "both": ({"resume": True, "reliable": True}, {"reliable": True, "name": bus}),

@@ -170,7 +170,7 @@ class Topic:
         return made
 
     def _waited(self, position: Position) -> bool:
-        return position.durable and (position.max_lag == 0 or self.head - position.mark < position.max_lag)
+        return position.durable and position.max_lag == 0
 
     def _start(self, position: Position | None, history: int, start: int) -> int:
         if position is not None:
