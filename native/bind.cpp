@@ -153,7 +153,7 @@ nb::dict state(const Region& region) {
   result["file_bytes"] = memory.layout.total;
   result["resident_bytes"] = memory.closed() ? 0 : region.resident_bytes();
   result["created_ns"] = region.label().created_ns;
-  result["announcement"] = memory.header().announcement.word.load_ordered();
+  result["recoveries"] = memory.header().announcement.word.load_ordered();
   return result;
 }
 

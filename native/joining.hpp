@@ -71,10 +71,9 @@ inline Start find_start(const Memory& memory, const SubscribeOptions& options) {
   if (kept == kNoRecord) return {starting_cursor(memory, options, head)};
   const Record& record = memory.record(kept);
   Start start{record.mark.load_ordered(), 0, kept};
-  const uint64_t max_lag = record.max_lag.load_ordered();
   if (start.cursor > head) memory.corrupt("the kept position '" + options.record + "' is ahead of the topic");
   const bool durable = memory.header().durable.words[start.record / 64].load_ordered() >> start.record % 64 & 1;
-  start.was_kept = durable && (max_lag == 0 || max_lag > memory.layout.ring);
+  start.was_kept = durable && record.max_lag.load_ordered() == 0;
   return start;
 }
 

@@ -77,7 +77,7 @@ struct Header {
   Label label;
   Line state;          // open, closing, closed
   Line head;           // sequence of the newest sample; behind the ring by one at most
-  Line announcement;   // counts names that came back with another process
+  Line announcement;   // counts recoveries
   Signal samples;      // subscribers sleep here
   Signal space;        // publishers sleep here
   alignas(64) Bits reliable;  // subscribers that publishers wait for

@@ -4,15 +4,20 @@ import time
 from collections.abc import Callable
 
 import pytest
-from hypothesis import HealthCheck, seed, settings
+from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.support.builds import Build
 
 from .machine import Machine
 
+# Not shrunk: with real processes that takes minutes, and the steps as found tell enough.
 COMMON = settings(
-    deadline=None, database=None, suppress_health_check=list(HealthCheck), stateful_step_count=60
+    deadline=None,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+    stateful_step_count=60,
 )
 
 

@@ -83,7 +83,8 @@ class KeptPosition(msgspec.Struct, frozen=True, kw_only=True):
 class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A topic as it is now. `unused` are the settings given here that have no meaning on one host.
 
-    `configured_bytes` is what its settings allow, `resident_bytes` what it takes now.
+    `configured_bytes` is what its settings allow, `resident_bytes` what it takes now; `recoveries` counts
+    how often dead participants were recovered.
     """
 
     name: str
@@ -103,5 +104,6 @@ class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
     configured_bytes: int
     resident_bytes: int
     created_ns: int
+    recoveries: int
     participants: list[Participant]
     records: list[KeptPosition]

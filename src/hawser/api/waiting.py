@@ -140,6 +140,8 @@ class _WaitingThread:
         except BaseException:
             with self._lock:
                 self._thread = None  # the next waiter starts another one
+                waited_for = [endpoint for endpoint, _ in self._tickets.values()]
+            self._signal(waited_for)
             raise
 
     def _sleep_for_all(self) -> None:

@@ -83,7 +83,7 @@ class Region:
     def state(self) -> dict[str, int]:
         """head, oldest, ring, slots, slots_lent, slots_referenced, slots_carried, slots_free,
         slots_leaked (held by nobody alive or active), file_bytes, resident_bytes, created_ns,
-        announcement."""
+        recoveries."""
 
     def read_oldest(
         self, count: int, after: int, decode: Callable[[Sample], Any] | None = None
