@@ -24,8 +24,8 @@ struct PublisherBox {
   std::unique_ptr<Publisher> core;
   std::string name;
   nb::object topic;  // the topic's name, for receipts
-  std::timed_mutex publishing;  // one copy in at a time: threads share the publisher's one place beside its loans
-  std::thread::id publishing_thread;
+  std::thread::id publishing;  // whose turn it is
+  nb::object receipt;          // the last one, if its caller has dropped it
   ~PublisherBox() {
     region->made().here() ? core->close() : core->abandon();
   }

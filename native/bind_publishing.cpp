@@ -1,6 +1,4 @@
 // Publisher and Loan: copying in, lending out, receipts.
-#include <chrono>
-
 #include "bind.hpp"
 
 namespace hawser::python {
@@ -34,7 +32,7 @@ class Input {
   Py_buffer view_{};
 };
 
-PyObject* make_receipt(const PublisherBox& box, uint64_t first, uint64_t count) {
+PyObject* make_receipt(PublisherBox& box, uint64_t first, uint64_t count) {
   PyObject* receipt = configuration.receipt_type->tp_alloc(configuration.receipt_type, 5);
   if (!receipt) throw nb::python_error();
   PyObject* items[] = {box.topic.ptr(), PyLong_FromLong(0), PyLong_FromUnsignedLongLong(first),
@@ -43,6 +41,22 @@ PyObject* make_receipt(const PublisherBox& box, uint64_t first, uint64_t count) 
   Py_INCREF(items[4]);
   for (int i = 0; i < 5; i++) PyTuple_SET_ITEM(receipt, i, items[i]);
   return receipt;
+}
+
+// The receipt of one message. Most callers drop it at once: one that nobody else has is used again.
+PyObject* receipt_of(PublisherBox& box, uint64_t sequence) {
+  constexpr Py_ssize_t kFirstOffset = 2;
+  PyObject* last = box.receipt.ptr();
+  if (!last || Py_REFCNT(last) != 1) {
+    box.receipt = nb::steal(make_receipt(box, sequence, 1));
+    return nb::object(box.receipt).release().ptr();
+  }
+  PyObject* offset = PyLong_FromUnsignedLongLong(sequence);
+  if (!offset) throw nb::python_error();
+  PyObject* before = PyTuple_GET_ITEM(last, kFirstOffset);
+  PyTuple_SET_ITEM(last, kFirstOffset, offset);
+  Py_DECREF(before);
+  return nb::object(box.receipt).release().ptr();
 }
 
 // Metadata goes behind the payload; together they must fit the slot.
@@ -81,27 +95,28 @@ struct ReturnLater {
 
 uint32_t quota(const PublisherBox& box) { return box.region->memory().layout.settings.max_loans; }
 
-// A thread's turn to publish. Waits, without the GIL, while another one copies a large message or waits for space.
+// A thread's turn to publish: beside its loans a publisher has one place, which threads share. Only who copies a
+// large message or waits for space gives up the GIL in the middle; the others look again until it is done.
 class Turn {
  public:
-  Turn(PublisherBox& box, const Deadline& deadline) : box_(box), lock_(box.publishing, std::try_to_lock) {
-    while (!lock_) wait(deadline);
-    box_.publishing_thread = std::this_thread::get_id();
+  Turn(PublisherBox& box, const Deadline& deadline) : box_(box) {
+    while (box_.publishing != std::thread::id()) wait(deadline);
+    box_.publishing = std::this_thread::get_id();
   }
-  ~Turn() { box_.publishing_thread = {}; }
+  ~Turn() { box_.publishing = {}; }
   Turn(const Turn&) = delete;
 
  private:
-  void wait(const Deadline& deadline) {
-    if (box_.publishing_thread == std::this_thread::get_id())
+  void wait(const Deadline& deadline) const {
+    if (box_.publishing == std::this_thread::get_id())
       throw Error(Kind::usage, "a signal handler publishes through a publisher that is in the middle of a publish; "
                                "give the handler a publisher of its own");
     if (deadline.over()) throw Error(Kind::full, "another thread is publishing through the same publisher; wait longer");
-    without_gil([&] { static_cast<void>(lock_.try_lock_for(std::chrono::nanoseconds(deadline.slice()))); });
+    without_gil([] { usleep(kLookAgainMicroseconds); });
   }
 
+  static constexpr useconds_t kLookAgainMicroseconds = 50;
   PublisherBox& box_;
-  std::unique_lock<std::timed_mutex> lock_;
 };
 
 uint64_t publish_one(PublisherBox& box, nb::handle data, const Metadata& metadata, const Deadline& deadline,
@@ -131,7 +146,7 @@ PyObject* publish(PyObject* self, PyObject* const* given, Py_ssize_t places, PyO
     const nb::object metadata = encode_metadata(arguments.values[1], arguments.values[2]);
     const uint64_t sequence = publish_one(box, arguments.values[0], Metadata(metadata), deadline_of(arguments.values[3]));
     box.core->wake_subscribers();
-    return make_receipt(box, sequence, 1);
+    return receipt_of(box, sequence);
   });
 }
 

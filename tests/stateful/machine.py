@@ -134,7 +134,7 @@ class Machine(RuleBasedStateMachine):
     @rule(bus=st.sampled_from(BUSES), count=st.integers(0, 3 * twin.RING))
     def publish_many(self, bus: str, count: int) -> None:
         """Often more than a lap."""
-        self.own_publisher(bus)
+        self.own_publisher(bus, publishes=count > 0)
         payloads = [b"%d" % next(self.numbers) for _ in range(count)]
         first = self.twin.head + 1
         published = 0
