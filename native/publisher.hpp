@@ -253,13 +253,30 @@ class Publisher {
     if (index < memory_.layout.slots && evicted_.size() < memory_.layout.slots) evicted_.push_back(index);
   }
 
+  // Reserve the pages a sample needs. Slots smaller than a page are reserved many at a time: a system call for
+  // each would cost more than its first message.
   void back(uint32_t index, uint64_t bytes) {
     Slot& slot = memory_.slot(index);
-    const uint64_t pages = (bytes + kPage - 1) / kPage;
+    const uint64_t pages = (bytes + kPage - 1) / kPage, size = memory_.layout.payload_bytes;
     if (pages <= backed_pages(memory_, slot.backed.load_relaxed())) [[likely]] return;
-    // Whole pages count, wherever in a page the slot begins: any later sample of as many must be covered, too.
-    host_.reserve(memory_.payload_at(index), std::min(pages * kPage, memory_.layout.payload_bytes));
+    if (size < kPage && back_neighbours(index)) return;
+    host_.reserve(memory_.payload_at(index), std::min(pages * kPage, size));
     slot.backed.store_relaxed(pack_backed(pages));
+  }
+
+  // False: there is not enough memory for all of them.
+  bool back_neighbours(uint32_t index) {
+    const uint64_t size = memory_.layout.payload_bytes;
+    const auto together = static_cast<uint32_t>(kReserveBytes / size);
+    const uint32_t first = index / together * together, end = std::min(first + together, memory_.layout.slots);
+    try {
+      host_.reserve(memory_.payload_at(first), (end - first) * size);
+    } catch (const Error& error) {
+      if (error.kind() != Kind::full) throw;
+      return false;
+    }
+    for (uint32_t i = first; i < end; i++) memory_.slot(i).backed.store_relaxed(pack_backed(1));
+    return true;
   }
 
   // The publisher's name travels in the slot, so that history names its authors after they are gone. While
@@ -277,6 +294,7 @@ class Publisher {
 
   static constexpr int kRounds = 20;
   static constexpr uint64_t kPrefetchDistance = 8;
+  static constexpr uint64_t kReserveBytes = 64 << 10;
   const Memory& memory_;
   Host& host_;
   Membership membership_;
