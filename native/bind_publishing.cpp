@@ -119,10 +119,10 @@ class Turn {
   PublisherBox& box_;
 };
 
+// In the caller's turn.
 uint64_t publish_one(PublisherBox& box, nb::handle data, const Metadata& metadata, const Deadline& deadline,
                      uint64_t timestamp = wall_clock_now()) {
   const Input input(data);
-  const Turn turn(box, deadline);
   const uint32_t slot = box.core->borrow(input.size() + metadata.size, quota(box) + 1);
   const ReturnLater later{box, slot};
   copy_large(box.core->payload(slot), input.data(), input.size());
@@ -144,39 +144,72 @@ PyObject* publish(PyObject* self, PyObject* const* given, Py_ssize_t places, PyO
     if (!arguments.values[0]) throw Error(Kind::usage, "publish() needs the data to publish");
     box.region->made().require();
     const nb::object metadata = encode_metadata(arguments.values[1], arguments.values[2]);
-    const uint64_t sequence = publish_one(box, arguments.values[0], Metadata(metadata), deadline_of(arguments.values[3]));
+    const Deadline deadline = deadline_of(arguments.values[3]);
+    const Turn turn(box, deadline);
+    const uint64_t sequence = publish_one(box, arguments.values[0], Metadata(metadata), deadline);
     box.core->wake_subscribers();
     return receipt_of(box, sequence);
   });
 }
 
-// Of a list, 64 samples share a time stamp and a wake-up; of an iterator, which may take its time, none do.
+// Several messages in one go. What is a list or a tuple is there already: its samples share a turn, a time stamp
+// and a wake-up, 64 at a time. An iterator may take its time, so each of its messages goes out by itself.
+class Batch {
+ public:
+  Batch(PublisherBox& box, const Deadline& deadline) : box_(box), deadline_(deadline) {}
+  uint64_t first() const { return first_; }
+  uint64_t count() const { return count_; }
+
+  void publish(nb::handle items) {
+    if (PyList_CheckExact(items.ptr()) || PyTuple_CheckExact(items.ptr())) return publish_ready(items.ptr());
+    for (nb::handle item : nb::iter(items)) {
+      const Turn turn(box_, deadline_);
+      publish_next(item, wall_clock_now());
+      box_.core->wake_subscribers();
+    }
+  }
+
+ private:
+  void publish_ready(PyObject* items) {
+    const Turn turn(box_, deadline_);
+    uint64_t now = 0;
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items); i++) {  // a list may change while we wait
+      if (i % kTogether == 0) now = wall_clock_now();
+      publish_next(nb::borrow(PySequence_Fast_GET_ITEM(items, i)), now);
+      if (i % kTogether == kTogether - 1) box_.core->wake_subscribers();
+    }
+  }
+  void publish_next(nb::handle item, uint64_t now) {
+    const uint64_t sequence = publish_one(box_, item, Metadata(), deadline_, now);
+    if (count_++ == 0) first_ = sequence;
+  }
+
+  static constexpr Py_ssize_t kTogether = 64;
+  PublisherBox& box_;
+  const Deadline& deadline_;
+  uint64_t first_ = 0;
+  uint64_t count_ = 0;
+};
+
 nb::object publish_many(PublisherBox& box, nb::handle items, const nb::object& timeout) {
-  const uint64_t together = PyList_CheckExact(items.ptr()) || PyTuple_CheckExact(items.ptr()) ? 64 : 1;
   box.region->made().require();
   const Deadline deadline = deadline_of(timeout);
-  const Metadata none;
-  uint64_t first = 0, count = 0, now = 0;
+  Batch batch(box, deadline);
   try {
-    for (nb::handle item : nb::iter(items)) {
-      if (count % together == 0) now = wall_clock_now();
-      const uint64_t sequence = publish_one(box, item, none, deadline, now);
-      if (count++ == 0) first = sequence;
-      if (count % together == 0) box.core->wake_subscribers();
-    }
+    batch.publish(items);
   } catch (const Error& error) {
     box.core->wake_subscribers();
     nb::object exception = error_class(error.kind())(error.what());
-    exception.attr("published") = count;
+    exception.attr("published") = batch.count();
     PyErr_SetObject(exception.type().ptr(), exception.ptr());
     throw nb::python_error();
   } catch (nb::python_error& error) {  // of the iterable, or a signal's
     box.core->wake_subscribers();
-    error.value().attr("published") = count;
+    error.value().attr("published") = batch.count();
     throw;
   }
   box.core->wake_subscribers();
-  return nb::steal(make_receipt(box, first, count));
+  return nb::steal(make_receipt(box, batch.first(), batch.count()));
 }
 
 // A slot lent for writing. It goes back to the pool when nothing can write or read it any more.

@@ -108,13 +108,14 @@ class Publisher {
     slot.timestamp_ns.store_relaxed(timestamp);
     if (planted(Canary::idle_before_publish)) set_idle(memory_, index);
     for (;;) {
-      const Place place = next_place(memory_);
+      const Place place = find_place();
       if (blocker_at(place.head)) [[unlikely]] return 0;
       const uint64_t sequence = place.head + 1;
       slot.sequence.store_relaxed(sequence);
       slot.check.store_relaxed(slot_check(lengths, timestamp, owner_, sequence));
       // The commit. Releases the payload to every taker that reads this word.
       if (!memory_.ring(sequence).exchange_if(place.word, ring_word(sequence, index))) continue;
+      last_ = sequence;
       memory_.head().exchange_if(place.head, sequence);
       remember_evicted(ring_slot(place.word));
       prefetch(sequence);
@@ -174,6 +175,14 @@ class Publisher {
   void abandon() { membership_.anchor.forget(); }  // in a forked child
 
  private:
+  // Right after our own last sample, if nobody has published since; else wherever the head leads.
+  Place find_place() const {
+    const uint64_t word = memory_.ring(last_ + 1).load_ordered();  // pairs with the ring's exchange
+    const bool last = last_ != 0 && ring_tag(word) == last_lap_tag(last_ + 1, memory_.layout.ring) &&
+                      memory_.head().load_relaxed() <= last_;
+    return last ? Place{last_, word} : next_place(memory_);
+  }
+
   // Who would lose a sample if the one after `head` were published. Cursors only grow, so what was found
   // once holds until it is used up, or until somebody joins: either we see the join counted, or the joiner
   // sees our head and starts behind what we overwrite.
@@ -306,6 +315,7 @@ class Publisher {
   std::deque<uint32_t> evicted_;
   uint32_t next_ = 0;
   uint64_t count_ = 0;
+  uint64_t last_ = 0;  // our last sample
   int64_t recovered_at_ = 0;  // when we last looked for the dead because somebody was in the way
   uint64_t slowest_ = 0;  // nobody waited for is before this position, as of `waits_` joins
   uint64_t waits_ = 0;

@@ -192,7 +192,7 @@ def test_rates(command: Command, bus: hawser.Bus, name: str) -> None:
 
 def test_list_and_info(command: Command, bus: hawser.Bus) -> None:
     assert command.json("topic", "list") == []
-    topic = bus.topic("a", slot_size=100, history=3, ephemeral=True)
+    topic = bus.topic("a", slot_size=100, history=3000, ephemeral=True)
     subscription = topic.subscribe(group="g", reliable="durable")
     topic.publish(b"x")
     subscription.take(1)
