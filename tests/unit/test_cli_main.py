@@ -13,7 +13,7 @@ from tests.support.command import Command
 
 COMMANDS = ["topic", "ps", "reap", "doctor", "bench", "demo", "completion"]
 TOPIC_COMMANDS = ["list", "info", "pub", "echo", "hz", "bw", "forget", "delete"]
-START_SECONDS = 0.150
+START_RATIO = 12
 HEAVY = ["rich", "numpy", "asyncio", "ctypes", "hawser.bench"]
 
 
@@ -125,13 +125,17 @@ def test_topics_are_completed(command: Command) -> None:
 
 
 def test_start_up_is_quick(command: Command, record_property: Callable[[str, object], None]) -> None:
-    times = []
+    """As a ratio to an interpreter that does nothing, since machines and their load differ."""
+    helped, bare = [], []
     for _ in range(7):
         start = time.perf_counter()
         command.run("--help")
-        times.append(time.perf_counter() - start)
-    record_property("milliseconds", round(min(times) * 1000))
-    assert min(times) < START_SECONDS
+        middle = time.perf_counter()
+        subprocess.run([sys.executable, "-c", "pass"], check=True)
+        helped.append(middle - start)
+        bare.append(time.perf_counter() - middle)
+    record_property("times a bare interpreter", round(min(helped) / min(bare), 1))
+    assert min(helped) < START_RATIO * min(bare)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["topic", "list"], ["topic", "pub", "x", "1"]])
