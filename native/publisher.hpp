@@ -178,8 +178,8 @@ class Publisher {
   // Right after our own last sample, if nobody has published since; else wherever the head leads.
   Place find_place() const {
     const uint64_t word = memory_.ring(last_ + 1).load_ordered();  // pairs with the ring's exchange
-    const bool last = last_ != 0 && ring_tag(word) == last_lap_tag(last_ + 1, memory_.layout.ring) &&
-                      memory_.head().load_relaxed() <= last_;
+    const bool last = last_ != 0 && is_of_last_lap(word, last_ + 1, memory_.layout.ring) &&
+                      memory_.head().load_relaxed() == last_;
     return last ? Place{last_, word} : next_place(memory_);
   }
 

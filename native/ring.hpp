@@ -24,6 +24,10 @@ constexpr uint64_t tag_of(uint64_t sequence) { return sequence & kTagMask; }
 constexpr uint64_t last_lap_tag(uint64_t sequence, uint32_t ring) {
   return sequence > ring ? tag_of(sequence - ring) : 0;
 }
+// Whether the entry of `sequence` still has its last lap's word: exactly the empty one in the first lap.
+constexpr bool is_of_last_lap(uint64_t word, uint64_t sequence, uint32_t ring) {
+  return sequence > ring ? ring_tag(word) == tag_of(sequence - ring) : word == kEmptyRingWord;
+}
 // The sequence with this tag that is nearest to `near`.
 constexpr uint64_t sequence_of(uint64_t tag, uint64_t near) {
   const auto distance = static_cast<int64_t>((tag - near) << 16) >> 16;
@@ -55,7 +59,7 @@ inline Place next_place(const Memory& memory) {
   for (;;) {
     const uint64_t head = memory.head().load_ordered();      // pairs with the head's exchange
     const uint64_t word = memory.ring(head + 1).load_ordered();  // pairs with the ring's exchange
-    if (ring_tag(word) == last_lap_tag(head + 1, memory.layout.ring)) {
+    if (is_of_last_lap(word, head + 1, memory.layout.ring)) {
       if (carries_head(memory, head)) [[likely]] return {head, word};
     } else if (delivers(memory, word, head + 1)) {
       if (planted(Canary::head_is_never_helped)) continue;

@@ -37,6 +37,9 @@ class Verdict:
         return "\n  ".join([*lines, *self.trace])
 
 
+STATES_A_SECOND = 10_000  # of a soak, on a slow machine
+
+
 def explore(model: Model[StateT], limit: int = 10_000_000) -> Verdict:
     """Explore at most `limit` states."""
     reached: dict[StateT, tuple[StateT, str] | None] = {model.initial: None}

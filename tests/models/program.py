@@ -7,6 +7,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 CACHE = HERE.parents[1] / "build" / "models"
+STATES_A_SECOND = 250_000  # of a soak, on a slow machine
 FLAGS = ("-O2", "-std=c++20", "-Wall", "-Wextra", "-Werror")
 
 

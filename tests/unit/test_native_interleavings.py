@@ -96,8 +96,9 @@ def explore_planted(canary: str) -> str:
     return explore(PLANTED[canary], canary, "preemptions=2")
 
 
+# Whoever sleeps beside the dead is woken by the clock, which stands still here while one process runs alone.
 @pytest.mark.soak
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("scenario", [name for name in SCENARIOS if not name.startswith("sleeping")])
 def test_with_two_kills(
     scenario: str, soak_seconds: float, record_property: Callable[[str, object], None]
 ) -> None:
