@@ -1,6 +1,5 @@
 """A subscriber of the demo, a process of its own: python -m hawser.cli.demo.subscriber ASSIGNMENT."""
 
-import random
 import sys
 import time
 from collections import deque
@@ -15,7 +14,7 @@ from hawser.cli.demo.payload import Origin, read_payload
 
 _WAIT_SECONDS: Final = 0.1
 _NAP_EVERY: Final = 400
-_NAP_SECONDS: Final = (0.05, 0.3)
+_NAP_STEP_SECONDS: Final = 0.01
 
 # How each kind subscribes.
 KINDS: Final[dict[str, dict[str, Any]]] = {
@@ -80,6 +79,15 @@ class Reader:
         return origin.run > last.run and origin.number == 0
 
 
+def _nap(topic: hawser.Topic[Any], reader: Reader, control: Control, assignment: Assignment) -> None:
+    """Read nothing until something was overwritten, so that losses are certain; not beyond the run."""
+    ring = topic.info().ring
+    while control.phase == Phase.RUN and not assignment.orphaned():
+        if topic.info().head - reader.note.position > ring:
+            break
+        time.sleep(_NAP_STEP_SECONDS)
+
+
 def run(assignment: Assignment) -> None:
     """Read until told to drain and there is no more, noting every message."""
     control = Control(Path(assignment.directory))
@@ -87,7 +95,8 @@ def run(assignment: Assignment) -> None:
     if "group" in options:
         options["group"] = assignment.name
     with hawser.connect(assignment.url, name=assignment.name) as bus:
-        subscription = bus.topic(assignment.topic, create=False).subscribe(**options)
+        topic = bus.topic(assignment.topic, create=False)
+        subscription = topic.subscribe(**options)
         holding: deque[hawser.Sample] = deque()
         reader = Reader(assignment, subscription.position - subscription.missed)
         while not assignment.orphaned():
@@ -100,8 +109,8 @@ def run(assignment: Assignment) -> None:
                 continue
             reader.read(sample)
             holding.append(sample)
-            if assignment.kind == "slow" and not draining and reader.note.received % _NAP_EVERY == 0:
-                time.sleep(random.uniform(*_NAP_SECONDS))
+            if assignment.kind == "slow" and reader.note.received % _NAP_EVERY == 0:
+                _nap(topic, reader, control, assignment)
             if len(holding) > _HELD[assignment.kind]:
                 holding.popleft().release()
             if "group" in options:
