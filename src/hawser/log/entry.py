@@ -1,0 +1,137 @@
+"""An entry of a log, and its frame: the bytes that go from the leader to every disk unchanged.
+
+    0   crc32c of everything behind it    u32
+    4   length of the body                u32
+    8   epoch                             u64
+    16  index                             u64
+    24  kind                              u8
+    25  version of the kind's format      u8
+    26  length of the transaction's id    u16
+    28  zero                              u32
+    32  body: the transaction's id, then the payload
+
+Integers are little-endian. An index is the place in the log of a shard, from 1; what users call an offset
+counts the records of a topic and is given out when an entry is applied.
+"""
+
+import struct
+from enum import IntEnum
+from typing import Final, NamedTuple, Self
+
+from crc32c import crc32c
+
+__all__ = ["HEADER_BYTES", "MAX_BODY_BYTES", "NO_ENTRY", "BadFrame", "Entry", "EntryId", "Kind"]
+
+HEADER_BYTES: Final = 32
+MAX_BODY_BYTES: Final = 64 << 20
+
+_CRC: Final = struct.Struct("<I")
+_FIELDS: Final = struct.Struct("<IQQBBHI")  # behind the checksum
+_MAX_TRANSACTION_BYTES: Final = (1 << 16) - 1
+
+
+class EntryId(NamedTuple):
+    """The name of an entry; ordered by epoch, then index."""
+
+    epoch: int
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.epoch}:{self.index}"
+
+
+# What an empty log has as its head.
+NO_ENTRY: Final = EntryId(0, 0)
+
+
+class Kind(IntEnum):
+    """What an entry asks the state machine to do. 32 to 63 are for queues, 64 to 95 for transactions."""
+
+    NOTHING = 0
+    BATCH = 1
+    TRIM = 2
+    EXPIRE_PRODUCERS = 3
+    GROUP_JOIN = 4
+    GROUP_LEAVE = 5
+    GROUP_COMMIT = 6
+    GROUP_DELETE = 7
+
+
+class BadFrame(ValueError):
+    """These bytes are not the frame of an entry; the reason says why."""
+
+
+class Entry:
+    """One entry, immutable. `frame` is all there is of it; the rest is read from there."""
+
+    __slots__ = ("epoch", "frame", "index", "kind", "transaction_size", "version")
+
+    def __init__(
+        self, frame: bytes, epoch: int, index: int, kind: int, version: int, transaction_size: int
+    ) -> None:
+        self.frame = frame
+        self.epoch = epoch
+        self.index = index
+        self.kind = kind
+        self.version = version
+        self.transaction_size = transaction_size
+
+    @classmethod
+    def make(
+        cls,
+        epoch: int,
+        index: int,
+        kind: int = Kind.NOTHING,
+        payload: bytes = b"",
+        *,
+        version: int = 1,
+        transaction: bytes = b"",
+    ) -> Self:
+        """A new entry; epoch and index are from 1."""
+        assert epoch > 0 and index > 0
+        size = len(transaction)
+        if size > _MAX_TRANSACTION_BYTES or size + len(payload) > MAX_BODY_BYTES:
+            raise ValueError(f"an entry holds at most {MAX_BODY_BYTES} bytes")
+        fields = _FIELDS.pack(size + len(payload), epoch, index, kind, version, size, 0)
+        rest = b"".join((fields, transaction, payload))
+        return cls(_CRC.pack(crc32c(rest)) + rest, epoch, index, kind, version, size)
+
+    @classmethod
+    def read(cls, data: "bytes | bytearray | memoryview", start: int = 0) -> Self:
+        """The entry whose frame begins at `start`, checked; BadFrame if there is none."""
+        if len(data) - start < HEADER_BYTES:
+            raise BadFrame("cut off within the header")
+        length, epoch, index, kind, version, size, zero = _FIELDS.unpack_from(data, start + 4)
+        end = start + HEADER_BYTES + length
+        if length > MAX_BODY_BYTES or size > length:
+            raise BadFrame("impossible length")
+        if end > len(data):
+            raise BadFrame("cut off within the body")
+        frame = bytes(data[start:end])
+        if crc32c(memoryview(frame)[4:]) != _CRC.unpack_from(frame)[0]:
+            raise BadFrame("checksum differs")
+        if zero or not epoch or not index:
+            raise BadFrame("impossible header")
+        return cls(frame, epoch, index, kind, version, size)
+
+    @property
+    def id(self) -> EntryId:
+        return EntryId(self.epoch, self.index)
+
+    @property
+    def transaction(self) -> bytes:
+        """The id of the transaction that this entry belongs to; empty if none."""
+        return self.frame[HEADER_BYTES : HEADER_BYTES + self.transaction_size]
+
+    @property
+    def payload(self) -> memoryview:
+        return memoryview(self.frame)[HEADER_BYTES + self.transaction_size :]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Entry) and self.frame == other.frame
+
+    def __hash__(self) -> int:
+        return hash(self.frame)
+
+    def __repr__(self) -> str:
+        return f"Entry({self.id}, kind {self.kind}, {len(self.frame)} bytes)"

@@ -1,0 +1,53 @@
+"""What a journal needs of a disk: files in one directory, as small an interface as will do.
+
+Names are flat. What was written but not synced may be lost, kept or torn by a crash, piece by piece; what was
+synced is there. A name that was created, renamed or removed is certain only after `sync_names`.
+`hawser.cluster` has the real one, `hawser.testing` one that forgets, tears, fills up and flips bits.
+"""
+
+from typing import Protocol
+
+__all__ = ["Storage", "StorageFailed", "StorageFull"]
+
+
+class StorageFull(Exception):
+    """There is no room; nothing was changed."""
+
+
+class StorageFailed(Exception):
+    """The disk reported an error; what was not synced before must be taken as unknown."""
+
+
+class Storage(Protocol):
+    """The files of one directory."""
+
+    def names(self) -> list[str]:
+        """Every file there is, sorted."""
+
+    def size(self, name: str) -> int: ...
+
+    def read(self, name: str, start: int, size: int) -> bytes:
+        """Up to `size` bytes; fewer at the end of the file."""
+
+    def create(self, name: str, size: int) -> None:
+        """A new file of `size` zero bytes whose room is reserved: writing within it never finds the disk full.
+
+        Raises StorageFull, leaving nothing behind."""
+
+    def write(self, name: str, start: int, data: bytes | bytearray | memoryview) -> None:
+        """Write within the file's reserved size."""
+
+    def truncate(self, name: str, size: int) -> None:
+        """Cut it to `size`, or fill it with reserved zeros up to `size`."""
+
+    def sync(self, name: str) -> None:
+        """Return when everything written to it is on disk. May run beside writes from another thread; what is
+        written meanwhile may or may not be covered."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomic; replaces `new`."""
+
+    def remove(self, name: str) -> None: ...
+
+    def sync_names(self) -> None:
+        """Return when the directory is on disk."""

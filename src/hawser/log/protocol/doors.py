@@ -1,0 +1,230 @@
+"""What goes into the state machines of the protocol and what comes out.
+
+`step(event) -> effects`. The caller carries the effects out in their order and may rely on nothing else:
+
+1. `Persist` and `Truncate` are on disk before the next effect is looked at.
+2. `Append` is written before the next effect; the caller syncs it when it likes, one sync for all that waits,
+   and reports `Synced`. A node acknowledges nothing, its own share included, that was not reported.
+3. `Send` may be lost, repeated, delayed.
+4. `Apply` brings the state machine to an index, whose entries are all on the local disk.
+5. `Answer`, `Serve` and `Refuse` end a request of a client. They come last.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from hawser.log.entry import Entry, EntryId
+from hawser.log.protocol.messages import Member, Message
+from hawser.log.protocol.metadata import Metadata
+
+__all__ = [
+    "Abandoned",
+    "Answer",
+    "Append",
+    "Apply",
+    "Command",
+    "Effect",
+    "Event",
+    "Halt",
+    "Installed",
+    "Load",
+    "Loaded",
+    "Persist",
+    "Propose",
+    "Pull",
+    "Read",
+    "Reason",
+    "Receive",
+    "Refuse",
+    "Report",
+    "Retire",
+    "Send",
+    "Serve",
+    "Store",
+    "Synced",
+    "Tick",
+    "Truncate",
+    "Vow",
+]
+
+# Whatever the caller finds a request by; the state machines only hand it back.
+Tag = object
+
+
+class Vow(msgspec.Struct, frozen=True, array_like=True):
+    """What a member has bound itself to, durably.
+
+    It does nothing for an epoch below `epoch`; it never begins to lead in `epoch` again if it `led`; the
+    snapshot of epoch `installed` is in its log, so it will not replace that log for this epoch again.
+    """
+
+    epoch: int = 0
+    led: bool = False
+    installed: int = 0
+
+
+class Command(msgspec.Struct, frozen=True):
+    """What a client wants to have in the log."""
+
+    kind: int
+    payload: bytes
+    tag: Tag = None
+    version: int = 1
+    transaction: bytes = b""
+
+
+# Events of both machines.
+
+
+class Receive(msgspec.Struct, frozen=True):
+    """A message arrived. Nodes hear from members and operators, operators from members."""
+
+    sender: str
+    message: Message
+
+
+class Tick(msgspec.Struct, frozen=True):
+    """Time passes; what was not answered is asked again."""
+
+
+# Events of a node.
+
+
+class Propose(msgspec.Struct, frozen=True):
+    """Clients want these in the log, in this order."""
+
+    commands: tuple[Command, ...]
+
+
+class Read(msgspec.Struct, frozen=True):
+    """A client wants to read what is certainly the newest state."""
+
+    tag: Tag
+
+
+class Synced(msgspec.Struct, frozen=True):
+    """The log through `index` is on disk."""
+
+    index: int
+
+
+class Installed(msgspec.Struct, frozen=True):
+    """A pulled snapshot is on disk in place of the log: whole, with this vow, head and epochs."""
+
+    vow: Vow
+    head: EntryId
+
+
+class Abandoned(msgspec.Struct, frozen=True):
+    """The pull ended without a snapshot."""
+
+
+# Effects of both.
+
+
+class Send(msgspec.Struct, frozen=True):
+    to: str
+    message: Message
+
+
+# Effects of a node.
+
+
+class Persist(msgspec.Struct, frozen=True):
+    vow: Vow
+
+
+class Append(msgspec.Struct, frozen=True):
+    entries: tuple[Entry, ...]
+
+
+class Truncate(msgspec.Struct, frozen=True):
+    """`to` is the head from now on."""
+
+    to: EntryId
+
+
+class Apply(msgspec.Struct, frozen=True):
+    """Everything through `index` is committed and on the local disk."""
+
+    index: int
+
+
+class Pull(msgspec.Struct, frozen=True):
+    """Pull a snapshot from `leader`, in place of any pull under way; the result is `Installed` with this vow,
+    or `Abandoned`. Without a leader: stop pulling."""
+
+    leader: Member | None
+    vow: Vow
+
+
+class Retire(msgspec.Struct, frozen=True):
+    """Delete the log and everything with it; the member is no more."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The command is committed and applied: its result is the one of entry `index`."""
+
+    tag: Tag
+    index: int
+
+
+class Serve(msgspec.Struct, frozen=True):
+    """The applied state is now as new as the read asks for."""
+
+    tag: Tag
+
+
+class Reason(StrEnum):
+    """Why a request of a client was not carried out."""
+
+    NOT_LEADER = "not leader"  # certainly not done; ask the leader
+    BUSY = "busy"  # certainly not done; ask again
+    UNKNOWN = "unknown"  # a write that may or may not come through
+
+
+class Refuse(msgspec.Struct, frozen=True):
+    tag: Tag
+    reason: Reason
+
+
+class Halt(msgspec.Struct, frozen=True):
+    """An invariant is broken; the member does nothing any more."""
+
+    reason: str
+
+
+# Events and effects of an operator.
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """The metadata as the store has it: the answer to `Load`, and to `Store`, whether it took effect or
+    came too late."""
+
+    metadata: Metadata
+
+
+class Load(msgspec.Struct, frozen=True):
+    """Read the metadata."""
+
+
+class Store(msgspec.Struct, frozen=True):
+    """Compare-and-set: write it if the store has the version before it."""
+
+    metadata: Metadata
+
+
+class Report(msgspec.Struct, frozen=True):
+    """The order with this tag is done, or is not and will not be, and why."""
+
+    tag: Tag
+    done: bool
+    text: str
+
+
+Event = Receive | Tick | Propose | Read | Synced | Installed | Abandoned | Loaded
+Effect = (
+    Send | Persist | Append | Truncate | Apply | Pull | Retire | Answer | Serve | Refuse | Halt
+    | Load | Store | Report
+)  # fmt: skip

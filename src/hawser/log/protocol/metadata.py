@@ -1,0 +1,85 @@
+"""What the metadata store keeps of a shard, and the arithmetic of its ensembles.
+
+An election or a reconfiguration is safe because any two sets of members that can decide something, before
+and after a change, have one in common:
+
+| stalled change, phase | fenced             | then the ensemble is | have in common                               |
+|-----------------------|--------------------|----------------------|----------------------------------------------|
+| none, or any PREPARE  | E                  | E                    | two majorities of E                          |
+| swap, COMMIT          | E and the new one  | the changed one      | N + 1 members, of which N are in the new E   |
+| expand, COMMIT        | E and the new one  | the changed one      | majorities of N and of N + 1, in N + 1       |
+| contract, COMMIT      | E                  | E, rolled back       | majority of N less the old one, of N - 1     |
+
+`tests/unit/test_quorums.py` checks each row for every subset.
+"""
+
+from enum import StrEnum
+from typing import Self
+
+import msgspec
+
+from hawser.log.protocol.messages import Change, ChangeKind, Member
+
+__all__ = ["Metadata", "Phase", "Status", "majority"]
+
+
+def majority(members: int) -> int:
+    """How many of `members` are more than half."""
+    assert members > 0
+    return members // 2 + 1
+
+
+class Status(StrEnum):
+    STEADY = "steady"
+    ELECTION = "election"
+    RECONFIGURATION = "reconfiguration"
+
+
+class Phase(StrEnum):
+    PREPARE = "prepare"
+    COMMIT = "commit"
+
+
+class Metadata(msgspec.Struct, frozen=True, kw_only=True):
+    """A shard as the store knows it. Version and epoch only grow; every write is a compare-and-set.
+
+    `removed` are former members that still have to be told to delete what they hold.
+    """
+
+    version: int
+    epoch: int
+    status: Status
+    members: tuple[Member, ...]
+    leader: Member | None = None
+    change: Change | None = None
+    phase: Phase | None = None
+    new_head: tuple[int, int] | None = None
+    removed: tuple[Member, ...] = ()
+
+    @classmethod
+    def initial(cls, members: tuple[Member, ...]) -> Self:
+        """A new shard, before its first election."""
+        return cls(version=1, epoch=0, status=Status.ELECTION, members=members)
+
+    def next(self, **changes: object) -> Self:
+        """The version after this one."""
+        return msgspec.structs.replace(self, version=self.version + 1, **changes)
+
+    @property
+    def decided_change(self) -> Change | None:
+        """The stalled change that an election completes."""
+        if self.change is None or self.phase is not Phase.COMMIT or self.change.kind is ChangeKind.CONTRACT:
+            return None
+        return self.change
+
+    @property
+    def fencing_ensemble(self) -> tuple[Member, ...]:
+        """Whom an election fences; a majority of them must answer."""
+        change = self.decided_change
+        return self.members if change is None or change.new is None else (*self.members, change.new)
+
+    @property
+    def final_ensemble(self) -> tuple[Member, ...]:
+        """Who the members are after an election, and where its leader comes from."""
+        change = self.decided_change
+        return self.members if change is None else change.applied_to(self.members)
