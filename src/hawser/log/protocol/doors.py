@@ -15,6 +15,7 @@ from enum import StrEnum
 import msgspec
 
 from hawser.log.entry import Entry, EntryId
+from hawser.log.epochs import Epochs
 from hawser.log.protocol.messages import Member, Message
 from hawser.log.protocol.metadata import Metadata
 
@@ -110,10 +111,11 @@ class Synced(msgspec.Struct, frozen=True):
 
 
 class Installed(msgspec.Struct, frozen=True):
-    """A pulled snapshot is on disk in place of the log: whole, with this vow, head and epochs."""
+    """A pulled snapshot is on disk in place of the log: whole, with this vow. `epochs` are those of the new
+    log, which ends at the entry that the snapshot's state has applied."""
 
     vow: Vow
-    head: EntryId
+    epochs: Epochs
 
 
 class Abandoned(msgspec.Struct, frozen=True):

@@ -175,8 +175,10 @@ class HeartbeatRequest(Message, frozen=True, tag="beat"):
 
 
 class HeartbeatResponse(Message, frozen=True, tag="beaten"):
+    """`head` is there when everything the follower has is on its disk. `current` as in AddEntriesResponse."""
+
     number: int
-    head: EntryId
+    head: EntryId | None
     current: int
 
 
@@ -254,8 +256,8 @@ class StatusRequest(Message, frozen=True, tag="ask"):
 
 
 class StatusResponse(Message, frozen=True, tag="status"):
-    """The epoch is the node's. `incarnation` changes when its process does; `lag` is what a leader's
-    followers miss."""
+    """The epoch is the node's. `incarnation` changes when its process does; `pulled` counts the bytes of the
+    snapshot that is being pulled; `lag` is what a leader's followers miss."""
 
     incarnation: int
     role: Role
@@ -264,6 +266,7 @@ class StatusResponse(Message, frozen=True, tag="status"):
     head: EntryId
     commit: int
     applied: int
+    pulled: int
     members: tuple[Member, ...]
     change: Change | None
     lag: dict[Member, int]

@@ -3,12 +3,12 @@
 An election or a reconfiguration is safe because any two sets of members that can decide something, before
 and after a change, have one in common:
 
-| stalled change, phase | fenced             | then the ensemble is | have in common                               |
-|-----------------------|--------------------|----------------------|----------------------------------------------|
-| none, or any PREPARE  | E                  | E                    | two majorities of E                          |
-| swap, COMMIT          | E and the new one  | the changed one      | N + 1 members, of which N are in the new E   |
-| expand, COMMIT        | E and the new one  | the changed one      | majorities of N and of N + 1, in N + 1       |
-| contract, COMMIT      | E                  | E, rolled back       | majority of N less the old one, of N - 1     |
+| stalled change, phase | fenced        | ensemble after | what is in common                          |
+|-----------------------|---------------|----------------|--------------------------------------------|
+| none, or any PREPARE  | E             | E              | two majorities of E                        |
+| swap, COMMIT          | E and the new | the changed E  | of N + 1 members, N are in the changed E   |
+| expand, COMMIT        | E and the new | the changed E  | majorities of N and of N + 1, in N + 1     |
+| contract, COMMIT      | E             | E, rolled back | a majority of N without the old, of N - 1  |
 
 `tests/unit/test_quorums.py` checks each row for every subset.
 """
@@ -18,6 +18,7 @@ from typing import Self
 
 import msgspec
 
+from hawser.log.entry import EntryId
 from hawser.log.protocol.messages import Change, ChangeKind, Member
 
 __all__ = ["Metadata", "Phase", "Status", "majority"]
@@ -43,6 +44,7 @@ class Phase(StrEnum):
 class Metadata(msgspec.Struct, frozen=True, kw_only=True):
     """A shard as the store knows it. Version and epoch only grow; every write is a compare-and-set.
 
+    `writer` is the run of the operator that wrote this, so that no two take one epoch for their own.
     `removed` are former members that still have to be told to delete what they hold.
     """
 
@@ -50,10 +52,11 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     status: Status
     members: tuple[Member, ...]
+    writer: str = ""
     leader: Member | None = None
     change: Change | None = None
     phase: Phase | None = None
-    new_head: tuple[int, int] | None = None
+    new_head: EntryId | None = None
     removed: tuple[Member, ...] = ()
 
     @classmethod

@@ -1,0 +1,424 @@
+"""What a node does while it leads: cursors, commit, reads, and its part in reconfigurations.
+
+A cursor is where a member is, as far as the leader knows:
+
+| cursor    | the member                                             | counts up to |
+|-----------|--------------------------------------------------------|--------------|
+| unknown   | has not said where its log ends                        | nothing      |
+| truncate  | was asked to cut a tail that the leader does not have  | nothing      |
+| snapshot  | was told to pull one: its next entry is gone           | nothing      |
+| attached  | its head is in the leader's log; entries flow          | confirmed    |
+| removing  | a reconfiguration is about to take it out              | nothing      |
+
+An entry is committed when it is of the current epoch and on the disks of a majority of the members, the
+leader being one of them. Entries of earlier epochs are committed by what comes after them, and so that this
+happens at once, a leader writes an entry of its own whenever its epoch begins.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from hawser.log.entry import Entry, EntryId
+from hawser.log.protocol import messages as m
+from hawser.log.protocol.doors import Answer, Command, Reason, Refuse, Serve, Tag, Vow
+from hawser.log.protocol.messages import Change, ChangeKind, Member
+from hawser.log.protocol.metadata import majority
+
+if TYPE_CHECKING:
+    from hawser.log.protocol.node import Node
+
+__all__ = ["Cursor", "CursorState", "Leadership"]
+
+
+class CursorState(StrEnum):
+    UNKNOWN = "unknown"
+    TRUNCATE = "truncate"
+    SNAPSHOT = "snapshot"
+    ATTACHED = "attached"
+    REMOVING = "removing"
+
+
+class Cursor:
+    """Where a follower is. `head` is the one it was last asked about."""
+
+    __slots__ = ("beaten", "confirmed", "confirmed_at_tick", "head", "pushed", "state")
+
+    def __init__(self) -> None:
+        self.state = CursorState.UNKNOWN
+        self.head = EntryId(0, 0)
+        self.pushed = 0
+        self.confirmed = 0
+        self.confirmed_at_tick = 0
+        self.beaten = 0
+
+
+class Leadership:
+    """The leading part of a node, from its appointment until a higher epoch."""
+
+    def __init__(self, node: "Node", members: tuple[Member, ...]) -> None:
+        self._node = node
+        self.since = node.epoch
+        self.members = members
+        self.cursors: dict[Member, Cursor] = {each: Cursor() for each in members if each != node.member}
+        self.change: Change | None = None
+        self.successor: Member | None = None
+        self._changed: Change | None = None
+        self._hand_over_to: str | None = None
+        # The first entry of this leadership: once it is applied, so is everything committed before.
+        self._began_at = node.head.index + 1
+        self._waiting: deque[tuple[int, Tag]] = deque()
+        self._beat = 0
+        self._reads: list[tuple[Tag, int]] = []
+        self._reads_in_flight: list[tuple[Tag, int]] = []
+        self._messages: dict[type, Callable[[str, Any], None]] = {
+            m.AddEntriesResponse: self._added_entries,
+            m.HeartbeatResponse: self._beaten,
+            m.TruncateResponse: self._truncated,
+            m.AddFollowerRequest: self._add_follower,
+            m.PrepareReconfigurationRequest: self._prepare,
+            m.CommitReconfigurationRequest: self._commit_change,
+            m.AbortReconfigurationRequest: self._abort_change,
+            m.HandOverRequest: self._hand_over,
+        }
+
+    def begin(self, heads: dict[Member, EntryId]) -> None:
+        """Meet the followers that are known and write the first entry."""
+        for follower, head in heads.items():
+            self._meet(follower, head)
+        self._append((self._node.nothing(),))
+
+    def end(self) -> None:
+        """Another epoch began; what was not committed may or may not be, some day."""
+        node = self._node
+        for _, tag in self._waiting:
+            node.emit(Refuse(tag, Reason.UNKNOWN))
+        for tag, _ in (*self._reads_in_flight, *self._reads):
+            node.emit(Refuse(tag, Reason.NOT_LEADER))
+
+    def receive(self, sender: str, message: m.Message) -> None:
+        handler = self._messages.get(type(message))
+        if handler is not None:
+            handler(sender, message)
+
+    @property
+    def ready(self) -> bool:
+        """Whether everything that was committed before this epoch is applied here."""
+        node = self._node
+        return node.applied >= self._began_at and node.epochs.epoch_of(node.applied) == node.epoch
+
+    def lag(self) -> dict[Member, int]:
+        """How many entries each follower is not known to have."""
+        last = self._node.head.index
+        return {member: last - cursor.confirmed for member, cursor in self.cursors.items()}
+
+    # Entries go out.
+
+    def propose(self, commands: tuple[Command, ...]) -> None:
+        node = self._node
+        first, epoch = node.head.index + 1, node.epoch
+        if self.successor is not None or first + len(commands) - node.commit > node.limits.uncommitted:
+            for command in commands:
+                node.emit(Refuse(command.tag, Reason.BUSY))
+            return
+        entries = tuple(
+            Entry.make(
+                epoch, index, each.kind, each.payload, version=each.version, transaction=each.transaction
+            )
+            for index, each in enumerate(commands, first)
+        )
+        self._waiting.extend((index, each.tag) for index, each in enumerate(commands, first))
+        self._append(entries)
+
+    def _append(self, entries: tuple[Entry, ...]) -> None:
+        """Write them, and send them at once to whoever has all that comes before."""
+        node = self._node
+        previous = node.head
+        node.append(entries)
+        message: m.AddEntriesRequest | None = None
+        for member, cursor in self.cursors.items():
+            if (
+                cursor.state is CursorState.ATTACHED
+                and cursor.pushed == previous.index
+                and cursor.pushed - cursor.confirmed < node.limits.window
+            ):
+                if message is None:
+                    message = m.AddEntriesRequest(node.epoch, previous, entries, node.commit)
+                cursor.pushed = node.head.index
+                node.send(member, message)
+
+    def _push(self, member: Member, cursor: Cursor) -> None:
+        """Send what the follower does not have, as far as it may be under way."""
+        node = self._node
+        last = min(node.readable, cursor.confirmed + node.limits.window)
+        while cursor.pushed < last:
+            if cursor.pushed + 1 < node.source.first:
+                self._ask_for_snapshot(member, cursor, node.epochs.id_at(cursor.confirmed))
+                return
+            entries = tuple(node.source.read(cursor.pushed + 1, last, node.limits.message_bytes))
+            assert entries and entries[0].index == cursor.pushed + 1
+            previous = node.epochs.id_at(cursor.pushed)
+            cursor.pushed = entries[-1].index
+            node.send(member, m.AddEntriesRequest(node.epoch, previous, entries, node.commit))
+
+    def tick(self) -> None:
+        """Ask again for what was not answered since the last tick, and show that the leader is there."""
+        node = self._node
+        for member, cursor in self.cursors.items():
+            if cursor.state is CursorState.REMOVING:
+                continue
+            node.send(member, m.HeartbeatRequest(node.epoch, self._beat, node.commit))
+            if cursor.state is CursorState.TRUNCATE:
+                self._ask_to_truncate(member, cursor, cursor.head)
+            elif cursor.state is CursorState.SNAPSHOT:
+                self._ask_for_snapshot(member, cursor, cursor.head)
+            elif cursor.state is CursorState.ATTACHED:
+                if cursor.confirmed == cursor.confirmed_at_tick:
+                    cursor.pushed = cursor.confirmed
+                cursor.confirmed_at_tick = cursor.confirmed
+                self._push(member, cursor)
+
+    # Followers are met.
+
+    def _meet(self, member: Member, head: EntryId) -> None:
+        """A follower's log, all of it on its disk, ends at `head`, said in an epoch of this leadership."""
+        node = self._node
+        cursor = self.cursors.get(member)
+        if cursor is None or cursor.state is CursorState.REMOVING:
+            return
+        if head not in node.epochs:
+            # One that is attached said this before it was.
+            if cursor.state is not CursorState.ATTACHED:
+                self._ask_to_truncate(member, cursor, head)
+        elif cursor.state is CursorState.ATTACHED:
+            self._confirm(cursor, head.index)
+        elif head.index + 1 < node.source.first:
+            self._ask_for_snapshot(member, cursor, head)
+        else:
+            cursor.state = CursorState.ATTACHED
+            cursor.pushed = cursor.confirmed = head.index
+            self._push(member, cursor)
+            self.advance()
+
+    def _ask_to_truncate(self, member: Member, cursor: Cursor, head: EntryId) -> None:
+        node = self._node
+        cursor.state, cursor.head = CursorState.TRUNCATE, head
+        target = node.epochs.highest_up_to(head.epoch)
+        node.send(member, m.TruncateRequest(node.epoch, head, min(target, node.head)))
+
+    def _ask_for_snapshot(self, member: Member, cursor: Cursor, head: EntryId) -> None:
+        cursor.state, cursor.head = CursorState.SNAPSHOT, head
+        self._node.send(member, m.SnapshotNeeded(self._node.epoch, head))
+
+    def _add_follower(self, sender: str, message: m.AddFollowerRequest) -> None:
+        cursor = self.cursors.get(message.follower)
+        if cursor is None or not self.since <= message.epoch <= self._node.epoch:
+            return
+        if cursor.state is CursorState.UNKNOWN:
+            self._meet(message.follower, message.head)
+        self._node.send(sender, m.AddFollowerResponse(message.epoch, message.follower))
+
+    def _truncated(self, sender: str, message: m.TruncateResponse) -> None:
+        if message.epoch == self._node.epoch:
+            self._meet(sender, message.head)
+
+    # Acknowledgements come back.
+
+    def _deposed(self, current: int) -> bool:
+        """Whether somebody has seen a higher epoch: then this one is over."""
+        if current > self._node.epoch:
+            self._node.step_down()
+            return True
+        return False
+
+    def _added_entries(self, sender: str, message: m.AddEntriesResponse) -> None:
+        node = self._node
+        if self._deposed(message.current) or message.epoch != node.epoch:
+            return
+        cursor = self.cursors.get(sender)
+        if cursor is None:
+            return
+        if not message.accepted:
+            if cursor.state is CursorState.ATTACHED and message.head in node.epochs:
+                cursor.pushed = max(cursor.confirmed, message.head.index)
+            self._meet(sender, message.head)
+        elif cursor.state is CursorState.ATTACHED:
+            self._confirm(cursor, message.head.index)
+        if cursor.state is CursorState.ATTACHED:
+            self._push(sender, cursor)
+            self._hand_over_if_ready()
+
+    def _confirm(self, cursor: Cursor, index: int) -> None:
+        """The log through `index` is on the follower's disk."""
+        if index > cursor.confirmed:
+            cursor.confirmed = index
+            cursor.pushed = max(cursor.pushed, index)
+            self.advance()
+
+    def advance(self) -> None:
+        """Commit what is on a majority of the members."""
+        node = self._node
+        counts = [
+            cursor.confirmed for cursor in self.cursors.values() if cursor.state is CursorState.ATTACHED
+        ]
+        counts.append(node.synced)
+        needed = majority(len(self.members))
+        if len(counts) >= needed:
+            counts.sort(reverse=True)
+            index = counts[needed - 1]
+            if index > node.commit and node.epochs.epoch_of(index) == node.epoch:
+                node.commit_through(index)
+
+    def applied(self) -> None:
+        """The state machine has moved: answer who waited for it."""
+        node = self._node
+        while self._waiting and self._waiting[0][0] <= node.applied:
+            index, tag = self._waiting.popleft()
+            node.emit(Answer(tag, index))
+        self._serve()
+
+    # Reads.
+
+    def read(self, tag: Tag) -> None:
+        """Serve it after a majority has answered a heartbeat that was sent after now."""
+        self._reads.append((tag, self._node.commit))
+        if not self._reads_in_flight:
+            self._ask_majority()
+
+    def _ask_majority(self) -> None:
+        """One heartbeat for all the reads that waited."""
+        node = self._node
+        self._reads_in_flight, self._reads = self._reads, []
+        self._beat += 1
+        for member, cursor in self.cursors.items():
+            if cursor.state is not CursorState.REMOVING:
+                node.send(member, m.HeartbeatRequest(node.epoch, self._beat, node.commit))
+        self._serve()
+
+    def _beaten(self, sender: str, message: m.HeartbeatResponse) -> None:
+        if self._deposed(message.current) or message.epoch != self._node.epoch:
+            return
+        cursor = self.cursors.get(sender)
+        if cursor is None or cursor.state is CursorState.REMOVING:
+            return
+        cursor.beaten = max(cursor.beaten, message.number)
+        if message.head is not None and cursor.state is CursorState.UNKNOWN:
+            self._meet(sender, message.head)
+        self._serve()
+
+    def _serve(self) -> None:
+        """Serve the reads in flight if this is certainly still the leader and has applied what they need."""
+        if not self._reads_in_flight or self._node.applied < self._began_at:
+            return
+        beaten = 1 + sum(
+            cursor.beaten >= self._beat and cursor.state is not CursorState.REMOVING
+            for cursor in self.cursors.values()
+        )
+        if beaten < majority(len(self.members)):
+            return
+        if self._node.applied < max(commit for _, commit in self._reads_in_flight):
+            return
+        for tag, _ in self._reads_in_flight:
+            self._node.emit(Serve(tag))
+        self._reads_in_flight = []
+        if self._reads:
+            self._ask_majority()
+
+    # Reconfigurations.
+
+    def _prepare(self, sender: str, message: m.PrepareReconfigurationRequest) -> None:
+        node, change = self._node, message.change
+        if message.epoch == node.epoch and change in (self.change, self._changed):
+            node.send(sender, m.PrepareReconfigurationResponse(node.epoch, change))
+            return
+        if message.epoch <= node.epoch or not self._possible(change):
+            return
+        self._forget_change()
+        node.promise(Vow(message.epoch, True, node.vow.installed))
+        self.change, self._changed = change, None
+        self.successor = None
+        if change.old is not None:
+            self.cursors[change.old].state = CursorState.REMOVING
+        self._append((node.nothing(),))
+        node.send(sender, m.PrepareReconfigurationResponse(node.epoch, change))
+
+    def _possible(self, change: Change) -> bool:
+        old_fits = (change.old is None) == (change.kind is ChangeKind.EXPAND)
+        new_fits = (change.new is None) == (change.kind is ChangeKind.CONTRACT)
+        if not old_fits or not new_fits or change.new in self.members:
+            return False
+        return change.old is None or change.old in self.cursors
+
+    def _forget_change(self) -> None:
+        """A prepared change will not come: its old member is a follower like the others again."""
+        if self.change is not None and self.change.old is not None:
+            self.cursors[self.change.old] = Cursor()
+        self.change = None
+
+    def _commit_change(self, sender: str, message: m.CommitReconfigurationRequest) -> None:
+        node, change = self._node, message.change
+        if message.epoch != node.epoch:
+            return
+        if change == self.change:
+            safe = change.kind is not ChangeKind.CONTRACT or self._can_lose_one()
+            if safe:
+                self._change_members(change, message.head)
+            node.send(sender, m.CommitReconfigurationResponse(node.epoch, change, safe))
+        elif change == self._changed:
+            node.send(sender, m.CommitReconfigurationResponse(node.epoch, change, True))
+
+    def _can_lose_one(self) -> bool:
+        """Whether everything that may be committed is on a majority of those who remain.
+
+        What earlier leaders committed came before the first entry of this one."""
+        node = self._node
+        through = max(node.commit, self._began_at)
+        having = (node.synced >= through) + sum(
+            cursor.state is CursorState.ATTACHED and cursor.confirmed >= through
+            for cursor in self.cursors.values()
+        )
+        return having >= majority(len(self.members) - 1)
+
+    def _change_members(self, change: Change, head: EntryId) -> None:
+        self.members = change.applied_to(self.members)
+        self.change, self._changed = None, change
+        if change.old is not None:
+            del self.cursors[change.old]
+        if change.new is not None:
+            self.cursors[change.new] = Cursor()
+            self._meet(change.new, head)
+        self.advance()
+
+    def _abort_change(self, sender: str, message: m.AbortReconfigurationRequest) -> None:
+        node = self._node
+        if message.epoch != node.epoch or message.change == self._changed:
+            return
+        if message.change == self.change:
+            self._forget_change()
+        node.send(sender, m.AbortReconfigurationResponse(node.epoch, message.change))
+
+    # Handing over.
+
+    def _hand_over(self, sender: str, message: m.HandOverRequest) -> None:
+        if message.epoch != self._node.epoch:
+            return
+        if message.successor is None:
+            self.successor = None
+            self._node.send(sender, m.HandOverResponse(message.epoch, None))
+        elif message.successor in self.cursors:
+            self.successor, self._hand_over_to = message.successor, sender
+            self._hand_over_if_ready()
+
+    def _hand_over_if_ready(self) -> None:
+        """Say so when the successor has everything; it would win any election."""
+        node, successor = self._node, self.successor
+        if successor is None or self._hand_over_to is None:
+            return
+        cursor = self.cursors.get(successor)
+        if (
+            cursor is not None
+            and cursor.state is CursorState.ATTACHED
+            and cursor.confirmed == node.head.index
+        ):
+            node.send(self._hand_over_to, m.HandOverResponse(node.epoch, successor))

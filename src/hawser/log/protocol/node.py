@@ -1,0 +1,434 @@
+"""A member of a shard: stores what the leader sends, leads when told to, and never has the last word.
+
+Invariants
+- The epoch never goes back. Nothing is done for a lower one, and it is durable before anything is said in it.
+- A member that led in an epoch never begins to lead in it again: what it had not synced is gone, and another
+  entry must not take the same name.
+- Nothing is acknowledged that is not on the local disk under the epoch that is echoed.
+- The log is cut only at a head that the leader asked about, never at or below what is committed.
+- The commit index never goes back and never passes what is known to match the leader's log.
+
+| role       | becomes  | when                                                          |
+|------------|----------|---------------------------------------------------------------|
+| not member | fenced   | fenced, or told to pull a snapshot                            |
+| fenced     | follower | the leader's entries follow its own                           |
+| fenced     | leader   | told to, in the epoch it was fenced for                       |
+| follower   | fenced   | a higher epoch                                                |
+| leader     | fenced   | a higher epoch, its own reconfigurations excepted; a restart  |
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from hawser.log.entry import NO_ENTRY, Entry, EntryId, Kind
+from hawser.log.epochs import Epochs
+from hawser.log.protocol import messages as m
+from hawser.log.protocol.doors import (
+    Abandoned,
+    Append,
+    Apply,
+    Effect,
+    Event,
+    Halt,
+    Installed,
+    Persist,
+    Propose,
+    Pull,
+    Read,
+    Reason,
+    Receive,
+    Refuse,
+    Retire,
+    Send,
+    Synced,
+    Tick,
+    Truncate,
+    Vow,
+)
+from hawser.log.protocol.leader import Leadership
+from hawser.log.protocol.messages import Member, Role
+
+__all__ = ["Limits", "Node", "Source"]
+
+
+class Source(Protocol):
+    """The log as it is on disk: what earlier steps appended can be read here."""
+
+    @property
+    def first(self) -> int:
+        """The first index that is still there."""
+
+    def read(self, first: int, last: int, max_bytes: int) -> list[Entry]:
+        """Entries `first` to `last`, as many as fit in `max_bytes`, at least one."""
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """How much may be under way."""
+
+    # Entries sent to a follower and not acknowledged.
+    window: int = 1024
+    # Bytes in one message to a follower.
+    message_bytes: int = 1 << 20
+    # Entries not committed; a leader without a majority takes no more.
+    uncommitted: int = 16384
+
+
+class _Broken(Exception):
+    """An invariant does not hold; the member halts."""
+
+
+class Node:
+    """One member of one shard. `step` is the only door."""
+
+    def __init__(
+        self,
+        member: Member,
+        incarnation: int,
+        vow: Vow,
+        epochs: Epochs,
+        applied: int,
+        source: Source,
+        limits: Limits = Limits(),  # noqa: B008 - immutable
+    ) -> None:
+        assert applied <= epochs.head.index
+        self.member: Final = member
+        self.incarnation: Final = incarnation
+        self.source: Final = source
+        self.limits: Final = limits
+        self.vow = vow
+        self.epochs = epochs
+        self.role = Role.FENCED if vow.epoch else Role.NOT_MEMBER
+        self.synced = epochs.head.index
+        self.commit = applied
+        self.applied = applied
+        self.halted: str | None = None
+        self.leadership: Leadership | None = None
+        # Up to here the log is known to be the leader's of this epoch.
+        self.matched = 0
+        self._leader: Member | None = None
+        self._owes_ack = False
+        self._fenced_by: set[str] = set()
+        self._pulling: tuple[Member, str | None] | None = None
+        # Bytes of the snapshot under way, counted by whoever pulls it.
+        self.pulled = 0
+        # What earlier steps appended: only that can be read from the source.
+        self.readable = self.synced
+        self.effects: list[Effect] = []
+        self._events: dict[type, Callable[[Any], None]] = {
+            Receive: self._receive,
+            Synced: self._synced,
+            Propose: self._propose,
+            Read: self._read,
+            Tick: self._tick,
+            Installed: self._installed,
+            Abandoned: self._abandoned,
+        }
+        self._messages: dict[type, Callable[[str, Any], None]] = {
+            m.FenceRequest: self._fence,
+            m.BecomeLeaderRequest: self._become_leader,
+            m.TruncateRequest: self._truncate,
+            m.SnapshotNeeded: self._snapshot_needed,
+            m.AddEntriesRequest: self._add_entries,
+            m.HeartbeatRequest: self._heartbeat,
+            m.SnapshotRequest: self._snapshot,
+            m.RetireRequest: self._retire,
+            m.StatusRequest: self._status,
+        }
+
+    @property
+    def epoch(self) -> int:
+        return self.vow.epoch
+
+    @property
+    def head(self) -> EntryId:
+        return self.epochs.head
+
+    @property
+    def pulling(self) -> Member | None:
+        """Whom a snapshot is being pulled from."""
+        return self._pulling[0] if self._pulling else None
+
+    def step(self, event: Event) -> list[Effect]:
+        """What to do about `event`, in order. A halted member does nothing."""
+        if self.halted:
+            return []
+        self.effects = []
+        self.readable = self.epochs.head.index
+        try:
+            self._events[type(event)](event)
+        except _Broken as broken:
+            self.halted = str(broken)
+            return [Halt(self.halted)]
+        return self.effects
+
+    def _receive(self, event: Receive) -> None:
+        handler = self._messages.get(type(event.message))
+        if handler is not None:
+            handler(event.sender, event.message)
+        elif self.leadership is not None:
+            self.leadership.receive(event.sender, event.message)
+
+    # Tools of the handlers, here and in the leadership.
+
+    def emit(self, effect: Effect) -> None:
+        self.effects.append(effect)
+
+    def send(self, to: str, message: m.Message) -> None:
+        self.effects.append(Send(to, message))
+
+    def promise(self, vow: Vow) -> None:
+        """Bind this member, durably, before anything else is said."""
+        assert vow.epoch > self.vow.epoch or (vow.epoch == self.vow.epoch and vow.led >= self.vow.led)
+        self.vow = vow
+        self.emit(Persist(vow))
+
+    def append(self, entries: tuple[Entry, ...]) -> None:
+        """The head moves; what is said about it waits for the sync."""
+        for entry in entries:
+            self.epochs.extend(entry.epoch, entry.index)
+        self.emit(Append(entries))
+
+    def commit_through(self, index: int) -> None:
+        """Everything through `index` is committed."""
+        self.commit = max(self.commit, index)
+        self._apply()
+
+    def step_down(self) -> None:
+        """Lead no more; who waits is told."""
+        if self.leadership is not None:
+            leadership, self.leadership = self.leadership, None
+            self.role = Role.FENCED
+            leadership.end()
+
+    def _apply(self) -> None:
+        through = min(self.commit, self.synced)
+        if through > self.applied:
+            self.applied = through
+            self.emit(Apply(through))
+            if self.leadership is not None:
+                self.leadership.applied()
+
+    def _enter(self, epoch: int) -> None:
+        """A higher epoch began: whatever this member was, it is fenced."""
+        assert epoch > self.epoch
+        self.step_down()
+        if self._pulling:
+            self._pulling = None
+            self.emit(Pull(None, self.vow))
+        self.promise(Vow(epoch, False, self.vow.installed))
+        self.role = Role.FENCED
+        self.matched = 0
+        self._leader = None
+        self._owes_ack = False
+        self._fenced_by.clear()
+
+    def _follow(self, epoch: int) -> bool:
+        """Whether a message of the leader of `epoch` is to be obeyed; a higher epoch is entered."""
+        if epoch > self.epoch:
+            self._enter(epoch)
+        return epoch == self.epoch and self.leadership is None and not self.vow.led
+
+    # The log reaches the disk.
+
+    def _synced(self, event: Synced) -> None:
+        assert event.index <= self.epochs.head.index
+        self.synced = max(self.synced, event.index)
+        if self.leadership is not None:
+            self.leadership.advance()
+        elif self._owes_ack:
+            self._acknowledge()
+        self._apply()
+        if self._fenced_by and self.synced == self.head.index:
+            for operator in sorted(self._fenced_by):
+                self.send(operator, m.FenceResponse(self.epoch, self.head))
+            self._fenced_by.clear()
+
+    def _acknowledge(self) -> None:
+        """Say how much of the leader's log is on this disk."""
+        assert self._leader is not None
+        through = min(self.synced, self.matched)
+        self._owes_ack = through < self.matched
+        head = self.epochs.id_at(through)
+        self.send(self._leader, m.AddEntriesResponse(self.epoch, head, True, self.epoch))
+
+    # Elections.
+
+    def _fence(self, sender: str, message: m.FenceRequest) -> None:
+        if message.epoch < self.epoch:
+            return
+        if message.epoch > self.epoch:
+            self._enter(message.epoch)
+        elif self.vow.led:
+            return
+        if self.synced == self.head.index:
+            self.send(sender, m.FenceResponse(self.epoch, self.head))
+        else:
+            self._fenced_by.add(sender)
+
+    def _become_leader(self, sender: str, message: m.BecomeLeaderRequest) -> None:
+        if message.epoch != self.epoch:
+            return
+        if self.leadership is not None and self.leadership.since == message.epoch:
+            self.send(sender, m.BecomeLeaderResponse(self.epoch))
+        elif self.role is Role.FENCED and not self.vow.led and self.member in message.members:
+            self.promise(Vow(self.epoch, True, self.vow.installed))
+            self.role = Role.LEADER
+            self.leadership = Leadership(self, message.members)
+            self.leadership.begin(message.followers)
+            self.send(sender, m.BecomeLeaderResponse(self.epoch))
+
+    def _propose(self, event: Propose) -> None:
+        if self.leadership is not None:
+            self.leadership.propose(event.commands)
+        else:
+            for command in event.commands:
+                self.emit(Refuse(command.tag, Reason.NOT_LEADER))
+
+    def _read(self, event: Read) -> None:
+        if self.leadership is not None:
+            self.leadership.read(event.tag)
+        else:
+            self.emit(Refuse(event.tag, Reason.NOT_LEADER))
+
+    def _tick(self, _: Tick) -> None:
+        if self.leadership is not None:
+            self.leadership.tick()
+
+    # Following.
+
+    def _truncate(self, sender: str, message: m.TruncateRequest) -> None:
+        if not self._follow(message.epoch):
+            return
+        if self.head == message.head and message.target < self.head:
+            self._cut(message.target)
+        if self.synced == self.head.index:
+            self.send(sender, m.TruncateResponse(self.epoch, self.head))
+
+    def _cut(self, target: EntryId) -> None:
+        """Drop every entry above `target`, which need not be in this log."""
+        index = min(target.index, self.epochs.highest_up_to(target.epoch).index)
+        if index < self.commit:
+            raise _Broken(f"told to cut the log to {index}, but {self.commit} is committed")
+        self.epochs.cut(index)
+        self.synced = min(self.synced, index)
+        self.emit(Truncate(self.head))
+
+    def _add_entries(self, sender: str, message: m.AddEntriesRequest) -> None:
+        if not self._follow(message.epoch):
+            if message.epoch < self.epoch:
+                self.send(sender, m.AddEntriesResponse(message.epoch, NO_ENTRY, False, self.epoch))
+            return
+        previous = message.previous
+        if self._pulling or previous not in self.epochs:
+            if self.synced == self.head.index and not self._pulling:
+                self.send(sender, m.AddEntriesResponse(self.epoch, self.head, False, self.epoch))
+            return
+        self.role = Role.FOLLOWER
+        self._leader = sender
+        new = message.entries
+        if new:
+            known = self.head.index - previous.index
+            if known:
+                self._check_known(new[:known])
+                new = new[known:]
+            if new:
+                self.append(new)
+        self.matched = max(self.matched, previous.index + len(message.entries))
+        self._owes_ack = True
+        if self.synced >= self.matched:
+            self._acknowledge()
+        self.commit_through(min(message.commit, self.matched))
+
+    def _check_known(self, entries: tuple[Entry, ...]) -> None:
+        """An entry sent again is the one that is here: the leader attached only where the logs agree."""
+        for entry in entries:
+            if self.epochs.epoch_of(entry.index) != entry.epoch:
+                raise _Broken(f"the leader sent {entry.id} where this log has another entry")
+
+    def _heartbeat(self, sender: str, message: m.HeartbeatRequest) -> None:
+        if self._follow(message.epoch):
+            head = self.head if self.synced == self.head.index and not self._pulling else None
+            self.send(sender, m.HeartbeatResponse(self.epoch, message.number, head, self.epoch))
+            self.commit_through(min(message.commit, self.matched))
+        elif message.epoch < self.epoch:
+            self.send(sender, m.HeartbeatResponse(message.epoch, message.number, None, self.epoch))
+
+    # Snapshots.
+
+    def _snapshot_needed(self, sender: str, message: m.SnapshotNeeded) -> None:
+        """The leader no longer has what comes next here."""
+        if not self._follow(message.epoch) or self._pulling or self.synced != self.head.index:
+            return
+        if self.head == message.head:
+            self._pull(sender, None, self.vow)
+        else:
+            self.send(sender, m.TruncateResponse(self.epoch, self.head))
+
+    def _snapshot(self, sender: str, message: m.SnapshotRequest) -> None:
+        """An operator wants this node to become a member."""
+        if message.epoch < self.epoch or (self.vow.led and message.epoch == self.epoch):
+            return
+        if message.epoch > self.epoch:
+            self._enter(message.epoch)
+        if self.vow.installed == self.epoch:
+            if self.synced == self.head.index:
+                self.send(sender, m.SnapshotResponse(self.epoch, self.head))
+        elif self._pulling is None:
+            self._pull(message.leader, sender, Vow(self.epoch, False, self.epoch))
+
+    def _pull(self, leader: Member, operator: str | None, vow: Vow) -> None:
+        self._pulling = (leader, operator)
+        self.pulled = 0
+        self.emit(Pull(leader, vow))
+
+    def _abandoned(self, _: Abandoned) -> None:
+        self._pulling = None
+
+    def _installed(self, event: Installed) -> None:
+        assert self._pulling is not None and event.vow.epoch == self.epoch
+        leader, operator = self._pulling
+        self._pulling = None
+        if event.epochs.head.index < self.commit:
+            raise _Broken(f"a snapshot ends at {event.epochs.head}, but {self.commit} is committed")
+        self.vow = event.vow
+        self.epochs = event.epochs
+        self.matched = self.synced = self.readable = self.commit = self.applied = self.head.index
+        if operator is not None:
+            self.send(operator, m.SnapshotResponse(self.epoch, self.head))
+        else:
+            self.send(leader, m.TruncateResponse(self.epoch, self.head))
+
+    # Care.
+
+    def _retire(self, sender: str, message: m.RetireRequest) -> None:
+        if message.epoch < self.epoch or self.leadership is not None:
+            return
+        self.halted = "retired"
+        self.emit(Retire())
+        self.send(sender, m.RetireResponse(message.epoch))
+
+    def _status(self, sender: str, _: m.StatusRequest) -> None:
+        leading = self.leadership
+        self.send(
+            sender,
+            m.StatusResponse(
+                self.epoch,
+                self.incarnation,
+                self.role,
+                self.vow.led,
+                leading is not None and leading.successor is not None,
+                self.head,
+                self.commit,
+                self.applied,
+                self.pulled,
+                leading.members if leading else (),
+                leading.change if leading else None,
+                leading.lag() if leading else {},
+            ),
+        )
+
+    def nothing(self) -> Entry:
+        """What a leader writes when it begins and at each new epoch: committing it commits the past."""
+        return Entry.make(self.epoch, self.head.index + 1, Kind.NOTHING)
