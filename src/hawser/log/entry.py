@@ -34,7 +34,7 @@ class EntryId(NamedTuple):
     """The name of an entry; ordered by epoch, then index."""
 
     epoch: int
-    index: int
+    index: int  # type: ignore[assignment]  # hides the tuple's method of that name
 
     def __str__(self) -> str:
         return f"{self.epoch}:{self.index}"

@@ -1,51 +1,36 @@
-"""For tests of programs that use Hawser."""
+"""For tests of programs that use Hawser.
 
-import shutil
-import tempfile
-from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+`LocalBus` is shared memory for one test. The rest is a whole cluster in one thread, driven by one seed: see
+`hawser.testing.cluster`. It needs the extra `hawser[cluster]`, which `LocalBus` does not.
+"""
 
-from hawser.api.bus import Bus, connect
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
-__all__ = ["LocalBus"]
+from hawser.testing.local import LocalBus
+
+if TYPE_CHECKING:
+    from hawser.testing.checks import Violation
+    from hawser.testing.clock import SimClock
+    from hawser.testing.cluster import Cluster
+    from hawser.testing.disk import SimDisk
+    from hawser.testing.network import SimNetwork
+    from hawser.testing.store import SimStore
+
+__all__ = ["Cluster", "LocalBus", "SimClock", "SimDisk", "SimNetwork", "SimStore", "Violation"]
+
+_HOMES: Final = {
+    "Cluster": "hawser.testing.cluster",
+    "SimClock": "hawser.testing.clock",
+    "SimDisk": "hawser.testing.disk",
+    "SimNetwork": "hawser.testing.network",
+    "SimStore": "hawser.testing.store",
+    "Violation": "hawser.testing.checks",
+}
 
 
-class LocalBus:
-    """A domain of its own in shared memory that is gone, with everything in it, when its block ends.
-
-    with LocalBus() as local:
-        topic = local.connect("reader").topic("numbers")
-    """
-
-    def __init__(self, directory: str = "/dev/shm") -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix="hawser-test-", dir=directory))
-        self._buses: list[Bus] = []
-
-    @property
-    def url(self) -> str:
-        """What other processes connect to."""
-        return f"shm://{self.directory}"
-
-    def connect(self, name: str | None = None, **options: Any) -> Bus:
-        """A bus in this domain, closed with it."""
-        bus = connect(self.url, name=name, **options)
-        self._buses.append(bus)
-        return bus
-
-    def close(self) -> None:
-        """Close every bus made here and remove the domain."""
-        while self._buses:
-            self._buses.pop().close()
-        shutil.rmtree(self.directory, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
+def __getattr__(name: str) -> Any:
+    # Who only wants a bus in shared memory should need nothing of the cluster.
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'hawser.testing' has no attribute {name!r}")

@@ -44,6 +44,7 @@ __all__ = [
     "Serve",
     "Store",
     "Synced",
+    "Tag",
     "Tick",
     "Truncate",
     "Vow",
@@ -183,6 +184,7 @@ class Reason(StrEnum):
 
     NOT_LEADER = "not leader"  # certainly not done; ask the leader
     BUSY = "busy"  # certainly not done; ask again
+    FULL = "disk full"  # certainly not done; the leader has no room
     UNKNOWN = "unknown"  # a write that may or may not come through
 
 

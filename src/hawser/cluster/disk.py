@@ -1,0 +1,175 @@
+"""The files of one directory on a real disk, as a journal wants them.
+
+Reads and writes go through the page cache with pread and pwrite; `fdatasync` makes them durable, and a sync of
+the directory makes names durable. Room is reserved with fallocate, so a write within it cannot find the disk
+full. Linux drops what it failed to write after saying so once: a storage that saw one sync fail refuses all
+others, because they would succeed without having written anything.
+"""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from hawser.log.journal.storage import StorageFailed, StorageFull
+
+__all__ = ["Disk"]
+
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_FOR_OWNER_ONLY: Final = 0o600
+
+
+class _File:
+    """An open file. It is closed when it is removed, but not under a sync in another thread."""
+
+    __slots__ = ("descriptor", "is_removed", "syncs")
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.is_removed = False
+        self.syncs = 0
+
+
+class Disk:
+    """A Storage in `directory`, which it makes if there is none. `sync` may be called from any thread, all else
+    from one. To be closed, which syncs nothing."""
+
+    def __init__(self, directory: Path | str) -> None:
+        self.directory = Path(directory)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._directory = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._files: dict[str, _File] = {}
+        self._lock = Lock()
+        self._failure: str | None = None
+
+    def close(self) -> None:
+        """Give the descriptors back; no sync may be under way."""
+        for file in self._files.values():
+            os.close(file.descriptor)
+        self._files.clear()
+        if self._directory >= 0:
+            os.close(self._directory)
+            self._directory = -1
+
+    def names(self) -> list[str]:
+        return sorted(entry.name for entry in os.scandir(self._directory) if entry.is_file(follow_symlinks=False))
+
+    def size(self, name: str) -> int:
+        return os.fstat(self._file(name).descriptor).st_size
+
+    def read(self, name: str, start: int, size: int) -> bytes:
+        descriptor = self._file(name).descriptor
+        with self._failing(name):
+            data = os.pread(descriptor, size, start)
+            # A read may end early, at a signal or after two gigabytes.
+            while len(data) < size and (more := os.pread(descriptor, size - len(data), start + len(data))):
+                data += more
+        return data
+
+    def create(self, name: str, size: int) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        with self._failing(name):
+            descriptor = os.open(self._checked(name), flags, _FOR_OWNER_ONLY, dir_fd=self._directory)
+        try:
+            self._reserve(name, descriptor, 0, size)
+        except (StorageFull, StorageFailed):
+            os.close(descriptor)
+            os.unlink(name, dir_fd=self._directory)
+            raise
+        self._files[name] = _File(descriptor)
+
+    def write(self, name: str, start: int, data: bytes | bytearray | memoryview) -> None:
+        descriptor = self._file(name).descriptor
+        with self._failing(name):
+            written = os.pwrite(descriptor, data, start)
+            while written < len(data):
+                written += os.pwrite(descriptor, memoryview(data)[written:], start + written)
+
+    def truncate(self, name: str, size: int) -> None:
+        descriptor = self._file(name).descriptor
+        old = os.fstat(descriptor).st_size
+        if size > old:
+            self._reserve(name, descriptor, old, size - old)
+        else:
+            with self._failing(name):
+                os.ftruncate(descriptor, size)
+
+    def sync(self, name: str) -> None:
+        with self._lock:
+            file = self._file(name)
+            file.syncs += 1
+        try:
+            self._sync(name, file.descriptor)
+        finally:
+            with self._lock:
+                file.syncs -= 1
+                if file.is_removed and not file.syncs:
+                    os.close(file.descriptor)
+
+    def rename(self, old: str, new: str) -> None:
+        with self._failing(old):
+            os.rename(self._checked(old), self._checked(new), src_dir_fd=self._directory, dst_dir_fd=self._directory)
+        with self._lock:
+            self._forget(new)
+            if old in self._files:
+                self._files[new] = self._files.pop(old)
+
+    def remove(self, name: str) -> None:
+        with self._failing(name):
+            os.unlink(self._checked(name), dir_fd=self._directory)
+        with self._lock:
+            self._forget(name)
+
+    def sync_names(self) -> None:
+        self._sync(str(self.directory), self._directory)
+
+    def _sync(self, name: str, descriptor: int) -> None:
+        if self._failure is not None:
+            raise StorageFailed(f"{self._failure}; since then nothing is synced to {self.directory} any more")
+        try:
+            os.fdatasync(descriptor)
+        except OSError as error:
+            self._failure = f"syncing {name} failed: {error.strerror}"
+            raise StorageFailed(f"{self._failure}. Look after the disk, then start again") from error
+
+    def _file(self, name: str) -> _File:
+        file = self._files.get(name)
+        if file is None:
+            with self._failing(name):
+                flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+                file = _File(os.open(self._checked(name), flags, dir_fd=self._directory))
+            self._files[name] = file
+        return file
+
+    def _forget(self, name: str) -> None:
+        file = self._files.pop(name, None)
+        if file is None:
+            return
+        file.is_removed = True
+        if not file.syncs:
+            os.close(file.descriptor)
+
+    def _checked(self, name: str) -> str:
+        if not name or "/" in name or name in (".", ".."):
+            raise ValueError(f"{name!r} is not the name of a file in {self.directory}")
+        return name
+
+    def _reserve(self, name: str, descriptor: int, start: int, size: int) -> None:
+        if size:
+            with self._failing(name):
+                os.posix_fallocate(descriptor, start, size)
+
+    @contextmanager
+    def _failing(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except (FileNotFoundError, FileExistsError):
+            raise
+        except OSError as error:
+            place = f"{self.directory / name}: {error.strerror}"
+            if error.errno in _NO_ROOM:
+                raise StorageFull(f"no room for {place}. Free some, or give the shard another disk") from error
+            raise StorageFailed(f"{place}. Look after the disk, then start again") from error

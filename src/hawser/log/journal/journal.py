@@ -1,0 +1,380 @@
+"""The log of one member of a shard on its disk: `hawser.log.journal.opening` says how it survives a crash.
+
+The caller's contract. Entries are appended in order, and count as durable up to `synced` and no further. One
+sync is under way at a time; it may run in another thread, beside anything but `close` and `destroy`. Every
+other call comes from one thread. `append` writes only where room is reserved, so of all calls only `reserve`,
+`append` without it, `write_block`, `save_checkpoint` and an installation can raise StorageFull, and leave the
+journal as it was. After StorageFailed nothing can be said of what was not synced: stop, and open it again.
+
+Invariants:
+
+1. Entries `first` to `head.index` are in the segments, in order and without a gap.
+2. Everything through `synced` is on disk; what a mark on disk covers was synced before it was written.
+3. `first` - 1 <= `checkpoint.index` <= `synced` <= `head.index`, with 0 for no checkpoint.
+4. Behind the last frame of the last segment there are zeros, and durably so but for what a crash may undo.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Final, Self
+
+import msgspec
+
+from hawser.log.entry import HEADER_BYTES, Entry, EntryId
+from hawser.log.epochs import Epochs
+from hawser.log.journal import checkpoints, names, opening
+from hawser.log.journal.checkpoints import Blocks, Checkpoint, Record
+from hawser.log.journal.installation import Installation
+from hawser.log.journal.failures import Damaged
+from hawser.log.journal.reading import Tail, read_segment
+from hawser.log.journal.scan import scan
+from hawser.log.journal.segment import Segment
+from hawser.log.journal.snapshot import Snapshot
+from hawser.log.journal.storage import Storage, StorageFull
+from hawser.log.journal.vows import Identity, VowFile
+from hawser.log.protocol.doors import Vow
+
+__all__ = ["Journal", "Settings", "Sync"]
+
+_FIRST_GENERATION: Final = 1
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """`segment_bytes` is the room for frames in a segment; a batch that is larger gets one of its own size.
+    `tail_bytes` of the newest entries are kept in memory for reading."""
+
+    segment_bytes: int = 64 << 20
+    tail_bytes: int = 8 << 20
+
+    def __post_init__(self) -> None:
+        if self.segment_bytes < HEADER_BYTES or self.tail_bytes < 0:
+            raise ValueError(f"segment_bytes is at least {HEADER_BYTES} and tail_bytes at least 0, not {self}")
+
+
+class Sync:
+    """One sync of everything that was written before it was begun."""
+
+    __slots__ = ("index", "segments")
+
+    def __init__(self, index: int, segments: tuple[Segment, ...]) -> None:
+        self.index = index
+        self.segments = segments
+
+    def run(self) -> None:
+        """Blocks until it is on disk; may be called in any thread."""
+        for segment in self.segments:
+            try:
+                segment.storage.sync(segment.name)
+            except FileNotFoundError:
+                # A truncation may remove a segment under way; then nothing in it counts.
+                if not segment.is_removed:
+                    raise
+
+
+class Journal:
+    """See the top of the file; made by `format` and `open`."""
+
+    def __init__(self, storage: Storage, settings: Settings, vows: VowFile, log: opening.Log) -> None:
+        self._storage = storage
+        self._settings = settings
+        self._vows = vows
+        self._sync_under_way: Sync | None = None
+        self._installation: Installation | None = None
+        self._take_over(log)
+
+    @classmethod
+    def format(cls, storage: Storage, shard: str, member: str, settings: Settings | None = None) -> Self:
+        """An empty journal, durable when this returns; FileExistsError if the storage holds one."""
+        identity = Identity(shard, member).check()
+        if names.VOW in storage.names():
+            raise FileExistsError("there is a journal here; open it, or destroy it first")
+        opening.check_unformatted(storage)
+        opening.remove_leftovers(storage, 0, set())
+        settings = settings or Settings()
+        segment = Segment.create(storage, identity, _FIRST_GENERATION, 1, settings.segment_bytes)
+        vows = VowFile.create(storage, identity, _FIRST_GENERATION)
+        return cls(storage, settings, vows, opening.Log([segment], Epochs(), None))
+
+    @classmethod
+    def open(cls, storage: Storage, settings: Settings | None = None) -> Self:
+        """What is there, mended after a crash, and on disk when this returns.
+
+        Raises NotFormatted, OtherVersion, or Damaged if something that was synced is lost."""
+        vows = opening.open_vow(storage)
+        log = opening.open_log(storage, vows.identity, vows.generation)
+        journal = cls(storage, settings or Settings(), vows, log)
+        journal._sync_what_was_read()
+        return journal
+
+    def _take_over(self, log: opening.Log) -> None:
+        self._segments = log.segments
+        self._active = log.segments[-1]
+        self._dirty: dict[Segment, None] = {}
+        self._record = log.record
+        self._blocks = Blocks(self._storage, self._vows.generation, log.record.blocks if log.record else ())
+        self._tail = Tail(self._settings.tail_bytes, log.epochs.head.index + 1)
+        self.epochs = log.epochs
+        self.checkpoint = log.record.checkpoint if log.record else None
+        self.synced = log.epochs.head.index
+
+    def _sync_what_was_read(self) -> None:
+        mark = max(segment.mark for segment in self._segments)
+        for segment in self._segments:
+            if segment.last > mark or segment in self._segments[-2:]:
+                segment.sync()
+        self._write_marks(())
+
+    @property
+    def shard(self) -> str:
+        return self._vows.identity.shard
+
+    @property
+    def member(self) -> str:
+        return self._vows.identity.member
+
+    @property
+    def vow(self) -> Vow:
+        return self._vows.vow
+
+    @property
+    def head(self) -> EntryId:
+        return self.epochs.head
+
+    @property
+    def first(self) -> int:
+        """The first entry that is still there; head.index + 1 if none is."""
+        return self._segments[0].first
+
+    def promise(self, vow: Vow) -> None:
+        """Durable when it returns; a full disk cannot stop it."""
+        assert vow.epoch >= self.vow.epoch, "a vow is never taken back"
+        self._vows.save(vow, self._vows.generation)
+
+    def reserve(self, size: int) -> bool:
+        """Whether there is room for frames of so many bytes in all. If so, it is this journal's until they are
+        appended or truncated; if not, nothing has changed."""
+        active = self._active
+        if size <= active.room:
+            return True
+        room = max(size, self._settings.segment_bytes)
+        try:
+            if active.last < active.first:
+                active.grow(room)
+                return True
+            self._active = Segment.create(
+                self._storage, self._vows.identity, self._vows.generation, self.head.index + 1, room
+            )
+        except StorageFull:
+            return False
+        self._segments.append(self._active)
+        return True
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Written, not synced. They follow the head; StorageFull if there is no room, and none is written."""
+        frames = [entry.frame for entry in entries]
+        data = b"".join(frames)
+        if not self.reserve(len(data)):
+            raise StorageFull(f"no room for {len(data)} bytes of entries of shard {self.shard}")
+        active = self._active
+        start = active.end
+        extend = self.epochs.extend
+        for entry, frame in zip(entries, frames, strict=True):
+            extend(entry.epoch, entry.index)
+            active.note_place(entry.index, start)
+            start += len(frame)
+        self._storage.write(active.name, active.end, data)
+        active.note_end(self.epochs.head.index, start)
+        self._dirty[active] = None
+        self._tail.add(entries, len(data))
+
+    def begin_sync(self) -> Sync:
+        """A sync of everything appended so far: call its `run`, then `end_sync`."""
+        assert self._sync_under_way is None, "one sync at a time"
+        sync = Sync(self.head.index, tuple(self._dirty))
+        self._dirty.clear()
+        self._sync_under_way = sync
+        return sync
+
+    def end_sync(self, sync: Sync) -> int:
+        """`sync.run` has returned; the new `synced`."""
+        assert self._sync_under_way is sync
+        self._sync_under_way = None
+        self.synced = max(self.synced, sync.index)
+        for segment in sync.segments:
+            segment.mark_is_pending = False
+        self._write_marks(sync.segments)
+        return self.synced
+
+    def sync(self) -> int:
+        """Everything appended is on disk when this returns; the new `synced`."""
+        sync = self.begin_sync()
+        sync.run()
+        return self.end_sync(sync)
+
+    def settle(self) -> None:
+        """Sync, and make the mark that says so durable too. For when there is nothing else to do."""
+        self.sync()
+        for segment in self._segments[-2:]:
+            if segment.mark_is_pending:
+                segment.sync()
+
+    def _write_marks(self, finished: Sequence[Segment]) -> None:
+        """Note in the active segment how far the log is on disk; in an older one, that the next was begun."""
+        for segment in dict.fromkeys((*finished, *self._segments[-2:])):
+            if segment.is_removed or segment.mark_is_pending:
+                continue
+            if segment is self._active:
+                if segment.mark < self.synced:
+                    segment.write_mark(self.synced)
+            elif segment.mark <= segment.last and segment.mark < self.synced:
+                segment.write_mark(self.synced)
+                self._dirty[segment] = None
+
+    def read(self, first: int, last: int, max_bytes: int) -> list[Entry]:
+        """Entries `first` to `last`, or the first of them that fit into `max_bytes`, but one at least.
+
+        Each is checked; Damaged names the first that is not whole."""
+        assert self.first <= first <= last <= self.head.index
+        if first >= self._tail.first:
+            return self._tail.read(first, last, max_bytes)
+        entries: list[Entry] = []
+        for segment in self._segments[bisect_right(self._segments, first, key=_first_of) - 1 :]:
+            upto = min(last, segment.last)
+            some = read_segment(segment, first, upto, max_bytes, self.epochs)
+            size = sum(len(entry.frame) for entry in some)
+            if entries and size > max_bytes:
+                break
+            entries += some
+            max_bytes -= size
+            first = entries[-1].index + 1
+            if first <= upto or first > last or max_bytes <= 0:
+                break
+        return entries
+
+    def truncate(self, index: int) -> None:
+        """Entry `index` is the head, durably when this returns. What a checkpoint covers cannot be cut."""
+        assert index >= max(self.first - 1, self.checkpoint.index if self.checkpoint else 0)
+        if index >= self.head.index:
+            return
+        keep = max(1, bisect_right(self._segments, index, key=_first_of))
+        for segment in self._segments[:keep]:
+            if segment.mark > index:
+                if segment.mark_is_pending:
+                    segment.sync()
+                segment.write_mark(index)
+                segment.sync()
+        for segment in self._segments[keep:]:
+            self._dirty.pop(segment, None)
+        opening.cut_segments(self._segments, keep)
+        self._active = self._segments[-1]
+        if index < self._active.last:
+            self._active.cut(index)
+        self.epochs.cut(index)
+        self._tail.cut(index)
+        self.synced = min(self.synced, index)
+        if self._sync_under_way is not None:
+            self._sync_under_way.index = min(self._sync_under_way.index, index)
+
+    def retain(self, first: int) -> int:
+        """Remove the segments that hold nothing from `first` on and that the checkpoint covers; the new
+        `first`."""
+        covered = self.checkpoint.index if self.checkpoint else 0
+        while len(self._segments) > 1 and self._segments[0].last < first:
+            if self._segments[0].last > covered:
+                break
+            oldest = self._segments.pop(0)
+            self._dirty.pop(oldest, None)
+            oldest.remove()
+        return self.first
+
+    def write_block(self, name: str, data: bytes) -> None:
+        """A piece of state beside the next checkpoint, and durable with it if that lists it."""
+        self._blocks.write(name, data)
+
+    def read_block(self, name: str) -> bytes:
+        """Checked; Damaged if it is not whole."""
+        return self._blocks.read(name)
+
+    def save_checkpoint(self, index: int, state: bytes, blocks: Sequence[str]) -> None:
+        """In place of the last one, as a whole, durable when this returns. Blocks it does not list go."""
+        assert self.first - 1 <= index <= self.synced
+        assert self.checkpoint is None or index >= self.checkpoint.index
+        self._blocks.check_known(blocks)
+        epochs = self.epochs.copy()
+        epochs.cut(index)
+        sequence = self._record.sequence + 1 if self._record else 1
+        record = Record(self.shard, sequence, index, tuple(epochs.pairs()), tuple(blocks), state)
+        self._blocks.sync(blocks)
+        checkpoints.save(self._storage, self._vows.generation, record)
+        self._record = record
+        self.checkpoint = record.checkpoint
+        self._blocks.keep(blocks)
+
+    def snapshot(self) -> Snapshot:
+        """Of the last checkpoint, which there must be, with the entries that are kept."""
+        assert self._record is not None, "a snapshot needs a checkpoint"
+        record, first = self._record, self.first
+        owner = f"{self.shard} {self.member}"
+        return Snapshot(
+            owner, self._segments, record, self._blocks, lambda: self._record is record and self.first == first
+        )
+
+    def begin_install(self) -> Installation:
+        """Takes the pieces of a snapshot; the log is not touched before `finish`. Ends an earlier one."""
+        if self._installation is not None:
+            self._installation.drop()
+        self._installation = Installation(
+            self._storage,
+            self._vows.identity,
+            self._vows.generation + 1,
+            self._settings.segment_bytes,
+            self._switch,
+        )
+        return self._installation
+
+    def _switch(self, installation: Installation, vow: Vow, log: opening.Log) -> None:
+        """A snapshot is on disk: make it the log."""
+        assert installation is self._installation and vow.epoch >= self.vow.epoch
+        self._vows.save(vow, installation.generation)
+        self._installation = None
+        if self._sync_under_way is not None:
+            self._sync_under_way.index = 0
+        for segment in self._segments:
+            segment.is_removed = True
+        self._take_over(log)
+        opening.remove_leftovers(self._storage, installation.generation, set(log.record.blocks if log.record else ()))
+
+    def verify(self) -> Iterator[str]:
+        """Check every byte that is kept, file by file; yields each file's name once it is found whole.
+
+        Damaged names the first that is not."""
+        VowFile.open(self._storage)
+        yield names.VOW
+        pairs = self._pairs_before_first()
+        for segment in list(self._segments):
+            copy = Segment.open(self._storage, self._vows.identity, segment.generation, segment.first)
+            stop = scan(copy, segment.last, pairs)
+            if stop is not None:
+                raise Damaged(copy.name, stop.byte, stop.index, stop.reason)
+            yield segment.name
+        for block in self.checkpoint.blocks if self.checkpoint else ():
+            self._blocks.read(block)
+            yield names.block_name(self._vows.generation, block)
+        if checkpoints.load(self._storage, self._vows.generation, self.shard) is not None:
+            yield names.checkpoint_name(self._vows.generation)
+
+    def _pairs_before_first(self) -> list[tuple[int, int]]:
+        epochs = self.epochs.copy()
+        epochs.cut(self.first - 1)
+        return epochs.pairs()
+
+    def destroy(self) -> None:
+        """Remove everything, durably; this object is of no use any more."""
+        self._vows.save(self.vow, 0)
+        opening.remove_leftovers(self._storage, 0, set())
+        self._storage.remove(names.VOW)
+        self._storage.sync_names()
+
+
+def _first_of(segment: Segment) -> int:
+    return segment.first

@@ -1,0 +1,169 @@
+"""What a journal does when it is opened after anything at all: find what is whole, mend what may be mended.
+
+What a crash can leave, and what becomes of it:
+
+| found                                                | means                          | then         |
+|------------------------------------------------------|--------------------------------|--------------|
+| files of another generation, or being written        | interrupted, or not finished   | removed      |
+| a bad last segment without a byte of frames          | its creation was interrupted   | removed      |
+| no whole frame at an index above every durable mark  | never synced, or truncated     | cut there    |
+| bytes that are not zero behind the last frame        | the same                       | zeroed       |
+| slots of the vow that differ                         | a promise was interrupted      | made alike   |
+
+Anything else is damage: no power loss leaves it. The mark is the highest of all segments and of the
+checkpoint: what it covers was on disk once.
+"""
+
+from typing import NamedTuple
+
+from hawser.log.epochs import Epochs
+from hawser.log.journal import checkpoints, names
+from hawser.log.journal.checkpoints import Record
+from hawser.log.journal.failures import Damaged, NotFormatted
+from hawser.log.journal.scan import scan
+from hawser.log.journal.segment import FRAMES_START, Segment
+from hawser.log.journal.storage import Storage
+from hawser.log.journal.vows import Identity, VowFile
+
+__all__ = ["Log", "check_unformatted", "cut_segments", "open_log", "open_vow", "remove_leftovers"]
+
+
+class Log(NamedTuple):
+    """What is in a journal's files: whole, all that was behind it cleared, not synced yet."""
+
+    segments: list[Segment]
+    epochs: Epochs
+    record: Record | None
+
+
+def open_vow(storage: Storage) -> VowFile:
+    """NotFormatted if there is no journal, Damaged if there must have been one."""
+    if names.VOW not in storage.names():
+        check_unformatted(storage)
+        raise NotFormatted("there is no journal here; format one, or look for the right directory")
+    vows = VowFile.open(storage)
+    if vows.generation == 0:
+        remove_leftovers(storage, 0, set())
+        storage.remove(names.VOW)
+        storage.sync_names()
+        raise NotFormatted("the journal that was here has been destroyed; format a new one")
+    return vows
+
+
+def check_unformatted(storage: Storage) -> None:
+    """Damaged if a journal's vow is gone while entries are left."""
+    for name in storage.names():
+        parsed = names.parse(name)
+        if parsed is None or parsed.kind != "log":
+            continue
+        segment = Segment(storage, parsed.generation, int(parsed.rest, 16), storage.size(name))
+        if not segment.is_clear(FRAMES_START):
+            raise Damaged(names.VOW, 0, 0, f"it is missing, and {name} holds entries")
+
+
+def remove_leftovers(storage: Storage, generation: int, blocks: set[str]) -> None:
+    """Remove what does not belong to this generation, or to no checkpoint of it; durable when it returns."""
+    found = False
+    for name in storage.names():
+        parsed = names.parse(name)
+        if name == names.NEW_VOW:
+            is_left_over = True
+        elif parsed is None:
+            is_left_over = False
+        else:
+            is_unlisted = parsed.kind == "block" and parsed.rest not in blocks
+            is_left_over = parsed.generation != generation or parsed.is_new or is_unlisted
+        if is_left_over:
+            storage.remove(name)
+            found = True
+    if found:
+        storage.sync_names()
+
+
+def open_log(storage: Storage, identity: Identity, generation: int) -> Log:
+    """Everything of this generation, mended; Damaged if that cannot be done without losing what was synced."""
+    firsts = sorted(
+        int(parsed.rest, 16)
+        for parsed in map(names.parse, storage.names())
+        if parsed is not None and parsed.kind == "log" and parsed.generation == generation
+    )
+    if not firsts:
+        raise Damaged(names.segment_name(generation, 1), 0, 1, "the segments are missing")
+    record = _load_checkpoint(storage, generation, identity.shard, firsts[0])
+    remove_leftovers(storage, generation, set(record.blocks) if record else set())
+    segments = _open_segments(storage, identity, generation, firsts)
+    mark = max([segment.mark for segment in segments] + [record.index if record else 0])
+    base = record.epochs() if record else Epochs()
+    if firsts[0] > base.head.index + 1:
+        raise Damaged(segments[0].name, 0, base.head.index + 1, "the segments before it are missing")
+    base.cut(firsts[0] - 1)
+    pairs = base.pairs()
+    _scan_and_mend(segments, mark, pairs)
+    epochs = Epochs(pairs, segments[-1].last)
+    if record is not None:
+        _check_agreement(segments, epochs, record)
+    return Log(segments, epochs, record)
+
+
+def _load_checkpoint(storage: Storage, generation: int, shard: str, first: int) -> Record | None:
+    """The checkpoint; a damaged one is given up where the log can replace it."""
+    try:
+        record = checkpoints.load(storage, generation, shard)
+        for block in record.blocks if record else ():
+            file = names.block_name(generation, block)
+            if file not in storage.names():
+                raise Damaged(file, 0, 0, "the block is missing")
+    except Damaged:
+        if first > 1:
+            raise
+        storage.remove(names.checkpoint_name(generation))
+        storage.sync_names()
+        return None
+    return record
+
+
+def _open_segments(
+    storage: Storage, identity: Identity, generation: int, firsts: list[int]
+) -> list[Segment]:
+    """All of them, without their entries. One whose creation was interrupted is the last, and empty."""
+    segments: list[Segment] = []
+    for first in firsts:
+        try:
+            segments.append(Segment.open(storage, identity, generation, first))
+        except Damaged:
+            torn = Segment(storage, generation, first, storage.size(names.segment_name(generation, first)))
+            is_needed = not segments or first != firsts[-1] or not torn.is_clear(FRAMES_START)
+            if is_needed or max(segment.mark for segment in segments) >= first:
+                raise
+            torn.remove()
+    return segments
+
+
+def _scan_and_mend(segments: list[Segment], mark: int, pairs: list[tuple[int, int]]) -> None:
+    for place, segment in enumerate(segments):
+        following = segments[place + 1] if place + 1 < len(segments) else None
+        stop = scan(segment, following.first - 1 if following else None, pairs)
+        if stop is None:
+            continue
+        if stop.is_order or stop.index <= mark:
+            raise Damaged(segment.name, stop.byte, stop.index, stop.reason)
+        cut_segments(segments, place + 1)
+        segment.clear_rest()
+        return
+
+
+def cut_segments(segments: list[Segment], keep: int) -> None:
+    """Remove all but the first `keep`, the last one first: what is left is a log at every moment."""
+    while len(segments) > keep:
+        segments.pop().remove()
+
+
+def _check_agreement(segments: list[Segment], epochs: Epochs, record: Record) -> None:
+    """The log and the checkpoint tell the same story as far as both go."""
+    assert record.index <= epochs.head.index  # the mark covers it
+    told = epochs.copy()
+    told.cut(record.index)
+    if told.pairs() != list(record.pairs):
+        index = min(first for _, first in set(told.pairs()) ^ set(record.pairs))
+        segment = max((each for each in segments if each.first <= index), key=lambda each: each.first)
+        raise Damaged(segment.name, segment.start_of(index), index, "its epoch is not the checkpoint's")

@@ -1,0 +1,114 @@
+"""Reading entries: the newest from memory, the others from their segment, checked."""
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from hawser.log.entry import HEADER_BYTES, BadFrame, Entry
+from hawser.log.epochs import Epochs
+from hawser.log.journal.failures import Damaged
+from hawser.log.journal.segment import Segment
+
+__all__ = ["Tail", "read_segment"]
+
+_LENGTH_AND_INDEX: Final = struct.Struct("<4xI8xQ")
+_CHUNK_BYTES: Final = 64 << 10
+
+
+class Tail:
+    """The newest entries, as many as `limit` bytes hold: followers and readers are rarely further behind."""
+
+    __slots__ = ("first", "_bytes", "_entries", "_limit")
+
+    def __init__(self, limit: int, first: int) -> None:
+        self.first = first
+        self._limit = limit
+        self._bytes = 0
+        self._entries: list[Entry] = []
+
+    def add(self, entries: Sequence[Entry], size: int) -> None:
+        """They follow the last one; `size` is that of their frames."""
+        self._entries.extend(entries)
+        self._bytes += size
+        if self._bytes > self._limit:
+            self._shrink()
+
+    def _shrink(self) -> None:
+        # Down to half the limit, so that a long list is moved up once for many entries.
+        dropped = 0
+        while self._bytes > self._limit // 2:
+            self._bytes -= len(self._entries[dropped].frame)
+            dropped += 1
+        del self._entries[:dropped]
+        self.first += dropped
+
+    def read(self, first: int, last: int, max_bytes: int) -> list[Entry]:
+        """As Journal.read; `first` is not below `self.first`."""
+        chosen = self._entries[first - self.first : last - self.first + 1]
+        size = 0
+        for count, entry in enumerate(chosen):
+            size += len(entry.frame)
+            if size > max_bytes and count:
+                return chosen[:count]
+        return chosen
+
+    def cut(self, index: int) -> None:
+        """Entry `index` is the last one."""
+        if index < self.first:
+            self._entries.clear()
+            self._bytes = 0
+            self.first = index + 1
+            return
+        removed = self._entries[index - self.first + 1 :]
+        self._bytes -= sum(len(entry.frame) for entry in removed)
+        del self._entries[index - self.first + 1 :]
+
+
+def read_segment(segment: Segment, first: int, last: int, max_bytes: int, epochs: Epochs) -> list[Entry]:
+    """Entries `first` to `last` of a segment as far as they fit into `max_bytes`, one at least; Damaged if one
+    is not whole or not the one that was written there."""
+    entries: list[Entry] = []
+    size = 0
+    index, start = segment.place_before(first)
+    data = b""
+    at = 0
+    while index <= last and size <= max_bytes:
+        if len(data) - at < HEADER_BYTES:
+            data, at, start = _more(segment, start + at, max_bytes - size), 0, start + at
+        length, found = _LENGTH_AND_INDEX.unpack_from(data, at)
+        end = at + HEADER_BYTES + length
+        if found != index or start + end > segment.end:
+            raise Damaged(segment.name, start + at, index, "the header of the frame is not this entry's")
+        if index >= first:
+            if entries and size + end - at > max_bytes:
+                break
+            if end > len(data):
+                data, end, start = _more(segment, start + at, end - at), end - at, start + at
+                at = 0
+            entries.append(_checked(segment, data, at, start, epochs))
+            size += end - at
+        index += 1
+        if end > len(data):
+            data, at, start = b"", 0, start + end
+        else:
+            at = end
+    return entries
+
+
+def _more(segment: Segment, start: int, wanted: int) -> bytes:
+    """The bytes from `start` on: a chunk, or as many as are wanted, but none behind the last frame."""
+    data = segment.storage.read(segment.name, start, min(max(wanted, _CHUNK_BYTES), segment.end - start))
+    if len(data) < HEADER_BYTES:
+        raise Damaged(segment.name, start, 0, "the file ends before its last entry")
+    return data
+
+
+def _checked(segment: Segment, data: bytes, at: int, start: int, epochs: Epochs) -> Entry:
+    try:
+        entry = Entry.read(data, at)
+    except BadFrame as reason:
+        index = _LENGTH_AND_INDEX.unpack_from(data, at)[1]
+        raise Damaged(segment.name, start + at, index, str(reason)) from reason
+    if entry.epoch != epochs.epoch_of(entry.index):
+        raise Damaged(segment.name, start + at, entry.index, f"it is {entry.id}, of another epoch")
+    return entry

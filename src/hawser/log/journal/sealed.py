@@ -1,0 +1,67 @@
+"""A piece of data that tells by itself whether it is whole: vows, segment headers, checkpoints, blocks.
+
+    0   magic                             8 bytes, says what it is
+    8   crc32c of everything behind it    u32
+    12  format version                    u32
+    16  length of the body                u64
+    24  body
+
+Integers are little-endian. The version is under the checksum: a flipped bit is never taken for another
+version.
+"""
+
+import struct
+from typing import Final
+
+from crc32c import crc32c
+
+from hawser.log.journal.failures import OtherVersion
+
+__all__ = ["FORMAT_VERSION", "HEADER_BYTES", "Broken", "Magic", "seal", "unseal"]
+
+FORMAT_VERSION: Final = 1
+HEADER_BYTES: Final = 24
+
+_REST: Final = struct.Struct("<IQ")
+_CRC: Final = struct.Struct("<I")
+
+
+class Magic:
+    """What a sealed piece of data is."""
+
+    VOW: Final = b"HAWSERvo"
+    SEGMENT: Final = b"HAWSERlo"
+    CHECKPOINT: Final = b"HAWSERch"
+    BLOCK: Final = b"HAWSERbl"
+    MANIFEST: Final = b"HAWSERma"
+
+
+class Broken(ValueError):
+    """These bytes are not what was sealed; the reason says why."""
+
+
+def seal(magic: bytes, body: bytes) -> bytes:
+    """The body with its header in front."""
+    rest = _REST.pack(FORMAT_VERSION, len(body))
+    return b"".join((magic, _CRC.pack(crc32c(body, crc32c(rest))), rest, body))
+
+
+def unseal(magic: bytes, data: bytes) -> bytes:
+    """The body; what lies behind it is ignored. Broken if it is not whole, OtherVersion if it is of another
+    format."""
+    if len(data) < HEADER_BYTES:
+        raise Broken("cut off within the header")
+    if data[:8] != magic:
+        raise Broken("not what the name says")
+    version, length = _REST.unpack_from(data, 12)
+    if length > len(data) - HEADER_BYTES:
+        raise Broken("cut off within the body")
+    end = HEADER_BYTES + length
+    if crc32c(memoryview(data)[12:end]) != _CRC.unpack_from(data, 8)[0]:
+        raise Broken("checksum differs")
+    if version != FORMAT_VERSION:
+        raise OtherVersion(
+            f"this journal has format version {version}; this program reads and writes version "
+            f"{FORMAT_VERSION}. Use the version of Hawser that wrote it"
+        )
+    return data[HEADER_BYTES:end]

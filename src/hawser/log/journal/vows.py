@@ -1,0 +1,110 @@
+"""The vow of a member on disk, with what the journal is and which generation of files counts.
+
+The file has two slots, a page each, so that a torn write spoils one at most. A promise goes to the first slot,
+is synced, then goes to the second and is synced again. Power loss leaves the old or the new one; a flipped bit
+in one slot leaves the other. The room is reserved when the journal is formatted: a full disk cannot stop a
+promise.
+"""
+
+from typing import Final, Self
+
+import msgspec
+
+from hawser.log.journal import names
+from hawser.log.journal.failures import Damaged
+from hawser.log.journal.sealed import Broken, Magic, seal, unseal
+from hawser.log.journal.storage import Storage
+from hawser.log.protocol.doors import Vow
+
+__all__ = ["Identity", "VowFile"]
+
+_SLOT_BYTES: Final = 4096
+_SLOTS: Final = 2
+_MAX_NAME_BYTES: Final = 1000
+
+
+class Identity(msgspec.Struct, frozen=True, array_like=True):
+    """Whose journal this is."""
+
+    shard: str
+    member: str
+
+    def check(self) -> Self:
+        """Itself, or a ValueError that says why no journal can have it."""
+        for what, name in (("shard", self.shard), ("member", self.member)):
+            if not 0 < len(name.encode()) <= _MAX_NAME_BYTES:
+                raise ValueError(f"the name of a {what} has 1 to {_MAX_NAME_BYTES} bytes, not {name!r}")
+        return self
+
+
+class _Body(msgspec.Struct, frozen=True, array_like=True):
+    sequence: int
+    identity: Identity
+    generation: int
+    vow: Vow
+
+
+_decode: Final = msgspec.msgpack.Decoder(_Body).decode
+
+
+class VowFile:
+    """What is in the file; `generation` 0 means that the journal is being destroyed."""
+
+    def __init__(self, storage: Storage, body: _Body) -> None:
+        self._storage = storage
+        self._body = body
+
+    @classmethod
+    def create(cls, storage: Storage, identity: Identity, generation: int) -> Self:
+        """Durable when it returns; under its own name only when it is whole."""
+        vows = cls(storage, _Body(1, identity, generation, Vow()))
+        storage.create(names.NEW_VOW, _SLOTS * _SLOT_BYTES)
+        vows._write_slots(names.NEW_VOW)
+        storage.rename(names.NEW_VOW, names.VOW)
+        storage.sync_names()
+        return vows
+
+    @classmethod
+    def open(cls, storage: Storage) -> Self:
+        """The newest of the slots that are whole; both are alike when it returns."""
+        if storage.size(names.VOW) != _SLOTS * _SLOT_BYTES:
+            raise Damaged(names.VOW, 0, 0, f"it has {storage.size(names.VOW)} bytes, not {_SLOTS * _SLOT_BYTES}")
+        slots = [storage.read(names.VOW, slot * _SLOT_BYTES, _SLOT_BYTES) for slot in range(_SLOTS)]
+        bodies: list[_Body] = []
+        reasons = []
+        for slot in slots:
+            try:
+                bodies.append(_decode(unseal(Magic.VOW, slot)))
+            except (Broken, msgspec.ValidationError, msgspec.DecodeError) as reason:
+                reasons.append(str(reason))
+        if not bodies:
+            raise Damaged(names.VOW, 0, 0, " and ".join(reasons))
+        vows = cls(storage, max(bodies, key=lambda body: body.sequence))
+        if slots[0] != slots[1]:
+            vows._write_slots(names.VOW)
+        return vows
+
+    @property
+    def identity(self) -> Identity:
+        return self._body.identity
+
+    @property
+    def generation(self) -> int:
+        return self._body.generation
+
+    @property
+    def vow(self) -> Vow:
+        return self._body.vow
+
+    def save(self, vow: Vow, generation: int) -> None:
+        """Durable when it returns."""
+        body = self._body
+        self._body = _Body(body.sequence + 1, body.identity, generation, vow)
+        self._write_slots(names.VOW)
+
+    def _write_slots(self, name: str) -> None:
+        data = seal(Magic.VOW, msgspec.msgpack.encode(self._body)).ljust(_SLOT_BYTES, b"\0")
+        assert len(data) == _SLOT_BYTES
+        for slot in range(_SLOTS):
+            self._storage.write(name, slot * _SLOT_BYTES, data)
+            self._storage.sync(name)

@@ -1,0 +1,347 @@
+"""One member of a shard, whole: the protocol, its journal and the state machine behind them.
+
+Deterministic: the same events on the same storage give the same outputs. Whoever drives it brings messages,
+time and the moment a sync completes, and carries the outputs out. A member whose disk fails, whose journal
+turns out damaged or whose invariants do not hold halts: it answers nobody any more.
+"""
+
+from collections.abc import Callable
+from typing import Any, Self
+
+import msgspec
+
+from hawser.log.entry import HEADER_BYTES, Entry
+from hawser.log.journal.failures import Damaged
+from hawser.log.journal.journal import Journal, Sync
+from hawser.log.journal.journal import Settings as JournalSettings
+from hawser.log.journal.storage import Storage, StorageFailed, StorageFull
+from hawser.log.protocol import messages as m
+from hawser.log.protocol.doors import (
+    Abandoned,
+    Answer,
+    Append,
+    Apply,
+    Command,
+    Effect,
+    Event,
+    Halt,
+    Installed,
+    Persist,
+    Propose,
+    Pull,
+    Reason,
+    Receive,
+    Refuse,
+    Retire,
+    Send,
+    Serve,
+    Synced,
+    Tag,
+    Tick,
+    Truncate,
+)
+from hawser.log.protocol.node import Limits, Node
+from hawser.log.snapshots import Pulling, Serving
+from hawser.log.state.machine import Machine
+from hawser.log.state.part import BadState, Unsupported
+from hawser.log.state.results import OutOfRange, Result
+from hawser.log.state.topic import Topic
+
+__all__ = ["Done", "Output", "Replica", "Retired", "Settings"]
+
+# Room for the entry a leader writes on its own.
+_NOTHING_BYTES = HEADER_BYTES
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """How a member keeps its log."""
+
+    journal: JournalSettings = JournalSettings()
+    limits: Limits = Limits()
+    # Applied entries between two checkpoints of the state.
+    checkpoint_entries: int = 10_000
+    # Entries kept beyond what the state needs, so that a follower that was away can go on where it was.
+    spare_entries: int = 10_000
+    # Bytes in one piece of a snapshot.
+    piece_bytes: int = 1 << 20
+    # Ticks for which a snapshot that nobody reads holds retention back.
+    snapshot_ticks: int = 50
+
+
+class Done(msgspec.Struct, frozen=True):
+    """A command was committed and applied; its result is durable on a majority."""
+
+    tag: Tag
+    index: int
+    result: Result
+
+
+class Retired(msgspec.Struct, frozen=True):
+    """The member is no more; its files are gone."""
+
+
+Output = Send | Done | Serve | Refuse | Halt | Retired
+
+
+class Replica:
+    """One member of one shard. `step` is the door; `begin_sync` and `finish_sync` are for the disk."""
+
+    def __init__(self, journal: Journal, incarnation: int, settings: Settings) -> None:
+        self.journal = journal
+        self.settings = settings
+        self.machine = self._load_machine()
+        self.node = Node(
+            journal.member,
+            incarnation,
+            journal.vow,
+            journal.epochs.copy(),
+            self.machine.applied,
+            journal,
+            settings.limits,
+        )
+        self.halted: str | None = None
+        self._syncing = False
+        self._pulling: Pulling | None = None
+        self._serving = Serving(journal, settings.piece_bytes, settings.snapshot_ticks)
+        self._outputs: list[Output] = []
+        self._results: dict[int, Result] = {}
+        self._do: dict[type, Callable[[Any], None]] = {
+            Persist: self._persist,
+            Append: self._append,
+            Truncate: self._truncate,
+            Apply: self._apply,
+            Answer: self._answer,
+            Pull: self._pull,
+            Retire: self._retire,
+            Halt: self._halt,
+        }
+
+    @classmethod
+    def create(
+        cls,
+        storage: Storage,
+        shard: str,
+        member: str,
+        incarnation: int,
+        settings: Settings = Settings(),  # noqa: B008
+    ) -> Self:
+        """A member that knows nothing yet, on an empty disk."""
+        return cls(Journal.format(storage, shard, member, settings.journal), incarnation, settings)
+
+    @classmethod
+    def open(cls, storage: Storage, incarnation: int, settings: Settings = Settings()) -> Self:  # noqa: B008
+        """A member that was here before. Damaged: it has to come back with a new disk, by a swap."""
+        return cls(Journal.open(storage, settings.journal), incarnation, settings)
+
+    @property
+    def member(self) -> str:
+        return self.journal.member
+
+    def step(self, event: Event) -> list[Output]:
+        """What to do about `event`, in order."""
+        self._outputs = []
+        if self.halted is None:
+            try:
+                if self._admit(event):
+                    self._run(self.node.step(event))
+                if type(event) is Tick:
+                    self._tick()
+            except (StorageFailed, Damaged, BadState, Unsupported) as reason:
+                self._halt(Halt(str(reason)))
+        return self._outputs
+
+    # The disk.
+
+    @property
+    def sync_wanted(self) -> bool:
+        """Whether something waits for the disk and no sync is under way."""
+        return self.halted is None and not self._syncing and self.journal.synced < self.journal.head.index
+
+    def begin_sync(self) -> Sync:
+        """The caller runs it, where it likes, and then calls `finish_sync`."""
+        assert self.sync_wanted
+        self._syncing = True
+        return self.journal.begin_sync()
+
+    def finish_sync(self, sync: Sync) -> list[Output]:
+        """It has run."""
+        self._syncing = False
+        if self.halted is not None:
+            return []
+        return self.step(Synced(self.journal.end_sync(sync)))
+
+    def sync_failed(self, reason: str) -> list[Output]:
+        """It did not run through: what was written is unknown, so this member is of no more use."""
+        self._outputs = []
+        self._halt(Halt(f"the disk did not sync: {reason}"))
+        return self._outputs
+
+    def read(self, offset: int, max_bytes: int) -> list[tuple[int, Entry]] | OutOfRange:
+        """The batches that hold the committed records from `offset` on, each with the offset of its first;
+        none if there are none yet."""
+        topic = self.machine.part(Topic)
+        batches: list[tuple[int, Entry]] = []
+        while max_bytes > 0 and not (offset == topic.end and offset >= topic.start):
+            place = topic.locate(offset)
+            if isinstance(place, OutOfRange):
+                return place
+            entry = self.journal.read(place.index, place.index, max_bytes)[0]
+            batches.append((place.first_offset, entry))
+            max_bytes -= len(entry.frame)
+            offset = place.first_offset + place.count
+        return batches
+
+    # What comes in.
+
+    def _admit(self, event: Event) -> bool:
+        """Whether there is room for what `event` writes; snapshots are dealt with here."""
+        if type(event) is Propose:
+            return self._admit_commands(event.commands)
+        if type(event) is not Receive:
+            return True
+        message = event.message
+        kind = type(message)
+        if kind is m.AddEntriesRequest:
+            # A follower without room says nothing and is asked again.
+            entries = message.entries  # type: ignore[attr-defined]
+            return not entries or self.journal.reserve(sum(len(entry.frame) for entry in entries))
+        if kind is m.BecomeLeaderRequest or kind is m.PrepareReconfigurationRequest:
+            return self.journal.reserve(_NOTHING_BYTES)
+        if kind is m.ReadSnapshotRequest:
+            self._serve_snapshot(event.sender, message)  # type: ignore[arg-type]
+            return False
+        if kind is m.ReadSnapshotResponse:
+            self._pulled(event.sender, message)  # type: ignore[arg-type]
+            return False
+        return True
+
+    def _admit_commands(self, commands: tuple[Command, ...]) -> bool:
+        size = sum(HEADER_BYTES + len(each.payload) + len(each.transaction) for each in commands)
+        if self.node.leadership is None or self.journal.reserve(size):
+            return True
+        self._outputs.extend(Refuse(command.tag, Reason.FULL) for command in commands)
+        return False
+
+    # What the protocol wants done.
+
+    def _run(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            do = self._do.get(type(effect))
+            if do is not None:
+                do(effect)
+            else:
+                self._outputs.append(effect)  # type: ignore[arg-type]
+        self._results.clear()
+
+    def _persist(self, effect: Persist) -> None:
+        self.journal.promise(effect.vow)
+
+    def _append(self, effect: Append) -> None:
+        self.journal.append(effect.entries)
+
+    def _truncate(self, effect: Truncate) -> None:
+        assert effect.to.index >= self.machine.applied
+        self.journal.truncate(effect.to.index)
+        assert self.journal.head == effect.to
+
+    def _apply(self, effect: Apply) -> None:
+        machine = self.machine
+        while machine.applied < effect.index:
+            for entry in self.journal.read(machine.applied + 1, effect.index, 1 << 20):
+                self._results[entry.index] = machine.apply(entry)
+
+    def _answer(self, effect: Answer) -> None:
+        self._outputs.append(Done(effect.tag, effect.index, self._results[effect.index]))
+
+    def _retire(self, _: Retire) -> None:
+        self.journal.destroy()
+        self.halted = "retired"
+        self._outputs.append(Retired())
+
+    def _halt(self, effect: Halt) -> None:
+        self.halted = effect.reason
+        self._outputs.append(effect)
+
+    # Checkpoints and retention.
+
+    def _tick(self) -> None:
+        if self._pulling is not None:
+            self._outputs.append(self._pulling.request())
+        self._serving.tick()
+        due = self.machine.applied - self._checkpointed >= self.settings.checkpoint_entries
+        if due and self.halted is None and not self._serving.in_use:
+            self._checkpoint()
+            self.journal.retain(self._needed())
+
+    @property
+    def _checkpointed(self) -> int:
+        return self.journal.checkpoint.index if self.journal.checkpoint else 0
+
+    def _checkpoint(self) -> bool:
+        """Save the state; not if the disk is full."""
+        assert self.machine.applied <= self.journal.synced
+        try:
+            saved = self.machine.save()
+            self.journal.save_checkpoint(self.machine.applied, saved.state, saved.blocks)
+        except StorageFull:
+            return False
+        return True
+
+    def _needed(self) -> int:
+        return max(1, min(self.machine.needed, self.machine.applied + 1 - self.settings.spare_entries))
+
+    def _load_machine(self) -> Machine:
+        machine = Machine(_Blocks(self.journal))
+        if self.journal.checkpoint is not None:
+            machine.load(self.journal.checkpoint.state)
+        return machine
+
+    # Snapshots.
+
+    def _serve_snapshot(self, sender: str, message: m.ReadSnapshotRequest) -> None:
+        """Only a leader whose state holds everything committed before its epoch has something to give."""
+        leading = self.node.leadership
+        if leading is None or message.epoch != self.node.epoch or not leading.ready:
+            return
+        # The state of an earlier epoch may lack what the old ensemble had committed.
+        fresh = self.node.epochs.epoch_of(self._checkpointed) == self.node.epoch
+        if message.snapshot == 0 and not fresh and not self._checkpoint():
+            return
+        self._outputs.append(Send(sender, self._serving.piece(message)))
+
+    def _pull(self, effect: Pull) -> None:
+        if self._pulling is not None:
+            self._pulling.drop()
+            self._pulling = None
+        if effect.leader is not None:
+            self._pulling = Pulling(self.journal, effect.leader, effect.vow)
+            self._outputs.append(self._pulling.request())
+
+    def _pulled(self, sender: str, message: m.ReadSnapshotResponse) -> None:
+        pulling = self._pulling
+        if pulling is None or sender != pulling.leader or message.epoch != self.node.epoch:
+            return
+        try:
+            complete = pulling.take(message)
+            if complete:
+                pulling.finish()
+        except StorageFull:
+            pulling.drop()
+            self._pulling = None
+            self._run(self.node.step(Abandoned()))
+            return
+        self.node.pulled = pulling.received
+        if complete:
+            self._pulling = None
+            self.machine = self._load_machine()
+            self._run(self.node.step(Installed(pulling.vow, self.journal.epochs.copy())))
+        else:
+            self._outputs.append(pulling.request())
+
+
+class _Blocks:
+    """The journal, as the state machine sees it."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.write = journal.write_block
+        self.read = journal.read_block

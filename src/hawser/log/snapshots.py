@@ -1,0 +1,107 @@
+"""How a snapshot goes from the leader to whoever needs one: asked for piece by piece, one at a time.
+
+The leader keeps nothing about those who pull but how long ago somebody last did: for so long it makes no new
+checkpoint and removes nothing, so that a slow pull comes to its end. What is gone nevertheless is said to be
+gone, and the pull begins again.
+"""
+
+from hawser.log.journal.failures import BadSnapshot, Gone
+from hawser.log.journal.journal import Journal
+from hawser.log.journal.snapshot import Snapshot
+from hawser.log.protocol import messages as m
+from hawser.log.protocol.doors import Send, Vow
+from hawser.log.protocol.messages import Member
+
+__all__ = ["Pulling", "Serving"]
+
+
+class Serving:
+    """The leader's side: pieces of the snapshot of its last checkpoint."""
+
+    def __init__(self, journal: Journal, piece_bytes: int, patience: int) -> None:
+        self._journal = journal
+        self._piece_bytes = piece_bytes
+        self._patience = patience
+        self._snapshot: Snapshot | None = None
+        self._unread = 0
+
+    @property
+    def in_use(self) -> bool:
+        """Whether somebody has pulled lately."""
+        return self._snapshot is not None
+
+    def tick(self) -> None:
+        self._unread += 1
+        if self._unread > self._patience:
+            self._snapshot = None
+
+    def piece(self, request: m.ReadSnapshotRequest) -> m.ReadSnapshotResponse:
+        """What was asked for, or that it is gone."""
+        if request.snapshot == 0:
+            self._snapshot = self._journal.snapshot()
+        snapshot = self._snapshot
+        if snapshot is not None and request.snapshot in (0, snapshot.identity):
+            try:
+                piece = snapshot.piece(request.part, request.position, self._piece_bytes)
+            except Gone:
+                self._snapshot = None
+            else:
+                self._unread = 0
+                return m.ReadSnapshotResponse(
+                    request.epoch, snapshot.identity, request.part, request.position, *piece
+                )
+        return m.ReadSnapshotResponse(request.epoch, 0, 0, 0, b"", False, False)
+
+
+class Pulling:
+    """The receiver's side: one snapshot of one leader, from its first piece to its installation."""
+
+    def __init__(self, journal: Journal, leader: Member, vow: Vow) -> None:
+        self.leader = leader
+        self.vow = vow
+        self.received = 0
+        self._journal = journal
+        self._begin()
+
+    def _begin(self) -> None:
+        self._installation = self._journal.begin_install()
+        self._snapshot = 0
+        self._part = 0
+        self._position = 0
+
+    def request(self) -> Send:
+        """What to ask for next, or once more."""
+        asked = m.ReadSnapshotRequest(self.vow.epoch, self._snapshot, self._part, self._position)
+        return Send(self.leader, asked)
+
+    def take(self, response: m.ReadSnapshotResponse) -> bool:
+        """Whether that was the last piece. One that was not asked for, or came before, changes nothing."""
+        if response.snapshot == 0:
+            if self._snapshot:
+                self._begin()
+            return False
+        if (response.part, response.position) != (self._part, self._position):
+            return False
+        if self._snapshot not in (0, response.snapshot):
+            return False
+        self._snapshot = response.snapshot
+        try:
+            self._installation.put(
+                response.part, response.position, response.data, response.last, response.done
+            )
+        except BadSnapshot:
+            self._begin()
+            return False
+        self.received += len(response.data)
+        if response.last:
+            self._part, self._position = self._part + 1, 0
+        else:
+            self._position += len(response.data)
+        return response.done
+
+    def finish(self) -> None:
+        """Put it in place of the log; durable when it returns."""
+        self._installation.finish(self.vow)
+
+    def drop(self) -> None:
+        self._installation.drop()

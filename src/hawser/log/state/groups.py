@@ -1,0 +1,156 @@
+"""Named groups of consumers: who belongs to one, and where it goes on.
+
+A group's position is the offset that it reads next. It is moved by compare-and-set and only forward, by a
+member of the present generation: a consumer that lost its place learns where the group is, and cannot move it
+back. Any change of members is a new generation. Generations are never given out twice on a shard, so a group
+that was deleted and made again is not mistaken for its former self.
+
+A group without members keeps its position, and holds retention back as any other, until it is deleted.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar
+
+import msgspec
+
+from hawser.log.entry import Entry, Kind
+from hawser.log.state.commands import GroupCommit, GroupDelete, GroupJoin, GroupLeave, decoder
+from hawser.log.state.part import BadState, Context, Part
+from hawser.log.state.results import Committed, Deleted, Joined, Left, Reason, Rejected, Result
+
+__all__ = ["Group", "Groups"]
+
+_read_join = decoder(GroupJoin)
+_read_leave = decoder(GroupLeave)
+_read_commit = decoder(GroupCommit)
+_read_delete = decoder(GroupDelete)
+
+
+class Group(msgspec.Struct, frozen=True, array_like=True):
+    """A group as it is. Members are sorted; the first one leads."""
+
+    generation: int
+    position: int
+    members: tuple[str, ...]
+
+    @property
+    def leader(self) -> str | None:
+        """The member that decides for all of them what is to be decided by one; None without members."""
+        return self.members[0] if self.members else None
+
+
+class _State(msgspec.Struct, frozen=True, array_like=True):
+    generation: int
+    groups: dict[str, Group]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_State).decode
+_BAD = Rejected(Reason.BAD_PAYLOAD)
+_NO_GROUP = Rejected(Reason.NO_GROUP)
+
+
+class Groups(Part):
+    """Every group of this shard."""
+
+    name: ClassVar = "groups"
+    kinds: ClassVar = {Kind.GROUP_JOIN: 1, Kind.GROUP_LEAVE: 1, Kind.GROUP_COMMIT: 1, Kind.GROUP_DELETE: 1}
+
+    def __init__(self) -> None:
+        self._groups: dict[str, Group] = {}
+        self._generation = 0
+        self._handlers: dict[int, Callable[[Entry, Context], Result]] = {
+            Kind.GROUP_JOIN: self._join,
+            Kind.GROUP_LEAVE: self._leave,
+            Kind.GROUP_COMMIT: self._commit,
+            Kind.GROUP_DELETE: self._delete,
+        }
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __iter__(self) -> Iterator[tuple[str, Group]]:
+        return iter(self._groups.items())
+
+    def get(self, name: str) -> Group | None:
+        """The group as it is; None if there is none of that name."""
+        return self._groups.get(name)
+
+    def slowest(self) -> tuple[int, str] | None:
+        """(position, name) of the group that is furthest behind; None without groups."""
+        return min(((group.position, name) for name, group in self._groups.items()), default=None)
+
+    def apply(self, entry: Entry, context: Context) -> Result:
+        return self._handlers[entry.kind](entry, context)
+
+    def _join(self, entry: Entry, context: Context) -> Result:
+        command = _read_join(entry)
+        if command is None:
+            return _BAD
+        group = self._groups.get(command.group)
+        if group is None:
+            offsets = context.offsets
+            group = Group(0, min(max(command.position, offsets.start), offsets.end), ())
+        if command.member not in group.members:
+            group = self._change(command.group, group, (*group.members, command.member))
+        return Joined(group.generation, group.members[0], group.members, group.position)
+
+    def _leave(self, entry: Entry, context: Context) -> Result:
+        command = _read_leave(entry)
+        if command is None:
+            return _BAD
+        group = self._groups.get(command.group)
+        if group is None:
+            return _NO_GROUP
+        if command.member in group.members:
+            rest = tuple(member for member in group.members if member != command.member)
+            group = self._change(command.group, group, rest)
+        return Left(group.generation, group.leader, group.members)
+
+    def _change(self, name: str, group: Group, members: tuple[str, ...]) -> Group:
+        self._generation += 1
+        changed = Group(self._generation, group.position, tuple(sorted(members)))
+        self._groups[name] = changed
+        return changed
+
+    def _commit(self, entry: Entry, context: Context) -> Result:
+        command = _read_commit(entry)
+        if command is None:
+            return _BAD
+        group = self._groups.get(command.group)
+        if group is None:
+            return _NO_GROUP
+        if command.member not in group.members:
+            return Rejected(Reason.NOT_MEMBER)
+        if command.generation != group.generation:
+            return Rejected(Reason.OTHER_GENERATION, group.generation, command.generation)
+        if command.before != group.position:
+            return Rejected(Reason.MOVED, group.position, command.before)
+        if command.after < group.position:
+            return Rejected(Reason.BACKWARD, group.position, command.after)
+        end = context.offsets.end
+        if command.after > end:
+            return Rejected(Reason.BEYOND_END, end, command.after)
+        self._groups[command.group] = Group(group.generation, command.after, group.members)
+        return Committed(command.after)
+
+    def _delete(self, entry: Entry, context: Context) -> Result:
+        command = _read_delete(entry)
+        if command is None:
+            return _BAD
+        return Deleted(self._groups.pop(command.group, None) is not None)
+
+    def save(self) -> tuple[bytes, Sequence[str]]:
+        return self.digest(), ()
+
+    def digest(self) -> bytes:
+        return _encode(_State(self._generation, dict(sorted(self._groups.items()))))
+
+    def load(self, state: bytes) -> None:
+        try:
+            saved = _decode(state)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadState(f"the saved groups cannot be read: {error}") from error
+        if any(group.generation > saved.generation for group in saved.groups.values()):
+            raise BadState("a saved group is of a generation that was never given out")
+        self._groups, self._generation = saved.groups, saved.generation

@@ -1,0 +1,160 @@
+"""The state machine of a shard: committed entries in, one by one, a result and a hash out.
+
+It is deterministic. Two machines that applied the same entries have the same state, gave the same results and
+have the same hash, however often one of them was saved and loaded on the way. The hash after an entry depends
+on every entry and every result so far, so members that differ in one of them are found out at the next index
+they compare.
+
+What an entry does is up to the parts (`part.py`); queues and transactions are further parts.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+from xxhash import xxh3_64_intdigest
+
+from hawser.log.entry import Entry, Kind
+from hawser.log.state.groups import Groups
+from hawser.log.state.part import BadState, Blocks, Context, Part, Unsupported
+from hawser.log.state.producers import Producers
+from hawser.log.state.results import Done, Result, encode_result
+from hawser.log.state.topic import RUN_PLACES, Topic
+
+__all__ = ["Machine", "Saved", "topic_parts"]
+
+STATE_VERSION: Final = 1
+
+_DONE: Final = Done()
+
+PartType = TypeVar("PartType", bound=Part)
+
+
+class Saved(NamedTuple):
+    """A state through `index`, and the names of the blocks it needs beside it."""
+
+    index: int  # type: ignore[assignment]  # hides the tuple's method of that name
+    state: bytes
+    blocks: tuple[str, ...]
+
+
+class _State(msgspec.Struct, frozen=True, array_like=True):
+    version: int
+    applied: int
+    hash: int
+    parts: dict[str, bytes]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_State).decode
+
+
+def topic_parts(run_places: int = RUN_PLACES) -> tuple[Part, ...]:
+    """The parts of a topic's partition; `run_places` batches make a block of its index."""
+    return (Topic(run_places), Producers(), Groups())
+
+
+class Machine:
+    """The state behind the commit index of one shard.
+
+    `applied` is the index of the last applied entry, 0 at first; `hash` the 64-bit hash at that index.
+    """
+
+    __slots__ = ("applied", "hash", "_context", "_handlers", "_parts", "_staging")
+
+    def __init__(self, blocks: Blocks, parts: Sequence[Part] | None = None) -> None:
+        """With parts that belong to no other machine; without any, those of a topic's partition."""
+        self._parts = topic_parts() if parts is None else tuple(parts)
+        self._context = Context(self._parts)
+        self._handlers: dict[int, tuple[Callable[[Entry, Context], Result], int]] = {
+            Kind.NOTHING: (_nothing, 1)
+        }
+        self._staging: Callable[[Entry, Context], Result] | None = None
+        names: set[str] = set()
+        for part in self._parts:
+            assert part.name not in names, f"two parts are called {part.name}"
+            names.add(part.name)
+            for kind, version in part.kinds.items():
+                assert kind not in self._handlers, f"two parts want entries of kind {kind}"
+                self._handlers[kind] = (part.apply, version)
+            if part.transactional:
+                assert self._staging is None, "two parts want the entries of transactions"
+                self._staging = part.apply
+            part.begin(blocks)
+        self.applied = 0
+        self.hash = 0
+
+    def part(self, kind: type[PartType]) -> PartType:
+        """The part of this class, to read from."""
+        return self._context.part(kind)
+
+    def apply(self, entry: Entry) -> Result:
+        """Apply the entry at `applied + 1`. Whatever is in it has a result; only a kind or version that this
+        program does not know raises, Unsupported, and nothing is changed."""
+        assert entry.index == self.applied + 1, (entry.index, self.applied)
+        apply, known = self._handlers.get(entry.kind, (None, 0))
+        if apply is None or not 0 < entry.version <= known:
+            raise Unsupported(
+                f"entry {entry.id} is of kind {entry.kind}, version {entry.version}; this program knows "
+                f"version {known} of that kind. Start this member with the version of Hawser that the leader has"
+            )
+        if entry.transaction_size:
+            apply = self._staging
+            if apply is None:
+                raise Unsupported(
+                    f"entry {entry.id} belongs to a transaction, of which this shard knows nothing. "
+                    "Start this member with the version of Hawser that the leader has"
+                )
+        result = apply(entry, self._context)
+        self.applied = entry.index
+        # The checksum stands for the whole entry.
+        self.hash = xxh3_64_intdigest(entry.frame[:4] + encode_result(result), self.hash)
+        return result
+
+    @property
+    def needed(self) -> int:
+        """The lowest index whose entry may still be read; `applied + 1` if none of the applied ones is."""
+        needs = [part.needed for part in self._parts]
+        return min((need for need in needs if need is not None), default=self.applied + 1)
+
+    def save(self) -> Saved:
+        """Everything, as of `applied`. New blocks are written; what `Blocks.write` raises changes nothing."""
+        states: dict[str, bytes] = {}
+        blocks: list[str] = []
+        for part in self._parts:
+            states[part.name], names = part.save()
+            blocks.extend(names)
+        assert len(set(blocks)) == len(blocks)
+        state = _encode(_State(STATE_VERSION, self.applied, self.hash, states))
+        return Saved(self.applied, state, tuple(blocks))
+
+    def load(self, state: bytes) -> None:
+        """Become exactly what was saved, the hash included; a part that was not saved is new. Raises BadState
+        or Unsupported, and is then of no more use."""
+        try:
+            saved = _decode(state)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadState(f"the saved state cannot be read: {error}") from error
+        known = {part.name for part in self._parts}
+        if saved.version != STATE_VERSION or saved.parts.keys() - known:
+            raise Unsupported(
+                f"the saved state has version {saved.version} and the parts {sorted(saved.parts)}; this "
+                f"program knows version {STATE_VERSION} and {sorted(known)}. Start this member with the "
+                "version of Hawser that saved it"
+            )
+        for part in self._parts:
+            if part.name in saved.parts:
+                part.load(saved.parts[part.name])
+        self.applied, self.hash = saved.applied, saved.hash
+
+    def digest(self) -> int:
+        """A 64-bit hash of all that can be observed, read from the state itself: slow, and to be compared
+        with that of a machine at the same index."""
+        seed = self.applied
+        for part in self._parts:
+            seed = xxh3_64_intdigest(part.name.encode() + part.digest(), seed)
+        return seed
+
+
+def _nothing(entry: Entry, context: Context) -> Result:
+    return _DONE

@@ -1,0 +1,135 @@
+"""Producers: each batch of one is accepted once, in its order, however often and by whichever way it comes.
+
+A producer has incarnations, and each numbers its batches from 1. Of the newest one the last sequence is kept,
+and the receipts of the last 64. A batch with incarnation i and sequence s comes to a producer at (j, last):
+
+| i against j | s | result |
+|---|---|---|
+| unknown producer, or i > j | 1 | accepted; i is the incarnation now |
+| unknown producer, or i > j | above 1 | UNKNOWN_PRODUCER: it was forgotten, or something is missing |
+| i < j | any | FENCED |
+| i = j | last + 1 | accepted |
+| i = j | above | GAP, retryable |
+| i = j | last - 63 to last | repeated, with its first receipt |
+| i = j | below | TOO_OLD: it is in the topic, since all up to last are, but where is forgotten |
+"""
+
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import ClassVar, Final
+
+import msgspec
+
+from hawser.log.entry import Entry, Kind
+from hawser.log.state.commands import ExpireProducers, decoder
+from hawser.log.state.part import BadState, Context, Part
+from hawser.log.state.results import Expired, Reason, Rejected, Repeated, Result
+
+__all__ = ["RECEIPTS", "Producers"]
+
+RECEIPTS: Final = 64
+
+_read_expiry = decoder(ExpireProducers)
+# (id, incarnation, last sequence, first offsets, counts), the arrays as they are kept.
+_Saved = tuple[bytes, int, int, list[int], list[int]]
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[_Saved]).decode
+
+
+class _Producer:
+    """The receipt of sequence s lies at (s - 1) mod 64 of both arrays."""
+
+    __slots__ = ("counts", "firsts", "incarnation", "last")
+
+    def __init__(self, incarnation: int, last: int, firsts: "array[int]", counts: "array[int]") -> None:
+        self.incarnation = incarnation
+        self.last = last
+        self.firsts = firsts
+        self.counts = counts
+
+
+class Producers(Part):
+    """Every producer that this shard knows."""
+
+    name: ClassVar = "producers"
+    kinds: ClassVar = {Kind.EXPIRE_PRODUCERS: 1}
+
+    def __init__(self) -> None:
+        self._producers: dict[bytes, _Producer] = {}
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def __iter__(self) -> Iterator[tuple[bytes, int, int]]:
+        """(id, incarnation, last sequence) of each, as an `ExpireProducers` names them."""
+        for name, producer in self._producers.items():
+            yield name, producer.incarnation, producer.last
+
+    def judge(self, name: bytes, incarnation: int, sequence: int) -> Result | None:
+        """What a batch with this stamp gets; None if it is to be accepted. Changes nothing."""
+        producer = self._producers.get(name)
+        if producer is None or incarnation > producer.incarnation:
+            return None if sequence == 1 else Rejected(Reason.UNKNOWN_PRODUCER, 0, sequence)
+        if incarnation < producer.incarnation:
+            return Rejected(Reason.FENCED, producer.incarnation, incarnation)
+        behind = producer.last - sequence
+        if behind == -1:
+            return None
+        if behind < 0:
+            return Rejected(Reason.GAP, producer.last + 1, sequence)
+        if behind >= RECEIPTS:
+            return Rejected(Reason.TOO_OLD, producer.last, sequence)
+        place = (sequence - 1) % RECEIPTS
+        return Repeated(producer.firsts[place], producer.counts[place])
+
+    def accept(self, name: bytes, incarnation: int, sequence: int, first_offset: int, count: int) -> None:
+        """A batch that `judge` had nothing against has got these offsets."""
+        producer = self._producers.get(name)
+        if producer is None or incarnation > producer.incarnation:
+            producer = self._producers[name] = _Producer(incarnation, 0, array("Q"), array("I"))
+        assert producer.incarnation == incarnation and producer.last + 1 == sequence
+        producer.last = sequence
+        place = (sequence - 1) % RECEIPTS
+        if place == len(producer.firsts):
+            producer.firsts.append(first_offset)
+            producer.counts.append(count)
+        else:
+            producer.firsts[place] = first_offset
+            producer.counts[place] = count
+
+    def apply(self, entry: Entry, context: Context) -> Result:
+        command = _read_expiry(entry)
+        if command is None:
+            return Rejected(Reason.BAD_PAYLOAD)
+        forgotten = 0
+        for name, incarnation, last in command.producers:
+            producer = self._producers.get(name)
+            if producer is not None and (producer.incarnation, producer.last) == (incarnation, last):
+                del self._producers[name]
+                forgotten += 1
+        return Expired(forgotten)
+
+    def save(self) -> tuple[bytes, Sequence[str]]:
+        return self.digest(), ()
+
+    def digest(self) -> bytes:
+        return _encode(
+            [
+                (name, producer.incarnation, producer.last, list(producer.firsts), list(producer.counts))
+                for name, producer in sorted(self._producers.items())
+            ]
+        )
+
+    def load(self, state: bytes) -> None:
+        try:
+            producers = {
+                name: _Producer(incarnation, last, array("Q", firsts), array("I", counts))
+                for name, incarnation, last, firsts, counts in _decode(state)
+            }
+        except (msgspec.DecodeError, OverflowError) as error:
+            raise BadState(f"the saved producers cannot be read: {error}") from error
+        for producer in producers.values():
+            kept = min(producer.last, RECEIPTS)
+            if len(producer.firsts) != kept or len(producer.counts) != kept:
+                raise BadState(f"a saved producer at sequence {producer.last} has not its {kept} receipts")
+        self._producers = producers

@@ -1,0 +1,144 @@
+"""Batches as Arrow, both ways; the only part of batches that needs pyarrow, and only when it is called.
+
+| column | type | holes |
+|---|---|---|
+| key | binary | where a record has none |
+| value | binary | none |
+| headers | binary, a MessagePack map of strings to binaries | where a record has none |
+| timestamp | timestamp[ns, UTC] | none |
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
+
+from hawser.errors import UsageError
+from hawser.record.bare import Binaries, Columns, decode_headers, encode_headers
+from hawser.record.record import BadBatch, Record
+
+__all__ = ["decode", "encode", "from_columns", "from_records", "records", "schema"]
+
+_CODECS = {1: "lz4", 2: "zstd"}
+
+
+@cache
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+        import pyarrow.compute
+        import pyarrow.ipc
+    except ImportError as error:
+        raise UsageError("Arrow batches need pyarrow; install hawser[arrow]") from error
+    return pyarrow
+
+
+@cache
+def schema() -> Any:
+    """The columns of every batch."""
+    pa = _pyarrow()
+    return pa.schema(
+        [
+            pa.field("key", pa.binary()),
+            pa.field("value", pa.binary(), nullable=False),
+            pa.field("headers", pa.binary()),
+            pa.field("timestamp", pa.timestamp("ns", tz="UTC"), nullable=False),
+        ]
+    )
+
+
+def from_records(items: Sequence[Record]) -> Any:
+    """A pyarrow.RecordBatch of these records."""
+    pa = _pyarrow()
+    values, keys, headers, timestamps = zip(*items, strict=True)
+    try:
+        packed = [encode_headers(each) if each else None for each in headers]
+        arrays = [
+            pa.array(keys, pa.binary()),
+            pa.array(values, pa.binary()),
+            pa.array(packed, pa.binary()),
+            pa.array(timestamps, pa.int64()).view(schema().field("timestamp").type),
+        ]
+    except (TypeError, OverflowError, pa.ArrowException) as error:
+        raise UsageError(
+            f"a record cannot be written ({error}); value and key are bytes, headers map str to bytes, "
+            "the timestamp is a 64-bit number of nanoseconds"
+        ) from error
+    return pa.RecordBatch.from_arrays(arrays, schema=schema())
+
+
+def encode(batch: Any, compression: int) -> tuple[memoryview, int, int]:
+    """(IPC message, earliest and latest timestamp) of a pyarrow.RecordBatch; UsageError if it is no batch."""
+    pa = _pyarrow()
+    if not isinstance(batch, pa.RecordBatch) or not batch.schema.equals(schema()):
+        columns = ", ".join(f"{field.name}: {field.type}" for field in schema())
+        raise UsageError(f"a batch is a pyarrow.RecordBatch with the columns {columns}; cast yours to those")
+    if not batch.num_rows or batch.column("value").null_count or batch.column("timestamp").null_count:
+        raise UsageError("a batch has at least one record, and each has a value and a timestamp")
+    message = _compressed(batch, compression) if compression else batch.serialize()
+    bounds = pa.compute.min_max(batch.column("timestamp").view(pa.int64()))
+    return memoryview(message), bounds["min"].as_py(), bounds["max"].as_py()
+
+
+def _compressed(batch: Any, compression: int) -> Any:
+    """The IPC message of a batch; only a stream can be compressed, so it is cut out of one."""
+    pa = _pyarrow()
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression=_CODECS[compression])
+    with pa.ipc.new_stream(sink, schema(), options=options) as writer:
+        writer.write_batch(batch)
+        end = sink.tell()
+    return sink.getvalue()[schema().serialize().size : end]
+
+
+def decode(body: memoryview, count: int) -> Any:
+    """The pyarrow.RecordBatch of an IPC message, over its bytes where they are not compressed; BadBatch if it
+    is not one of `count` records."""
+    pa = _pyarrow()
+    try:
+        batch = pa.ipc.read_record_batch(pa.py_buffer(body), schema())
+        batch.validate(full=True)
+    except (pa.ArrowException, OSError, MemoryError, ValueError, EOFError) as error:
+        raise BadBatch(f"the Arrow body of a batch cannot be read: {error}") from error
+    if batch.num_rows != count:
+        raise BadBatch(f"the Arrow body of a batch has {batch.num_rows} records, its header says {count}")
+    if batch.column("value").null_count or batch.column("timestamp").null_count:
+        raise BadBatch("a record in the Arrow body of a batch has no value or no timestamp")
+    return batch
+
+
+def from_columns(columns: Columns) -> Any:
+    """The pyarrow.RecordBatch of a bare body, over its bytes; BadBatch if its offsets do not fit."""
+    assert sys.byteorder == "little", "the buffers of a batch are little-endian"
+    pa = _pyarrow()
+    count = columns.records
+    kind = schema().field("timestamp").type
+    if columns.timestamp_ns is None:
+        timestamps = pa.Array.from_buffers(kind, count, [None, pa.py_buffer(columns.timestamps)])
+    else:
+        timestamps = pa.repeat(pa.scalar(columns.timestamp_ns, pa.int64()), count).view(kind)
+    keys, values, headers = (_array(each, count) for each in (columns.keys, columns.values, columns.headers))
+    batch = pa.RecordBatch.from_arrays([keys, values, headers, timestamps], schema=schema())
+    try:
+        batch.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise BadBatch(f"the bare body of a batch cannot be read: {error}") from error
+    return batch
+
+
+def _array(binaries: Binaries | None, count: int) -> Any:
+    pa = _pyarrow()
+    if binaries is None:
+        return pa.nulls(count, pa.binary())
+    validity = None if binaries.validity is None else pa.py_buffer(binaries.validity)
+    buffers = [validity, pa.py_buffer(binaries.offsets), pa.py_buffer(binaries.data)]
+    return pa.Array.from_buffers(pa.binary(), count, buffers)
+
+
+def records(batch: Any) -> Iterator[Record]:
+    """Each record of a checked pyarrow.RecordBatch; its headers are checked before the first."""
+    pa = _pyarrow()
+    headers = list(map(decode_headers, batch.column("headers").to_pylist()))
+    timestamps = batch.column("timestamp").view(pa.int64()).to_pylist()
+    values, keys = batch.column("value").to_pylist(), batch.column("key").to_pylist()
+    return map(Record, values, keys, headers, timestamps)

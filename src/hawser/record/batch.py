@@ -1,0 +1,238 @@
+"""A batch: what a producer sends at once to one partition, and what lies in one entry of its log.
+
+    0   format: 1 bare, 2 Arrow            u8
+    1   compression: 0 none, 1 lz4, 2 zstd u8, only with Arrow
+    2   columns of a bare body             u8, see bare.py
+    3   length of the producer's id        u8
+    4   records                            u32
+    8   length of the body                 u32
+    12  zero                               u32
+    16  earliest timestamp                 i64
+    24  latest timestamp                   i64
+    32  incarnation of the producer        i64, from 1; 0 without one
+    40  sequence of the batch              i64, from 1; 0 without a producer
+    48  the producer's id, zeros up to a multiple of 8, the body
+
+Integers are little-endian. The header alone says what a state machine needs. Both bodies are the buffers of
+the same Arrow columns: a bare one has nothing else, an Arrow one is an IPC message of them, with all that
+Arrow offers and some 400 bytes that say so (decision 0024). Neither is copied or built again to be read as
+Arrow.
+
+Whoever takes a batch from a stranger calls `check` once; `read` looks at the header only.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+from hawser.errors import UsageError
+from hawser.record import bare
+from hawser.record.record import NO_STAMP, BadBatch, Record, Stamp
+
+__all__ = ["MAX_BATCH_BYTES", "MAX_RECORDS", "BadBatch", "Batch", "Compression", "Format", "Header"]
+
+HEADER_BYTES: Final = 48
+MAX_RECORDS: Final = 1 << 20
+# What an entry holds, less what a transaction's id may take of it.
+MAX_BATCH_BYTES: Final = (64 << 20) - (1 << 16)
+MAX_PRODUCER_BYTES: Final = 255
+
+_FIELDS: Final = struct.Struct("<BBBBIIIqqqq")
+_unpack = _FIELDS.unpack_from
+
+
+class Format(IntEnum):
+    """How the body of a batch is laid out."""
+
+    BARE = 1
+    ARROW = 2
+
+
+class Compression(IntEnum):
+    """What the buffers of an Arrow body are compressed with."""
+
+    NONE = 0
+    LZ4 = 1
+    ZSTD = 2
+
+
+class Header(NamedTuple):
+    """What stands before the body. `body` is where that begins, in the bytes the header was read from."""
+
+    format: int
+    compression: int
+    columns: int
+    records: int
+    earliest_ns: int
+    latest_ns: int
+    producer: bytes
+    incarnation: int
+    sequence: int
+    body: int
+
+    @classmethod
+    def read(cls, data: "bytes | bytearray | memoryview", start: int = 0) -> "Header":
+        """The header of the batch that fills `data` from `start` on; BadBatch if there is none.
+
+        What is read depends on these bytes only, never on the libraries at hand: all replicas judge alike.
+        """
+        size = len(data) - start
+        if size < HEADER_BYTES:
+            raise BadBatch(f"a batch of {size} bytes is cut off within its header")
+        fields = _unpack(data, start)
+        form, compression, columns, name, records, length, zero, earliest, latest, incarnation, sequence = (
+            fields
+        )
+        body = HEADER_BYTES + (name + 7 & ~7)
+        if body + length != size or size > MAX_BATCH_BYTES:
+            raise BadBatch(f"a batch of {size} bytes says that it has {body + length}")
+        if not 0 < records <= MAX_RECORDS or earliest > latest or zero:
+            raise BadBatch(
+                f"the header of a batch is impossible: {records} records, {earliest} to {latest} ns"
+            )
+        if form == 1:
+            if compression or length < bare.fixed_bytes(columns, records, earliest == latest):
+                raise BadBatch(f"{records} records do not fit a bare body of {length} bytes")
+        elif form != 2 or compression > 2 or columns:
+            raise BadBatch(f"there is no batch of format {form} with compression {compression}")
+        producer = bytes(data[start + HEADER_BYTES : start + HEADER_BYTES + name])
+        if (incarnation <= 0 or sequence <= 0) if name else (incarnation or sequence):
+            raise BadBatch("a producer, its incarnation and a sequence from 1 come together or not at all")
+        place = start + body
+        return cls(
+            form, compression, columns, records, earliest, latest, producer, incarnation, sequence, place
+        )
+
+
+class Batch:
+    """A batch, immutable; `data` is all there is of it."""
+
+    __slots__ = ("data", "header")
+
+    def __init__(self, data: "bytes | memoryview", header: Header) -> None:
+        self.data = data
+        self.header = header
+
+    @classmethod
+    def read(cls, data: "bytes | memoryview") -> "Batch":
+        """The batch in these bytes, its header checked, its body not looked at; BadBatch if it is none."""
+        return cls(data, Header.read(data))
+
+    @classmethod
+    def of(
+        cls,
+        records: Sequence[Record],
+        stamp: Stamp = NO_STAMP,
+        compression: Compression = Compression.NONE,
+    ) -> "Batch":
+        """These records, at least one, as a batch; Arrow and its compression only if one is asked for."""
+        if not records:
+            raise UsageError("a batch has at least one record; there is nothing to send")
+        if compression is not Compression.NONE:
+            from hawser.record import arrow
+
+            return cls.of_arrow(arrow.from_records(records), stamp, compression)
+        try:
+            columns, earliest, latest, body = bare.encode(records)
+        except (TypeError, struct.error, OverflowError) as error:
+            raise UsageError(
+                f"a record cannot be written ({error}); value and key are bytes, headers map str to bytes, "
+                "the timestamp is a 64-bit number of nanoseconds"
+            ) from error
+        fields = (Format.BARE, compression, columns, len(records), earliest, latest)
+        return cls._assemble(fields, stamp, body)
+
+    @classmethod
+    def of_arrow(
+        cls, data: Any, stamp: Stamp = NO_STAMP, compression: Compression = Compression.NONE
+    ) -> "Batch":
+        """A pyarrow.RecordBatch with the columns of `arrow.schema()` as a batch; its buffers are copied
+        once."""
+        from hawser.record import arrow
+
+        body, earliest, latest = arrow.encode(data, compression)
+        fields = (Format.ARROW, compression, 0, data.num_rows, earliest, latest)
+        return cls._assemble(fields, stamp, [body])
+
+    @classmethod
+    def _assemble(
+        cls, fields: tuple[int, int, int, int, int, int], stamp: Stamp, body: "list[Any]"
+    ) -> "Batch":
+        form, compression, columns, records, earliest, latest = fields
+        producer, incarnation, sequence = stamp
+        length = sum(map(len, body))
+        name = len(producer)
+        size = HEADER_BYTES + (name + 7 & ~7) + length
+        if records > MAX_RECORDS or size > MAX_BATCH_BYTES:
+            raise UsageError(
+                f"{records} records of {length} bytes are too much for one batch, which has at most "
+                f"{MAX_RECORDS} records and {MAX_BATCH_BYTES} bytes; send them as several"
+            )
+        if name > MAX_PRODUCER_BYTES:
+            raise UsageError(f"a producer's id has at most {MAX_PRODUCER_BYTES} bytes, not {name}")
+        head = _FIELDS.pack(
+            form, compression, columns, name, records, length, 0, earliest, latest, incarnation, sequence
+        )
+        data = b"".join((head, producer, bytes(-name % 8), *body))
+        return cls(data, Header.read(data))
+
+    @property
+    def count(self) -> int:
+        """How many records it has."""
+        return self.header.records
+
+    @property
+    def stamp(self) -> Stamp:
+        header = self.header
+        return Stamp(header.producer, header.incarnation, header.sequence)
+
+    def stamped(self, stamp: Stamp) -> "Batch":
+        """The same records with another stamp."""
+        header = self.header
+        fields = header[:6]
+        return self._assemble(fields, stamp, [memoryview(self.data)[header.body :]])
+
+    def records(self) -> Iterator[Record]:
+        """Each record; BadBatch before the first if the body is not what the header says."""
+        if self.header.format == Format.BARE:
+            return bare.records(self._columns())
+        from hawser.record import arrow
+
+        return arrow.records(self.to_arrow())
+
+    def to_arrow(self) -> Any:
+        """A pyarrow.RecordBatch over the bytes of this batch, checked; BadBatch if the body is none."""
+        from hawser.record import arrow
+
+        if self.header.format == Format.BARE:
+            return arrow.from_columns(self._columns())
+        return arrow.decode(memoryview(self.data)[self.header.body :], self.header.records)
+
+    def _columns(self) -> bare.Columns:
+        header = self.header
+        same = header.earliest_ns if header.earliest_ns == header.latest_ns else None
+        return bare.split(memoryview(self.data)[header.body :], header.columns, header.records, same)
+
+    def check(self) -> None:
+        """BadBatch unless everything in it can be read, and its timestamps are those of the header."""
+        earliest, latest = (1 << 63), -(1 << 63)
+        for record in self.records():
+            earliest = min(earliest, record.timestamp_ns)
+            latest = max(latest, record.timestamp_ns)
+        if (earliest, latest) != (self.header.earliest_ns, self.header.latest_ns):
+            raise BadBatch("the timestamps of a batch are not those that its header says")
+
+    def first_at(self, timestamp_ns: int) -> int | None:
+        """The place, from 0, of the first record with this timestamp or a later one; None if there is
+        none."""
+        for place, record in enumerate(self.records()):
+            if record.timestamp_ns >= timestamp_ns:
+                return place
+        return None
+
+    def __repr__(self) -> str:
+        header = self.header
+        return (
+            f"Batch({header.records} records, {Format(header.format).name.lower()}, {len(self.data)} bytes)"
+        )

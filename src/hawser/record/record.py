@@ -1,0 +1,38 @@
+"""What a topic of a cluster holds: values, maybe with keys and headers, and the times of their producers."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from hawser.errors import Corrupt
+
+__all__ = ["NO_HEADERS", "NO_STAMP", "BadBatch", "Record", "Stamp"]
+
+NO_HEADERS: Final[Mapping[str, bytes]] = MappingProxyType({})
+
+
+class Record(NamedTuple):
+    """One record. An empty key is a key; None is none. Empty headers are no headers."""
+
+    value: bytes
+    key: bytes | None = None
+    headers: Mapping[str, bytes] = NO_HEADERS
+    timestamp_ns: int = 0
+
+
+class Stamp(NamedTuple):
+    """Whose batch it is, and the how-manieth of this incarnation, from 1: what makes a repeat harmless.
+
+    Without a producer the other two are 0, and a batch that is sent twice is in the log twice.
+    """
+
+    producer: bytes = b""
+    incarnation: int = 0
+    sequence: int = 0
+
+
+NO_STAMP: Final = Stamp()
+
+
+class BadBatch(Corrupt):
+    """These bytes are not a batch; the reason says why."""

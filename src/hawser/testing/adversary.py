@@ -1,0 +1,262 @@
+"""What goes wrong in a simulated cluster, and what is asked of its operators meanwhile.
+
+The adversary may do anything that the cluster promises to stand. So it keeps an atlas: disks are destroyed
+only while a majority of every ensemble that may decide has its own.
+"""
+
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import TYPE_CHECKING
+
+from hawser.log.protocol.messages import ChangeKind, Member
+from hawser.log.protocol.metadata import majority
+from hawser.log.protocol.orders import Contract, Elect, Expand, Order, Reconfigure, Swap, Transfer
+from hawser.testing.network import host_of
+from hawser.testing.swarm import Swarm
+
+if TYPE_CHECKING:
+    from hawser.testing.cluster import Cluster
+    from hawser.testing.node import SimNode
+
+__all__ = ["Adversary"]
+
+MOST_MEMBERS = 5
+
+
+class Adversary:
+    """Does something bad now and then, until it is told to stop. `deeds` counts what it did."""
+
+    def __init__(self, cluster: "Cluster", swarm: Swarm, random: Random) -> None:
+        self.cluster = cluster
+        self.swarm = swarm
+        self.random = random
+        self.stopped = False
+        self.deeds: dict[str, int] = {}
+        self._names = list(swarm.weights)
+        self._weights = list(swarm.weights.values())
+        self._do: dict[str, Callable[[], bool]] = {
+            "kill": lambda: self._stop_one(power_loss=False),
+            "power": lambda: self._stop_one(power_loss=True),
+            "power in a step": self._stop_within_a_step,
+            "power everywhere": self._stop_everything,
+            "pause": self._pause,
+            "partition": self._partition,
+            "one way": self._cut_one_way,
+            "clog": self._clog,
+            "full disk": self._fill_disk,
+            "slow disk": self._slow_disk,
+            "flip": self._flip,
+            "wipe": self._wipe,
+            "operator crash": self._crash_operator,
+            "operator pause": self._pause_operator,
+            "store out of reach": self._cut_store,
+            "elect": lambda: self._order(Elect(self._tag())),
+            "transfer": self._transfer,
+            "swap": self._swap,
+            "expand": self._expand,
+            "contract": self._contract,
+        }
+
+    def start(self) -> None:
+        if self._names:
+            self._again()
+
+    def _again(self) -> None:
+        self.cluster.clock.after(1 + int(self.random.random() * self.swarm.interval), self._act)
+
+    def _act(self) -> None:
+        if self.stopped:
+            return
+        name = self.random.choices(self._names, self._weights)[0]
+        if self._do[name]():
+            self.deeds[name] = self.deeds.get(name, 0) + 1
+            self.cluster.note(f"adversary: {name}")
+        self._again()
+
+    # Processes.
+
+    def _while(self, most: int, end: Callable[[], None]) -> None:
+        """Undo something after a while."""
+        self.cluster.clock.after(1 + int(self.random.random() * most), end)
+
+    def _running(self) -> "list[SimNode]":
+        return [node for node in self.cluster.nodes.values() if node.replica is not None]
+
+    def _stop_one(self, power_loss: bool) -> bool:
+        running = self._running()
+        if not running:
+            return False
+        node = self.random.choice(running)
+        node.stop(power_loss)
+        self._while(30_000, node.start_if_down)
+        return True
+
+    def _stop_within_a_step(self) -> bool:
+        running = self._running()
+        if not running:
+            return False
+        node = self.random.choice(running)
+        node.disk.burn_after(self.random.randint(1, 12))
+        self._while(60_000, node.start_if_down)
+        return True
+
+    def _stop_everything(self) -> bool:
+        for node in self._running():
+            node.stop(power_loss=True)
+            self._while(30_000, node.start_if_down)
+        return True
+
+    def _pause(self) -> bool:
+        node = self.random.choice(self._running() or [None])
+        if node is None or node.paused:
+            return False
+        node.pause()
+        self._while(40_000, node.resume)
+        return True
+
+    # The network.
+
+    def _hosts(self) -> list[str]:
+        return [*self.cluster.nodes, *self.cluster.operators]
+
+    def _partition(self) -> bool:
+        hosts = self._hosts()
+        inside = self.random.sample(hosts, self.random.randint(1, len(hosts) - 1))
+        self.cluster.network.isolate(inside)
+        self._while(40_000, self.cluster.network.heal)
+        return True
+
+    def _cut_one_way(self) -> bool:
+        one, other = self.random.sample(self._hosts(), 2)
+        self.cluster.network.cut_link(one, other)
+        self._while(40_000, self.cluster.network.heal)
+        return True
+
+    def _clog(self) -> bool:
+        one, other = self.random.sample(self._hosts(), 2)
+        self.cluster.network.clog(one, other, int(self.random.random() * 30_000))
+        return True
+
+    # Disks.
+
+    def _fill_disk(self) -> bool:
+        node = self.random.choice(list(self.cluster.nodes.values()))
+        node.fill_disk()
+        self._while(40_000, node.free_disk)
+        return True
+
+    def _slow_disk(self) -> bool:
+        node = self.random.choice(list(self.cluster.nodes.values()))
+        node.sync_delay_most = 30_000
+        self._while(60_000, lambda: setattr(node, "sync_delay_most", self.swarm.sync_delay_most))
+        return True
+
+    def _flip(self) -> bool:
+        node = self._expendable()
+        return node is not None and node.flip_bit()
+
+    def _wipe(self) -> bool:
+        node = self._expendable()
+        if node is None:
+            return False
+        node.lose_disk()
+        self._while(20_000, node.start_if_down)
+        return True
+
+    def _expendable(self) -> "SimNode | None":
+        node = self.random.choice(list(self.cluster.nodes.values()))
+        return node if self._may_lose(node.member) else None
+
+    def _may_lose(self, member: Member) -> bool:
+        gone = self.cluster.gone | {member}
+        changes = [order.change for order in self._open_changes()]
+        metadata = self.cluster.store.metadata
+        if metadata.change is not None:
+            changes.append(metadata.change)
+        if any(change.kind is ChangeKind.CONTRACT for change in changes):
+            return False
+        ensembles = [metadata.members]
+        for change in changes:
+            ensembles.append(change.applied_to(metadata.members))
+            if change.new is not None:
+                ensembles.append((*metadata.members, change.new))
+        return all(self._stands(ensemble, gone) for ensemble in ensembles)
+
+    @staticmethod
+    def _stands(ensemble: Iterable[Member], gone: set[Member]) -> bool:
+        members = set(ensemble)
+        return len(members - gone) >= majority(len(members))
+
+    def _open_changes(self) -> list[Reconfigure]:
+        return [
+            order
+            for operator in self.cluster.operators.values()
+            for order in operator.orders.values()
+            if isinstance(order, Reconfigure)
+        ]
+
+    # Operators.
+
+    def _crash_operator(self) -> bool:
+        running = [each for each in self.cluster.operators.values() if each.operator is not None]
+        if not running:
+            return False
+        operator = self.random.choice(running)
+        operator.crash()
+        self._while(30_000, operator.start_if_down)
+        return True
+
+    def _pause_operator(self) -> bool:
+        operator = self.random.choice(list(self.cluster.operators.values()))
+        if operator.operator is None or operator.paused:
+            return False
+        operator.pause()
+        self._while(30_000, operator.resume)
+        return True
+
+    def _cut_store(self) -> bool:
+        name = self.random.choice(list(self.cluster.operators))
+        self.cluster.store.cut_off.add(name)
+        self._while(30_000, lambda: self.cluster.store.cut_off.discard(name))
+        return True
+
+    def _tag(self) -> int:
+        return self.cluster.next_tag()
+
+    def _order(self, order: Order) -> bool:
+        return self.cluster.order(order, self.random)
+
+    def _transfer(self) -> bool:
+        return self._order(Transfer(self.random.choice(self.cluster.store.metadata.members), self._tag()))
+
+    def _spare(self) -> Member | None:
+        """A member that could be taken in: of a node that has none in the ensemble."""
+        metadata = self.cluster.store.metadata
+        taken = {host_of(member) for member in metadata.members}
+        if metadata.change is not None and metadata.change.new is not None:
+            taken.add(host_of(metadata.change.new))
+        spares = [node for node in self.cluster.nodes.values() if node.name not in taken]
+        return self.random.choice(spares).member if spares else None
+
+    def _swap(self) -> bool:
+        new = self._spare()
+        if new is None or self._weakened():
+            return False
+        old = self.random.choice(self.cluster.store.metadata.members)
+        return self._order(Swap(old, new, self._tag()))
+
+    def _expand(self) -> bool:
+        new = self._spare()
+        if new is None or len(self.cluster.store.metadata.members) >= MOST_MEMBERS or self._weakened():
+            return False
+        return self._order(Expand(new, self._tag()))
+
+    def _contract(self) -> bool:
+        members = self.cluster.store.metadata.members
+        if len(members) < 2 or self._weakened():
+            return False
+        return self._order(Contract(self.random.choice(members), self._tag()))
+
+    def _weakened(self) -> bool:
+        """Whether a disk of the ensemble is gone: then it is mended before anything else is changed."""
+        return bool(self.cluster.gone & set(self.cluster.store.metadata.members))

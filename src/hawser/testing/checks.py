@@ -1,0 +1,251 @@
+"""What must hold after every step of a cluster: fifteen statements, one function each.
+
+Each function looks at what one step changed and raises `Violation` if its statement does not hold. `Watch` is
+what is remembered of a member between two looks at it; it outlives the member's process and its disk.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import combinations
+from typing import Final
+
+from hawser.log.entry import NO_ENTRY, Entry, EntryId
+from hawser.log.epochs import Epochs
+from hawser.log.protocol.messages import ChangeKind, Member, Role
+from hawser.log.protocol.metadata import Metadata, Phase, majority
+
+__all__ = ["STATEMENTS", "Violation", "Watch"]
+
+STATEMENTS: Final = {
+    1: "the epoch of a member never decreases, not even by a crash",
+    2: "at most one member ever leads in an epoch, and never again in it after a restart",
+    3: "version and epoch of the metadata only grow, and every write is a compare-and-set",
+    4: "no two entries have the same epoch and index and different bytes",
+    5: "a log has one entry at every index, and its epochs do not decrease",
+    6: "logs that share an entry are the same up to it",
+    7: "what a leader believes a follower to have is in the leader's log",
+    8: "the commit index never goes back, is not above the head, and is not below what is applied",
+    9: "a leader commits by an entry of its own epoch that a majority of the current members has on disk",
+    10: "a leader has every entry that was committed before its epoch",
+    11: "nothing committed or applied is truncated",
+    12: "what a member says it has, it has on disk",
+    13: "whatever can decide in one configuration shares a member with whatever can in the next",
+    14: "who was removed or never admitted counts for nothing",
+    15: "a repeated request changes nothing and gets the same answer",
+}
+
+
+class Violation(AssertionError):
+    """A statement does not hold; 0 stands for what is promised to clients."""
+
+    def __init__(self, statement: int, what: str) -> None:
+        self.statement = statement
+        rule = f"statement {statement}: {STATEMENTS[statement]}\n" if statement else ""
+        super().__init__(f"{rule}{what}")
+
+
+class Watch:
+    """A member as it was when it was last looked at. `epochs[i - 1]` is the epoch of entry i of its log."""
+
+    __slots__ = (
+        "applied", "commit", "epoch", "epochs", "first", "incarnation", "led", "member", "members", "role",
+        "synced",
+    )  # fmt: skip
+
+    def __init__(self, member: Member) -> None:
+        self.member = member
+        self.incarnation = 0
+        self.epoch = 0
+        self.role = Role.NOT_MEMBER
+        self.led = 0
+        self.epochs: list[int] = []
+        self.first = 1
+        self.synced = 0
+        self.commit = 0
+        self.applied = 0
+        self.members: tuple[Member, ...] = ()
+
+    @property
+    def head(self) -> EntryId:
+        return EntryId(self.epochs[-1], len(self.epochs)) if self.epochs else NO_ENTRY
+
+    def has_on_disk(self, entry: EntryId) -> bool:
+        return entry.index <= self.synced and self.epochs[entry.index - 1] == entry.epoch
+
+
+def epoch_grows(watch: Watch, epoch: int, durable: int) -> None:
+    """1"""
+    if epoch < watch.epoch:
+        raise Violation(1, f"{watch.member} went from epoch {watch.epoch} to {epoch}")
+    if durable != epoch:
+        raise Violation(1, f"{watch.member} acts in epoch {epoch}, its disk knows {durable}")
+
+
+def one_leader(leaders: dict[int, tuple[Member, int]], epoch: int, member: Member, incarnation: int) -> None:
+    """2"""
+    first = leaders.setdefault(epoch, (member, incarnation))
+    if first != (member, incarnation):
+        raise Violation(
+            2,
+            f"{first[0]} (incarnation {first[1]}) and {member} (incarnation {incarnation}) "
+            f"both lead in epoch {epoch}",
+        )
+
+
+def metadata_grows(old: Metadata, new: Metadata) -> None:
+    """3"""
+    if new.version != old.version + 1 or new.epoch < old.epoch:
+        raise Violation(3, f"metadata went from {old} to {new}")
+    if new.leader is not None and new.leader not in new.members:
+        raise Violation(3, f"the leader is not a member: {new}")
+
+
+# Every entry that anybody ever had, by epoch and index, with the epoch of the one before it.
+Known = dict[tuple[int, int], tuple[int, Entry]]
+
+
+def one_entry_per_name(known: Known, entry: Entry, previous_epoch: int, member: Member) -> None:
+    """4 and 6: with the same bytes and the same predecessor everywhere, the same prefix follows."""
+    name = (entry.epoch, entry.index)
+    first = known.get(name)
+    if first is None:
+        known[name] = (previous_epoch, entry)
+        return
+    if first[1].frame != entry.frame:
+        raise Violation(4, f"entry {entry.id} of {member} differs from the one seen first")
+    if first[0] != previous_epoch:
+        raise Violation(
+            6, f"before {entry.id} comes epoch {previous_epoch} at {member}, elsewhere epoch {first[0]}"
+        )
+
+
+def trimmed_entry_is_known(known: Known, entry: EntryId, previous_epoch: int, member: Member) -> None:
+    """4 and 6, for an entry that came within a snapshot, of which only the name is left."""
+    first = known.get(entry)
+    if first is None:
+        raise Violation(4, f"{member} claims to have had entry {entry}, which nobody ever wrote")
+    if first[0] != previous_epoch:
+        raise Violation(
+            6, f"before {entry} comes epoch {previous_epoch} at {member}, elsewhere epoch {first[0]}"
+        )
+
+
+def log_is_dense(member: Member, index: int, entry: Entry, previous_epoch: int, epochs: Epochs) -> None:
+    """5"""
+    if entry.index != index or entry.epoch < previous_epoch or epochs.epoch_of(index) != entry.epoch:
+        raise Violation(5, f"{member} has {entry.id} at {index} behind an entry of epoch {previous_epoch}")
+
+
+def cursor_is_in_log(member: Member, follower: Member, confirmed: EntryId, epochs: Epochs) -> None:
+    """7"""
+    if confirmed not in epochs:
+        raise Violation(7, f"{member} believes {follower} to have {confirmed}, which it has not itself")
+
+
+def indices_are_ordered(watch: Watch, commit: int, applied: int, head: int) -> None:
+    """8"""
+    if commit < watch.commit or not applied <= commit <= head:
+        raise Violation(
+            8, f"{watch.member} had commit {watch.commit}, now applied {applied}, commit {commit}, head {head}"
+        )
+
+
+def commit_has_majority(
+    watches: dict[Member, Watch], leader: Watch, members: Sequence[Member], entry: EntryId
+) -> None:
+    """9"""
+    if entry.epoch != leader.epoch:
+        raise Violation(9, f"{leader.member} in epoch {leader.epoch} committed by {entry}")
+    have = [name for name in members if name in watches and watches[name].has_on_disk(entry)]
+    if len(have) < majority(len(members)):
+        raise Violation(9, f"{leader.member} committed {entry}, which only {have} of {members} have on disk")
+
+
+def leader_has_committed(member: Member, epoch: int, last: EntryId, epochs: Epochs) -> None:
+    """10: `last` is the last entry that was committed in an earlier epoch."""
+    if last not in epochs:
+        raise Violation(10, f"{member} leads in epoch {epoch} without the committed entry {last}")
+
+
+def truncation_is_harmless(watch: Watch, kept: int) -> None:
+    """11"""
+    if kept < max(watch.commit, watch.applied):
+        raise Violation(
+            11, f"{watch.member} kept {kept}; committed was {watch.commit}, applied {watch.applied}"
+        )
+
+
+def said_is_on_disk(member: Member, head: EntryId, synced: int, epochs: Epochs, message: object) -> None:
+    """12, when it is said."""
+    if head.index > synced or head not in epochs:
+        raise Violation(12, f"{member} has {synced} entries on disk, head {epochs.head}, and says {message}")
+
+
+def disk_kept_its_word(watch: Watch, floor: int, epochs: Epochs) -> None:
+    """12, after a restart: what was on disk still is."""
+    entry = EntryId(watch.epochs[floor - 1], floor) if floor else NO_ENTRY
+    if entry not in epochs:
+        raise Violation(12, f"{watch.member} had {entry} on disk and has {epochs.head} after a restart")
+
+
+def quorums_meet(metadata: Metadata) -> None:
+    """13, by enumeration: whatever can have committed meets whatever can elect, in somebody who may lead."""
+    change = metadata.change
+    _quorums_meet(
+        len(metadata.members),
+        change.kind if change else None,
+        metadata.phase,
+        frozenset(metadata.fencing_ensemble) - frozenset(metadata.members) != frozenset(),
+        frozenset(metadata.final_ensemble) == frozenset(metadata.members),
+    )
+
+
+@lru_cache(maxsize=None)
+def _quorums_meet(
+    size: int, kind: ChangeKind | None, phase: Phase | None, fences_new: bool, keeps_members: bool
+) -> None:
+    members = frozenset(range(size))
+    old = frozenset({0}) if kind in (ChangeKind.SWAP, ChangeKind.CONTRACT) else frozenset()
+    new = frozenset({size}) if kind in (ChangeKind.SWAP, ChangeKind.EXPAND) else frozenset()
+    fencing = members | new if fences_new else members
+    final = members if keeps_members else (members - old) | new
+    for holders in _holders(members, old, new, phase):
+        for voters in combinations(sorted(fencing), majority(len(fencing))):
+            if not holders & frozenset(voters) & final:
+                raise Violation(13, f"{size} members, {kind} {phase}: {sorted(holders)} against {voters}")
+
+
+def _holders(
+    members: frozenset[int], old: frozenset[int], new: frozenset[int], phase: Phase | None
+) -> Iterable[frozenset[int]]:
+    """The least sets that can have a committed entry. What was committed before the change is in the new
+    member's snapshot once its phase is COMMIT; meanwhile the old member counts for nothing."""
+    settled = new if phase is Phase.COMMIT else frozenset()
+    for some in combinations(sorted(members), majority(len(members))):
+        yield frozenset(some) | settled
+    if phase is Phase.COMMIT:
+        changed = (members - old) | new
+        for some in combinations(sorted(changed), majority(len(changed))):
+            yield frozenset(some)
+        for some in combinations(sorted(members - old), majority(len(members))):
+            yield frozenset(some)
+
+
+def ensemble_is_admitted(
+    admitted: dict[int, set[frozenset[Member]]], member: Member, epoch: int, members: Sequence[Member]
+) -> None:
+    """14, when a leader commits."""
+    if frozenset(members) not in admitted.get(epoch, set()):
+        raise Violation(14, f"{member} counts {members} in epoch {epoch}, which the metadata never allowed")
+
+
+def steady_ensemble_is_the_leaders(metadata: Metadata, member: Member, members: Sequence[Member]) -> None:
+    """14, when the metadata becomes steady."""
+    if set(members) != set(metadata.members) or len(members) != len(metadata.members):
+        raise Violation(14, f"{member} counts {members}, the metadata has {metadata.members}")
+
+
+def repeat_changes_nothing(member: Member, request: object, before: object, after: object) -> None:
+    """15: `before` and `after` are what the member was and what it answered, the first and second time."""
+    if before != after:
+        raise Violation(15, f"{member} got {request} again: {before} became {after}")

@@ -1,0 +1,303 @@
+"""A whole cluster in one thread, from one seed: nodes with their disks, operators, a store, a network.
+
+    cluster = Cluster(seed=7)
+    cluster.publish(b"hello")
+    cluster.crash(cluster.leader)
+    cluster.run_until(lambda: cluster.leader is not None)
+    assert cluster.read().values == (b"hello",)
+
+Nothing happens but in `run*` and in the methods that wait. After each event the cluster is held to the
+statements of `hawser.testing.checks`; the first that does not hold raises `Violation`. The same seed and the
+same calls give the same run, to the bit.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from random import Random
+from typing import Final
+
+from hawser.log.protocol.doors import Report
+from hawser.log.protocol.messages import Member, Role
+from hawser.log.protocol.metadata import Metadata, Status
+from hawser.log.protocol.orders import Contract, Elect, Expand, Order, Reconfigure, Swap, Transfer
+from hawser.log.replica import Replica
+from hawser.testing.clients import Client, View
+from hawser.testing.clock import SimClock
+from hawser.testing.judge import Judge
+from hawser.testing.marks import Marks
+from hawser.testing.network import SimNetwork, host_of
+from hawser.testing.node import SimNode
+from hawser.testing.operators import SimOperator
+from hawser.testing.store import SimStore
+from hawser.testing.swarm import Swarm
+from hawser.testing.truth import Place, Truth
+from hawser.testing.workload import Hand
+
+__all__ = ["Cluster", "Stuck"]
+
+_MENDING_INTERVAL: Final = 10_000
+_MOST_EVENTS: Final = 100_000
+
+
+class Stuck(AssertionError):
+    """What was waited for did not come; the text says what was."""
+
+
+class Cluster:
+    """One shard on `nodes` nodes named n1, n2, ..., the first `members` of which are its first ensemble."""
+
+    def __init__(
+        self,
+        seed: int = 0,
+        nodes: int = 3,
+        *,
+        members: int | None = None,
+        operators: int = 1,
+        swarm: Swarm | None = None,
+        trace: Callable[[str], None] | None = None,
+    ) -> None:
+        self.seed = seed
+        self.swarm = swarm or Swarm()
+        self.trace = trace
+        self.clock = SimClock()
+        self.random = self.stream("cluster")
+        self.network = SimNetwork(self.clock, self.stream("network"), encoded_share=self.swarm.encoded_share)
+        self.marks = Marks()
+        self.truth = Truth()
+        self.gone: set[Member] = set()
+        self.clients: list[Client] = []
+        self.reports: dict[object, Report] = {}
+        self.pace = self.swarm.pace
+        self._tags = 0
+        self.nodes = {name: SimNode(self, name, self.stream(name)) for name in _names("n", nodes)}
+        self.node_names = list(self.nodes)
+        first = tuple(node.member for node in list(self.nodes.values())[: members or nodes])
+        metadata = Metadata.initial(first)
+        self.store = SimStore(self.clock, self.stream("store"), metadata)
+        self.store.observers.append(self._stored)
+        self.judge = Judge(self.truth, metadata)
+        patience = self.swarm.patience
+        self.operators = {name: SimOperator(self, name, patience) for name in _names("o", operators)}
+        self._hand = Hand(self, "hand", self.stream("hand"))
+        for node in self.nodes.values():
+            node.start()
+        for operator in self.operators.values():
+            operator.start()
+        self.clock.after(_MENDING_INTERVAL, self._mend)
+
+    def stream(self, name: str) -> Random:
+        """Random numbers of one part of the cluster, which no other part's use of its own disturbs."""
+        return Random(f"{self.seed}/{name}")
+
+    # Running.
+
+    def run(self, events: int) -> None:
+        """Let so many events happen."""
+        step = self.clock.step
+        for _ in range(events):
+            step()
+
+    def run_for(self, duration: int) -> None:
+        """Let so many microseconds pass."""
+        until = self.clock.now + duration
+        while self.clock.next_time <= until:
+            self.clock.step()
+
+    def run_until(
+        self, condition: Callable[[], bool], most_events: int = _MOST_EVENTS, what: str = "the condition"
+    ) -> None:
+        """Run until `condition()` holds; `Stuck` if it does not after so many events."""
+        for _ in range(most_events):
+            if condition():
+                return
+            self.clock.step()
+        raise Stuck(f"{what} did not come within {most_events} events\n{self.describe()}")
+
+    # Using it.
+
+    @property
+    def leader(self) -> str | None:
+        """The node that leads in the newest epoch and runs; None if none does."""
+        leading = [
+            (node.replica.node.epoch, name)
+            for name, node in self.nodes.items()
+            if node.replica is not None and node.replica.node.role is Role.LEADER
+        ]
+        epoch, name = max(leading, default=(-1, None))
+        return name if epoch == self.store.metadata.epoch else None
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """The ensemble, as the metadata has it."""
+        return self.store.metadata.members
+
+    def publish(self, *values: bytes) -> Place:
+        """Publish one batch and wait until it is acknowledged: where its records are."""
+        return self._hand.publish(values)
+
+    def read(self) -> View:
+        """Read what is certainly the newest state; the values are all that are not trimmed."""
+        return self._hand.read()
+
+    def trim(self, offset: int) -> int:
+        """Drop every record before `offset`; the first offset there is then."""
+        return self._hand.trim(offset)
+
+    # What goes wrong.
+
+    def crash(self, name: str, *, power_loss: bool = True) -> None:
+        """End the node's process; without power, what it had not synced is lost, kept or torn."""
+        self.nodes[name].stop(power_loss)
+
+    def restart(self, name: str) -> None:
+        """Start the node's process again."""
+        self.nodes[name].start_if_down()
+
+    def wipe(self, name: str) -> None:
+        """The node loses its disk and gets an empty one. It is swapped in as a new member by and by."""
+        self.nodes[name].lose_disk()
+        self.nodes[name].start_if_down()
+
+    def pause(self, name: str) -> None:
+        """The process stands still, as by SIGSTOP."""
+        self.nodes[name].pause()
+
+    def resume(self, name: str) -> None:
+        self.nodes[name].resume()
+
+    def partition(self, hosts: Iterable[str]) -> None:
+        """Cut these nodes and operators off from all others, both ways."""
+        self.network.isolate(hosts)
+
+    def heal(self) -> None:
+        """End every partition."""
+        self.network.heal()
+
+    # What is asked of the operators.
+
+    def elect(self) -> Report:
+        return self._wait_for(Elect(self.next_tag()))
+
+    def transfer(self, to: str) -> Report:
+        """Hand the leadership over to this node."""
+        return self._wait_for(Transfer(self.nodes[to].member, self.next_tag()))
+
+    def swap(self, old: Member, new: str) -> Report:
+        """Replace a member by a node that is none."""
+        return self._wait_for(Swap(old, self.nodes[new].member, self.next_tag()))
+
+    def expand(self, new: str) -> Report:
+        return self._wait_for(Expand(self.nodes[new].member, self.next_tag()))
+
+    def contract(self, old: Member) -> Report:
+        return self._wait_for(Contract(old, self.next_tag()))
+
+    def order(self, order: Order, random: Random) -> bool:
+        """Hand an order to some operator that runs; False if none does."""
+        running = [each for each in self.operators.values() if each.operator is not None and not each.paused]
+        if not running:
+            return False
+        random.choice(running).take(order)
+        return True
+
+    def _wait_for(self, order: Order) -> Report:
+        self.run_until(lambda: self.order(order, self.random), what="an operator")
+        self.run_until(lambda: order.tag in self.reports, what=f"the report on {order}")
+        return self.reports.pop(order.tag)
+
+    # For the parts of the cluster.
+
+    def next_tag(self) -> int:
+        self._tags += 1
+        return self._tags
+
+    def drift(self, duration: int) -> int:
+        """A duration as a clock measures it that is a little slow or fast."""
+        return int(duration * (0.9 + 0.2 * self.random.random()))
+
+    def note(self, text: str) -> None:
+        """Trace something that happened; callers ask `trace` first where it happens often."""
+        if self.trace is not None:
+            columns = " ".join(f"{node.describe():<26}" for node in self.nodes.values())
+            self.trace(f"{self.clock.now:>9} {columns} {text}")
+
+    def reported(self, report: Report) -> None:
+        """An operator is done with an order."""
+        self.reports[report.tag] = report
+        self.marks.reported(report)
+        self.note(f"order {report.tag}: {'done' if report.done else 'not done'}, {report.text}")
+
+    def replica_of(self, member: Member | None) -> Replica | None:
+        """The process of a member, if it runs."""
+        node = self.nodes.get(host_of(member)) if member else None
+        return node.replica if node is not None and node.member == member else None
+
+    def _stored(self, old: Metadata, new: Metadata, writer: str) -> None:
+        self.judge.stored(old, new, self.replica_of(new.leader))
+        self.marks.stored(old, new)
+        self.note(f"{writer} stored {new}")
+
+    def _mend(self) -> None:
+        """Swap out the members whose disks are gone, as a placement would."""
+        self.clock.after(_MENDING_INTERVAL, self._mend)
+        metadata = self.store.metadata
+        if metadata.status is not Status.STEADY:
+            return
+        asked = {
+            order.change.old
+            for operator in self.operators.values()
+            for order in operator.orders.values()
+            if isinstance(order, Reconfigure)
+        }
+        for member in metadata.members:
+            node = self.nodes[host_of(member)]
+            if member in self.gone and member not in asked and node.replica is not None:
+                if node.member not in self.gone:
+                    self.order(Swap(member, node.member, self.next_tag()), self.random)
+
+    # Looking at it.
+
+    def unsettled(self) -> str:
+        """Why the cluster is not at rest, everything done and everybody the same; empty if it is."""
+        metadata = self.store.metadata
+        if metadata.status is not Status.STEADY:
+            return f"the shard is not steady: {metadata}"
+        waiting = [client.name for client in self.clients if not client.idle]
+        if waiting:
+            return f"clients still wait: {', '.join(waiting)}"
+        gone = self.gone & set(metadata.members)
+        if gone:
+            return f"members without a disk are still in the ensemble: {', '.join(sorted(gone))}"
+        alive = [member for member in metadata.removed if self.replica_of(member) is not None]
+        if alive:
+            return f"removed members are not retired: {', '.join(alive)}"
+        return self._differences(metadata.members)
+
+    def _differences(self, members: Sequence[Member]) -> str:
+        states = {}
+        for member in members:
+            replica = self.replica_of(member)
+            if replica is None:
+                return f"{member} does not run"
+            node = replica.node
+            state = (node.epoch, node.head, node.commit, node.applied, replica.machine.hash)
+            states[member] = state
+            if node.head.index != node.commit or node.commit != node.applied:
+                return f"{member} is not through: head {node.head}, commit {node.commit}, applied {node.applied}"
+        if len(set(states.values())) > 1:
+            return f"members differ: {states}"
+        return ""
+
+    def describe(self) -> str:
+        """The state of everything, for whoever has to find out what is stuck."""
+        lines = [f"time {self.clock.now}, {self.clock.events} events", f"metadata {self.store.metadata}"]
+        lines += [f"{node.member}: {node.describe()}" for node in self.nodes.values()]
+        lines += [
+            f"{name}: {each.operator.activity if each.operator else 'down'}, orders {list(each.orders.values())}"
+            for name, each in self.operators.items()
+        ]
+        lines += [f"{client.name}: {client.describe()}" for client in self.clients]
+        return "\n".join(lines)
+
+
+def _names(letter: str, count: int) -> list[str]:
+    return [f"{letter}{number}" for number in range(1, count + 1)]

@@ -1,0 +1,124 @@
+"""What a simulated run is made of, drawn from its seed.
+
+Not every fault is on in every run: what is left out in one lets another go further (swarm testing). Limits are
+drawn small, so that what is rare in life is common here.
+"""
+
+from random import Random
+
+import msgspec
+
+from hawser.testing.network import NetworkFaults
+from hawser.testing.store import StoreFaults
+
+__all__ = ["Swarm"]
+
+
+class Swarm(msgspec.Struct, frozen=True, kw_only=True):
+    """The make-up of a run. Weights are relative: how often the adversary picks what; 0 is never."""
+
+    members: int = 3
+    spares: int = 1
+    operators: int = 1
+    patience: int = 5
+    producers: int = 1
+    readers: int = 1
+    keepers: int = 1
+    pace: int = 2_000
+    # Events with faults, and microseconds between two of them at the most.
+    events: int = 2_000
+    interval: int = 8_000
+    network: NetworkFaults = NetworkFaults()
+    store: StoreFaults = StoreFaults()
+    encoded_share: float = 0.05
+    repeated_share: float = 0.0
+    sync_delay_most: int = 1_000
+    # Limits of the log.
+    segment_bytes: int = 4_096
+    window: int = 64
+    message_bytes: int = 4_096
+    uncommitted: int = 256
+    piece_bytes: int = 1_024
+    checkpoint_entries: int = 32
+    weights: dict[str, float] = {}
+
+    @classmethod
+    def draw(cls, random: Random) -> "Swarm":
+        """The make-up of the run that this stream of random numbers stands for."""
+        return cls(
+            members=random.choice((1, 2, 3, 3, 3, 3, 4, 5)),
+            spares=random.choice((0, 1, 1, 2)),
+            operators=random.choice((1, 1, 2, 3)),
+            patience=random.randint(3, 8),
+            producers=random.randint(1, 3),
+            readers=random.randint(0, 2),
+            keepers=random.randint(0, 2),
+            pace=random.choice((200, 1_000, 3_000)),
+            events=random.randint(800, 3_500),
+            interval=random.choice((2_000, 5_000, 12_000)),
+            network=_draw_network(random),
+            store=_draw_store(random),
+            encoded_share=random.choice((0.02, 0.1)),
+            repeated_share=random.choice((0.0, 0.05, 0.2)),
+            sync_delay_most=random.choice((200, 1_000, 5_000)),
+            segment_bytes=random.choice((1_024, 2_048, 8_192)),
+            window=random.choice((1, 4, 32)),
+            message_bytes=random.choice((1, 512, 4_096)),
+            uncommitted=random.choice((4, 16, 256)),
+            piece_bytes=random.choice((64, 512, 4_096)),
+            checkpoint_entries=random.choice((4, 16, 64)),
+            weights=_draw_weights(random),
+        )
+
+
+def _draw_network(random: Random) -> NetworkFaults:
+    return NetworkFaults(
+        loss=random.choice((0.0, 0.0, 0.01, 0.05, 0.2)),
+        duplication=random.choice((0.0, 0.02, 0.2)),
+        delay_most=random.choice((100, 500, 3_000)),
+        straggling=random.choice((0.0, 0.01, 0.1)),
+        straggling_delay_most=random.choice((10_000, 60_000)),
+    )
+
+
+def _draw_store(random: Random) -> StoreFaults:
+    lost = random.choice((0.0, 0.0, 0.05, 0.2))
+    return StoreFaults(
+        lost_requests=lost,
+        lost_answers=random.choice((0.0, lost)),
+        delay_most=random.choice((200, 2_000, 10_000)),
+    )
+
+
+# How often each is picked in a run that has it, and in how many runs it is.
+_WEIGHTS = {
+    "kill": (3.0, 0.6),
+    "power": (3.0, 0.6),
+    "power in a step": (3.0, 0.5),
+    "power everywhere": (0.5, 0.3),
+    "pause": (2.0, 0.5),
+    "partition": (2.0, 0.5),
+    "one way": (2.0, 0.4),
+    "clog": (2.0, 0.4),
+    "full disk": (1.0, 0.3),
+    "slow disk": (2.0, 0.4),
+    "flip": (1.0, 0.4),
+    "wipe": (1.0, 0.4),
+    "operator crash": (1.5, 0.5),
+    "operator pause": (1.0, 0.4),
+    "store out of reach": (1.0, 0.3),
+    "elect": (1.0, 0.5),
+    "transfer": (2.0, 0.5),
+    "swap": (3.0, 0.5),
+    "expand": (3.0, 0.5),
+    "contract": (3.0, 0.5),
+}
+
+
+def _draw_weights(random: Random) -> dict[str, float]:
+    weights = {}
+    for name, (weight, share) in _WEIGHTS.items():
+        drawn = random.random()
+        if drawn < share:
+            weights[name] = weight * random.choice((0.5, 1.0, 2.0))
+    return weights

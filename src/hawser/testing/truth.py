@@ -1,0 +1,112 @@
+"""What a cluster has committed: one log, and what it means.
+
+The first member that commits an index decides what is there; anything else there later is a violation. A
+machine of its own applies every entry as it is committed, so that the state of each member can be compared at
+each index; beside it a twin of a few lines, which knows nothing of that machine, counts records and remembers
+receipts, so that the machine is judged too.
+"""
+
+from typing import Final, NamedTuple
+
+from hawser.log.entry import NO_ENTRY, Entry, EntryId, Kind
+from hawser.log.protocol.messages import Member
+from hawser.log.state.machine import Machine
+from hawser.log.state.results import Accepted, Result
+from hawser.record.batch import Batch
+from hawser.record.record import Stamp
+from hawser.testing.checks import Violation
+
+__all__ = ["Place", "Truth"]
+
+
+class Place(NamedTuple):
+    """Where the records of a batch are: the first one's offset, how many, and the entry they came with."""
+
+    first_offset: int
+    count: int
+    index: int
+
+
+class _Blocks(dict[str, bytes]):
+    """Blocks of a state machine, in memory."""
+
+    write = dict.__setitem__
+    read = dict.__getitem__
+
+
+class Truth:
+    """The committed log. `values[i - 1]` is the value of the record at offset i, trimmed or not."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.epochs: list[int] = []
+        self.values: list[bytes] = []
+        self.places: dict[Stamp, Place] = {}
+        self.results: list[Result] = []
+        self.machine: Final = Machine(_Blocks())
+        self._hashes = [self.machine.hash]
+        self._latest: dict[bytes, tuple[int, int]] = {}
+        # The first offset and the one behind the last, as far as anybody was told.
+        self.told = (1, 1)
+
+    @property
+    def last(self) -> int:
+        """The index of the last committed entry."""
+        return len(self.entries)
+
+    @property
+    def end(self) -> int:
+        """The offset that the next record gets."""
+        return len(self.values) + 1
+
+    def id_at(self, index: int) -> EntryId:
+        return EntryId(self.epochs[index - 1], index) if index else NO_ENTRY
+
+    def extend(self, entry: Entry) -> None:
+        """This entry is committed; nobody has committed its index before."""
+        assert entry.index == self.last + 1
+        self.entries.append(entry)
+        self.epochs.append(entry.epoch)
+        result = self.machine.apply(entry)
+        self.results.append(result)
+        self._hashes.append(self.machine.hash)
+        if entry.kind == Kind.BATCH:
+            self._extend_twin(entry, result)
+
+    def compare_state(self, member: Member, applied: int, state_hash: int) -> None:
+        """A member has applied everything through `applied`."""
+        if applied > self.last:
+            raise Violation(8, f"{member} applied {applied}, but only {self.last} entries are committed")
+        if self._hashes[applied] != state_hash:
+            raise Violation(0, f"the state of {member} at {applied} is not the one of the committed log")
+
+    def acknowledge(self, stamp: Stamp, first_offset: int, count: int) -> Place:
+        """A producer was told where its batch is; it must be there, once."""
+        place = self.places.get(stamp)
+        if place is None or place[:2] != (first_offset, count):
+            raise Violation(0, f"batch {stamp} was acknowledged at {first_offset}, {count} records; it is at {place}")
+        self.tell(1, first_offset + count)
+        return place
+
+    def tell(self, start: int, end: int) -> None:
+        """Somebody knows that the topic reaches so far; whoever reads from here on must see as much."""
+        self.told = (max(self.told[0], start), max(self.told[1], end))
+
+    def _extend_twin(self, entry: Entry, result: Result) -> None:
+        batch = Batch.read(entry.payload)
+        stamp = batch.stamp
+        taken = self._takes(stamp)
+        if taken:
+            self._latest[stamp.producer] = (stamp.incarnation, stamp.sequence)
+            self.places[stamp] = Place(self.end, batch.count, entry.index)
+            self.values.extend(record.value for record in batch.records())
+        accepted = isinstance(result, Accepted)
+        if taken != accepted or (isinstance(result, Accepted) and result.first_offset != self.places[stamp][0]):
+            raise Violation(0, f"batch {stamp} of entry {entry.id} was to be taken: {taken}; it was: {result}")
+
+    def _takes(self, stamp: Stamp) -> bool:
+        """Whether a batch is new and in its turn; it counts once, whatever was sent."""
+        incarnation, sequence = self._latest.get(stamp.producer, (0, 0))
+        if stamp.incarnation > incarnation:
+            return stamp.sequence == 1
+        return stamp.incarnation == incarnation and stamp.sequence == sequence + 1

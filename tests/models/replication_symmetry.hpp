@@ -1,0 +1,155 @@
+// States that differ only in which node is which, or in messages that nobody would take, are one.
+#pragma once
+#include <algorithm>
+
+#include "replication_state.hpp"
+
+struct Renaming {
+  uint8_t to[NODES];
+
+  uint8_t mask(uint8_t from) const {
+    uint8_t result = 0;
+    for (int n = 0; n < NODES; n++) {
+      if (holds(from, n)) result = static_cast<uint8_t>(result | bit(to[n]));
+    }
+    return result;
+  }
+  Who who(Who from) const { return static_cast<Who>(from ? to[from - 1] + 1 : 0); }
+};
+
+inline State renamed(const State& q, const Renaming& names) {
+  State r = q;
+  for (int n = 0; n < NODES; n++) {
+    Node& node = r.node[names.to[n]];
+    node = q.node[n];
+    if (!node.leads) continue;
+    node.members = names.mask(node.members);
+    node.removing = names.who(node.removing);
+    for (int m = 0; m < NODES; m++) node.cursor[names.to[m]] = q.node[n].cursor[m];
+  }
+  for (int e = 0; e < EPOCHS; e++) {
+    Record& record = r.record[e];
+    if (!record.kind) continue;
+    record.fencing = names.mask(record.fencing);
+    record.final = names.mask(record.final);
+    record.chosen = names.who(record.chosen);
+    record.old = names.who(record.old);
+    record.added = names.who(record.added);
+    for (int n = 0; OPERATORS > 1 && n < NODES; n++) record.heard[names.to[n]] = q.record[e].heard[n];
+  }
+  r.members = names.mask(r.members);
+  r.leader = names.who(r.leader);
+  r.old = names.who(r.old);
+  r.added = names.who(r.added);
+  r.dead = names.mask(r.dead);
+  return r;
+}
+
+inline uint64_t mix(uint64_t into, uint64_t value) {
+  into = (into ^ value) * 0xff51afd7ed558ccdull;
+  return into ^ (into >> 29);
+}
+
+// What can be said of a node without naming any other.
+inline uint64_t description(const State& q, int n) {
+  const Node& node = q.node[n];
+  uint64_t words[2] = {0, 0};
+  memcpy(words, &node, std::min(sizeof words, offsetof(Node, members)));
+  uint64_t result = mix(mix(words[0], words[1]), node.leads);
+  result = mix(result, node.commit | size(node.members) << 8 | node.change << 16 | node.nothing << 24);
+  uint64_t place = holds(q.members, n) | holds(q.dead, n) << 1 | (q.leader == n + 1) << 2;
+  place |= (q.old == n + 1) << 3 | (q.added == n + 1) << 4;
+  result = mix(result, place);
+  for (const Record& record : q.record) {
+    if (!record.kind) continue;
+    place = holds(record.fencing, n) | holds(record.final, n) << 1 | (record.chosen == n + 1) << 2;
+    place |= (record.old == n + 1) << 3 | (record.added == n + 1) << 4;
+    if (OPERATORS > 1) place |= static_cast<uint64_t>(record.heard[n]) << 8;
+    result = mix(result, place);
+  }
+  uint64_t followed = 0;
+  for (const Node& other : q.node) {
+    if (!other.leads) continue;
+    place = other.cursor[n] | holds(other.members, n) << 8 | (other.removing == n + 1) << 9;
+    followed += mix(other.epoch, place);
+  }
+  return mix(result, followed);
+}
+
+// The least of all renamings that sort the nodes by their descriptions.
+inline void rename_canonically(State& q) {
+  uint64_t described[NODES];
+  int order[NODES];
+  for (int n = 0; n < NODES; n++) {
+    described[n] = description(q, n);
+    order[n] = n;
+  }
+  std::sort(order, order + NODES, [&](int a, int b) {
+    return described[a] != described[b] ? described[a] < described[b] : a < b;
+  });
+  const State from = q;
+  bool first = true;
+  const auto consider = [&] {
+    Renaming names;
+    for (int k = 0; k < NODES; k++) names.to[order[k]] = static_cast<uint8_t>(k);
+    const State candidate = renamed(from, names);
+    if (first || memcmp(&candidate, &q, sizeof q) < 0) q = candidate;
+    first = false;
+  };
+  // Every order within each group of equal descriptions, like the digits of a counter.
+  for (bool more = true; more;) {
+    consider();
+    more = false;
+    for (int start = 0; start < NODES && !more;) {
+      int end = start + 1;
+      while (end < NODES && described[order[end]] == described[order[start]]) end++;
+      more = std::next_permutation(order + start, order + end);
+      start = end;
+    }
+  }
+}
+
+inline bool keeps_flags(int epoch, const State& q) {
+  return options.bug == FINISH_WITHOUT_COMPARING || q.epoch == epoch;
+}
+
+// An election that was completed or given up: what is left are fences that some node would still obey, and the
+// word to lead that the chosen node would still obey.
+inline void forget_election(State& q, int epoch) {
+  Record& r = record_of(q, epoch);
+  if (q.epoch == epoch && q.status == ELECTING) return;
+  bool open = OPERATORS > 1 && !r.chosen;
+  if (open) {
+    open = false;
+    for (int n = 0; n < NODES; n++) open |= holds(r.final, n) && q.node[n].epoch <= epoch;
+  }
+  if (open) return;
+  if (OPERATORS > 1) memset(r.heard, 0, HEARD);
+  uint8_t below = 0;
+  for (int n = 0; n < NODES; n++) {
+    if (holds(r.fencing, n) && q.node[n].epoch < epoch) below = static_cast<uint8_t>(below | bit(n));
+  }
+  r.fencing = below;
+  const Node* chosen = r.chosen ? &q.node[r.chosen - 1] : nullptr;
+  const bool obeyed = chosen && chosen->epoch == epoch && (!chosen->led || options.bug == LEADS_AGAIN);
+  if (!obeyed) r.final = r.accepted = r.factor = r.chosen = 0;
+  if (!r.fencing && !r.chosen) r = Record{};
+}
+
+inline void forget_change(State& q, int epoch) {
+  Record& r = record_of(q, epoch);
+  if (keeps_flags(epoch, q) && q.status != STEADY) return;
+  if (options.bug == FINISH_WITHOUT_COMPARING && q.epoch != epoch) return;
+  const Node& leader = q.node[r.chosen - 1];
+  const bool obeyed = leader.leads && (leader.epoch < epoch || (leader.epoch == epoch && leader.change == IS_PREPARED));
+  if (!obeyed) r = Record{};
+}
+
+inline void canonical(State& q) {
+  for (int epoch = 1; epoch <= EPOCHS; epoch++) {
+    const Record& r = record_of(q, epoch);
+    if (r.kind == ELECTION) forget_election(q, epoch);
+    else if (r.kind) forget_change(q, epoch);
+  }
+  rename_canonically(q);
+}
