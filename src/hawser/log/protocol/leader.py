@@ -1,14 +1,7 @@
 """What a node does while it leads: cursors, commit, reads, and its part in reconfigurations.
 
-A cursor is where a member is, as far as the leader knows:
-
-| cursor    | the member                                             | counts up to |
-|-----------|--------------------------------------------------------|--------------|
-| unknown   | has not said where its log ends                        | nothing      |
-| truncate  | was asked to cut a tail that the leader does not have  | nothing      |
-| snapshot  | was told to pull one: its next entry is gone           | nothing      |
-| attached  | its head is in the leader's log; entries flow          | confirmed    |
-| removing  | a reconfiguration is about to take it out              | nothing      |
+A cursor is where a member is, as far as the leader knows; `tables.py` has its states. Only a member that is
+attached counts, up to what it has confirmed.
 
 An entry is committed when it is of the current epoch and on the disks of a majority of the members, the
 leader being one of them. Entries of earlier epochs are committed by what comes after them, and so that this
@@ -17,7 +10,6 @@ happens at once, a leader writes an entry of its own whenever its epoch begins.
 
 from collections import deque
 from collections.abc import Callable
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from hawser.log.entry import Entry, EntryId
@@ -25,19 +17,12 @@ from hawser.log.protocol import messages as m
 from hawser.log.protocol.doors import Answer, Command, Reason, Refuse, Serve, Tag, Vow
 from hawser.log.protocol.messages import Change, ChangeKind, Member
 from hawser.log.protocol.metadata import majority
+from hawser.log.protocol.tables import CURSORS, CursorState
 
 if TYPE_CHECKING:
     from hawser.log.protocol.node import Node
 
-__all__ = ["Cursor", "CursorState", "Leadership"]
-
-
-class CursorState(StrEnum):
-    UNKNOWN = "unknown"
-    TRUNCATE = "truncate"
-    SNAPSHOT = "snapshot"
-    ATTACHED = "attached"
-    REMOVING = "removing"
+__all__ = ["Cursor", "Leadership"]
 
 
 class Cursor:
@@ -52,6 +37,10 @@ class Cursor:
         self.confirmed = 0
         self.confirmed_at_tick = 0
         self.beaten = 0
+
+    def become(self, state: CursorState) -> None:
+        assert state is self.state or state in CURSORS[self.state], (self.state, state)
+        self.state = state
 
 
 class Leadership:
@@ -196,19 +185,21 @@ class Leadership:
         elif head.index + 1 < node.source.first:
             self._ask_for_snapshot(member, cursor, head)
         else:
-            cursor.state = CursorState.ATTACHED
+            cursor.become(CursorState.ATTACHED)
             cursor.pushed = cursor.confirmed = head.index
             self._push(member, cursor)
             self.advance()
 
     def _ask_to_truncate(self, member: Member, cursor: Cursor, head: EntryId) -> None:
         node = self._node
-        cursor.state, cursor.head = CursorState.TRUNCATE, head
+        cursor.become(CursorState.TRUNCATE)
+        cursor.head = head
         target = node.epochs.highest_up_to(head.epoch)
         node.send(member, m.TruncateRequest(node.epoch, head, min(target, node.head)))
 
     def _ask_for_snapshot(self, member: Member, cursor: Cursor, head: EntryId) -> None:
-        cursor.state, cursor.head = CursorState.SNAPSHOT, head
+        cursor.become(CursorState.SNAPSHOT)
+        cursor.head = head
         self._node.send(member, m.SnapshotNeeded(self._node.epoch, head))
 
     def _add_follower(self, sender: str, message: m.AddFollowerRequest) -> None:
@@ -339,7 +330,7 @@ class Leadership:
         self.change, self._changed = change, None
         self.successor = None
         if change.old is not None:
-            self.cursors[change.old].state = CursorState.REMOVING
+            self.cursors[change.old].become(CursorState.REMOVING)
         self._append((node.nothing(),))
         node.send(sender, m.PrepareReconfigurationResponse(node.epoch, change))
 

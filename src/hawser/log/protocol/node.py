@@ -8,13 +8,7 @@ Invariants
 - The log is cut only at a head that the leader asked about, never at or below what is committed.
 - The commit index never goes back and never passes what is known to match the leader's log.
 
-| role       | becomes  | when                                                          |
-|------------|----------|---------------------------------------------------------------|
-| not member | fenced   | fenced, or told to pull a snapshot                            |
-| fenced     | follower | the leader's entries follow its own                           |
-| fenced     | leader   | told to, in the epoch it was fenced for                       |
-| follower   | fenced   | a higher epoch                                                |
-| leader     | fenced   | a higher epoch, its own reconfigurations excepted; a restart  |
+Its roles, and what leads from one to the other, are in `tables.py`.
 """
 
 from collections.abc import Callable
@@ -49,6 +43,7 @@ from hawser.log.protocol.doors import (
 )
 from hawser.log.protocol.leader import Leadership
 from hawser.log.protocol.messages import Member, Role
+from hawser.log.protocol.tables import ROLES
 
 __all__ = ["Limits", "Node", "Source"]
 
@@ -199,8 +194,12 @@ class Node:
         """Lead no more; who waits is told."""
         if self.leadership is not None:
             leadership, self.leadership = self.leadership, None
-            self.role = Role.FENCED
+            self._become(Role.FENCED)
             leadership.end()
+
+    def _become(self, role: Role) -> None:
+        assert role is self.role or role in ROLES[self.role], (self.role, role)
+        self.role = role
 
     def _apply(self) -> None:
         through = min(self.commit, self.synced)
@@ -218,7 +217,7 @@ class Node:
             self._pulling = None
             self.emit(Pull(None, self.vow))
         self.promise(Vow(epoch, False, self.vow.installed))
-        self.role = Role.FENCED
+        self._become(Role.FENCED)
         self.matched = 0
         self._leader = None
         self._owes_ack = False
@@ -274,7 +273,7 @@ class Node:
             self.send(sender, m.BecomeLeaderResponse(self.epoch))
         elif self.role is Role.FENCED and not self.vow.led and self.member in message.members:
             self.promise(Vow(self.epoch, True, self.vow.installed))
-            self.role = Role.LEADER
+            self._become(Role.LEADER)
             self.leadership = Leadership(self, message.members)
             self.leadership.begin(message.followers)
             self.send(sender, m.BecomeLeaderResponse(self.epoch))
@@ -325,7 +324,7 @@ class Node:
             if self.synced == self.head.index and not self._pulling:
                 self.send(sender, m.AddEntriesResponse(self.epoch, self.head, False, self.epoch))
             return
-        self.role = Role.FOLLOWER
+        self._become(Role.FOLLOWER)
         self._leader = sender
         new = message.entries
         if new:

@@ -4,15 +4,7 @@ Every write to the metadata is a compare-and-set, and what an operator does next
 write is what the store has. Of two operators, the one whose write came second learns what the other did and
 starts from there: they can cost each other time, never a write.
 
-| what it is doing | begins with                          | ends with                                        |
-|------------------|--------------------------------------|--------------------------------------------------|
-| watching         | a steady shard                       | the leader silent or no leader: an election      |
-| fencing          | epoch + 1, election, stored          | heads from a majority of the fencing ensemble    |
-| appointing       | the highest head in the final one    | the leader's answer: steady, stored              |
-| preparing        | epoch + 1, prepare, stored           | the leader's answer                              |
-| installing       | the leader's answer                  | the new member's head: commit, stored            |
-| committing       | commit, stored                       | the leader's answer: steady, stored              |
-| waiting          | another operator's election or change| its end, or the end of patience: an election     |
+What it can be doing, and what leads from one to the other, is in `tables.py`.
 
 Whatever stalls, an election ends: it completes a swap or an expansion whose commit was stored, and undoes
 everything else. Only a change whose new member does not come is given up without one.
@@ -20,7 +12,6 @@ everything else. Only a change whose new member does not come is given up withou
 
 from collections import deque
 from collections.abc import Callable
-from enum import StrEnum
 from typing import Any
 
 from hawser.log.entry import NO_ENTRY, EntryId
@@ -29,18 +20,9 @@ from hawser.log.protocol.doors import Effect, Event, Load, Loaded, Receive, Repo
 from hawser.log.protocol.messages import ChangeKind, Member, Role
 from hawser.log.protocol.metadata import Metadata, Phase, Status, majority
 from hawser.log.protocol.orders import Elect, Order, Reconfigure, Transfer
+from hawser.log.protocol.tables import ACTIVITIES, Activity
 
-__all__ = ["Activity", "Operator"]
-
-
-class Activity(StrEnum):
-    WATCHING = "watching"
-    FENCING = "fencing"
-    APPOINTING = "appointing"
-    PREPARING = "preparing"
-    INSTALLING = "installing"
-    COMMITTING = "committing"
-    WAITING = "waiting"
+__all__ = ["Operator"]
 
 
 # How many times its patience an operator gives to what may take long: a snapshot, a contraction that is not
@@ -126,11 +108,15 @@ class Operator:
         else:
             self._taken_over()
 
+    def _turn_to(self, activity: Activity) -> None:
+        assert activity is self.activity or activity in ACTIVITIES[self.activity], (self.activity, activity)
+        self.activity = activity
+
     def _taken_over(self) -> None:
         """Another operator wrote, or this one before it was restarted: its work is not ours to go on with."""
         assert self.metadata is not None
         steady = self.metadata.status is Status.STEADY
-        self.activity = Activity.WATCHING if steady else Activity.WAITING
+        self._turn_to(Activity.WATCHING if steady else Activity.WAITING)
         self._preferred = self._avoided = None
         self._silence.clear()
         self._finish_order(False, "another operator changed the shard; ask again")
@@ -145,23 +131,23 @@ class Operator:
         metadata = self.metadata
         assert metadata is not None
         if metadata.status is Status.ELECTION:
-            self.activity = Activity.FENCING
+            self._turn_to(Activity.FENCING)
             self._heads.clear()
             self._chosen = None
         elif metadata.status is Status.STEADY:
             self._settled()
             return
         elif metadata.phase is Phase.PREPARE:
-            self.activity = Activity.PREPARING
+            self._turn_to(Activity.PREPARING)
         else:
-            self.activity = Activity.COMMITTING
+            self._turn_to(Activity.COMMITTING)
         self._ask()
 
     def _settled(self) -> None:
         """The shard is steady by our hand: say how the order ended."""
         metadata = self.metadata
         assert metadata is not None
-        self.activity = Activity.WATCHING
+        self._turn_to(Activity.WATCHING)
         self._silence.clear()
         self._stuck = 0
         self._preferred = self._avoided = None
@@ -328,7 +314,7 @@ class Operator:
         candidates = [member for member in metadata.final_ensemble if member in heads]
         if candidates:
             self._chosen = max(candidates, key=lambda member: (heads[member], member == preferred))
-            self.activity = Activity.APPOINTING
+            self._turn_to(Activity.APPOINTING)
             self._idle = 0
             self._ask()
 
@@ -409,7 +395,7 @@ class Operator:
         if message.change.kind is ChangeKind.CONTRACT:
             self._store(self._next(phase=Phase.COMMIT))
         else:
-            self.activity = Activity.INSTALLING
+            self._turn_to(Activity.INSTALLING)
             self._idle = 0
             self._ask()
 
