@@ -74,8 +74,9 @@ lint: setup ## ruff, mypy and the import rules
 	@$(bin)/mypy $(checked)
 	@$(bin)/lint-imports --no-logo
 
-docs: setup ## links and file names in the documents
+docs: setup ## links and file names in the documents, and what is drawn in them
 	@$(bin)/python scripts/check_docs.py
+	@$(bin)/python scripts/draw_protocol.py --check
 
 clean: ## remove everything that was built, .venv too
 	@rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

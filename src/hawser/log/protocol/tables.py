@@ -4,9 +4,10 @@ drawn from them, and the simulator counts that each one happens."""
 from enum import StrEnum
 from typing import Final
 
+from hawser.log.protocol import messages as m
 from hawser.log.protocol.messages import Role
 
-__all__ = ["ACTIVITIES", "CURSORS", "ROLES", "Activity", "CursorState"]
+__all__ = ["ACTIVITIES", "CURSORS", "EXCHANGES", "ROLES", "Activity", "CursorState"]
 
 
 class CursorState(StrEnum):
@@ -104,3 +105,30 @@ ACTIVITIES: Final[dict[Activity, dict[Activity, str]]] = {
         Activity.WAITING: "another operator is at work",
     },
 }
+
+
+OPERATOR: Final = "operator"
+NODE: Final = "node"
+LEADER: Final = "leader"
+FOLLOWER: Final = "follower"
+NEW: Final = "new member"
+REMOVED: Final = "removed member"
+
+# Who sends a request to whom, and the answer.
+EXCHANGES: Final[tuple[tuple[type[m.Message], str, str, type[m.Message]], ...]] = (
+    (m.FenceRequest, OPERATOR, NODE, m.FenceResponse),
+    (m.BecomeLeaderRequest, OPERATOR, LEADER, m.BecomeLeaderResponse),
+    (m.AddFollowerRequest, OPERATOR, LEADER, m.AddFollowerResponse),
+    (m.TruncateRequest, LEADER, FOLLOWER, m.TruncateResponse),
+    (m.AddEntriesRequest, LEADER, FOLLOWER, m.AddEntriesResponse),
+    (m.HeartbeatRequest, LEADER, FOLLOWER, m.HeartbeatResponse),
+    (m.SnapshotNeeded, LEADER, FOLLOWER, m.TruncateResponse),
+    (m.PrepareReconfigurationRequest, OPERATOR, LEADER, m.PrepareReconfigurationResponse),
+    (m.SnapshotRequest, OPERATOR, NEW, m.SnapshotResponse),
+    (m.CommitReconfigurationRequest, OPERATOR, LEADER, m.CommitReconfigurationResponse),
+    (m.AbortReconfigurationRequest, OPERATOR, LEADER, m.AbortReconfigurationResponse),
+    (m.HandOverRequest, OPERATOR, LEADER, m.HandOverResponse),
+    (m.RetireRequest, OPERATOR, REMOVED, m.RetireResponse),
+    (m.StatusRequest, OPERATOR, NODE, m.StatusResponse),
+    (m.ReadSnapshotRequest, FOLLOWER, LEADER, m.ReadSnapshotResponse),
+)

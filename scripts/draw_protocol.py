@@ -1,0 +1,113 @@
+"""Draws the protocol from the tables that its code asserts, into the documents between their marks.
+
+python scripts/draw_protocol.py           write docs/protocol.md and docs/formats/messages.md anew
+python scripts/draw_protocol.py --check   exit with 1 if they are not what it would write
+"""
+
+import re
+import sys
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from hawser.log.protocol import messages as m
+from hawser.log.protocol.tables import ACTIVITIES, CURSORS, EXCHANGES, ROLES
+
+State = TypeVar("State", bound=StrEnum)
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+MARK: Final = re.compile(r"(<!-- drawn: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def state_diagram(table: Mapping[State, Mapping[State, str]]) -> str:
+    """A table of changes as a Mermaid diagram, then the same in words."""
+
+    def name(state: State) -> str:
+        return state.value.replace(" ", "_")
+
+    changes = [(state, after, when) for state, others in table.items() for after, when in others.items()]
+    arrows = [f"    {name(state)} --> {name(after)}" for state, after, _ in changes]
+    rows = [f"| {state} | {after} | {when} |" for state, after, when in changes]
+    diagram = ["```mermaid", "stateDiagram-v2", *arrows, "```"]
+    return "\n".join([*diagram, "", "| from | to | when |", "|---|---|---|", *rows])
+
+
+def sequence(requests: tuple[type[m.Message], ...]) -> str:
+    """These exchanges in their order, as a Mermaid diagram."""
+    lines = ["```mermaid", "sequenceDiagram"]
+    for request, sender, receiver, answer in EXCHANGES:
+        if request in requests:
+            ask, reply = _short(request), _short(answer)
+            lines.append(f"    {sender}->>{receiver}: {ask}")
+            lines.append(f"    {receiver}-->>{sender}: {reply}")
+    return "\n".join([*lines, "```"])
+
+
+def _short(kind: type[m.Message]) -> str:
+    """The class name as words."""
+    words = re.sub(r"(?<!^)([A-Z])", r" \1", kind.__name__)
+    return words.replace(" Request", "").replace(" Response", " done")
+
+
+def message_table() -> str:
+    """Every message with its tag, way and fields."""
+    rows = ["| message | tag | from | to | fields | answer |", "|---|---|---|---|---|---|"]
+    for request, sender, receiver, answer in EXCHANGES:
+        rows.append(_row(request, sender, receiver, answer.__name__))
+        if answer.__name__.removesuffix("Response") == request.__name__.removesuffix("Request"):
+            rows.append(_row(answer, receiver, sender, ""))
+    return "\n".join(rows)
+
+
+def _row(kind: type[m.Message], sender: str, receiver: str, answer: str) -> str:
+    fields = ", ".join(f"{field.name}: {_type(field.type)}" for field in msgspec.structs.fields(kind))
+    tag = kind.__struct_config__.tag
+    return f"| {kind.__name__} | `{tag}` | {sender} | {receiver} | {fields} | {answer} |"
+
+
+def _type(kind: object) -> str:
+    """A type as people write it."""
+    text = kind.__name__ if isinstance(kind, type) and not hasattr(kind, "__args__") else str(kind)
+    text = re.sub(r"[a-z_]+(?:\.[a-z_]+)*\.(?=[A-Z])", "", text)
+    return text.replace("|", "or").replace("NoneType", "None")
+
+
+DRAWINGS: Final[dict[str, Callable[[], str]]] = {
+    "roles": lambda: state_diagram(ROLES),
+    "cursors": lambda: state_diagram(CURSORS),
+    "activities": lambda: state_diagram(ACTIVITIES),
+    "election": lambda: sequence((m.FenceRequest, m.BecomeLeaderRequest, m.AddFollowerRequest)),
+    "replication": lambda: sequence((m.TruncateRequest, m.AddEntriesRequest, m.HeartbeatRequest)),
+    "reconfiguration": lambda: sequence(
+        (m.PrepareReconfigurationRequest, m.SnapshotRequest, m.CommitReconfigurationRequest)
+    ),
+    "messages": message_table,
+}
+
+
+def drawn(text: str) -> str:
+    """The text with everything between its marks drawn anew."""
+    return MARK.sub(lambda found: f"{found[1]}\n{DRAWINGS[found[2]]()}\n\n{found[3]}", text)
+
+
+def main() -> int:
+    check = "--check" in sys.argv[1:]
+    stale = []
+    for path in (ROOT / "docs" / "protocol.md", ROOT / "docs" / "formats" / "messages.md"):
+        text = path.read_text(encoding="utf-8")
+        if drawn(text) != text:
+            stale.append(path)
+            if not check:
+                path.write_text(drawn(text), encoding="utf-8")
+    if check:
+        for path in stale:
+            name = path.relative_to(ROOT)
+            print(f"{name} is not what the tables say; run python scripts/draw_protocol.py", file=sys.stderr)
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
