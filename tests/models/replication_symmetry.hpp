@@ -109,10 +109,6 @@ inline void rename_canonically(State& q) {
   }
 }
 
-inline bool keeps_flags(int epoch, const State& q) {
-  return options.bug == FINISH_WITHOUT_COMPARING || q.epoch == epoch;
-}
-
 // An election that was completed or given up: what is left are fences that some node would still obey, and the
 // word to lead that the chosen node would still obey.
 inline void forget_election(State& q, int epoch) {
@@ -136,13 +132,23 @@ inline void forget_election(State& q, int epoch) {
   if (!r.fencing && !r.chosen) r = Record{};
 }
 
+// A change that was completed, aborted or overtaken: its requests matter to a leader that still would obey.
 inline void forget_change(State& q, int epoch) {
   Record& r = record_of(q, epoch);
-  if (keeps_flags(epoch, q) && q.status != STEADY) return;
-  if (options.bug == FINISH_WITHOUT_COMPARING && q.epoch != epoch) return;
-  const Node& leader = q.node[r.chosen - 1];
-  const bool obeyed = leader.leads && (leader.epoch < epoch || (leader.epoch == epoch && leader.change == IS_PREPARED));
-  if (!obeyed) r = Record{};
+  if (q.epoch == epoch && q.status != STEADY) return;
+  if (options.bug == FINISH_WITHOUT_COMPARING) return;
+  const Node& l = q.node[r.chosen - 1];
+  const bool obeyed = l.epoch < epoch || (l.epoch == epoch && l.change == IS_PREPARED);
+  if (!l.leads || !obeyed) r = Record{};
+}
+
+// Having led, or having installed, in an epoch in which nobody would ask for it again.
+inline void forget_vow(State& q, int n) {
+  Node& node = q.node[n];
+  if (!node.epoch || node.leads) return;
+  const Record& r = record_of(q, node.epoch);
+  if (r.kind != ELECTION || r.chosen != n + 1) node.led = 0;
+  if (r.kind <= ELECTION || r.added != n + 1) node.installed = 0;
 }
 
 inline void canonical(State& q) {
@@ -151,5 +157,6 @@ inline void canonical(State& q) {
     if (r.kind == ELECTION) forget_election(q, epoch);
     else if (r.kind) forget_change(q, epoch);
   }
+  for (int n = 0; n < NODES; n++) forget_vow(q, n);
   rename_canonically(q);
 }

@@ -1,9 +1,9 @@
 """The files of one directory on a real disk, as a journal wants them.
 
-Reads and writes go through the page cache with pread and pwrite; `fdatasync` makes them durable, and a sync of
-the directory makes names durable. Room is reserved with fallocate, so a write within it cannot find the disk
-full. Linux drops what it failed to write after saying so once: a storage that saw one sync fail refuses all
-others, because they would succeed without having written anything.
+Reads and writes go through the page cache with pread and pwrite; `fdatasync` makes them durable, and a sync
+of the directory makes names durable. Room is reserved with fallocate, so a write within it cannot find the
+disk full. Linux drops what it failed to write after saying so once: a storage that saw one sync fail refuses
+all others, because they would succeed without having written anything.
 """
 
 import errno
@@ -34,8 +34,8 @@ class _File:
 
 
 class Disk:
-    """A Storage in `directory`, which it makes if there is none. `sync` may be called from any thread, all else
-    from one. To be closed, which syncs nothing."""
+    """A Storage in `directory`, which it makes if there is none. `sync` may be called from any thread, all
+    else from one. To be closed, which syncs nothing."""
 
     def __init__(self, directory: Path | str) -> None:
         self.directory = Path(directory)
@@ -55,7 +55,8 @@ class Disk:
             self._directory = -1
 
     def names(self) -> list[str]:
-        return sorted(entry.name for entry in os.scandir(self._directory) if entry.is_file(follow_symlinks=False))
+        with os.scandir(self._directory) as entries:
+            return sorted(entry.name for entry in entries if entry.is_file(follow_symlinks=False))
 
     def size(self, name: str) -> int:
         return os.fstat(self._file(name).descriptor).st_size
@@ -111,7 +112,9 @@ class Disk:
 
     def rename(self, old: str, new: str) -> None:
         with self._failing(old):
-            os.rename(self._checked(old), self._checked(new), src_dir_fd=self._directory, dst_dir_fd=self._directory)
+            os.rename(
+                self._checked(old), self._checked(new), src_dir_fd=self._directory, dst_dir_fd=self._directory
+            )
         with self._lock:
             self._forget(new)
             if old in self._files:
@@ -171,5 +174,5 @@ class Disk:
         except OSError as error:
             place = f"{self.directory / name}: {error.strerror}"
             if error.errno in _NO_ROOM:
-                raise StorageFull(f"no room for {place}. Free some, or give the shard another disk") from error
+                raise StorageFull(f"no room for {place}. Free some, or use another disk") from error
             raise StorageFailed(f"{place}. Look after the disk, then start again") from error

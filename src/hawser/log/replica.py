@@ -299,14 +299,17 @@ class Replica:
     # Snapshots.
 
     def _serve_snapshot(self, sender: str, message: m.ReadSnapshotRequest) -> None:
-        """Only a leader whose state holds everything committed before its epoch has something to give."""
+        """A member that was left behind gets what there is: without it, nothing may ever be committed again.
+        A new one counts for what the old ensemble committed, so it gets the state that holds all of that."""
         leading = self.node.leadership
-        if leading is None or message.epoch != self.node.epoch or not leading.ready:
+        if leading is None or message.epoch != self.node.epoch:
             return
-        # The state of an earlier epoch may lack what the old ensemble had committed.
-        fresh = self.node.epochs.epoch_of(self._checkpointed) == self.node.epoch
-        if message.snapshot == 0 and not fresh and not self._checkpoint():
-            return
+        if sender not in leading.members or not self._checkpointed:
+            if not leading.ready:
+                return
+            fresh = self.node.epochs.epoch_of(self._checkpointed) == self.node.epoch
+            if message.snapshot == 0 and not fresh and not self._checkpoint():
+                return
         self._outputs.append(Send(sender, self._serving.piece(message)))
 
     def _pull(self, effect: Pull) -> None:
@@ -322,8 +325,9 @@ class Replica:
         if pulling is None or sender != pulling.leader or message.epoch != self.node.epoch:
             return
         try:
-            complete = pulling.take(message)
-            if complete:
+            if not pulling.take(message):
+                return
+            if pulling.is_complete:
                 pulling.finish()
         except StorageFull:
             pulling.drop()
@@ -331,7 +335,7 @@ class Replica:
             self._run(self.node.step(Abandoned()))
             return
         self.node.pulled = pulling.received
-        if complete:
+        if pulling.is_complete:
             self._pulling = None
             self.machine = self._load_machine()
             self._run(self.node.step(Installed(pulling.vow, self.journal.epochs.copy())))

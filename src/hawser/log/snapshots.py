@@ -50,7 +50,9 @@ class Serving:
                 return m.ReadSnapshotResponse(
                     request.epoch, snapshot.identity, request.part, request.position, *piece
                 )
-        return m.ReadSnapshotResponse(request.epoch, 0, 0, 0, b"", False, False)
+        return m.ReadSnapshotResponse(
+            request.epoch, 0, request.part, request.position, b"", False, False
+        )
 
 
 class Pulling:
@@ -60,6 +62,7 @@ class Pulling:
         self.leader = leader
         self.vow = vow
         self.received = 0
+        self.is_complete = False
         self._journal = journal
         self._begin()
 
@@ -75,13 +78,14 @@ class Pulling:
         return Send(self.leader, asked)
 
     def take(self, response: m.ReadSnapshotResponse) -> bool:
-        """Whether that was the last piece. One that was not asked for, or came before, changes nothing."""
-        if response.snapshot == 0:
-            if self._snapshot:
-                self._begin()
-            return False
+        """Whether that was what was asked for. One that came before, or again, changes nothing."""
         if (response.part, response.position) != (self._part, self._position):
             return False
+        if response.snapshot == 0:
+            if not self._snapshot:
+                return False
+            self._begin()
+            return True
         if self._snapshot not in (0, response.snapshot):
             return False
         self._snapshot = response.snapshot
@@ -91,13 +95,14 @@ class Pulling:
             )
         except BadSnapshot:
             self._begin()
-            return False
+            return True
         self.received += len(response.data)
         if response.last:
             self._part, self._position = self._part + 1, 0
         else:
             self._position += len(response.data)
-        return response.done
+        self.is_complete = response.done
+        return True
 
     def finish(self) -> None:
         """Put it in place of the log; durable when it returns."""

@@ -9,15 +9,15 @@
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 from hawser.errors import UsageError
-from hawser.record.bare import Binaries, Columns, decode_headers, encode_headers
+from hawser.record.bare import Binaries, Columns, decode_headers
 from hawser.record.record import BadBatch, Record
 
-__all__ = ["decode", "encode", "from_columns", "from_records", "records", "schema"]
+__all__ = ["decode", "encode", "from_columns", "records", "schema"]
 
 _CODECS = {1: "lz4", 2: "zstd"}
 
@@ -45,26 +45,6 @@ def schema() -> Any:
             pa.field("timestamp", pa.timestamp("ns", tz="UTC"), nullable=False),
         ]
     )
-
-
-def from_records(items: Sequence[Record]) -> Any:
-    """A pyarrow.RecordBatch of these records."""
-    pa = _pyarrow()
-    values, keys, headers, timestamps = zip(*items, strict=True)
-    try:
-        packed = [encode_headers(each) if each else None for each in headers]
-        arrays = [
-            pa.array(keys, pa.binary()),
-            pa.array(values, pa.binary()),
-            pa.array(packed, pa.binary()),
-            pa.array(timestamps, pa.int64()).view(schema().field("timestamp").type),
-        ]
-    except (TypeError, OverflowError, pa.ArrowException) as error:
-        raise UsageError(
-            f"a record cannot be written ({error}); value and key are bytes, headers map str to bytes, "
-            "the timestamp is a 64-bit number of nanoseconds"
-        ) from error
-    return pa.RecordBatch.from_arrays(arrays, schema=schema())
 
 
 def encode(batch: Any, compression: int) -> tuple[memoryview, int, int]:

@@ -150,8 +150,7 @@ def decode_headers(data: bytes | None) -> Mapping[str, bytes]:
 def split(body: memoryview, columns: int, records: int, timestamp_ns: int | None) -> Columns:
     """The buffers of a body, which lie within it and fill it exactly; BadBatch if they do not.
 
-    What is in the offsets between the first and the last, and in the bits, is for `records` or Arrow to
-    check.
+    What is in the offsets between the first and the last is for `records` or Arrow to check.
     """
     place = 0
 
@@ -169,6 +168,8 @@ def split(body: memoryview, columns: int, records: int, timestamp_ns: int | None
     validities = [take((records + 7) >> 3) if there else None for there in partial]
     binaries: list[Binaries | None] = []
     for there, buffer, validity in zip(present, offsets, validities, strict=True):
+        if validity is not None and records & 7 and validity[-1] >> (records & 7):
+            raise BadBatch(f"the validity of a column has bits behind its {records} records")
         size = _data_bytes(buffer) if there else 0
         binaries.append(Binaries(buffer, take(size), validity) if there else None)
     if place != len(body):
@@ -209,8 +210,5 @@ def _items(binaries: Binaries, count: int) -> Sequence[Any]:
     items = [data[start:end] for start, end in pairwise(offsets)]
     if binaries.validity is None:
         return items
-    number = int.from_bytes(binaries.validity, "little")
-    if number >> count:
-        raise BadBatch(f"the validity of a column has bits behind its {count} records")
-    bits = format(number, f"0{count}b")
+    bits = format(int.from_bytes(binaries.validity, "little"), f"0{count}b")
     return [item if bit == "1" else None for item, bit in zip(items, reversed(bits), strict=True)]

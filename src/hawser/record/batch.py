@@ -97,12 +97,16 @@ class Header(NamedTuple):
         elif form != 2 or compression > 2 or columns:
             raise BadBatch(f"there is no batch of format {form} with compression {compression}")
         producer = bytes(data[start + HEADER_BYTES : start + HEADER_BYTES + name])
-        if (incarnation <= 0 or sequence <= 0) if name else (incarnation or sequence):
+        if not _is_stamp(name, incarnation, sequence):
             raise BadBatch("a producer, its incarnation and a sequence from 1 come together or not at all")
         place = start + body
         return cls(
             form, compression, columns, records, earliest, latest, producer, incarnation, sequence, place
         )
+
+
+def _is_stamp(name: int, incarnation: int, sequence: int) -> bool:
+    return incarnation > 0 and sequence > 0 if name else incarnation == sequence == 0
 
 
 class Batch:
@@ -130,9 +134,7 @@ class Batch:
         if not records:
             raise UsageError("a batch has at least one record; there is nothing to send")
         if compression is not Compression.NONE:
-            from hawser.record import arrow
-
-            return cls.of_arrow(arrow.from_records(records), stamp, compression)
+            return cls.of_arrow(cls.of(records).to_arrow(), stamp, compression)
         try:
             columns, earliest, latest, body = bare.encode(records)
         except (TypeError, struct.error, OverflowError) as error:
@@ -171,6 +173,8 @@ class Batch:
             )
         if name > MAX_PRODUCER_BYTES:
             raise UsageError(f"a producer's id has at most {MAX_PRODUCER_BYTES} bytes, not {name}")
+        if not _is_stamp(name, incarnation, sequence) or max(incarnation, sequence) >> 63:
+            raise UsageError(f"{stamp} is no stamp; a producer counts incarnations and sequences from 1")
         head = _FIELDS.pack(
             form, compression, columns, name, records, length, 0, earliest, latest, incarnation, sequence
         )

@@ -96,7 +96,7 @@ class Adversary:
         if not running:
             return False
         node = self.random.choice(running)
-        node.disk.burn_after(self.random.randint(1, 12))
+        node.disk.power_lost_before = node.disk.operations + self.random.randint(0, 12)
         self._while(60_000, node.start_if_down)
         return True
 
@@ -141,6 +141,8 @@ class Adversary:
 
     def _fill_disk(self) -> bool:
         node = self.random.choice(list(self.cluster.nodes.values()))
+        if node.replica is None:
+            return False
         node.fill_disk()
         self._while(40_000, node.free_disk)
         return True

@@ -67,6 +67,7 @@ class Cluster:
         self.clients: list[Client] = []
         self.reports: dict[object, Report] = {}
         self.pace = self.swarm.pace
+        self.settings = self.swarm.settings()
         self._tags = 0
         self.nodes = {name: SimNode(self, name, self.stream(name)) for name in _names("n", nodes)}
         self.node_names = list(self.nodes)
@@ -233,7 +234,7 @@ class Cluster:
 
     def _stored(self, old: Metadata, new: Metadata, writer: str) -> None:
         self.judge.stored(old, new, self.replica_of(new.leader))
-        self.marks.stored(old, new)
+        self.marks.stored(old, new, self.gone)
         self.note(f"{writer} stored {new}")
 
     def _mend(self) -> None:

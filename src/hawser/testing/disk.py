@@ -13,7 +13,6 @@ each independently of all others.
 All chance comes from the `random.Random` that is handed in, so the same one gives the same crash.
 """
 
-import copy
 import itertools
 from collections.abc import Iterator, Sequence
 from enum import Enum
@@ -67,6 +66,12 @@ class _File:
     def __init__(self) -> None:
         self.data = bytearray()
         self.pending: list[_Write | _Resize] = []
+
+    def copy(self) -> "_File":
+        file = _File()
+        file.data = bytearray(self.data)
+        file.pending = list(self.pending)
+        return file
 
     def settle(self, fates: Iterator[Fate], random: Random) -> None:
         """Come out of a crash."""
@@ -126,8 +131,8 @@ class _Name(NamedTuple):
 class SimDisk:
     """The files of one directory; see the top of the file.
 
-    `capacity_bytes` bounds the reserved sizes of all files. With `fail_sync` set, every sync fails, and goes on
-    failing until the next crash, as on a real disk that lost what it could not write. `operations` counts
+    `capacity_bytes` bounds the reserved sizes of all files. With `fail_sync` set, every sync fails, and goes
+    on failing until the next crash, as on a real disk that lost what it could not write. `operations` counts
     everything that changes the disk; the operation with the number `power_lost_before` raises PowerLoss.
     """
 
@@ -169,7 +174,7 @@ class SimDisk:
         file = self._file(name)
         new = bytes(data)
         end = start + len(new)
-        assert 0 <= start and end <= len(file.data), f"{name} has no room reserved for bytes {start} to {end}"
+        assert start >= 0 and end <= len(file.data), f"{name} has no room reserved for bytes {start} to {end}"
         file.pending.append(_Write(start, bytes(file.data[start:end]), new))
         file.data[start:end] = new
 
@@ -244,11 +249,14 @@ class SimDisk:
     def outcomes(self, random: Random, most: int = 10, samples: int = 100) -> Iterator[Self]:
         """Disks as a crash now could leave them; this one stays as it is.
 
-        With up to `most` pending operations: each subset of them kept, the others lost, and each subset once
-        more with the others torn. Beyond that, all kept, all lost, and `samples` at random."""
+        With up to half of `most` pending operations: each fate of each. With up to `most`: each subset of them
+        kept, the others lost, and each subset once more with the others torn. Beyond that, all kept, all lost,
+        and `samples` at random."""
         pending = self.pending()
         choices: Iterator[tuple[Fate, ...]]
-        if pending <= most:
+        if pending <= most // 2:
+            choices = itertools.product(Fate, repeat=pending)
+        elif pending <= most:
             choices = itertools.chain(
                 itertools.product((Fate.KEPT, Fate.LOST), repeat=pending),
                 itertools.product((Fate.KEPT, Fate.TORN), repeat=pending),
@@ -264,7 +272,16 @@ class SimDisk:
 
     def copy(self) -> Self:
         """A disk of its own in the same state, pending operations included."""
-        return copy.deepcopy(self)
+        twins = {id(file): file.copy() for file in self._living()}
+        disk = type(self)(self.capacity_bytes)
+        disk.__dict__.update(self.__dict__)
+        disk._files = {name: twins[id(file)] for name, file in self._files.items()}
+        disk._durable = {name: twins[id(file)] for name, file in self._durable.items()}
+        disk._pending = [
+            change._replace(file=twins[id(change.file)]) if change.file else change
+            for change in self._pending
+        ]
+        return disk
 
     def flip(self, random: Random, name: str | None = None) -> Flip | None:
         """Flip one bit of what is on the disk, in that file or in any; None if there is no byte."""
@@ -313,7 +330,9 @@ class SimDisk:
 
     def _use(self, size: int) -> None:
         if size > 0 and self.capacity_bytes is not None and self._used + size > self.capacity_bytes:
-            raise StorageFull(f"{self._used} of {self.capacity_bytes} bytes are used, {size} more were asked for")
+            raise StorageFull(
+                f"{self._used} of {self.capacity_bytes} bytes are used, {size} more were asked for"
+            )
         self._used += size
 
     def _check_sync(self) -> None:

@@ -53,11 +53,12 @@ class Judge:
             watch = self.watches[member] = Watch(member)
         return watch
 
-    def started(self, replica: Replica, incarnation: int, floor: int | None = None) -> None:
-        """A process began to run this member. Everything up to `floor` must have outlived the last one; by
-        default that is all that was on disk."""
+    def started(self, replica: Replica, incarnation: int, was_cutting: bool) -> None:
+        """A process began to run this member. All that was on disk must be, unless the last one ended while it
+        cut or replaced its log; what was committed must be in any case."""
         watch = self.watch(replica.member)
-        checks.disk_kept_its_word(watch, watch.synced if floor is None else floor, replica.journal.epochs)
+        floor = watch.commit if was_cutting else watch.synced
+        checks.disk_kept_its_word(watch, floor, replica.journal.epochs)
         watch.incarnation = incarnation
         watch.role = Role.NOT_MEMBER
         # The commit index is known again when a leader tells it; what is applied was committed.

@@ -5,6 +5,7 @@ what it wrote; if the power goes, what was not synced is lost, kept or torn. A d
 damaged is replaced by an empty one with a new number, which is another member.
 """
 
+import itertools
 from random import Random
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +19,7 @@ from hawser.log.state.topic import Topic
 from hawser.record.batch import Batch
 from hawser.testing.checks import Violation, repeat_changes_nothing
 from hawser.testing.clients import Failure, Reply, Request, View
-from hawser.testing.fuse import FusedDisk, PowerLost
+from hawser.testing.disk import PowerLoss, SimDisk
 
 if TYPE_CHECKING:
     from hawser.testing.cluster import Cluster
@@ -27,7 +28,7 @@ __all__ = ["SimNode"]
 
 TICK: Final = 2_000
 SHARD: Final = "shard"
-_PIECE: Final = 1 << 20
+_ALL_BYTES: Final = 1 << 40
 
 # What an operator asks; a repeat gets the same answer at once.
 _ANSWERED_AT_ONCE: Final = (
@@ -52,7 +53,7 @@ class SimNode:
         self.random = random
         self.incarnation = 0
         self.disk_number = 1
-        self.disk = FusedDisk()
+        self.disk = SimDisk()
         self.replica: Replica | None = None
         self.paused = False
         self.sync_delay_most = cluster.swarm.sync_delay_most
@@ -86,24 +87,43 @@ class SimNode:
         assert self.replica is None
         self.incarnation += 1
         self.paused = False
-        self.disk.mend_fuse()
-        if not self._formatted:
-            self._format()
         try:
-            self.replica = Replica.open(self.disk, self.incarnation, self.cluster.settings)
-        except (Damaged, NotFormatted) as damage:
-            self.cluster.marks.count("damaged disk found")
-            self.cluster.note(f"{self.member}: {damage}")
-            if self.member not in self.cluster.gone:
-                raise Violation(12, f"{self.member} is damaged, and nobody damaged it: {damage}") from damage
-            self.new_disk()
-            self._format()
-            self.replica = Replica.open(self.disk, self.incarnation, self.cluster.settings)
+            self.replica = self._open()
+        except PowerLoss:
+            self.cluster.marks.count("power lost at the start")
+            self.disk.crash(self.random)
+            self.cluster.clock.after(1 + int(self.random.random() * 10_000), self.start_if_down)
+            return
         self._started(self.replica)
 
-    def _format(self) -> None:
-        Replica.create(self.disk, SHARD, self.member, self.incarnation, self.cluster.settings)
+    def _open(self) -> Replica:
+        settings = self.cluster.settings
+        if not self._formatted:
+            return self._format()
+        try:
+            return Replica.open(self.disk, self.incarnation, settings)
+        except (Damaged, NotFormatted) as damage:
+            self.cluster.note(f"{self.member}: {damage}")
+            if self._was_retiring() and isinstance(damage, NotFormatted):
+                self.cluster.marks.count("retired")
+            elif self.member in self.cluster.gone:
+                self.cluster.marks.count("damaged disk found")
+            else:
+                raise Violation(12, f"{self.member} is damaged, and nobody damaged it: {damage}") from damage
+            self.new_disk()
+            return self._format()
+
+    def _was_retiring(self) -> bool:
+        """Whether the power went while the member deleted what it had."""
+        event = self._interrupted
+        return isinstance(event, Receive) and isinstance(event.message, m.RetireRequest)
+
+    def _format(self) -> Replica:
+        """A member on an empty disk; if the power goes meanwhile nobody has heard of it yet."""
+        self.disk.wipe()
+        replica = Replica.create(self.disk, SHARD, self.member, self.incarnation, self.cluster.settings)
         self._formatted = True
+        return replica
 
     def _started(self, replica: Replica) -> None:
         interrupted, self._interrupted = self._interrupted, None
@@ -139,10 +159,199 @@ class SimNode:
         """An empty disk in place of the one there was, which is lost."""
         self.cluster.gone.add(self.member)
         self.disk_number += 1
-        self.disk = FusedDisk()
+        self.disk = SimDisk()
         self._formatted = False
 
     def lose_disk(self) -> None:
         """The process ends, and its disk with it."""
         self.stop(power_loss=True)
         self.new_disk()
+
+    def flip_bit(self) -> bool:
+        """Flip a bit of something that is surely on disk; False if there is nothing yet. It is found when it
+        is read, at the latest when the process starts again."""
+        names = self._settled_files()
+        if not names:
+            return False
+        self.cluster.gone.add(self.member)
+        self.disk.flip(self.random, self.random.choice(names))
+        self.cluster.clock.after(1 + int(self.random.random() * 20_000), self._check_disk, self.member)
+        return True
+
+    def _settled_files(self) -> list[str]:
+        """Segments that the checkpoint covers as a whole, so that a mark is sure to cover them too."""
+        if self.replica is None or self.replica.journal.checkpoint is None:
+            return []
+        covered = self.replica.journal.checkpoint.index
+        segments = [name for name in self.disk.names() if name.startswith("log-")]
+        return [
+            name
+            for name, following in itertools.pairwise(segments)
+            if int(following.rpartition("-")[2], 16) - 1 <= covered
+        ]
+
+    def _check_disk(self, member: Member) -> None:
+        """Restart on a disk with a flipped bit. If nothing reads that bit the disk is replaced all the same: it
+        counts as lost, and one more could be one too many."""
+        if member != self.member:
+            return
+        if self.replica is not None:
+            self.stop(power_loss=False)
+        self.start()
+        if member == self.member:
+            self.lose_disk()
+            self.start()
+
+    def fill_disk(self) -> None:
+        """Nothing more can be reserved."""
+        self.disk.capacity_bytes = sum(self.disk.size(name) for name in self.disk.names())
+
+    def free_disk(self) -> None:
+        self.disk.capacity_bytes = None
+
+    # What the process does.
+
+    def _tick(self, incarnation: int) -> None:
+        if incarnation != self.incarnation or self.replica is None:
+            return
+        if not self.paused:
+            self._step(Tick())
+        self.cluster.clock.after(self.cluster.drift(TICK), self._tick, incarnation)
+
+    def _receive(self, sender: str, to: str, payload: object) -> None:
+        if self.replica is None:
+            return
+        if isinstance(payload, Request):
+            self._serve(payload)
+        elif to == self.member:
+            assert isinstance(payload, Message)
+            event = Receive(sender, payload)
+            if self.random.random() < self.cluster.swarm.repeated_share:
+                self._step_twice(event)
+            else:
+                self._step(event)
+
+    def _serve(self, request: Request) -> None:
+        if request.commands:
+            self._step(Propose(request.commands))
+        else:
+            self._most_values[request.tag] = request.most_values
+            self._step(Read(request.tag))
+
+    def _step(self, event: Event) -> list[Output]:
+        replica = self.replica
+        assert replica is not None
+        marks = self.cluster.marks
+        before = marks.before(replica)
+        try:
+            outputs = replica.step(event)
+        except PowerLoss:
+            self._lose_power(event)
+            return []
+        marks.stepped(before, replica, event, outputs)
+        self._carry_out(replica, outputs)
+        if self.cluster.trace is not None:
+            self.cluster.note(f"{self.name}: {event}")
+        return outputs
+
+    def _step_twice(self, event: Receive) -> None:
+        """A message arrives twice on the heels of itself."""
+        first = self._answers(event, self._step(event))
+        if self.replica is None or self.replica.halted:
+            return
+        before = self._fingerprint()
+        second = self._answers(event, self._step(event))
+        if self.replica is not None:
+            repeat_changes_nothing(self.member, event.message, before, self._fingerprint())
+            if first and isinstance(event.message, _ANSWERED_AT_ONCE):
+                repeat_changes_nothing(self.member, event.message, first, second)
+
+    def _answers(self, event: Receive, outputs: list[Output]) -> list[Output]:
+        return [each for each in outputs if isinstance(each, Send) and each.to == event.sender]
+
+    def _fingerprint(self) -> object:
+        assert self.replica is not None
+        node = self.replica.node
+        leading = node.leadership
+        return (node.vow, node.role, node.head, node.commit, leading.members if leading else None)
+
+    def _lose_power(self, event: Event) -> None:
+        self.cluster.marks.count("power lost within a step")
+        self._interrupted = event
+        self.stop(power_loss=True)
+
+    def _carry_out(self, replica: Replica, outputs: list[Output]) -> None:
+        judge, send = self.cluster.judge, self.cluster.network.send
+        if replica.halted is None:
+            judge.look(replica)
+        for output in outputs:
+            if isinstance(output, Send):
+                if replica.halted is None:
+                    judge.sent(replica, output)
+                send(replica.member, output.to, output.message)
+            elif isinstance(output, Halt | Retired):
+                self._ended(output)
+                return
+            else:
+                self._answer(replica, output)
+        if replica.sync_wanted:
+            self._begin_sync(replica)
+
+    def _ended(self, output: Halt | Retired) -> None:
+        """The member does nothing any more. Somebody looks after it in a while: it comes back as a new one."""
+        if isinstance(output, Halt) and self.member not in self.cluster.gone:
+            raise Violation(0, f"{self.member} halted: {output.reason}")
+        self.cluster.marks.count("retired" if isinstance(output, Retired) else "halted by damage")
+        self.cluster.note(f"{self.name}: {output}")
+        self.lose_disk()
+        self.cluster.clock.after(1 + int(self.random.random() * 5_000), self.start_if_down)
+
+    def _answer(self, replica: Replica, output: Done | Serve | Refuse) -> None:
+        tag = output.tag
+        assert isinstance(tag, tuple)
+        most_values = self._most_values.get(tag, 0)
+        outcome: object
+        if isinstance(output, Done):
+            outcome = output.result
+        elif isinstance(output, Refuse):
+            outcome = Failure(output.reason)
+        else:
+            outcome = self._view(replica, most_values)
+        self.cluster.network.send(self.name, tag[0], Reply(tag, outcome))  # type: ignore[arg-type]
+
+    def _view(self, replica: Replica, most_values: int) -> View:
+        """What a client that reads here and now gets."""
+        topic = replica.machine.part(Topic)
+        first = max(topic.start, topic.end - most_values)
+        batches = replica.read(first, _ALL_BYTES)
+        assert isinstance(batches, list), batches
+        values: list[bytes] = []
+        for offset, entry in batches:
+            records = list(Batch.read(entry.payload).records())
+            values.extend(record.value for record in records[max(0, first - offset) :])
+        return View(topic.start, topic.end, tuple(values))
+
+    # Syncs take time.
+
+    def _begin_sync(self, replica: Replica) -> None:
+        sync = replica.begin_sync()
+        delay = 20 + int(self.random.random() * self.sync_delay_most)
+        self.cluster.clock.after(delay, self._finish_sync, replica, sync)
+
+    def _finish_sync(self, replica: Replica, sync: Sync) -> None:
+        if replica is not self.replica or replica.halted:
+            return
+        if self.paused:
+            self.cluster.clock.after(TICK, self._finish_sync, replica, sync)
+            return
+        before = self.cluster.marks.before(replica)
+        try:
+            sync.run()
+            outputs = replica.finish_sync(sync)
+        except PowerLoss:
+            self._lose_power(Tick())
+            return
+        self.cluster.marks.stepped(before, replica, Tick(), outputs)
+        self._carry_out(replica, outputs)
+        if self.cluster.trace is not None:
+            self.cluster.note(f"{self.name}: synced {sync.index}")

@@ -8,6 +8,9 @@ from random import Random
 
 import msgspec
 
+from hawser.log.journal.journal import Settings as JournalSettings
+from hawser.log.protocol.node import Limits
+from hawser.log.replica import Settings
 from hawser.testing.network import NetworkFaults
 from hawser.testing.store import StoreFaults
 
@@ -39,8 +42,24 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
     message_bytes: int = 4_096
     uncommitted: int = 256
     piece_bytes: int = 1_024
+    tail_bytes: int = 4_096
     checkpoint_entries: int = 32
+    spare_entries: int = 16
+    snapshot_ticks: int = 10
     weights: dict[str, float] = {}
+
+    def settings(self) -> Settings:
+        """How the members keep their logs."""
+        return Settings(
+            journal=JournalSettings(segment_bytes=self.segment_bytes, tail_bytes=self.tail_bytes),
+            limits=Limits(
+                window=self.window, message_bytes=self.message_bytes, uncommitted=self.uncommitted
+            ),
+            checkpoint_entries=self.checkpoint_entries,
+            spare_entries=self.spare_entries,
+            piece_bytes=self.piece_bytes,
+            snapshot_ticks=self.snapshot_ticks,
+        )
 
     @classmethod
     def draw(cls, random: Random) -> "Swarm":
@@ -54,8 +73,8 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
             readers=random.randint(0, 2),
             keepers=random.randint(0, 2),
             pace=random.choice((200, 1_000, 3_000)),
-            events=random.randint(800, 3_500),
-            interval=random.choice((2_000, 5_000, 12_000)),
+            events=random.randint(1_500, 8_000),
+            interval=random.choice((6_000, 20_000, 60_000)),
             network=_draw_network(random),
             store=_draw_store(random),
             encoded_share=random.choice((0.02, 0.1)),
@@ -66,7 +85,10 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
             message_bytes=random.choice((1, 512, 4_096)),
             uncommitted=random.choice((4, 16, 256)),
             piece_bytes=random.choice((64, 512, 4_096)),
+            tail_bytes=random.choice((0, 1_024, 16_384)),
             checkpoint_entries=random.choice((4, 16, 64)),
+            spare_entries=random.choice((0, 4, 32)),
+            snapshot_ticks=random.choice((2, 10, 40)),
             weights=_draw_weights(random),
         )
 

@@ -134,7 +134,7 @@ class Blocks:
         """A ValueError names a block that was never written."""
         for name in wanted:
             if name not in self._listed and name not in self._written:
-                raise ValueError(f"block {name!r} was not written; write it before the checkpoint that lists it")
+                raise ValueError(f"block {name!r} was not written; write it before it is listed")
 
     def sync(self, wanted: Sequence[str]) -> None:
         """What was written of these is on disk when this returns; their names are not."""

@@ -1,5 +1,5 @@
-"""Taking in a snapshot: everything of a new generation is written and synced beside the old, then one write of
-the vow makes it the log. A crash before that leaves the old log, one after it the new."""
+"""Taking in a snapshot: everything of a new generation is written and synced beside the old, then one write
+of the vow makes it the log. A crash before that leaves the old log, one after it the new."""
 
 from collections.abc import Callable
 from typing import Final

@@ -23,9 +23,9 @@ import msgspec
 from hawser.log.entry import HEADER_BYTES, Entry, EntryId
 from hawser.log.epochs import Epochs
 from hawser.log.journal import checkpoints, names, opening
-from hawser.log.journal.checkpoints import Blocks, Checkpoint, Record
-from hawser.log.journal.installation import Installation
+from hawser.log.journal.checkpoints import Blocks, Record
 from hawser.log.journal.failures import Damaged
+from hawser.log.journal.installation import Installation
 from hawser.log.journal.reading import Tail, read_segment
 from hawser.log.journal.scan import scan
 from hawser.log.journal.segment import Segment
@@ -48,7 +48,9 @@ class Settings(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.segment_bytes < HEADER_BYTES or self.tail_bytes < 0:
-            raise ValueError(f"segment_bytes is at least {HEADER_BYTES} and tail_bytes at least 0, not {self}")
+            raise ValueError(
+                f"segment_bytes is at least {HEADER_BYTES} and tail_bytes at least 0, not {self}"
+            )
 
 
 class Sync:
@@ -89,7 +91,7 @@ class Journal:
         if names.VOW in storage.names():
             raise FileExistsError("there is a journal here; open it, or destroy it first")
         opening.check_unformatted(storage)
-        opening.remove_leftovers(storage, 0, set())
+        opening.remove_leftovers(storage, 0, None)
         settings = settings or Settings()
         segment = Segment.create(storage, identity, _FIRST_GENERATION, 1, settings.segment_bytes)
         vows = VowFile.create(storage, identity, _FIRST_GENERATION)
@@ -101,7 +103,7 @@ class Journal:
 
         Raises NotFormatted, OtherVersion, or Damaged if something that was synced is lost."""
         vows = opening.open_vow(storage)
-        log = opening.open_log(storage, vows.identity, vows.generation)
+        log = opening.open_log(storage, vows)
         journal = cls(storage, settings or Settings(), vows, log)
         journal._sync_what_was_read()
         return journal
@@ -148,11 +150,11 @@ class Journal:
     def promise(self, vow: Vow) -> None:
         """Durable when it returns; a full disk cannot stop it."""
         assert vow.epoch >= self.vow.epoch, "a vow is never taken back"
-        self._vows.save(vow, self._vows.generation)
+        self._vows.save(vow=vow)
 
     def reserve(self, size: int) -> bool:
-        """Whether there is room for frames of so many bytes in all. If so, it is this journal's until they are
-        appended or truncated; if not, nothing has changed."""
+        """Whether there is room for frames of so many bytes in all. If so, it is this journal's until they
+        are appended or truncated; if not, nothing has changed."""
         active = self._active
         if size <= active.room:
             return True
@@ -166,11 +168,15 @@ class Journal:
             )
         except StorageFull:
             return False
+        # Its pending mark becomes durable with the next sync, and then makes place for one that names the new.
+        self._dirty[active] = None
         self._segments.append(self._active)
         return True
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Written, not synced. They follow the head; StorageFull if there is no room, and none is written."""
+        if not entries:
+            return
         frames = [entry.frame for entry in entries]
         data = b"".join(frames)
         if not self.reserve(len(data)):
@@ -214,9 +220,10 @@ class Journal:
     def settle(self) -> None:
         """Sync, and make the mark that says so durable too. For when there is nothing else to do."""
         self.sync()
-        for segment in self._segments[-2:]:
+        for segment in dict.fromkeys((*self._dirty, *self._segments[-2:])):
             if segment.mark_is_pending:
                 segment.sync()
+        self._dirty.clear()
 
     def _write_marks(self, finished: Sequence[Segment]) -> None:
         """Note in the active segment how far the log is on disk; in an older one, that the next was begun."""
@@ -257,7 +264,8 @@ class Journal:
         if index >= self.head.index:
             return
         keep = max(1, bisect_right(self._segments, index, key=_first_of))
-        for segment in self._segments[:keep]:
+        # In those that go as well: a mark may speak of entries behind its segment, which go before it does.
+        for segment in self._segments:
             if segment.mark > index:
                 if segment.mark_is_pending:
                     segment.sync()
@@ -279,12 +287,14 @@ class Journal:
         """Remove the segments that hold nothing from `first` on and that the checkpoint covers; the new
         `first`."""
         covered = self.checkpoint.index if self.checkpoint else 0
-        while len(self._segments) > 1 and self._segments[0].last < first:
-            if self._segments[0].last > covered:
-                break
-            oldest = self._segments.pop(0)
-            self._dirty.pop(oldest, None)
-            oldest.remove()
+        last = min(first - 1, covered)
+        unneeded = [segment for segment in self._segments[:-1] if segment.last <= last]
+        if unneeded:
+            del self._segments[: len(unneeded)]
+            self._vows.save(first=self.first)
+            for segment in unneeded:
+                self._dirty.pop(segment, None)
+                segment.remove()
         return self.first
 
     def write_block(self, name: str, data: bytes) -> None:
@@ -316,7 +326,11 @@ class Journal:
         record, first = self._record, self.first
         owner = f"{self.shard} {self.member}"
         return Snapshot(
-            owner, self._segments, record, self._blocks, lambda: self._record is record and self.first == first
+            owner,
+            self._segments,
+            record,
+            self._blocks,
+            lambda: self._record is record and self.first == first,
         )
 
     def begin_install(self) -> Installation:
@@ -335,14 +349,14 @@ class Journal:
     def _switch(self, installation: Installation, vow: Vow, log: opening.Log) -> None:
         """A snapshot is on disk: make it the log."""
         assert installation is self._installation and vow.epoch >= self.vow.epoch
-        self._vows.save(vow, installation.generation)
+        self._vows.save(vow=vow, generation=installation.generation, first=log.segments[0].first)
         self._installation = None
         if self._sync_under_way is not None:
             self._sync_under_way.index = 0
         for segment in self._segments:
             segment.is_removed = True
         self._take_over(log)
-        opening.remove_leftovers(self._storage, installation.generation, set(log.record.blocks if log.record else ()))
+        opening.remove_leftovers(self._storage, installation.generation, log.record)
 
     def verify(self) -> Iterator[str]:
         """Check every byte that is kept, file by file; yields each file's name once it is found whole.
@@ -370,8 +384,8 @@ class Journal:
 
     def destroy(self) -> None:
         """Remove everything, durably; this object is of no use any more."""
-        self._vows.save(self.vow, 0)
-        opening.remove_leftovers(self._storage, 0, set())
+        self._vows.save(generation=0)
+        opening.remove_leftovers(self._storage, 0, None)
         self._storage.remove(names.VOW)
         self._storage.sync_names()
 

@@ -13,8 +13,9 @@ __all__ = ["NEW_VOW", "VOW", "FileName", "block_name", "checkpoint_name", "new_c
 VOW: Final = "vow"
 NEW_VOW: Final = "vow.new"
 
-_PATTERN: Final = re.compile(r"(log|block|checkpoint)-([0-9a-f]{8})(?:-([A-Za-z0-9_.-]+))?(\.new)?")
-_BLOCK: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_-]{0,99}")
+_SEGMENT: Final = re.compile(r"(log)-([0-9a-f]{8})-([0-9a-f]{16})()")
+_CHECKPOINT: Final = re.compile(r"(checkpoint)-([0-9a-f]{8})()(\.new)?")
+_BLOCK: Final = re.compile(r"(block)-([0-9a-f]{8})-([A-Za-z0-9_-]{1,100})()")
 
 
 class FileName(NamedTuple):
@@ -41,14 +42,15 @@ def new_checkpoint_name(generation: int) -> str:
 
 def block_name(generation: int, name: str) -> str:
     """Letters, digits, `-` and `_`, at most 100 of them."""
-    if not _BLOCK.fullmatch(name):
+    file = f"block-{generation:08x}-{name}"
+    if not _BLOCK.fullmatch(file):
         raise ValueError(f"a block cannot be named {name!r}: letters, digits, '-' and '_', at most 100")
-    return f"block-{generation:08x}-{name}"
+    return file
 
 
 def parse(name: str) -> FileName | None:
     """What the name says; None if it is no name of a journal's file."""
-    match = _PATTERN.fullmatch(name)
-    if match is None:
-        return None
-    return FileName(match[1], int(match[2], 16), match[3] or "", bool(match[4]))
+    for pattern in (_SEGMENT, _CHECKPOINT, _BLOCK):
+        if match := pattern.fullmatch(name):
+            return FileName(match[1], int(match[2], 16), match[3], bool(match[4]))
+    return None

@@ -5,6 +5,7 @@ What a crash can leave, and what becomes of it:
 | found                                                | means                          | then         |
 |------------------------------------------------------|--------------------------------|--------------|
 | files of another generation, or being written        | interrupted, or not finished   | removed      |
+| segments before the first that the vow names         | their removal was interrupted  | removed      |
 | a bad last segment without a byte of frames          | its creation was interrupted   | removed      |
 | no whole frame at an index above every durable mark  | never synced, or truncated     | cut there    |
 | bytes that are not zero behind the last frame        | the same                       | zeroed       |
@@ -43,7 +44,7 @@ def open_vow(storage: Storage) -> VowFile:
         raise NotFormatted("there is no journal here; format one, or look for the right directory")
     vows = VowFile.open(storage)
     if vows.generation == 0:
-        remove_leftovers(storage, 0, set())
+        remove_leftovers(storage, 0, None)
         storage.remove(names.VOW)
         storage.sync_names()
         raise NotFormatted("the journal that was here has been destroyed; format a new one")
@@ -61,8 +62,10 @@ def check_unformatted(storage: Storage) -> None:
             raise Damaged(names.VOW, 0, 0, f"it is missing, and {name} holds entries")
 
 
-def remove_leftovers(storage: Storage, generation: int, blocks: set[str]) -> None:
-    """Remove what does not belong to this generation, or to no checkpoint of it; durable when it returns."""
+def remove_leftovers(storage: Storage, generation: int, record: Record | None) -> None:
+    """Remove what is not of this generation, and blocks that its checkpoint does not list; durable when it
+    returns."""
+    blocks = record.blocks if record else ()
     found = False
     for name in storage.names():
         parsed = names.parse(name)
@@ -80,19 +83,23 @@ def remove_leftovers(storage: Storage, generation: int, blocks: set[str]) -> Non
         storage.sync_names()
 
 
-def open_log(storage: Storage, identity: Identity, generation: int) -> Log:
-    """Everything of this generation, mended; Damaged if that cannot be done without losing what was synced."""
+def open_log(storage: Storage, vows: VowFile) -> Log:
+    """Everything of this generation, mended; Damaged if that would lose something that was synced."""
+    identity, generation = vows.identity, vows.generation
     firsts = sorted(
         int(parsed.rest, 16)
         for parsed in map(names.parse, storage.names())
         if parsed is not None and parsed.kind == "log" and parsed.generation == generation
     )
-    if not firsts:
-        raise Damaged(names.segment_name(generation, 1), 0, 1, "the segments are missing")
+    if vows.first not in firsts:
+        raise Damaged(names.segment_name(generation, vows.first), 0, vows.first, "the segment is missing")
+    while firsts[0] < vows.first:
+        storage.remove(names.segment_name(generation, firsts.pop(0)))
     record = _load_checkpoint(storage, generation, identity.shard, firsts[0])
-    remove_leftovers(storage, generation, set(record.blocks) if record else set())
-    segments = _open_segments(storage, identity, generation, firsts)
-    mark = max([segment.mark for segment in segments] + [record.index if record else 0])
+    remove_leftovers(storage, generation, record)
+    covered = record.index if record else 0
+    segments = _open_segments(storage, identity, generation, firsts, covered)
+    mark = max(covered, *(segment.mark for segment in segments))
     base = record.epochs() if record else Epochs()
     if firsts[0] > base.head.index + 1:
         raise Damaged(segments[0].name, 0, base.head.index + 1, "the segments before it are missing")
@@ -123,7 +130,7 @@ def _load_checkpoint(storage: Storage, generation: int, shard: str, first: int) 
 
 
 def _open_segments(
-    storage: Storage, identity: Identity, generation: int, firsts: list[int]
+    storage: Storage, identity: Identity, generation: int, firsts: list[int], covered: int
 ) -> list[Segment]:
     """All of them, without their entries. One whose creation was interrupted is the last, and empty."""
     segments: list[Segment] = []
@@ -133,7 +140,7 @@ def _open_segments(
         except Damaged:
             torn = Segment(storage, generation, first, storage.size(names.segment_name(generation, first)))
             is_needed = not segments or first != firsts[-1] or not torn.is_clear(FRAMES_START)
-            if is_needed or max(segment.mark for segment in segments) >= first:
+            if is_needed or max(covered, *(segment.mark for segment in segments)) >= first:
                 raise
             torn.remove()
     return segments

@@ -65,8 +65,8 @@ class Tail:
 
 
 def read_segment(segment: Segment, first: int, last: int, max_bytes: int, epochs: Epochs) -> list[Entry]:
-    """Entries `first` to `last` of a segment as far as they fit into `max_bytes`, one at least; Damaged if one
-    is not whole or not the one that was written there."""
+    """Entries `first` to `last` of a segment as far as they fit into `max_bytes`, one at least; Damaged if
+    one is not whole or not the one that was written there."""
     entries: list[Entry] = []
     size = 0
     index, start = segment.place_before(first)

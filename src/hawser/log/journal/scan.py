@@ -1,8 +1,9 @@
 """Walking over the frames of a segment, checking every byte: the inner loop of opening and verifying."""
 
 import struct
-from typing import Final, NamedTuple
+from typing import Final
 
+import msgspec
 from crc32c import crc32c
 
 from hawser.log.entry import HEADER_BYTES
@@ -15,7 +16,7 @@ _CHUNK_BYTES: Final = 1 << 20
 _NO_LIMIT: Final = 1 << 64
 
 
-class Stop(NamedTuple):
+class Stop(msgspec.Struct, frozen=True):
     """Where a scan ended: the entry it would have read next, its byte, and why it was not read.
 
     `is_order` is true if a whole frame is there that cannot follow the one before it: no crash does that.
@@ -86,5 +87,3 @@ def _walk(segment: Segment, data: bytes, limit: int, pairs: list[tuple[int, int]
         at = end
     segment.note_end(index - 1, start + at)
     return stop
-
-

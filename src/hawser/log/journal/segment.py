@@ -64,8 +64,8 @@ class Segment:
     """A segment file and what is known of it. `last` is its last entry, `end` the byte behind that."""
 
     __slots__ = (
-        "storage", "name", "generation", "first", "size", "last", "end", "mark", "mark_is_pending", "is_removed",
-        "_mark_sequence", "_place_indices", "_place_starts", "_next_place",
+        "storage", "name", "generation", "first", "size", "last", "end", "mark", "mark_is_pending",
+        "is_removed", "_mark_sequence", "_place_indices", "_place_starts", "_next_place",
     )  # fmt: skip
 
     def __init__(self, storage: Storage, generation: int, first: int, size: int) -> None:
@@ -216,7 +216,9 @@ class Segment:
         while self._place_indices and self._place_indices[-1] > last:
             self._place_indices.pop()
             self._place_starts.pop()
-        self._next_place = self._place_starts[-1] + _PLACE_SPACING_BYTES if self._place_starts else FRAMES_START
+        self._next_place = (
+            self._place_starts[-1] + _PLACE_SPACING_BYTES if self._place_starts else FRAMES_START
+        )
         self.note_end(last, end)
 
     def clear(self, start: int, end: int) -> None:

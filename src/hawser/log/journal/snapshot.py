@@ -53,7 +53,12 @@ class Snapshot:
     has another checkpoint, or has removed a segment."""
 
     def __init__(
-        self, owner: str, segments: list[Segment], record: Record, blocks: Blocks, is_current: Callable[[], bool]
+        self,
+        owner: str,
+        segments: list[Segment],
+        record: Record,
+        blocks: Blocks,
+        is_current: Callable[[], bool],
     ) -> None:
         first = segments[0].first
         self._is_current = is_current
@@ -72,7 +77,9 @@ class Snapshot:
         """The bytes of a part from `position` on, at most so many; Gone if they are not there any more."""
         assert part >= 0 and position >= 0 and max_bytes > 0
         if not self._is_current():
-            raise Gone("the journal has another checkpoint or has removed entries since; begin a new snapshot")
+            raise Gone(
+                "the journal has another checkpoint or has removed entries since; begin a new snapshot"
+            )
         entries_part = FIRST_BLOCK_PART + len(self._record.blocks)
         if part > entries_part:
             raise Gone(f"a snapshot of {entries_part + 1} parts has no part {part}")

@@ -3,6 +3,9 @@
 Names are flat. What was written but not synced may be lost, kept or torn by a crash, piece by piece; what was
 synced is there. A name that was created, renamed or removed is certain only after `sync_names`.
 `hawser.cluster` has the real one, `hawser.testing` one that forgets, tears, fills up and flips bits.
+
+Whatever takes the name of a file that is not there raises FileNotFoundError. After one failed sync all others
+fail: what the first could not write, a later one would not write either, and could not know.
 """
 
 from typing import Protocol
@@ -30,15 +33,14 @@ class Storage(Protocol):
         """Up to `size` bytes; fewer at the end of the file."""
 
     def create(self, name: str, size: int) -> None:
-        """A new file of `size` zero bytes whose room is reserved: writing within it never finds the disk full.
-
-        Raises StorageFull, leaving nothing behind."""
+        """A new file of `size` zero bytes whose room is reserved: writing within it never finds the disk
+        full. FileExistsError if there is one; StorageFull leaves nothing behind."""
 
     def write(self, name: str, start: int, data: bytes | bytearray | memoryview) -> None:
         """Write within the file's reserved size."""
 
     def truncate(self, name: str, size: int) -> None:
-        """Cut it to `size`, or fill it with reserved zeros up to `size`."""
+        """Cut it to `size`, or fill it with reserved zeros up to `size`; StorageFull changes nothing."""
 
     def sync(self, name: str) -> None:
         """Return when everything written to it is on disk. May run beside writes from another thread; what is

@@ -1,9 +1,10 @@
-"""The vow of a member on disk, with what the journal is and which generation of files counts.
+"""The vow of a member on disk, with whose journal it is, which generation of files counts, and which entry is
+the first that must be there.
 
-The file has two slots, a page each, so that a torn write spoils one at most. A promise goes to the first slot,
-is synced, then goes to the second and is synced again. Power loss leaves the old or the new one; a flipped bit
-in one slot leaves the other. The room is reserved when the journal is formatted: a full disk cannot stop a
-promise.
+The file has two slots, a page each, so that a torn write spoils one at most. A promise goes to the first
+slot, is synced, then goes to the second and is synced again. Power loss leaves the old or the new one; a
+flipped bit in one slot leaves the other. The room is reserved when the journal is formatted: a full disk
+cannot stop a promise.
 """
 
 from typing import Final, Self
@@ -41,6 +42,7 @@ class _Body(msgspec.Struct, frozen=True, array_like=True):
     sequence: int
     identity: Identity
     generation: int
+    first: int
     vow: Vow
 
 
@@ -57,7 +59,7 @@ class VowFile:
     @classmethod
     def create(cls, storage: Storage, identity: Identity, generation: int) -> Self:
         """Durable when it returns; under its own name only when it is whole."""
-        vows = cls(storage, _Body(1, identity, generation, Vow()))
+        vows = cls(storage, _Body(1, identity, generation, 1, Vow()))
         storage.create(names.NEW_VOW, _SLOTS * _SLOT_BYTES)
         vows._write_slots(names.NEW_VOW)
         storage.rename(names.NEW_VOW, names.VOW)
@@ -67,8 +69,8 @@ class VowFile:
     @classmethod
     def open(cls, storage: Storage) -> Self:
         """The newest of the slots that are whole; both are alike when it returns."""
-        if storage.size(names.VOW) != _SLOTS * _SLOT_BYTES:
-            raise Damaged(names.VOW, 0, 0, f"it has {storage.size(names.VOW)} bytes, not {_SLOTS * _SLOT_BYTES}")
+        if (size := storage.size(names.VOW)) != _SLOTS * _SLOT_BYTES:
+            raise Damaged(names.VOW, 0, 0, f"it has {size} bytes, not {_SLOTS * _SLOT_BYTES}")
         slots = [storage.read(names.VOW, slot * _SLOT_BYTES, _SLOT_BYTES) for slot in range(_SLOTS)]
         bodies: list[_Body] = []
         reasons = []
@@ -93,13 +95,17 @@ class VowFile:
         return self._body.generation
 
     @property
+    def first(self) -> int:
+        return self._body.first
+
+    @property
     def vow(self) -> Vow:
         return self._body.vow
 
-    def save(self, vow: Vow, generation: int) -> None:
-        """Durable when it returns."""
-        body = self._body
-        self._body = _Body(body.sequence + 1, body.identity, generation, vow)
+    def save(self, **changes: Vow | int) -> None:
+        """Change `vow`, `generation`, `first`, all at once; durable when it returns."""
+        sequence = self._body.sequence + 1
+        self._body = msgspec.structs.replace(self._body, sequence=sequence, **changes)
         self._write_slots(names.VOW)
 
     def _write_slots(self, name: str) -> None:

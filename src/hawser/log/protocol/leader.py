@@ -28,7 +28,7 @@ __all__ = ["Cursor", "Leadership"]
 class Cursor:
     """Where a follower is. `head` is the one it was last asked about."""
 
-    __slots__ = ("beaten", "confirmed", "confirmed_at_tick", "head", "pushed", "state")
+    __slots__ = ("beaten", "confirmed", "confirmed_at_tick", "head", "informed", "pushed", "rested", "state")
 
     def __init__(self) -> None:
         self.state = CursorState.UNKNOWN
@@ -37,6 +37,9 @@ class Cursor:
         self.confirmed = 0
         self.confirmed_at_tick = 0
         self.beaten = 0
+        # The commit index it knew when it last said so, and for how many ticks it has had everything.
+        self.informed = 0
+        self.rested = 0
 
     def become(self, state: CursorState) -> None:
         assert state is self.state or state in CURSORS[self.state], (self.state, state)
@@ -155,7 +158,7 @@ class Leadership:
         """Ask again for what was not answered since the last tick, and show that the leader is there."""
         node = self._node
         for member, cursor in self.cursors.items():
-            if cursor.state is CursorState.REMOVING:
+            if cursor.state is CursorState.REMOVING or self._rests(cursor):
                 continue
             node.send(member, m.HeartbeatRequest(node.epoch, self._beat, node.commit))
             if cursor.state is CursorState.TRUNCATE:
@@ -167,6 +170,20 @@ class Leadership:
                     cursor.pushed = cursor.confirmed
                 cursor.confirmed_at_tick = cursor.confirmed
                 self._push(member, cursor)
+                if cursor.pushed == cursor.confirmed and cursor.informed < node.commit:
+                    # A follower that was restarted learns from this how far it has the leader's log.
+                    previous = node.epochs.id_at(cursor.confirmed)
+                    node.send(member, m.AddEntriesRequest(node.epoch, previous, (), node.commit))
+
+    def _rests(self, cursor: Cursor) -> bool:
+        """Whether the follower has everything, knows it, and was reminded not long ago."""
+        node = self._node
+        settled = cursor.state is CursorState.ATTACHED and cursor.confirmed == node.head.index
+        if not settled or cursor.informed != node.commit or self._reads_in_flight:
+            cursor.rested = 0
+            return False
+        cursor.rested += 1
+        return cursor.rested % node.limits.idle_ticks != 0
 
     # Followers are met.
 
@@ -294,6 +311,7 @@ class Leadership:
         if cursor is None or cursor.state is CursorState.REMOVING:
             return
         cursor.beaten = max(cursor.beaten, message.number)
+        cursor.informed = message.commit
         if message.head is not None and cursor.state is CursorState.UNKNOWN:
             self._meet(sender, message.head)
         self._serve()

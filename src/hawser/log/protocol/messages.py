@@ -175,10 +175,12 @@ class HeartbeatRequest(Message, frozen=True, tag="beat"):
 
 
 class HeartbeatResponse(Message, frozen=True, tag="beaten"):
-    """`head` is there when everything the follower has is on its disk. `current` as in AddEntriesResponse."""
+    """`head` is there when everything the follower has is on its disk; `commit` is its commit index by now;
+    `current` as in AddEntriesResponse."""
 
     number: int
     head: EntryId | None
+    commit: int
     current: int
 
 

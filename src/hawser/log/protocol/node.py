@@ -68,6 +68,8 @@ class Limits(msgspec.Struct, frozen=True):
     message_bytes: int = 1 << 20
     # Entries not committed; a leader without a majority takes no more.
     uncommitted: int = 16384
+    # Ticks between heartbeats to a follower that has everything and knows it.
+    idle_ticks: int = 20
 
 
 class _Broken(Exception):
@@ -349,10 +351,10 @@ class Node:
     def _heartbeat(self, sender: str, message: m.HeartbeatRequest) -> None:
         if self._follow(message.epoch):
             head = self.head if self.synced == self.head.index and not self._pulling else None
-            self.send(sender, m.HeartbeatResponse(self.epoch, message.number, head, self.epoch))
             self.commit_through(min(message.commit, self.matched))
+            self.send(sender, m.HeartbeatResponse(self.epoch, message.number, head, self.commit, self.epoch))
         elif message.epoch < self.epoch:
-            self.send(sender, m.HeartbeatResponse(message.epoch, message.number, None, self.epoch))
+            self.send(sender, m.HeartbeatResponse(message.epoch, message.number, None, 0, self.epoch))
 
     # Snapshots.
 

@@ -189,10 +189,18 @@ class Operator:
             self._watch()
         elif self.activity is Activity.WAITING:
             self._effects.append(Load())
-            if self._idle > self.patience:
+            if self._idle > self._patience_with_others():
                 self.elect()
         else:
             self._go_on()
+
+    def _patience_with_others(self) -> int:
+        """How long another operator's work may stand still: a snapshot under way is not written down."""
+        metadata = self.metadata
+        assert metadata is not None
+        leader = metadata.leader
+        alive = leader is not None and self._silence.get(leader, 0) <= self.patience
+        return self.patience * (_LONG + 1) if alive else self.patience
 
     def _watched(self) -> list[Member]:
         metadata = self.metadata
@@ -205,6 +213,9 @@ class Operator:
         assert metadata is not None
         for member in metadata.removed:
             self._send(member, m.RetireRequest(metadata.epoch))
+        if self._idle % self.patience == 0:
+            # Another operator may have begun something and died before anybody heard of it.
+            self._effects.append(Load())
         if metadata.leader is None or self._silence.get(metadata.leader, 0) > self.patience:
             self.elect()
         elif self._stuck > self.patience * _LONG:
@@ -213,6 +224,8 @@ class Operator:
             self.elect()
         elif self._handing_over:
             self._ask_to_hand_over()
+        else:
+            self._begin_order()
 
     def _go_on(self) -> None:
         """Ask again; when it takes too long, an election decides."""
@@ -471,8 +484,10 @@ class Operator:
             self._effects.append(Load())
         elif sender == metadata.leader:
             self._told_by_leader(metadata, message, before)
-        elif self.activity is Activity.INSTALLING and (before is None or message.pulled > before.pulled):
-            self._idle = 0
+        elif self.activity in (Activity.INSTALLING, Activity.WAITING):
+            # A snapshot under way is work, whoever asked for it.
+            if before is None or message.pulled > before.pulled:
+                self._idle = 0
 
     def _told_by_leader(
         self, metadata: Metadata, message: m.StatusResponse, before: m.StatusResponse | None

@@ -96,7 +96,7 @@ class Machine:
         if apply is None or not 0 < entry.version <= known:
             raise Unsupported(
                 f"entry {entry.id} is of kind {entry.kind}, version {entry.version}; this program knows "
-                f"version {known} of that kind. Start this member with the version of Hawser that the leader has"
+                f"version {known} of it. Start this member with the version of Hawser that the leader has"
             )
         if entry.transaction_size:
             apply = self._staging

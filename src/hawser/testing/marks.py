@@ -1,0 +1,197 @@
+"""Rare paths, counted: an attack that never came to one has not attacked it.
+
+They are seen from outside, in what members say, what they become and what the store holds; nothing in the
+protocol knows that it is watched.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from hawser.log.epochs import Epochs
+from hawser.log.protocol import messages as m
+from hawser.log.protocol.doors import Event, Reason, Receive, Refuse, Report, Send
+from hawser.log.protocol.leader import CursorState
+from hawser.log.protocol.messages import ChangeKind, Member, Role
+from hawser.log.protocol.metadata import Metadata, Phase, Status
+from hawser.log.replica import Output, Replica
+from hawser.testing.checks import Watch
+
+__all__ = ["EVERY_MARK", "Marks"]
+
+EVERY_MARK: Final = (
+    "truncation",
+    "truncation in several rounds",
+    "snapshot for a swap",
+    "snapshot for an expansion",
+    "snapshot for a follower left behind",
+    "snapshot begun again",
+    "change given up",
+    "contraction not safe yet",
+    "change rolled forward",
+    "contraction rolled back",
+    "change dropped by an election",
+    "swapped",
+    "expanded",
+    "contracted",
+    "leader deposed",
+    "leader restarted in its epoch",
+    "unsynced tail lost",
+    "power lost within a step",
+    "power lost at the start",
+    "damaged disk found",
+    "halted by damage",
+    "disk replaced",
+    "refused for a full disk",
+    "write lost to another operator",
+    "handed over",
+    "retired",
+    "stale acknowledgement",
+    "late follower of an earlier epoch",
+    "met by a heartbeat",
+    "repeated batch",
+    "read refused",
+    "write refused while handing over",
+    "outcome unknown",
+    "committed alone",
+    "epoch entered by following",
+    "order not carried out",
+)
+
+
+class Before(NamedTuple):
+    """What a member was before a step."""
+
+    role: Role
+    epoch: int
+    commit: int
+    epochs: Epochs
+    head: int
+    unknown: int
+    pulling: Member | None
+
+
+class Marks:
+    """Counts by name. What is not in `EVERY_MARK` cannot be counted."""
+
+    def __init__(self) -> None:
+        self.counts = dict.fromkeys(EVERY_MARK, 0)
+        self._asked_to_truncate: dict[tuple[int, Member], m.Message] = {}
+        self._received: dict[type, Callable[[Before, Replica, Any], None]] = {
+            m.AddEntriesResponse: self._acknowledged,
+            m.AddFollowerRequest: self._late_follower,
+            m.AddEntriesRequest: self._followed,
+            m.HeartbeatRequest: self._followed,
+            m.HeartbeatResponse: self._beaten,
+            m.ReadSnapshotResponse: self._piece,
+        }
+
+    def count(self, name: str, is_so: bool = True) -> None:
+        if is_so:
+            self.counts[name] += 1
+
+    @staticmethod
+    def before(replica: Replica) -> Before:
+        """To be taken before a step and handed to `stepped`."""
+        node = replica.node
+        leading = node.leadership
+        unknown = 0
+        if leading is not None:
+            for cursor in leading.cursors.values():
+                unknown += cursor.state is CursorState.UNKNOWN
+        return Before(
+            node.role, node.vow.epoch, node.commit, node.epochs, node.epochs.head.index, unknown, node.pulling
+        )
+
+    def stepped(self, before: Before, replica: Replica, event: Event, outputs: list[Output]) -> None:
+        """A member made a step."""
+        node = replica.node
+        if before.role is Role.LEADER and node.role is not Role.LEADER:
+            self.counts["leader deposed"] += 1
+        if node.epochs.head.index < before.head and node.epochs is before.epochs:
+            self.counts["truncation"] += 1
+        leading = node.leadership
+        if leading is not None and node.commit > before.commit and len(leading.members) == 1:
+            self.counts["committed alone"] += 1
+        if isinstance(event, Receive):
+            look = self._received.get(type(event.message))
+            if look is not None:
+                look(before, replica, event.message)
+        for output in outputs:
+            if isinstance(output, Send):
+                self._sent(output)
+            elif isinstance(output, Refuse):
+                self._refused(replica, output)
+
+    def _acknowledged(self, before: Before, replica: Replica, message: m.AddEntriesResponse) -> None:
+        stale = before.role is Role.LEADER and message.epoch < before.epoch and message.current <= before.epoch
+        self.count("stale acknowledgement", stale)
+
+    def _late_follower(self, before: Before, replica: Replica, message: m.AddFollowerRequest) -> None:
+        late = message.epoch < before.epoch and before.unknown > self.before(replica).unknown
+        self.count("late follower of an earlier epoch", late)
+
+    def _followed(self, before: Before, replica: Replica, message: m.Message) -> None:
+        entered = replica.node.vow.epoch > before.epoch > 0
+        self.count("epoch entered by following", entered)
+
+    def _beaten(self, before: Before, replica: Replica, message: m.HeartbeatResponse) -> None:
+        if before.unknown and replica.node.leadership is not None:
+            self.count("met by a heartbeat", before.unknown > self.before(replica).unknown)
+
+    def _piece(self, before: Before, replica: Replica, message: m.ReadSnapshotResponse) -> None:
+        node = replica.node
+        if before.pulling is not None and message.snapshot == 0 and message.epoch == node.epoch:
+            self.counts["snapshot begun again"] += 1
+        if node.epochs is not before.epochs and node.vow.installed != node.vow.epoch:
+            self.counts["snapshot for a follower left behind"] += 1
+
+    def _sent(self, output: Send) -> None:
+        message = output.message
+        if isinstance(message, m.TruncateRequest):
+            key = (message.epoch, output.to)
+            last = self._asked_to_truncate.get(key)
+            self._asked_to_truncate[key] = message
+            self.count("truncation in several rounds", last is not None and last.head > message.head)  # type: ignore[attr-defined]
+        elif isinstance(message, m.CommitReconfigurationResponse):
+            self.count("contraction not safe yet", not message.safe)
+        elif isinstance(message, m.HandOverResponse):
+            self.count("handed over", message.successor is not None)
+
+    def _refused(self, replica: Replica, output: Refuse) -> None:
+        is_read = isinstance(output.tag, tuple) and str(output.tag[0]).startswith("reader")
+        self.count("read refused", is_read)
+        if output.reason is Reason.FULL:
+            self.counts["refused for a full disk"] += 1
+        elif output.reason is Reason.UNKNOWN:
+            self.counts["outcome unknown"] += 1
+        elif output.reason is Reason.BUSY and replica.node.leadership is not None:
+            self.count("write refused while handing over", replica.node.leadership.successor is not None)
+
+    def started(self, replica: Replica, watch: Watch) -> None:
+        """A process began; `watch` is as the last one was."""
+        self.count("unsynced tail lost", replica.journal.head.index < len(watch.epochs))
+        self.count("leader restarted in its epoch", replica.journal.vow.led)
+
+    def reported(self, report: Report) -> None:
+        self.count("order not carried out", not report.done)
+
+    def stored(self, old: Metadata, new: Metadata, gone: set[Member]) -> None:
+        """The metadata was written."""
+        change = old.change
+        if new.status is Status.ELECTION and change is not None and new.change is None:
+            rolled_back = old.phase is Phase.COMMIT
+            self.count("contraction rolled back" if rolled_back else "change dropped by an election")
+        elif new.status is Status.STEADY and change is not None:
+            self._changed(old, new, change, gone)
+        elif new.phase is Phase.COMMIT and old.phase is Phase.PREPARE and change is not None:
+            self.count("snapshot for a swap", change.kind is ChangeKind.SWAP)
+            self.count("snapshot for an expansion", change.kind is ChangeKind.EXPAND)
+
+    def _changed(self, old: Metadata, new: Metadata, change: m.Change, gone: set[Member]) -> None:
+        done = {ChangeKind.SWAP: "swapped", ChangeKind.EXPAND: "expanded", ChangeKind.CONTRACT: "contracted"}
+        if set(new.members) == set(old.members):
+            self.counts["change given up"] += 1
+            return
+        self.counts[done[change.kind]] += 1
+        self.count("change rolled forward", old.status is Status.ELECTION)
+        self.count("disk replaced", change.old in gone)

@@ -1,0 +1,151 @@
+"""Run a cluster from a seed, with everything that can go wrong, and judge it.
+
+    python -m hawser.testing.simulate --seed 7 --trace
+
+First faults are on for a drawn number of events, and safety is checked after each. Then faults stop, whatever
+is down is started, and everything must come to rest: every request done, every change of the ensemble through
+or undone, every member the same.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable
+from random import Random
+from time import perf_counter
+
+import msgspec
+
+from hawser.testing.adversary import Adversary
+from hawser.testing.cluster import Cluster, Stuck
+from hawser.testing.network import NetworkFaults
+from hawser.testing.store import StoreFaults
+from hawser.testing.swarm import Swarm
+from hawser.testing.workload import Keeper, Producer, Reader
+
+__all__ = ["Outcome", "Simulation", "simulate"]
+
+# Far more than any cluster needs to come to rest.
+MOST_EVENTS_TO_SETTLE = 150_000
+_BETWEEN_LOOKS = 100
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What a run came to."""
+
+    seed: int
+    events: int
+    looks: int
+    committed: int
+    records: int
+    requests: int
+    marks: dict[str, int]
+    deeds: dict[str, int]
+
+
+class Simulation:
+    """One run: `run` raises Violation or Stuck, or returns what it came to."""
+
+    def __init__(
+        self, seed: int, swarm: Swarm | None = None, trace: Callable[[str], None] | None = None
+    ) -> None:
+        self.seed = seed
+        self.swarm = swarm or Swarm.draw(Random(f"{seed}/swarm"))
+        swarm = self.swarm
+        self.cluster = Cluster(
+            seed,
+            swarm.members + swarm.spares,
+            members=swarm.members,
+            operators=swarm.operators,
+            swarm=swarm,
+            trace=trace,
+        )
+        self.cluster.network.faults = swarm.network
+        self.cluster.store.faults = swarm.store
+        self.adversary = Adversary(self.cluster, swarm, self.cluster.stream("adversary"))
+        for kind, count in ((Producer, swarm.producers), (Reader, swarm.readers), (Keeper, swarm.keepers)):
+            for number in range(1, count + 1):
+                name = f"{kind.__name__.lower()}{number}"
+                kind(self.cluster, name, self.cluster.stream(name)).begin()
+
+    def run(self) -> Outcome:
+        """Both phases."""
+        self.adversary.start()
+        self.cluster.run(self.swarm.events)
+        self.heal()
+        self.settle()
+        cluster = self.cluster
+        cluster.marks.count("write lost to another operator", cluster.store.conflicts > 0)
+        return Outcome(
+            seed=self.seed,
+            events=cluster.clock.events,
+            looks=cluster.judge.looks,
+            committed=cluster.truth.last,
+            records=len(cluster.truth.values),
+            requests=sum(client.done for client in cluster.clients),
+            marks=cluster.marks.counts,
+            deeds=self.adversary.deeds,
+        )
+
+    def heal(self) -> None:
+        """Nothing goes wrong any more; one operator at least is there."""
+        cluster, random = self.cluster, self.adversary.random
+        cluster.note("faults stop")
+        self.adversary.stopped = True
+        for client in cluster.clients:
+            client.stopped = True
+        cluster.network.faults = NetworkFaults()
+        cluster.network.heal()
+        cluster.store.faults = StoreFaults()
+        cluster.store.cut_off.clear()
+        for node in cluster.nodes.values():
+            node.resume()
+            node.free_disk()
+            node.disk.power_lost_before = None
+            node.sync_delay_most = 1_000
+            node.start_if_down()
+        for number, operator in enumerate(cluster.operators.values()):
+            operator.resume()
+            operator.start_if_down()
+            if number and random.random() < 0.5:
+                operator.crash()
+
+    def settle(self) -> None:
+        """Everything comes to rest, and stays there."""
+        cluster = self.cluster
+        for _ in range(MOST_EVENTS_TO_SETTLE // _BETWEEN_LOOKS):
+            cluster.run(_BETWEEN_LOOKS)
+            if not cluster.unsettled():
+                return
+        raise Stuck(f"{cluster.unsettled()}\n{cluster.describe()}")
+
+
+def simulate(seed: int, trace: Callable[[str], None] | None = None) -> Outcome:
+    """Run one seed. What goes wrong names the command that does it again."""
+    try:
+        return Simulation(seed, trace=trace).run()
+    except Exception as error:
+        error.add_note(f"again: python -m hawser.testing.simulate --seed {seed} --trace")
+        raise
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m hawser.testing.simulate", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1, help="the first seed")
+    parser.add_argument("--seeds", type=int, default=1, help="how many, one after the other")
+    parser.add_argument("--trace", action="store_true", help="a line for each event, a column for each node")
+    arguments = parser.parse_args()
+    trace = _print if arguments.trace else None
+    began, events = perf_counter(), 0
+    for seed in range(arguments.seed, arguments.seed + arguments.seeds):
+        outcome = simulate(seed, trace)
+        events += outcome.events
+        print(msgspec.json.encode(outcome).decode())
+    print(f"{events / (perf_counter() - began):,.0f} events a second", file=sys.stderr)
+
+
+def _print(line: str) -> None:
+    sys.stdout.write(line + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""Batches that were changed in transit: each is refused, or read alike in every way it can be read."""
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from hawser.record import arrow, bare
+from hawser.record.batch import BadBatch, Batch, Compression
+from hawser.record.record import NO_STAMP, Record, Stamp
+
+Record_property = Callable[[str, object], None]
+T = TypeVar("T")
+
+
+def outcome(read: Callable[[], T]) -> T | None:
+    """What was read; None if it was refused. Anything else that is raised is a fault."""
+    try:
+        return read()
+    except BadBatch:
+        return None
+
+
+def judge(data: bytes) -> str:
+    """Which of the three it is: a bad header, a bad body, a batch."""
+    batch = outcome(lambda: Batch.read(data))
+    if batch is None:
+        return "bad headers"
+    plain = outcome(lambda: list(batch.records()))
+    assert plain == outcome(lambda: list(arrow.records(batch.to_arrow()))), "the two readings differ"
+    if plain is None:
+        return "bad bodies"
+    assert len(plain) == batch.count
+    outcome(batch.check)
+    return "still batches"
+
+
+def some_batch(chance: random.Random) -> Batch:
+    records = [
+        Record(
+            chance.randbytes(chance.randrange(30)),
+            chance.choice([None, bytes(chance.randrange(5))]),
+            chance.choice([{}, {"name": b"1"}]),
+            chance.choice([5, chance.randrange(1 << 40)]),
+        )
+        for _ in range(chance.randrange(1, 12))
+    ]
+    stamp = chance.choice([NO_STAMP, Stamp(b"producer", 1, 1)])
+    compression = chance.choice([Compression.NONE, *Compression])
+    if chance.random() < 0.2:
+        return Batch.of_arrow(Batch.of(records).to_arrow(), stamp, compression)
+    return Batch.of(records, stamp, compression)
+
+
+def change(data: bytes | memoryview, chance: random.Random) -> bytes:
+    changed = bytearray(data)
+    for _ in range(chance.randrange(1, 4)):
+        place = chance.randrange(len(changed))
+        changed[place] = chance.choice([0, 0x7F, 0x80, 0xFF, changed[place] ^ 1 << chance.randrange(8)])
+    if chance.random() < 0.1:
+        del changed[chance.randrange(len(changed)) :]
+    return bytes(changed)
+
+
+def attack(seed: int, batches: int) -> Counter[str]:
+    chance = random.Random(seed)
+    return Counter(judge(change(some_batch(chance).data, chance)) for _ in range(batches))
+
+
+def test_changed_batches(record_property: Record_property) -> None:
+    counts = attack(1, 6000)
+    for name, count in sorted(counts.items()):
+        record_property(name, count)
+    assert set(counts) == {"bad headers", "bad bodies", "still batches"}
+
+
+@pytest.mark.soak
+@pytest.mark.slow
+def test_soak_changed_batches(soak_seconds: float, record_property: Record_property) -> None:
+    rounds = max(1, int(soak_seconds / 2))
+    counts: Counter[str] = Counter()
+    for seed in range(2, 2 + rounds):
+        counts += attack(seed, 3000)
+    for name, count in sorted(counts.items()):
+        record_property(name, count)
+    assert counts.total() == 3000 * rounds
+
+
+@given(st.binary(max_size=200))
+@example(b"")
+def test_garbage_is_refused(data: bytes) -> None:
+    judge(data)
+
+
+@given(st.binary(max_size=120), st.integers(0, 15), st.integers(0, 20), st.none() | st.just(3))
+def test_a_bare_body_of_garbage_is_refused_or_read(
+    body: bytes, columns: int, records: int, timestamp_ns: int | None
+) -> None:
+    split = outcome(lambda: bare.split(memoryview(body), columns, records + 1, timestamp_ns))
+    if split is not None:
+        plain = outcome(lambda: list(bare.records(split)))
+        assert plain == outcome(lambda: list(arrow.records(arrow.from_columns(split))))
+
+
+def test_canary_offsets_that_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bare, "gt", lambda first, second: False)
+    with pytest.raises(AssertionError, match="differ"):
+        attack(1, 6000)
+
+
+def test_canary_a_body_longer_than_its_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a word about what each column takes, a reader is led out of its bytes."""
+    monkeypatch.setattr(bare, "fixed_bytes", lambda columns, records, same_timestamp: 0)
+    with pytest.raises(Exception, match=r".") as caught:
+        attack(1, 6000)
+    assert not isinstance(caught.value, BadBatch)
