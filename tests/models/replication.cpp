@@ -1,9 +1,9 @@
 // The replicated log: elections, truncation, commitment, reconfigurations, restarts.
 //
-// Run as: replication bug=0 plan=1111 members=3 deaths=0 aborts=0 live=0 limit=60000000
+// Run as: replication bug=0 plan=1111 members=3 deaths=0 aborts=0 live=0 settled=0 limit=60000000
 // `plan` has a digit for each epoch: 1 election, 2 swap, 3 expand, 4 contract, 9 any of them. With live=1 a state
 // with everything committed must be reachable from every state in which another election is left; with
-// live=2 from every state whose leader is up, without any other.
+// live=2 from every state whose leader is up, without any other. With settled=1 the first epoch is over.
 #include "replication_explore.hpp"
 #include "replication_operator.hpp"
 
@@ -15,6 +15,17 @@ static void pair_successors(const State& from, Successors<State>& out, int leade
   out.add('N', leader, [&](State& q) { return deposed(q, leader, n); });
 }
 
+static void late_successors(const State& from, Successors<State>& out, int n) {
+  for (const Node& past : from.past) {
+    if (!past.leads || !alive(from, n)) continue;
+    out.add('N', n, [&](State& q) { return late_heartbeat(q, past, n); });
+    out.add('N', n, [&](State& q) { return late_truncate(q, past, n); });
+    for (int previous = 0; previous < past.length; previous++) {
+      out.add('N', n, [&](State& q) { return late_entry(q, past, n, previous); });
+    }
+  }
+}
+
 static void node_successors(const State& from, Successors<State>& out, int n) {
   if (!alive(from, n)) return;
   for (int epoch = 1; epoch <= EPOCHS; epoch++) {
@@ -23,6 +34,7 @@ static void node_successors(const State& from, Successors<State>& out, int n) {
     out.add('O', epoch, [&](State& q) { return choose(q, n, epoch); });
   }
   for (int other = 0; other < NODES; other++) pair_successors(from, out, n, other);
+  late_successors(from, out, n);
   out.add('N', n, [&](State& q) { return truncate_again(q, n); });
   out.add('N', n, [&](State& q) { return propose(q, n); });
   out.add('N', n, [&](State& q) { return sync(q, n); });
@@ -64,10 +76,28 @@ static void successors(const State& from, std::vector<Step<State>>& out) {
   for (int n = 0; n < NODES; n++) node_successors(from, all, n);
 }
 
+// The first election is over, and all members have its no-op.
+static void settle(State& q) {
+  q.epoch = 1;
+  q.status = STEADY;
+  q.leader = 1;
+  q.committed = q.history[0] = 1;
+  for (int n = 0; n < options.members; n++) {
+    Node& node = q.node[n];
+    node.epoch = node.length = node.synced = node.log[0] = 1;
+  }
+  Node& l = q.node[0];
+  l.led = l.leads = l.commit = l.nothing = 1;
+  l.members = q.members;
+  if (options.bug == COUNT_NOT_MEMBERS) l.factor = static_cast<uint8_t>(options.members);
+  for (int n = 1; n < options.members; n++) l.cursor[n] = 2;
+}
+
 static State initial() {
   State q{};
   q.members = static_cast<uint8_t>((1 << options.members) - 1);
   q.values = VALUES;
+  if (options.settled) settle(q);
   canonical(q);
   return q;
 }
@@ -76,10 +106,11 @@ int main(int count, char** arguments) {
   const auto given = [&](const char* name, int otherwise) {
     return option(count, arguments, name, otherwise);
   };
-  options = {given("bug", NO_BUG), given("plan", 1111), given("members", 3),
-             given("deaths", 0),   given("aborts", 0),  given("live", 0)};
-  printf("replication nodes=%d members=%d epochs=%d values=%d operators=%d plan=%d ", NODES, options.members,
-         EPOCHS, VALUES, OPERATORS, options.plan);
-  printf("deaths=%d aborts=%d live=%d bug=%d: ", options.deaths, options.aborts, options.live, options.bug);
+  options = {given("bug", NO_BUG), given("plan", 1111), given("members", 3), given("deaths", 0),
+             given("aborts", 0),   given("live", 0),    given("settled", 0)};
+  printf("replication nodes=%d members=%d epochs=%d values=%d operators=%d late=%d plan=%d ", NODES,
+         options.members, EPOCHS, VALUES, OPERATORS, LATE, options.plan);
+  printf("deaths=%d aborts=%d live=%d settled=%d bug=%d: ", options.deaths, options.aborts, options.live,
+         options.settled, options.bug);
   return explore_replication(initial(), static_cast<size_t>(given("limit", 60000000)), successors);
 }

@@ -87,6 +87,6 @@ inline bool is_done(const State& q) {
 
 // From here nothing needs to go wrong any more. Either the leader is up, or there may be another election.
 inline bool has_hope(const State& q) {
-  if (options.live == 1) return q.epoch < EPOCHS;
+  if (options.live == 1) return q.epoch < EPOCHS && planned(q.epoch + 1, ELECTION);
   return q.status != ELECTING && q.node[q.leader - 1].leads;
 }

@@ -10,6 +10,16 @@ inline void stop_leading(Node& n) {
   memset(n.cursor, UNKNOWN, NODES);
 }
 
+// What a leader has sent may arrive when it no longer leads, or leads in a later epoch.
+inline void leave_behind(State& q, int n) {
+  if (!LATE || !q.node[n].leads) return;
+  Node& past = q.past[q.node[n].epoch - 1];
+  past = q.node[n];
+  const uint8_t unsent = static_cast<uint8_t>(bit(n) | (past.removing ? bit(past.removing - 1) : 0));
+  past.members = static_cast<uint8_t>(past.members & ~unsent);
+  past.led = past.synced = past.commit = past.nothing = past.change = past.factor = past.removing = 0;
+}
+
 inline void append(Node& n, bool again = false) {
   if (n.length == ENTRIES) abort();
   n.log[n.length++] = static_cast<uint8_t>(n.epoch | (again ? AGAIN : 0));
@@ -29,6 +39,7 @@ inline int reported(const Node& n) { return options.bug == SYNCED_HEAD_REPORTED 
 inline void move_to(State& q, int n, uint8_t epoch) {
   Node& node = q.node[n];
   remember_answer(q, n);
+  leave_behind(q, n);
   node.epoch = epoch;
   node.led = node.installed = node.stale_target = 0;
   stop_leading(node);
@@ -92,14 +103,19 @@ inline void drop_above(Node& n, Id target) {
   n.synced = std::min(n.synced, n.length);
 }
 
+// The highest entry of the leader that is not of a later epoch than the head.
+inline Id target_for(const Node& l, Id head) {
+  int index = l.length;
+  while (index && epoch_of(l.log[index - 1]) > (head >> 4)) index--;
+  return id_at(l, index);
+}
+
 inline const char* truncate(State& q, int leader, int n) {
   Node& l = q.node[leader];
   Node& node = q.node[n];
   if (!follows(q, leader, n) || node.epoch != l.epoch || node.leads) return nullptr;
   if (has(l, id_at(node, reported(node)))) return nullptr;
-  int index = l.length;
-  while (index && epoch_of(l.log[index - 1]) > (head(node) >> 4)) index--;
-  const Id target = id_at(l, index);
+  const Id target = target_for(l, head(node));
   drop_above(node, target);
   if (options.bug == TRUNCATE_ANY_HEAD) node.stale_target = static_cast<uint8_t>(target + 1);
   if (options.bug == TRUNCATE_ONCE) l.cursor[n] = static_cast<uint8_t>(node.length + 1);
@@ -138,10 +154,41 @@ inline const char* add_entry(State& q, int leader, int n) {
   return "AddEntries";
 }
 
+// The same three from a leader that is gone; nobody hears the answers.
+inline const char* late_heartbeat(State& q, const Node& l, int n) {
+  if (!holds(l.members, n) || q.node[n].epoch >= l.epoch) return nullptr;
+  move_to(q, n, l.epoch);
+  return "late Heartbeat";
+}
+
+inline const char* late_truncate(State& q, const Node& l, int n) {
+  Node& node = q.node[n];
+  if (!holds(l.members, n) || node.epoch != l.epoch || node.leads || has(l, head(node))) return nullptr;
+  drop_above(node, target_for(l, head(node)));
+  return "late Truncate";
+}
+
+inline const char* late_entry(State& q, const Node& l, int n, int previous) {
+  Node& node = q.node[n];
+  if (!holds(l.members, n) || l.cursor[n] == UNKNOWN || previous < l.cursor[n] - 1) return nullptr;
+  if (node.epoch > l.epoch || (node.epoch == l.epoch && node.leads)) return nullptr;
+  const bool adopts = node.epoch < l.epoch;
+  if (adopts) move_to(q, n, l.epoch);
+  if (!has(node, id_at(l, previous))) return adopts ? "late AddEntries, refused" : nullptr;
+  if (node.length > previous) {
+    if (epoch_of(node.log[previous]) != epoch_of(l.log[previous])) q.broken = CONFLICT;
+    return adopts || q.broken ? "late AddEntries" : nullptr;
+  }
+  node.log[node.length++] = l.log[previous];
+  node.synced = node.length;
+  return "late AddEntries";
+}
+
 inline const char* deposed(State& q, int leader, int n) {
   Node& l = q.node[leader];
   if (!follows(q, leader, n) || q.node[n].epoch <= l.epoch) return nullptr;
   l.synced = l.length;
+  leave_behind(q, leader);
   stop_leading(l);
   return "deposed by an answer";
 }
@@ -205,6 +252,7 @@ inline const char* commit(State& q, int leader) {
 inline const char* restart(State& q, int n, int kept) {
   Node& node = q.node[n];
   if (kept < node.synced || kept > node.length || !(node.leads || node.synced < node.length)) return nullptr;
+  leave_behind(q, n);
   while (node.length > kept) node.log[--node.length] = 0;
   node.synced = node.length;
   stop_leading(node);
@@ -213,6 +261,7 @@ inline const char* restart(State& q, int n, int kept) {
 
 inline const char* die(State& q, int n) {
   if (size(q.dead) >= options.deaths || !alive(q, n)) return nullptr;
+  leave_behind(q, n);
   q.dead = static_cast<uint8_t>(q.dead | bit(n));
   stop_leading(q.node[n]);
   return "DIES";

@@ -5,14 +5,6 @@
 #pragma once
 #include "replication_node.hpp"
 
-// The digit of the plan for an epoch says what it may be: a Kind, or 9 for any.
-inline bool planned(int epoch, Kind kind) {
-  int digits[EPOCHS];
-  int plan = options.plan;
-  for (int k = EPOCHS; k-- > 0; plan /= 10) digits[k] = plan % 10;
-  return digits[epoch - 1] == kind || digits[epoch - 1] == 9;
-}
-
 inline const char* start_election(State& q) {
   if (q.epoch == EPOCHS || !planned(q.epoch + 1, ELECTION)) return nullptr;
   const bool decided = q.kind && q.status == COMMITTING;
@@ -71,6 +63,8 @@ inline const char* start_change(State& q, Kind kind, Who old, Who added) {
   if (q.status != STEADY || q.epoch == EPOCHS || !planned(q.epoch + 1, kind)) return nullptr;
   if (old && (!holds(q.members, old - 1) || old == q.leader)) return nullptr;
   if (added && holds(q.members, added - 1)) return nullptr;
+  // Of two members the one that stays cannot commit anything without the old one.
+  if (kind == SWAP && size(q.members) < 3 && options.bug != COUNT_NOT_MEMBERS) return nullptr;
   q.epoch++;
   q.status = PREPARING;
   q.kind = kind;
@@ -89,6 +83,7 @@ inline const char* prepare(State& q, int epoch) {
   if (r.kind <= ELECTION) return nullptr;
   Node& l = q.node[r.chosen - 1];
   if (!l.leads || l.epoch >= epoch || !alive(q, r.chosen - 1)) return nullptr;
+  leave_behind(q, r.chosen - 1);
   l.epoch = static_cast<uint8_t>(epoch);
   if (r.old || options.bug != REMOVED_STAYS_CUT_OFF) l.removing = r.old;
   if (r.old && options.bug != REMOVED_COUNTS) l.cursor[r.old - 1] = UNKNOWN;
@@ -98,15 +93,26 @@ inline const char* prepare(State& q, int epoch) {
   return "Prepare";
 }
 
-// Whether what is committed survives the change: the leader knows all of it, and enough of those who stay,
-// with the new member, have it.
-inline bool may_change(const State& q, const Record& r) {
+// Whether everything that may be committed is on a majority of those who remain. What earlier leaders
+// committed came before the first entry of this one.
+inline bool can_lose_one(const State& q, const Record& r) {
   const int leader = r.chosen - 1;
   const Node& l = q.node[leader];
-  if (l.commit < l.nothing && options.bug != CONTRACT_BY_FRESH_LEADER) return false;
-  const uint8_t after = changed(l.members, r.old, r.added);
-  const int needed = majority(std::min(size(l.members), size(after)));
-  return copies(q, leader, after, l.commit) + (r.added != 0) >= needed;
+  if (options.bug == CONTRACT_UNGUARDED) return true;
+  const bool fresh = options.bug == CONTRACT_BY_FRESH_LEADER;
+  const int through = fresh ? l.commit : std::max(l.commit, l.nothing);
+  const uint8_t remaining = changed(l.members, r.old, 0);
+  return copies(q, leader, remaining, through) >= majority(size(remaining));
+}
+
+// How far a snapshot reaches; 0 if the leader gives none out yet. An entry of the current epoch that is committed
+// is on a majority that the old member is not one of, and all before it is as well.
+inline int snapshot_end(const Node& l) {
+  const int applied = std::min(l.commit, l.synced);
+  if (applied < l.nothing) return 0;
+  if (options.bug == SNAPSHOT_THROUGH_APPLIED) return applied;
+  if (options.bug == CHANGE_UPON_CHANGE) return applied == l.commit ? applied : 0;
+  return epoch_of(l.log[applied - 1]) == l.epoch ? applied : 0;
 }
 
 inline const char* install_snapshot(State& q, int epoch) {
@@ -117,17 +123,12 @@ inline const char* install_snapshot(State& q, int epoch) {
   if (!l.leads || l.epoch != epoch || l.change != IS_PREPARED) return nullptr;
   if (!alive(q, r.chosen - 1) || !alive(q, r.added - 1)) return nullptr;
   if (node.epoch > epoch || (node.epoch == epoch && node.installed)) return nullptr;
-  const int applied = std::min(l.commit, l.synced);
-  if (options.bug == SNAPSHOT_THROUGH_APPLIED || options.bug == CHANGE_UPON_CHANGE) {
-    if (applied < l.nothing) return nullptr;
-    if (options.bug == CHANGE_UPON_CHANGE && applied < l.commit) return nullptr;
-  } else if (applied < l.commit || !may_change(q, r)) {
-    return nullptr;
-  }
+  const int end = snapshot_end(l);
+  if (!end) return nullptr;
   if (node.epoch < epoch) move_to(q, r.added - 1, static_cast<uint8_t>(epoch));
   memset(node.log, 0, ENTRIES);
-  memcpy(node.log, l.log, static_cast<size_t>(applied));
-  node.length = node.synced = static_cast<uint8_t>(applied);
+  memcpy(node.log, l.log, static_cast<size_t>(end));
+  node.length = node.synced = static_cast<uint8_t>(end);
   node.installed = 1;
   r.flags |= INSTALLED;
   return "Snapshot";
@@ -147,7 +148,7 @@ inline const char* commit_change(State& q, int epoch) {
   if (r.kind <= ELECTION || !(r.flags & STORED) || !alive(q, r.chosen - 1)) return nullptr;
   Node& l = q.node[r.chosen - 1];
   if (!l.leads || l.epoch != epoch || l.change != IS_PREPARED) return nullptr;
-  if (r.kind == CONTRACT && options.bug != CONTRACT_UNGUARDED && !may_change(q, r)) return nullptr;
+  if (r.kind == CONTRACT && !can_lose_one(q, r)) return nullptr;
   l.members = changed(l.members, r.old, r.added);
   if (r.old) l.cursor[r.old - 1] = UNKNOWN;
   if (r.old || options.bug != REMOVED_STAYS_CUT_OFF) l.removing = 0;

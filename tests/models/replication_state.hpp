@@ -2,7 +2,7 @@
 //
 // Nothing that was sent is stored. A request of an epoch stays possible as long as its receiver's guards would
 // take it, so loss, delay, repetition and reordering are there without a network; docs/decisions/0025 says why
-// this leaves nothing out.
+// this leaves nothing out. With LATE = 1 requests of leaders that are gone are explored too.
 #pragma once
 #include "explorer.hpp"
 
@@ -18,9 +18,13 @@
 #ifndef OPERATORS
 #define OPERATORS 1
 #endif
+#ifndef LATE
+#define LATE 0
+#endif
 // Each epoch has one leader and so one no-op.
 constexpr int ENTRIES = EPOCHS + VALUES;
-constexpr int HEARD = OPERATORS > 1 ? NODES : 1;
+constexpr int HEARD = OPERATORS > 1 ? NODES : 0;
+constexpr int PAST = LATE ? EPOCHS : 0;
 static_assert(NODES <= 5 && EPOCHS <= 7 && ENTRIES <= 15);
 
 enum Bug {
@@ -49,7 +53,7 @@ enum Bug {
 };
 
 struct Options {
-  int bug, plan, members, deaths, aborts, live;
+  int bug, plan, members, deaths, aborts, live, settled;
 };
 inline Options options;
 
@@ -101,6 +105,7 @@ struct Record {
 struct State {
   Node node[NODES];
   Record record[EPOCHS];  // of epoch k + 1
+  Node past[PAST];        // the leader of epoch k + 1 as it was when it went
   // The metadata; its version is the pair (epoch, status).
   uint8_t epoch, status, members, kind;
   Who leader, old, added;
@@ -108,7 +113,7 @@ struct State {
   uint8_t committed, history[ENTRIES];
   uint8_t values, dead, broken;
 };
-static_assert(sizeof(State) == NODES * sizeof(Node) + EPOCHS * sizeof(Record) + 11 + ENTRIES);
+static_assert(sizeof(State) == (NODES + PAST) * sizeof(Node) + EPOCHS * sizeof(Record) + 11 + ENTRIES);
 
 inline uint8_t bit(int n) { return static_cast<uint8_t>(1 << n); }
 inline bool holds(uint8_t mask, int n) { return mask >> n & 1; }
@@ -127,6 +132,13 @@ inline Id head(const Node& n) { return id_at(n, n.length); }
 inline bool has(const Node& n, Id id) {
   const int index = id & 0xf;
   return index <= n.length && id_at(n, index) == id;
+}
+
+// The digit of the plan for an epoch says what it may be: a Kind, or 9 for any.
+inline bool planned(int epoch, Kind kind) {
+  int plan = options.plan;
+  for (int k = EPOCHS; k > epoch; k--) plan /= 10;
+  return plan % 10 == kind || plan % 10 == 9;
 }
 
 inline uint8_t changed(uint8_t members, Who old, Who added) {

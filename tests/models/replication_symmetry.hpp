@@ -17,16 +17,22 @@ struct Renaming {
   Who who(Who from) const { return static_cast<Who>(from ? to[from - 1] + 1 : 0); }
 };
 
+inline void rename_leader(Node& l, const Renaming& names) {
+  if (!l.leads) return;
+  uint8_t cursor[NODES];
+  memcpy(cursor, l.cursor, NODES);
+  for (int m = 0; m < NODES; m++) l.cursor[names.to[m]] = cursor[m];
+  l.members = names.mask(l.members);
+  l.removing = names.who(l.removing);
+}
+
 inline State renamed(const State& q, const Renaming& names) {
   State r = q;
   for (int n = 0; n < NODES; n++) {
-    Node& node = r.node[names.to[n]];
-    node = q.node[n];
-    if (!node.leads) continue;
-    node.members = names.mask(node.members);
-    node.removing = names.who(node.removing);
-    for (int m = 0; m < NODES; m++) node.cursor[names.to[m]] = q.node[n].cursor[m];
+    r.node[names.to[n]] = q.node[n];
+    rename_leader(r.node[names.to[n]], names);
   }
+  for (Node& past : r.past) rename_leader(past, names);
   for (int e = 0; e < EPOCHS; e++) {
     Record& record = r.record[e];
     if (!record.kind) continue;
@@ -68,13 +74,17 @@ inline uint64_t description(const State& q, int n) {
     result = mix(result, place);
   }
   uint64_t followed = 0;
-  for (const Node& other : q.node) {
-    if (!other.leads) continue;
-    place = other.cursor[n] | holds(other.members, n) << 8 | (other.removing == n + 1) << 9;
-    followed += mix(other.epoch, place);
-  }
+  const auto follow = [&](const Node& l, uint64_t salt) {
+    place = l.cursor[n] | holds(l.members, n) << 8 | (l.removing == n + 1) << 9;
+    if (l.leads) followed += mix(l.epoch + salt, place);
+  };
+  for (const Node& l : q.node) follow(l, 0);
+  for (const Node& l : q.past) follow(l, 64);
   return mix(result, followed);
 }
+
+// Where canonical() writes down what it did, for a trace.
+inline std::vector<Renaming>* renamings_wanted = nullptr;
 
 // The least of all renamings that sort the nodes by their descriptions.
 inline void rename_canonically(State& q) {
@@ -88,12 +98,16 @@ inline void rename_canonically(State& q) {
     return described[a] != described[b] ? described[a] < described[b] : a < b;
   });
   const State from = q;
+  Renaming least{};
   bool first = true;
   const auto consider = [&] {
     Renaming names;
     for (int k = 0; k < NODES; k++) names.to[order[k]] = static_cast<uint8_t>(k);
     const State candidate = renamed(from, names);
-    if (first || memcmp(&candidate, &q, sizeof q) < 0) q = candidate;
+    if (first || memcmp(&candidate, &q, sizeof q) < 0) {
+      q = candidate;
+      least = names;
+    }
     first = false;
   };
   // Every order within each group of equal descriptions, like the digits of a counter.
@@ -107,6 +121,7 @@ inline void rename_canonically(State& q) {
       start = end;
     }
   }
+  if (renamings_wanted) renamings_wanted->push_back(least);
 }
 
 // An election that was completed or given up: what is left are fences that some node would still obey, and the
@@ -142,6 +157,17 @@ inline void forget_change(State& q, int epoch) {
   if (!l.leads || !obeyed) r = Record{};
 }
 
+// Requests of a leader that is gone, to nodes that have gone on as well.
+inline void forget_past(State& q, Node& past) {
+  for (int n = 0; n < NODES; n++) {
+    const Node& node = q.node[n];
+    if (node.epoch < past.epoch || (node.epoch == past.epoch && !node.leads)) continue;
+    past.members = static_cast<uint8_t>(past.members & ~bit(n));
+    past.cursor[n] = UNKNOWN;
+  }
+  if (!past.members) past = Node{};
+}
+
 // Having led, or having installed, in an epoch in which nobody would ask for it again.
 inline void forget_vow(State& q, int n) {
   Node& node = q.node[n];
@@ -158,5 +184,6 @@ inline void canonical(State& q) {
     else if (r.kind) forget_change(q, epoch);
   }
   for (int n = 0; n < NODES; n++) forget_vow(q, n);
+  for (Node& past : q.past) forget_past(q, past);
   rename_canonically(q);
 }

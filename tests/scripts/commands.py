@@ -5,7 +5,9 @@
     node n4 / operator o2             one more of them
     crash x / power loss n1 / restart n1 / wipe n1
     tick x [times] / wait [times]     one clock; or all clocks, and all letters arrive
-    deliver [link [kind]]             all until nothing moves; or only these, and not what they cause
+    wait for something                as many ticks as it takes until a line says that; only the last is told
+    deliver [link [kind]]             all until nothing moves; or only these, and not what they cause; with
+                                      `first` or `last` before the link, one of them
     drop, duplicate link [kind]       what is on its way
     again link kind [of epoch e]      the last such letter ever sent arrives once more
     hold, release, cut, heal link     held letters wait for `deliver link`, cut ones are lost
@@ -30,12 +32,12 @@ from hawser.log.protocol.orders import Contract, Elect, Expand, Order, Swap, Tra
 from hawser.log.state.commands import TrimTo, encode_command
 from hawser.testing.disk import SimDisk
 
-from .stage import SHORT, Stage, Trouble
+from .stage import SHORT, Letter, Stage, Trouble
 from .words import log_words, metadata_words
 
 __all__ = ["obey"]
 
-_Words = list[str]
+MOST_TICKS = 100
 _COMMANDS: dict[str, Callable[[Stage, str], None]] = {}
 
 
@@ -137,6 +139,20 @@ def _tick(stage: Stage, rest: str) -> None:
         stage.tick(name)
 
 
+@_command("wait for")
+def _wait_for(stage: Stage, text: str) -> None:
+    """Until something is told with this in it; what came before that tick is not told."""
+    told = stage.told
+    for _ in range(MOST_TICKS):
+        stage.told = []
+        stage.wait()
+        if any(text in line for line in stage.told):
+            stage.told = told + stage.told
+            return
+    stage.told = told
+    raise Trouble(f"it never happens: {text}")
+
+
 @_command("wait")
 def _wait(stage: Stage, times: str) -> None:
     for _ in range(int(times or 1)):
@@ -148,18 +164,24 @@ def _link(rest: str) -> tuple[str, str | None]:
     return link, kind or None
 
 
+def _taken(stage: Stage, rest: str) -> list[Letter]:
+    """Out of the air: the first of them, the last, or all."""
+    which, _, others = rest.partition(" ")
+    return stage.take(*_link(others), which) if which in ("first", "last") else stage.take(*_link(rest))
+
+
 @_command("deliver")
 def _deliver(stage: Stage, rest: str) -> None:
     if not rest:
         stage.deliver_all()
         return
-    for letter in stage.take(*_link(rest)):
+    for letter in _taken(stage, rest):
         stage.deliver(letter)
 
 
 @_command("drop")
 def _drop(stage: Stage, rest: str) -> None:
-    for letter in stage.take(*_link(rest)):
+    for letter in _taken(stage, rest):
         stage.tell(f"lost: {letter}")
 
 
@@ -288,7 +310,7 @@ def _broken(stage: Stage, name: str) -> None:
 # Orders.
 
 
-def _order(words: _Words, tag: str) -> Order:
+def _order(words: list[str], tag: str) -> Order:
     kind, names = words[0], words[1:]
     if kind == "elect":
         return Elect(tag)
@@ -332,7 +354,7 @@ def _status(stage: Stage, names: str) -> None:
     for name in names.split() or stage.hosts:
         host = stage.host(name)
         if host.replica is None:
-            stage.tell(f"{host.member} is down")
+            stage.tell(f"{host.member} " + ("is down" if host.disk.names() else "holds nothing"))
             continue
         node = host.replica.node
         role = f"leads {', '.join(node.leadership.members)}" if node.leadership else f"is {node.role}"
@@ -345,4 +367,3 @@ def _status(stage: Stage, names: str) -> None:
 def _metadata(stage: Stage, _: str) -> None:
     assert stage.metadata is not None
     stage.tell(f"{stage.metadata.version}: {metadata_words(stage.metadata)}")
-

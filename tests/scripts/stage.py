@@ -1,8 +1,8 @@
 """A stage for dialogues: real replicas on simulated disks, real operators, a metadata store in memory, and a
 network that is a list of letters. Nothing moves but by the script, and everything that moves is told.
 
-A node `n1` holds the member `n1`; with its second disk it is the member `n1.2`. The store is an actor like the
-others: operators reach it by letters, so these can be held and lost too.
+A node `n1` holds the member `n1`; with its second disk it is the member `n1.2`. The store is an actor like
+the others: operators reach it by letters, so these can be held and lost too.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,7 +22,6 @@ from hawser.log.protocol.doors import (
     Effect,
     Event,
     Halt,
-    Load,
     Loaded,
     Propose,
     Read,
@@ -45,7 +44,7 @@ from hawser.record.record import NO_STAMP, Record
 from hawser.testing.disk import Fate, SimDisk
 
 from .telling import differences, glance
-from .words import message_words, metadata_words, tag
+from .words import message_words, metadata_words, tag, values_of
 
 __all__ = ["Host", "Letter", "Stage", "Trouble"]
 
@@ -57,8 +56,8 @@ PATIENCE = 4
 CHATTER = (m.StatusRequest, m.StatusResponse, m.ReadSnapshotRequest, m.ReadSnapshotResponse)
 MOST_DELIVERIES = 20_000
 
-# The log of three batches fills a segment, and what nobody needs goes soon.
-SHORT = Settings(JournalSettings(segment_bytes=500), checkpoint_entries=3, spare_entries=0)
+# Two batches fill a segment, and what nobody needs goes soon.
+SHORT = Settings(JournalSettings(segment_bytes=200), checkpoint_entries=3, spare_entries=0)
 LONG = Settings(JournalSettings(segment_bytes=4096))
 
 
@@ -227,12 +226,14 @@ class Stage:
     def _is_held(self, letter: Letter) -> bool:
         return any(letter.fits(link) for link in self.held)
 
-    def take(self, link: str, kind: str | None) -> list[Letter]:
-        """Out of the air."""
+    def take(self, link: str, kind: str | None, which: str | None = None) -> list[Letter]:
+        """Out of the air: all that fit, or the `first` or `last` of them."""
         taken = [letter for letter in self.flight if letter.fits(link, kind)]
         if not taken:
             raise Trouble(f"nothing is on its way: {link} {kind or ''}")
-        self.flight = [letter for letter in self.flight if not letter.fits(link, kind)]
+        if which is not None:
+            taken = taken[:1] if which == "first" else taken[-1:]
+        self.flight = [letter for letter in self.flight if not any(letter is each for each in taken)]
         return taken
 
     # Nodes.
@@ -268,15 +269,18 @@ class Stage:
         if replica.halted is None:
             for fact in differences(replica, before):
                 self.tell(fact)
-        letters = [Letter(replica.member, each.to, each.message) for each in outputs if isinstance(each, Send)]
-        self.send(replica.member, letters)
         for output in outputs:
             if isinstance(output, Halt):
                 self.tell(f"{replica.member} halts: {output.reason}")
             elif isinstance(output, Retired):
                 self.tell(f"{replica.member} deletes everything")
                 host.replica = None
-            elif not isinstance(output, Send):
+        letters = [
+            Letter(replica.member, each.to, each.message) for each in outputs if isinstance(each, Send)
+        ]
+        self.send(replica.member, letters)
+        for output in outputs:
+            if isinstance(output, Done | Serve | Refuse):
                 self._answer(replica, output)
 
     def _answer(self, replica: Replica, output: Done | Serve | Refuse) -> None:
@@ -295,12 +299,14 @@ class Stage:
         """What can be read there."""
         found = replica.read(replica.machine.part(Topic).start, 1 << 20)
         assert isinstance(found, list)
-        values = [record.value.decode()[:12] for _, entry in found for record in Batch.read(entry.payload).records()]
+        values = [value for _, entry in found for value in values_of(entry)]
         return ", ".join(values) or "nothing"
 
     def propose(self, host: Host, values: Iterable[str], size: int = 0) -> None:
         commands = tuple(
-            Command(Kind.BATCH, bytes(Batch.of([Record(each.ljust(size, ".").encode())], NO_STAMP).data), each)
+            Command(
+                Kind.BATCH, bytes(Batch.of([Record(each.ljust(size, ".").encode())], NO_STAMP).data), each
+            )
             for each in values
         )
         self.step(host, Propose(commands))
@@ -333,7 +339,9 @@ class Stage:
                 self.metadata = wanted
                 self.tell(f"store: {letter.sender} wrote {wanted.version}: {metadata_words(wanted)}")
             elif wanted != self.metadata:
-                self.tell(f"store: {letter.sender} is too late with {wanted.version}: {metadata_words(wanted)}")
+                self.tell(
+                    f"store: {letter.sender} is too late with {wanted.version}: {metadata_words(wanted)}"
+                )
         self.send(STORE, [Letter(STORE, letter.sender, Loaded(self.metadata))])
 
     # Time.

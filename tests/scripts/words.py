@@ -9,7 +9,16 @@ from hawser.log.protocol.messages import Change, ChangeKind
 from hawser.log.protocol.metadata import Metadata
 from hawser.record.batch import Batch
 
-__all__ = ["change_words", "entry_words", "log_words", "message_words", "metadata_words", "tag"]
+__all__ = [
+    "KINDS",
+    "change_words",
+    "entry_words",
+    "log_words",
+    "message_words",
+    "metadata_words",
+    "tag",
+    "values_of",
+]
 
 
 def tag(message: object) -> str:
@@ -19,10 +28,14 @@ def tag(message: object) -> str:
     return type(message).__name__.lower()
 
 
+def values_of(entry: Entry) -> list[str]:
+    """Of a batch, without what only makes it long."""
+    records = Batch.read(bytes(entry.payload)).records()
+    return [record.value.decode().rstrip(".") for record in records]
+
+
 def value_words(entry: Entry) -> str:
-    if entry.kind == Kind.BATCH:
-        return "+".join(record.value.decode()[:12] for record in Batch.read(bytes(entry.payload)).records())
-    return Kind(entry.kind).name.lower()
+    return "+".join(values_of(entry)) if entry.kind == Kind.BATCH else Kind(entry.kind).name.lower()
 
 
 def entry_words(entry: Entry) -> str:
@@ -106,6 +119,8 @@ _WORDS: dict[type, Callable[[Any], str]] = {
     m.ReadSnapshotRequest: lambda x: f"read part {x.part} from {x.position}",
     m.ReadSnapshotResponse: lambda x: f"piece of part {x.part}, {len(x.data)} bytes",
 }
+
+KINDS = tuple(_WORDS)
 
 
 def message_words(message: object) -> str:

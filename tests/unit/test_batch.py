@@ -15,6 +15,7 @@ import hawser
 from hawser.record import arrow, bare
 from hawser.record.batch import MAX_RECORDS, BadBatch, Batch, Compression, Format, Header
 from hawser.record.record import NO_STAMP, Record, Stamp
+from hawser.record.unpacked import unpacked_bytes
 
 STAMP = Stamp(b"producer", 3, 7)
 NANOSECONDS = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -130,12 +131,15 @@ def test_a_batch_needs_no_pyarrow() -> None:
         Record(b"", None, {}, 1 << 63),
         Record(b"", None, {}, 0.5),  # type: ignore[arg-type]
         Record(None),  # type: ignore[arg-type]
+        (b"a value only",),
     ],
 )
 @pytest.mark.parametrize("compression", [Compression.NONE, Compression.LZ4])
 def test_what_is_no_record_is_refused(record: Record, compression: Compression) -> None:
     with pytest.raises(hawser.UsageError, match=r"at least|value and key are bytes"):
         Batch.of([record, Record(b"", None, {}, 1)], compression=compression)
+    with pytest.raises(hawser.UsageError, match=r"at least|value and key are bytes"):
+        Batch.of([record], compression=compression)
 
 
 def test_an_array_of_larger_items_is_no_value() -> None:
@@ -191,7 +195,7 @@ def test_values_with_holes_are_refused_both_ways() -> None:
     with pytest.raises(hawser.UsageError, match="has a value"):
         Batch.of_arrow(holes)
     with pytest.raises(BadBatch, match="no value"):
-        arrow.decode(memoryview(holes.serialize()), 1)
+        arrow.decode(memoryview(holes.serialize()), 1, Compression.NONE)
 
 
 def changed(data: bytes | memoryview, place: int, form: str, value: int) -> bytes:
@@ -243,7 +247,7 @@ def body_place(offset: int) -> int:
         (24, "<i", 1, "run from 1"),
         (28, "<i", 9, "go back|offset"),
         (36, "<i", -1, "to -1"),
-        (36, "<i", 9, "not the"),
+        (36, "<i", 9, "not the|go back|offset|left"),
         (36, "<i", 7, "not the"),
         (72, "<B", 0xFF, "bits behind"),
     ],
@@ -282,3 +286,42 @@ def test_an_arrow_body_of_another_length_is_named() -> None:
 def test_split_is_safe_without_a_header() -> None:
     with pytest.raises(BadBatch, match="do not fit"):
         bare.split(memoryview(b"abc"), 0, 5, 1)
+
+
+@pytest.mark.parametrize("compression", Compression)
+def test_the_size_of_an_arrow_body_is_known_before_it_is_read(compression: Compression) -> None:
+    data = Batch.of([Record(bytes(1000), b"key", {"a": b"1"}, time) for time in range(50)]).to_arrow()
+    batch = Batch.of_arrow(data, STAMP, compression)
+    size, compressed = unpacked_bytes(memoryview(batch.data)[batch.header.body :])
+    assert compressed == (compression is not Compression.NONE)
+    buffers = [
+        buffer for column in batch.to_arrow().columns for buffer in column.buffers() if buffer is not None
+    ]
+    assert sum(buffer.size for buffer in buffers) <= size <= 2 * sum(buffer.size for buffer in buffers)
+
+
+def test_what_becomes_too_large_is_refused_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [Record(bytes(100_000))]
+    batch = Batch.of(records, STAMP, Compression.ZSTD)
+    assert len(batch.data) < 1000
+    monkeypatch.setattr(arrow, "MAX_UNPACKED_BYTES", 99_999)
+    with pytest.raises(BadBatch, match="becomes 1000"):
+        batch.to_arrow()
+    with pytest.raises(hawser.UsageError, match="send it as several"):
+        Batch.of(records, STAMP, Compression.ZSTD)
+
+
+def test_compression_must_be_the_headers() -> None:
+    batch = Batch.of(MIXED, STAMP, Compression.LZ4)
+    with pytest.raises(BadBatch, match="header says"):
+        Batch.read(changed(batch.data, 1, "<B", 0)).to_arrow()
+
+
+@given(st.binary(max_size=300), st.booleans())
+def test_any_bytes_have_a_size_or_are_refused(data: bytes, begins: bool) -> None:
+    message = struct.pack("<ii", -1, len(data) // 2) + data if begins else data
+    try:
+        size, _ = unpacked_bytes(memoryview(message))
+    except BadBatch:
+        return
+    assert size >= 0

@@ -2,13 +2,14 @@
 
 Reads and writes go through the page cache with pread and pwrite; `fdatasync` makes them durable, and a sync
 of the directory makes names durable. Room is reserved with fallocate, so a write within it cannot find the
-disk full. Linux drops what it failed to write after saying so once: a storage that saw one sync fail refuses
-all others, because they would succeed without having written anything.
+disk full, unless the file system copies on write. Linux drops what it failed to write after saying so once: a
+storage that saw one sync fail refuses all others, because they would succeed without having written anything.
 """
 
 import errno
+import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
@@ -20,30 +21,40 @@ __all__ = ["Disk"]
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _FOR_OWNER_ONLY: Final = 0o600
+# A node has many shards and a shard many segments, most of which nobody reads.
+_MOST_OPEN_FILES: Final = 32
 
 
 class _File:
     """An open file. It is closed when it is removed, but not under a sync in another thread."""
 
-    __slots__ = ("descriptor", "is_removed", "syncs")
+    __slots__ = ("descriptor", "is_forgotten", "syncs")
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        self.is_removed = False
+        self.is_forgotten = False
         self.syncs = 0
 
 
 class Disk:
-    """A Storage in `directory`, which it makes if there is none. `sync` may be called from any thread, all
-    else from one. To be closed, which syncs nothing."""
+    """A Storage in `directory`, which it makes if there is none, and which no other process can use meanwhile.
+
+    `sync` may be called from any thread, all else from one. To be closed, which syncs nothing."""
 
     def __init__(self, directory: Path | str) -> None:
         self.directory = Path(directory)
-        self.directory.mkdir(parents=True, exist_ok=True)
+        _make_directory(self.directory)
         self._directory = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._files: dict[str, _File] = {}
         self._lock = Lock()
         self._failure: str | None = None
+        try:
+            fcntl.flock(self._directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise StorageFailed(
+                f"{self.directory} is in use; stop whoever uses it, or take another"
+            ) from None
 
     def close(self) -> None:
         """Give the descriptors back; no sync may be under way."""
@@ -59,10 +70,10 @@ class Disk:
             return sorted(entry.name for entry in entries if entry.is_file(follow_symlinks=False))
 
     def size(self, name: str) -> int:
-        return os.fstat(self._file(name).descriptor).st_size
+        return os.fstat(self._descriptor(name)).st_size
 
     def read(self, name: str, start: int, size: int) -> bytes:
-        descriptor = self._file(name).descriptor
+        descriptor = self._descriptor(name)
         with self._failing(name):
             data = os.pread(descriptor, size, start)
             # A read may end early, at a signal or after two gigabytes.
@@ -80,41 +91,46 @@ class Disk:
             os.close(descriptor)
             os.unlink(name, dir_fd=self._directory)
             raise
-        self._files[name] = _File(descriptor)
+        with self._lock:
+            self._keep(name, _File(descriptor))
 
     def write(self, name: str, start: int, data: bytes | bytearray | memoryview) -> None:
-        descriptor = self._file(name).descriptor
+        descriptor = self._descriptor(name)
         with self._failing(name):
             written = os.pwrite(descriptor, data, start)
             while written < len(data):
                 written += os.pwrite(descriptor, memoryview(data)[written:], start + written)
 
     def truncate(self, name: str, size: int) -> None:
-        descriptor = self._file(name).descriptor
+        descriptor = self._descriptor(name)
         old = os.fstat(descriptor).st_size
         if size > old:
-            self._reserve(name, descriptor, old, size - old)
+            try:
+                self._reserve(name, descriptor, old, size - old)
+            except StorageFull:
+                # What was reserved before the room ended would otherwise stay.
+                os.ftruncate(descriptor, old)
+                raise
         else:
             with self._failing(name):
                 os.ftruncate(descriptor, size)
 
     def sync(self, name: str) -> None:
         with self._lock:
-            file = self._file(name)
+            file = self._files.get(name) or self._opened(name)
             file.syncs += 1
         try:
-            self._sync(name, file.descriptor)
+            self._sync(name, file.descriptor, os.fdatasync)
         finally:
             with self._lock:
                 file.syncs -= 1
-                if file.is_removed and not file.syncs:
+                if file.is_forgotten and not file.syncs:
                     os.close(file.descriptor)
 
     def rename(self, old: str, new: str) -> None:
+        here = self._directory
         with self._failing(old):
-            os.rename(
-                self._checked(old), self._checked(new), src_dir_fd=self._directory, dst_dir_fd=self._directory
-            )
+            os.rename(self._checked(old), self._checked(new), src_dir_fd=here, dst_dir_fd=here)
         with self._lock:
             self._forget(new)
             if old in self._files:
@@ -127,31 +143,46 @@ class Disk:
             self._forget(name)
 
     def sync_names(self) -> None:
-        self._sync(str(self.directory), self._directory)
+        self._sync(str(self.directory), self._directory, os.fsync)
 
-    def _sync(self, name: str, descriptor: int) -> None:
+    def _sync(self, name: str, descriptor: int, flush: Callable[[int], None]) -> None:
         if self._failure is not None:
             raise StorageFailed(f"{self._failure}; since then nothing is synced to {self.directory} any more")
         try:
-            os.fdatasync(descriptor)
+            flush(descriptor)
         except OSError as error:
             self._failure = f"syncing {name} failed: {error.strerror}"
             raise StorageFailed(f"{self._failure}. Look after the disk, then start again") from error
 
-    def _file(self, name: str) -> _File:
+    def _descriptor(self, name: str) -> int:
+        """Of the file, good until the next call that opens one in this thread."""
         file = self._files.get(name)
         if file is None:
-            with self._failing(name):
-                flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-                file = _File(os.open(self._checked(name), flags, dir_fd=self._directory))
-            self._files[name] = file
+            with self._lock:
+                file = self._files.get(name) or self._opened(name)
+                self._keep(name, file)
+        return file.descriptor
+
+    def _opened(self, name: str) -> _File:
+        """Under the lock. A sync does not evict: the other thread may be about to use what it would close."""
+        with self._failing(name):
+            flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+            file = _File(os.open(self._checked(name), flags, dir_fd=self._directory))
+        self._files[name] = file
         return file
 
+    def _keep(self, name: str, file: _File) -> None:
+        """Under the lock: this one is open, and not too many others are."""
+        self._files[name] = file
+        while len(self._files) > _MOST_OPEN_FILES:
+            self._forget(next(other for other in self._files if other != name))
+
     def _forget(self, name: str) -> None:
+        """Under the lock: close it, or let the sync that uses it do so."""
         file = self._files.pop(name, None)
         if file is None:
             return
-        file.is_removed = True
+        file.is_forgotten = True
         if not file.syncs:
             os.close(file.descriptor)
 
@@ -176,3 +207,16 @@ class Disk:
             if error.errno in _NO_ROOM:
                 raise StorageFull(f"no room for {place}. Free some, or use another disk") from error
             raise StorageFailed(f"{place}. Look after the disk, then start again") from error
+
+
+def _make_directory(directory: Path) -> None:
+    """Make it and what it lies in, durably: a journal in a directory that a crash takes away is gone, too."""
+    if directory.is_dir():
+        return
+    _make_directory(directory.parent)
+    directory.mkdir(exist_ok=True)
+    parent = os.open(directory.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(parent)
+    finally:
+        os.close(parent)

@@ -11,15 +11,18 @@
 import sys
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from hawser.errors import UsageError
-from hawser.record.bare import Binaries, Columns, decode_headers
+from hawser.record.bare import Binaries, Columns, decode_headers, make_records
 from hawser.record.record import BadBatch, Record
+from hawser.record.unpacked import unpacked_bytes
 
-__all__ = ["decode", "encode", "from_columns", "records", "schema"]
+__all__ = ["check_headers", "decode", "encode", "from_columns", "records", "schema", "timestamps"]
 
-_CODECS = {1: "lz4", 2: "zstd"}
+MAX_UNPACKED_BYTES: Final = 256 << 20
+
+_CODECS: Final = {1: "lz4", 2: "zstd"}
 
 
 @cache
@@ -55,6 +58,11 @@ def encode(batch: Any, compression: int) -> tuple[memoryview, int, int]:
         raise UsageError(f"a batch is a pyarrow.RecordBatch with the columns {columns}; cast yours to those")
     if not batch.num_rows or batch.column("value").null_count or batch.column("timestamp").null_count:
         raise UsageError("a batch has at least one record, and each has a value and a timestamp")
+    if compression and batch.nbytes > MAX_UNPACKED_BYTES:
+        raise UsageError(
+            f"a batch has at most {MAX_UNPACKED_BYTES} bytes before compression, not {batch.nbytes}; "
+            "send it as several"
+        )
     message = _compressed(batch, compression) if compression else batch.serialize()
     bounds = pa.compute.min_max(batch.column("timestamp").view(pa.int64()))
     return memoryview(message), bounds["min"].as_py(), bounds["max"].as_py()
@@ -64,17 +72,22 @@ def _compressed(batch: Any, compression: int) -> Any:
     """The IPC message of a batch; only a stream can be compressed, so it is cut out of one."""
     pa = _pyarrow()
     sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression=_CODECS[compression])
+    options = pa.ipc.IpcWriteOptions(compression=_CODECS[compression], use_threads=False)
     with pa.ipc.new_stream(sink, schema(), options=options) as writer:
         writer.write_batch(batch)
         end = sink.tell()
     return sink.getvalue()[schema().serialize().size : end]
 
 
-def decode(body: memoryview, count: int) -> Any:
+def decode(body: memoryview, count: int, compression: int) -> Any:
     """The pyarrow.RecordBatch of an IPC message, over its bytes where they are not compressed; BadBatch if it
-    is not one of `count` records."""
+    is not one of `count` records, or larger than a batch may become."""
     pa = _pyarrow()
+    size, compressed = unpacked_bytes(body)
+    if size > MAX_UNPACKED_BYTES:
+        raise BadBatch(f"an Arrow body becomes {size} bytes; a batch has at most {MAX_UNPACKED_BYTES}")
+    if compressed != bool(compression):
+        raise BadBatch("an Arrow body is compressed and its header says that it is not, or the other way")
     try:
         batch = pa.ipc.read_record_batch(pa.py_buffer(body), schema())
         batch.validate(full=True)
@@ -97,9 +110,9 @@ def from_columns(columns: Columns) -> Any:
         timestamps = pa.Array.from_buffers(kind, count, [None, pa.py_buffer(columns.timestamps)])
     else:
         timestamps = pa.repeat(pa.scalar(columns.timestamp_ns, pa.int64()), count).view(kind)
-    keys, values, headers = (_array(each, count) for each in (columns.keys, columns.values, columns.headers))
-    batch = pa.RecordBatch.from_arrays([keys, values, headers, timestamps], schema=schema())
     try:
+        binaries = [_array(each, count) for each in (columns.keys, columns.values, columns.headers)]
+        batch = pa.RecordBatch.from_arrays([*binaries, timestamps], schema=schema())
         batch.validate(full=True)
     except pa.ArrowInvalid as error:
         raise BadBatch(f"the bare body of a batch cannot be read: {error}") from error
@@ -117,8 +130,20 @@ def _array(binaries: Binaries | None, count: int) -> Any:
 
 def records(batch: Any) -> Iterator[Record]:
     """Each record of a checked pyarrow.RecordBatch; its headers are checked before the first."""
-    pa = _pyarrow()
     headers = list(map(decode_headers, batch.column("headers").to_pylist()))
-    timestamps = batch.column("timestamp").view(pa.int64()).to_pylist()
     values, keys = batch.column("value").to_pylist(), batch.column("key").to_pylist()
-    return map(Record, values, keys, headers, timestamps)
+    return make_records(values, keys, headers, timestamps(batch))
+
+
+def timestamps(batch: Any) -> list[int]:
+    """The timestamp of each record of a checked pyarrow.RecordBatch."""
+    times: list[int] = batch.column("timestamp").view(_pyarrow().int64()).to_pylist()
+    return times
+
+
+def check_headers(batch: Any) -> None:
+    """BadBatch if the headers of one of its records are none."""
+    column = batch.column("headers")
+    if column.null_count < len(column):
+        for each in column.to_pylist():
+            decode_headers(each)

@@ -57,6 +57,12 @@ class Compression(IntEnum):
     ZSTD = 2
 
 
+# Plain numbers, for the path on which every batch is applied.
+_BARE: Final = int(Format.BARE)
+_ARROW: Final = int(Format.ARROW)
+_MOST_COMPRESSION: Final = int(max(Compression))
+
+
 class Header(NamedTuple):
     """What stands before the body. `body` is where that begins, in the bytes the header was read from."""
 
@@ -81,9 +87,8 @@ class Header(NamedTuple):
         if size < HEADER_BYTES:
             raise BadBatch(f"a batch of {size} bytes is cut off within its header")
         fields = _unpack(data, start)
-        form, compression, columns, name, records, length, zero, earliest, latest, incarnation, sequence = (
-            fields
-        )
+        form, compression, columns, name, records, length, zero, earliest, latest = fields[:9]
+        incarnation, sequence = fields[9:]
         body = HEADER_BYTES + (name + 7 & ~7)
         if body + length != size or size > MAX_BATCH_BYTES:
             raise BadBatch(f"a batch of {size} bytes says that it has {body + length}")
@@ -91,10 +96,10 @@ class Header(NamedTuple):
             raise BadBatch(
                 f"the header of a batch is impossible: {records} records, {earliest} to {latest} ns"
             )
-        if form == 1:
+        if form == _BARE:
             if compression or length < bare.fixed_bytes(columns, records, earliest == latest):
                 raise BadBatch(f"{records} records do not fit a bare body of {length} bytes")
-        elif form != 2 or compression > 2 or columns:
+        elif form != _ARROW or compression > _MOST_COMPRESSION or columns:
             raise BadBatch(f"there is no batch of format {form} with compression {compression}")
         producer = bytes(data[start + HEADER_BYTES : start + HEADER_BYTES + name])
         if not _is_stamp(name, incarnation, sequence):
@@ -137,7 +142,7 @@ class Batch:
             return cls.of_arrow(cls.of(records).to_arrow(), stamp, compression)
         try:
             columns, earliest, latest, body = bare.encode(records)
-        except (TypeError, struct.error, OverflowError) as error:
+        except (TypeError, ValueError, struct.error) as error:
             raise UsageError(
                 f"a record cannot be written ({error}); value and key are bytes, headers map str to bytes, "
                 "the timestamp is a 64-bit number of nanoseconds"
@@ -149,8 +154,7 @@ class Batch:
     def of_arrow(
         cls, data: Any, stamp: Stamp = NO_STAMP, compression: Compression = Compression.NONE
     ) -> "Batch":
-        """A pyarrow.RecordBatch with the columns of `arrow.schema()` as a batch; its buffers are copied
-        once."""
+        """A pyarrow.RecordBatch with the columns of `arrow.schema()` as a batch."""
         from hawser.record import arrow
 
         body, earliest, latest = arrow.encode(data, compression)
@@ -193,9 +197,7 @@ class Batch:
 
     def stamped(self, stamp: Stamp) -> "Batch":
         """The same records with another stamp."""
-        header = self.header
-        fields = header[:6]
-        return self._assemble(fields, stamp, [memoryview(self.data)[header.body :]])
+        return self._assemble(self.header[:6], stamp, [memoryview(self.data)[self.header.body :]])
 
     def records(self) -> Iterator[Record]:
         """Each record; BadBatch before the first if the body is not what the header says."""
@@ -209,9 +211,10 @@ class Batch:
         """A pyarrow.RecordBatch over the bytes of this batch, checked; BadBatch if the body is none."""
         from hawser.record import arrow
 
-        if self.header.format == Format.BARE:
+        header = self.header
+        if header.format == Format.BARE:
             return arrow.from_columns(self._columns())
-        return arrow.decode(memoryview(self.data)[self.header.body :], self.header.records)
+        return arrow.decode(memoryview(self.data)[header.body :], header.records, header.compression)
 
     def _columns(self) -> bare.Columns:
         header = self.header
@@ -220,20 +223,29 @@ class Batch:
 
     def check(self) -> None:
         """BadBatch unless everything in it can be read, and its timestamps are those of the header."""
-        earliest, latest = (1 << 63), -(1 << 63)
-        for record in self.records():
-            earliest = min(earliest, record.timestamp_ns)
-            latest = max(latest, record.timestamp_ns)
-        if (earliest, latest) != (self.header.earliest_ns, self.header.latest_ns):
+        header = self.header
+        if header.format == Format.BARE:
+            columns = self._columns()
+            bare.check(columns)
+            times = bare.timestamps(columns)
+        else:
+            from hawser.record import arrow
+
+            data = self.to_arrow()
+            arrow.check_headers(data)
+            times = arrow.timestamps(data)
+        if (min(times), max(times)) != (header.earliest_ns, header.latest_ns):
             raise BadBatch("the timestamps of a batch are not those that its header says")
 
     def first_at(self, timestamp_ns: int) -> int | None:
-        """The place, from 0, of the first record with this timestamp or a later one; None if there is
-        none."""
-        for place, record in enumerate(self.records()):
-            if record.timestamp_ns >= timestamp_ns:
-                return place
-        return None
+        """The place, from 0, of the first record with this timestamp or a later one; None without one."""
+        if self.header.format == Format.BARE:
+            times = bare.timestamps(self._columns())
+        else:
+            from hawser.record import arrow
+
+            times = arrow.timestamps(self.to_arrow())
+        return next((place for place, time in enumerate(times) if time >= timestamp_ns), None)
 
     def __repr__(self) -> str:
         header = self.header

@@ -42,9 +42,11 @@ class Adversary:
             "pause": self._pause,
             "partition": self._partition,
             "one way": self._cut_one_way,
+            "leader alone": self._isolate_leader,
             "clog": self._clog,
             "full disk": self._fill_disk,
             "slow disk": self._slow_disk,
+            "failing disk": self._fail_disk,
             "flip": self._flip,
             "wipe": self._wipe,
             "operator crash": self._crash_operator,
@@ -126,6 +128,17 @@ class Adversary:
         self._while(40_000, self.cluster.network.heal)
         return True
 
+    def _isolate_leader(self) -> bool:
+        """Clients still reach it: it writes what nobody else has. Sometimes an election is asked for at once."""
+        leader = self.cluster.leader
+        if leader is None:
+            return False
+        self.cluster.network.isolate([leader])
+        self._while(15_000, self.cluster.network.heal)
+        if self.random.random() < 0.5:
+            self._order(Elect(self._tag()))
+        return True
+
     def _cut_one_way(self) -> bool:
         one, other = self.random.sample(self._hosts(), 2)
         self.cluster.network.cut_link(one, other)
@@ -153,9 +166,17 @@ class Adversary:
         self._while(60_000, lambda: setattr(node, "sync_delay_most", self.swarm.sync_delay_most))
         return True
 
+    def _fail_disk(self) -> bool:
+        """Its syncs fail until the process has noticed and was started again."""
+        node = self.random.choice(list(self.cluster.nodes.values()))
+        if node.replica is None:
+            return False
+        node.disk.fail_sync = True
+        return True
+
     def _flip(self) -> bool:
         node = self._expendable()
-        return node is not None and node.flip_bit()
+        return node is not None and node.flip_bits()
 
     def _wipe(self) -> bool:
         node = self._expendable()

@@ -136,10 +136,13 @@ def log_is_dense(member: Member, index: int, entry: Entry, previous_epoch: int, 
         raise Violation(5, f"{member} has {entry.id} at {index} behind an entry of epoch {previous_epoch}")
 
 
-def cursor_is_in_log(member: Member, follower: Member, confirmed: EntryId, epochs: Epochs) -> None:
-    """7"""
-    if confirmed not in epochs:
-        raise Violation(7, f"{member} believes {follower} to have {confirmed}, which it has not itself")
+def cursor_is_true(follower: Watch, leader: Watch, confirmed: int) -> None:
+    """7: and the follower has it on disk, as long as no higher epoch has asked it to drop it."""
+    if confirmed > len(leader.epochs):
+        raise Violation(7, f"{leader.member} believes {follower.member} to have {confirmed}, beyond its own head")
+    entry = EntryId(leader.epochs[confirmed - 1], confirmed)
+    if follower.epoch <= leader.epoch and not follower.has_on_disk(entry):
+        raise Violation(7, f"{leader.member} believes {follower.member} to have {entry}, which it has not")
 
 
 def indices_are_ordered(watch: Watch, commit: int, applied: int, head: int) -> None:
@@ -229,6 +232,22 @@ def _holders(
             yield frozenset(some)
         for some in combinations(sorted(members - old), majority(len(members))):
             yield frozenset(some)
+
+
+def committed_meets_voters(
+    watches: dict[Member, Watch], metadata: Metadata, gone: set[Member], last: EntryId
+) -> None:
+    """13, as it stands now: of those who could elect, too few lack what is committed. Who has it but cannot lead
+    after the election is as good as one who lacks it; whose disk is gone has no vote."""
+    voters = [member for member in metadata.fencing_ensemble if member not in gone]
+    final = metadata.final_ensemble
+    lacking = [
+        member
+        for member in voters
+        if member not in final or member not in watches or not watches[member].has_on_disk(last)
+    ]
+    if len(lacking) >= majority(len(metadata.fencing_ensemble)):
+        raise Violation(13, f"{last} is committed, and {lacking} could elect a leader without it: {metadata}")
 
 
 def ensemble_is_admitted(

@@ -233,7 +233,7 @@ class Cluster:
         return node.replica if node is not None and node.member == member else None
 
     def _stored(self, old: Metadata, new: Metadata, writer: str) -> None:
-        self.judge.stored(old, new, self.replica_of(new.leader))
+        self.judge.stored(old, new, self.replica_of(new.leader), self.gone)
         self.marks.stored(old, new, self.gone)
         self.note(f"{writer} stored {new}")
 

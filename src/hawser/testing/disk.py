@@ -249,9 +249,9 @@ class SimDisk:
     def outcomes(self, random: Random, most: int = 10, samples: int = 100) -> Iterator[Self]:
         """Disks as a crash now could leave them; this one stays as it is.
 
-        With up to half of `most` pending operations: each fate of each. With up to `most`: each subset of them
-        kept, the others lost, and each subset once more with the others torn. Beyond that, all kept, all lost,
-        and `samples` at random."""
+        With up to half of `most` pending operations: each fate of each. With up to `most`: each subset of
+        them kept, the others lost, and each subset once more with the others torn. Beyond that, all kept, all
+        lost, and `samples` at random."""
         pending = self.pending()
         choices: Iterator[tuple[Fate, ...]]
         if pending <= most // 2:

@@ -87,10 +87,8 @@ class Judge:
             self._indices_changed(replica, watch)
         if node.leadership is not None:
             for follower, cursor in node.leadership.cursors.items():
-                if cursor.state is CursorState.ATTACHED:
-                    confirmed = cursor.confirmed
-                    if confirmed > journal.head.index:
-                        raise Violation(7, f"{watch.member} believes {follower} to have {confirmed} entries")
+                if cursor.state is CursorState.ATTACHED and cursor.confirmed:
+                    checks.cursor_is_true(self.watches[follower], watch, cursor.confirmed)
 
     def sent(self, replica: Replica, send: Send) -> None:
         """A member said something."""
@@ -102,10 +100,14 @@ class Judge:
                 replica.member, message.head, replica.journal.synced, replica.journal.epochs, message
             )
 
-    def stored(self, old: Metadata, new: Metadata, leader: Replica | None) -> None:
-        """The metadata was written; `leader` is the member that it names, if its process runs."""
+    def stored(self, old: Metadata, new: Metadata, leader: Replica | None, gone: set[Member]) -> None:
+        """The metadata was written; `leader` is the member that it names, if its process runs, `gone` are those
+        without a disk."""
         checks.metadata_grows(old, new)
         checks.quorums_meet(new)
+        last = self.truth.id_at(self.truth.last)
+        if last.index:
+            checks.committed_meets_voters(self.watches, new, gone, last)
         self._admit(new)
         if new.status is Status.STEADY and leader is not None and leader.node.leadership is not None:
             if leader.node.epoch == new.epoch:

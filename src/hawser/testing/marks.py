@@ -40,15 +40,18 @@ EVERY_MARK: Final = (
     "power lost at the start",
     "damaged disk found",
     "halted by damage",
+    "halted by a failed sync",
     "disk replaced",
     "refused for a full disk",
     "write lost to another operator",
     "handed over",
     "retired",
     "stale acknowledgement",
-    "late follower of an earlier epoch",
-    "met by a heartbeat",
+    "late follower",
+    "follower met by a heartbeat",
+    "follower met after a change of epoch",
     "repeated batch",
+    "batch of a producer that was replaced",
     "read refused",
     "write refused while handing over",
     "outcome unknown",
@@ -127,16 +130,20 @@ class Marks:
         self.count("stale acknowledgement", stale)
 
     def _late_follower(self, before: Before, replica: Replica, message: m.AddFollowerRequest) -> None:
-        late = message.epoch < before.epoch and before.unknown > self.before(replica).unknown
-        self.count("late follower of an earlier epoch", late)
+        self._met("late follower", before, replica)
+
+    def _met(self, how: str, before: Before, replica: Replica) -> None:
+        leading = replica.node.leadership
+        if before.unknown and leading is not None and before.unknown > self.before(replica).unknown:
+            self.counts[how] += 1
+            self.count("follower met after a change of epoch", leading.since < replica.node.epoch)
 
     def _followed(self, before: Before, replica: Replica, message: m.Message) -> None:
         entered = replica.node.vow.epoch > before.epoch > 0
         self.count("epoch entered by following", entered)
 
     def _beaten(self, before: Before, replica: Replica, message: m.HeartbeatResponse) -> None:
-        if before.unknown and replica.node.leadership is not None:
-            self.count("met by a heartbeat", before.unknown > self.before(replica).unknown)
+        self._met("follower met by a heartbeat", before, replica)
 
     def _piece(self, before: Before, replica: Replica, message: m.ReadSnapshotResponse) -> None:
         node = replica.node

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from hawser.log.journal.failures import Damaged, NotFormatted
 from hawser.log.journal.journal import Sync
+from hawser.log.journal.storage import StorageFailed
 from hawser.log.protocol import messages as m
 from hawser.log.protocol.doors import Event, Halt, Propose, Read, Receive, Refuse, Send, Serve, Tick
 from hawser.log.protocol.messages import Member, Message
@@ -29,6 +30,7 @@ __all__ = ["SimNode"]
 TICK: Final = 2_000
 SHARD: Final = "shard"
 _ALL_BYTES: Final = 1 << 40
+_FLIPS: Final = 30
 
 # What an operator asks; a repeat gets the same answer at once.
 _ANSWERED_AT_ONCE: Final = (
@@ -88,6 +90,7 @@ class SimNode:
         self.incarnation += 1
         self.paused = False
         try:
+            self.disk.fail_sync = False
             self.replica = self._open()
         except PowerLoss:
             self.cluster.marks.count("power lost at the start")
@@ -167,15 +170,18 @@ class SimNode:
         self.stop(power_loss=True)
         self.new_disk()
 
-    def flip_bit(self) -> bool:
-        """Flip a bit of something that is surely on disk; False if there is nothing yet. It is found when it
-        is read, at the latest when the process starts again."""
+    def flip_bits(self) -> bool:
+        """Flip bits of something that is surely on disk; False if there is nothing yet. Most of a small segment is
+        its header, of which little is ever read; so many bits that a frame is likely to have one. They are found
+        when they are read, at the latest when the process starts again."""
         names = self._settled_files()
         if not names:
             return False
         self.cluster.gone.add(self.member)
-        self.disk.flip(self.random, self.random.choice(names))
-        self.cluster.clock.after(1 + int(self.random.random() * 20_000), self._check_disk, self.member)
+        name = self.random.choice(names)
+        for _ in range(_FLIPS):
+            self.disk.flip(self.random, name)
+        self.cluster.clock.after(1 + int(self.random.random() * 60_000), self._check_disk, self.member)
         return True
 
     def _settled_files(self) -> list[str]:
@@ -191,7 +197,7 @@ class SimNode:
         ]
 
     def _check_disk(self, member: Member) -> None:
-        """Restart on a disk with a flipped bit. If nothing reads that bit the disk is replaced all the same: it
+        """Restart on a disk with flipped bits. If nothing reads them the disk is replaced all the same: it
         counts as lost, and one more could be one too many."""
         if member != self.member:
             return
@@ -298,12 +304,21 @@ class SimNode:
             self._begin_sync(replica)
 
     def _ended(self, output: Halt | Retired) -> None:
-        """The member does nothing any more. Somebody looks after it in a while: it comes back as a new one."""
-        if isinstance(output, Halt) and self.member not in self.cluster.gone:
-            raise Violation(0, f"{self.member} halted: {output.reason}")
-        self.cluster.marks.count("retired" if isinstance(output, Retired) else "halted by damage")
+        """The member does nothing any more. Somebody looks after it in a while: after a failed sync it starts
+        again on the same disk, otherwise it comes back as a new one."""
         self.cluster.note(f"{self.name}: {output}")
-        self.lose_disk()
+        if isinstance(output, Retired):
+            self.cluster.marks.count("retired")
+            self.lose_disk()
+        elif self.disk.fail_sync:
+            self.cluster.marks.count("halted by a failed sync")
+            self.stop(power_loss=True)
+            self.disk.fail_sync = False
+        elif self.member in self.cluster.gone:
+            self.cluster.marks.count("halted by damage")
+            self.lose_disk()
+        else:
+            raise Violation(0, f"{self.member} halted: {output.reason}")
         self.cluster.clock.after(1 + int(self.random.random() * 5_000), self.start_if_down)
 
     def _answer(self, replica: Replica, output: Done | Serve | Refuse) -> None:
@@ -316,7 +331,11 @@ class SimNode:
         elif isinstance(output, Refuse):
             outcome = Failure(output.reason)
         else:
-            outcome = self._view(replica, most_values)
+            try:
+                outcome = self._view(replica, most_values)
+            except Damaged as damage:
+                self._ended(Halt(str(damage)))
+                return
         self.cluster.network.send(self.name, tag[0], Reply(tag, outcome))  # type: ignore[arg-type]
 
     def _view(self, replica: Replica, most_values: int) -> View:
@@ -348,6 +367,8 @@ class SimNode:
         try:
             sync.run()
             outputs = replica.finish_sync(sync)
+        except StorageFailed as failure:
+            outputs = replica.sync_failed(str(failure))
         except PowerLoss:
             self._lose_power(Tick())
             return

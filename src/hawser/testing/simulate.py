@@ -75,6 +75,7 @@ class Simulation:
         self.settle()
         cluster = self.cluster
         cluster.marks.count("write lost to another operator", cluster.store.conflicts > 0)
+        cluster.marks.count("batch of a producer that was replaced", cluster.truth.zombies > 0)
         return Outcome(
             seed=self.seed,
             events=cluster.clock.events,
@@ -101,6 +102,7 @@ class Simulation:
             node.resume()
             node.free_disk()
             node.disk.power_lost_before = None
+            node.disk.fail_sync = False
             node.sync_delay_most = 1_000
             node.start_if_down()
         for number, operator in enumerate(cluster.operators.values()):

@@ -5,6 +5,7 @@ drawn small, so that what is rare in life is common here.
 """
 
 from random import Random
+from typing import Any
 
 import msgspec
 
@@ -63,7 +64,20 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def draw(cls, random: Random) -> "Swarm":
-        """The make-up of the run that this stream of random numbers stands for."""
+        """The make-up of the run that this stream of random numbers stands for. Most are a mixture of
+        everything; some go after what a mixture hardly ever comes to."""
+        mixture = cls._draw_mixture(random)
+        drawn = random.random()
+        if drawn < 0.15:
+            return msgspec.structs.replace(mixture, **_CHURN)
+        if drawn < 0.3:
+            return msgspec.structs.replace(mixture, **_ROT)
+        if drawn < 0.4:
+            return msgspec.structs.replace(mixture, **_SHRINKING)
+        return mixture
+
+    @classmethod
+    def _draw_mixture(cls, random: Random) -> "Swarm":
         return cls(
             members=random.choice((1, 2, 3, 3, 3, 3, 4, 5)),
             spares=random.choice((0, 1, 1, 2)),
@@ -73,7 +87,7 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
             readers=random.randint(0, 2),
             keepers=random.randint(0, 2),
             pace=random.choice((200, 1_000, 3_000)),
-            events=random.randint(1_500, 8_000),
+            events=random.randint(2_000, 15_000),
             interval=random.choice((6_000, 20_000, 60_000)),
             network=_draw_network(random),
             store=_draw_store(random),
@@ -91,6 +105,46 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
             snapshot_ticks=random.choice((2, 10, 40)),
             weights=_draw_weights(random),
         )
+
+
+# Leaders that write what nobody else gets, one after the other: logs that part in several places.
+_CHURN: dict[str, Any] = {
+    "members": 3,
+    "spares": 0,
+    "operators": 2,
+    "patience": 3,
+    "interval": 6_000,
+    "pace": 200,
+    "network": NetworkFaults(delay_most=200),
+    "store": StoreFaults(delay_most=300),
+    "weights": {"leader alone": 6.0, "partition": 2.0, "kill": 1.0, "pause": 1.0, "elect": 1.0},
+}
+# Disks that lose bits and whole disks that are lost, under logs that are often read again.
+_ROT: dict[str, Any] = {
+    "members": 5,
+    "spares": 0,
+    "interval": 20_000,
+    "pace": 1_000,
+    "readers": 2,
+    "segment_bytes": 1_024,
+    "tail_bytes": 0,
+    "checkpoint_entries": 4,
+    "spare_entries": 32,
+    "weights": {"flip": 4.0, "wipe": 1.0, "kill": 1.0, "power": 1.0, "pause": 1.0, "slow disk": 1.0},
+}
+# Members removed one after the other while those who remain lag behind.
+_SHRINKING: dict[str, Any] = {
+    "members": 5,
+    "spares": 0,
+    "operators": 1,
+    "interval": 4_000,
+    "pace": 200,
+    "patience": 8,
+    "network": NetworkFaults(delay_most=200),
+    "store": StoreFaults(delay_most=200),
+    "sync_delay_most": 200,
+    "weights": {"contract": 6.0, "expand": 3.0, "slow disk": 6.0, "clog": 2.0, "elect": 1.0, "pause": 2.0},
+}
 
 
 def _draw_network(random: Random) -> NetworkFaults:
@@ -121,10 +175,12 @@ _WEIGHTS = {
     "pause": (2.0, 0.5),
     "partition": (2.0, 0.5),
     "one way": (2.0, 0.4),
+    "leader alone": (3.0, 0.5),
     "clog": (2.0, 0.4),
     "full disk": (1.0, 0.3),
     "slow disk": (2.0, 0.4),
-    "flip": (1.0, 0.4),
+    "failing disk": (1.0, 0.4),
+    "flip": (2.0, 0.5),
     "wipe": (1.0, 0.4),
     "operator crash": (1.5, 0.5),
     "operator pause": (1.0, 0.4),

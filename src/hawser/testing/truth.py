@@ -46,6 +46,7 @@ class Truth:
         self.machine: Final = Machine(_Blocks())
         self._hashes = [self.machine.hash]
         self._latest: dict[bytes, tuple[int, int]] = {}
+        self.zombies = 0
         # The first offset and the one behind the last, as far as anybody was told.
         self.told = (1, 1)
 
@@ -109,4 +110,5 @@ class Truth:
         incarnation, sequence = self._latest.get(stamp.producer, (0, 0))
         if stamp.incarnation > incarnation:
             return stamp.sequence == 1
+        self.zombies += stamp.incarnation < incarnation
         return stamp.incarnation == incarnation and stamp.sequence == sequence + 1

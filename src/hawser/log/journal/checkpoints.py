@@ -5,7 +5,7 @@ those entries. It is written under another name, synced, and renamed: there is a
 immutable files beside it; one that the last checkpoint does not list was never needed, or is not any more.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -13,10 +13,10 @@ import msgspec
 from hawser.log.epochs import Epochs
 from hawser.log.journal import names
 from hawser.log.journal.failures import Damaged
-from hawser.log.journal.sealed import Broken, Magic, seal, unseal
+from hawser.log.journal.sealed import HEADER_BYTES, Broken, Magic, checksum_of, seal, unseal
 from hawser.log.journal.storage import Storage
 
-__all__ = ["Blocks", "Checkpoint", "Record", "load", "save"]
+__all__ = ["Blocks", "Checkpoint", "Record", "check_block", "load", "save"]
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
@@ -28,13 +28,14 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True):
-    """A checkpoint as it lies on disk and travels in a snapshot."""
+    """A checkpoint as it lies on disk and travels in a snapshot. `listed` has each block's name and checksum,
+    so that none can stand for another."""
 
     shard: str
     sequence: int
     index: int
     pairs: tuple[tuple[int, int], ...]
-    blocks: tuple[str, ...]
+    listed: tuple[tuple[str, int], ...]
     state: bytes
 
     def packed(self) -> bytes:
@@ -46,13 +47,19 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
         try:
             record = _decode(unseal(Magic.CHECKPOINT, data))
             record.epochs()
-        except (msgspec.ValidationError, msgspec.DecodeError, AssertionError) as reason:
+            for name in record.blocks:
+                names.block_name(0, name)
+        except (AssertionError, msgspec.MsgspecError, ValueError) as reason:
             raise Broken(f"not a checkpoint, {reason}") from reason
         return record
 
     def epochs(self) -> Epochs:
         """Of the entries 1 to `index`."""
         return Epochs(self.pairs, self.index)
+
+    @property
+    def blocks(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.listed)
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -92,11 +99,11 @@ def save(storage: Storage, generation: int, record: Record) -> None:
 class Blocks:
     """The blocks of one generation."""
 
-    def __init__(self, storage: Storage, generation: int, listed: Iterable[str] = ()) -> None:
+    def __init__(self, storage: Storage, generation: int, record: Record | None = None) -> None:
         self._storage = storage
         self._generation = generation
-        self._listed = set(listed)
-        self._written: set[str] = set()
+        self._listed = dict(record.listed) if record else {}
+        self._written: dict[str, int] = {}
 
     def write(self, name: str, data: bytes) -> None:
         """Durable after `sync`. A name in the last checkpoint is taken; any other is replaced."""
@@ -107,34 +114,35 @@ class Blocks:
     def write_sealed(self, name: str, sealed: bytes) -> None:
         """The same for a block that has its header already."""
         file = names.block_name(self._generation, name)
-        if name in self._written:
+        if self._written.pop(name, None) is not None:
             self._storage.remove(file)
-            self._written.discard(name)
         self._storage.create(file, len(sealed))
         self._storage.write(file, 0, sealed)
-        self._written.add(name)
+        self._written[name] = checksum_of(sealed)
 
     def read(self, name: str) -> bytes:
         """Checked; Damaged if it is not whole."""
-        return unseal(Magic.BLOCK, self.read_sealed(name))
+        return self.read_sealed(name)[HEADER_BYTES:]
 
     def read_sealed(self, name: str) -> bytes:
         """Checked, with its header."""
         file = names.block_name(self._generation, name)
         try:
             sealed = self._storage.read(file, 0, self._storage.size(file))
-            unseal(Magic.BLOCK, sealed)
+            check_block(sealed, (self._listed | self._written)[name])
         except FileNotFoundError as reason:
             raise Damaged(file, 0, 0, "the block is missing") from reason
         except Broken as reason:
             raise Damaged(file, 0, 0, f"bad block, {reason}") from reason
         return sealed
 
-    def check_known(self, wanted: Sequence[str]) -> None:
-        """A ValueError names a block that was never written."""
+    def listing(self, wanted: Sequence[str]) -> tuple[tuple[str, int], ...]:
+        """Names with checksums, for a checkpoint; a ValueError names a block that was never written."""
+        known = self._listed | self._written
         for name in wanted:
-            if name not in self._listed and name not in self._written:
+            if name not in known:
                 raise ValueError(f"block {name!r} was not written; write it before it is listed")
+        return tuple((name, known[name]) for name in wanted)
 
     def sync(self, wanted: Sequence[str]) -> None:
         """What was written of these is on disk when this returns; their names are not."""
@@ -142,9 +150,19 @@ class Blocks:
             if name in self._written:
                 self._storage.sync(names.block_name(self._generation, name))
 
-    def keep(self, listed: Sequence[str]) -> None:
-        """These are in the last checkpoint; all others are removed."""
-        for name in (self._listed | self._written) - set(listed):
-            self._storage.remove(names.block_name(self._generation, name))
-        self._listed = set(listed)
+    def keep(self, record: Record) -> None:
+        """This is the last checkpoint; blocks that it does not list are removed."""
+        listed = dict(record.listed)
+        for name in self._listed | self._written:
+            if name not in listed:
+                self._storage.remove(names.block_name(self._generation, name))
+        self._listed = listed
         self._written.clear()
+
+
+def check_block(sealed: bytes, checksum: int) -> None:
+    """Broken if this is not the whole block with that checksum."""
+    if len(unseal(Magic.BLOCK, sealed)) + HEADER_BYTES != len(sealed):
+        raise Broken("there are bytes behind its end")
+    if checksum_of(sealed) != checksum:
+        raise Broken("it is whole, but another one than the checkpoint lists")

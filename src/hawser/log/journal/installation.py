@@ -9,7 +9,7 @@ import msgspec
 from hawser.log.entry import HEADER_BYTES, MAX_BODY_BYTES, BadFrame, Entry
 from hawser.log.epochs import Epochs
 from hawser.log.journal import checkpoints, names
-from hawser.log.journal.checkpoints import Blocks, Record
+from hawser.log.journal.checkpoints import Blocks, Record, check_block
 from hawser.log.journal.failures import BadSnapshot
 from hawser.log.journal.opening import Log
 from hawser.log.journal.sealed import Broken, Magic, unseal
@@ -109,9 +109,10 @@ class Installation:
                 self._check_manifest()
             else:
                 assert self._record is not None
-                unseal(Magic.BLOCK, data)
-                self._blocks.write_sealed(self._record.blocks[part - FIRST_BLOCK_PART], data)
-        except (Broken, msgspec.ValidationError, msgspec.DecodeError) as reason:
+                name, checksum = self._record.listed[part - FIRST_BLOCK_PART]
+                check_block(data, checksum)
+                self._blocks.write_sealed(name, data)
+        except (Broken, msgspec.MsgspecError) as reason:
             raise BadSnapshot(f"part {part} of the snapshot is bad, {reason}; begin again") from reason
 
     def _check_manifest(self) -> None:
@@ -157,7 +158,8 @@ class Installation:
         start = segment.end
         self._storage.write(segment.name, start, data)
         for entry in entries:
-            segment.note_place(entry.index, start)
+            if start >= segment.next_place:
+                segment.note_place(entry.index, start)
             start += len(entry.frame)
         segment.note_end(entries[-1].index, start)
 

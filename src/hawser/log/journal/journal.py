@@ -1,8 +1,8 @@
 """The log of one member of a shard on its disk: `hawser.log.journal.opening` says how it survives a crash.
 
 The caller's contract. Entries are appended in order, and count as durable up to `synced` and no further. One
-sync is under way at a time; it may run in another thread, beside anything but `close` and `destroy`. Every
-other call comes from one thread. `append` writes only where room is reserved, so of all calls only `reserve`,
+sync is under way at a time; it may run in another thread, beside anything but `destroy`. Every other call
+comes from one thread, and `settle` before the program ends. `append` writes only where room is reserved, so of all calls only `reserve`,
 `append` without it, `write_block`, `save_checkpoint` and an installation can raise StorageFull, and leave the
 journal as it was. After StorageFailed nothing can be said of what was not synced: stop, and open it again.
 
@@ -113,7 +113,7 @@ class Journal:
         self._active = log.segments[-1]
         self._dirty: dict[Segment, None] = {}
         self._record = log.record
-        self._blocks = Blocks(self._storage, self._vows.generation, log.record.blocks if log.record else ())
+        self._blocks = Blocks(self._storage, self._vows.generation, log.record)
         self._tail = Tail(self._settings.tail_bytes, log.epochs.head.index + 1)
         self.epochs = log.epochs
         self.checkpoint = log.record.checkpoint if log.record else None
@@ -168,7 +168,7 @@ class Journal:
             )
         except StorageFull:
             return False
-        # Its pending mark becomes durable with the next sync, and then makes place for one that names the new.
+        # Its pending mark becomes durable with the next sync, then makes place for one that names the new.
         self._dirty[active] = None
         self._segments.append(self._active)
         return True
@@ -186,7 +186,8 @@ class Journal:
         extend = self.epochs.extend
         for entry, frame in zip(entries, frames, strict=True):
             extend(entry.epoch, entry.index)
-            active.note_place(entry.index, start)
+            if start >= active.next_place:
+                active.note_place(entry.index, start)
             start += len(frame)
         self._storage.write(active.name, active.end, data)
         active.note_end(self.epochs.head.index, start)
@@ -309,16 +310,16 @@ class Journal:
         """In place of the last one, as a whole, durable when this returns. Blocks it does not list go."""
         assert self.first - 1 <= index <= self.synced
         assert self.checkpoint is None or index >= self.checkpoint.index
-        self._blocks.check_known(blocks)
+        listed = self._blocks.listing(blocks)
         epochs = self.epochs.copy()
         epochs.cut(index)
         sequence = self._record.sequence + 1 if self._record else 1
-        record = Record(self.shard, sequence, index, tuple(epochs.pairs()), tuple(blocks), state)
+        record = Record(self.shard, sequence, index, tuple(epochs.pairs()), listed, state)
         self._blocks.sync(blocks)
         checkpoints.save(self._storage, self._vows.generation, record)
         self._record = record
         self.checkpoint = record.checkpoint
-        self._blocks.keep(blocks)
+        self._blocks.keep(record)
 
     def snapshot(self) -> Snapshot:
         """Of the last checkpoint, which there must be, with the entries that are kept."""

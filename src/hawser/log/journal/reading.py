@@ -12,7 +12,7 @@ from hawser.log.journal.segment import Segment
 __all__ = ["Tail", "read_segment"]
 
 _LENGTH_AND_INDEX: Final = struct.Struct("<4xI8xQ")
-_CHUNK_BYTES: Final = 64 << 10
+_CHUNK_BYTES: Final = 32 << 10
 
 
 class Tail:
@@ -70,45 +70,50 @@ def read_segment(segment: Segment, first: int, last: int, max_bytes: int, epochs
     entries: list[Entry] = []
     size = 0
     index, start = segment.place_before(first)
+    limit = segment.end_of_place(last)
+    epoch_end = 0
     data = b""
     at = 0
-    while index <= last and size <= max_bytes:
-        if len(data) - at < HEADER_BYTES:
-            data, at, start = _more(segment, start + at, max_bytes - size), 0, start + at
-        length, found = _LENGTH_AND_INDEX.unpack_from(data, at)
-        end = at + HEADER_BYTES + length
-        if found != index or start + end > segment.end:
-            raise Damaged(segment.name, start + at, index, "the header of the frame is not this entry's")
+    while index <= last:
+        end = at + HEADER_BYTES
+        if end <= len(data):
+            length, found = _LENGTH_AND_INDEX.unpack_from(data, at)
+            end += length
+            if found != index or start + end > segment.end:
+                raise Damaged(segment.name, start + at, index, "the header of the frame is not this entry's")
+        if end > len(data):
+            start += at
+            data = _more(segment, index, start, max(end - at, min(max_bytes, limit - start)))
+            at = 0
+            continue
         if index >= first:
             if entries and size + end - at > max_bytes:
                 break
-            if end > len(data):
-                data, end, start = _more(segment, start + at, end - at), end - at, start + at
-                at = 0
-            entries.append(_checked(segment, data, at, start, epochs))
+            entry = _checked(segment, data, at, start)
+            if index > epoch_end:
+                epoch = epochs.epoch_of(index)
+                epoch_end = epochs.highest_up_to(epoch).index
+            if entry.epoch != epoch:
+                raise Damaged(segment.name, start + at, index, f"it is {entry.id}, of another epoch")
+            entries.append(entry)
             size += end - at
         index += 1
-        if end > len(data):
-            data, at, start = b"", 0, start + end
-        else:
-            at = end
+        at = end
     return entries
 
 
-def _more(segment: Segment, start: int, wanted: int) -> bytes:
-    """The bytes from `start` on: a chunk, or as many as are wanted, but none behind the last frame."""
-    data = segment.storage.read(segment.name, start, min(max(wanted, _CHUNK_BYTES), segment.end - start))
-    if len(data) < HEADER_BYTES:
-        raise Damaged(segment.name, start, 0, "the file ends before its last entry")
+def _more(segment: Segment, index: int, start: int, wanted: int) -> bytes:
+    """The bytes of the segment from `start` on: a chunk of them, or as many as are wanted."""
+    size = min(max(wanted, _CHUNK_BYTES), segment.end - start)
+    data = segment.storage.read(segment.name, start, size)
+    if len(data) < size or size < HEADER_BYTES:
+        raise Damaged(segment.name, start, index, "the file ends before its last entry")
     return data
 
 
-def _checked(segment: Segment, data: bytes, at: int, start: int, epochs: Epochs) -> Entry:
+def _checked(segment: Segment, data: bytes, at: int, start: int) -> Entry:
     try:
-        entry = Entry.read(data, at)
+        return Entry.read(data, at)
     except BadFrame as reason:
         index = _LENGTH_AND_INDEX.unpack_from(data, at)[1]
         raise Damaged(segment.name, start + at, index, str(reason)) from reason
-    if entry.epoch != epochs.epoch_of(entry.index):
-        raise Damaged(segment.name, start + at, entry.index, f"it is {entry.id}, of another epoch")
-    return entry

@@ -82,7 +82,8 @@ def _walk(segment: Segment, data: bytes, limit: int, pairs: list[tuple[int, int]
         if found_epoch > epoch:
             pairs.append((found_epoch, index))
             epoch = found_epoch
-        segment.note_place(index, start + at)
+        if start + at >= segment.next_place:
+            segment.note_place(index, start + at)
         index += 1
         at = end
     segment.note_end(index - 1, start + at)

@@ -17,7 +17,7 @@ from crc32c import crc32c
 
 from hawser.log.journal.failures import OtherVersion
 
-__all__ = ["FORMAT_VERSION", "HEADER_BYTES", "Broken", "Magic", "seal", "unseal"]
+__all__ = ["FORMAT_VERSION", "HEADER_BYTES", "Broken", "Magic", "checksum_of", "seal", "unseal"]
 
 FORMAT_VERSION: Final = 1
 HEADER_BYTES: Final = 24
@@ -44,6 +44,11 @@ def seal(magic: bytes, body: bytes) -> bytes:
     """The body with its header in front."""
     rest = _REST.pack(FORMAT_VERSION, len(body))
     return b"".join((magic, _CRC.pack(crc32c(body, crc32c(rest))), rest, body))
+
+
+def checksum_of(sealed: bytes) -> int:
+    """The checksum in the header."""
+    return int(_CRC.unpack_from(sealed, 8)[0])
 
 
 def unseal(magic: bytes, data: bytes) -> bytes:

@@ -65,7 +65,7 @@ class Segment:
 
     __slots__ = (
         "storage", "name", "generation", "first", "size", "last", "end", "mark", "mark_is_pending",
-        "is_removed", "_mark_sequence", "_place_indices", "_place_starts", "_next_place",
+        "is_removed", "next_place", "_mark_sequence", "_place_indices", "_place_starts",
     )  # fmt: skip
 
     def __init__(self, storage: Storage, generation: int, first: int, size: int) -> None:
@@ -82,7 +82,7 @@ class Segment:
         self._mark_sequence = 1
         self._place_indices = array("Q")
         self._place_starts = array("Q")
-        self._next_place = FRAMES_START
+        self.next_place = FRAMES_START
 
     @classmethod
     def create(cls, storage: Storage, identity: Identity, generation: int, first: int, room: int) -> Self:
@@ -107,7 +107,7 @@ class Segment:
         pages = storage.read(name, 0, FRAMES_START)
         try:
             header = _decode(unseal(Magic.SEGMENT, pages[:_PAGE_BYTES]))
-        except (Broken, msgspec.ValidationError, msgspec.DecodeError) as reason:
+        except (Broken, msgspec.MsgspecError) as reason:
             raise Damaged(name, 0, first, f"bad header of a segment, {reason}") from reason
         if header != _Header(identity, generation, first):
             owner = f"{header.identity.member} of shard {header.identity.shard}"
@@ -159,11 +159,12 @@ class Segment:
         return (sequence, index) if is_own else None
 
     def note_place(self, index: int, start: int) -> None:
-        """The frame of entry `index` begins at byte `start`; told in order, some are remembered."""
-        if start >= self._next_place:
-            self._place_indices.append(index)
-            self._place_starts.append(start)
-            self._next_place = start + _PLACE_SPACING_BYTES
+        """Remember that the frame of entry `index` begins at byte `start`. For bytes from `next_place` on
+        only, which the caller looks at itself because it has to for every entry."""
+        assert start >= self.next_place
+        self._place_indices.append(index)
+        self._place_starts.append(start)
+        self.next_place = start + _PLACE_SPACING_BYTES
 
     def note_end(self, last: int, end: int) -> None:
         """The frames now end with this entry, before this byte."""
@@ -175,6 +176,11 @@ class Segment:
         """The index and first byte of the nearest remembered frame at or before that of `index`."""
         place = bisect_right(self._place_indices, index) - 1
         return self._place_indices[place], self._place_starts[place]
+
+    def end_of_place(self, index: int) -> int:
+        """The first byte of the nearest remembered frame behind that of `index`, or the end."""
+        place = bisect_right(self._place_indices, index)
+        return self._place_starts[place] if place < len(self._place_starts) else self.end
 
     def place_before_byte(self, start: int) -> tuple[int, int]:
         """The same for the frame that byte `start` belongs to."""
@@ -216,7 +222,7 @@ class Segment:
         while self._place_indices and self._place_indices[-1] > last:
             self._place_indices.pop()
             self._place_starts.pop()
-        self._next_place = (
+        self.next_place = (
             self._place_starts[-1] + _PLACE_SPACING_BYTES if self._place_starts else FRAMES_START
         )
         self.note_end(last, end)

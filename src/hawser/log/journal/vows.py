@@ -77,7 +77,7 @@ class VowFile:
         for slot in slots:
             try:
                 bodies.append(_decode(unseal(Magic.VOW, slot)))
-            except (Broken, msgspec.ValidationError, msgspec.DecodeError) as reason:
+            except (Broken, msgspec.MsgspecError) as reason:
                 reasons.append(str(reason))
         if not bodies:
             raise Damaged(names.VOW, 0, 0, " and ".join(reasons))

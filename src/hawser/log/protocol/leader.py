@@ -100,6 +100,18 @@ class Leadership:
         node = self._node
         return node.applied >= self._began_at and node.epochs.epoch_of(node.applied) == node.epoch
 
+    @property
+    def restless(self) -> bool:
+        """Whether there is something that a tick may have to ask for again."""
+        node = self._node
+        return bool(self._reads_in_flight) or any(
+            cursor.state is not CursorState.ATTACHED
+            or cursor.confirmed != node.head.index
+            or cursor.informed != node.commit
+            for cursor in self.cursors.values()
+            if cursor.state is not CursorState.REMOVING
+        )
+
     def lag(self) -> dict[Member, int]:
         """How many entries each follower is not known to have."""
         last = self._node.head.index

@@ -147,6 +147,11 @@ class Node:
         """Whom a snapshot is being pulled from."""
         return self._pulling[0] if self._pulling else None
 
+    @property
+    def restless(self) -> bool:
+        """Whether a tick has more to do than to remind of its presence."""
+        return self._pulling is not None or (self.leadership is not None and self.leadership.restless)
+
     def step(self, event: Event) -> list[Effect]:
         """What to do about `event`, in order. A halted member does nothing."""
         if self.halted:
@@ -404,30 +409,32 @@ class Node:
     # Care.
 
     def _retire(self, sender: str, message: m.RetireRequest) -> None:
-        if message.epoch < self.epoch or self.leadership is not None:
+        if message.epoch < self.epoch or (self.leadership is not None and message.epoch == self.epoch):
             return
+        self.step_down()
         self.halted = "retired"
         self.emit(Retire())
         self.send(sender, m.RetireResponse(message.epoch))
 
     def _status(self, sender: str, _: m.StatusRequest) -> None:
+        self.send(sender, self.status())
+
+    def status(self) -> m.StatusResponse:
+        """How this member is."""
         leading = self.leadership
-        self.send(
-            sender,
-            m.StatusResponse(
-                self.epoch,
-                self.incarnation,
-                self.role,
-                self.vow.led,
-                leading is not None and leading.successor is not None,
-                self.head,
-                self.commit,
-                self.applied,
-                self.pulled,
-                leading.members if leading else (),
-                leading.change if leading else None,
-                leading.lag() if leading else {},
-            ),
+        return m.StatusResponse(
+            self.epoch,
+            self.incarnation,
+            self.role,
+            self.vow.led,
+            leading is not None and leading.successor is not None,
+            self.head,
+            self.commit,
+            self.applied,
+            self.pulled,
+            leading.members if leading else (),
+            leading.change if leading else None,
+            leading.lag() if leading else {},
         )
 
     def nothing(self) -> Entry:

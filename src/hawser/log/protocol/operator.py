@@ -119,7 +119,10 @@ class Operator:
         self._turn_to(Activity.WATCHING if steady else Activity.WAITING)
         self._preferred = self._avoided = None
         self._silence.clear()
-        self._finish_order(False, "another operator changed the shard; ask again")
+        if steady and isinstance(self._order, Reconfigure) and self._is_done(self._order):
+            self._finish_order(True, "the members are " + ", ".join(self.metadata.members))
+        else:
+            self._finish_order(False, "another operator changed the shard; ask again")
         if steady:
             self._begin_order()
         elif not self.metadata.writer:
@@ -160,14 +163,17 @@ class Operator:
             self._finish_order(True, f"the leader is {metadata.leader}")
         self._begin_order()
 
+    def _is_done(self, order: Reconfigure) -> bool:
+        assert self.metadata is not None
+        members, change = self.metadata.members, order.change
+        return change.old not in members and (change.new is None or change.new in members)
+
     def _settle_change(self, order: Reconfigure) -> None:
         metadata, change = self.metadata, order.change
         assert metadata is not None
-        members = metadata.members
-        done = change.old not in members and (change.new is None or change.new in members)
-        if done:
-            self._finish_order(True, "the members are " + ", ".join(members))
-        elif self._handing_over and change.old in members and change.old != metadata.leader:
+        if self._is_done(order):
+            self._finish_order(True, "the members are " + ", ".join(metadata.members))
+        elif self._handing_over and change.old in metadata.members and change.old != metadata.leader:
             # The leader that is to go has handed over; now it can.
             self._handing_over = False
             self._orders.appendleft(order)
@@ -233,6 +239,8 @@ class Operator:
         quiet = self._silence.get(leader, 0) if leader is not None else self._idle
         if self.activity in (Activity.FENCING, Activity.APPOINTING):
             if self.activity is Activity.APPOINTING and self._idle > self.patience:
+                # It can be fenced but not lead: its disk may be full.
+                self._avoided = self._chosen
                 self.elect()
                 return
             self._choose()
@@ -306,6 +314,9 @@ class Operator:
             self._choose()
         elif self.activity is Activity.APPOINTING:
             self._heads[sender] = message.head
+            if self._chosen is not None and sender != self._chosen and sender in metadata.final_ensemble:
+                # The leader may lead by now and not know of this one.
+                self._send(self._chosen, m.AddFollowerRequest(message.epoch, sender, message.head))
         elif self.activity is Activity.WATCHING and metadata.leader and sender in metadata.members:
             self._send(metadata.leader, m.AddFollowerRequest(message.epoch, sender, message.head))
 
@@ -484,9 +495,10 @@ class Operator:
             self._effects.append(Load())
         elif sender == metadata.leader:
             self._told_by_leader(metadata, message, before)
-        elif self.activity in (Activity.INSTALLING, Activity.WAITING):
+        else:
             # A snapshot under way is work, whoever asked for it.
-            if before is None or message.pulled > before.pulled:
+            pulling = before is None or message.pulled > before.pulled
+            if pulling and self.activity in (Activity.INSTALLING, Activity.WAITING):
                 self._idle = 0
 
     def _told_by_leader(

@@ -33,8 +33,7 @@ _LOWEST_TIMESTAMP: Final = -(1 << 63)
 
 
 class _Run:
-    """Places in order, as columns. `latests` never falls: it is the latest timestamp of all batches so
-    far."""
+    """Places in order, as columns. `latests` never falls: it is the latest timestamp of all so far."""
 
     __slots__ = ("end", "firsts", "indices", "latests")
 
@@ -159,9 +158,9 @@ class Index:
     def locate(self, offset: int) -> Place:
         """The place of a batch by one of its offsets, which must be there."""
         assert self.start <= offset < self.end
-        run = (
-            self._tail if offset >= self._tail_first() else self._run(bisect_right(self._firsts, offset) - 1)
-        )
+        run = self._tail
+        if offset < self._tail_first():
+            run = self._run(bisect_right(self._firsts, offset) - 1)
         place = run.place(offset)
         first = run.firsts[place]
         end = run.firsts[place + 1] if place + 1 < len(run.firsts) else run.end
@@ -178,8 +177,7 @@ class Index:
 
     @property
     def lowest(self) -> int | None:
-        """The lowest index of an entry that holds a record which is still there; None if there is no
-        record."""
+        """The lowest index of an entry with a record that is still there; None without records."""
         if self.start == self.end:
             return None
         if not self._lowest:

@@ -129,8 +129,9 @@ class Machine:
         return Saved(self.applied, state, tuple(blocks))
 
     def load(self, state: bytes) -> None:
-        """Become exactly what was saved, the hash included; a part that was not saved is new. Raises BadState
-        or Unsupported, and is then of no more use."""
+        """As the first thing: become exactly what was saved, the hash included; a part that was not saved
+        stays new. Raises BadState or Unsupported, and is then of no more use."""
+        assert not self.applied, "a state is loaded into a new machine"
         try:
             saved = _decode(state)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -56,7 +56,8 @@ class Context:
         """The part that is of this class; the machine must have one."""
         found = self._found.get(kind)
         if found is None:
-            found = next(part for part in self._parts if isinstance(part, kind))
+            found = next((part for part in self._parts if isinstance(part, kind)), None)
+            assert found is not None, f"this machine has no {kind.__name__}"
             self._found[kind] = found
         return found  # type: ignore[return-value]  # what is under a class is of that class
 
@@ -71,8 +72,7 @@ class Part(ABC):
     """The kinds of entries it applies, each with the highest version it knows."""
 
     transactional: ClassVar[bool] = False
-    """Whether it is the part that gets every entry that carries the id of a transaction, whatever its
-    kind."""
+    """Whether it gets every entry that carries the id of a transaction, whatever its kind."""
 
     def begin(self, blocks: Blocks) -> None:  # noqa: B027  # most parts have no blocks
         """Called once, before anything else."""

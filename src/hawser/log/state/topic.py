@@ -65,9 +65,10 @@ class Topic(Offsets):
         return OutOfRange(index.start, index.end)
 
     def at_time(self, timestamp_ns: int) -> int:
-        """Where to begin so as to miss no record of this time or later; `end` if there is none. The first
-        record of a batch, or `start`: whoever wants the very record looks into the batch
-        (`Batch.first_at`)."""
+        """Where to begin so as to miss no record of this time or later; `end` if there is none.
+
+        The first record of a batch, or `start`; whoever wants the very record asks `Batch.first_at`.
+        """
         return self._index.at_time(timestamp_ns)
 
     @property

@@ -1,0 +1,129 @@
+"""What a node keeps on its disk, beside the journals of its shards.
+
+DIR/node.json             who this node is, and to which cluster it belongs
+DIR/shards/NAME/          the journal of a shard, its name written as in a URL
+DIR/damaged/NAME.NUMBER/  a journal that was found damaged, kept for whoever wants to look at it
+"""
+
+import fcntl
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from hawser.cluster.disk import Disk
+from hawser.errors import Corrupt, UsageError
+
+__all__ = ["NodeDirectory"]
+
+
+class _Identity(msgspec.Struct, frozen=True):
+    node: str
+    cluster: str = ""
+
+
+class NodeDirectory:
+    """The directory of one node, locked for one process."""
+
+    def __init__(self, path: Path, node: str) -> None:
+        self.path = path
+        (path / "shards").mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise UsageError(
+                f"{path} is in use by another node; give each node a directory of its own"
+            ) from None
+        self._identity = self._load(node)
+
+    def _load(self, node: str) -> _Identity:
+        file = self.path / "node.json"
+        if not file.exists():
+            return _Identity(node)
+        try:
+            found = msgspec.json.decode(file.read_bytes(), type=_Identity)
+        except msgspec.MsgspecError as error:
+            raise Corrupt(
+                f"{file} cannot be read ({error}); restore it, or give the node a new directory"
+            ) from error
+        if found.node != node:
+            raise UsageError(
+                f"{self.path} belongs to node {found.node!r}, not to {node!r}; start it with that id"
+            )
+        return found
+
+    @property
+    def cluster(self) -> str:
+        """The cluster this node belongs to; empty if it was never told."""
+        return self._identity.cluster
+
+    def join(self, cluster: str) -> None:
+        """Belong to `cluster` from now on, durably."""
+        assert not self.cluster
+        self._identity = _Identity(self._identity.node, cluster)
+        file = self.path / "node.json"
+        new = file.with_suffix(".new")
+        with new.open("wb") as stream:
+            stream.write(msgspec.json.encode(self._identity))
+            stream.flush()
+            os.fsync(stream.fileno())
+        new.rename(file)
+        self._sync(self.path)
+
+    def shards(self) -> Iterator[str]:
+        """The names of the shards that have a directory."""
+        for entry in sorted((self.path / "shards").iterdir()):
+            yield unquote(entry.name)
+
+    def disk(self, shard: str) -> Disk:
+        """The storage of a shard, made if there is none."""
+        path = self._shard(shard)
+        if not path.exists():
+            path.mkdir()
+            self._sync(path.parent)
+        return Disk(path)
+
+    def new_member(self) -> str:
+        """A name for a member on a disk that has none."""
+        return f"{self._identity.node}.{secrets.token_hex(4)}"
+
+    def remove(self, shard: str) -> None:
+        shutil.rmtree(self._shard(shard), ignore_errors=True)
+        self._sync(self.path / "shards")
+
+    def put_aside(self, shard: str) -> Path:
+        """Move a damaged journal out of the way; where it is now."""
+        damaged = self.path / "damaged"
+        damaged.mkdir(exist_ok=True)
+        number = 1
+        while (target := damaged / f"{quote(shard, safe='')}.{number}").exists():
+            number += 1
+        self._shard(shard).rename(target)
+        self._sync(damaged)
+        self._sync(self.path / "shards")
+        return target
+
+    @property
+    def free_bytes(self) -> int:
+        found = os.statvfs(self.path)
+        return found.f_bavail * found.f_frsize
+
+    def close(self) -> None:
+        os.close(self._lock)
+
+    def _shard(self, shard: str) -> Path:
+        return self.path / "shards" / quote(shard, safe="")
+
+    @staticmethod
+    def _sync(directory: Path) -> None:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,361 @@
+"""A node: the shards it hosts, and its links to the other nodes, to operators and to clients.
+
+Of two nodes the one whose id comes first dials. What an operator says of the cluster is kept as the map, for
+clients to follow and to find the other nodes by; the node decides nothing from it.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hawser.cluster import wire
+from hawser.cluster.maps import ShardMap, node_of
+from hawser.cluster.node.directory import NodeDirectory
+from hawser.cluster.node.shard import Shard
+from hawser.cluster.transport import (
+    Body,
+    Counters,
+    Dialer,
+    Handler,
+    Identity,
+    Link,
+    Malformed,
+    PeerRole,
+    Request,
+    Server,
+    TransportError,
+    listen,
+)
+from hawser.errors import UsageError
+from hawser.log.entry import Kind
+from hawser.log.journal.failures import Damaged, NotFormatted, OtherVersion
+from hawser.log.protocol import messages as m
+from hawser.log.replica import Replica, Settings
+from hawser.record.batch import BadBatch, Batch
+
+__all__ = ["Node", "NodeSettings"]
+
+_log = logging.getLogger("hawser.cluster.node")
+
+_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
+_CLIENT_KINDS = frozenset(
+    {
+        Kind.TRIM,
+        Kind.EXPIRE_PRODUCERS,
+        Kind.GROUP_JOIN,
+        Kind.GROUP_LEAVE,
+        Kind.GROUP_COMMIT,
+        Kind.GROUP_DELETE,
+    }
+)
+
+
+class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a node works. Shards that rest are looked after once in `resting_ticks` ticks."""
+
+    tick_seconds: float = 0.1
+    resting_ticks: int = 10
+    sync_threads: int = 8
+    admin_seconds: float = 3600.0
+    drain_seconds: float = 10.0
+    replica: Settings = Settings()
+
+
+class Node(Handler):
+    """One node in one event loop: `start`, then `stop`."""
+
+    def __init__(self, name: str, directory: Path, settings: NodeSettings | None = None) -> None:
+        if not name or not _LETTERS.issuperset(name):
+            raise UsageError(f"{name!r} is not a node's id: use letters, digits, '-' and '_'")
+        self.name = name
+        self.settings = settings or NodeSettings()
+        self.counters = Counters()
+        self.map = ShardMap()
+        self.shards: dict[str, Shard] = {}
+        self._directory = NodeDirectory(directory, name)
+        self._run = secrets.token_hex(8)
+        self._incarnation = secrets.randbits(62)
+        self._executor = ThreadPoolExecutor(self.settings.sync_threads, thread_name_prefix=f"{name}-disk")
+        self._server: Server | None = None
+        self._dialers: dict[str, Dialer] = {}
+        self._peers: dict[str, Link] = {}
+        self._operators: dict[str, Link] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._requests: dict[type, Callable[[Link, Any], Coroutine[Any, Any, wire.Answer] | wire.Answer]] = {
+            wire.GetMap: self._get_map,
+            wire.Publish: self._publish,
+            wire.Execute: self._execute,
+            wire.Fetch: self._fetch,
+            wire.Inspect: self._inspect,
+            wire.Admin: self._admin,
+            wire.RollCall: self._roll_call,
+            wire.Host: self._host,
+        }
+
+    @property
+    def address(self) -> str:
+        assert self._server is not None
+        return self._server.address
+
+    async def start(self, address: str) -> None:
+        """Open what is on the disk, then listen."""
+        for shard in list(self._directory.shards()):
+            self._open(shard)
+        self._server = await listen(address, self, self._identity(), counters=self.counters)
+        self._spawn(self._tick())
+        _log.info("node %s serves %d shards at %s", self.name, len(self.shards), self.address)
+
+    async def stop(self, drain: bool = True) -> None:
+        """Hand over what it leads, if there is an operator to arrange it; then close everything."""
+        if drain:
+            await self._drain()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*(dialer.close("the node stops") for dialer in self._dialers.values()))
+        if self._server is not None:
+            await self._server.close("the node stops")
+        await asyncio.gather(*(shard.close() for shard in self.shards.values()))
+        self._executor.shutdown()
+        self._directory.close()
+
+    async def _drain(self) -> None:
+        leading = [name for name, shard in self.shards.items() if shard.leads]
+        if not leading or not self._operators:
+            return
+        _log.info("handing over %d shards", len(leading))
+        try:
+            async with asyncio.timeout(self.settings.drain_seconds):
+                await self._admin(None, wire.Admin(wire.AdminKind.DRAIN, self.name))
+        except TimeoutError:
+            _log.warning("stopping while it leads: the operator did not arrange for others in time")
+
+    def _identity(self) -> Identity:
+        return Identity(role=PeerRole.NODE, name=self.name, run=self._run, cluster=self._directory.cluster)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # The disk.
+
+    def _open(self, shard: str) -> None:
+        disk = self._directory.disk(shard)
+        try:
+            replica = Replica.open(disk, self._incarnation, self.settings.replica)
+        except NotFormatted:
+            disk.close()
+            self._directory.remove(shard)
+        except Damaged as damaged:
+            disk.close()
+            path = self._directory.put_aside(shard)
+            _log.error("shard %s: %s It was put aside to %s.", shard, damaged, path)
+        except OtherVersion:
+            disk.close()
+            raise
+        else:
+            self.shards[shard] = Shard(shard, replica, disk, self._executor, self._route, self._retired)
+
+    def _retired(self, shard: Shard) -> None:
+        _log.info("shard %s was removed from this node", shard.name)
+        del self.shards[shard.name]
+        self._spawn(self._forget(shard))
+
+    async def _forget(self, shard: Shard) -> None:
+        await shard.close()
+        self._directory.remove(shard.name)
+
+    # Time.
+
+    async def _tick(self) -> None:
+        number = 0
+        while True:
+            await asyncio.sleep(self.settings.tick_seconds)
+            number += 1
+            for shard in list(self.shards.values()):
+                # Shards that rest take their turns.
+                turn = (number + hash(shard.name)) % self.settings.resting_ticks == 0
+                if turn or shard.replica.node.restless:
+                    shard.tick()
+
+    # Links.
+
+    def opened(self, link: Link) -> None:
+        peer = link.peer
+        assert peer is not None
+        if peer.role is PeerRole.NODE:
+            self._peers[peer.name] = link
+        elif peer.role is PeerRole.OPERATOR:
+            self._operators[peer.run] = link
+
+    def closed(self, link: Link, reason: str) -> None:
+        peer = link.peer
+        assert peer is not None
+        if self._peers.get(peer.name) is link:
+            del self._peers[peer.name]
+        if self._operators.get(peer.run) is link:
+            del self._operators[peer.run]
+
+    def told(self, link: Link, body: bytes | bytearray) -> None:
+        message = wire.decode_told(body)
+        if link.peer is None or link.peer.role is PeerRole.CLIENT:
+            raise Malformed("a client does not speak the protocol of nodes")
+        if isinstance(message, wire.Deliver):
+            self._deliver(message)
+        else:
+            self._learn(message.map)
+
+    def asked(self, link: Link, request: Request) -> Body | Coroutine[Any, Any, Body] | None:
+        message = wire.decode_request(request.body)
+        answer = self._requests[type(message)](link, message)
+        return _encoded(answer) if asyncio.iscoroutine(answer) else wire.encode(answer)
+
+    def _learn(self, pushed: wire.Map) -> None:
+        self.map.merge(pushed)
+        for name, entry in pushed.nodes.items():
+            dialer = self._dialers.get(name)
+            if dialer is not None and dialer.address != entry.address:
+                del self._dialers[name]
+                self._spawn(dialer.close("the node has another address"))
+                dialer = None
+            if dialer is None and self.name < name:
+                dialer = Dialer(entry.address, self._identity, self, counters=self.counters)
+                self._dialers[name] = dialer
+                dialer.start()
+
+    # The log protocol.
+
+    def _route(self, shard: str, to: str, message: m.Message) -> None:
+        """To an operator by its run, else to the node that the member is on. Lost if there is no link."""
+        link = self._operators.get(to) or self._peers.get(node_of(to))
+        if link is not None:
+            link.tell(wire.encode(wire.Deliver(shard, to, self.shards[shard].member, m.encode(message))))
+
+    def _deliver(self, envelope: wire.Deliver) -> None:
+        message = m.decode(envelope.message)
+        shard = self.shards.get(envelope.shard)
+        if shard is not None and shard.member == envelope.to:
+            shard.receive(envelope.sender, message)
+        elif isinstance(message, m.RetireRequest) and envelope.sender in self._operators:
+            # It is not here any more, which is what was asked for.
+            answer = m.encode(m.RetireResponse(message.epoch))
+            told = wire.Deliver(envelope.shard, envelope.sender, envelope.to, answer)
+            self._operators[envelope.sender].tell(wire.encode(told))
+
+    # Requests of clients.
+
+    def _get_map(self, _: Link, request: wire.GetMap) -> wire.Answer:
+        return self.map.extract(request.topic)
+
+    def _publish(self, _: Link, request: wire.Publish) -> "Coroutine[Any, Any, wire.Answer] | wire.Answer":
+        try:
+            Batch.read(request.batch).check()
+        except BadBatch as error:
+            return wire.Failed(wire.Code.BAD_REQUEST, f"the batch cannot be read: {error}", False)
+        return self._propose(request.shard, Kind.BATCH, request.batch)
+
+    def _execute(self, _: Link, request: wire.Execute) -> "Coroutine[Any, Any, wire.Answer] | wire.Answer":
+        if request.kind not in _CLIENT_KINDS:
+            return wire.Failed(
+                wire.Code.BAD_REQUEST, f"a client cannot ask for an entry of kind {request.kind}", False
+            )
+        return self._propose(request.shard, request.kind, request.payload)
+
+    def _propose(
+        self, name: str, kind: int, payload: bytes
+    ) -> "Coroutine[Any, Any, wire.Answer] | wire.Answer":
+        shard = self.shards.get(name)
+        if shard is None or not shard.leads:
+            return self._not_leader(name)
+        return self._helped(name, shard.execute(kind, payload))
+
+    def _fetch(self, _: Link, request: wire.Fetch) -> "Coroutine[Any, Any, wire.Answer] | wire.Answer":
+        shard = self.shards.get(request.shard)
+        if shard is None:
+            return self._not_leader(request.shard)
+        return shard.fetch(request.offset, request.max_bytes, request.wait_seconds)
+
+    def _inspect(self, _: Link, request: wire.Inspect) -> "Coroutine[Any, Any, wire.Answer] | wire.Answer":
+        shard = self.shards.get(request.shard)
+        if shard is None or not shard.leads:
+            return self._not_leader(request.shard)
+        return self._helped(request.shard, shard.inspect(request.at_ns, request.group))
+
+    async def _helped(self, shard: str, work: Coroutine[Any, Any, wire.Answer]) -> wire.Answer:
+        """Tell whoever was refused where to go."""
+        answer = await work
+        if isinstance(answer, wire.Failed) and answer.code is wire.Code.NOT_LEADER:
+            return self._not_leader(shard)
+        return answer
+
+    def _not_leader(self, shard: str) -> wire.Failed:
+        entry = self.map.shards.get(shard)
+        leader = self.map.address(entry.leader) if entry is not None else None
+        if entry is None and shard not in self.shards:
+            return wire.Failed(wire.Code.NOT_FOUND, f"this node knows no shard {shard!r}", True)
+        where = f"node {leader[0]} does" if leader and leader[0] != self.name else "nobody does just now"
+        return wire.Failed(
+            wire.Code.NOT_LEADER,
+            f"node {self.name} does not lead shard {shard}; {where}",
+            True,
+            leader=leader,
+        )
+
+    async def _admin(self, _: Link | None, request: wire.Admin) -> wire.Answer:
+        """Pass it on to an operator."""
+        links = list(self._operators.values())
+        text = "no operator is connected to this node; start one with `hawser operator`"
+        for link in links:
+            try:
+                answer = await link.ask(wire.encode(request), self.settings.admin_seconds)
+            except TransportError as error:
+                text = f"the operator did not answer: {error}"
+                if error.was_sent:
+                    return wire.Failed(wire.Code.UNKNOWN, text, True, "unknown")
+            else:
+                decoded: wire.Answer = wire.decode_answer(answer)
+                return decoded
+        return wire.Failed(wire.Code.UNAVAILABLE, text, True)
+
+    # Requests of operators.
+
+    def _roll_call(self, link: Link, request: wire.RollCall) -> wire.Answer:
+        if link.peer is not None and link.peer.role is PeerRole.OPERATOR:
+            if request.cluster and not self._directory.cluster:
+                self._directory.join(request.cluster)
+                assert self._server is not None
+                self._server.identity = self._identity()
+            if request.cluster != self._directory.cluster:
+                text = (
+                    f"node {self.name} holds data of cluster {self._directory.cluster}, not of "
+                    f"{request.cluster}; start it with another directory"
+                )
+                return wire.Failed(wire.Code.REJECTED, text, False)
+        reports = {name: self._report(shard) for name, shard in self.shards.items()}
+        return wire.Rolled(self._directory.cluster, self._incarnation, self._directory.free_bytes, reports)
+
+    def _report(self, shard: Shard) -> wire.ShardReport:
+        return wire.ShardReport(shard.member, m.encode(shard.replica.node.status()), shard.replica.halted)
+
+    def _host(self, link: Link, request: wire.Host) -> wire.Answer:
+        if link.peer is None or link.peer.role is not PeerRole.OPERATOR:
+            raise Malformed("only an operator places shards")
+        if request.shard not in self.shards:
+            disk = self._directory.disk(request.shard)
+            replica = Replica.create(
+                disk, request.shard, self._directory.new_member(), self._incarnation, self.settings.replica
+            )
+            self.shards[request.shard] = Shard(
+                request.shard, replica, disk, self._executor, self._route, self._retired
+            )
+        return wire.Hosted(self.shards[request.shard].member)
+
+
+async def _encoded(answer: Coroutine[Any, Any, wire.Answer]) -> bytes:
+    return wire.encode(await answer)

@@ -1,0 +1,224 @@
+"""One shard on one node: a replica with its disk, in an event loop.
+
+What the replica puts out is carried out here: messages go to the router, syncs to a thread, results to
+whoever waits. Publishes that come in while the loop is busy are proposed together; entries that come in while
+the disk is busy are synced together.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Any
+
+from hawser.cluster.disk import Disk
+from hawser.cluster.wire import Batches, Code, Executed, Failed, Inspected
+from hawser.log.journal.journal import Sync
+from hawser.log.protocol import messages as m
+from hawser.log.protocol.doors import (
+    Command,
+    Event,
+    Halt,
+    Propose,
+    Read,
+    Reason,
+    Receive,
+    Refuse,
+    Send,
+    Serve,
+    Tick,
+)
+from hawser.log.replica import Done, Output, Replica, Retired
+from hawser.log.state.groups import Groups
+from hawser.log.state.results import OutOfRange, encode_result
+from hawser.log.state.topic import Topic
+
+__all__ = ["Shard"]
+
+_log = logging.getLogger("hawser.cluster.node")
+
+_REFUSALS = {
+    Reason.NOT_LEADER: (Code.NOT_LEADER, "this node does not lead the shard", "none"),
+    Reason.BUSY: (Code.BUSY, "the leader takes no writes just now; ask again", "none"),
+    Reason.FULL: (Code.FULL, "the leader's disk is full; free some space or trim topics", "none"),
+    Reason.UNKNOWN: (Code.UNKNOWN, "the leader was deposed before a majority had it", "unknown"),
+}
+
+
+class Shard:
+    """A hosted replica. `route(shard, to, message)` sends; `gone(shard)` is called when it was retired."""
+
+    def __init__(
+        self,
+        name: str,
+        replica: Replica,
+        disk: Disk,
+        executor: Executor,
+        route: Callable[[str, str, m.Message], None],
+        gone: Callable[["Shard"], None],
+    ) -> None:
+        self.name = name
+        self.replica = replica
+        self._disk = disk
+        self._executor = executor
+        self._route = route
+        self._gone = gone
+        self._loop = asyncio.get_running_loop()
+        self._proposals: list[Command] = []
+        self._flush_scheduled = False
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._applied = replica.machine.applied
+        self._syncing: asyncio.Future[None] | None = None
+        self._closed = False
+
+    @property
+    def member(self) -> str:
+        return self.replica.member
+
+    @property
+    def leads(self) -> bool:
+        return self.replica.node.leadership is not None
+
+    # Events.
+
+    def receive(self, sender: str, message: m.Message) -> None:
+        self._step(Receive(sender, message))
+
+    def tick(self) -> None:
+        self._step(Tick())
+
+    def _step(self, event: Event) -> None:
+        if not self._closed:
+            self._carry_out(self.replica.step(event))
+
+    def _carry_out(self, outputs: list[Output]) -> None:
+        for output in outputs:
+            if isinstance(output, Send):
+                self._route(self.name, output.to, output.message)
+            elif isinstance(output, Done):
+                _settle(output.tag, output.result)
+            elif isinstance(output, Serve):
+                _settle(output.tag, None)
+            elif isinstance(output, Refuse):
+                _settle(output.tag, _refusal(output.reason))
+            elif isinstance(output, Halt):
+                _log.error("shard %s halted: %s", self.name, output.reason)
+            else:
+                assert isinstance(output, Retired), output
+                self._gone(self)
+                return
+        if self.replica.sync_wanted and self._syncing is None:
+            self._begin_sync()
+        if self.replica.machine.applied != self._applied:
+            self._applied = self.replica.machine.applied
+            self._wake()
+
+    # The disk.
+
+    def _begin_sync(self) -> None:
+        sync = self.replica.begin_sync()
+        self._syncing = asyncio.ensure_future(self._loop.run_in_executor(self._executor, sync.run))
+        self._syncing.add_done_callback(lambda ended: self._end_sync(sync, ended))
+
+    def _end_sync(self, sync: Sync, ended: "asyncio.Future[None]") -> None:
+        self._syncing = None
+        if self._closed or ended.cancelled():
+            return
+        error = ended.exception()
+        if error is not None:
+            self._carry_out(self.replica.sync_failed(str(error)))
+        else:
+            self._carry_out(self.replica.finish_sync(sync))
+
+    # Writes.
+
+    async def execute(self, kind: int, payload: bytes) -> Executed | Failed:
+        """Answered when the entry is committed and applied here."""
+        result = await self._propose(kind, payload)
+        return result if isinstance(result, Failed) else Executed(encode_result(result))
+
+    def _propose(self, kind: int, payload: bytes) -> "asyncio.Future[Any]":
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._proposals.append(Command(kind, payload, future))
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+        return future
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        commands, self._proposals = tuple(self._proposals), []
+        if self.replica.halted is not None or self._closed:
+            for command in commands:
+                _settle(command.tag, _refusal(Reason.NOT_LEADER))
+        else:
+            self._step(Propose(commands))
+
+    # Reads.
+
+    async def fetch(self, offset: int, max_bytes: int, wait_seconds: float) -> Batches | Failed:
+        """Committed batches from `offset` on; none if none came in time."""
+        topic = self.replica.machine.part(Topic)
+        if offset == topic.end and wait_seconds > 0:
+            await self._wait_beyond(offset, wait_seconds)
+            topic = self.replica.machine.part(Topic)
+        found = self.replica.read(offset, max_bytes) if not self._closed else OutOfRange(0, 0)
+        if isinstance(found, OutOfRange):
+            text = f"offset {offset} is not there: the partition has {found.start} up to {found.end}"
+            ahead = offset > found.end
+            return Failed(Code.OUT_OF_RANGE, text, ahead, start=found.start, end=found.end)
+        batches = tuple((first, bytes(entry.payload)) for first, entry in found)
+        return Batches(batches, topic.start, topic.end)
+
+    async def _wait_beyond(self, offset: int, seconds: float) -> None:
+        """Return when there is a record at `offset`, or the time is over."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.append((offset, future))
+        timer = self._loop.call_later(seconds, _settle, future, None)
+        try:
+            await future
+        finally:
+            timer.cancel()
+            self._waiters = [each for each in self._waiters if each[1] is not future]
+
+    def _wake(self) -> None:
+        end = self.replica.machine.part(Topic).end
+        for offset, future in self._waiters:
+            if offset < end:
+                _settle(future, None)
+
+    async def inspect(self, at_ns: int | None, group: str | None) -> Inspected | Failed:
+        """What is true now, by the leader."""
+        future: asyncio.Future[Failed | None] = self._loop.create_future()
+        self._step(Read(future))
+        refused = await future
+        if refused is not None:
+            return refused
+        topic = self.replica.machine.part(Topic)
+        at = None if at_ns is None else topic.at_time(at_ns)
+        found = None if group is None else self.replica.machine.part(Groups).get(group)
+        return Inspected(topic.start, topic.end, at, None if found is None else found.position)
+
+    # The end.
+
+    async def close(self) -> None:
+        """Stop: what was not answered is unknown, what was not synced is synced."""
+        self._closed = True
+        for _, future in self._waiters:
+            _settle(future, None)
+        if self._syncing is not None:
+            await asyncio.wait([self._syncing])
+        if self.replica.halted is None:
+            await self._loop.run_in_executor(self._executor, self.replica.journal.settle)
+        self._disk.close()
+
+
+def _settle(future: Any, result: object) -> None:
+    """Tags are futures; whoever waited may have gone."""
+    if future is not None and not future.done():
+        future.set_result(result)
+
+
+def _refusal(reason: Reason) -> Failed:
+    code, text, outcome = _REFUSALS[reason]
+    return Failed(code, text, True, outcome)  # type: ignore[arg-type]

@@ -1,0 +1,110 @@
+"""One shard on an operator's desk: its state machine, with the store and the nodes around it."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from hawser.cluster.stores.shards import StoredShard, load_shard, store_shard
+from hawser.cluster.stores.store import Store, StoreUnavailable
+from hawser.cluster.wire import AdminDone
+from hawser.log.protocol import messages as m
+from hawser.log.protocol.doors import Effect, Event, Load, Loaded, Receive, Report, Send, Tick
+from hawser.log.protocol.doors import Store as StoreEffect
+from hawser.log.protocol.metadata import Metadata
+from hawser.log.protocol.operator import Operator
+from hawser.log.protocol.orders import Order
+
+__all__ = ["Desk"]
+
+_log = logging.getLogger("hawser.cluster.operator")
+
+InThread = Callable[..., Awaitable[StoredShard | None]]
+
+
+class Desk:
+    """Drives an `Operator`. `send(shard, member, message)` passes messages on, `changed(desk)` is told of
+    every new version of the metadata, `deleted(desk)` when there is none any more."""
+
+    def __init__(
+        self,
+        shard: str,
+        operator: Operator,
+        store: Store,
+        in_thread: InThread,
+        send: Callable[[str, str, m.Message], None],
+        changed: Callable[["Desk"], None],
+    ) -> None:
+        self.shard = shard
+        self.operator = operator
+        self._store = store
+        self._in_thread = in_thread
+        self._send = send
+        self._changed = changed
+        self._stored: StoredShard | None = None
+        self._asking = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def metadata(self) -> Metadata | None:
+        return self.operator.metadata
+
+    def tick(self) -> None:
+        self._step(Tick())
+
+    def receive(self, member: str, message: m.Message) -> None:
+        self._step(Receive(member, message))
+
+    def loaded(self, stored: StoredShard) -> None:
+        """The store has this now."""
+        known = self.operator.metadata
+        self._stored = stored
+        self._step(Loaded(stored.metadata))
+        if known is None or known.version < stored.metadata.version:
+            self._changed(self)
+
+    async def order(self, make: Callable[[object], Order]) -> AdminDone:
+        """Give an order, made with a tag, and wait until it is done or given up."""
+        future: asyncio.Future[AdminDone] = asyncio.get_running_loop().create_future()
+        self._step(make(future))
+        return await future
+
+    def _step(self, event: Event | Order) -> None:
+        for effect in self.operator.step(event):
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: Effect) -> None:
+        if isinstance(effect, Send):
+            # The roll call asks every node for all its shards at once.
+            if not isinstance(effect.message, m.StatusRequest):
+                self._send(self.shard, effect.to, effect.message)
+        elif isinstance(effect, Report):
+            if isinstance(effect.tag, asyncio.Future) and not effect.tag.done():
+                effect.tag.set_result(AdminDone(effect.done, effect.text))
+        elif isinstance(effect, StoreEffect):
+            self._ask(store_shard, effect.metadata, self._stored)
+        else:
+            assert isinstance(effect, Load), effect
+            self._ask(load_shard)
+
+    def _ask(self, call: Callable[..., StoredShard | None], *arguments: object) -> None:
+        """One question to the store at a time; the state machine asks again at a tick."""
+        if not self._asking:
+            self._asking = True
+            task = asyncio.create_task(self._question(call, arguments))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _question(self, call: Callable[..., StoredShard | None], arguments: tuple[object, ...]) -> None:
+        try:
+            stored = await self._in_thread(call, self._store, self.shard, *arguments)
+        except StoreUnavailable as error:
+            _log.warning("shard %s: %s", self.shard, error)
+            stored = None
+        finally:
+            self._asking = False
+        if stored is not None:
+            self.loaded(stored)
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()

@@ -1,0 +1,464 @@
+"""An operator: dials every node, calls the roll, and brings the cluster to what its store says.
+
+Whatever is to be done is found in the store, so any operator can go on where another one died: a topic
+without shards gets them, the shards of a deleted topic are removed, a shard without a leader gets one. Several
+operators may run; compare-and-set decides between them.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+
+from hawser.cluster import wire
+from hawser.cluster.maps import node_of
+from hawser.cluster.operator.desk import Desk
+from hawser.cluster.operator.placement import place
+from hawser.cluster.operator.topics import cluster_id, create_topic, forget_topic, list_topics, mark_deleted
+from hawser.cluster.stores.shards import StoredShard, delete_shard, list_shards, store_shard
+from hawser.cluster.stores.store import Store, StoreUnavailable
+from hawser.cluster.transport import (
+    Body,
+    Counters,
+    Dialer,
+    Handler,
+    Identity,
+    Link,
+    PeerRole,
+    Request,
+    TransportError,
+)
+from hawser.log.protocol import messages as m
+from hawser.log.protocol.metadata import Metadata, Status
+from hawser.log.protocol.operator import Operator
+from hawser.log.protocol.orders import Contract, Elect, Expand, Order, Swap, Transfer
+
+__all__ = ["OperatorService", "OperatorSettings"]
+
+_log = logging.getLogger("hawser.cluster.operator")
+
+Result = TypeVar("Result")
+
+
+class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """`patience` is in ticks: so long a leader may be silent. The store is read anew every `look_ticks`."""
+
+    tick_seconds: float = 0.1
+    patience: int = 8
+    look_ticks: int = 10
+    roll_seconds: float = 1.0
+    # A member that its node does not have any more is replaced after so many ticks.
+    missing_ticks: int = 20
+
+
+class OperatorService(Handler):
+    """One operator in one event loop: `start`, then `stop`."""
+
+    def __init__(
+        self, name: str, store: Store, nodes: Mapping[str, str], settings: OperatorSettings | None = None
+    ) -> None:
+        self.settings = settings or OperatorSettings()
+        self.counters = Counters()
+        self.cluster = ""
+        self.topics: dict[str, wire.TopicEntry] = {}
+        self.desks: dict[str, Desk] = {}
+        self.rolls: dict[str, wire.Rolled] = {}
+        self._nodes = dict(nodes)
+        self._name = name
+        self._run = f"{name}#{secrets.token_hex(6)}"
+        self._store = store
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
+        self._dialers: dict[str, Dialer] = {}
+        self._rolling: set[str] = set()
+        self._missing: dict[str, int] = {}
+        self._repairing: set[str] = set()
+        self._deleting: dict[str, _Deletion] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._changed = asyncio.Event()
+
+    async def start(self) -> None:
+        """Read the store and begin to dial."""
+        self.cluster = await self._in_thread(cluster_id, self._store)
+        await self._look()
+        identity = Identity(role=PeerRole.OPERATOR, name=self._name, run=self._run, cluster=self.cluster)
+        for name, address in self._nodes.items():
+            self._dialers[name] = Dialer(address, identity, self, counters=self.counters)
+            self._dialers[name].start()
+        self._spawn(self._tick())
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        for desk in self.desks.values():
+            desk.close()
+        await asyncio.gather(*(dialer.close("the operator stops") for dialer in self._dialers.values()))
+        self._thread.shutdown()
+        self._store.close()
+
+    async def _in_thread(self, call: Callable[..., Result], *arguments: Any) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(call, *arguments))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # Time.
+
+    async def _tick(self) -> None:
+        number = 0
+        while True:
+            await asyncio.sleep(self.settings.tick_seconds)
+            number += 1
+            for node, dialer in self._dialers.items():
+                if dialer.link is not None and node not in self._rolling:
+                    self._spawn(self._call_roll(node, dialer.link))
+            for desk in list(self.desks.values()):
+                desk.tick()
+            for deletion in list(self._deleting.values()):
+                deletion.tell(self._send)
+            if number % self.settings.look_ticks == 0:
+                self._spawn(self._look_again())
+                self._push()
+
+    async def _call_roll(self, node: str, link: Link) -> None:
+        self._rolling.add(node)
+        try:
+            body = await link.ask(wire.encode(wire.RollCall(self.cluster)), self.settings.roll_seconds)
+        except TransportError:
+            return
+        finally:
+            self._rolling.discard(node)
+        answer = wire.decode_answer(body)
+        if isinstance(answer, wire.Rolled):
+            self._rolled(node, answer)
+        else:
+            _log.error("node %s: %s", node, answer)
+
+    def _rolled(self, node: str, answer: wire.Rolled) -> None:
+        first = node not in self.rolls
+        self.rolls[node] = answer
+        if first:
+            self._push()
+        for shard, desk in list(self.desks.items()):
+            report = answer.shards.get(shard)
+            if report is not None and report.halted is None:
+                status = m.decode(report.status)
+                desk.receive(report.member, status)
+            self._look_for_missing(node, shard, desk, report)
+
+    @property
+    def alive(self) -> list[str]:
+        """Nodes that can be talked to."""
+        return [
+            node for node, dialer in self._dialers.items() if dialer.link is not None and node in self.rolls
+        ]
+
+    # The store.
+
+    async def _look(self) -> None:
+        """Whatever the store has is on a desk; what it has no more is on none."""
+        topics = await self._in_thread(list_topics, self._store)
+        shards = await self._in_thread(list_shards, self._store)
+        self.topics.update(topics)
+        for name in self.topics.keys() - topics.keys():
+            # Gone everywhere; nodes are told that it is by one last entry.
+            entry = self.topics[name]
+            self.topics[name] = msgspec.structs.replace(entry, deleted=True)
+        deleted = {shard for name, entry in topics.items() if entry.deleted for shard in _shards(name, entry)}
+        for shard, stored in shards.items():
+            if shard in deleted:
+                self._begin_deletion(shard, stored)
+            elif shard not in self.desks:
+                self._open_desk(shard).loaded(stored)
+        for shard in self.desks.keys() - shards.keys():
+            self.desks.pop(shard).close()
+        for name, entry in topics.items():
+            if entry.deleted:
+                await self._finish_deletion(name, entry, shards)
+            else:
+                await self._make_shards(name, entry, shards)
+
+    async def _look_again(self) -> None:
+        try:
+            await self._look()
+        except StoreUnavailable as error:
+            _log.warning("%s", error)
+
+    def _open_desk(self, shard: str) -> Desk:
+        operator = Operator(self._run, self.settings.patience)
+        desk = self.desks[shard] = Desk(
+            shard, operator, self._store, self._in_thread, self._send, self._metadata_changed
+        )
+        return desk
+
+    def _metadata_changed(self, desk: Desk) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+        self._push(desk.shard)
+
+    # Messages.
+
+    def _send(self, shard: str, member: str, message: m.Message) -> None:
+        dialer = self._dialers.get(node_of(member))
+        if dialer is not None:
+            dialer.tell(wire.encode(wire.Deliver(shard, member, self._run, m.encode(message))))
+
+    def told(self, link: Link, body: bytes | bytearray) -> None:
+        envelope = wire.decode_told(body)
+        if not isinstance(envelope, wire.Deliver):
+            return
+        message = m.decode(envelope.message)
+        desk, deletion = self.desks.get(envelope.shard), self._deleting.get(envelope.shard)
+        if deletion is not None and isinstance(message, m.RetireResponse):
+            deletion.remaining.discard(envelope.sender)
+        elif desk is not None:
+            desk.receive(envelope.sender, message)
+
+    def _push(self, shard: str | None = None) -> None:
+        """Tell every node what has changed, or everything."""
+        nodes = {
+            name: wire.NodeEntry(address, name in self.rolls and self._dialers[name].link is not None)
+            for name, address in self._nodes.items()
+        }
+        names = self.desks if shard is None else {shard: self.desks[shard]}
+        shards = {name: _entry(desk.metadata) for name, desk in names.items() if desk.metadata is not None}
+        topics = self.topics if shard is None else {}
+        body = wire.encode(wire.MapPushed(wire.Map(self.cluster, nodes, topics, shards)))
+        for dialer in self._dialers.values():
+            if dialer.link is not None:
+                dialer.link.tell(body)
+
+    # Topics come and go.
+
+    async def _make_shards(
+        self, name: str, entry: wire.TopicEntry, shards: Mapping[str, StoredShard]
+    ) -> None:
+        for shard in _shards(name, entry):
+            if shard in shards or shard in self.desks:
+                continue
+            replication = entry.settings.get("replication", 3)
+            assert isinstance(replication, int)
+            known = {each: desk.metadata.members for each, desk in self.desks.items() if desk.metadata}
+            try:
+                nodes = place(replication, self.alive, known)
+                members = [await self._host(node, shard) for node in nodes]
+            except (ValueError, TransportError) as error:
+                _log.warning("topic %s: %s", name, error)
+                return
+            stored = await self._in_thread(
+                store_shard, self._store, shard, Metadata.initial(tuple(members)), None
+            )
+            if stored is not None and shard not in self.desks:
+                self._open_desk(shard).loaded(stored)
+
+    async def _host(self, node: str, shard: str) -> str:
+        link = await self._dialers[node].up(self.settings.roll_seconds)
+        answer = wire.decode_answer(await link.ask(wire.encode(wire.Host(shard)), 10.0))
+        if not isinstance(answer, wire.Hosted):
+            raise ValueError(f"node {node} cannot hold shard {shard}: {answer}")
+        return answer.member
+
+    def _begin_deletion(self, shard: str, stored: StoredShard) -> None:
+        desk = self.desks.pop(shard, None)
+        if desk is not None:
+            desk.close()
+        if shard not in self._deleting:
+            metadata = stored.metadata
+            change = metadata.change
+            new = (change.new,) if change is not None and change.new is not None else ()
+            members = {*metadata.members, *metadata.removed, *new}
+            self._deleting[shard] = _Deletion(shard, stored, members)
+
+    async def _finish_deletion(
+        self, name: str, entry: wire.TopicEntry, shards: Mapping[str, StoredShard]
+    ) -> None:
+        left = [shard for shard in _shards(name, entry) if shard in shards]
+        for shard in left:
+            deletion = self._deleting.get(shard)
+            if deletion is not None and not deletion.remaining:
+                await self._in_thread(delete_shard, self._store, shard, deletion.stored)
+                del self._deleting[shard]
+        if not left:
+            await self._in_thread(forget_topic, self._store, name, entry)
+
+    # Disks that are gone.
+
+    def _look_for_missing(self, node: str, shard: str, desk: Desk, report: wire.ShardReport | None) -> None:
+        """A node that answers and does not have its member any more has lost that disk."""
+        metadata = desk.metadata
+        if metadata is None or metadata.status is not Status.STEADY:
+            return
+        lost = [each for each in metadata.members if node_of(each) == node]
+        if not lost or (report is not None and report.member == lost[0] and report.halted is None):
+            self._missing.pop(f"{shard} {node}", None)
+            return
+        seen = self._missing[f"{shard} {node}"] = self._missing.get(f"{shard} {node}", 0) + 1
+        if seen > self.settings.missing_ticks and shard not in self._repairing and report is None:
+            self._repairing.add(shard)
+            self._spawn(self._replace(node, shard, desk, lost[0]))
+
+    async def _replace(self, node: str, shard: str, desk: Desk, lost: str) -> None:
+        try:
+            new = await self._host(node, shard)
+            _log.warning("shard %s: node %s has lost its disk %s; %s takes its place", shard, node, lost, new)
+            done = await desk.order(lambda tag: Swap(lost, new, tag))
+            _log.info("shard %s: %s", shard, done.text)
+        except (ValueError, TransportError) as error:
+            _log.warning("shard %s: %s", shard, error)
+        finally:
+            self._missing.pop(f"{shard} {node}", None)
+            self._repairing.discard(shard)
+
+    # What people ask for.
+
+    def asked(self, link: Link, request: Request) -> Body | Coroutine[Any, Any, Body] | None:
+        message = wire.decode_request(request.body)
+        if not isinstance(message, wire.Admin):
+            return wire.encode(
+                wire.Failed(wire.Code.BAD_REQUEST, "operators take administrative requests", False)
+            )
+        return self._answered(message)
+
+    async def _answered(self, message: wire.Admin) -> bytes:
+        try:
+            answer = await self._administer(message)
+        except StoreUnavailable as error:
+            answer = wire.Failed(wire.Code.UNAVAILABLE, str(error), True, error.outcome)
+        except (ValueError, TransportError) as error:
+            answer = wire.Failed(wire.Code.REJECTED, str(error), False)
+        return wire.encode(answer)
+
+    async def _administer(self, message: wire.Admin) -> wire.Answer:
+        if message.kind is wire.AdminKind.CREATE:
+            return await self._create(message)
+        if message.kind is wire.AdminKind.DELETE:
+            return await self._delete(message.name)
+        if message.kind is wire.AdminKind.DRAIN:
+            return await self._drain(message.name)
+        desk = self.desks.get(message.name)
+        if desk is None or desk.metadata is None:
+            return wire.Failed(wire.Code.NOT_FOUND, f"there is no shard {message.name!r}", False)
+        make = await self._order_of(message, desk.metadata)
+        return await desk.order(make)
+
+    async def _order_of(self, message: wire.Admin, metadata: Metadata) -> Callable[[object], Order]:
+        """The order, with members for the nodes that people name."""
+        kind, nodes = message.kind, message.nodes
+        here = {node_of(member): member for member in metadata.members}
+
+        def member(node: str) -> str:
+            if node not in here:
+                raise ValueError(
+                    f"node {node} has no replica of {message.name}; {', '.join(sorted(here))} have"
+                )
+            return here[node]
+
+        if kind is wire.AdminKind.ELECT:
+            return Elect
+        if kind is wire.AdminKind.TRANSFER:
+            to = member(nodes[0])
+            return lambda tag: Transfer(to, tag)
+        if kind is wire.AdminKind.CONTRACT:
+            old = member(nodes[0])
+            return lambda tag: Contract(old, tag)
+        new_node = nodes[-1]
+        if new_node not in self._dialers:
+            raise ValueError(f"there is no node {new_node}; {', '.join(sorted(self._dialers))} there are")
+        if new_node in here:
+            raise ValueError(f"node {new_node} has a replica of {message.name} already")
+        new = await self._host(new_node, message.name)
+        if kind is wire.AdminKind.EXPAND:
+            return lambda tag: Expand(new, tag)
+        old = member(nodes[0])
+        return lambda tag: Swap(old, new, tag)
+
+    async def _create(self, message: wire.Admin) -> wire.Answer:
+        replication = message.settings.get("replication", 3)
+        if not isinstance(replication, int) or not 1 <= replication <= 7:
+            raise ValueError(f"replication={replication!r}: a topic has 1 to 7 replicas")
+        if not 1 <= message.partitions <= 1024:
+            raise ValueError(f"partitions={message.partitions}: a topic has 1 to 1024 partitions")
+        place(replication, self.alive, {})
+        entry = await self._in_thread(
+            create_topic, self._store, message.name, message.partitions, message.settings
+        )
+        self.topics[message.name] = entry
+        await self._look()
+        await self._until_steady(_shards(message.name, entry))
+        self._push()
+        return wire.AdminDone(True, f"topic {message.name} has {entry.partitions} partitions")
+
+    async def _until_steady(self, shards: list[str]) -> None:
+        while not all(
+            shard in self.desks
+            and self.desks[shard].metadata is not None
+            and self.desks[shard].metadata.status is Status.STEADY  # type: ignore[union-attr]
+            for shard in shards
+        ):
+            changed = self._changed
+            try:
+                async with asyncio.timeout(self.settings.tick_seconds * 5):
+                    await changed.wait()
+            except TimeoutError:
+                await self._look()
+
+    async def _delete(self, name: str) -> wire.Answer:
+        entry = await self._in_thread(mark_deleted, self._store, name)
+        if entry is None:
+            return wire.Failed(wire.Code.NOT_FOUND, f"there is no topic {name!r}", False)
+        self.topics[name] = entry
+        await self._look()
+        self._push()
+        while name in await self._in_thread(list_topics, self._store):
+            await asyncio.sleep(self.settings.tick_seconds)
+            await self._look()
+        return wire.AdminDone(True, f"topic {name} is deleted")
+
+    async def _drain(self, node: str) -> wire.Answer:
+        """Give what the node leads to others, as far as there are any."""
+        orders = []
+        for desk in self.desks.values():
+            metadata = desk.metadata
+            if metadata is None or metadata.leader is None or node_of(metadata.leader) != node:
+                continue
+            others = [
+                each for each in metadata.members if node_of(each) != node and node_of(each) in self.alive
+            ]
+            if others:
+                to = secrets.choice(others)
+                orders.append(desk.order(partial(Transfer, to)))
+        done = await asyncio.gather(*orders)
+        return wire.AdminDone(
+            True, f"{sum(each.done for each in done)} of {len(done)} shards were handed over"
+        )
+
+
+class _Deletion:
+    """The members of a shard that still have to delete it."""
+
+    def __init__(self, shard: str, stored: StoredShard, members: set[str]) -> None:
+        self.shard = shard
+        self.stored = stored
+        self.remaining = members
+
+    def tell(self, send: Callable[[str, str, m.Message], None]) -> None:
+        for member in self.remaining:
+            send(self.shard, member, m.RetireRequest(self.stored.metadata.epoch + 1))
+
+
+def _shards(topic: str, entry: wire.TopicEntry) -> list[str]:
+    return [wire.shard_of(topic, entry.uuid, partition) for partition in range(entry.partitions)]
+
+
+def _entry(metadata: Metadata) -> wire.ShardEntry:
+    change = metadata.change
+    text = None if change is None else f"{change.kind} {change.old or ''} {change.new or ''} {metadata.phase}"
+    return wire.ShardEntry(
+        metadata.version, metadata.epoch, metadata.status.value, metadata.leader, metadata.members, text
+    )

@@ -1,0 +1,247 @@
+"""A metadata store in etcd (3.4 or later), through its JSON gateway; for operators on several machines.
+
+The version of a key is etcd's `mod_revision`: the store-wide count of writes at the key's last one, never
+used twice. A write is one transaction: compare it, then put, or read what is there instead. Reads are
+linearizable, which is etcd's default: the member asked confirms with a majority that it is not behind.
+
+Several endpoints are tried in turn, beginning with the one that answered last. A read goes on to the next
+after any failure. A write goes on only while no connection was made: once sent, it may have taken effect,
+and a second attempt could not tell its own success from somebody else's write.
+"""
+
+import base64
+import binascii
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+
+from hawser import errors
+from hawser.cluster.stores.store import (
+    Conflict,
+    StoreUnavailable,
+    Value,
+    after_prefix,
+    check_write,
+    encoded_key,
+)
+
+try:
+    import requests
+    from etcd3gw.client import Etcd3Client
+    from etcd3gw.exceptions import Etcd3Exception
+    from urllib3.exceptions import NewConnectionError
+except ImportError as error:
+    raise errors.UsageError(
+        "a metadata store in etcd needs the package etcd3gw: pip install 'hawser[etcd]'"
+    ) from error
+
+__all__ = ["DEFAULT_PREFIX", "EtcdStore", "parse_endpoints"]
+
+DEFAULT_PREFIX: Final = "hawser/"
+
+_FORM: Final = "etcd://HOST:PORT[,HOST:PORT...][/PREFIX]"
+_API: Final = "/v3/"
+# gRPC's codes with which etcd says that it did nothing: wrong, forbidden or too much.
+_REFUSALS: Final = frozenset({3, 5, 7, 8, 9, 12, 16})
+
+_Answer = TypeVar("_Answer")
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    """What the gateway says in place of an answer."""
+
+    error: str = ""
+    code: int = 0
+
+
+class EtcdStore:
+    """A Store under `prefix` in the etcd whose members serve clients at `endpoints`, pairs of host and port.
+
+    `timeout_seconds` is for a whole call, and shared out evenly among the endpoints.
+    """
+
+    def __init__(
+        self, endpoints: Sequence[tuple[str, int]], prefix: str = DEFAULT_PREFIX, timeout_seconds: float = 5.0
+    ) -> None:
+        assert endpoints and prefix
+        self.timeout_seconds = timeout_seconds
+        self._prefix = prefix.encode()
+        share = timeout_seconds / len(endpoints)
+        self._clients = [_client(host, port, share) for host, port in endpoints]
+        # The client that answered last; a thread that reads an old one loses time only.
+        self._preferred = 0
+        self._closed = False
+
+    def get(self, key: str) -> Value | None:
+        query = {"key": _text(self._key(key))}
+        return self._read(f"reading {key!r}", query, _value_of_range)
+
+    def list(self, prefix: str) -> dict[str, Value]:
+        start = self._key(prefix) if prefix else self._prefix
+        query = {
+            "key": _text(start),
+            "range_end": _text(after_prefix(start)),
+            "sort_order": "ASCEND",
+            "sort_target": "KEY",
+        }
+        return self._read(f"listing {prefix!r}", query, self._values)
+
+    def put(self, key: str, data: bytes, expected: int | None) -> Value | Conflict:
+        check_write(key, data, expected)
+        place = _text(self._key(key))
+        transaction = {
+            "compare": [_is_version(place, expected or 0)],
+            "success": [{"request_put": {"key": place, "value": _text(data)}}],
+            "failure": [{"request_range": {"key": place}}],
+        }
+
+        def outcome(answer: Any) -> Value | Conflict:
+            if not answer.get("succeeded"):
+                return Conflict(_value_of_range(answer["responses"][0]["response_range"]))
+            version = int(answer["header"]["revision"])
+            assert expected is None or version > expected
+            return Value(data, version)
+
+        return self._write(f"writing {key!r}", transaction, outcome)
+
+    def delete(self, key: str, expected: int) -> bool:
+        assert expected > 0, "versions begin at 1"
+        place = _text(self._key(key))
+        transaction = {
+            "compare": [_is_version(place, expected)],
+            "success": [{"request_delete_range": {"key": place}}],
+        }
+        return self._write(f"deleting {key!r}", transaction, lambda answer: bool(answer.get("succeeded")))
+
+    def close(self) -> None:
+        self._closed = True
+        for client in self._clients:
+            client.session.close()
+
+    def _key(self, key: str) -> bytes:
+        return self._prefix + encoded_key(key)
+
+    def _values(self, answer: Any) -> dict[str, Value]:
+        pairs = answer.get("kvs", [])
+        return {_bytes(pair["key"])[len(self._prefix) :].decode(): _value(pair) for pair in pairs}
+
+    def _read(self, doing: str, query: dict[str, Any], judge: Callable[[Any], _Answer]) -> _Answer:
+        def ask(client: Etcd3Client) -> _Answer:
+            return judge(client.post(client.get_url("kv/range"), json=query))
+
+        return self._ask(doing, ask, lambda error: "none")
+
+    def _write(self, doing: str, transaction: dict[str, Any], judge: Callable[[Any], _Answer]) -> _Answer:
+        return self._ask(doing, lambda client: judge(client.transaction(transaction)), _outcome)
+
+    def _ask(
+        self,
+        doing: str,
+        ask: Callable[[Etcd3Client], _Answer],
+        outcome_of: Callable[[Exception], Literal["none", "unknown"]],
+    ) -> _Answer:
+        """The first answer of any endpoint; stops where going on could do it twice."""
+        failures: list[str] = []
+        outcome: Literal["none", "unknown"] = "none"
+        first = self._preferred
+        for turn in range(len(self._clients)):
+            if self._closed:
+                raise errors.Closed(f"metadata store {self._clients[0].base_url} is closed")
+            place = (first + turn) % len(self._clients)
+            client = self._clients[place]
+            try:
+                answer = ask(client)
+            except (Etcd3Exception, requests.RequestException, ValueError, LookupError, TypeError) as error:
+                failures.append(f"{client.base_url}: {_reason(error)}")
+                self._preferred = (place + 1) % len(self._clients)
+                outcome = outcome_of(error)
+                if outcome == "unknown":
+                    break
+            else:
+                self._preferred = place
+                return answer
+        advice = "whether it was done, reading will tell" if outcome == "unknown" else "nothing was changed"
+        raise StoreUnavailable(
+            f"the metadata store etcd: {doing} failed ({'; '.join(failures)}); "
+            f"{advice}. See that a majority of etcd's members runs and can be reached",
+            outcome,
+        )
+
+
+def parse_endpoints(url: str) -> tuple[list[tuple[str, int]], str]:
+    """Hosts and ports, and the prefix of all keys, or UsageError."""
+    addresses, _, prefix = url.removeprefix("etcd://").partition("/")
+    try:
+        endpoints = [_endpoint(address) for address in addresses.split(",")]
+    except ValueError as error:
+        raise errors.UsageError(f"{url!r} is not the URL of an etcd ({error}). Write {_FORM}") from None
+    prefix = prefix.strip("/")
+    return endpoints, f"{prefix}/" if prefix else DEFAULT_PREFIX
+
+
+def _endpoint(address: str) -> tuple[str, int]:
+    parts = urlsplit(f"//{address}")
+    if not parts.hostname or not parts.port or parts.username is not None or parts.query or parts.fragment:
+        raise ValueError(f"{address!r} is not HOST:PORT")
+    return parts.hostname, parts.port
+
+
+def _client(host: str, port: int, timeout_seconds: float) -> Etcd3Client:
+    session = requests.Session()
+    # A proxy or a password meant for the web has no business between an operator and its store.
+    session.trust_env = False
+    return Etcd3Client(host, port, timeout=timeout_seconds, api_path=_API, session=session)
+
+
+def _is_version(key: str, version: int) -> dict[str, Any]:
+    """True if that is the key's version; 0: if there is no such key."""
+    return {"key": key, "target": "MOD", "result": "EQUAL", "mod_revision": version}
+
+
+def _value_of_range(answer: Any) -> Value | None:
+    pairs = answer.get("kvs", [])
+    return _value(pairs[0]) if pairs else None
+
+
+def _value(pair: Any) -> Value:
+    # The gateway leaves out what is empty.
+    return Value(_bytes(pair.get("value", "")), int(pair["mod_revision"]))
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _bytes(text: str) -> bytes:
+    return binascii.a2b_base64(text)
+
+
+def _outcome(error: Exception) -> Literal["none", "unknown"]:
+    """What became of a write that ended with `error`."""
+    cause = error.__context__ if isinstance(error, Etcd3Exception) else error
+    if isinstance(cause, requests.ConnectTimeout):
+        return "none"
+    if isinstance(cause, requests.ConnectionError) and cause.args:
+        never_connected = isinstance(getattr(cause.args[0], "reason", None), NewConnectionError)
+        return "none" if never_connected else "unknown"
+    return "none" if _refusal(error).code in _REFUSALS else "unknown"
+
+
+def _refusal(error: Exception) -> _Refusal:
+    try:
+        return msgspec.json.decode(getattr(error, "detail_text", None) or "", type=_Refusal)
+    except msgspec.MsgspecError:
+        return _Refusal()
+
+
+def _reason(error: Exception) -> str:
+    """The innermost thing that a person can act on."""
+    cause = error.__context__ if isinstance(error, Etcd3Exception) and error.__context__ else error
+    if isinstance(cause, requests.Timeout):
+        return "no answer in time"
+    if isinstance(cause, requests.ConnectionError) and cause.args:
+        reason = getattr(cause.args[0], "reason", cause.args[0])
+        return str(reason).rpartition(": ")[2]
+    return _refusal(error).error or getattr(error, "detail_text", None) or f"{type(error).__name__}: {error}"

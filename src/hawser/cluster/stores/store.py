@@ -1,0 +1,111 @@
+"""What a metadata store is, whatever keeps it.
+
+A store maps keys to bytes. Three rules hold for each of them, and elections are safe because of these:
+
+- Every call takes effect at one instant between its beginning and its end, or, when it raises, perhaps never
+  (`StoreUnavailable.outcome` says which). A read sees every write that had returned before it began.
+- Every write names the version that it replaces. Of several that name the same one, one takes effect.
+- A version is never used twice, not even after a deletion: whoever holds a version holds what belongs to it.
+
+What a write returned is on disk. Calls block, for their time-out at most; any thread may make them.
+"""
+
+from typing import Final, Literal, Protocol
+
+import msgspec
+
+from hawser import errors
+
+__all__ = [
+    "MAX_DATA_BYTES",
+    "MAX_KEY_BYTES",
+    "Conflict",
+    "Store",
+    "StoreUnavailable",
+    "Value",
+    "after_prefix",
+    "check_write",
+    "encoded_key",
+]
+
+MAX_KEY_BYTES: Final = 1024
+# etcd refuses requests over 1.5 MiB.
+MAX_DATA_BYTES: Final = 1 << 20
+
+
+class Value(msgspec.Struct, frozen=True):
+    """What is kept under a key. Versions grow with every write to the store; they need not be dense."""
+
+    data: bytes
+    version: int
+
+
+class Conflict(msgspec.Struct, frozen=True):
+    """Nothing was written: under the key there is not what the write was to replace, but `current`."""
+
+    current: Value | None
+
+
+class StoreUnavailable(errors.HawserError):
+    """The store did not answer, or could not do its work.
+
+    With the outcome "unknown" a write took effect or did not, and may still do so until what it was to
+    replace is replaced; read the key again to learn which. With "none" it certainly did not.
+    """
+
+    retryable = True
+
+    def __init__(self, message: str, outcome: Literal["none", "unknown"] = "none") -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+
+class Store(Protocol):
+    """Keys are text of at most `MAX_KEY_BYTES` bytes, never empty; data at most `MAX_DATA_BYTES`."""
+
+    def get(self, key: str) -> Value | None:
+        """What is there now."""
+
+    def list(self, prefix: str) -> dict[str, Value]:
+        """Every key that begins with `prefix`, in order, all as of one instant; "" lists everything."""
+
+    def put(self, key: str, data: bytes, expected: int | None) -> Value | Conflict:
+        """Write if the version there is `expected`; None: if nothing is there."""
+
+    def delete(self, key: str, expected: int) -> bool:
+        """Delete if the version there is `expected`; says whether it did."""
+
+    def close(self) -> None:
+        """Give back what it holds. Every later call but this one raises Closed."""
+
+
+def encoded_key(key: str) -> bytes:
+    """The bytes of a key, or UsageError."""
+    try:
+        encoded = key.encode()
+    except UnicodeEncodeError as error:
+        raise errors.UsageError(
+            f"{key!r} cannot be a key of the metadata store: it is not Unicode text"
+        ) from error
+    if not 0 < len(encoded) <= MAX_KEY_BYTES:
+        raise errors.UsageError(
+            f"a key of the metadata store has 1 to {MAX_KEY_BYTES} bytes, not {len(encoded)}: {key[:80]!r}"
+        )
+    return encoded
+
+
+def after_prefix(prefix: bytes) -> bytes:
+    """The least bytes above everything that begins with `prefix`, which must not be empty."""
+    assert prefix, "nothing is above every key"
+    # UTF-8 has no byte 0xff, so the last one can always be raised.
+    assert prefix[-1] < 0xFF
+    return prefix[:-1] + bytes([prefix[-1] + 1])
+
+
+def check_write(key: str, data: bytes, expected: int | None) -> None:
+    """UsageError if no store would take it."""
+    assert expected is None or expected > 0, "versions begin at 1"
+    if len(data) > MAX_DATA_BYTES:
+        raise errors.UsageError(
+            f"{len(data)} bytes for {key!r} are too many: the metadata store takes {MAX_DATA_BYTES}"
+        )

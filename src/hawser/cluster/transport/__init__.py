@@ -1,0 +1,49 @@
+"""Links between processes: one connection for each pair, over which both tell and ask, many at a time.
+
+`listen` and `dial` make links, `Dialer` keeps one; a `Handler` says what is done with what comes. The bytes
+are described in docs/formats/wire.md.
+"""
+
+from hawser.cluster.transport.addresses import Address, BadAddress
+from hawser.cluster.transport.dialing import Dialer, Server, dial, listen
+from hawser.cluster.transport.failures import (
+    AskFailed,
+    AskTimeout,
+    LinkClosed,
+    Malformed,
+    Refused,
+    TransportError,
+    Unreachable,
+)
+from hawser.cluster.transport.frames import MAX_FRAME_BYTES
+from hawser.cluster.transport.handler import Handler
+from hawser.cluster.transport.hello import Identity, PeerRole
+from hawser.cluster.transport.link import Link
+from hawser.cluster.transport.outgoing import Body
+from hawser.cluster.transport.requests import Request
+from hawser.cluster.transport.settings import Counters, LinkSettings
+
+__all__ = [
+    "MAX_FRAME_BYTES",
+    "Address",
+    "AskFailed",
+    "AskTimeout",
+    "BadAddress",
+    "Body",
+    "Counters",
+    "Dialer",
+    "Handler",
+    "Identity",
+    "Link",
+    "LinkClosed",
+    "LinkSettings",
+    "Malformed",
+    "PeerRole",
+    "Refused",
+    "Request",
+    "Server",
+    "TransportError",
+    "Unreachable",
+    "dial",
+    "listen",
+]

@@ -1,0 +1,143 @@
+"""Frames: how messages lie in the stream of bytes of a connection.
+
+    0   length of the body     u32
+    4   kind                   u8
+    5   number                 u64    of a request: given by its asker, echoed in what answers it; else 0
+    13  body
+
+Integers are little-endian. A reader takes any bytes in any pieces; what cannot be a frame raises Malformed at
+the place where it stands, after all the frames before it were given out. The layout of the header, and the
+numbers of HELLO and REFUSAL, are for all versions.
+"""
+
+import struct
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Final
+
+from hawser.cluster.transport.failures import Malformed
+from hawser.log.entry import MAX_BODY_BYTES
+
+__all__ = ["HEADER", "MAX_FRAME_BYTES", "MAX_HELLO_BYTES", "Frame", "FrameKind", "FrameReader"]
+
+HEADER: Final = struct.Struct("<IBQ")
+# The largest entry of a log, and room for what is said about it.
+MAX_FRAME_BYTES: Final = MAX_BODY_BYTES + (1 << 20)
+# Nobody is lent more before saying who it is.
+MAX_HELLO_BYTES: Final = 4096
+
+_BUFFER_BYTES: Final = 256 << 10
+# A longer body is received in place, a shorter one is cut out of the buffer.
+_MAX_CUT_BYTES: Final = 64 << 10
+
+assert 2 * (HEADER.size + _MAX_CUT_BYTES) <= _BUFFER_BYTES
+assert MAX_HELLO_BYTES <= _MAX_CUT_BYTES < MAX_FRAME_BYTES < 1 << 32
+
+
+class FrameKind(IntEnum):
+    """What a frame is for."""
+
+    HELLO = 1  # who dials, and what it speaks
+    WELCOME = 2  # who answers, and the version both will speak
+    REFUSAL = 3  # why not; the last frame
+    TELL = 4
+    ASK = 5
+    ANSWER = 6
+    FAILURE = 7  # instead of an answer; the body is a text
+    CANCEL = 8  # nobody waits for the answer any more
+    PING = 9
+    PONG = 10  # the sender lives; sent unasked by one that does not read just now
+    GOODBYE = 11  # why the sender goes; the last frame
+
+
+# Kind, number, body. The body belongs to whoever takes it.
+Frame = tuple[int, int, bytes | bytearray]
+
+
+class FrameReader:
+    """Cuts a stream into frames: `buffer()` says where the next bytes go, `received(count)` gives the frames
+    that they complete. The frames must be taken to the end before the next bytes are put in."""
+
+    __slots__ = (
+        "most_bytes",
+        "_buffer",
+        "_view",
+        "_end",
+        "_needed",
+        "_large",
+        "_large_view",
+        "_large_end",
+        "_large_head",
+    )
+
+    def __init__(self, most_bytes: int = MAX_FRAME_BYTES) -> None:
+        self.most_bytes = most_bytes
+        self._buffer = bytearray(_BUFFER_BYTES)
+        self._view = memoryview(self._buffer)
+        self._end = 0
+        # Without so many bytes in the buffer there is nothing to cut.
+        self._needed = HEADER.size
+        self._large: bytearray | None = None
+        self._large_view = memoryview(b"")
+        self._large_end = 0
+        self._large_head = (0, 0)
+
+    @property
+    def is_between_frames(self) -> bool:
+        """Whether everything received so far was whole frames."""
+        return not self._end and self._large is None
+
+    def buffer(self) -> memoryview:
+        """Where the next bytes go; never empty."""
+        if self._large is not None:
+            return self._large_view[self._large_end :]
+        return self._view[self._end :]
+
+    def received(self, count: int) -> Iterator[Frame]:
+        """The frames that `count` more bytes complete."""
+        if self._large is not None:
+            self._large_end += count
+            if self._large_end == len(self._large):
+                kind, number = self._large_head
+                body = self._large
+                self._large, self._large_view = None, memoryview(b"")
+                yield kind, number, body
+            return
+        self._end += count
+        if self._end >= self._needed:
+            yield from self._cut()
+
+    def _cut(self) -> Iterator[Frame]:
+        """Give out what is whole in the buffer, and keep the rest at its beginning."""
+        # One copy of all, since cutting bytes out of bytes costs half of cutting them out of a bytearray.
+        data = bytes(self._view[: self._end])
+        start, end = 0, self._end
+        self._needed = HEADER.size
+        header_bytes, unpack = HEADER.size, HEADER.unpack_from
+        while end - start >= header_bytes:
+            length, kind, number = unpack(data, start)
+            if length > self.most_bytes:
+                raise Malformed(f"a frame of {length} bytes, where at most {self.most_bytes} are allowed")
+            body_start = start + header_bytes
+            start = body_start + length
+            if start > end:
+                if length > _MAX_CUT_BYTES:
+                    self._begin_large(length, kind, number, data[body_start:])
+                    return
+                start = body_start - header_bytes
+                self._needed = header_bytes + length
+                break
+            yield kind, number, data[body_start:start]
+        rest = end - start
+        self._buffer[:rest] = data[start:]
+        self._end = rest
+
+    def _begin_large(self, length: int, kind: int, number: int, first: bytes) -> None:
+        """From now on bytes go where they will stay."""
+        # The system gives the pages as they are written to: a length alone costs nothing.
+        self._large = bytearray(length)
+        self._large_view = memoryview(self._large)
+        self._large_view[: len(first)] = first
+        self._large_end = len(first)
+        self._large_head = (kind, number)
+        self._end = 0

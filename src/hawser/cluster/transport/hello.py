@@ -1,0 +1,163 @@
+"""The first words on a connection: who is there, and which version of the protocol both will speak.
+
+    HELLO     magic, lowest and highest version (u16 each), then a MessagePack map: Introduction
+    WELCOME   magic, the version to be spoken (u16), zero (u16), then the answerer's Introduction
+    REFUSAL   magic, the refuser's lowest and highest version (u16 each), then the reason as UTF-8
+
+The first ten bytes are for all versions, so that any two can tell each other why they do not understand each
+other. Keys of the map that a reader does not know are passed over.
+"""
+
+import struct
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from hawser.cluster.transport.failures import Malformed, Refused
+
+__all__ = [
+    "VERSIONS",
+    "Identity",
+    "Introduction",
+    "PeerRole",
+    "choose_version",
+    "objection",
+    "read_hello",
+    "read_refusal",
+    "read_welcome",
+    "write_hello",
+    "write_refusal",
+    "write_welcome",
+]
+
+# Lowest and highest version that this code speaks.
+VERSIONS: Final = (1, 1)
+
+_MAGIC: Final = b"HAWSER"
+_OPENING: Final = struct.Struct("<6sHH")
+_MOST_NAME_BYTES: Final = 255
+_MOST_REASON_BYTES: Final = 2048
+
+
+class PeerRole(StrEnum):
+    """What a process is for."""
+
+    NODE = "node"
+    OPERATOR = "operator"
+    CLIENT = "client"
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """Who a process is: `run` is another at each start; `cluster` is empty while it does not know."""
+
+    role: PeerRole
+    name: str
+    run: str
+    cluster: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.name}"
+
+
+class Introduction(msgspec.Struct, frozen=True, kw_only=True):
+    """What one tells the other about itself."""
+
+    identity: Identity
+    most_requests: int
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(Introduction).decode
+
+
+def write_hello(introduction: Introduction, versions: tuple[int, int] = VERSIONS) -> bytes:
+    return _OPENING.pack(_MAGIC, *versions) + _encode(introduction)
+
+
+def read_hello(body: bytes | bytearray) -> tuple[int, int, bytes]:
+    """Lowest and highest version of the dialer, and its introduction, to be read if the version fits."""
+    lowest, highest, rest = _open(body)
+    if not 0 < lowest <= highest:
+        raise Malformed(f"a hello with the impossible versions {lowest} to {highest}")
+    return lowest, highest, rest
+
+
+def write_welcome(introduction: Introduction, version: int) -> bytes:
+    return _OPENING.pack(_MAGIC, version, 0) + _encode(introduction)
+
+
+def read_welcome(body: bytes | bytearray) -> tuple[int, Introduction]:
+    """The version to be spoken, and who answers."""
+    version, _, rest = _open(body)
+    if not VERSIONS[0] <= version <= VERSIONS[1]:
+        raise Malformed(f"a welcome to version {version} of the protocol, which was not offered")
+    return version, read_introduction(rest)
+
+
+def write_refusal(reason: str) -> bytes:
+    return _OPENING.pack(_MAGIC, *VERSIONS) + shortened(reason)
+
+
+def read_refusal(body: bytes | bytearray) -> str:
+    """The reason, as text that can be shown."""
+    return readable(_open(body)[2])
+
+
+def read_introduction(body: bytes) -> Introduction:
+    """Who the peer says it is, checked."""
+    try:
+        introduction = _decode(body)
+    except msgspec.DecodeError as error:
+        raise Malformed(f"an introduction that cannot be read: {error}") from error
+    identity = introduction.identity
+    for text in (identity.name, identity.run):
+        if not text or len(text.encode(errors="replace")) > _MOST_NAME_BYTES or not text.isprintable():
+            raise Malformed(f"an introduction with the impossible name {text[:64]!r}")
+    if len(identity.cluster) > _MOST_NAME_BYTES or not identity.cluster.isprintable():
+        raise Malformed("an introduction with an impossible cluster")
+    if introduction.most_requests < 1:
+        raise Malformed(f"a peer that serves {introduction.most_requests} requests at a time")
+    return introduction
+
+
+def choose_version(lowest: int, highest: int) -> int:
+    """The newest version that both speak; Refused, with a text for the dialer, if there is none."""
+    chosen = min(highest, VERSIONS[1])
+    if chosen >= max(lowest, VERSIONS[0]):
+        return chosen
+    theirs, ours = _span(lowest, highest), _span(*VERSIONS)
+    older = "this side" if lowest > VERSIONS[1] else "the other side"
+    raise Refused(f"this side speaks {ours} of the protocol and the other {theirs}. Update Hawser on {older}")
+
+
+def objection(mine: Identity, theirs: Identity) -> str | None:
+    """Why the two have nothing to say to each other, if so."""
+    if mine.cluster and theirs.cluster and mine.cluster != theirs.cluster:
+        return (
+            f"{mine} belongs to cluster {mine.cluster} and {theirs} to cluster {theirs.cluster}. "
+            "Check the addresses and the data directories"
+        )
+    return None
+
+
+def shortened(reason: str) -> bytes:
+    """A reason as it is sent."""
+    return reason.encode(errors="replace")[:_MOST_REASON_BYTES]
+
+
+def readable(text: bytes | bytearray) -> str:
+    """A text of a peer as one line that can be shown."""
+    line = bytes(text[:_MOST_REASON_BYTES]).decode(errors="replace")
+    return "".join(character if character.isprintable() else " " for character in line) or "no reason given"
+
+
+def _open(body: bytes | bytearray) -> tuple[int, int, bytes]:
+    if len(body) < _OPENING.size or not body.startswith(_MAGIC):
+        raise Malformed("a peer that does not speak the protocol of Hawser")
+    _, first, second = _OPENING.unpack_from(body)
+    return first, second, bytes(body[_OPENING.size :])
+
+
+def _span(lowest: int, highest: int) -> str:
+    return f"version {lowest}" if lowest == highest else f"versions {lowest} to {highest}"

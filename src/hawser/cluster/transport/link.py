@@ -1,0 +1,493 @@
+"""A link: one connection between two processes, over which both tell and ask.
+
+    GREETING ──▶ OPEN ──▶ LEAVING ──▶ CLOSED
+        └──────────┴─────────┴───────────▲
+
+- GREETING: the dialer has said hello, or the listener waits for it.
+- OPEN: messages go both ways. What a peer sends is taken in order; answers come in any order.
+- LEAVING: the last word is said. What still comes is thrown away, so that the system does not cut the
+  connection under the last word. The other side closes when it has read it, or time is up.
+
+A message told may be lost: if the link closes, or if the queue is over its limit. A request ends exactly
+once. Nothing is delivered twice or out of order on one link.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from enum import Enum
+from inspect import iscoroutine
+from math import ceil
+from typing import Final, cast
+
+import msgspec
+
+from hawser.cluster.transport import hello
+from hawser.cluster.transport.asks import Asks
+from hawser.cluster.transport.failures import (
+    AskTimeout,
+    LinkClosed,
+    Malformed,
+    Refused,
+    TransportError,
+    Unreachable,
+)
+from hawser.cluster.transport.frames import MAX_HELLO_BYTES, Frame, FrameKind, FrameReader
+from hawser.cluster.transport.handler import Handler
+from hawser.cluster.transport.hello import Identity, Introduction
+from hawser.cluster.transport.outgoing import Body, Outgoing
+from hawser.cluster.transport.requests import Requests
+from hawser.cluster.transport.settings import Counters, LinkSettings
+from hawser.cluster.transport.turns import Turns
+
+__all__ = ["Link"]
+
+_log = logging.getLogger("hawser.cluster.transport")
+
+# What a leaving link is still sent goes here, and nobody reads it.
+_SCRAP: Final = memoryview(bytearray(64 << 10))
+
+_TELL: Final = int(FrameKind.TELL)
+_ASK: Final = int(FrameKind.ASK)
+_ANSWER: Final = int(FrameKind.ANSWER)
+
+
+class _State(Enum):
+    GREETING = 1
+    OPEN = 2
+    LEAVING = 3
+    CLOSED = 4
+
+
+_OPEN: Final = _State.OPEN
+
+
+class Link(asyncio.BufferedProtocol):
+    """One connection. `peer` is who is there, once it is open. All calls belong into its event loop."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        introduce: Callable[[], Identity],
+        settings: LinkSettings,
+        counters: Counters,
+        *,
+        dials: str | None = None,
+        among: "set[Link] | None" = None,
+    ) -> None:
+        """`dials` is the address, if this is the side that dials; the link is in `among` while it has a
+        connection."""
+        self._loop = loop = asyncio.get_running_loop()
+        self.address = dials or "an unknown address"
+        self.counters = counters
+        self.settings = settings
+        self.opening: asyncio.Future[None] = loop.create_future()
+        self.peer: Identity | None = None
+        self.version = 0
+        self._among = set() if among is None else among
+        self._outgoing = Outgoing(loop, settings.most_outgoing_bytes, counters, self._has_room)
+        self._asks = Asks(loop, counters, self._cancel_ask)
+        self._turns = Turns(lambda: not self._outgoing.is_overfull)
+        self._requests = Requests(self, self._outgoing, counters)
+        self._reader = FrameReader(MAX_HELLO_BYTES)
+        self._frames: Iterator[Frame] = iter(())
+        self._handler = handler
+        self._introduce = introduce
+        self._is_dialer = dials is not None
+        self._is_heard = False
+        self._is_held = False
+        self._silent_ticks = 0
+        self._written_bytes = 0
+        self._state = _State.GREETING
+        self._reason = ""
+        self._ended: asyncio.Future[None] = loop.create_future()
+        self._timer: asyncio.TimerHandle | None = None
+        self._transport: asyncio.Transport | None = None
+
+    def __str__(self) -> str:
+        return f"{self.peer or 'a peer'} at {self.address}"
+
+    # For whoever uses the link.
+
+    @property
+    def is_open(self) -> bool:
+        return self._state is _OPEN
+
+    @property
+    def is_overfull(self) -> bool:
+        """Whether a message told now would be dropped."""
+        return self._outgoing.is_overfull
+
+    @property
+    def queued_bytes(self) -> int:
+        """What waits here to be sent."""
+        return self._outgoing.queued_bytes
+
+    @property
+    def reason(self) -> str:
+        """Why the link is closed; empty while it is not."""
+        return self._reason
+
+    def tell(self, body: Body) -> bool:
+        """Send a message that may be lost. False: it was dropped here and now."""
+        outgoing = self._outgoing
+        if self._state is not _OPEN or outgoing.queued_bytes > outgoing.most_bytes:
+            self.counters.tells_dropped += 1
+            return False
+        outgoing.put(_TELL, 0, body)
+        return True
+
+    async def ask(self, body: Body, timeout_seconds: float | None) -> bytes | bytearray:
+        """Send a request and return its answer: AskFailed, AskTimeout or LinkClosed if there is none. Waits
+        for its turn while the peer has as many requests as it serves at a time, or the queue is over-full.
+        Cancelled, it tells the peer that nobody waits any more."""
+        self._check_open()
+        if not self._turns.take_at_once():
+            await self._take_turn(timeout_seconds)
+        try:
+            self._check_open()
+            number, future = self._asks.begin(timeout_seconds)
+            try:
+                self._outgoing.put(_ASK, number, body)
+                return await future
+            finally:
+                # Still pending only if this task was cancelled or the body was refused.
+                if self._asks.drop(number):
+                    self._cancel_ask(number)
+        finally:
+            self._turns.give(1)
+
+    async def drained(self) -> None:
+        """Return when the queue is within its limit; LinkClosed if it never will be."""
+        await self._outgoing.drained()
+
+    def flush(self) -> None:
+        """Hand what was sent to the system now, and not at the end of this turn of the loop."""
+        self._outgoing.flush()
+
+    async def close(self, reason: str = "closed on purpose") -> None:
+        """Send what is queued, then the reason; return when the connection is gone, soon in any case."""
+        self._leave(FrameKind.GOODBYE, reason, f"{self} was closed here: {reason}")
+        await self.wait_closed()
+
+    def abort(self, reason: str) -> None:
+        """Cut the connection now; what is queued is lost."""
+        self._shut(f"the link to {self} was cut here: {reason}")
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def wait_closed(self) -> None:
+        """Return when the connection is gone."""
+        if self._transport is not None:
+            await asyncio.shield(self._ended)
+
+    # For the event loop.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if not self._is_dialer:
+            peer = transport.get_extra_info("peername") or ("unknown", 0)
+            self.address = f"[{peer[0]}]:{peer[1]}" if ":" in str(peer[0]) else f"{peer[0]}:{peer[1]}"
+        self.counters.links += 1
+        self._among.add(self)
+        self._outgoing.connect(self._transport)
+        if self._is_dialer:
+            self._outgoing.put(FrameKind.HELLO, 0, hello.write_hello(self._introduction()))
+        self._timer = self._loop.call_later(self.settings.connect_seconds, self._give_up_greeting)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _SCRAP if self._reason else self._reader.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.counters.bytes_in += nbytes
+        self._is_heard = True
+        if not self._reason:
+            self._frames = self._reader.received(nbytes)
+            self._take_frames()
+
+    def eof_received(self) -> None:
+        self._shut(f"{self} closed the connection")
+        self._depart()
+
+    def pause_writing(self) -> None:
+        self._outgoing.pause()
+
+    def resume_writing(self) -> None:
+        self._outgoing.resume()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._shut(f"the connection to {self} was lost: {exc}" if exc else f"{self} closed the connection")
+        self._state = _State.CLOSED
+        if self._timer is not None:
+            self._timer.cancel()
+        self._outgoing.close(self._reason)
+        self.counters.links -= 1
+        self._among.discard(self)
+        self._transport = None
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    # For its parts.
+
+    def request_ended(self) -> None:
+        """Go on with what was held back, if there is room again."""
+        if self._is_held and not self._must_hold():
+            self._is_held = False
+            self._loop.call_soon(self._go_on)
+
+    def close_malformed(self, error: Exception) -> None:
+        """The peer sent what no sound peer sends."""
+        if self._reason:
+            return
+        self.counters.links_malformed += 1
+        _log.warning("%s sent something malformed and is closed: %s", self, error)
+        is_refusal = self._state is _State.GREETING and not self._is_dialer
+        kind = FrameKind.REFUSAL if is_refusal else FrameKind.GOODBYE
+        self._leave(kind, f"malformed: {error}", f"{self} sent something malformed: {error}")
+
+    # Taking frames.
+
+    def _take_frames(self) -> None:
+        """Give out the frames that are there, until they end, the link does, or there is enough to do."""
+        handler, outgoing = self._handler, self._outgoing
+        count = 0
+        # Whatever the handlers send goes out in one write, at the end.
+        outgoing.is_corked = True
+        try:
+            for kind, number, body in self._frames:
+                count += 1
+                if self._state is not _OPEN:
+                    self._greet(kind, body)
+                elif kind == _TELL:
+                    try:
+                        handler.told(self, body)
+                    except (Malformed, msgspec.DecodeError):
+                        raise
+                    except Exception:
+                        _log.exception("a message from %s failed unexpectedly", self)
+                elif kind == _ANSWER:
+                    self._asks.answered(number, body)
+                elif kind == _ASK:
+                    self._serve(number, body)
+                    if self._must_hold():
+                        self._hold()
+                        break
+                else:
+                    self._take_control(kind, number, body)
+                if self._reason:
+                    break
+        except (Malformed, msgspec.DecodeError) as error:
+            self.close_malformed(error)
+        finally:
+            self.counters.frames_in += count
+            outgoing.is_corked = False
+            outgoing.flush()
+
+    def _serve(self, number: int, body: bytes | bytearray) -> None:
+        request = self._requests.begin(number, body)
+        try:
+            result = self._handler.asked(self, request)
+        except (Malformed, msgspec.DecodeError):
+            raise
+        except Exception as error:
+            self._requests.failed(request, error)
+            return
+        if iscoroutine(result):
+            self._requests.run(request, result)
+        elif result is not None:
+            request.answer(cast(Body, result))
+
+    def _take_control(self, kind: int, number: int, body: bytes | bytearray) -> None:
+        if kind == FrameKind.FAILURE:
+            self._asks.failed(number, body)
+        elif kind == FrameKind.CANCEL:
+            self._requests.cancel(number)
+        elif kind == FrameKind.PING:
+            self._outgoing.put(FrameKind.PONG, 0, b"")
+        elif kind == FrameKind.GOODBYE:
+            self._shut(f"{self} closed the link: {hello.readable(body)}")
+            self._depart()
+        elif kind != FrameKind.PONG:
+            raise Malformed(f"a frame of the kind {kind}, which does not belong here")
+
+    # Back-pressure: a peer that asks more than is served, or does not read its answers, is not read.
+
+    def _must_hold(self) -> bool:
+        return len(self._requests) >= self.settings.most_requests or self._outgoing.is_overfull
+
+    def _hold(self) -> None:
+        self._is_held = True
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def _go_on(self) -> None:
+        """Take the frames that were held back; if they are all taken, read on."""
+        if self._reason or self._transport is None:
+            return
+        self._transport.resume_reading()
+        self._take_frames()
+
+    def _has_room(self) -> None:
+        """The queue is within its limit."""
+        self._turns.hand_out()
+        self.request_ended()
+
+    async def _take_turn(self, timeout_seconds: float | None) -> None:
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._turns.take()
+        except TimeoutError:
+            text = f"{self} took no more requests for {timeout_seconds:g} s"
+            raise AskTimeout(text, was_sent=False) from None
+
+    def _cancel_ask(self, number: int) -> None:
+        if self._state is _OPEN:
+            self._outgoing.put(FrameKind.CANCEL, number, b"")
+
+    # Greeting.
+
+    def _introduction(self) -> Introduction:
+        return Introduction(identity=self._introduce(), most_requests=self.settings.most_requests)
+
+    def _greet(self, kind: int, body: bytes | bytearray) -> None:
+        if self._is_dialer and kind == FrameKind.REFUSAL:
+            self._fail_opening(Refused(f"{self.address} refuses: {hello.read_refusal(body)}"))
+        elif self._is_dialer and kind == FrameKind.WELCOME:
+            version, introduction = hello.read_welcome(body)
+            reason = hello.objection(self._introduce(), introduction.identity)
+            if reason is None:
+                self._open(version, introduction)
+            else:
+                self._leave(FrameKind.GOODBYE, reason, reason, Refused(f"{self.address}: {reason}"))
+        elif not self._is_dialer and kind == FrameKind.HELLO:
+            self._admit(body)
+        else:
+            raise Malformed(f"a frame of the kind {kind} where a greeting belongs")
+
+    def _admit(self, body: bytes | bytearray) -> None:
+        try:
+            lowest, highest, rest = hello.read_hello(body)
+            version = hello.choose_version(lowest, highest)
+            introduction = hello.read_introduction(rest)
+            mine, theirs = self._introduce(), introduction.identity
+            reason = hello.objection(mine, theirs) or self._handler.admit(theirs)
+            if reason is not None:
+                raise Refused(reason)
+        except Refused as refused:
+            self.counters.links_refused += 1
+            _log.warning("%s is refused: %s", self, refused)
+            self._leave(FrameKind.REFUSAL, str(refused), f"{self} was refused: {refused}")
+            return
+        self._outgoing.put(FrameKind.WELCOME, 0, hello.write_welcome(self._introduction(), version))
+        self._open(version, introduction)
+
+    def _open(self, version: int, introduction: Introduction) -> None:
+        self.version = version
+        self.peer = introduction.identity
+        self._state = _OPEN
+        self._reader.most_bytes = self.settings.most_frame_bytes
+        self._turns.give(introduction.most_requests)
+        self.counters.links_opened += 1
+        assert self._timer is not None
+        self._timer.cancel()
+        self._timer = self._loop.call_later(self.settings.ping_seconds, self._tick)
+        if not self.opening.done():
+            self.opening.set_result(None)
+        _log.debug("the link to %s is open", self)
+        try:
+            self._handler.opened(self)
+        except Exception:
+            _log.exception("the handler of the new link to %s failed", self)
+            self._leave(FrameKind.GOODBYE, "failed unexpectedly", "its handler failed when it was opened")
+
+    def _give_up_greeting(self) -> None:
+        text = f"no greeting within {self.settings.connect_seconds:g} s"
+        kind = FrameKind.GOODBYE if self._is_dialer else FrameKind.REFUSAL
+        error = Unreachable(
+            f"{self.address} takes connections and says nothing: {text}. Is it a node of Hawser that listens "
+            "there, and do both sides agree on TLS?"
+        )
+        self._leave(kind, text, f"{self} said nothing: {text}", error)
+
+    def _fail_opening(self, error: TransportError) -> None:
+        self._shut(str(error), error)
+        self._depart()
+
+    # Living and leaving.
+
+    def _tick(self) -> None:
+        """Ask a silent peer whether it lives; close the link if it does not."""
+        settings = self.settings
+        written = self._outgoing.written_bytes
+        if self._is_heard or (self._is_held and self._moves(written)):
+            self._silent_ticks = 0
+        else:
+            self._silent_ticks += 1
+        self._is_heard, self._written_bytes = False, written
+        # Ticks and not a clock: a process that was stopped itself must not blame its peers.
+        if self._silent_ticks >= ceil(settings.silence_seconds / settings.ping_seconds):
+            self.counters.links_silent += 1
+            _log.warning("%s was silent for %g s and is cut", self, settings.silence_seconds)
+            self.abort(f"silent for {settings.silence_seconds:g} s")
+            return
+        if self._is_held:
+            self._outgoing.put(FrameKind.PONG, 0, b"")
+        elif self._silent_ticks:
+            self._outgoing.put(FrameKind.PING, 0, b"")
+        self._timer = self._loop.call_later(settings.ping_seconds, self._tick)
+
+    def _moves(self, written_bytes: int) -> bool:
+        """Whether a peer that is not read takes what it is sent, or waits for this side."""
+        return written_bytes != self._written_bytes or not self._outgoing.is_overfull
+
+    def _leave(
+        self, kind: FrameKind, last_word: str, reason: str, error: TransportError | None = None
+    ) -> None:
+        """Say the last word and wait until the other side has gone."""
+        if self._reason:
+            return
+        self._shut(reason, error)
+        if self._transport is None:
+            return
+        self._outgoing.put(kind, 0, hello.shortened(last_word))
+        self._outgoing.flush()
+        if self._is_held:
+            self._is_held = False
+            self._transport.resume_reading()
+        self._timer = self._loop.call_later(self.settings.goodbye_seconds, self._transport.abort)
+
+    def _depart(self) -> None:
+        """Close the connection: the other side has said its last word."""
+        if self._transport is None:
+            return
+        self._transport.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(self.settings.goodbye_seconds, self._transport.abort)
+
+    def _shut(self, reason: str, error: TransportError | None = None) -> None:
+        """From now on nothing is told, asked or served; everybody who waits hears why."""
+        if self._reason:
+            return
+        assert reason
+        was_open = self._state is _OPEN
+        self._state, self._reason = _State.LEAVING, reason
+        if self._timer is not None:
+            self._timer.cancel()
+        self._requests.close()
+        self._asks.close(reason)
+        self._turns.close(reason)
+        if not self.opening.done():
+            self.opening.set_exception(error or Unreachable(reason))
+            # Only a dialer waits for it.
+            self.opening.exception()
+        if was_open:
+            _log.debug("the link is closed: %s", reason)
+            try:
+                self._handler.closed(self, reason)
+            except Exception:
+                _log.exception("the handler of a closed link failed: %s", reason)
+
+    def _check_open(self) -> None:
+        if self._state is not _OPEN:
+            raise LinkClosed(self._reason or f"the link to {self} is not open yet")

@@ -1,0 +1,134 @@
+"""The requests of a peer that are not answered yet.
+
+A handler answers with bytes at once, with a coroutine that returns them, or later through the Request it was
+given, from anywhere in the loop. Whatever it does, a request ends once: what comes after the end is nothing.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from hawser.cluster.transport.failures import Malformed
+from hawser.cluster.transport.frames import FrameKind
+from hawser.cluster.transport.hello import shortened
+from hawser.cluster.transport.outgoing import Body, Outgoing
+from hawser.cluster.transport.settings import Counters
+
+__all__ = ["Request", "Requests"]
+
+_log = logging.getLogger("hawser.cluster.transport")
+
+
+class Request:
+    """One request. `on_cancel` is called if its asker goes away or gives up; set it, if at all, in the
+    handler."""
+
+    __slots__ = ("body", "number", "on_cancel", "task", "_requests")
+
+    def __init__(self, requests: "Requests", number: int, body: bytes | bytearray) -> None:
+        self.body = body
+        self.number = number
+        self.on_cancel: Callable[[], None] | None = None
+        self.task: asyncio.Task[None] | None = None
+        self._requests = requests
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether somebody still waits for the answer."""
+        return self._requests.is_waiting(self)
+
+    def answer(self, body: Body) -> None:
+        """End it. Answers are never dropped."""
+        self._requests.end(self, FrameKind.ANSWER, body)
+
+    def fail(self, text: str) -> None:
+        """End it with an AskFailed at the asker."""
+        self._requests.end(self, FrameKind.FAILURE, shortened(text))
+
+
+class Owner(Protocol):
+    """The link."""
+
+    def request_ended(self) -> None: ...
+    def close_malformed(self, error: Exception) -> None: ...
+
+
+class Requests:
+    """Those of one link, by number."""
+
+    __slots__ = ("_owner", "_outgoing", "_counters", "_waiting")
+
+    def __init__(self, owner: Owner, outgoing: Outgoing, counters: Counters) -> None:
+        self._owner = owner
+        self._outgoing = outgoing
+        self._counters = counters
+        self._waiting: dict[int, Request] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def begin(self, number: int, body: bytes | bytearray) -> Request:
+        if number in self._waiting or not number:
+            raise Malformed(f"a second request with the number {number}")
+        request = self._waiting[number] = Request(self, number, body)
+        self._counters.requests += 1
+        self._counters.requests_in_progress += 1
+        return request
+
+    def run(self, request: Request, work: Coroutine[Any, Any, Body]) -> None:
+        """Answer with what the coroutine returns."""
+        request.task = asyncio.create_task(self._work(request, work))
+
+    def is_waiting(self, request: Request) -> bool:
+        return self._waiting.get(request.number) is request
+
+    def end(self, request: Request, kind: FrameKind, body: Body) -> None:
+        if self._forget(request):
+            self._outgoing.put(kind, request.number, body)
+            self._owner.request_ended()
+
+    def failed(self, request: Request, error: Exception) -> None:
+        """A handler raised what it should not have."""
+        _log.error("a request failed unexpectedly", exc_info=error)
+        request.fail(f"unexpected {type(error).__name__}: {error}. The log of the peer has more")
+
+    def cancel(self, number: int) -> None:
+        """The asker gave up."""
+        request = self._waiting.get(number)
+        if request is not None:
+            self._cancel(request)
+            self._owner.request_ended()
+
+    def close(self) -> None:
+        """The link is gone."""
+        for request in list(self._waiting.values()):
+            self._cancel(request)
+
+    def _cancel(self, request: Request) -> None:
+        self._forget(request)
+        if request.task is not None:
+            request.task.cancel()
+        if request.on_cancel is not None:
+            try:
+                request.on_cancel()
+            except Exception:
+                _log.exception("the handler of a cancelled request failed")
+
+    def _forget(self, request: Request) -> bool:
+        if self._waiting.get(request.number) is not request:
+            return False
+        del self._waiting[request.number]
+        self._counters.requests_in_progress -= 1
+        return True
+
+    async def _work(self, request: Request, work: Coroutine[Any, Any, Body]) -> None:
+        try:
+            request.answer(await work)
+        except asyncio.CancelledError:
+            request.fail("the peer dropped the request: it is shutting down, or failed")
+            raise
+        except Malformed as error:
+            self._owner.close_malformed(error)
+        except Exception as error:
+            self.failed(request, error)

@@ -1,0 +1,58 @@
+"""How patient and how generous a link is, and what it counts."""
+
+from typing import Final
+
+import msgspec
+
+from hawser.cluster.transport.frames import MAX_FRAME_BYTES
+
+__all__ = ["DEFAULT_SETTINGS", "Counters", "LinkSettings"]
+
+
+class LinkSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The same for every link of a process, as a rule."""
+
+    connect_seconds: float = 5.0
+    """A dialer waits so long for a connection and a welcome, a listener for a hello."""
+    ping_seconds: float = 1.0
+    """After so long a silence the peer is asked whether it lives."""
+    silence_seconds: float = 5.0
+    """After so long a silence the link is closed."""
+    goodbye_seconds: float = 1.0
+    """Whoever closes a link waits so long for what is under way, then cuts it."""
+    most_outgoing_bytes: int = 16 << 20
+    """More than this in the queue, and messages told are dropped while requests wait."""
+    most_requests: int = 4096
+    """So many requests of a peer are served at a time; the peer is told, and keeps the others back."""
+    most_frame_bytes: int = MAX_FRAME_BYTES
+    backoff_least_seconds: float = 0.05
+    backoff_most_seconds: float = 2.0
+
+    def __post_init__(self) -> None:
+        assert 0 < self.ping_seconds < self.silence_seconds
+        assert 0 < self.most_requests < 1 << 31
+        assert 0 < self.most_frame_bytes <= MAX_FRAME_BYTES
+        assert 0 < self.backoff_least_seconds <= self.backoff_most_seconds
+
+
+DEFAULT_SETTINGS: Final = LinkSettings()
+
+
+class Counters(msgspec.Struct):
+    """What went over the links that share it. The last three go up and down, the others only up."""
+
+    bytes_in: int = 0
+    bytes_out: int = 0
+    frames_in: int = 0
+    frames_out: int = 0
+    tells_dropped: int = 0
+    asks: int = 0
+    asks_timed_out: int = 0
+    requests: int = 0
+    links_opened: int = 0
+    links_refused: int = 0
+    links_malformed: int = 0
+    links_silent: int = 0
+    links: int = 0
+    asks_in_flight: int = 0
+    requests_in_progress: int = 0

@@ -1,0 +1,286 @@
+"""What processes say to each other beside the log protocol: requests, answers, and the map of the shards.
+
+One link carries all of it. A request has an answer, in any order; what is told has none and may be lost. The
+map is a hint: whoever follows an old one is told where to go by the node it asked, and nothing is decided by
+it.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+__all__ = [
+    "Admin",
+    "AdminDone",
+    "AdminKind",
+    "Answer",
+    "Batches",
+    "Code",
+    "Deliver",
+    "Execute",
+    "Executed",
+    "Failed",
+    "Fetch",
+    "GetMap",
+    "Host",
+    "Hosted",
+    "Inspect",
+    "Inspected",
+    "Map",
+    "MapPushed",
+    "NodeEntry",
+    "Publish",
+    "RollCall",
+    "Rolled",
+    "ShardEntry",
+    "ShardReport",
+    "Told",
+    "TopicEntry",
+    "decode_answer",
+    "decode_request",
+    "decode_told",
+    "encode",
+    "shard_of",
+]
+
+Count = Annotated[int, Meta(ge=0)]
+MAX_WAIT_SECONDS: Final = 60.0
+
+
+def shard_of(topic: str, uuid: str, partition: int) -> str:
+    """The name of the shard that holds a partition. A topic made anew under an old name has other shards."""
+    return f"{topic}@{uuid[:8]}/{partition}"
+
+
+class _Body(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """What all of them are."""
+
+
+# The map.
+
+
+class NodeEntry(msgspec.Struct, frozen=True, array_like=True):
+    """A node as the operator knows it; clients reach it at `address`."""
+
+    address: str
+    alive: bool
+
+
+class TopicEntry(msgspec.Struct, frozen=True, array_like=True):
+    """A topic of the cluster and its settings; one that is deleted is kept as such."""
+
+    version: Count
+    uuid: str
+    partitions: int
+    settings: dict[str, int | str | bool | None]
+    deleted: bool = False
+
+
+class ShardEntry(msgspec.Struct, frozen=True, array_like=True):
+    """A shard: its members, of which each name begins with its node, and who leads."""
+
+    version: Count
+    epoch: Count
+    status: str
+    leader: str | None
+    members: tuple[str, ...]
+    change: str | None = None
+
+
+class Map(_Body, frozen=True, tag="map"):
+    """Everything an operator has told. Of two entries the one with the higher version is true."""
+
+    cluster: str
+    nodes: dict[str, NodeEntry]
+    topics: dict[str, TopicEntry]
+    shards: dict[str, ShardEntry]
+
+
+# What is told, without an answer.
+
+
+class Deliver(_Body, frozen=True, tag="deliver"):
+    """A message of the log protocol, from `sender` to the member `to` of `shard`."""
+
+    shard: str
+    to: str
+    sender: str
+    message: bytes
+
+
+class MapPushed(_Body, frozen=True, tag="pushed"):
+    """Operator to node: what has changed in the map."""
+
+    map: Map
+
+
+# Requests of clients to nodes.
+
+
+class GetMap(_Body, frozen=True, tag="get map"):
+    """Of one topic, or of all."""
+
+    topic: str | None = None
+
+
+class Publish(_Body, frozen=True, tag="publish"):
+    """A batch for the leader of a shard: answered when a majority has it on disk."""
+
+    shard: str
+    batch: bytes
+
+
+class Execute(_Body, frozen=True, tag="execute"):
+    """Any other entry: trimming, groups. The payload is one of `hawser.log.state.commands`."""
+
+    shard: str
+    kind: Count
+    payload: bytes
+
+
+class Fetch(_Body, frozen=True, tag="fetch"):
+    """Committed batches from `offset` on, from any replica that has applied them. If there are none yet it
+    waits for them, up to `wait_seconds`, and then answers with none."""
+
+    shard: str
+    offset: Count
+    max_bytes: Annotated[int, Meta(gt=0)]
+    wait_seconds: Annotated[float, Meta(ge=0, le=MAX_WAIT_SECONDS)]
+
+
+class Inspect(_Body, frozen=True, tag="inspect"):
+    """What the leader knows to be true now: where the partition begins and ends, and the first offset at a
+    time."""
+
+    shard: str
+    at_ns: int | None = None
+    group: str | None = None
+
+
+class AdminKind(StrEnum):
+    CREATE = "create"
+    DELETE = "delete"
+    ELECT = "elect"
+    TRANSFER = "transfer"
+    SWAP = "swap"
+    EXPAND = "expand"
+    CONTRACT = "contract"
+    DRAIN = "drain"
+
+
+class Admin(_Body, frozen=True, tag="admin"):
+    """For an operator; the node passes it on. `name` is a topic for create and delete, a node that wants to
+    lead nothing any more for drain, else a shard; `nodes` are those it is about, as on the command line."""
+
+    kind: AdminKind
+    name: str
+    nodes: tuple[str, ...] = ()
+    partitions: int = 1
+    settings: dict[str, int | str | bool | None] = {}
+
+
+# Requests of operators to nodes.
+
+
+class RollCall(_Body, frozen=True, tag="roll call"):
+    """How are you, and each of your shards? A node belongs to the first cluster whose operator asks; others
+    ask without one."""
+
+    cluster: str = ""
+
+
+class Host(_Body, frozen=True, tag="host"):
+    """Be ready to become a member of this shard: answered with the name this node has, or now gets, in it."""
+
+    shard: str
+
+
+# Answers.
+
+
+class Batches(_Body, frozen=True, tag="batches"):
+    """(offset of the first record, payload of the entry) for each batch; the partition's bounds as this
+    replica has applied them."""
+
+    batches: tuple[tuple[int, bytes], ...]
+    start: int
+    end: int
+
+
+class Executed(_Body, frozen=True, tag="executed"):
+    """What the state machine made of it: an encoded result of `hawser.log.state.results`."""
+
+    result: bytes
+
+
+class Inspected(_Body, frozen=True, tag="inspected"):
+    start: int
+    end: int
+    at: int | None = None
+    position: int | None = None
+    retained_bytes: int = 0
+
+
+class AdminDone(_Body, frozen=True, tag="done"):
+    done: bool
+    text: str
+
+
+class ShardReport(msgspec.Struct, frozen=True, array_like=True):
+    """A shard on a node: its member's name there, its status as the log protocol encodes it, and why it
+    halted, if it did."""
+
+    member: str
+    status: bytes
+    halted: str | None
+
+
+class Rolled(_Body, frozen=True, tag="rolled"):
+    cluster: str
+    incarnation: int
+    free_bytes: int
+    shards: dict[str, ShardReport]
+
+
+class Hosted(_Body, frozen=True, tag="hosted"):
+    member: str
+
+
+class Code(StrEnum):
+    """Why a request was not carried out."""
+
+    NOT_LEADER = "not leader"
+    NOT_FOUND = "not found"
+    BUSY = "busy"
+    FULL = "disk full"
+    OUT_OF_RANGE = "out of range"
+    UNAVAILABLE = "unavailable"
+    UNKNOWN = "unknown"
+    REJECTED = "rejected"
+    BAD_REQUEST = "bad request"
+    DAMAGED = "damaged"
+
+
+class Failed(_Body, frozen=True, tag="failed"):
+    """`outcome` is "unknown" if it may have taken effect. `leader` is the node to ask instead, with its
+    address; `start` and `end` are the bounds that the request was out of."""
+
+    code: Code
+    text: str
+    retryable: bool
+    outcome: Literal["none", "applied", "unknown"] = "none"
+    leader: tuple[str, str] | None = None
+    start: int = 0
+    end: int = 0
+
+
+Told = Deliver | MapPushed
+Request = GetMap | Publish | Execute | Fetch | Inspect | Admin | RollCall | Host
+Answer = Map | Batches | Executed | Inspected | AdminDone | Rolled | Hosted | Failed
+
+encode: Final = msgspec.msgpack.Encoder().encode
+decode_told: Final = msgspec.msgpack.Decoder(Told).decode
+decode_request: Final = msgspec.msgpack.Decoder(Request).decode
+decode_answer: Final = msgspec.msgpack.Decoder(Answer).decode
