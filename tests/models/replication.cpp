@@ -1,9 +1,9 @@
 // The replicated log: elections, truncation, commitment, reconfigurations, restarts.
 //
 // Run as: replication bug=0 plan=1111 members=3 deaths=0 aborts=0 live=0 settled=0 limit=60000000
-// `plan` has a digit for each epoch: 1 election, 2 swap, 3 expand, 4 contract, 9 any of them. With live=1 a state
-// with everything committed must be reachable from every state in which another election is left; with
-// live=2 from every state whose leader is up, without any other. With settled=1 the first epoch is over.
+// `plan` has a digit for each epoch: 1 election, 2 swap, 3 expand, 4 contract, 9 any of them. With live=1 a
+// state with everything committed must be reachable from every state in which another election is left;
+// with live=2 from every state whose leader is up, without any other. With settled=1 the first epoch is over.
 #include "replication_explore.hpp"
 #include "replication_operator.hpp"
 
@@ -81,7 +81,7 @@ static void settle(State& q) {
   q.epoch = 1;
   q.status = STEADY;
   q.leader = 1;
-  q.committed = q.history[0] = 1;
+  q.committed = q.history[0] = q.committed_in[0] = 1;
   for (int n = 0; n < options.members; n++) {
     Node& node = q.node[n];
     node.epoch = node.length = node.synced = node.log[0] = 1;

@@ -2,7 +2,9 @@
 #pragma once
 #include "replication_state.hpp"
 
-inline std::string named(const char* what, int n) { return std::string(what) + " (node " + std::to_string(n) + ")"; }
+inline std::string named(const char* what, int n) {
+  return std::string(what) + " (node " + std::to_string(n) + ")";
+}
 
 inline std::string check_log(const State& q, int n) {
   const Node& node = q.node[n];
@@ -25,13 +27,12 @@ inline std::string check_leader(const State& q, int n) {
   for (int m = 0; m < n; m++) {
     if (q.node[m].leads && q.node[m].epoch == l.epoch) return named("two leaders in one epoch", n);
   }
-  const uint8_t newest = q.committed ? epoch_of(q.history[q.committed - 1]) : 0;
-  const bool later = l.epoch >= newest;
-  if (later && (l.length < q.committed || memcmp(l.log, q.history, q.committed))) {
+  const int committed = committed_by(q, l.epoch);
+  if (l.length < committed || memcmp(l.log, q.history, static_cast<size_t>(committed))) {
     return named("a leader lacks a committed entry", n);
   }
-  if (l.commit > l.length || (l.commit && memcmp(l.log, q.history, l.commit))) return named("false commit index", n);
-  const bool settled = q.status == STEADY && q.leader == n + 1 && l.epoch == q.epoch && l.change != IS_PREPARED;
+  if (l.commit > std::min(l.length, q.committed)) return named("false commit index", n);
+  const bool settled = q.status == STEADY && q.leader == n + 1 && l.epoch == q.epoch;
   if (settled && l.members != q.members) return named("leader and metadata disagree about the members", n);
   return "";
 }
@@ -58,6 +59,7 @@ inline std::string check(const State& q) {
                                        "two histories were committed",
                                        "an entry conflicts with the follower's log",
                                        "a follower lacks the previous entry it confirmed",
+                                       "a committed entry is cut",
                                        "the commit index goes back",
                                        "the metadata goes back",
                                        "a follower takes as committed what is not"};
@@ -69,8 +71,8 @@ inline std::string check(const State& q) {
     // Only restates the guards: a planted defect has to show in what it does.
     if (wrong.empty() && q.node[n].leads && options.bug == NO_BUG) wrong = check_cursors(q, n);
   }
-  const bool led = q.status != ELECTING && (!q.leader || !holds(q.members, q.leader - 1));
-  return wrong.empty() && led ? "the leader is not a member" : wrong;
+  const bool stray = q.status != ELECTING && (!q.leader || !holds(q.members, q.leader - 1));
+  return wrong.empty() && stray ? "the leader is not a member" : wrong;
 }
 
 // Nothing is left to do: everything is committed, everywhere.

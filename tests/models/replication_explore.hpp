@@ -78,8 +78,8 @@ void print_path(const Visited& seen, uint32_t at, Expand successors) {
   }
 }
 
-// Prints one line that starts with OK, VIOLATION or LIMIT, one that says how often each action was taken, and a
-// trace after a violation.
+// Prints one line that starts with OK, VIOLATION or LIMIT, one that says how often each action was taken, and
+// a trace after a violation.
 template <class Expand>
 int explore_replication(const State& initial, size_t limit, Expand successors) {
   static_assert(alignof(State) == 1, "padding would make equal states differ");

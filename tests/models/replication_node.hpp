@@ -38,6 +38,7 @@ inline int reported(const Node& n) { return options.bug == SYNCED_HEAD_REPORTED 
 // A head that is reported covers the whole log: what is not synced yet is synced before.
 inline void move_to(State& q, int n, uint8_t epoch) {
   Node& node = q.node[n];
+  if (epoch <= node.epoch) abort();
   remember_answer(q, n);
   leave_behind(q, n);
   node.epoch = epoch;
@@ -98,9 +99,12 @@ inline const char* heartbeat(State& q, int leader, int n) {
   return attaches ? "Heartbeat, attached" : adopts ? "Heartbeat" : nullptr;
 }
 
-inline void drop_above(Node& n, Id target) {
+inline void drop_above(State& q, Node& n, Id target) {
+  const int known = std::min<int>(n.length, committed_by(q, n.epoch));
+  const bool matches = !memcmp(n.log, q.history, static_cast<size_t>(known));
   while (n.length && head(n) > target) n.log[--n.length] = 0;
   n.synced = std::min(n.synced, n.length);
+  if (matches && n.length < known && options.bug == NO_BUG) q.broken = COMMITTED_CUT;
 }
 
 // The highest entry of the leader that is not of a later epoch than the head.
@@ -116,7 +120,7 @@ inline const char* truncate(State& q, int leader, int n) {
   if (!follows(q, leader, n) || node.epoch != l.epoch || node.leads) return nullptr;
   if (has(l, id_at(node, reported(node)))) return nullptr;
   const Id target = target_for(l, head(node));
-  drop_above(node, target);
+  drop_above(q, node, target);
   if (options.bug == TRUNCATE_ANY_HEAD) node.stale_target = static_cast<uint8_t>(target + 1);
   if (options.bug == TRUNCATE_ONCE) l.cursor[n] = static_cast<uint8_t>(node.length + 1);
   return "Truncate";
@@ -125,7 +129,7 @@ inline const char* truncate(State& q, int leader, int n) {
 inline const char* truncate_again(State& q, int n) {
   Node& node = q.node[n];
   if (!node.stale_target || node.leads || head(node) < node.stale_target) return nullptr;
-  drop_above(node, static_cast<Id>(node.stale_target - 1));
+  drop_above(q, node, static_cast<Id>(node.stale_target - 1));
   return "Truncate again";
 }
 
@@ -164,7 +168,7 @@ inline const char* late_heartbeat(State& q, const Node& l, int n) {
 inline const char* late_truncate(State& q, const Node& l, int n) {
   Node& node = q.node[n];
   if (!holds(l.members, n) || node.epoch != l.epoch || node.leads || has(l, head(node))) return nullptr;
-  drop_above(node, target_for(l, head(node)));
+  drop_above(q, node, target_for(l, head(node)));
   return "late Truncate";
 }
 
@@ -242,6 +246,7 @@ inline const char* commit(State& q, int leader) {
     q.broken = TWO_HISTORIES;
   } else if (index > q.committed) {
     memcpy(q.history, l.log, static_cast<size_t>(index));
+    memset(q.committed_in + q.committed, l.epoch, static_cast<size_t>(index - q.committed));
     q.committed = static_cast<uint8_t>(index);
   }
   const bool bumped = l.nothing <= l.length && epoch_of(l.log[l.nothing - 1]) != l.epoch;

@@ -75,7 +75,8 @@ inline const char* start_change(State& q, Kind kind, Who old, Who added) {
   r.chosen = q.leader;
   r.old = old;
   r.added = added;
-  return kind == SWAP ? "store: prepare swap" : kind == EXPAND ? "store: prepare expand" : "store: prepare contract";
+  if (kind == SWAP) return "store: prepare swap";
+  return kind == EXPAND ? "store: prepare expand" : "store: prepare contract";
 }
 
 inline const char* prepare(State& q, int epoch) {
@@ -105,8 +106,8 @@ inline bool can_lose_one(const State& q, const Record& r) {
   return copies(q, leader, remaining, through) >= majority(size(remaining));
 }
 
-// How far a snapshot reaches; 0 if the leader gives none out yet. An entry of the current epoch that is committed
-// is on a majority that the old member is not one of, and all before it is as well.
+// How far a snapshot reaches; 0 if the leader gives none out yet. A committed entry of the current epoch is on
+// a majority that the old member is not one of, and so is all before it.
 inline int snapshot_end(const Node& l) {
   const int applied = std::min(l.commit, l.synced);
   if (applied < l.nothing) return 0;
@@ -155,7 +156,8 @@ inline const char* commit_change(State& q, int epoch) {
   l.change = IS_APPLIED;
   if (l.factor && r.kind != SWAP) l.factor = static_cast<uint8_t>(l.factor + (r.kind == EXPAND ? 1 : -1));
   r.flags |= COMMITTED;
-  if (options.bug == COMMIT_RECOMPUTED && committable(q, r.chosen - 1) < l.commit) q.broken = COMMIT_BACKWARDS;
+  const bool back = committable(q, r.chosen - 1) < l.commit;
+  if (back && options.bug == COMMIT_RECOMPUTED) q.broken = COMMIT_BACKWARDS;
   return r.kind == SWAP ? "Commit swap" : r.kind == EXPAND ? "Commit expand" : "Commit contract";
 }
 

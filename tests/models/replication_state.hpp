@@ -1,9 +1,11 @@
 // The replicated log: what nodes, operators and the metadata store remember.
 //
-// Nothing that was sent is stored. A request of an epoch stays possible as long as its receiver's guards would
-// take it, so loss, delay, repetition and reordering are there without a network; docs/decisions/0025 says why
-// this leaves nothing out. With LATE = 1 requests of leaders that are gone are explored too.
+// Nothing that was sent is stored. A request of an epoch stays possible as long as its receiver's guards
+// would take it, so loss, delay, repetition and reordering are there without a network; docs/decisions/0025
+// says why this leaves nothing out. With LATE = 1 requests of leaders that are gone are explored too.
 #pragma once
+#include <algorithm>
+
 #include "explorer.hpp"
 
 #ifndef NODES
@@ -67,6 +69,7 @@ enum Broken : uint8_t {
   TWO_HISTORIES,
   CONFLICT,
   ACK_LOST,
+  COMMITTED_CUT,
   COMMIT_BACKWARDS,
   METADATA_BACKWARDS,
   FALSE_COMMIT
@@ -109,11 +112,11 @@ struct State {
   // The metadata; its version is the pair (epoch, status).
   uint8_t epoch, status, members, kind;
   Who leader, old, added;
-  // What the store never saw: everything ever committed, and what is left to happen.
-  uint8_t committed, history[ENTRIES];
+  // What nobody knows: everything ever committed, the epochs it was committed in, and what is left to happen.
+  uint8_t committed, history[ENTRIES], committed_in[ENTRIES];
   uint8_t values, dead, broken;
 };
-static_assert(sizeof(State) == (NODES + PAST) * sizeof(Node) + EPOCHS * sizeof(Record) + 11 + ENTRIES);
+static_assert(sizeof(State) == (NODES + PAST) * sizeof(Node) + EPOCHS * sizeof(Record) + 11 + 2 * ENTRIES);
 
 inline uint8_t bit(int n) { return static_cast<uint8_t>(1 << n); }
 inline bool holds(uint8_t mask, int n) { return mask >> n & 1; }
@@ -139,6 +142,13 @@ inline bool planned(int epoch, Kind kind) {
   int plan = options.plan;
   for (int k = EPOCHS; k > epoch; k--) plan /= 10;
   return plan % 10 == kind || plan % 10 == 9;
+}
+
+// How much was committed in `epoch` or before.
+inline int committed_by(const State& q, int epoch) {
+  int count = q.committed;
+  while (count && q.committed_in[count - 1] > epoch) count--;
+  return count;
 }
 
 inline uint8_t changed(uint8_t members, Who old, Who added) {

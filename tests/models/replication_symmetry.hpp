@@ -1,7 +1,5 @@
 // States that differ only in which node is which, or in messages that nobody would take, are one.
 #pragma once
-#include <algorithm>
-
 #include "replication_state.hpp"
 
 struct Renaming {
@@ -124,8 +122,8 @@ inline void rename_canonically(State& q) {
   if (renamings_wanted) renamings_wanted->push_back(least);
 }
 
-// An election that was completed or given up: what is left are fences that some node would still obey, and the
-// word to lead that the chosen node would still obey.
+// An election that was completed or given up: what is left are fences that some node would still obey, and
+// the word to lead that the chosen node would still obey.
 inline void forget_election(State& q, int epoch) {
   Record& r = record_of(q, epoch);
   if (q.epoch == epoch && q.status == ELECTING) return;

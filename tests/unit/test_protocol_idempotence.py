@@ -64,7 +64,9 @@ def standing(replica: Replica) -> object:
     """And how it stands with the others, which a message heard twice in a row leaves alone too."""
     node = replica.node
     leading = node.leadership
-    cursors = {name: (each.state, each.confirmed) for name, each in leading.cursors.items()} if leading else {}
+    cursors = (
+        {name: (each.state, each.confirmed) for name, each in leading.cursors.items()} if leading else {}
+    )
     return bound(replica), node.role, node.pulling, cursors, leading.successor if leading else None
 
 

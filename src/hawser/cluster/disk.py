@@ -37,7 +37,7 @@ class _File:
 
 
 class Disk:
-    """A Storage in `directory`, which it makes if there is none, and which no other process can use meanwhile.
+    """A Storage in `directory`, which it makes if there is none and which nobody else can use meanwhile.
 
     `sync` may be called from any thread, all else from one. To be closed, which syncs nothing."""
 

@@ -42,10 +42,10 @@ from hawser.log.protocol.doors import (
 )
 from hawser.log.protocol.node import Limits, Node
 from hawser.log.snapshots import Pulling, Serving
-from hawser.log.state.machine import Machine
+from hawser.log.state.machine import Machine, topic_parts
 from hawser.log.state.part import BadState, Unsupported
 from hawser.log.state.results import OutOfRange, Result
-from hawser.log.state.topic import Topic
+from hawser.log.state.topic import RUN_PLACES, Topic
 
 __all__ = ["Done", "Output", "Replica", "Retired", "Settings"]
 
@@ -62,6 +62,8 @@ class Settings(msgspec.Struct, frozen=True):
     checkpoint_entries: int = 10_000
     # Entries kept beyond what the state needs, so that a follower that was away can go on where it was.
     spare_entries: int = 10_000
+    # Batches in one block of a topic's index.
+    index_places: int = RUN_PLACES
     # Bytes in one piece of a snapshot.
     piece_bytes: int = 1 << 20
     # Ticks for which a snapshot that nobody reads holds retention back.
@@ -291,7 +293,7 @@ class Replica:
         return max(1, min(self.machine.needed, self.machine.applied + 1 - self.settings.spare_entries))
 
     def _load_machine(self) -> Machine:
-        machine = Machine(_Blocks(self.journal))
+        machine = Machine(_Blocks(self.journal), topic_parts(self.settings.index_places))
         if self.journal.checkpoint is not None:
             machine.load(self.journal.checkpoint.state)
         return machine

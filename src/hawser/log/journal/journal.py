@@ -2,9 +2,10 @@
 
 The caller's contract. Entries are appended in order, and count as durable up to `synced` and no further. One
 sync is under way at a time; it may run in another thread, beside anything but `destroy`. Every other call
-comes from one thread, and `settle` before the program ends. `append` writes only where room is reserved, so of all calls only `reserve`,
-`append` without it, `write_block`, `save_checkpoint` and an installation can raise StorageFull, and leave the
-journal as it was. After StorageFailed nothing can be said of what was not synced: stop, and open it again.
+comes from one thread; the last one before the program ends is `settle`. `append` writes only where room is
+reserved, so of all calls only `append` without `reserve`, `write_block`, `save_checkpoint` and an installation
+can raise StorageFull, and leave the journal as it was. After StorageFailed nothing can be said of what was
+not synced: stop, and open it again.
 
 Invariants:
 

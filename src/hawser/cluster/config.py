@@ -1,0 +1,117 @@
+"""The configuration of the daemons: a TOML file, then `HAWSER_SECTION__KEY` variables, then flags.
+
+    [node]                            [operator]                                   [log]
+    id = "n1"                         name = "o1"                                  level = "info"
+    listen = "10.0.0.1:7400"          metadata = "etcd://10.0.0.9:2379"            format = "json"
+    dir = "/var/lib/hawser"           nodes = { n1 = "10.0.0.1:7400", ... }        [http]
+                                                                                   listen = "127.0.0.1:7401"
+
+`schema()` is the whole of it as a JSON schema.
+"""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from hawser.errors import UsageError
+
+__all__ = ["Config", "load", "schema"]
+
+_PREFIX: Final = "HAWSER_"
+_SEPARATOR: Final = "__"
+
+Seconds = Annotated[float, Meta(gt=0, le=3600)]
+Bytes = Annotated[int, Meta(ge=4096, le=1 << 40)]
+
+
+class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Unknown keys are errors: they are typing mistakes."""
+
+
+class NodeSection(_Section, frozen=True):
+    """`hawser node`."""
+
+    id: str = ""
+    listen: str = "127.0.0.1:7400"
+    dir: str = ""
+    tick_seconds: Seconds = 0.1
+    segment_bytes: Bytes = 16 << 20
+    checkpoint_entries: Annotated[int, Meta(ge=1)] = 10_000
+    drain_seconds: Seconds = 10.0
+
+
+class OperatorSection(_Section, frozen=True):
+    """`hawser operator`."""
+
+    name: str = "operator"
+    metadata: str = ""
+    nodes: dict[str, str] = {}
+    tick_seconds: Seconds = 0.1
+    patience: Annotated[int, Meta(ge=2, le=10_000)] = 8
+
+
+class LogSection(_Section, frozen=True):
+    """Logs go to standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["json", "text"] = "json"
+
+
+class HttpSection(_Section, frozen=True):
+    """`/livez`, `/readyz` and `/metrics`; nothing is served without an address."""
+
+    listen: str = ""
+
+
+class Config(_Section, frozen=True):
+    """Everything."""
+
+    node: NodeSection = NodeSection()
+    operator: OperatorSection = OperatorSection()
+    log: LogSection = LogSection()
+    http: HttpSection = HttpSection()
+
+
+def schema() -> dict[str, Any]:
+    """What a configuration file may hold, as a JSON schema."""
+    return msgspec.json.schema(Config)
+
+
+def load(
+    file: Path | None, flags: Mapping[str, Mapping[str, Any]], environment: Mapping[str, str] = os.environ
+) -> Config:
+    """Read the file, then what the environment says, then the flags that were given (None: not)."""
+    found: dict[str, Any] = {}
+    if file is not None:
+        try:
+            found = tomllib.loads(file.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise UsageError(f"the configuration {file} cannot be read: {error.strerror}") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise UsageError(f"the configuration {file} is not TOML: {error}") from error
+    for section, values in _of_environment(environment).items():
+        found.setdefault(section, {}).update(values)
+    for section, given in flags.items():
+        values = {key: value for key, value in given.items() if value is not None}
+        if values:
+            found.setdefault(section, {}).update(values)
+    try:
+        # Variables are texts, whatever they stand for.
+        return msgspec.convert(found, Config, strict=False)
+    except msgspec.ValidationError as error:
+        place = f" in {file}" if file is not None else ""
+        raise UsageError(f"the configuration{place} is wrong: {error}; see `hawser config schema`") from error
+
+
+def _of_environment(environment: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    sections: dict[str, dict[str, str]] = {}
+    for name, value in environment.items():
+        section, separator, key = name.removeprefix(_PREFIX).partition(_SEPARATOR)
+        if name.startswith(_PREFIX) and separator:
+            sections.setdefault(section.lower(), {})[key.lower()] = value
+    return sections
