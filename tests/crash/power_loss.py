@@ -150,6 +150,7 @@ class Witness:
         transfer(snapshot, installation)
         installation.finish(vow)
         self.allowed = [new]
+        self._epoch = max(self._epoch, source._epoch)
 
     def destroy(self) -> None:
         self.allowed = [self.world, None]

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import cache, partial
 from random import Random
 from typing import Any
 
@@ -110,6 +110,7 @@ def checkpointing(witness: Witness) -> None:
     witness.retain(100)
 
 
+@cache
 def other_member(entries: int, kept_from: int) -> Witness:
     """A member with a checkpoint, some entries before it gone and some behind it."""
     other = Witness(SimDisk())
@@ -130,7 +131,6 @@ def installing(witness: Witness) -> None:
     witness.sync()
     witness.save_checkpoint(2, b"mine", {"block": b"other content"})
     witness.install(other_member(12, 6), Vow(3, installed=3))
-    witness.next_epoch()
     witness.next_epoch()
     witness.append(2)
     witness.sync()
@@ -189,6 +189,7 @@ def test_power_goes_again_while_opening(name: str, record_property: Record) -> N
 def wandering(seed: int, witness: Witness) -> None:
     """Whatever may be done, in any order."""
     random = Random(seed)
+    others = [other_member(12, 6), other_member(21, 1)]
     witness.format()
     for _ in range(random.randint(5, 40)):
         head, world = witness.journal.head.index, witness.world
@@ -205,6 +206,7 @@ def wandering(seed: int, witness: Witness) -> None:
             partial(witness.sync_beside, partial(witness.append, random.randint(1, 3))),
             partial(witness.sync_beside, partial(witness.truncate, random.randint(covered, head))),
             partial(witness.retain, max(witness.journal.first, random.randint(1, head + 1))),
+            partial(witness.install, random.choice(others), Vow(witness.journal.vow.epoch + 1)),
         ]
         if covered <= world.floor:
             index = random.randint(covered, world.floor)
@@ -228,9 +230,10 @@ def wander(first: int, seeds: Iterable[int]) -> dict[str, int]:
     return counts
 
 
-def test_any_order_of_deeds(record_property: Record) -> None:
-    for name, count in wander(0, range(40)).items():
-        record_property(name, count)
+@pytest.mark.parametrize(("first", "count"), [(0, 12), pytest.param(1_000, 60, marks=pytest.mark.slow)])
+def test_any_order_of_deeds(first: int, count: int, record_property: Record) -> None:
+    for name, number in wander(first, range(count)).items():
+        record_property(name, number)
 
 
 @pytest.mark.soak

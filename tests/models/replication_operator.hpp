@@ -106,7 +106,7 @@ inline bool can_lose_one(const State& q, const Record& r) {
   return copies(q, leader, remaining, through) >= majority(size(remaining));
 }
 
-// How far a snapshot reaches; 0 if the leader gives none out yet. A committed entry of the current epoch is on
+// How far a snapshot reaches; 0 if the leader gives none out. A committed entry of the current epoch is on
 // a majority that the old member is not one of, and so is all before it.
 inline int snapshot_end(const Node& l) {
   const int applied = std::min(l.commit, l.synced);

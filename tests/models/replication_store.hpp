@@ -11,10 +11,12 @@ struct Packed {
   explicit Packed(const State& state) {
     const uint8_t* from = reinterpret_cast<const uint8_t*>(&state);
     memset(bytes, 0, MARKS);
+    // Without a branch: which bytes are zero is anybody's guess.
     for (size_t k = 0; k < sizeof(State); k++) {
-      if (!from[k]) continue;
-      bytes[k / 8] = static_cast<uint8_t>(bytes[k / 8] | 1 << k % 8);
-      bytes[length++] = from[k];
+      const unsigned set = from[k] != 0;
+      bytes[k / 8] = static_cast<uint8_t>(bytes[k / 8] | set << k % 8);
+      bytes[length] = from[k];
+      length += set;
     }
   }
 
@@ -28,7 +30,7 @@ struct Packed {
     return state;
   }
 
-  uint8_t bytes[MARKS + sizeof(State)];
+  uint8_t bytes[MARKS + sizeof(State) + 1];
   size_t length = MARKS;
 };
 

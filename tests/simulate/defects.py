@@ -180,7 +180,11 @@ def late_follower_forgotten(patch: pytest.MonkeyPatch) -> None:
 
     def meet(self: Leadership, member: Member, head: EntryId) -> None:
         cursor = self.cursors.get(member)
-        if cursor is not None and cursor.state is CursorState.UNKNOWN and self._node.head.index > self._began_at:
+        if (
+            cursor is not None
+            and cursor.state is CursorState.UNKNOWN
+            and self._node.head.index > self._began_at
+        ):
             return
         original(self, member, head)
 

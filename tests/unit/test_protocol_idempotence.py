@@ -1,7 +1,7 @@
 """Statement 15: every handler is idempotent. Replaying any message changes nothing and gets the same answer.
 
-The streams are those of the dialogue scripts, which speak every message in every phase. Whenever one arrives, a
-copy of the member hears it twice, and then hears earlier ones again.
+The streams are those of the dialogue scripts, which speak every message in every phase. Whenever one arrives,
+a copy of the member hears it twice, and another hears earlier ones again.
 """
 
 import copy

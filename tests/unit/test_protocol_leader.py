@@ -53,7 +53,7 @@ def have(epoch: int, index: int, of: int | None = None) -> m.AddEntriesResponse:
 def settled(members: tuple[str, ...] = THREE, limits: Limits | None = None) -> Bare:
     """A leader of epoch 1 whose first entry is everywhere and committed."""
     bare = Bare(limits=limits)
-    bare.lead(1, members, {name: NO_ENTRY for name in members[1:]})
+    bare.lead(1, members, dict.fromkeys(members[1:], NO_ENTRY))
     bare.sync()
     for name in members[1:]:
         bare.hear(name, have(1, 1))

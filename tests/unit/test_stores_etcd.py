@@ -12,6 +12,7 @@ from hawser.cluster.stores import StoreUnavailable, open_store
 from tests.contract.store_attacks import unavailable
 
 Answer = tuple[int, bytes]
+NOTHING = (200, b'{"header": {"revision": "5"}}')
 SUCCESS = (200, b'{"header": {"revision": "5"}, "succeeded": true}')
 
 
@@ -97,6 +98,17 @@ def test_a_write_without_a_proper_answer(answer: Answer | None, outcome: str) ->
         store.close()
 
 
+@pytest.mark.parametrize(
+    "answer", [b"{}", b"[]", b"{", b'{"header": {"revision": "5"}, "kvs": [{"key": "!"}]}']
+)
+def test_what_is_no_etcd_is_not_taken_for_an_empty_one(answer: bytes) -> None:
+    with gateway((200, answer)) as server:
+        store = open_store(f"etcd://{server.address}", 30)
+        assert server.address in str(unavailable(lambda: store.get("key")))
+        assert server.address in str(unavailable(lambda: store.list("")))
+        store.close()
+
+
 def test_a_write_is_sent_once_and_a_read_to_everybody() -> None:
     with gateway(None) as first, gateway(None) as second:
         store = open_store(f"etcd://{first.address},{second.address}", 30)
@@ -126,7 +138,7 @@ def test_a_write_goes_on_after_a_refusal() -> None:
 
 
 def test_reads_are_linearizable_and_keys_are_below_the_prefix() -> None:
-    with gateway((200, b"{}")) as server:
+    with gateway(NOTHING) as server:
         store = open_store(f"etcd://{server.address}/p", 30)
         calls: list[Callable[[], object]] = [lambda: store.get("key"), lambda: store.list("")]
         for call in calls:
@@ -139,7 +151,7 @@ def test_reads_are_linearizable_and_keys_are_below_the_prefix() -> None:
 
 
 def test_no_proxy_comes_between(monkeypatch: pytest.MonkeyPatch) -> None:
-    with gateway((200, b"{}")) as server, gateway((200, b"{}")) as proxy:
+    with gateway(NOTHING) as server, gateway(NOTHING) as proxy:
         monkeypatch.setenv("http_proxy", f"http://{proxy.address}")
         monkeypatch.setenv("no_proxy", "")
         store = open_store(f"etcd://{server.address}", 30)

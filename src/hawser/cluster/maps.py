@@ -2,12 +2,17 @@
 
 from hawser.cluster.wire import Map, NodeEntry, ShardEntry, TopicEntry, shard_of
 
-__all__ = ["ShardMap", "node_of"]
+__all__ = ["ShardMap", "node_of", "topic_of"]
 
 
 def node_of(member: str) -> str:
     """The node that a member is on."""
     return member.rpartition(".")[0]
+
+
+def topic_of(shard: str) -> str:
+    """The topic that a shard is a partition of."""
+    return shard.rpartition("@")[0]
 
 
 class ShardMap:

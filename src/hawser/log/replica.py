@@ -148,7 +148,9 @@ class Replica:
                     self._run(self.node.step(event))
                 if type(event) is Tick:
                     self._tick()
-            except (StorageFailed, Damaged, BadState, Unsupported) as reason:
+            except (StorageFailed, Damaged, BadState) as reason:
+                self._halt(Halt(str(reason), disk_lost=True))
+            except Unsupported as reason:
                 self._halt(Halt(str(reason)))
         return self._outputs
 
@@ -175,7 +177,7 @@ class Replica:
     def sync_failed(self, reason: str) -> list[Output]:
         """It did not run through: what was written is unknown, so this member is of no more use."""
         self._outputs = []
-        self._halt(Halt(f"the disk did not sync: {reason}"))
+        self._halt(Halt(f"the disk did not sync: {reason}", disk_lost=True))
         return self._outputs
 
     def read(self, offset: int, max_bytes: int) -> list[tuple[int, Entry]] | OutOfRange:

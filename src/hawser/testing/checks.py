@@ -139,7 +139,9 @@ def log_is_dense(member: Member, index: int, entry: Entry, previous_epoch: int, 
 def cursor_is_true(follower: Watch, leader: Watch, confirmed: int) -> None:
     """7: and the follower has it on disk, as long as no higher epoch has asked it to drop it."""
     if confirmed > len(leader.epochs):
-        raise Violation(7, f"{leader.member} believes {follower.member} to have {confirmed}, beyond its own head")
+        raise Violation(
+            7, f"{leader.member} believes {follower.member} to have {confirmed}, beyond its own head"
+        )
     entry = EntryId(leader.epochs[confirmed - 1], confirmed)
     if follower.epoch <= leader.epoch and not follower.has_on_disk(entry):
         raise Violation(7, f"{leader.member} believes {follower.member} to have {entry}, which it has not")
@@ -149,7 +151,8 @@ def indices_are_ordered(watch: Watch, commit: int, applied: int, head: int) -> N
     """8"""
     if commit < watch.commit or not applied <= commit <= head:
         raise Violation(
-            8, f"{watch.member} had commit {watch.commit}, now applied {applied}, commit {commit}, head {head}"
+            8,
+            f"{watch.member} had commit {watch.commit}, now applied {applied}, commit {commit}, head {head}",
         )
 
 

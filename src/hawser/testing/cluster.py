@@ -131,9 +131,10 @@ class Cluster:
         """The ensemble, as the metadata has it."""
         return self.store.metadata.members
 
-    def publish(self, *values: bytes) -> Place:
-        """Publish one batch and wait until it is acknowledged: where its records are."""
-        return self._hand.publish(values)
+    def publish(self, *values: bytes, most_events: int = _MOST_EVENTS) -> Place:
+        """Publish one batch and wait until it is acknowledged: where its records are. `Stuck` if that takes more
+        events; the request goes on nevertheless, as any that was sent may."""
+        return self._hand.publish(values, most_events)
 
     def read(self) -> View:
         """Read what is certainly the newest state; the values are all that are not trimmed."""
@@ -283,7 +284,9 @@ class Cluster:
             state = (node.epoch, node.head, node.commit, node.applied, replica.machine.hash)
             states[member] = state
             if node.head.index != node.commit or node.commit != node.applied:
-                return f"{member} is not through: head {node.head}, commit {node.commit}, applied {node.applied}"
+                return (
+                    f"{member} is not through: head {node.head}, commit {node.commit}, applied {node.applied}"
+                )
         if len(set(states.values())) > 1:
             return f"members differ: {states}"
         return ""

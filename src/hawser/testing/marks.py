@@ -126,7 +126,9 @@ class Marks:
                 self._refused(replica, output)
 
     def _acknowledged(self, before: Before, replica: Replica, message: m.AddEntriesResponse) -> None:
-        stale = before.role is Role.LEADER and message.epoch < before.epoch and message.current <= before.epoch
+        stale = (
+            before.role is Role.LEADER and message.epoch < before.epoch and message.current <= before.epoch
+        )
         self.count("stale acknowledgement", stale)
 
     def _late_follower(self, before: Before, replica: Replica, message: m.AddFollowerRequest) -> None:

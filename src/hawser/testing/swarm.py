@@ -53,11 +53,10 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
         """How the members keep their logs."""
         return Settings(
             journal=JournalSettings(segment_bytes=self.segment_bytes, tail_bytes=self.tail_bytes),
-            limits=Limits(
-                window=self.window, message_bytes=self.message_bytes, uncommitted=self.uncommitted
-            ),
+            limits=Limits(window=self.window, message_bytes=self.message_bytes, uncommitted=self.uncommitted),
             checkpoint_entries=self.checkpoint_entries,
             spare_entries=self.spare_entries,
+            index_places=3,
             piece_bytes=self.piece_bytes,
             snapshot_ticks=self.snapshot_ticks,
         )

@@ -85,7 +85,9 @@ class Truth:
         """A producer was told where its batch is; it must be there, once."""
         place = self.places.get(stamp)
         if place is None or place[:2] != (first_offset, count):
-            raise Violation(0, f"batch {stamp} was acknowledged at {first_offset}, {count} records; it is at {place}")
+            raise Violation(
+                0, f"batch {stamp} was acknowledged at {first_offset}, {count} records; it is at {place}"
+            )
         self.tell(1, first_offset + count)
         return place
 
@@ -102,8 +104,12 @@ class Truth:
             self.places[stamp] = Place(self.end, batch.count, entry.index)
             self.values.extend(record.value for record in batch.records())
         accepted = isinstance(result, Accepted)
-        if taken != accepted or (isinstance(result, Accepted) and result.first_offset != self.places[stamp][0]):
-            raise Violation(0, f"batch {stamp} of entry {entry.id} was to be taken: {taken}; it was: {result}")
+        if taken != accepted or (
+            isinstance(result, Accepted) and result.first_offset != self.places[stamp][0]
+        ):
+            raise Violation(
+                0, f"batch {stamp} of entry {entry.id} was to be taken: {taken}; it was: {result}"
+            )
 
     def _takes(self, stamp: Stamp) -> bool:
         """Whether a batch is new and in its turn; it counts once, whatever was sent."""

@@ -39,7 +39,7 @@ class Producer(Client):
     what the old one left behind may come in before it, never after."""
 
     most_batches = 3
-    restarting_share = 0.05
+    restarting_share = 0.1
 
     def __init__(self, cluster: "Cluster", name: str, random: Random) -> None:
         super().__init__(cluster, name, random)
@@ -103,7 +103,8 @@ class Reader(Client):
         start, end = self._told
         if outcome.start < start or outcome.end < end:
             raise Violation(
-                0, f"{self.name} saw offsets {outcome.start} to {outcome.end} after somebody knew {start} to {end}"
+                0,
+                f"{self.name} saw offsets {outcome.start} to {outcome.end} after somebody knew {start} to {end}",
             )
         first = max(outcome.start, outcome.end - self.most_values)
         if outcome.end > truth.end or list(outcome.values) != truth.values[first - 1 : outcome.end - 1]:
@@ -167,10 +168,10 @@ class Hand(Client):
         self._commands: Sequence[Command] = ()
         self._outcome: Result | View | None = None
 
-    def publish(self, values: Sequence[bytes]) -> Place:
+    def publish(self, values: Sequence[bytes], most_events: int) -> Place:
         self._sequence += 1
         stamp = Stamp(self.name.encode(), 1, self._sequence)
-        outcome = self._wait_for([batch_command(stamp, values)])
+        outcome = self._wait_for([batch_command(stamp, values)], most_events)
         assert isinstance(outcome, Accepted | Repeated), outcome
         return self.cluster.truth.acknowledge(stamp, outcome.first_offset, outcome.count)
 
@@ -184,12 +185,13 @@ class Hand(Client):
         assert isinstance(outcome, Trimmed), outcome
         return outcome.start
 
-    def _wait_for(self, commands: Sequence[Command]) -> Result | View:
+    def _wait_for(self, commands: Sequence[Command], most_events: int = 100_000) -> Result | View:
+        assert self.idle, "what was asked for before is not done yet; run until it is"
         self._commands = commands
         self.stopped = False
         self.begin()
         self.stopped = True
-        self.cluster.run_until(lambda: self.idle, what=f"the end of {self.describe()}")
+        self.cluster.run_until(lambda: self.idle, most_events, f"the end of {self.describe()}")
         assert self._outcome is not None
         return self._outcome
 

@@ -15,8 +15,9 @@ from typing import Any
 import msgspec
 
 from hawser.cluster import wire
-from hawser.cluster.maps import ShardMap, node_of
+from hawser.cluster.maps import ShardMap, node_of, topic_of
 from hawser.cluster.node.directory import NodeDirectory
+from hawser.cluster.node.retention import Retention
 from hawser.cluster.node.shard import Shard
 from hawser.cluster.transport import (
     Body,
@@ -160,16 +161,20 @@ class Node(Handler):
             disk.close()
             raise
         else:
-            self.shards[shard] = Shard(shard, replica, disk, self._executor, self._route, self._retired)
+            self.shards[shard] = Shard(shard, replica, disk, self._executor, self._route, self._gone)
 
-    def _retired(self, shard: Shard) -> None:
-        _log.info("shard %s was removed from this node", shard.name)
+    def _gone(self, shard: Shard, disk_lost: bool) -> None:
         del self.shards[shard.name]
-        self._spawn(self._forget(shard))
+        self._spawn(self._forget(shard, disk_lost))
 
-    async def _forget(self, shard: Shard) -> None:
+    async def _forget(self, shard: Shard, disk_lost: bool) -> None:
         await shard.close()
-        self._directory.remove(shard.name)
+        if disk_lost:
+            path = self._directory.put_aside(shard.name)
+            _log.error("shard %s waits for a new disk; the old one was put aside to %s", shard.name, path)
+        else:
+            self._directory.remove(shard.name)
+            _log.info("shard %s was removed from this node", shard.name)
 
     # Time.
 
@@ -183,6 +188,14 @@ class Node(Handler):
                 turn = (number + hash(shard.name)) % self.settings.resting_ticks == 0
                 if turn or shard.replica.node.restless:
                     shard.tick()
+                if turn and shard.leads:
+                    shard.retain(self._retention(shard.name))
+
+    def _retention(self, shard: str) -> Retention:
+        """What the topic of a shard is to keep."""
+        entry = self.map.topics.get(topic_of(shard))
+        settings = entry.settings if entry is not None else {}
+        return Retention(settings.get("retention_bytes"), settings.get("retention_seconds"))
 
     # Links.
 
@@ -352,7 +365,7 @@ class Node(Handler):
                 disk, request.shard, self._directory.new_member(), self._incarnation, self.settings.replica
             )
             self.shards[request.shard] = Shard(
-                request.shard, replica, disk, self._executor, self._route, self._retired
+                request.shard, replica, disk, self._executor, self._route, self._gone
             )
         return wire.Hosted(self.shards[request.shard].member)
 

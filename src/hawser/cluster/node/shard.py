@@ -12,7 +12,9 @@ from concurrent.futures import Executor
 from typing import Any
 
 from hawser.cluster.disk import Disk
+from hawser.cluster.node.retention import Retention
 from hawser.cluster.wire import Batches, Code, Executed, Failed, Inspected
+from hawser.log.entry import Kind
 from hawser.log.journal.journal import Sync
 from hawser.log.protocol import messages as m
 from hawser.log.protocol.doors import (
@@ -29,6 +31,7 @@ from hawser.log.protocol.doors import (
     Tick,
 )
 from hawser.log.replica import Done, Output, Replica, Retired
+from hawser.log.state.commands import TrimTo, encode_command
 from hawser.log.state.groups import Groups
 from hawser.log.state.results import OutOfRange, encode_result
 from hawser.log.state.topic import Topic
@@ -46,7 +49,8 @@ _REFUSALS = {
 
 
 class Shard:
-    """A hosted replica. `route(shard, to, message)` sends; `gone(shard)` is called when it was retired."""
+    """A hosted replica. `route(shard, to, message)` sends; `gone(shard, disk_lost)` is called when it was
+    retired, or when its disk turned out to be of no use."""
 
     def __init__(
         self,
@@ -55,7 +59,7 @@ class Shard:
         disk: Disk,
         executor: Executor,
         route: Callable[[str, str, m.Message], None],
-        gone: Callable[["Shard"], None],
+        gone: Callable[["Shard", bool], None],
     ) -> None:
         self.name = name
         self.replica = replica
@@ -103,9 +107,12 @@ class Shard:
                 _settle(output.tag, _refusal(output.reason))
             elif isinstance(output, Halt):
                 _log.error("shard %s halted: %s", self.name, output.reason)
+                if output.disk_lost:
+                    self._gone(self, True)
+                    return
             else:
                 assert isinstance(output, Retired), output
-                self._gone(self)
+                self._gone(self, False)
                 return
         if self.replica.sync_wanted and self._syncing is None:
             self._begin_sync()
@@ -198,6 +205,14 @@ class Shard:
         at = None if at_ns is None else topic.at_time(at_ns)
         found = None if group is None else self.replica.machine.part(Groups).get(group)
         return Inspected(topic.start, topic.end, at, None if found is None else found.position)
+
+    # Retention.
+
+    def retain(self, retention: Retention) -> None:
+        """Propose to forget what is older or more than the topic is to keep."""
+        offset = retention.start_of(self.replica.machine.part(Topic), self.replica.journal)
+        if self.leads and offset is not None:
+            self._propose(Kind.TRIM, encode_command(TrimTo(offset)))
 
     # The end.
 

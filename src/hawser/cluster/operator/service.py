@@ -307,8 +307,13 @@ class OperatorService(Handler):
         try:
             new = await self._host(node, shard)
             _log.warning("shard %s: node %s has lost its disk %s; %s takes its place", shard, node, lost, new)
-            done = await desk.order(lambda tag: Swap(lost, new, tag))
-            _log.info("shard %s: %s", shard, done.text)
+            assert desk.metadata is not None
+            orders: list[Callable[[object], Order]] = [lambda tag: Swap(lost, new, tag)]
+            if len(desk.metadata.members) == 2:
+                orders = [lambda tag: Contract(lost, tag), lambda tag: Expand(new, tag)]
+            for order in orders:
+                done = await desk.order(order)
+                _log.info("shard %s: %s", shard, done.text)
         except (ValueError, TransportError) as error:
             _log.warning("shard %s: %s", shard, error)
         finally:

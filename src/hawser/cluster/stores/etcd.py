@@ -10,7 +10,6 @@ and a second attempt could not tell its own success from somebody else's write.
 """
 
 import base64
-import binascii
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, TypeVar
 from urllib.parse import urlsplit
@@ -49,8 +48,39 @@ _REFUSALS: Final = frozenset({3, 5, 7, 8, 9, 12, 16})
 _Answer = TypeVar("_Answer")
 
 
+class _Header(msgspec.Struct, frozen=True):
+    """In every answer of an etcd, so what comes without it is none."""
+
+    revision: int
+
+
+class _Pair(msgspec.Struct, frozen=True):
+    key: bytes
+    mod_revision: int
+    value: bytes = b""
+
+
+class _Range(msgspec.Struct, frozen=True):
+    # The gateway leaves out what is empty, zero or false.
+    kvs: tuple[_Pair, ...] = ()
+
+
+class _RangeAnswer(_Range, frozen=True, kw_only=True):
+    header: _Header
+
+
+class _Response(msgspec.Struct, frozen=True):
+    response_range: _Range | None = None
+
+
+class _TransactionAnswer(msgspec.Struct, frozen=True):
+    header: _Header
+    succeeded: bool = False
+    responses: tuple[_Response, ...] = ()
+
+
 class _Refusal(msgspec.Struct, frozen=True):
-    """What the gateway says in place of an answer."""
+    """What the gateway says with another status than 200."""
 
     error: str = ""
     code: int = 0
@@ -75,8 +105,7 @@ class EtcdStore:
         self._closed = False
 
     def get(self, key: str) -> Value | None:
-        query = {"key": _text(self._key(key))}
-        return self._read(f"reading {key!r}", query, _value_of_range)
+        return _first(self._read(f"reading {key!r}", {"key": _text(self._key(key))}))
 
     def list(self, prefix: str) -> dict[str, Value]:
         start = self._key(prefix) if prefix else self._prefix
@@ -86,7 +115,10 @@ class EtcdStore:
             "sort_order": "ASCEND",
             "sort_target": "KEY",
         }
-        return self._read(f"listing {prefix!r}", query, self._values)
+        pairs = self._read(f"listing {prefix!r}", query).kvs
+        return {
+            pair.key[len(self._prefix) :].decode(): Value(pair.value, pair.mod_revision) for pair in pairs
+        }
 
     def put(self, key: str, data: bytes, expected: int | None) -> Value | Conflict:
         check_write(key, data, expected)
@@ -97,14 +129,14 @@ class EtcdStore:
             "failure": [{"request_range": {"key": place}}],
         }
 
-        def outcome(answer: Any) -> Value | Conflict:
-            if not answer.get("succeeded"):
-                return Conflict(_value_of_range(answer["responses"][0]["response_range"]))
-            version = int(answer["header"]["revision"])
-            assert expected is None or version > expected
-            return Value(data, version)
-
-        return self._write(f"writing {key!r}", transaction, outcome)
+        answer = self._write(f"writing {key!r}", transaction)
+        if not answer.succeeded:
+            found = answer.responses[0].response_range
+            assert found is not None
+            return Conflict(_first(found))
+        version = answer.header.revision
+        assert expected is None or version > expected
+        return Value(data, version)
 
     def delete(self, key: str, expected: int) -> bool:
         assert expected > 0, "versions begin at 1"
@@ -113,7 +145,7 @@ class EtcdStore:
             "compare": [_is_version(place, expected)],
             "success": [{"request_delete_range": {"key": place}}],
         }
-        return self._write(f"deleting {key!r}", transaction, lambda answer: bool(answer.get("succeeded")))
+        return self._write(f"deleting {key!r}", transaction).succeeded
 
     def close(self) -> None:
         self._closed = True
@@ -123,18 +155,21 @@ class EtcdStore:
     def _key(self, key: str) -> bytes:
         return self._prefix + encoded_key(key)
 
-    def _values(self, answer: Any) -> dict[str, Value]:
-        pairs = answer.get("kvs", [])
-        return {_bytes(pair["key"])[len(self._prefix) :].decode(): _value(pair) for pair in pairs}
-
-    def _read(self, doing: str, query: dict[str, Any], judge: Callable[[Any], _Answer]) -> _Answer:
-        def ask(client: Etcd3Client) -> _Answer:
-            return judge(client.post(client.get_url("kv/range"), json=query))
+    def _read(self, doing: str, query: dict[str, Any]) -> _RangeAnswer:
+        def ask(client: Etcd3Client) -> _RangeAnswer:
+            answer = client.post(client.get_url("kv/range"), json=query)
+            return msgspec.convert(answer, _RangeAnswer, strict=False)
 
         return self._ask(doing, ask, lambda error: "none")
 
-    def _write(self, doing: str, transaction: dict[str, Any], judge: Callable[[Any], _Answer]) -> _Answer:
-        return self._ask(doing, lambda client: judge(client.transaction(transaction)), _outcome)
+    def _write(self, doing: str, transaction: dict[str, Any]) -> _TransactionAnswer:
+        def ask(client: Etcd3Client) -> _TransactionAnswer:
+            answer = msgspec.convert(client.transaction(transaction), _TransactionAnswer, strict=False)
+            if not answer.succeeded and len(answer.responses) != len(transaction.get("failure", ())):
+                raise msgspec.ValidationError("neither done nor refused")
+            return answer
+
+        return self._ask(doing, ask, _outcome)
 
     def _ask(
         self,
@@ -153,7 +188,7 @@ class EtcdStore:
             client = self._clients[place]
             try:
                 answer = ask(client)
-            except (Etcd3Exception, requests.RequestException, ValueError, LookupError, TypeError) as error:
+            except (Etcd3Exception, requests.RequestException, msgspec.MsgspecError) as error:
                 failures.append(f"{client.base_url}: {_reason(error)}")
                 self._preferred = (place + 1) % len(self._clients)
                 outcome = outcome_of(error)
@@ -200,22 +235,12 @@ def _is_version(key: str, version: int) -> dict[str, Any]:
     return {"key": key, "target": "MOD", "result": "EQUAL", "mod_revision": version}
 
 
-def _value_of_range(answer: Any) -> Value | None:
-    pairs = answer.get("kvs", [])
-    return _value(pairs[0]) if pairs else None
-
-
-def _value(pair: Any) -> Value:
-    # The gateway leaves out what is empty.
-    return Value(_bytes(pair.get("value", "")), int(pair["mod_revision"]))
+def _first(answer: _Range) -> Value | None:
+    return Value(answer.kvs[0].value, answer.kvs[0].mod_revision) if answer.kvs else None
 
 
 def _text(data: bytes) -> str:
     return base64.b64encode(data).decode()
-
-
-def _bytes(text: str) -> bytes:
-    return binascii.a2b_base64(text)
 
 
 def _outcome(error: Exception) -> Literal["none", "unknown"]:

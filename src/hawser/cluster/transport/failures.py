@@ -14,7 +14,20 @@ it out.
 peer is told why.
 """
 
-__all__ = ["AskFailed", "AskTimeout", "LinkClosed", "Malformed", "Refused", "TransportError", "Unreachable"]
+from typing import Final
+
+import msgspec
+
+__all__ = [
+    "MALFORMED",
+    "AskFailed",
+    "AskTimeout",
+    "LinkClosed",
+    "Malformed",
+    "Refused",
+    "TransportError",
+    "Unreachable",
+]
 
 
 class TransportError(Exception):
@@ -49,3 +62,8 @@ class AskFailed(TransportError):
 
 class Malformed(ValueError):
     """Bytes that no sound peer sends. The link they came by is closed."""
+
+
+# Whatever a decoder of msgspec raises on bytes it was not made for: text that is no UTF-8 and arrays within
+# arrays without end are errors of their own.
+MALFORMED: Final = (Malformed, msgspec.DecodeError, UnicodeDecodeError, RecursionError)

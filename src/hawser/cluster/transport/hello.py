@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from hawser.cluster.transport.failures import Malformed, Refused
+from hawser.cluster.transport.failures import MALFORMED, Malformed, Refused
 
 __all__ = [
     "VERSIONS",
@@ -108,7 +108,7 @@ def read_introduction(body: bytes) -> Introduction:
     """Who the peer says it is, checked."""
     try:
         introduction = _decode(body)
-    except msgspec.DecodeError as error:
+    except MALFORMED as error:
         raise Malformed(f"an introduction that cannot be read: {error}") from error
     identity = introduction.identity
     for text in (identity.name, identity.run):

@@ -20,11 +20,10 @@ from inspect import iscoroutine
 from math import ceil
 from typing import Final, cast
 
-import msgspec
-
 from hawser.cluster.transport import hello
 from hawser.cluster.transport.asks import Asks
 from hawser.cluster.transport.failures import (
+    MALFORMED,
     AskTimeout,
     LinkClosed,
     Malformed,
@@ -261,7 +260,7 @@ class Link(asyncio.BufferedProtocol):
                 elif kind == _TELL:
                     try:
                         handler.told(self, body)
-                    except (Malformed, msgspec.DecodeError):
+                    except MALFORMED:
                         raise
                     except Exception:
                         _log.exception("a message from %s failed unexpectedly", self)
@@ -276,7 +275,7 @@ class Link(asyncio.BufferedProtocol):
                     self._take_control(kind, number, body)
                 if self._reason:
                     break
-        except (Malformed, msgspec.DecodeError) as error:
+        except MALFORMED as error:
             self.close_malformed(error)
         finally:
             self.counters.frames_in += count
@@ -287,7 +286,7 @@ class Link(asyncio.BufferedProtocol):
         request = self._requests.begin(number, body)
         try:
             result = self._handler.asked(self, request)
-        except (Malformed, msgspec.DecodeError):
+        except MALFORMED:
             raise
         except Exception as error:
             self._requests.failed(request, error)

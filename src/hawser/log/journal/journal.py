@@ -3,9 +3,9 @@
 The caller's contract. Entries are appended in order, and count as durable up to `synced` and no further. One
 sync is under way at a time; it may run in another thread, beside anything but `destroy`. Every other call
 comes from one thread; the last one before the program ends is `settle`. `append` writes only where room is
-reserved, so of all calls only `append` without `reserve`, `write_block`, `save_checkpoint` and an installation
-can raise StorageFull, and leave the journal as it was. After StorageFailed nothing can be said of what was
-not synced: stop, and open it again.
+reserved, so of all calls only `append` without `reserve`, `write_block`, `save_checkpoint` and installing can
+raise StorageFull, and leave the journal as it was. After StorageFailed nothing can be said of what was not
+synced: stop, and open it again.
 
 Invariants:
 
@@ -29,7 +29,7 @@ from hawser.log.journal.failures import Damaged
 from hawser.log.journal.installation import Installation
 from hawser.log.journal.reading import Tail, read_segment
 from hawser.log.journal.scan import scan
-from hawser.log.journal.segment import Segment
+from hawser.log.journal.segment import FRAMES_START, Segment
 from hawser.log.journal.snapshot import Snapshot
 from hawser.log.journal.storage import Storage, StorageFull
 from hawser.log.journal.vows import Identity, VowFile
@@ -297,6 +297,15 @@ class Journal:
             for segment in unneeded:
                 self._dirty.pop(segment, None)
                 segment.remove()
+        return self.first
+
+    def first_of_newest(self, size: int) -> int:
+        """Where the newest segments begin that hold at least so many bytes of entries; `first` if all of them
+        do not hold more."""
+        for segment in reversed(self._segments):
+            size -= segment.end - FRAMES_START
+            if size <= 0:
+                return segment.first
         return self.first
 
     def write_block(self, name: str, data: bytes) -> None:

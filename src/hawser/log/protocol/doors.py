@@ -194,9 +194,10 @@ class Refuse(msgspec.Struct, frozen=True):
 
 
 class Halt(msgspec.Struct, frozen=True):
-    """An invariant is broken; the member does nothing any more."""
+    """The member does nothing any more: an invariant is broken or, if `disk_lost`, its disk is of no use."""
 
     reason: str
+    disk_lost: bool = False
 
 
 # Events and effects of an operator.

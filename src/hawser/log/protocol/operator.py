@@ -495,12 +495,11 @@ class Operator:
             self._effects.append(Load())
         elif sender == metadata.leader:
             self._told_by_leader(metadata, message, before)
-        else:
-            # A snapshot under way is work, whoever asked for it, and its leader may have to wait for it.
-            if before is None or message.pulled > before.pulled:
-                self._stuck = 0
-                if self.activity in (Activity.INSTALLING, Activity.WAITING):
-                    self._idle = 0
+        # A snapshot under way is work, whoever asked for it, and its leader may have to wait for it.
+        elif before is None or message.pulled > before.pulled:
+            self._stuck = 0
+            if self.activity in (Activity.INSTALLING, Activity.WAITING):
+                self._idle = 0
 
     def _told_by_leader(
         self, metadata: Metadata, message: m.StatusResponse, before: m.StatusResponse | None

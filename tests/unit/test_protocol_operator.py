@@ -1,0 +1,442 @@
+"""An operator: what it stores, whom it asks, whom it believes. The store here is a variable."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from hawser.log.entry import NO_ENTRY, EntryId
+from hawser.log.protocol import messages as m
+from hawser.log.protocol.doors import Effect, Load, Loaded, Receive, Report, Send, Store, Tick
+from hawser.log.protocol.messages import Change, ChangeKind, Role
+from hawser.log.protocol.metadata import Metadata, Phase, Status
+from hawser.log.protocol.operator import Operator
+from hawser.log.protocol.orders import Contract, Elect, Expand, Order, Swap, Transfer
+from hawser.log.protocol.tables import Activity
+
+THREE = ("n1", "n2", "n3")
+PATIENCE = 3
+HEAD = EntryId(1, 4)
+
+
+class Desk:
+    """An operator and a store that answers at once; `sent` is what the last event brought."""
+
+    def __init__(self, metadata: Metadata, name: str = "o1") -> None:
+        self.metadata = metadata
+        self.operator = Operator(name, PATIENCE)
+        self.sent: list[Send] = []
+        self.reports: list[Report] = []
+        self.stored: list[Metadata] = []
+
+    def step(self, event: Any) -> None:
+        self.sent.clear()
+        self.stored.clear()
+        self.reports.clear()
+        self._carry_out(self.operator.step(event))
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Send):
+                self.sent.append(effect)
+            elif isinstance(effect, Report):
+                self.reports.append(effect)
+            else:
+                if isinstance(effect, Store) and effect.metadata.version == self.metadata.version + 1:
+                    assert effect.metadata.epoch >= self.metadata.epoch
+                    self.metadata = effect.metadata
+                    self.stored.append(effect.metadata)
+                self._carry_out(self.operator.step(Loaded(self.metadata)))
+
+    def hear(self, sender: str, message: m.Message) -> None:
+        self.step(Receive(sender, message))
+
+    def to(self, member: str) -> list[m.Message]:
+        """What was sent there, health probes left out."""
+        found = [each.message for each in self.sent if each.to == member]
+        return [message for message in found if not isinstance(message, m.StatusRequest)]
+
+    def tick(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.step(Tick())
+
+
+def steady(members: tuple[str, ...] = THREE, **changes: object) -> Metadata:
+    metadata = Metadata(
+        version=7, epoch=3, status=Status.STEADY, members=members, leader="n1", writer="o0"
+    )
+    return msgspec.structs.replace(metadata, **changes)
+
+
+def watching(members: tuple[str, ...] = THREE, **changes: object) -> Desk:
+    desk = Desk(steady(members, **changes))
+    desk.tick()
+    assert desk.operator.activity is Activity.WATCHING
+    return desk
+
+
+def electing(metadata: Metadata | None = None) -> Desk:
+    desk = Desk(metadata or steady())
+    desk.tick()
+    if desk.operator.activity is Activity.WATCHING:
+        desk.step(Elect("e"))
+    else:
+        while desk.operator.activity is Activity.WAITING:
+            desk.tick()
+    assert desk.operator.activity is Activity.FENCING
+    return desk
+
+
+def status(role: Role, epoch: int, led: bool = False, **changes: object) -> m.StatusResponse:
+    response = m.StatusResponse(epoch, 1, role, led, False, HEAD, 4, 4, 0, THREE, None, {})
+    return msgspec.structs.replace(response, **changes)
+
+
+# Elections.
+
+
+def test_a_new_shard_is_elected_at_once() -> None:
+    desk = Desk(Metadata.initial(THREE))
+    desk.tick()
+    assert desk.metadata.epoch == 1 and desk.metadata.writer == "o1"
+    assert [desk.to(member) for member in THREE] == [[m.FenceRequest(1)]] * 3
+
+
+def test_a_minority_decides_nothing() -> None:
+    desk = electing()
+    desk.hear("n2", m.FenceResponse(4, HEAD))
+    assert desk.sent == []
+    desk.hear("n2", m.FenceResponse(4, HEAD))
+    assert desk.sent == []
+
+
+def test_the_highest_head_leads_by_epoch_first() -> None:
+    desk = electing()
+    desk.hear("n2", m.FenceResponse(4, EntryId(1, 90)))
+    desk.hear("n3", m.FenceResponse(4, EntryId(2, 5)))
+    lead = m.BecomeLeaderRequest(4, THREE, {"n2": EntryId(1, 90)})
+    assert desk.to("n3") == [lead]
+    desk.hear("n3", m.BecomeLeaderResponse(4))
+    assert (desk.metadata.status, desk.metadata.leader) == (Status.STEADY, "n3")
+
+
+def test_answers_of_another_epoch_or_from_strangers_do_not_count() -> None:
+    desk = electing()
+    for sender, epoch in (("n1", 3), ("n2", 5), ("n9", 4), ("n3", 4)):
+        desk.hear(sender, m.FenceResponse(epoch, HEAD))
+        assert desk.sent == []
+
+
+def test_only_the_chosen_one_makes_it_steady_and_only_once() -> None:
+    desk = electing()
+    desk.hear("n1", m.FenceResponse(4, HEAD))
+    desk.hear("n2", m.FenceResponse(4, HEAD))
+    desk.hear("n2", m.BecomeLeaderResponse(4))
+    desk.hear("n1", m.BecomeLeaderResponse(3))
+    assert desk.stored == [] and desk.metadata.status is Status.ELECTION
+    desk.hear("n1", m.BecomeLeaderResponse(4))
+    assert [each.leader for each in desk.stored] == ["n1"]
+    desk.hear("n1", m.BecomeLeaderResponse(4))
+    assert desk.stored == []
+
+
+def test_a_late_answer_becomes_an_added_follower() -> None:
+    desk = electing()
+    desk.hear("n1", m.FenceResponse(4, HEAD))
+    desk.hear("n2", m.FenceResponse(4, HEAD))
+    desk.hear("n3", m.FenceResponse(4, NO_ENTRY))
+    assert desk.to("n1") == [m.AddFollowerRequest(4, "n3", NO_ENTRY)]
+    desk.hear("n1", m.BecomeLeaderResponse(4))
+    desk.hear("n3", m.FenceResponse(4, NO_ENTRY))
+    assert desk.to("n1") == [m.AddFollowerRequest(4, "n3", NO_ENTRY)]
+
+
+def test_who_did_not_answer_is_fenced_again() -> None:
+    desk = electing()
+    desk.hear("n1", m.FenceResponse(4, HEAD))
+    desk.tick()
+    assert desk.to("n1") == []
+    assert desk.to("n2") == desk.to("n3") == [m.FenceRequest(4)]
+
+
+def test_one_that_cannot_lead_is_not_chosen_twice() -> None:
+    desk = electing()
+    for member in THREE:
+        desk.hear(member, m.FenceResponse(4, HEAD))
+    assert desk.operator.activity is Activity.APPOINTING
+    desk.tick(PATIENCE + 1)
+    assert desk.metadata.epoch == 5
+    for member in THREE:
+        desk.hear(member, m.FenceResponse(5, HEAD))
+    desk.tick()
+    assert desk.to("n1") == [] and len(desk.to("n2")) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "phase", "fenced", "final"),
+    [
+        (Change(ChangeKind.SWAP, "n3", "n4"), Phase.PREPARE, THREE, THREE),
+        (Change(ChangeKind.SWAP, "n3", "n4"), Phase.COMMIT, (*THREE, "n4"), ("n1", "n2", "n4")),
+        (Change(ChangeKind.EXPAND, None, "n4"), Phase.PREPARE, THREE, THREE),
+        (Change(ChangeKind.EXPAND, None, "n4"), Phase.COMMIT, (*THREE, "n4"), (*THREE, "n4")),
+        (Change(ChangeKind.CONTRACT, "n3", None), Phase.PREPARE, THREE, THREE),
+        (Change(ChangeKind.CONTRACT, "n3", None), Phase.COMMIT, THREE, THREE),
+    ],
+)
+def test_a_stalled_change(
+    change: Change, phase: Phase, fenced: tuple[str, ...], final: tuple[str, ...]
+) -> None:
+    """D2 and D7: everybody who may have counted is fenced, and the final ensemble goes on."""
+    desk = electing(steady(status=Status.RECONFIGURATION, change=change, phase=phase, leader=None))
+    asked = {each.to for each in desk.sent if isinstance(each.message, m.FenceRequest)}
+    assert asked == set(fenced)
+    for member in fenced[: len(fenced) // 2 + 1]:
+        desk.hear(member, m.FenceResponse(4, HEAD))
+    assert desk.to("n1") == [m.BecomeLeaderRequest(4, final, desk.to("n1")[0].followers)]  # type: ignore[attr-defined]
+    desk.hear("n1", m.BecomeLeaderResponse(4))
+    assert desk.metadata.members == final
+    assert desk.metadata.change is None and desk.metadata.phase is None
+    assert desk.metadata.removed == tuple(member for member in THREE if member not in final)
+
+
+def test_a_leader_comes_from_the_final_ensemble() -> None:
+    change = Change(ChangeKind.SWAP, "n3", "n4")
+    desk = electing(steady(status=Status.RECONFIGURATION, change=change, phase=Phase.COMMIT, leader=None))
+    desk.hear("n3", m.FenceResponse(4, EntryId(9, 9)))
+    desk.hear("n2", m.FenceResponse(4, HEAD))
+    desk.hear("n4", m.FenceResponse(4, NO_ENTRY))
+    assert desk.to("n2") == [m.BecomeLeaderRequest(4, ("n1", "n2", "n4"), {"n4": NO_ENTRY})]
+
+
+# Watching.
+
+
+def test_a_silent_leader_is_replaced() -> None:
+    desk = watching()
+    desk.tick(PATIENCE)
+    assert desk.metadata.status is Status.STEADY
+    desk.tick(2)
+    assert desk.metadata.status is Status.ELECTION
+
+
+def test_a_leader_that_answers_is_left_alone() -> None:
+    desk = watching()
+    for _ in range(5 * PATIENCE):
+        desk.hear("n1", status(Role.LEADER, 3, led=True))
+        desk.tick()
+    assert desk.metadata == steady()
+
+
+def test_a_leader_that_was_restarted_is_replaced_at_once() -> None:
+    desk = watching()
+    desk.hear("n1", status(Role.FENCED, 3, led=True))
+    assert desk.metadata.epoch == 4 and desk.metadata.status is Status.ELECTION
+
+
+def test_what_the_leader_said_before_it_led_is_no_reason() -> None:
+    desk = watching()
+    desk.hear("n1", status(Role.FENCED, 2, led=True))
+    desk.hear("n1", status(Role.FENCED, 3))
+    desk.hear("n2", status(Role.FENCED, 3, led=True))
+    assert desk.metadata == steady()
+
+
+def test_a_change_that_the_store_does_not_have_is_aborted() -> None:
+    change = Change(ChangeKind.EXPAND, None, "n4")
+    desk = watching()
+    desk.hear("n1", status(Role.LEADER, 3, led=True, change=change))
+    assert desk.to("n1") == [m.AbortReconfigurationRequest(3, change)]
+
+
+def test_a_hand_over_that_nobody_wants_is_called_off() -> None:
+    desk = watching()
+    desk.hear("n1", status(Role.LEADER, 3, led=True, handing_over=True))
+    assert desk.to("n1") == [m.HandOverRequest(3, None)]
+
+
+def test_removed_members_are_retired_and_forgotten_when_they_say_so() -> None:
+    desk = watching(removed=("n8", "n9"))
+    desk.tick()
+    assert desk.to("n8") == desk.to("n9") == [m.RetireRequest(3)]
+    desk.hear("n9", m.RetireResponse(3))
+    assert desk.metadata.removed == ("n8",)
+    desk.hear("n9", m.RetireResponse(3))
+    assert desk.stored == []
+
+
+# Reconfigurations.
+
+
+def test_a_swap_from_its_order_to_its_report() -> None:
+    change = Change(ChangeKind.SWAP, "n3", "n4")
+    desk = watching()
+    desk.step(Swap("n3", "n4", "s"))
+    assert (desk.metadata.epoch, desk.metadata.phase) == (4, Phase.PREPARE)
+    assert desk.to("n1") == [m.PrepareReconfigurationRequest(4, change)]
+    prepared = m.PrepareReconfigurationResponse(4, change)
+    desk.hear("n1", prepared)
+    assert desk.to("n4") == [m.SnapshotRequest(4, "n1")]
+    desk.hear("n1", prepared)
+    assert desk.sent == []
+    desk.hear("n2", m.SnapshotResponse(4, HEAD))
+    assert desk.stored == []
+    desk.hear("n4", m.SnapshotResponse(4, HEAD))
+    assert (desk.metadata.phase, desk.metadata.new_head) == (Phase.COMMIT, HEAD)
+    assert desk.to("n1") == [m.CommitReconfigurationRequest(4, change, HEAD)]
+    desk.hear("n4", m.SnapshotResponse(4, HEAD))
+    assert desk.stored == []
+    committed = m.CommitReconfigurationResponse(4, change, True)
+    desk.hear("n1", committed)
+    assert desk.metadata.members == ("n1", "n2", "n4")
+    assert desk.metadata.removed == ("n3",) and desk.metadata.status is Status.STEADY
+    assert desk.reports == [Report("s", True, "the members are n1, n2, n4")]
+    desk.hear("n1", committed)
+    assert desk.stored == []
+
+
+def test_answers_of_another_epoch_move_nothing() -> None:
+    change = Change(ChangeKind.SWAP, "n3", "n4")
+    desk = watching()
+    desk.step(Swap("n3", "n4", "s"))
+    before = desk.metadata
+    for message in (
+        m.PrepareReconfigurationResponse(3, change),
+        m.SnapshotResponse(3, HEAD),
+        m.SnapshotResponse(4, HEAD),
+        m.CommitReconfigurationResponse(3, change, True),
+        m.CommitReconfigurationResponse(4, change, True),
+    ):
+        desk.hear("n4" if isinstance(message, m.SnapshotResponse) else "n1", message)
+        assert desk.metadata == before and desk.operator.activity is Activity.PREPARING
+
+
+def test_a_contraction_is_asked_for_until_it_is_safe() -> None:
+    change = Change(ChangeKind.CONTRACT, "n3", None)
+    desk = watching()
+    desk.step(Contract("n3", "c"))
+    desk.hear("n1", m.PrepareReconfigurationResponse(4, change))
+    commit = m.CommitReconfigurationRequest(4, change, NO_ENTRY)
+    assert desk.to("n1") == [commit]
+    desk.hear("n1", m.CommitReconfigurationResponse(4, change, False))
+    assert desk.metadata.status is Status.RECONFIGURATION
+    desk.tick()
+    assert desk.to("n1") == [commit]
+    desk.hear("n1", m.CommitReconfigurationResponse(4, change, True))
+    assert desk.metadata.members == ("n1", "n2")
+
+
+@pytest.mark.parametrize(
+    ("members", "order", "words"),
+    [
+        (THREE, Swap("n9", "n4"), "n9 is not a member"),
+        (THREE, Swap("n3", "n2"), "n2 is a member already"),
+        (THREE, Swap("n3", "n8"), "n8 was removed"),
+        (("n1", "n2"), Swap("n2", "n4"), "a swap needs three members"),
+        (THREE, Expand("n1"), "n1 is a member already"),
+        (THREE, Contract("n9"), "n9 is not a member"),
+        (("n1",), Contract("n1"), "the last member cannot be removed"),
+        (THREE, Transfer("n9"), "n9 is not a member"),
+    ],
+)
+def test_an_impossible_order_is_refused_and_says_why(
+    members: tuple[str, ...], order: Order, words: str
+) -> None:
+    desk = watching(members, removed=("n8",))
+    before = desk.metadata
+    desk.step(order)
+    assert desk.metadata == before
+    assert len(desk.reports) == 1 and not desk.reports[0].done
+    assert desk.reports[0].text.startswith(words)
+
+
+def test_orders_wait_for_each_other() -> None:
+    desk = watching()
+    desk.step(Elect("first"))
+    desk.step(Transfer("n2", "second"))
+    assert desk.reports == [] and desk.to("n1") == []
+    desk.hear("n1", m.FenceResponse(4, HEAD))
+    desk.hear("n2", m.FenceResponse(4, HEAD))
+    desk.hear("n1", m.BecomeLeaderResponse(4))
+    assert [report.tag for report in desk.reports] == ["first"]
+    assert desk.to("n1") == [m.HandOverRequest(4, "n2")]
+
+
+# Handing over.
+
+
+def test_a_transfer_elects_the_successor_when_the_leader_says_so() -> None:
+    desk = watching()
+    desk.step(Transfer("n3", "t"))
+    assert desk.to("n1") == [m.HandOverRequest(3, "n3")]
+    desk.hear("n1", m.HandOverResponse(3, "n2"))
+    desk.hear("n1", m.HandOverResponse(2, "n3"))
+    assert desk.metadata == steady()
+    desk.hear("n1", m.HandOverResponse(3, "n3"))
+    assert desk.metadata.epoch == 4
+    desk.hear("n1", m.FenceResponse(4, HEAD))
+    desk.hear("n2", m.FenceResponse(4, HEAD))
+    assert desk.sent == []
+    desk.hear("n3", m.FenceResponse(4, HEAD))
+    assert len(desk.to("n3")) == 1
+    desk.hear("n3", m.BecomeLeaderResponse(4))
+    assert desk.reports == [Report("t", True, "the leader is n3")]
+
+
+def test_a_leader_hands_over_before_it_is_swapped_out() -> None:
+    desk = watching()
+    desk.hear("n1", status(Role.LEADER, 3, led=True, lag={"n2": 5, "n3": 0}))
+    desk.step(Swap("n1", "n4", "s"))
+    assert desk.to("n1") == [m.HandOverRequest(3, "n3")]
+
+
+# The store decides.
+
+
+def test_nothing_is_done_before_the_store_has_it() -> None:
+    operator = Operator("o1", PATIENCE)
+    operator.step(Loaded(steady()))
+    effects = operator.step(Elect())
+    assert [type(effect) for effect in effects] == [Store]
+    assert operator.step(Receive("n1", m.FenceResponse(4, HEAD))) == []
+
+
+def test_a_write_that_was_lost_is_repeated() -> None:
+    operator = Operator("o1", PATIENCE)
+    operator.step(Loaded(steady()))
+    stored = operator.step(Elect())
+    assert operator.step(Tick()) == [Load()]
+    assert operator.step(Loaded(steady())) == stored
+
+
+def test_the_same_intention_of_another_operator_is_not_mine() -> None:
+    """Two that start from one version want the same epoch; only the writer fences it."""
+    operator = Operator("o1", PATIENCE)
+    operator.step(Loaded(steady()))
+    effects = operator.step(Elect("e"))
+    assert isinstance(effects[0], Store)
+    theirs = msgspec.structs.replace(effects[0].metadata, writer="o2")
+    answer = operator.step(Loaded(theirs))
+    assert [type(effect) for effect in answer] == [Report]
+    assert operator.activity is Activity.WAITING
+
+
+def test_an_older_version_changes_nothing() -> None:
+    desk = watching()
+    desk.step(Elect())
+    before = desk.metadata
+    desk.step(Loaded(steady()))
+    assert desk.operator.metadata == before and desk.sent == []
+
+
+def test_anothers_work_gets_time_and_then_an_election_ends_it() -> None:
+    desk = Desk(steady(status=Status.ELECTION, leader=None))
+    desk.tick(PATIENCE)
+    assert desk.metadata.epoch == 3
+    desk.tick(3)
+    assert desk.metadata.epoch == 4 and desk.metadata.writer == "o1"
+
+
+def test_a_node_that_knows_a_higher_epoch_sends_the_operator_to_the_store() -> None:
+    operator = Operator("o1", PATIENCE)
+    operator.step(Loaded(steady()))
+    assert operator.step(Receive("n2", status(Role.FENCED, 9))) == [Load()]
