@@ -78,6 +78,17 @@ void print_path(const Visited& seen, uint32_t at, Expand successors) {
   }
 }
 
+// How many of the states differ in more than the names of nodes.
+inline size_t nameless(const Visited& seen) {
+  Visited all(seen.size());
+  for (uint32_t k = 0; k < seen.size(); k++) {
+    State state = seen[k];
+    rename_canonically(state);
+    all.add(state, NOWHERE);
+  }
+  return all.size();
+}
+
 // Prints one line that starts with OK, VIOLATION or LIMIT, one that says how often each action was taken, and
 // a trace after a violation.
 template <class Expand>
@@ -111,8 +122,8 @@ int explore_replication(const State& initial, size_t limit, Expand successors) {
   const char* verdict = !wrong.empty() ? "VIOLATION" : seen.full ? "LIMIT" : "OK";
   const uint32_t last = wrong.empty() ? static_cast<uint32_t>(seen.size() - 1) : at;
   printf("%s%s%s states=%zu transitions=%llu depth=%d seconds=%.1f\n", verdict, wrong.empty() ? "" : ": ",
-         wrong.c_str(), seen.size(), static_cast<unsigned long long>(seen.transitions),
-         trace_length(seen, last), spent.count());
+         wrong.c_str(), options.named ? nameless(seen) : seen.size(),
+         static_cast<unsigned long long>(seen.transitions), trace_length(seen, last), spent.count());
   printf("fired");
   for (const auto& [what, times] : fired) printf("; %s=%llu", what, static_cast<unsigned long long>(times));
   printf("\n");

@@ -183,5 +183,5 @@ inline void canonical(State& q) {
   }
   for (int n = 0; n < NODES; n++) forget_vow(q, n);
   for (Node& past : q.past) forget_past(q, past);
-  rename_canonically(q);
+  if (!options.named) rename_canonically(q);
 }

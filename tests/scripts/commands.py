@@ -113,6 +113,8 @@ def _power_loss(stage: Stage, name: str) -> None:
 @_command("restart")
 def _restart(stage: Stage, name: str) -> None:
     host = stage.host(name)
+    if not host.disk.names():
+        raise Trouble(f"{name} holds nothing any more; wipe it, and it is another member")
     stage.stop(host)
     stage.start(host)
     _status(stage, name)
@@ -267,7 +269,9 @@ def _read(stage: Stage, rest: str) -> None:
 @_command("trim")
 def _trim(stage: Stage, offset: str) -> None:
     command = Command(Kind.TRIM, encode_command(TrimTo(int(offset))), f"trim {offset}")
-    stage.step(stage.host(_leader(stage, None)), Propose((command,)))
+    name = _leader(stage, None)
+    stage.running(name)
+    stage.step(stage.host(name), Propose((command,)))
 
 
 # Disks.

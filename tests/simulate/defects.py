@@ -1,7 +1,7 @@
 """Defects to plant into the protocol, the operator, the replica and the disk: each must be found.
 
-D1 to D8 are those of the protocol as it was first written down (`docs/seeds.md`); the others are what a hurried
-hand would do.
+D1 to D8 are those of the protocol as it was first written down (`docs/seeds.md`); the others are what a
+hurried hand would do.
 """
 
 from collections.abc import Callable
@@ -12,11 +12,12 @@ import pytest
 from hawser.log.entry import NO_ENTRY, EntryId
 from hawser.log.protocol import messages as m
 from hawser.log.protocol.doors import Serve, Vow
-from hawser.log.protocol.leader import CursorState, Leadership
+from hawser.log.protocol.leader import Leadership
 from hawser.log.protocol.messages import Change, Member, Role
 from hawser.log.protocol.metadata import Metadata, Phase, Status, majority
 from hawser.log.protocol.node import Node
-from hawser.log.protocol.operator import Activity, Operator
+from hawser.log.protocol.operator import Operator
+from hawser.log.protocol.tables import Activity, CursorState
 from hawser.log.replica import Replica
 from hawser.log.state.producers import Producers
 from hawser.testing.disk import SimDisk

@@ -30,7 +30,8 @@ class Stage:
 
 
 def test_what_was_asked_first_happens_first_at_the_same_time() -> None:
-    clock, happened = SimClock(), []
+    clock = SimClock()
+    happened: list[str] = []
     for delay, name in ((5, "late"), (1, "first"), (1, "second")):
         clock.after(delay, happened.append, name)
     assert clock.next_time == 1

@@ -122,7 +122,7 @@ def test_too_much_is_refused() -> None:
 
 def test_names_are_ordered_by_epoch_then_index() -> None:
     assert EntryId(1, 2) < EntryId(2, 1) < EntryId(2, 3)
-    assert NO_ENTRY < EntryId(1, 1)
+    assert EntryId(1, 1) > NO_ENTRY
     assert str(EntryId(3, 14)) == "3:14"
     assert repr(Entry.make(3, 14)) == f"Entry(3:14, kind 0, {HEADER_BYTES} bytes)"
     assert Entry.make(1, 1) != Entry.make(1, 1).frame

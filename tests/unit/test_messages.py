@@ -18,7 +18,7 @@ Recorder = Callable[[str, object], None]
 
 KINDS: tuple[type[Message], ...] = get_args(AnyMessage)
 # What a transport drops a connection for; nothing else may come out of `decode`.
-REFUSED = (msgspec.MsgspecError, UnicodeDecodeError, ValueError)
+REFUSED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 numbers = some.integers(0, (1 << 63) - 1)
 names = some.text(min_size=1, max_size=12)
@@ -141,6 +141,14 @@ def test_entries_are_checked_when_they_come_in() -> None:
 def test_the_wrong_shape_is_refused(wrong: object) -> None:
     with pytest.raises(REFUSED):
         decode(msgspec.msgpack.encode(wrong))
+
+
+def test_nesting_without_end_is_refused() -> None:
+    """Fields of a later version are skipped, but not for ever."""
+    known = msgspec.msgpack.encode(["fence", 1])
+    assert decode(b"\x93" + known[1:] + b"\x91\x07") == m.FenceRequest(1)
+    with pytest.raises(REFUSED):
+        decode(b"\x93" + known[1:] + b"\x91" * 100_000)
 
 
 def test_a_change_knows_the_ensemble_after_it() -> None:

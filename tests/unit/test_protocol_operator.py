@@ -62,9 +62,7 @@ class Desk:
 
 
 def steady(members: tuple[str, ...] = THREE, **changes: object) -> Metadata:
-    metadata = Metadata(
-        version=7, epoch=3, status=Status.STEADY, members=members, leader="n1", writer="o0"
-    )
+    metadata = Metadata(version=7, epoch=3, status=Status.STEADY, members=members, leader="n1", writer="o0")
     return msgspec.structs.replace(metadata, **changes)
 
 
@@ -214,7 +212,7 @@ def test_a_leader_comes_from_the_final_ensemble() -> None:
 def test_a_silent_leader_is_replaced() -> None:
     desk = watching()
     desk.tick(PATIENCE)
-    assert desk.metadata.status is Status.STEADY
+    assert desk.metadata == steady()
     desk.tick(2)
     assert desk.metadata.status is Status.ELECTION
 

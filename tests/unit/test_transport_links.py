@@ -56,9 +56,14 @@ def test_what_is_told_in_one_turn_is_one_write(monkeypatch: pytest.MonkeyPatch) 
         async with linked(Recorder()) as (_, link):
             transport = link._transport
             assert transport is not None
-            writes = []
+            writes: list[int] = []
             write = transport.write
-            monkeypatch.setattr(transport, "write", lambda data: (writes.append(len(data)), write(data)))
+
+            def counted(data: bytes) -> None:
+                writes.append(len(data))
+                write(data)
+
+            monkeypatch.setattr(transport, "write", counted)
             for _ in range(500):
                 link.tell(b"x" * 100)
             await link.ask(b"", LONG_SECONDS)
@@ -241,7 +246,8 @@ def test_a_cancelled_ask_cancels_the_work_for_it() -> None:
 
             async def work(self) -> bytes:
                 try:
-                    return await asyncio.get_running_loop().create_future()
+                    await asyncio.get_running_loop().create_future()
+                    return b"never"
                 finally:
                     ended.set()
 
@@ -295,7 +301,7 @@ def test_no_turn_in_time_is_certainly_not_sent() -> None:
             fourth = asyncio.create_task(link.ask(b"fourth", LONG_SECONDS))
             await asyncio.sleep(0)
             there.requests[0].answer(b"done")
-            # The turn that the third was just given must go to the fourth.
+            # The turn that the third is given must go to the fourth.
             await first
             cancelled.cancel()
             await there.until(lambda: there.requests[-1].body == b"fourth")
@@ -328,7 +334,7 @@ def test_a_server_that_closes_says_so() -> None:
             asking = asyncio.create_task(link.ask(b"", LONG_SECONDS))
             await asyncio.sleep(0)
             await server.close("maintenance")
-            with pytest.raises(LinkClosed, match="node a at .* closed the link: maintenance"):
+            with pytest.raises(LinkClosed, match=r"node a at .* closed the link: maintenance"):
                 await asking
             assert not server.links
             with pytest.raises(Unreachable, match=r"cannot be reached: .*\. Is the process there running"):
@@ -379,7 +385,7 @@ def test_other_kinds_of_addresses(address: str) -> None:
 def test_a_port_that_is_taken() -> None:
     async def scenario() -> None:
         async with serving(Recorder()) as server:
-            with pytest.raises(Unreachable, match="cannot listen at .* and the port free"):
+            with pytest.raises(Unreachable, match=r"cannot listen at .* and the port free"):
                 await listen(server.address, Recorder(), NODE)
 
     run(scenario())

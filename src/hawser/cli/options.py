@@ -1,4 +1,4 @@
-"""What every command takes: which domain, and how to print; given anywhere, the last one counts."""
+"""What every command takes: which bus, and how to print; given anywhere, the last one counts."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -22,7 +22,7 @@ def shared_options(function: F) -> F:
         metavar="URL",
         expose_value=False,
         callback=_remember(_URL),
-        help="The domain: shm:// (this user's own) or shm:///directory.",
+        help="shm:// (this user's domain), shm:///directory, or hawser://host:port,... (a cluster).",
     )
     output = click.option(
         "-o",

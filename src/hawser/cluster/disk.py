@@ -74,11 +74,13 @@ class Disk:
 
     def read(self, name: str, start: int, size: int) -> bytes:
         descriptor = self._descriptor(name)
-        with self._failing(name):
+        try:
             data = os.pread(descriptor, size, start)
             # A read may end early, at a signal or after two gigabytes.
             while len(data) < size and (more := os.pread(descriptor, size - len(data), start + len(data))):
                 data += more
+        except OSError as error:
+            raise self._named(name, error) from error
         return data
 
     def create(self, name: str, size: int) -> None:
@@ -96,10 +98,12 @@ class Disk:
 
     def write(self, name: str, start: int, data: bytes | bytearray | memoryview) -> None:
         descriptor = self._descriptor(name)
-        with self._failing(name):
+        try:
             written = os.pwrite(descriptor, data, start)
             while written < len(data):
                 written += os.pwrite(descriptor, memoryview(data)[written:], start + written)
+        except OSError as error:
+            raise self._named(name, error) from error
 
     def truncate(self, name: str, size: int) -> None:
         descriptor = self._descriptor(name)
@@ -203,10 +207,13 @@ class Disk:
         except (FileNotFoundError, FileExistsError):
             raise
         except OSError as error:
-            place = f"{self.directory / name}: {error.strerror}"
-            if error.errno in _NO_ROOM:
-                raise StorageFull(f"no room for {place}. Free some, or use another disk") from error
-            raise StorageFailed(f"{place}. Look after the disk, then start again") from error
+            raise self._named(name, error) from error
+
+    def _named(self, name: str, error: OSError) -> StorageFull | StorageFailed:
+        place = f"{self.directory / name}: {error.strerror}"
+        if error.errno in _NO_ROOM:
+            return StorageFull(f"no room for {place}. Free some, or use another disk")
+        return StorageFailed(f"{place}. Look after the disk, then start again")
 
 
 def _make_directory(directory: Path) -> None:

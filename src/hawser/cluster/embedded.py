@@ -1,14 +1,21 @@
 """A whole cluster in one process: some nodes, an operator, SQLite. For one machine, demos and tests."""
 
 import asyncio
+import logging
+from collections.abc import Iterable
 from pathlib import Path
 
+from hawser.cluster.health import Metric
+from hawser.cluster.metrics import operator_metrics
 from hawser.cluster.node.service import Node, NodeSettings
 from hawser.cluster.operator.service import OperatorService, OperatorSettings
 from hawser.cluster.stores import open_store
-from hawser.cluster.transport import Address
+from hawser.cluster.transport import Address, BadAddress, Unreachable
+from hawser.errors import UsageError
 
-__all__ = ["EmbeddedCluster"]
+__all__ = ["EmbeddedCluster", "EmbeddedDaemon"]
+
+_log = logging.getLogger("hawser.cluster.embedded")
 
 
 class EmbeddedCluster:
@@ -24,7 +31,10 @@ class EmbeddedCluster:
         operator_settings: OperatorSettings | None = None,
     ) -> None:
         self._directory = directory
-        self._listen = Address.parse(listen)
+        try:
+            self._listen = Address.parse(listen)
+        except BadAddress as error:
+            raise UsageError(str(error)) from error
         self._operator_settings = operator_settings
         names = [f"n{number}" for number in range(1, nodes + 1)]
         self.nodes = [Node(name, directory / name, node_settings) for name in names]
@@ -50,3 +60,45 @@ class EmbeddedCluster:
         if self.operator is not None:
             await self.operator.stop()
         await asyncio.gather(*(node.stop(drain=False) for node in self.nodes))
+
+
+class EmbeddedDaemon:
+    """An embedded cluster as a daemon; with `any_port` it takes free ports if the wanted ones are taken."""
+
+    def __init__(self, directory: Path, nodes: int, listen: str, *, any_port: bool) -> None:
+        self._directory = directory
+        self._nodes = nodes
+        self._listen = listen
+        self._any_port = any_port
+        self._cluster: EmbeddedCluster | None = None
+
+    async def start(self) -> str:
+        try:
+            return await self._start(self._listen)
+        except Unreachable as error:
+            if not self._any_port:
+                raise
+            _log.info("%s", error)
+            await self.stop()
+            return await self._start(str(Address(Address.parse(self._listen).host, 0)))
+
+    async def _start(self, listen: str) -> str:
+        self._cluster = EmbeddedCluster(self._directory, self._nodes, listen)
+        await self._cluster.start()
+        return self._cluster.url
+
+    async def stop(self) -> None:
+        cluster, self._cluster = self._cluster, None
+        if cluster is not None:
+            await cluster.stop()
+
+    def why_not_ready(self) -> str | None:
+        if self._cluster is None or self._cluster.operator is None:
+            return "starting"
+        silent = len(self._cluster.nodes) - len(self._cluster.operator.alive)
+        return f"{silent} nodes do not answer yet" if silent else None
+
+    def metrics(self) -> Iterable[Metric]:
+        """The operator's, which tell of all nodes."""
+        operator = self._cluster.operator if self._cluster is not None else None
+        return () if operator is None else operator_metrics(operator)

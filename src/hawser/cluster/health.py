@@ -30,7 +30,7 @@ def exposition(metrics: Iterable[Metric]) -> str:
     for name, group in by_name.items():
         lines.append(f"# HELP {name} {group[0].help}")
         lines.append(f"# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}")
-        lines.extend(f"{name}{_labels(metric)} {metric.value:g}" for metric in group)
+        lines.extend(f"{name}{_labels(metric)} {metric.value!r}" for metric in group)
     return "\n".join(lines) + "\n"
 
 

@@ -44,6 +44,14 @@ class Epochs:
             self._firsts.append(index)
         self.head = EntryId(epoch, index)
 
+    def extend_through(self, epoch: int, index: int) -> None:
+        """Entries of `epoch` now follow the head through `index`, which is the new one."""
+        assert index > self.head.index and epoch >= self.head.epoch
+        if epoch > self.head.epoch:
+            self._epochs.append(epoch)
+            self._firsts.append(self.head.index + 1)
+        self.head = EntryId(epoch, index)
+
     def cut(self, index: int) -> None:
         """`index` is the head; what came after it is forgotten."""
         assert 0 <= index <= self.head.index

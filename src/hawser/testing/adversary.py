@@ -39,10 +39,12 @@ class Adversary:
             "power": lambda: self._stop_one(power_loss=True),
             "power in a step": self._stop_within_a_step,
             "power everywhere": self._stop_everything,
+            "leader restarts": self._restart_leader,
             "pause": self._pause,
             "partition": self._partition,
             "one way": self._cut_one_way,
             "leader alone": self._isolate_leader,
+            "each leader alone": self._isolate_each_leader,
             "clog": self._clog,
             "full disk": self._fill_disk,
             "slow disk": self._slow_disk,
@@ -93,6 +95,17 @@ class Adversary:
         self._while(30_000, node.start_if_down)
         return True
 
+    def _restart_leader(self) -> bool:
+        """At once, so that what was sent to the old process is still under way to the new one; often while
+        an operator still waits to hear from it."""
+        leading = [node for node in self._running() if node.is_leading]
+        if not leading:
+            return False
+        node = self.random.choice(leading)
+        node.stop(power_loss=self.random.random() < 0.5)
+        self._while(500, node.start_if_down)
+        return True
+
     def _stop_within_a_step(self) -> bool:
         running = self._running()
         if not running:
@@ -129,7 +142,7 @@ class Adversary:
         return True
 
     def _isolate_leader(self) -> bool:
-        """Clients still reach it: it writes what nobody else has. Sometimes an election is asked for at once."""
+        """Clients still reach it: it writes what nobody else has. Sometimes an election comes at once."""
         leader = self.cluster.leader
         if leader is None:
             return False
@@ -138,6 +151,24 @@ class Adversary:
         if self.random.random() < 0.5:
             self._order(Elect(self._tag()))
         return True
+
+    def _isolate_each_leader(self) -> bool:
+        """One after the other, each as soon as it leads: logs part in several places."""
+        self._isolate_next(self.random.randint(3, 8), None, self.cluster.clock.now + 60_000)
+        return True
+
+    def _isolate_next(self, rounds: int, last: str | None, until: int) -> None:
+        cluster = self.cluster
+        if not rounds or self.stopped or cluster.clock.now > until:
+            cluster.network.heal()
+            return
+        leader = cluster.leader
+        if leader not in (None, last):
+            cluster.network.heal()
+            cluster.network.isolate([leader])  # type: ignore[list-item]
+            self._order(Elect(self._tag()))
+            rounds, last = rounds - 1, leader
+        cluster.clock.after(100, self._isolate_next, rounds, last, until)
 
     def _cut_one_way(self) -> bool:
         one, other = self.random.sample(self._hosts(), 2)

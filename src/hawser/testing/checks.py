@@ -5,7 +5,7 @@ what is remembered of a member between two looks at it; it outlives the member's
 """
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import cache
 from itertools import combinations
 from typing import Final
 
@@ -206,7 +206,7 @@ def quorums_meet(metadata: Metadata) -> None:
     )
 
 
-@lru_cache(maxsize=None)
+@cache
 def _quorums_meet(
     size: int, kind: ChangeKind | None, phase: Phase | None, fences_new: bool, keeps_members: bool
 ) -> None:
@@ -240,8 +240,8 @@ def _holders(
 def committed_meets_voters(
     watches: dict[Member, Watch], metadata: Metadata, gone: set[Member], last: EntryId
 ) -> None:
-    """13, as it stands now: of those who could elect, too few lack what is committed. Who has it but cannot lead
-    after the election is as good as one who lacks it; whose disk is gone has no vote."""
+    """13, as it stands now: of those who could elect, too few lack what is committed. Who has it but cannot
+    lead after the election is as good as one who lacks it; whose disk is gone has no vote."""
     voters = [member for member in metadata.fencing_ensemble if member not in gone]
     final = metadata.final_ensemble
     lacking = [

@@ -1,9 +1,9 @@
 """Clients of a simulated cluster: they want something done and ask until it is.
 
-A request travels over the network to a node, which may not be the leader, may be dead, or may answer too late.
-The client asks again, elsewhere or at the same place, with the same stamp; so each request ends as done, and
-what it was told must be true: of the committed log, and in the order of real time. What clients say to nodes is
-here; what they want is in `hawser.testing.workload`.
+A request travels over the network to a node, which may not be the leader, may be dead, or may answer too
+late. The client asks again, elsewhere or at the same place, with the same stamp; so each request ends as
+done, and what it was told must be true: of the committed log, and in the order of real time. What clients say
+to nodes is here; what they want is in `hawser.testing.workload`.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from hawser.testing.network import host_of
 if TYPE_CHECKING:
     from hawser.testing.cluster import Cluster
 
-__all__ = ["Client", "Failure", "Reply", "Request", "Tag", "View"]
+__all__ = ["Client", "Failure", "Outcome", "Reply", "Request", "Tag", "View"]
 
 PATIENCE: Final = 20_000
 ALL_VALUES: Final = 1 << 60

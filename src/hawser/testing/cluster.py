@@ -20,6 +20,7 @@ from hawser.log.protocol.messages import Member, Role
 from hawser.log.protocol.metadata import Metadata, Status
 from hawser.log.protocol.orders import Contract, Elect, Expand, Order, Reconfigure, Swap, Transfer
 from hawser.log.replica import Replica
+from hawser.log.state.results import Place
 from hawser.testing.clients import Client, View
 from hawser.testing.clock import SimClock
 from hawser.testing.judge import Judge
@@ -29,7 +30,7 @@ from hawser.testing.node import SimNode
 from hawser.testing.operators import SimOperator
 from hawser.testing.store import SimStore
 from hawser.testing.swarm import Swarm
-from hawser.testing.truth import Place, Truth
+from hawser.testing.truth import Truth
 from hawser.testing.workload import Hand
 
 __all__ = ["Cluster", "Stuck"]
@@ -132,8 +133,8 @@ class Cluster:
         return self.store.metadata.members
 
     def publish(self, *values: bytes, most_events: int = _MOST_EVENTS) -> Place:
-        """Publish one batch and wait until it is acknowledged: where its records are. `Stuck` if that takes more
-        events; the request goes on nevertheless, as any that was sent may."""
+        """Publish one batch and wait until it is acknowledged: where its records are. `Stuck` if that takes
+        more events; the request goes on nevertheless, as any that was sent may."""
         return self._hand.publish(values, most_events)
 
     def read(self) -> View:
@@ -252,9 +253,9 @@ class Cluster:
         }
         for member in metadata.members:
             node = self.nodes[host_of(member)]
-            if member in self.gone and member not in asked and node.replica is not None:
-                if node.member not in self.gone:
-                    self.order(Swap(member, node.member, self.next_tag()), self.random)
+            is_back = node.replica is not None and node.member not in self.gone
+            if member in self.gone and member not in asked and is_back:
+                self.order(Swap(member, node.member, self.next_tag()), self.random)
 
     # Looking at it.
 
@@ -296,7 +297,7 @@ class Cluster:
         lines = [f"time {self.clock.now}, {self.clock.events} events", f"metadata {self.store.metadata}"]
         lines += [f"{node.member}: {node.describe()}" for node in self.nodes.values()]
         lines += [
-            f"{name}: {each.operator.activity if each.operator else 'down'}, orders {list(each.orders.values())}"
+            f"{name}: {each.operator.activity if each.operator else 'down'}, {list(each.orders.values())}"
             for name, each in self.operators.items()
         ]
         lines += [f"{client.name}: {client.describe()}" for client in self.clients]

@@ -11,9 +11,9 @@ from typing import Final
 from hawser.log.entry import NO_ENTRY, EntryId
 from hawser.log.protocol import messages as m
 from hawser.log.protocol.doors import Send
-from hawser.log.protocol.leader import CursorState
 from hawser.log.protocol.messages import Member, Role
 from hawser.log.protocol.metadata import Metadata, Phase, Status
+from hawser.log.protocol.tables import CursorState
 from hawser.log.replica import Replica
 from hawser.testing import checks
 from hawser.testing.checks import Violation, Watch
@@ -54,8 +54,8 @@ class Judge:
         return watch
 
     def started(self, replica: Replica, incarnation: int, was_cutting: bool) -> None:
-        """A process began to run this member. All that was on disk must be, unless the last one ended while it
-        cut or replaced its log; what was committed must be in any case."""
+        """A process began to run this member. All that was on disk must be, unless the last one ended while
+        it cut or replaced its log; what was committed must be in any case."""
         watch = self.watch(replica.member)
         floor = watch.commit if was_cutting else watch.synced
         checks.disk_kept_its_word(watch, floor, replica.journal.epochs)
@@ -101,17 +101,18 @@ class Judge:
             )
 
     def stored(self, old: Metadata, new: Metadata, leader: Replica | None, gone: set[Member]) -> None:
-        """The metadata was written; `leader` is the member that it names, if its process runs, `gone` are those
-        without a disk."""
+        """The metadata was written; `leader` is the member that it names, if its process runs, `gone` are
+        those without a disk."""
         checks.metadata_grows(old, new)
         checks.quorums_meet(new)
         last = self.truth.id_at(self.truth.last)
         if last.index:
             checks.committed_meets_voters(self.watches, new, gone, last)
         self._admit(new)
-        if new.status is Status.STEADY and leader is not None and leader.node.leadership is not None:
-            if leader.node.epoch == new.epoch:
-                checks.steady_ensemble_is_the_leaders(new, leader.member, leader.node.leadership.members)
+        if new.status is Status.STEADY and leader is not None and leader.node.epoch == new.epoch:
+            leading = leader.node.leadership
+            if leading is not None:
+                checks.steady_ensemble_is_the_leaders(new, leader.member, leading.members)
 
     def _admit(self, metadata: Metadata) -> None:
         """The ensembles that a leader may count with in this epoch."""

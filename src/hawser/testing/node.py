@@ -1,8 +1,8 @@
 """The process of a node in a simulated cluster, and the disk under it.
 
 A process runs one member: the node together with its disk of the day. A process that is killed leaves behind
-what it wrote; if the power goes, what was not synced is lost, kept or torn. A disk that is wiped or found to be
-damaged is replaced by an empty one with a new number, which is another member.
+what it wrote; if the power goes, what was not synced is lost, kept or torn. A disk that is wiped or found to
+be damaged is replaced by an empty one with a new number, which is another member.
 """
 
 import itertools
@@ -19,7 +19,7 @@ from hawser.log.replica import Done, Output, Replica, Retired
 from hawser.log.state.topic import Topic
 from hawser.record.batch import Batch
 from hawser.testing.checks import Violation, repeat_changes_nothing
-from hawser.testing.clients import Failure, Reply, Request, View
+from hawser.testing.clients import Failure, Outcome, Reply, Request, View
 from hawser.testing.disk import PowerLoss, SimDisk
 
 if TYPE_CHECKING:
@@ -70,13 +70,18 @@ class SimNode:
         """The node with its disk of the day."""
         return f"{self.name}.d{self.disk_number}"
 
+    @property
+    def is_leading(self) -> bool:
+        return self.replica is not None and self.replica.node.leadership is not None
+
     def describe(self) -> str:
         """Role, epoch, and how far the log, the commit index and the state machine are."""
         if self.replica is None:
             return f"{self.member} down"
         node = self.replica.node
         mark = "!" if self.replica.halted else "~" if self.paused else " "
-        return f"{mark}{node.role.upper()[:2]}{node.epoch} {node.head} {node.synced} {node.commit} {node.applied}"
+        role = node.role.upper()[:2]
+        return f"{mark}{role}{node.epoch} {node.head} {node.synced} {node.commit} {node.applied}"
 
     # Life and death.
 
@@ -171,9 +176,9 @@ class SimNode:
         self.new_disk()
 
     def flip_bits(self) -> bool:
-        """Flip bits of something that is surely on disk; False if there is nothing yet. Most of a small segment is
-        its header, of which little is ever read; so many bits that a frame is likely to have one. They are found
-        when they are read, at the latest when the process starts again."""
+        """Flip bits of something that is surely on disk; False if there is nothing yet. Most of a small
+        segment is its header, of which little is ever read; so many bits that a frame is likely to have one.
+        They are found when they are read, at the latest when the process starts again."""
         names = self._settled_files()
         if not names:
             return False
@@ -325,7 +330,7 @@ class SimNode:
         tag = output.tag
         assert isinstance(tag, tuple)
         most_values = self._most_values.get(tag, 0)
-        outcome: object
+        outcome: Outcome
         if isinstance(output, Done):
             outcome = output.result
         elif isinstance(output, Refuse):
@@ -336,7 +341,7 @@ class SimNode:
             except Damaged as damage:
                 self._ended(Halt(str(damage)))
                 return
-        self.cluster.network.send(self.name, tag[0], Reply(tag, outcome))  # type: ignore[arg-type]
+        self.cluster.network.send(self.name, tag[0], Reply(tag, outcome))
 
     def _view(self, replica: Replica, most_values: int) -> View:
         """What a client that reads here and now gets."""

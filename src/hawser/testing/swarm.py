@@ -1,7 +1,7 @@
 """What a simulated run is made of, drawn from its seed.
 
-Not every fault is on in every run: what is left out in one lets another go further (swarm testing). Limits are
-drawn small, so that what is rare in life is common here.
+Not every fault is on in every run: what is left out in one lets another go further (swarm testing). Limits
+are drawn small, so that what is rare in life is common here.
 """
 
 from random import Random
@@ -116,7 +116,7 @@ _CHURN: dict[str, Any] = {
     "pace": 200,
     "network": NetworkFaults(delay_most=200),
     "store": StoreFaults(delay_most=300),
-    "weights": {"leader alone": 6.0, "partition": 2.0, "kill": 1.0, "pause": 1.0, "elect": 1.0},
+    "weights": {"each leader alone": 3.0, "leader alone": 4.0, "partition": 1.0, "kill": 1.0, "pause": 1.0},
 }
 # Disks that lose bits and whole disks that are lost, under logs that are often read again.
 _ROT: dict[str, Any] = {
@@ -171,10 +171,12 @@ _WEIGHTS = {
     "power": (3.0, 0.6),
     "power in a step": (3.0, 0.5),
     "power everywhere": (0.5, 0.3),
+    "leader restarts": (2.0, 0.5),
     "pause": (2.0, 0.5),
     "partition": (2.0, 0.5),
     "one way": (2.0, 0.4),
     "leader alone": (3.0, 0.5),
+    "each leader alone": (1.0, 0.2),
     "clog": (2.0, 0.4),
     "full disk": (1.0, 0.3),
     "slow disk": (2.0, 0.4),

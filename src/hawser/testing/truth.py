@@ -6,25 +6,17 @@ each index; beside it a twin of a few lines, which knows nothing of that machine
 receipts, so that the machine is judged too.
 """
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from hawser.log.entry import NO_ENTRY, Entry, EntryId, Kind
 from hawser.log.protocol.messages import Member
 from hawser.log.state.machine import Machine
-from hawser.log.state.results import Accepted, Result
+from hawser.log.state.results import Accepted, Place, Result
 from hawser.record.batch import Batch
 from hawser.record.record import Stamp
 from hawser.testing.checks import Violation
 
-__all__ = ["Place", "Truth"]
-
-
-class Place(NamedTuple):
-    """Where the records of a batch are: the first one's offset, how many, and the entry they came with."""
-
-    first_offset: int
-    count: int
-    index: int
+__all__ = ["Truth"]
 
 
 class _Blocks(dict[str, bytes]):
@@ -42,7 +34,6 @@ class Truth:
         self.epochs: list[int] = []
         self.values: list[bytes] = []
         self.places: dict[Stamp, Place] = {}
-        self.results: list[Result] = []
         self.machine: Final = Machine(_Blocks())
         self._hashes = [self.machine.hash]
         self._latest: dict[bytes, tuple[int, int]] = {}
@@ -69,7 +60,6 @@ class Truth:
         self.entries.append(entry)
         self.epochs.append(entry.epoch)
         result = self.machine.apply(entry)
-        self.results.append(result)
         self._hashes.append(self.machine.hash)
         if entry.kind == Kind.BATCH:
             self._extend_twin(entry, result)
@@ -84,7 +74,7 @@ class Truth:
     def acknowledge(self, stamp: Stamp, first_offset: int, count: int) -> Place:
         """A producer was told where its batch is; it must be there, once."""
         place = self.places.get(stamp)
-        if place is None or place[:2] != (first_offset, count):
+        if place is None or (place.first_offset, place.count) != (first_offset, count):
             raise Violation(
                 0, f"batch {stamp} was acknowledged at {first_offset}, {count} records; it is at {place}"
             )
@@ -101,11 +91,11 @@ class Truth:
         taken = self._takes(stamp)
         if taken:
             self._latest[stamp.producer] = (stamp.incarnation, stamp.sequence)
-            self.places[stamp] = Place(self.end, batch.count, entry.index)
+            self.places[stamp] = Place(entry.index, self.end, batch.count)
             self.values.extend(record.value for record in batch.records())
         accepted = isinstance(result, Accepted)
         if taken != accepted or (
-            isinstance(result, Accepted) and result.first_offset != self.places[stamp][0]
+            isinstance(result, Accepted) and result.first_offset != self.places[stamp].first_offset
         ):
             raise Violation(
                 0, f"batch {stamp} of entry {entry.id} was to be taken: {taken}; it was: {result}"

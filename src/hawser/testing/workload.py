@@ -11,6 +11,7 @@ from hawser.log.state.results import (
     Accepted,
     Committed,
     Joined,
+    Place,
     Reason,
     Rejected,
     Repeated,
@@ -21,7 +22,6 @@ from hawser.record.batch import Batch
 from hawser.record.record import Record, Stamp
 from hawser.testing.checks import Violation
 from hawser.testing.clients import ALL_VALUES, Client, View
-from hawser.testing.truth import Place
 
 if TYPE_CHECKING:
     from hawser.testing.cluster import Cluster
@@ -35,8 +35,8 @@ def batch_command(stamp: Stamp, values: Sequence[bytes]) -> Command:
 
 
 class Producer(Client):
-    """Publishes batches, a few at a time. Now and then it does not wait for the end but begins a new incarnation:
-    what the old one left behind may come in before it, never after."""
+    """Publishes batches, a few at a time. Now and then it does not wait for the end but begins a new
+    incarnation: what the old one left behind may come in before it, never after."""
 
     most_batches = 3
     restarting_share = 0.1
@@ -104,7 +104,7 @@ class Reader(Client):
         if outcome.start < start or outcome.end < end:
             raise Violation(
                 0,
-                f"{self.name} saw offsets {outcome.start} to {outcome.end} after somebody knew {start} to {end}",
+                f"{self.name} saw {outcome.start} to {outcome.end} after somebody knew of {start} to {end}",
             )
         first = max(outcome.start, outcome.end - self.most_values)
         if outcome.end > truth.end or list(outcome.values) != truth.values[first - 1 : outcome.end - 1]:

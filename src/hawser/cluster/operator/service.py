@@ -1,8 +1,8 @@
 """An operator: dials every node, calls the roll, and brings the cluster to what its store says.
 
 Whatever is to be done is found in the store, so any operator can go on where another one died: a topic
-without shards gets them, the shards of a deleted topic are removed, a shard without a leader gets one. Several
-operators may run; compare-and-set decides between them.
+without shards gets them, the shards of a deleted topic are removed, a shard without a leader gets one.
+Several operators may run; compare-and-set decides between them.
 """
 
 import asyncio

@@ -16,8 +16,8 @@ __all__ = ["Handler"]
 class Handler:
     """Called in the event loop, one call at a time. Nothing here may block.
 
-    A Malformed, or what a decoder of msgspec raises, out of `told` or `asked` closes the link and tells the peer
-    why; out of a coroutine only a Malformed does. Any other error is logged and costs that message only.
+    A Malformed, or what a decoder of msgspec raises, out of `told` or `asked` closes the link and tells the
+    peer why; out of a coroutine only a Malformed does. Any other error is logged and costs that message only.
     """
 
     def admit(self, peer: Identity) -> str | None:

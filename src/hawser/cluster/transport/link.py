@@ -242,7 +242,11 @@ class Link(asyncio.BufferedProtocol):
         _log.warning("%s sent something malformed and is closed: %s", self, error)
         is_refusal = self._state is _State.GREETING and not self._is_dialer
         kind = FrameKind.REFUSAL if is_refusal else FrameKind.GOODBYE
-        self._leave(kind, f"malformed: {error}", f"{self} sent something malformed: {error}")
+        # A dialer that is not open yet has this raised.
+        odd = Unreachable(
+            f"{self.address} does not answer as a node of Hawser: {error}. Is the address right?"
+        )
+        self._leave(kind, f"malformed: {error}", f"{self} sent something malformed: {error}", odd)
 
     # Taking frames.
 
@@ -312,7 +316,8 @@ class Link(asyncio.BufferedProtocol):
     # Back-pressure: a peer that asks more than is served, or does not read its answers, is not read.
 
     def _must_hold(self) -> bool:
-        return len(self._requests) >= self.settings.most_requests or self._outgoing.is_overfull
+        # A peer that keeps to what it was told is read on: it may have cancellations to send.
+        return len(self._requests) > self.settings.most_requests or self._outgoing.is_overfull
 
     def _hold(self) -> None:
         self._is_held = True
@@ -448,7 +453,8 @@ class Link(asyncio.BufferedProtocol):
         self._shut(reason, error)
         if self._transport is None:
             return
-        self._outgoing.put(kind, 0, hello.shortened(last_word))
+        write = hello.write_refusal if kind is FrameKind.REFUSAL else hello.shortened
+        self._outgoing.put(kind, 0, write(last_word))
         self._outgoing.flush()
         if self._is_held:
             self._is_held = False

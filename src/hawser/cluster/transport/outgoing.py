@@ -70,8 +70,8 @@ class Outgoing:
         return self.queued_bytes > self.most_bytes
 
     def connect(self, transport: asyncio.WriteTransport) -> None:
-        # Any byte it cannot pass on pauses it.
-        transport.set_write_buffer_limits(high=0)
+        # What it cannot pass on at once pauses it. Not 0: TLS would count an empty buffer as full.
+        transport.set_write_buffer_limits(high=1, low=0)
         self._transport = transport
 
     def put(self, kind: int, number: int, body: Body) -> None:

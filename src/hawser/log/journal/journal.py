@@ -178,22 +178,35 @@ class Journal:
         """Written, not synced. They follow the head; StorageFull if there is no room, and none is written."""
         if not entries:
             return
-        frames = [entry.frame for entry in entries]
-        data = b"".join(frames)
+        data = b"".join([entry.frame for entry in entries])
         if not self.reserve(len(data)):
             raise StorageFull(f"no room for {len(data)} bytes of entries of shard {self.shard}")
+        self._note(entries)
         active = self._active
-        start = active.end
-        extend = self.epochs.extend
-        for entry, frame in zip(entries, frames, strict=True):
-            extend(entry.epoch, entry.index)
-            if start >= active.next_place:
-                active.note_place(entry.index, start)
-            start += len(frame)
         self._storage.write(active.name, active.end, data)
-        active.note_end(self.epochs.head.index, start)
+        active.note_end(self.epochs.head.index, active.end + len(data))
         self._dirty[active] = None
         self._tail.add(entries, len(data))
+
+    def _note(self, entries: Sequence[Entry]) -> None:
+        """Check that they follow the head, and keep their epochs and places: the hot loop of a journal."""
+        active = self._active
+        start = active.end
+        next_place = active.next_place
+        epoch, index = self.epochs.head
+        for entry in entries:
+            if entry.epoch != epoch:
+                if index > self.epochs.head.index:
+                    self.epochs.extend_through(epoch, index)
+                assert entry.epoch > epoch, f"{entry.id} cannot follow {epoch}:{index}"
+                epoch = entry.epoch
+            index += 1
+            assert entry.index == index, f"{entry.id} is not at index {index}"
+            if start >= next_place:
+                active.note_place(index, start)
+                next_place = active.next_place
+            start += len(entry.frame)
+        self.epochs.extend_through(epoch, index)
 
     def begin_sync(self) -> Sync:
         """A sync of everything appended so far: call its `run`, then `end_sync`."""

@@ -1,0 +1,176 @@
+"""A cluster as the command line sees it: asked at the nodes of a URL, from outside any event loop."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
+
+import hawser
+from hawser.cli.options import given_url
+from hawser.cluster import wire
+from hawser.cluster.maps import ShardMap
+from hawser.cluster.transport import (
+    Address,
+    BadAddress,
+    Identity,
+    Link,
+    LinkSettings,
+    PeerRole,
+    TransportError,
+    dial,
+)
+
+__all__ = ["Reached", "addresses", "administer", "look", "reached", "run", "shard_named"]
+
+Result = TypeVar("Result")
+
+_SCHEME: Final = "hawser://"
+_DEFAULT_URL: Final = "hawser://127.0.0.1:7400"
+_ANSWER_SECONDS: Final = 3.0
+_LOOK_SECONDS: Final = 0.2
+_ERRORS: Final[dict[wire.Code, type[hawser.HawserError]]] = {
+    wire.Code.NOT_FOUND: hawser.NotFound,
+    wire.Code.UNAVAILABLE: hawser.Unavailable,
+    wire.Code.BUSY: hawser.Unavailable,
+    wire.Code.UNKNOWN: hawser.OutcomeUnknown,
+}
+
+
+class Reached(NamedTuple):
+    """What the nodes that answer say: the map, and each node's own report."""
+
+    map: ShardMap
+    rolls: dict[str, wire.Rolled]
+    links: dict[str, Link]
+
+
+def run(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run it to its end in an event loop of its own."""
+    return asyncio.run(work)
+
+
+def addresses() -> list[str]:
+    """Those of the URL on the command line, or the usual one on this machine."""
+    url = given_url() or _DEFAULT_URL
+    if not url.startswith(_SCHEME):
+        raise hawser.UsageError(f"{url!r} is no cluster; give --url hawser://host:port,...")
+    try:
+        return [str(Address.parse(each)) for each in url.removeprefix(_SCHEME).rstrip("/").split(",")]
+    except BadAddress as error:
+        raise hawser.UsageError(f"in --url: {error}") from error
+
+
+@asynccontextmanager
+async def reached(given: list[str]) -> AsyncIterator[Reached]:
+    """The nodes at these addresses and all that they know of; Unavailable if nobody answers."""
+    troubles: list[str] = []
+    links: dict[str, Link] = {}
+    shard_map = ShardMap()
+    tried: set[str] = set()
+    try:
+        wanted = set(given)
+        while wanted:
+            tried |= wanted
+            for link in await asyncio.gather(*(_dialed(address, troubles) for address in sorted(wanted))):
+                if link is None:
+                    continue
+                assert link.peer is not None
+                if link.peer.name in links:
+                    await link.close("this node is known by another address")
+                    continue
+                links[link.peer.name] = link
+                answer = await _ask(link, wire.GetMap())
+                if isinstance(answer, wire.Map):
+                    shard_map.merge(answer)
+            wanted = {entry.address for entry in shard_map.nodes.values()} - tried
+        if not links:
+            raise hawser.Unavailable("; ".join(troubles))
+        answers = await asyncio.gather(*(_ask(link, wire.RollCall()) for link in links.values()))
+        rolls = {name: each for name, each in zip(links, answers, strict=True) if isinstance(each, wire.Rolled)}
+        yield Reached(shard_map, rolls, links)
+    finally:
+        await asyncio.gather(*(link.close("done") for link in links.values()))
+
+
+async def _dialed(address: str, troubles: list[str]) -> Link | None:
+    identity = Identity(role=PeerRole.CLIENT, name="command", run=secrets.token_hex(8))
+    try:
+        return await dial(address, identity, settings=LinkSettings(connect_seconds=_ANSWER_SECONDS))
+    except TransportError as error:
+        troubles.append(str(error))
+        return None
+
+
+async def _ask(link: Link, request: wire.Request) -> wire.Answer | None:
+    """None if it does not answer."""
+    try:
+        answer: wire.Answer = wire.decode_answer(await link.ask(wire.encode(request), _ANSWER_SECONDS))
+    except TransportError:
+        return None
+    return answer
+
+
+async def look(cluster: Reached) -> None:
+    """Bring map and reports up to date."""
+    for name, link in cluster.links.items():
+        answer = await _ask(link, wire.GetMap())
+        if isinstance(answer, wire.Map):
+            cluster.map.merge(answer)
+        rolled = await _ask(link, wire.RollCall())
+        if isinstance(rolled, wire.Rolled):
+            cluster.rolls[name] = rolled
+
+
+def shard_named(cluster: Reached, text: str) -> str:
+    """The shard that a person names as TOPIC/PARTITION, or by its full name."""
+    topic, _, partition = text.rpartition("/")
+    entry = cluster.map.topics.get(topic)
+    if entry is not None and not entry.deleted and partition.isdecimal() and int(partition) < entry.partitions:
+        return wire.shard_of(topic, entry.uuid, int(partition))
+    if text in cluster.map.shards:
+        return text
+    raise hawser.NotFound(f"there is no shard {text!r}; `hawser cluster status` shows them all")
+
+
+async def administer(
+    cluster: Reached, request: wire.Admin, meanwhile: Callable[[], Awaitable[bool]]
+) -> wire.AdminDone | None:
+    """Have an operator do it, and wait until it is done. `meanwhile` is called again and again until then;
+    once it returns true nobody waits any more, and the result is None."""
+    asking = asyncio.ensure_future(_administer(cluster, request))
+    try:
+        while not asking.done():
+            if await meanwhile():
+                return None
+            await asyncio.wait([asking], timeout=_LOOK_SECONDS)
+        return await asking
+    finally:
+        asking.cancel()
+
+
+async def _administer(cluster: Reached, request: wire.Admin) -> wire.AdminDone:
+    """By the first node that has an operator."""
+    failed: wire.Failed | None = None
+    for link in cluster.links.values():
+        try:
+            answer = wire.decode_answer(await link.ask(wire.encode(request), None))
+        except TransportError as error:
+            if error.was_sent:
+                raise hawser.OutcomeUnknown(
+                    f"the node that was asked is gone ({error}); `hawser cluster status` shows what became of it"
+                ) from error
+            continue
+        if isinstance(answer, wire.AdminDone):
+            return answer
+        assert isinstance(answer, wire.Failed), answer
+        failed = answer
+        if answer.code is not wire.Code.UNAVAILABLE:
+            break
+    _raise(failed)
+
+
+def _raise(failed: wire.Failed | None) -> NoReturn:
+    if failed is None:
+        raise hawser.Unavailable("no node answers any more; see `hawser cluster status`")
+    raise _ERRORS.get(failed.code, hawser.Rejected)(failed.text)

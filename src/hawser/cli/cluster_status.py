@@ -1,0 +1,197 @@
+"""`hawser cluster status`, and what is shown of a shard and of a node."""
+
+from typing import Any
+
+import click
+
+from hawser.cli.cluster_link import Reached, addresses, reached, run
+from hawser.cli.options import shared_options, wants_json
+from hawser.cli.output import Cell, Column, byte_size, count, notice, print_json, print_table
+from hawser.cluster import wire
+from hawser.cluster.maps import node_of
+from hawser.log.protocol import messages as m
+
+__all__ = ["nodes_shown", "shard_shown", "shards_shown", "status"]
+
+_UNHEALTHY = 4
+_COLORS = {"steady": "green", "election": "yellow", "reconfiguration": "yellow"}
+
+
+@click.command()
+@click.option("--check", is_flag=True, help="Exit with 4 unless every shard has its leader and every replica.")
+@shared_options
+def status(check: bool) -> None:
+    """Every shard with its epoch, leader, replicas and positions, and every node."""
+    shown = run(_status(addresses()))
+    if wants_json():
+        print_json(shown)
+    else:
+        _print(shown)
+    if check and not _is_healthy(shown):
+        click.get_current_context().exit(_UNHEALTHY)
+
+
+async def _status(given: list[str]) -> dict[str, Any]:
+    async with reached(given) as cluster:
+        return {"shards": shards_shown(cluster), "nodes": nodes_shown(cluster)}
+
+
+def shards_shown(cluster: Reached) -> list[dict[str, Any]]:
+    """Of every topic that is not deleted."""
+    return [
+        shard_shown(cluster, wire.shard_of(topic, entry.uuid, partition), topic, partition)
+        for topic, entry in sorted(cluster.map.topics.items())
+        if not entry.deleted
+        for partition in range(entry.partitions)
+    ]
+
+
+def shard_shown(cluster: Reached, shard: str, topic: str, partition: int) -> dict[str, Any]:
+    """A shard by what the operators say of it and by what its leader says; without one, by the replica that
+    is furthest."""
+    entry = cluster.map.shards.get(shard, wire.ShardEntry(0, 0, "being made", None, ()))
+    replicas = _replicas(cluster, shard)
+    leader = None if entry.leader is None else node_of(entry.leader)
+    leading = replicas.get(leader or "")
+    seen = leading or max(replicas.values(), key=lambda each: each.head, default=None)
+    lag = {node_of(member): entries for member, entries in leading.lag.items()} if leading else {}
+    return {
+        "id": shard,
+        "topic": topic,
+        "partition": partition,
+        "epoch": entry.epoch,
+        "leader": leader,
+        "members": [node_of(member) for member in entry.members],
+        "state": entry.status,
+        "head": seen.head.index if seen else None,
+        "commit": seen.commit if seen else None,
+        "apply": seen.applied if seen else None,
+        "lag": lag,
+        "reconfiguration": _change(entry.change),
+        "replicas": {
+            node: {"role": each.role, "head": each.head.index, "commit": each.commit, "apply": each.applied,
+                   "pulled_bytes": each.pulled}  # fmt: skip
+            for node, each in replicas.items()
+        },
+        "halted": _halted(cluster, shard),
+    }
+
+
+def _replicas(cluster: Reached, shard: str) -> dict[str, m.StatusResponse]:
+    """What each node that holds the shard says of it, newcomers included."""
+    found = {}
+    for node, rolled in cluster.rolls.items():
+        report = rolled.shards.get(shard)
+        if report is None:
+            continue
+        said = m.decode(report.status)
+        if isinstance(said, m.StatusResponse):
+            found[node] = said
+    return found
+
+
+def _halted(cluster: Reached, shard: str) -> dict[str, str]:
+    reports = {node: rolled.shards.get(shard) for node, rolled in cluster.rolls.items()}
+    return {node: each.halted for node, each in reports.items() if each is not None and each.halted}
+
+
+def _change(text: str | None) -> dict[str, str | None] | None:
+    """A change under way, with the nodes it is about."""
+    if text is None:
+        return None
+    kind, old, new, phase = text.split(" ")
+    return {"kind": kind, "old": node_of(old) or None, "new": node_of(new) or None, "phase": phase}
+
+
+def nodes_shown(cluster: Reached) -> list[dict[str, Any]]:
+    """Those that the operators know and those that answer."""
+    shown = []
+    for node in sorted(cluster.map.nodes.keys() | cluster.links.keys()):
+        entry, rolled = cluster.map.nodes.get(node), cluster.rolls.get(node)
+        leads = [each for each in cluster.map.shards.values() if each.leader and node_of(each.leader) == node]
+        shown.append(
+            {
+                "id": node,
+                "address": entry.address if entry is not None else cluster.links[node].address,
+                "alive": rolled is not None,
+                "seen_by_operator": entry is not None and entry.alive,
+                "cluster": None if rolled is None else rolled.cluster or None,
+                "shards": None if rolled is None else len(rolled.shards),
+                "leads": len(leads),
+                "free_bytes": None if rolled is None else rolled.free_bytes,
+            }
+        )
+    return shown
+
+
+def _is_healthy(shown: dict[str, Any]) -> bool:
+    alive = {node["id"] for node in shown["nodes"] if node["alive"]}
+    return bool(alive) and all(
+        shard["state"] == "steady"
+        and shard["leader"] in alive
+        and alive.issuperset(shard["members"])
+        and not shard["halted"]
+        for shard in shown["shards"]
+    )
+
+
+def _print(shown: dict[str, Any]) -> None:
+    titles = ("head", "commit", "apply")
+    columns = [
+        Column("shard"),
+        Column("epoch", right=True),
+        Column("leader"),
+        Column("members"),
+        Column("state"),
+        *(Column(title, right=True) for title in titles),
+        Column("lag"),
+    ]
+    if shown["shards"]:
+        print_table(columns, [_shard_row(shard, titles) for shard in shown["shards"]])
+        click.echo()
+    else:
+        notice("there are no topics")
+    columns = [
+        Column("node"),
+        Column("address"),
+        Column("state"),
+        Column("shards", right=True),
+        Column("leads", right=True),
+        Column("free", right=True),
+    ]
+    print_table(columns, [_node_row(node) for node in shown["nodes"]])
+
+
+def _shard_row(shard: dict[str, Any], titles: tuple[str, ...]) -> list[str | Cell]:
+    change, state = shard["reconfiguration"], shard["state"]
+    if change is not None:
+        state = " ".join(filter(None, (change["kind"], change["old"], change["new"], change["phase"])))
+    if shard["halted"]:
+        state = f"halted on {', '.join(shard['halted'])}"
+    lag = ", ".join(f"{node} {count(entries)}" for node, entries in shard["lag"].items() if entries)
+    return [
+        f"{shard['topic']}/{shard['partition']}",
+        str(shard["epoch"]),
+        shard["leader"] or Cell("none", "red"),
+        " ".join(shard["members"]),
+        Cell(state, "red" if shard["halted"] else _COLORS.get(shard["state"], "yellow")),
+        *("" if shard[title] is None else count(shard[title]) for title in titles),
+        lag,
+    ]
+
+
+def _node_row(node: dict[str, Any]) -> list[str | Cell]:
+    if not node["alive"]:
+        state = Cell("does not answer", "red")
+    elif not node["seen_by_operator"]:
+        state = Cell("without an operator", "yellow")
+    else:
+        state = Cell("alive", "green")
+    return [
+        node["id"],
+        node["address"],
+        state,
+        "" if node["shards"] is None else str(node["shards"]),
+        str(node["leads"]),
+        "" if node["free_bytes"] is None else byte_size(node["free_bytes"]),
+    ]

@@ -1,0 +1,71 @@
+"""What a node refused, and what a link lost, as the errors that users see."""
+
+import random
+from typing import Final
+
+from hawser.cluster.client.settings import ClientSettings
+from hawser.cluster.wire import Code, Failed
+from hawser.errors import (
+    Corrupt,
+    Full,
+    HawserError,
+    NotFound,
+    NotLeader,
+    OffsetOutOfRange,
+    OutcomeUnknown,
+    Rejected,
+    Unavailable,
+    UsageError,
+)
+
+__all__ = ["Backoff", "error_of", "given_up"]
+
+_KINDS: Final[dict[Code, type[HawserError]]] = {
+    Code.NOT_LEADER: NotLeader,
+    Code.NOT_FOUND: NotFound,
+    Code.BUSY: Unavailable,
+    Code.FULL: Full,
+    Code.OUT_OF_RANGE: OffsetOutOfRange,
+    Code.UNAVAILABLE: Unavailable,
+    Code.UNKNOWN: OutcomeUnknown,
+    Code.REJECTED: Rejected,
+    Code.BAD_REQUEST: UsageError,
+    Code.DAMAGED: Corrupt,
+}
+assert set(_KINDS) == set(Code)
+
+
+def error_of(failed: Failed, what: str) -> HawserError:
+    """The error for a request that was refused for good."""
+    error = _KINDS[failed.code](f"{what}: {failed.text}")
+    error.retryable, error.outcome = failed.retryable, failed.outcome
+    return error
+
+
+def given_up(what: str, seconds: float, trouble: "str | Failed", doubt: bool) -> HawserError:
+    """The error for a request whose time is over: it may have taken effect if there is `doubt`."""
+    text = trouble.text if isinstance(trouble, Failed) else trouble
+    if doubt:
+        return OutcomeUnknown(
+            f"{what}: perhaps done, because no answer came within {seconds:.1f} s ({text}). "
+            "Look whether it took effect before doing it again"
+        )
+    kind = _KINDS[trouble.code] if isinstance(trouble, Failed) else Unavailable
+    error = (Unavailable if kind in (NotLeader, NotFound) else kind)(
+        f"{what}: not done within {seconds:.1f} s ({text}). Try again, or see `hawser cluster status`"
+    )
+    error.retryable, error.outcome = True, "none"
+    return error
+
+
+class Backoff:
+    """Pauses that grow, each a random part of its bound so that many clients do not come back at once."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self._bound = settings.backoff_least_seconds
+        self._most = settings.backoff_most_seconds
+
+    def next(self) -> float:
+        pause = random.uniform(self._bound / 2, self._bound)
+        self._bound = min(2 * self._bound, self._most)
+        return pause

@@ -1,0 +1,390 @@
+"""A producer of one partition: every message in the topic once, in order, whatever happens on the way.
+
+Messages wait in a queue. What waits when a batch may be sent goes together, as a *flight*: a batch with this
+producer's stamp. Several flights may be under way; they land in the order of their sequences or not at all,
+because a shard accepts only the next one.
+
+When one is lost or refused, nothing new takes off. Once no answer is awaited any more, all flights that have
+not landed are sent again in order, with the same stamps, to whoever leads by then: one that was there already
+gets its first receipt. So a flight is in doubt only if its time ends while nobody answers. Then it is given up
+as OutcomeUnknown, and with it the incarnation: the next one begins at sequence 1, takes along those flights
+that were certainly refused, and fences whatever of the old one still lies in some queue.
+"""
+
+import asyncio
+from collections import deque
+from concurrent.futures import Future as ThreadFuture
+from typing import Any, Final
+
+from hawser.cluster.client.failures import Backoff, error_of, given_up
+from hawser.cluster.client.routing import Router
+from hawser.cluster.transport import Link, TransportError
+from hawser.cluster.wire import Executed, Failed, Publish, decode_answer, encode
+from hawser.errors import Closed, Fenced, Full, HawserError, OutcomeUnknown, UsageError
+from hawser.log.state.producers import RECEIPTS
+from hawser.log.state.results import Accepted, Reason, Rejected, Repeated, decode_result
+from hawser.record.batch import Batch, Compression
+from hawser.record.receipt import Receipt
+from hawser.record.record import Record, Stamp
+
+__all__ = ["AnyFuture", "Item", "Producer"]
+
+AnyFuture = "asyncio.Future[Receipt] | ThreadFuture[Receipt]"
+
+# Messages whose times end so far apart do not share a batch: one must not wait, or fail, with the other.
+_SAME_TIME_SECONDS: Final = 1.0
+# What a record takes beside its value and key, about.
+_RECORD_BYTES: Final = 32
+
+
+class Item:
+    """Messages that belong together, and who waits for their receipt."""
+
+    __slots__ = ("deadline", "future", "nbytes", "records", "seconds")
+
+    def __init__(self, records: list[Record], future: Any, seconds: float, now: float) -> None:
+        self.records = records
+        self.nbytes = sum(len(each.value) + len(each.key or b"") + _RECORD_BYTES for each in records)
+        self.future = future
+        self.seconds = seconds
+        self.deadline = now + seconds
+
+
+class _Flight:
+    """A batch that was stamped. In doubt: it may have landed."""
+
+    __slots__ = ("batch", "body", "deadline", "doubt", "items", "sequence")
+
+    def __init__(self, items: list[Item], batch: Batch, shard: str) -> None:
+        self.items = items
+        self.deadline = min(item.deadline for item in items)
+        self.doubt = False
+        self.stamped(batch, shard)
+
+    def stamped(self, batch: Batch, shard: str) -> None:
+        self.batch = batch
+        self.sequence = batch.header.sequence
+        self.body = encode(Publish(shard, bytes(batch.data)))
+
+
+class Producer:
+    """Of one partition. Everything happens in the event loop; futures of threads may be settled, too."""
+
+    def __init__(
+        self,
+        router: Router,
+        topic: str,
+        partition: int,
+        shard: str,
+        producer_id: bytes,
+        compression: Compression,
+    ) -> None:
+        self._router = router
+        self._settings = router.settings
+        assert self._settings.in_flight <= RECEIPTS
+        self._topic = topic
+        self._partition = partition
+        self._shard = shard
+        self._id = producer_id
+        self._compression = compression
+        self._incarnation = 1
+        self._sequence = 0
+        self._queue: deque[Item] = deque()
+        self._queued_bytes = 0
+        self._flights: list[_Flight] = []
+        self._aloft = 0
+        self._trouble: str | Failed = "nobody leads the partition"
+        self._must_renew = False
+        self._fenced: HawserError | None = None
+        self._loop = asyncio.get_running_loop()
+        self._recovery: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
+
+    @property
+    def incarnation(self) -> int:
+        return self._incarnation
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything is settled."""
+        return not self._queue and not self._flights
+
+    def submit(self, item: Item) -> bool:
+        """Publish it as soon as possible; its future tells. Whether a batch took off."""
+        if self._fenced is not None:
+            _fail(item, self._fenced)
+        elif self._queued_bytes > self._settings.queue_bytes:
+            _fail(
+                item,
+                Full(
+                    f"{self._queued_bytes} bytes wait to be published to {self._name}; wait for receipts, "
+                    "or flush(), before publishing more"
+                ),
+            )
+        else:
+            self._queue.append(item)
+            self._queued_bytes += item.nbytes
+            return self._send_what_waits()
+        return False
+
+    async def flush(self) -> None:
+        """Return when everything submitted so far, and since, is settled."""
+        while not self.is_idle:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def close(self) -> None:
+        """What is not settled yet never will be."""
+        self._fenced = Closed(f"the publisher of {self._name} was closed")
+        tasks = [*self._tasks, *([self._recovery] if self._recovery is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for flight in self._flights:
+            self._give_up(flight, "the publisher was closed")
+        self._flights.clear()
+        self._drop_queue(self._fenced)
+
+    @property
+    def _name(self) -> str:
+        return f"topic {self._topic!r}, partition {self._partition}"
+
+    # Taking off.
+
+    def _send_what_waits(self) -> bool:
+        sent = False
+        while self._queue and self._recovery is None and self._may_send():
+            link = self._router.leader_link(self._shard)
+            if link is None:
+                self._recover()
+                break
+            flight = self._take_off()
+            if flight is not None:
+                self._flights.append(flight)
+                self._send(flight, link)
+                sent = True
+        return sent
+
+    def _may_send(self) -> bool:
+        """A full batch if there is a place for it; a smaller one only if there is nothing to wait for."""
+        if self._aloft == 0:
+            return True
+        if self._aloft >= self._settings.in_flight:
+            return False
+        return self._queued_bytes >= self._settings.batch_bytes or self._aloft == 1
+
+    def _take_off(self) -> _Flight | None:
+        """The next batch of what waits; None if it cannot be written."""
+        items, records, nbytes = [], list[Record](), 0
+        settings, queue = self._settings, self._queue
+        latest = queue[0].deadline + _SAME_TIME_SECONDS
+        earliest = queue[0].deadline - _SAME_TIME_SECONDS
+        while queue and earliest <= queue[0].deadline <= latest:
+            item = queue[0]
+            full = nbytes + item.nbytes > settings.batch_bytes
+            if items and (full or len(records) + len(item.records) > settings.batch_records):
+                break
+            queue.popleft()
+            items.append(item)
+            records.extend(item.records)
+            nbytes += item.nbytes
+        self._queued_bytes -= nbytes
+        stamp = Stamp(self._id, self._incarnation, self._sequence + 1)
+        try:
+            flight = _Flight(items, Batch.of(records, stamp, self._compression), self._shard)
+        except UsageError as error:
+            for item in items:
+                _fail(item, error)
+            self._changed.set()
+            return None
+        self._sequence += 1
+        return flight
+
+    def _send(self, flight: _Flight, link: Link) -> None:
+        self._aloft += 1
+        task = self._loop.create_task(self._fly(flight, link))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _fly(self, flight: _Flight, link: Link) -> None:
+        try:
+            seconds = max(0.001, min(flight.deadline - self._loop.time(), self._settings.attempt_seconds))
+            answer = decode_answer(await link.ask(flight.body, seconds))
+        except TransportError as error:
+            flight.doubt = flight.doubt or error.was_sent
+            self._failed(str(error))
+        else:
+            if isinstance(answer, Executed):
+                self._judged(flight, decode_result(answer.result))
+            else:
+                assert isinstance(answer, Failed), answer
+                self._refused(flight, answer)
+        finally:
+            self._aloft -= 1
+            self._changed.set()
+        self._send_what_waits()
+
+    # Landing.
+
+    def _judged(self, flight: _Flight, result: object) -> None:
+        if isinstance(result, Accepted | Repeated):
+            self._land(flight, result.first_offset)
+            return
+        assert isinstance(result, Rejected), result
+        if result.reason is Reason.GAP:
+            self._failed(result.text)
+        elif result.reason is Reason.UNKNOWN_PRODUCER:
+            self._must_renew = True
+            self._failed(result.text)
+        elif result.reason is Reason.FENCED:
+            self._fence(Fenced(f"{self._name}: {result.text}"))
+        else:
+            error = OutcomeUnknown(f"{self._name}: {result.text}")
+            error.outcome = result.outcome
+            self._crash(flight, error)
+
+    def _land(self, flight: _Flight, first_offset: int) -> None:
+        self._flights.remove(flight)
+        place = first_offset
+        for item in flight.items:
+            count = len(item.records)
+            future = item.future
+            if not future.done():
+                future.set_result(Receipt(self._topic, self._partition, place, count, "majority"))
+            place += count
+
+    def _refused(self, flight: _Flight, failed: Failed) -> None:
+        if failed.retryable:
+            flight.doubt = flight.doubt or failed.outcome == "unknown"
+            self._router.note(self._shard, failed)
+            self._failed(failed)
+        else:
+            self._crash(flight, error_of(failed, f"publishing to {self._name}"))
+
+    def _crash(self, flight: _Flight, error: HawserError) -> None:
+        """This one will never land, and its number stays free: those behind it need other numbers."""
+        self._flights.remove(flight)
+        for item in flight.items:
+            _fail(item, error)
+        self._must_renew = True
+        self._failed(str(error))
+
+    def _fence(self, error: HawserError) -> None:
+        self._fenced = error
+        for flight in self._flights:
+            for item in flight.items:
+                _fail(item, error)
+        self._flights.clear()
+        self._drop_queue(error)
+
+    def _drop_queue(self, error: HawserError) -> None:
+        for item in self._queue:
+            _fail(item, error)
+        self._queue.clear()
+        self._queued_bytes = 0
+        self._changed.set()
+
+    # Recovering.
+
+    def _failed(self, trouble: str | Failed) -> None:
+        self._trouble = trouble
+        self._recover()
+
+    def _recover(self) -> None:
+        if self._recovery is None and self._fenced is None:
+            self._recovery = self._loop.create_task(self._send_again())
+            self._recovery.add_done_callback(lambda _: self._recovered())
+
+    def _recovered(self) -> None:
+        self._recovery = None
+        self._changed.set()
+        if self._fenced is None:
+            self._send_what_waits()
+
+    async def _send_again(self) -> None:
+        """Return when all flights have landed, or were given up, and there is a leader."""
+        backoff = Backoff(self._settings)
+        while True:
+            await self._until_none_is_aloft()
+            self._expire()
+            if self.is_idle or self._fenced is not None:
+                return
+            await asyncio.sleep(backoff.next())
+            await self._router.refresh(self._topic)
+            self._check_topic()
+            if self._must_renew:
+                self._renew()
+            link = self._router.leader_link(self._shard)
+            if link is None:
+                continue
+            if not self._flights:
+                return
+            for flight in list(self._flights):
+                self._send(flight, link)
+
+    async def _until_none_is_aloft(self) -> None:
+        while self._aloft:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _check_topic(self) -> None:
+        entry = self._router.map.topics.get(self._topic)
+        if entry is not None and (entry.deleted or f"@{entry.uuid[:8]}/" not in self._shard):
+            for flight in self._flights:
+                self._give_up(flight, "the topic was deleted")
+            self._flights.clear()
+            self._fence(Closed(f"topic {self._topic!r} was deleted; open it again with bus.topic()"))
+
+    def _expire(self) -> None:
+        """Give up what has no time left."""
+        now = self._loop.time()
+        late = [flight for flight in self._flights if flight.deadline <= now]
+        if late:
+            # Those behind it cannot land without it.
+            self._must_renew = True
+            text = self._trouble if isinstance(self._trouble, str) else self._trouble.text
+            for flight in late:
+                self._flights.remove(flight)
+                self._give_up(flight, text)
+            self._renew()
+        for item in [each for each in self._queue if each.deadline <= now]:
+            self._queue.remove(item)
+            self._queued_bytes -= item.nbytes
+            _fail(item, given_up(f"publishing to {self._name}", item.seconds, self._trouble, False))
+        self._changed.set()
+
+    def _give_up(self, flight: _Flight, text: str) -> None:
+        for item in flight.items:
+            if flight.doubt:
+                _fail(
+                    item,
+                    OutcomeUnknown(
+                        f"publishing {len(item.records)} messages to {self._name} is perhaps done: no answer "
+                        f"came within {item.seconds:g} s ({text}). Read the topic to see, before publishing "
+                        "them again"
+                    ),
+                )
+            else:
+                what = f"publishing to {self._name}"
+                _fail(item, given_up(what, item.seconds, self._trouble, False))
+
+    def _renew(self) -> None:
+        """Begin a new incarnation with those flights that certainly have not landed."""
+        assert not self._aloft
+        self._must_renew = False
+        doubtful = [flight for flight in self._flights if flight.doubt]
+        for flight in doubtful:
+            self._flights.remove(flight)
+            self._give_up(flight, "one before it was given up")
+        self._incarnation += 1
+        self._sequence = 0
+        for flight in self._flights:
+            self._sequence += 1
+            stamp = Stamp(self._id, self._incarnation, self._sequence)
+            flight.stamped(flight.batch.stamped(stamp), self._shard)
+
+
+def _fail(item: Item, error: HawserError) -> None:
+    if not item.future.done():
+        item.future.set_exception(error)

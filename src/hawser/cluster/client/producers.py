@@ -1,0 +1,94 @@
+"""Publishing to a topic: which partition a message goes to, and the producers of all of them.
+
+A message with a key goes to partition `xxh3_64(key) mod partitions` (seed 0): all messages of a key are in one
+partition, in order, whoever publishes them. Messages without one go to one partition after the other, a batch
+each.
+"""
+
+import secrets
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from xxhash import xxh3_64_intdigest
+
+from hawser.cluster.client.producer import Item, Producer
+from hawser.cluster.client.routing import Router
+from hawser.cluster.wire import TopicEntry, shard_of
+from hawser.record.batch import Compression
+from hawser.record.record import Record
+
+__all__ = ["Producers", "partition_of"]
+
+_COMPRESSIONS = {None: Compression.NONE, "lz4": Compression.LZ4, "zstd": Compression.ZSTD}
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """The partition that messages with this key are in."""
+    return xxh3_64_intdigest(key) % partitions
+
+
+class Producers:
+    """One publisher: a producer for each partition, all with the same id. `submit` and `split` belong to the
+    event loop, `hand_over` to any thread."""
+
+    def __init__(self, router: Router, topic: str, entry: TopicEntry, name: str) -> None:
+        self.id = f"{name}#{secrets.token_hex(6)}".encode()
+        self._partitions = entry.partitions
+        self._sticky = secrets.randbelow(entry.partitions)
+        compression = _COMPRESSIONS[entry.settings.get("compression")]  # type: ignore[index]
+        self._producers = [
+            Producer(router, topic, each, shard_of(topic, entry.uuid, each), self.id, compression)
+            for each in range(entry.partitions)
+        ]
+        self._loop = router._loop
+        self._handed: deque[tuple[list[Record], Any, float]] = deque()
+        self._is_called = False
+
+    @property
+    def incarnation(self) -> int:
+        """The highest of its partitions'."""
+        return max(producer.incarnation for producer in self._producers)
+
+    def submit(self, records: list[Record], future: Any, seconds: float, partition: int | None = None) -> None:
+        """Publish messages that go to one partition together; the future gets their receipt."""
+        if partition is None:
+            key = records[0].key
+            partition = self._sticky if key is None else partition_of(key, self._partitions)
+        item = Item(records, future, seconds, self._loop.time())
+        if self._producers[partition].submit(item) and partition == self._sticky:
+            self._sticky = (self._sticky + 1) % self._partitions
+
+    def hand_over(self, records: list[Record], future: Any, seconds: float) -> None:
+        """As `submit`, from any thread and in its order. Those that come before the loop has its turn cost
+        one call."""
+        self._handed.append((records, future, seconds))
+        if not self._is_called:
+            self._is_called = True
+            self._loop.call_soon_threadsafe(self._take_over)
+
+    def _take_over(self) -> None:
+        # Before looking: what is handed over from here on calls again.
+        self._is_called = False
+        handed = self._handed
+        while handed:
+            self.submit(*handed.popleft())
+
+    def split(self, records: Sequence[Record]) -> dict[int, list[Record]]:
+        """The messages of each partition, in order; those without a key stay together."""
+        parts: dict[int, list[Record]] = {}
+        for record in records:
+            partition = self._sticky if record.key is None else partition_of(record.key, self._partitions)
+            parts.setdefault(partition, []).append(record)
+        return parts
+
+    async def flush(self) -> None:
+        """Return when everything that was submitted is settled."""
+        self._take_over()
+        for producer in self._producers:
+            await producer.flush()
+
+    async def close(self) -> None:
+        """What is not settled is given up; flush first."""
+        for producer in self._producers:
+            await producer.close()

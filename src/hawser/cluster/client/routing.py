@@ -1,0 +1,207 @@
+"""Where requests go: the map of the shards as this client knows it, and a link to each node it talks to.
+
+The map is a hint. Whoever is refused, or hears nothing, tells the router, which asks any node it reaches for
+a newer one; nothing here decides what is true.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+
+from hawser.cluster import wire
+from hawser.cluster.client.failures import Backoff, error_of, given_up
+from hawser.cluster.client.settings import ClientSettings
+from hawser.cluster.maps import ShardMap, node_of
+from hawser.cluster.transport import Dialer, Identity, Link, PeerRole, TransportError
+from hawser.errors import Unavailable
+
+__all__ = ["Router"]
+
+_ASK_MAP_SECONDS = 1.0
+
+
+class Router:
+    """One per client, in its event loop."""
+
+    def __init__(self, addresses: Sequence[str], name: str, settings: ClientSettings) -> None:
+        self.settings = settings
+        self.map = ShardMap()
+        self._seeds = list(addresses)
+        self._name = name
+        self._run = secrets.token_hex(8)
+        self._dialers: dict[str, Dialer] = {}
+        self._hints: dict[str, tuple[int, str]] = {}
+        self._refreshing: dict[str | None, asyncio.Task[bool]] = {}
+        self._loop = asyncio.get_running_loop()
+
+    async def start(self, timeout_seconds: float) -> None:
+        """Return when one node has answered; Unavailable if none does in time."""
+        for address in self._seeds:
+            self._dialer(address)
+        deadline = self._loop.time() + timeout_seconds
+        backoff = Backoff(self.settings)
+        while not await self.refresh(None):
+            if self._loop.time() >= deadline:
+                raise Unavailable(
+                    f"no node of the cluster answers within {timeout_seconds:g} s: {self.trouble()}"
+                )
+            await asyncio.sleep(backoff.next())
+
+    async def close(self) -> None:
+        for task in self._refreshing.values():
+            task.cancel()
+        await asyncio.gather(*(dialer.close("the client closes") for dialer in self._dialers.values()))
+
+    def trouble(self) -> str:
+        """Why no node can be reached."""
+        return "; ".join(dialer.trouble for dialer in self._dialers.values() if dialer.link is None)
+
+    # Links.
+
+    def _dialer(self, address: str) -> Dialer:
+        dialer = self._dialers.get(address)
+        if dialer is None:
+            dialer = self._dialers[address] = Dialer(address, self._identity)
+            dialer.start()
+        return dialer
+
+    def _identity(self) -> Identity:
+        return Identity(role=PeerRole.CLIENT, name=self._name, run=self._run, cluster=self.map.cluster)
+
+    def link(self, address: str) -> Link | None:
+        """The open link to a node, if there is one; otherwise it is dialed."""
+        dialer = self._dialer(address)
+        if dialer.link is not None and dialer.link.is_open:
+            return dialer.link
+        dialer.hurry()
+        return None
+
+    def leader_link(self, shard: str) -> Link | None:
+        """A link to whoever leads the shard as far as is known; None if there is no such link now."""
+        address = self._leader_address(shard)
+        return None if address is None else self.link(address)
+
+    def reading_link(self, shard: str) -> Link | None:
+        """A link to the leader, or else to any node that has a replica."""
+        link = self.leader_link(shard)
+        entry = self.map.shards.get(shard)
+        if link is not None or entry is None:
+            return link
+        for member in entry.members:
+            known = self.map.nodes.get(node_of(member))
+            if known is not None and (link := self.link(known.address)) is not None:
+                return link
+        return None
+
+    def _leader_address(self, shard: str) -> str | None:
+        entry = self.map.shards.get(shard)
+        hint = self._hints.get(shard)
+        if hint is not None and (entry is None or entry.version <= hint[0]):
+            return hint[1]
+        if entry is None or entry.leader is None:
+            return None
+        known = self.map.nodes.get(node_of(entry.leader))
+        return None if known is None else known.address
+
+    def note(self, shard: str, failed: wire.Failed) -> bool:
+        """A node sent us elsewhere; whether it is worth trying there at once."""
+        self._hints.pop(shard, None)
+        if failed.code is not wire.Code.NOT_LEADER or failed.leader is None:
+            return False
+        address = failed.leader[1]
+        if address == self._leader_address(shard):
+            return False
+        entry = self.map.shards.get(shard)
+        self._hints[shard] = (0 if entry is None else entry.version, address)
+        return True
+
+    # The map.
+
+    async def refresh(self, topic: str | None) -> bool:
+        """Ask any node for what it knows of a topic, or of all; False if none answers. Those who ask at the
+        same time share the answer."""
+        task = self._refreshing.get(topic)
+        if task is None:
+            task = self._refreshing[topic] = self._loop.create_task(self._ask_for_map(topic))
+            task.add_done_callback(lambda _: self._refreshing.pop(topic, None))
+        return await asyncio.shield(task)
+
+    async def _ask_for_map(self, topic: str | None) -> bool:
+        links = [dialer.link for dialer in self._dialers.values() if dialer.link is not None]
+        links = [link for link in links if link.is_open]
+        if not links:
+            for dialer in self._dialers.values():
+                dialer.hurry()
+            return False
+        # All of them: one that is cut off from its operator knows an old map.
+        answers = await asyncio.gather(*(self._map_of(link, topic) for link in links))
+        return any(answers)
+
+    async def _map_of(self, link: Link, topic: str | None) -> bool:
+        try:
+            answer = wire.decode_answer(await link.ask(wire.encode(wire.GetMap(topic)), _ASK_MAP_SECONDS))
+        except TransportError:
+            return False
+        if not isinstance(answer, wire.Map):
+            return False
+        self.map.merge(answer)
+        for node in answer.nodes.values():
+            self._dialer(node.address)
+        return True
+
+    # Requests.
+
+    async def ask_leader(
+        self, topic: str, shard: str, request: "wire.Execute | wire.Inspect", what: str, deadline: float
+    ) -> wire.Answer:
+        """The answer of the leader to a request that may be repeated: asked again elsewhere for as long as
+        there is time."""
+        body = wire.encode(request)
+        began = self._loop.time()
+        backoff, doubt = Backoff(self.settings), False
+        trouble: str | wire.Failed = "nobody leads the shard"
+        while (left := deadline - self._loop.time()) > 0:
+            link = self.leader_link(shard)
+            if link is not None:
+                try:
+                    seconds = min(left, self.settings.attempt_seconds)
+                    answer = wire.decode_answer(await link.ask(body, seconds))
+                except TransportError as error:
+                    doubt, trouble = doubt or error.was_sent, str(error)
+                else:
+                    if not isinstance(answer, wire.Failed):
+                        return answer
+                    if not answer.retryable:
+                        raise error_of(answer, what)
+                    doubt, trouble = doubt or answer.outcome == "unknown", answer
+                    if self.note(shard, answer):
+                        continue
+            await asyncio.sleep(min(backoff.next(), max(0.0, deadline - self._loop.time())))
+            await self.refresh(topic)
+        changes = not isinstance(request, wire.Inspect)
+        raise given_up(what, self._loop.time() - began, trouble, doubt and changes)
+
+    async def ask_any(self, request: wire.Admin, what: str, deadline: float) -> wire.Answer:
+        """The answer of any node to a request that may be repeated."""
+        body = wire.encode(request)
+        began = self._loop.time()
+        backoff, doubt, turn = Backoff(self.settings), False, 0
+        trouble: str | wire.Failed = "no node can be reached"
+        while (left := deadline - self._loop.time()) > 0:
+            links = [each.link for each in self._dialers.values() if each.link is not None]
+            if links:
+                turn += 1
+                try:
+                    answer = wire.decode_answer(await links[turn % len(links)].ask(body, left))
+                except TransportError as error:
+                    doubt, trouble = doubt or error.was_sent, str(error)
+                else:
+                    if not isinstance(answer, wire.Failed):
+                        return answer
+                    if not answer.retryable:
+                        raise error_of(answer, what)
+                    doubt, trouble = doubt or answer.outcome == "unknown", answer
+            else:
+                trouble = self.trouble()
+            await asyncio.sleep(min(backoff.next(), max(0.0, deadline - self._loop.time())))
+        raise given_up(what, self._loop.time() - began, trouble, doubt)

@@ -1,0 +1,77 @@
+"""The figures of a node and of an operator, as `/metrics` shows them: base units, `_total` where they only grow.
+
+Shards are counted, not listed, where a figure of each would say no more: a node may hold thousands.
+"""
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from hawser.cluster.health import Metric
+from hawser.cluster.node.service import Node
+from hawser.cluster.operator.service import OperatorService
+from hawser.cluster.transport import Counters
+from hawser.log.protocol.metadata import Status
+
+__all__ = ["node_metrics", "operator_metrics"]
+
+_LINKS: Final = {
+    "bytes_in": ("hawser_link_received_bytes_total", "Bytes received over all links."),
+    "bytes_out": ("hawser_link_sent_bytes_total", "Bytes sent over all links."),
+    "frames_in": ("hawser_link_received_frames_total", "Frames received over all links."),
+    "frames_out": ("hawser_link_sent_frames_total", "Frames sent over all links."),
+    "tells_dropped": ("hawser_messages_dropped_total", "Messages that were not sent for want of room or a link."),
+    "asks": ("hawser_asks_total", "Requests sent to peers."),
+    "asks_timed_out": ("hawser_asks_timed_out_total", "Requests to peers without an answer in time."),
+    "requests": ("hawser_requests_total", "Requests of peers and clients."),
+    "links_opened": ("hawser_links_opened_total", "Links opened since the start."),
+    "links_refused": ("hawser_links_refused_total", "Links refused: another cluster or another version."),
+    "links_malformed": ("hawser_links_malformed_total", "Links closed because of bytes that no peer sends."),
+    "links_silent": ("hawser_links_silent_total", "Links closed because the peer was silent."),
+    "links": ("hawser_links", "Links that are open."),
+    "asks_in_flight": ("hawser_asks_in_flight", "Requests to peers that are not answered yet."),
+    "requests_in_progress": ("hawser_requests_in_progress", "Requests of peers and clients in progress."),
+}
+
+
+def node_metrics(node: Node, directory: Path) -> Iterator[Metric]:
+    """Of one node with its logs in `directory`, as it is now."""
+    shards = list(node.shards.values())
+    yield Metric("hawser_shards", "Shards on this node.", len(shards))
+    yield Metric("hawser_shards_led", "Shards that this node leads.", sum(each.leads for each in shards))
+    halted = sum(each.replica.halted is not None for each in shards)
+    yield Metric("hawser_shards_halted", "Shards that stopped for a failing disk or a broken rule.", halted)
+    for name, shard in node.shards.items():
+        replica, labels = shard.replica, (("shard", name),)
+        yield Metric("hawser_shard_epoch", "Epoch of the shard on this node.", replica.node.epoch, labels)
+        yield Metric("hawser_shard_head", "Last entry in this node's log.", replica.node.head.index, labels)
+        yield Metric("hawser_shard_commit", "Last entry known to be committed.", replica.node.commit, labels)
+        yield Metric("hawser_shard_apply", "Last entry applied.", replica.node.applied, labels)
+        yield Metric("hawser_shard_leads", "1 if this node leads the shard.", float(shard.leads), labels)
+    free_bytes = shutil.disk_usage(directory).free
+    yield Metric("hawser_disk_free_bytes", "Free bytes where this node keeps its logs.", free_bytes)
+    yield from _of_links(node.counters)
+
+
+def operator_metrics(operator: OperatorService) -> Iterator[Metric]:
+    """Of one operator, as it is now."""
+    found = [desk.metadata for desk in operator.desks.values()]
+    states = Counter(metadata.status for metadata in found if metadata is not None)
+    yield Metric("hawser_nodes_alive", "Nodes that answer this operator.", len(operator.alive))
+    yield Metric("hawser_topics", "Topics.", sum(not each.deleted for each in operator.topics.values()))
+    for status in Status:
+        text = "Shards by what the store says of them."
+        yield Metric("hawser_shards", text, states[status], (("state", status.value),))
+    epochs = sum(metadata.epoch for metadata in found if metadata is not None)
+    yield Metric("hawser_epochs", "Epochs of all shards together: elections, transfers and changes.", epochs)
+    for node, rolled in operator.rolls.items():
+        text = "Free bytes on a node's disk, as it said last."
+        yield Metric("hawser_node_disk_free_bytes", text, rolled.free_bytes, (("node", node),))
+    yield from _of_links(operator.counters)
+
+
+def _of_links(counters: Counters) -> Iterator[Metric]:
+    for field, (name, text) in _LINKS.items():
+        yield Metric(name, text, getattr(counters, field))

@@ -1,0 +1,227 @@
+"""Running a daemon: from its start to its end by a signal.
+
+The first SIGTERM or SIGINT ends it in order: a node hands over what it leads, then everything is closed, and
+the code is 0. The second one ends it at once, which loses nothing that was promised: a daemon may be killed at
+any moment. systemd is told when it is ready and when it stops, if it asks to be.
+"""
+
+import asyncio
+import ipaddress
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final, Protocol
+
+from hawser.cluster.config import Config
+from hawser.cluster.health import Health, Metric
+from hawser.cluster.metrics import node_metrics, operator_metrics
+from hawser.cluster.node.service import Node, NodeSettings
+from hawser.cluster.operator.service import OperatorService, OperatorSettings
+from hawser.cluster.stores import StoreUnavailable, open_store
+from hawser.cluster.transport import Address, BadAddress, Unreachable
+from hawser.errors import Unavailable, UsageError
+from hawser.log.journal.journal import Settings as JournalSettings
+from hawser.log.replica import Settings as ReplicaSettings
+
+__all__ = ["Daemon", "NodeDaemon", "OperatorDaemon", "checked_address", "node_settings", "run_daemon"]
+
+_log = logging.getLogger("hawser.cluster.run")
+
+_ENDING: Final = (signal.SIGTERM, signal.SIGINT)
+# Whoever signals a process and then its group, as timeout(1) does, means one signal.
+_SAME_SIGNAL_SECONDS: Final = 0.2
+_STORE_PAUSE_SECONDS: Final = 1.0
+
+
+class Daemon(Protocol):
+    """What runs until it is told to end."""
+
+    async def start(self) -> str:
+        """Returns when it serves: what others call it by."""
+
+    async def stop(self) -> None:
+        """In order; also after a start that failed or was interrupted."""
+
+    def why_not_ready(self) -> str | None: ...
+
+    def metrics(self) -> Iterable[Metric]: ...
+
+
+class NodeDaemon:
+    """`hawser node`."""
+
+    def __init__(self, config: Config) -> None:
+        section = config.node
+        if not section.id or not section.dir:
+            raise UsageError(
+                "a node needs an id and a directory: give --id and --dir, or [node] id and dir in --config"
+            )
+        self._listen = checked_address(section.listen)
+        self._directory = Path(section.dir)
+        self._node = Node(section.id, self._directory, node_settings(config))
+        self._why_not_ready: str | None = "starting"
+        _warn_of_bare_network("node", self._listen)
+
+    async def start(self) -> str:
+        await self._node.start(self._listen)
+        self._why_not_ready = None
+        return f"{self._node.name} {self._node.address}"
+
+    async def stop(self) -> None:
+        self._why_not_ready = "stopping"
+        await self._node.stop()
+
+    def why_not_ready(self) -> str | None:
+        if self._why_not_ready is None and not self._node.map.cluster:
+            return "no operator has called yet; start one with `hawser operator`, or look at its log"
+        return self._why_not_ready
+
+    def metrics(self) -> Iterable[Metric]:
+        return node_metrics(self._node, self._directory)
+
+
+class OperatorDaemon:
+    """`hawser operator`. A store that does not answer yet is asked again until it does."""
+
+    def __init__(self, config: Config) -> None:
+        section = config.operator
+        if not section.metadata or not section.nodes:
+            raise UsageError(
+                "an operator needs a metadata store and nodes: give --metadata and --node ID=HOST:PORT, or "
+                "[operator] metadata and nodes in --config"
+            )
+        nodes = {node: checked_address(address) for node, address in section.nodes.items()}
+        settings = OperatorSettings(tick_seconds=section.tick_seconds, patience=section.patience)
+        store = open_store(section.metadata)
+        self._operator = OperatorService(section.name, store, nodes, settings)
+        self._name = section.name
+        self._why_not_ready: str | None = "starting"
+        for address in nodes.values():
+            _warn_of_bare_network("operator", address)
+
+    async def start(self) -> str:
+        while True:
+            try:
+                await self._operator.start()
+            except StoreUnavailable as error:
+                self._why_not_ready = str(error)
+                _log.warning("%s; asking again", error)
+                await asyncio.sleep(_STORE_PAUSE_SECONDS)
+            else:
+                self._why_not_ready = None
+                return f"{self._name} of cluster {self._operator.cluster}"
+
+    async def stop(self) -> None:
+        self._why_not_ready = "stopping"
+        await self._operator.stop()
+
+    def why_not_ready(self) -> str | None:
+        if self._why_not_ready is None and not self._operator.alive:
+            return "no node answers; are they running, and are their addresses right?"
+        return self._why_not_ready
+
+    def metrics(self) -> Iterable[Metric]:
+        return operator_metrics(self._operator)
+
+
+def node_settings(config: Config) -> NodeSettings:
+    """What the configuration says of a node's work."""
+    section = config.node
+    return NodeSettings(
+        tick_seconds=section.tick_seconds,
+        drain_seconds=section.drain_seconds,
+        replica=ReplicaSettings(
+            journal=JournalSettings(segment_bytes=section.segment_bytes),
+            checkpoint_entries=section.checkpoint_entries,
+        ),
+    )
+
+
+def checked_address(text: str) -> str:
+    """The address as it is written; UsageError if it is none."""
+    try:
+        return str(Address.parse(text))
+    except BadAddress as error:
+        raise UsageError(str(error)) from error
+
+
+def run_daemon(make: Callable[[], Daemon], http: str, announce: Callable[[str], None]) -> None:
+    """Make and run a daemon until a signal ends it; `announce` is told once it serves."""
+    asyncio.run(_run(make, checked_address(http) if http else "", announce))
+
+
+async def _run(make: Callable[[], Daemon], http: str, announce: Callable[[str], None]) -> None:
+    asked_to_end = _watch_signals()
+    daemon = make()
+    health = Health(daemon.why_not_ready, daemon.metrics)
+    try:
+        if http:
+            await health.start(http)
+        starting = asyncio.ensure_future(daemon.start())
+        ending = asyncio.ensure_future(asked_to_end.wait())
+        await asyncio.wait([starting, ending], return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            announce(starting.result())
+            _tell_systemd("READY=1")
+            await ending
+        starting.cancel()
+    except Unreachable as error:
+        raise Unavailable(str(error)) from error
+    finally:
+        _tell_systemd("STOPPING=1")
+        await daemon.stop()
+        await health.stop()
+    _log.info("ended in order")
+
+
+def _watch_signals() -> asyncio.Event:
+    """Set by the first signal; the second one ends the process."""
+    asked_to_end = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    first_at = 0.0
+
+    def hear(number: signal.Signals) -> None:
+        nonlocal first_at
+        if asked_to_end.is_set():
+            if loop.time() < first_at + _SAME_SIGNAL_SECONDS:
+                return
+            _log.warning("%s again: ending at once", number.name)
+            # Threads may be waiting for a disk.
+            os._exit(128 + number)
+        _log.info("%s: ending in order; once more ends at once", number.name)
+        first_at = loop.time()
+        asked_to_end.set()
+
+    for number in _ENDING:
+        loop.add_signal_handler(number, hear, number)
+    return asked_to_end
+
+
+def _tell_systemd(state: str) -> None:
+    """As sd_notify(3), if somebody listens."""
+    place = os.environ.get("NOTIFY_SOCKET")
+    if not place:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as notify:
+        try:
+            notify.sendto(state.encode(), "\0" + place[1:] if place.startswith("@") else place)
+        except OSError as error:
+            _log.warning("systemd was not told %s: %s", state, error.strerror)
+
+
+def _warn_of_bare_network(who: str, address: str) -> None:
+    host = Address.parse(address).host
+    try:
+        is_local = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_local = host == "localhost"
+    if not is_local:
+        _log.warning(
+            "the %s talks at %s without TLS: whoever is in that network can read and change everything. "
+            "Use a network of its own, or a tunnel",
+            who,
+            address,
+        )
