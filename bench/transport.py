@@ -33,6 +33,8 @@ HEADER: Final = struct.Struct("<IB")
 ONE_WAY: Final = 0
 ECHO: Final = 1
 HOST: Final = "127.0.0.1"
+# Servers that a loop would not keep by itself.
+KEPT: Final[list[object]] = []
 
 
 class Client(Protocol):
@@ -79,6 +81,7 @@ async def serve_streams() -> int:
             writer.close()
 
     server = await asyncio.start_server(serve, HOST, 0)
+    KEPT.append(server)
     return int(server.sockets[0].getsockname()[1])
 
 
@@ -146,6 +149,7 @@ class FramedClient(Framed):
 
 async def serve_protocol() -> int:
     server = await asyncio.get_running_loop().create_server(Framed, HOST, 0)
+    KEPT.append(server)
     return int(server.sockets[0].getsockname()[1])
 
 
@@ -184,8 +188,7 @@ class LinkClient:
 
 async def serve_link() -> int:
     server = await listen(f"{HOST}:0", Echo(), Identity(role=PeerRole.NODE, name="server", run="1"))
-    # The loop does not hold on to what it serves.
-    asyncio.current_task().server = server  # type: ignore[union-attr]
+    KEPT.append(server)
     return int(server.address.rpartition(":")[2])
 
 
@@ -241,7 +244,7 @@ async def serve_grpc() -> int:
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench", handlers),))
     port = server.add_insecure_port(f"{HOST}:0")
     await server.start()
-    asyncio.current_task().server = server  # type: ignore[union-attr]
+    KEPT.append(server)
     return int(port)
 
 

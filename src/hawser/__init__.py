@@ -16,9 +16,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from hawser.api.bus import Bus, connect
-from hawser.api.info import DomainFile, KeptPosition, Participant, ReadResult, Recovered, TopicInfo
+from hawser.api.info import (
+    DomainFile,
+    KeptPosition,
+    Participant,
+    PartitionInfo,
+    ReadResult,
+    Recovered,
+    TopicInfo,
+)
 from hawser.api.loan import ArrayLoan, Loan
 from hawser.api.publishing import Publisher
+from hawser.api.sample import Sample
 from hawser.api.subscription import Subscription
 from hawser.api.topic import Topic
 from hawser.errors import (
@@ -41,7 +50,6 @@ from hawser.errors import (
     Unavailable,
     UsageError,
 )
-from hawser.memory import Sample
 from hawser.record.receipt import Receipt
 
 if TYPE_CHECKING:
@@ -64,6 +72,7 @@ __all__ = [
     # what it tells
     "ReadResult",
     "TopicInfo",
+    "PartitionInfo",
     "Participant",
     "Recovered",
     "KeptPosition",

@@ -230,7 +230,7 @@ def wander(first: int, seeds: Iterable[int]) -> dict[str, int]:
     return counts
 
 
-@pytest.mark.parametrize(("first", "count"), [(0, 12), pytest.param(1_000, 60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("first", "count"), [(0, 12), pytest.param(1_000, 30, marks=pytest.mark.slow)])
 def test_any_order_of_deeds(first: int, count: int, record_property: Record) -> None:
     for name, number in wander(first, range(count)).items():
         record_property(name, number)
@@ -260,7 +260,7 @@ def marking_before_syncing(patch: pytest.MonkeyPatch) -> None:
     begin_sync = Journal.begin_sync
 
     def begin(journal: Journal) -> Sync:
-        active = journal._active
+        active = journal._segments.active
         if not active.mark_is_pending:
             active.write_mark(journal.head.index)
         return begin_sync(journal)

@@ -157,8 +157,35 @@ def judge(operations: Iterable[Operation], most_steps: int = MOST_STEPS) -> dict
         objects.setdefault(operation.asked.object, []).append(operation)
     verdicts = {}
     for name, mine in objects.items():
+        settled = _settled(mine)
         for names, initial, step in _MODELS:
-            judged = [operation for operation in mine if operation.name in names]
+            judged = [operation for operation in settled if operation.name in names]
             if judged:
                 verdicts[name] = linearize(judged, initial, step, most_steps)
     return verdicts
+
+
+def _settled(operations: list[Operation]) -> list[Operation]:
+    """The same, with the outcome of a publish taken from what readers found, where nobody else knows it.
+
+    Only this keeps the search short: publishes that may or may not have taken effect multiply.
+    """
+    found: dict[str, int] = {}
+    is_whole = False
+    for operation in operations:
+        if operation.result is not None:
+            found.update((value, offset) for offset, value in operation.result.records)
+            is_whole |= operation.name == "final"
+    is_whole &= not any(operation.name == "trim" for operation in operations)
+    settled = []
+    for operation in operations:
+        if operation.name != "publish" or operation.outcome is not Outcome.UNKNOWN:
+            settled.append(operation)
+            continue
+        offset = found.get(operation.asked.values[0])
+        if offset is not None:
+            result = msgspec.structs.replace(operation.asked, type="ok", offset=offset)
+            settled.append(msgspec.structs.replace(operation, result=result))
+        elif not is_whole:
+            settled.append(operation)
+    return settled

@@ -2,9 +2,9 @@
 
 | violation  | what was seen                                                                              |
 |------------|--------------------------------------------------------------------------------------------|
-| lost       | acknowledged at an offset, and at the end not there, or something else is                    |
+| lost       | acknowledged at an offset, and at the end not there, or something else is                  |
 | vanished   | given to a reader, and at the end not there                                                |
-| torn       | of one publish a part is there at the end, and a part is not                               |
+| torn       | of one publish a part is there at the end, and a part is not, or is elsewhere              |
 | doubled    | one value at two offsets                                                                   |
 | misplaced  | acknowledged at one offset, and found at another                                           |
 | invented   | a value that nobody published                                                              |
@@ -23,11 +23,12 @@ except where another value is at the offset.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 from typing import Final
 
 import msgspec
 
-from tests.history.events import HistoryError, Operation, Outcome
+from tests.history.events import NEVER, HistoryError, Operation, Outcome
 
 __all__ = ["KINDS", "Violation", "check_logs"]
 
@@ -50,7 +51,7 @@ class Violation(msgspec.Struct, frozen=True):
     @property
     def time(self) -> int:
         """When it was certain."""
-        return max(min(operation.returned, operation.invoked) for operation in self.shown_by)
+        return max(each.invoked if each.returned == NEVER else each.returned for each in self.shown_by)
 
     def __str__(self) -> str:
         shown = [f"    {operation}" for operation in self.shown_by]
@@ -96,7 +97,9 @@ class _Log:
 
     def floor_before(self, time: int) -> int:
         """The first offset that must still be there at `time`."""
-        trims = [each.asked.offset or 1 for each in self.operations if each.name == "trim" and each.invoked <= time]
+        trims = [
+            each.asked.offset or 1 for each in self.operations if each.name == "trim" and each.invoked <= time
+        ]
         return max(trims, default=1)
 
     def violation(self, kind: str, what: str, *shown_by: Operation) -> Violation:
@@ -109,7 +112,9 @@ def _publishers(name: str, publishes: Iterable[Operation]) -> dict[str, Operatio
     for operation in publishes:
         for value in operation.asked.values:
             if publishers.setdefault(value, operation) is not operation:
-                raise HistoryError(f"{name}: {value!r} was published twice; the checker cannot tell them apart")
+                raise HistoryError(
+                    f"{name}: {value!r} was published twice; the checker cannot tell them apart"
+                )
         if len(set(operation.asked.values)) != len(operation.asked.values):
             raise HistoryError(f"{name}: a publish has a value twice: {operation}")
     return publishers
@@ -125,7 +130,9 @@ def _origins(log: _Log) -> Iterator[Violation]:
             what = f"{place.value!r} is at {place.offset}, and its publisher was told that it failed"
             yield log.violation("undead", what, publisher, place.by)
         elif place.by.returned < publisher.invoked:
-            yield log.violation("premature", f"{place.value!r} was given before its time", publisher, place.by)
+            yield log.violation(
+                "premature", f"{place.value!r} was given before its time", publisher, place.by
+            )
 
 
 def _places(log: _Log) -> Iterator[Violation]:
@@ -152,69 +159,91 @@ def _places(log: _Log) -> Iterator[Violation]:
 
 
 def _kept(log: _Log) -> Iterator[Violation]:
-    """Lost, vanished and torn: what the whole log must hold."""
+    """Lost and vanished: what the whole log must hold."""
     for final in log.finals:
         assert final.result is not None
         kept = dict(final.result.records)
         values = set(kept.values())
-        floor = max(log.floor_before(final.returned), min(kept, default=1) if _may_begin_later(log, final) else 1)
+        floor = log.floor_before(final.returned)
         for kind, places in (("lost", log.acknowledged), ("vanished", log.given)):
             for place in places:
                 if place.offset >= floor and place.offset not in kept and place.value not in values:
                     verb = "acknowledged" if kind == "lost" else "given out"
                     what = f"{place.value!r} was {verb} at {place.offset} and is gone"
                     yield log.violation(kind, what, place.by, final)
+
+
+def _batches(log: _Log) -> Iterator[Violation]:
+    """Torn: what was published together is there together."""
+    for final in log.finals:
+        assert final.result is not None
+        where = {value: offset for offset, value in final.result.records}
+        floor = log.floor_before(final.returned)
         for publish in log.publishes:
-            there = [value for value in publish.asked.values if value in values]
-            trimmed = any(
-                log.of_value[value].offset < floor for value in publish.asked.values if value in log.of_value
-            )
-            if there and len(there) < len(publish.asked.values) and not trimmed:
-                what = f"{len(there)} of {len(publish.asked.values)} values of one publish are there"
+            values = publish.asked.values
+            there = [(number, value) for number, value in enumerate(values) if value in where]
+            if not there:
+                continue
+            start = where[there[0][1]] - there[0][0]
+            due = [(offset, value) for offset, value in enumerate(values, start) if offset >= floor]
+            if start < 1 or any(where.get(value) != offset for offset, value in due):
+                what = f"of {len(values)} values of one publish {len(there)} are there, or not in a row"
                 yield log.violation("torn", what, publish, final)
 
 
-def _may_begin_later(log: _Log, final: Operation) -> bool:
-    return log.floor_before(final.returned) > 1
-
-
 def _density(log: _Log) -> Iterator[Violation]:
-    """Gap and repeated within one answer, and the beginning of the whole log."""
+    """Gap and repeated within one answer, and where an answer begins."""
     for operation in log.giving:
         assert operation.result is not None
         offsets = [offset for offset, _ in operation.result.records]
-        for before, after in zip(offsets, offsets[1:], strict=False):
+        for before, after in pairwise(offsets):
             if after != before + 1:
                 kind = "gap" if after > before else "repeated"
                 yield log.violation(kind, f"after offset {before} comes {after}", operation)
-    for final in log.finals:
-        assert final.result is not None
-        if final.result.records:
-            first, floor = final.result.records[0][0], log.floor_before(final.returned)
-            if not 1 <= first <= floor:
-                yield log.violation("gap", f"the log begins at {first} and not at {floor} or below", final)
+        if not offsets or operation.name == "poll":
+            continue
+        wanted = 1 if operation.name == "final" else operation.asked.offset or 1
+        if offsets[0] > max(wanted, log.floor_before(operation.returned)):
+            yield log.violation("gap", f"asked for {wanted}, it begins at {offsets[0]}", operation)
+        elif offsets[0] < wanted:
+            yield log.violation("repeated", f"asked for {wanted}, it begins at {offsets[0]}", operation)
+
+
+class _Position(msgspec.Struct, frozen=True):
+    """Where a subscription goes on; after a poll of which nobody knows the end, perhaps further on."""
+
+    next: int
+    since: Operation
+    is_certain: bool = True
 
 
 def _subscriptions(log: _Log) -> Iterator[Violation]:
     """Skipped and repeated between the polls of one process."""
-    last: dict[str, tuple[int, Operation]] = {}
+    positions: dict[str, _Position] = {}
     for operation in log.operations:
-        process = operation.process
+        process, result = operation.process, operation.result
+        position = positions.get(process)
         if operation.name == "seek" and operation.outcome is not Outcome.NOT_DONE:
-            last.pop(process, None)
+            positions.pop(process, None)
             if operation.asked.offset is not None and operation.outcome is Outcome.DONE:
-                last[process] = operation.asked.offset, operation
-        if operation.name != "poll" or operation.result is None or not operation.result.records:
+                positions[process] = _Position(operation.asked.offset, operation)
+        if operation.name != "poll":
             continue
-        first = operation.result.records[0][0]
-        expected, before = last.get(process, (first, operation))
-        if first < expected:
-            what = f"{process} was given {first} when {expected} was next"
-            yield log.violation("repeated", what, before, operation)
-        elif first > expected and first > log.floor_before(operation.returned):
-            what = f"{process} was given {first} when {expected} was next"
-            yield log.violation("skipped", what, before, operation)
-        last[process] = operation.result.records[-1][0] + 1, operation
+        if operation.outcome is Outcome.UNKNOWN and position is not None:
+            positions[process] = _Position(position.next, operation, is_certain=False)
+        if result is None or not result.records:
+            continue
+        if position is not None:
+            yield from _continued(log, position, operation, result.records[0][0])
+        positions[process] = _Position(result.records[-1][0] + 1, operation)
+
+
+def _continued(log: _Log, position: _Position, poll: Operation, first: int) -> Iterator[Violation]:
+    what = f"{poll.process} was given {first} when {position.next} was next"
+    if first < position.next:
+        yield log.violation("repeated", what, position.since, poll)
+    elif first > position.next and position.is_certain and first > log.floor_before(poll.returned):
+        yield log.violation("skipped", what, position.since, poll)
 
 
 def _order(log: _Log) -> Iterator[Violation]:
@@ -274,7 +303,7 @@ def _freshness(log: _Log) -> Iterator[Violation]:
 
 
 _CHECKS: Final[tuple[Callable[[_Log], Iterator[Violation]], ...]] = (
-    *(_origins, _places, _kept, _density, _subscriptions, _order, _freshness),
+    *(_origins, _places, _kept, _batches, _density, _subscriptions, _order, _freshness),
 )
 
 
@@ -284,10 +313,6 @@ def check_logs(operations: Iterable[Operation]) -> list[Violation]:
     for operation in operations:
         if operation.name in _ABOUT_LOGS:
             logs.setdefault(operation.asked.object, []).append(operation)
-    found = [
-        violation
-        for name, mine in logs.items()
-        for check in _CHECKS
-        for violation in check(_Log(name, mine))
-    ]
+    judged = [_Log(name, mine) for name, mine in logs.items()]
+    found = [violation for log in judged for check in _CHECKS for violation in check(log)]
     return sorted(found, key=lambda violation: violation.time)

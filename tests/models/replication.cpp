@@ -1,10 +1,10 @@
 // The replicated log: elections, truncation, commitment, reconfigurations, restarts.
 //
-// Run as: replication bug=0 plan=1111 members=3 deaths=0 aborts=0 live=0 settled=0 named=0 limit=60000000
+// Run as: replication bug=0 plan=1111 members=3 deaths=0 aborts=0 live=0 settled=0 plain=0 limit=60000000
 // `plan` has a digit for each epoch: 1 election, 2 swap, 3 expand, 4 contract, 9 any of them. With live=1 a
 // state with everything committed must be reachable from every state in which another election is left;
 // with live=2 from every state whose leader is up, without any other. With settled=1 the first epoch is over.
-// With named=1 nodes keep their names; how many states are left if they are exchanged is counted at the end.
+// With plain=1 nothing is reduced on the way; how many states the reductions leave is counted at the end.
 #include "replication_explore.hpp"
 #include "replication_operator.hpp"
 
@@ -108,7 +108,7 @@ int main(int count, char** arguments) {
     return option(count, arguments, name, otherwise);
   };
   options = {given("bug", NO_BUG), given("plan", 1111), given("members", 3), given("deaths", 0),
-             given("aborts", 0),   given("live", 0),    given("settled", 0), given("named", 0)};
+             given("aborts", 0),   given("live", 0),    given("settled", 0), given("plain", 0)};
   printf("replication nodes=%d members=%d epochs=%d values=%d operators=%d late=%d plan=%d ", NODES,
          options.members, EPOCHS, VALUES, OPERATORS, LATE, options.plan);
   printf("deaths=%d aborts=%d live=%d settled=%d bug=%d: ", options.deaths, options.aborts, options.live,

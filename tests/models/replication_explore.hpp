@@ -72,18 +72,19 @@ void print_path(const Visited& seen, uint32_t at, Expand successors) {
     while (memcmp(&steps[k].state, &next, sizeof(State))) k++;
     const bool node = steps[k].who == 'N';
     printf("  %c%d %s\n", steps[k].who, node ? name[steps[k].index] : steps[k].index, steps[k].what);
+    if (options.plain) continue;
     int renamed[NODES];
     for (int n = 0; n < NODES; n++) renamed[renamings[k].to[n]] = name[n];
     memcpy(name, renamed, sizeof name);
   }
 }
 
-// How many of the states differ in more than the names of nodes.
-inline size_t nameless(const Visited& seen) {
+// How many of the states differ after the reductions.
+inline size_t reduced(const Visited& seen) {
   Visited all(seen.size());
   for (uint32_t k = 0; k < seen.size(); k++) {
     State state = seen[k];
-    rename_canonically(state);
+    reduce(state);
     all.add(state, NOWHERE);
   }
   return all.size();
@@ -122,7 +123,7 @@ int explore_replication(const State& initial, size_t limit, Expand successors) {
   const char* verdict = !wrong.empty() ? "VIOLATION" : seen.full ? "LIMIT" : "OK";
   const uint32_t last = wrong.empty() ? static_cast<uint32_t>(seen.size() - 1) : at;
   printf("%s%s%s states=%zu transitions=%llu depth=%d seconds=%.1f\n", verdict, wrong.empty() ? "" : ": ",
-         wrong.c_str(), options.named ? nameless(seen) : seen.size(),
+         wrong.c_str(), options.plain ? reduced(seen) : seen.size(),
          static_cast<unsigned long long>(seen.transitions), trace_length(seen, last), spent.count());
   printf("fired");
   for (const auto& [what, times] : fired) printf("; %s=%llu", what, static_cast<unsigned long long>(times));

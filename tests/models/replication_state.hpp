@@ -55,7 +55,7 @@ enum Bug {
 };
 
 struct Options {
-  int bug, plan, members, deaths, aborts, live, settled, named;
+  int bug, plan, members, deaths, aborts, live, settled, plain;
 };
 inline Options options;
 

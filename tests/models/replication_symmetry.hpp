@@ -81,7 +81,7 @@ inline uint64_t description(const State& q, int n) {
   return mix(result, followed);
 }
 
-// Where canonical() writes down what it did, for a trace.
+// Where reduce() writes down what it did, for a trace.
 inline std::vector<Renaming>* renamings_wanted = nullptr;
 
 // The least of all renamings that sort the nodes by their descriptions.
@@ -175,7 +175,7 @@ inline void forget_vow(State& q, int n) {
   if (r.kind <= ELECTION || r.added != n + 1) node.installed = 0;
 }
 
-inline void canonical(State& q) {
+inline void reduce(State& q) {
   for (int epoch = 1; epoch <= EPOCHS; epoch++) {
     const Record& r = record_of(q, epoch);
     if (r.kind == ELECTION) forget_election(q, epoch);
@@ -183,5 +183,9 @@ inline void canonical(State& q) {
   }
   for (int n = 0; n < NODES; n++) forget_vow(q, n);
   for (Node& past : q.past) forget_past(q, past);
-  if (!options.named) rename_canonically(q);
+  rename_canonically(q);
+}
+
+inline void canonical(State& q) {
+  if (!options.plain) reduce(q);
 }

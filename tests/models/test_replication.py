@@ -38,7 +38,8 @@ QUICK: dict[str, Configuration] = {
 LONG: dict[str, Configuration] = {
     "elections with two values": ({"NODES": 3, "EPOCHS": 4, "VALUES": 2}, {"plan": 1111}),
     "swap completed by elections": ({"NODES": 4, "EPOCHS": 4, "VALUES": 1}, {"plan": 1211}),
-    "expand, then swap, of five": ({"NODES": 5, "EPOCHS": 4, "VALUES": 1}, {"plan": 1321, "settled": 1}),
+    "expand, then swap, of five": ({"NODES": 5, "EPOCHS": 4, "VALUES": 1}, {"plan": 1321}),
+    "anything with four": ({"NODES": 4, "EPOCHS": 4, "VALUES": 0}, {"plan": 1999, "aborts": 1, "settled": 1}),
 }
 SOAK: dict[str, Configuration] = {
     "elections, late requests": (
@@ -54,6 +55,15 @@ SOAK: dict[str, Configuration] = {
     "two swaps": ({"NODES": 4, "EPOCHS": 5, "VALUES": 1}, {"plan": 12121}),
     "expand, election, swap": ({"NODES": 5, "EPOCHS": 5, "VALUES": 1}, {"plan": 13121, "settled": 1}),
     "two contractions of five": ({"NODES": 5, "EPOCHS": 4, "VALUES": 1}, {"plan": 1441, "members": 5}),
+}
+# Small enough to be explored without any reduction as well.
+PLAIN: dict[str, Configuration] = {
+    "small ensembles": (
+        {"NODES": 3, "EPOCHS": 3, "VALUES": 0, "OPERATORS": 2, "LATE": 1},
+        {"plan": 199, "members": 2, "aborts": 1},
+    ),
+    "elections": ({"NODES": 3, "EPOCHS": 2, "VALUES": 1, "OPERATORS": 2, "LATE": 1}, {"plan": 11}),
+    "changes": ({"NODES": 4, "EPOCHS": 2, "VALUES": 0, "OPERATORS": 2, "LATE": 1}, {"plan": 19, "aborts": 1}),
 }
 # Everything can still be committed: 1 by another election, 2 by the leader there is.
 LIVE: dict[str, Configuration] = {
@@ -124,8 +134,8 @@ ACTIONS = {
     "store: election", "store: elected", "store: prepare swap", "store: prepare expand",
     "store: prepare contract", "store: commit", "store: changed", "store: aborted", "choose", "Fence",
     "BecomeLeader", "Heartbeat", "Heartbeat, attached", "Truncate", "AddEntries", "late Heartbeat",
-    "late Truncate", "late AddEntries", "late AddEntries, refused", "deposed by an answer", "Propose", "Synced",
-    "commit", "commit in the epoch of a change", "RESTART", "Prepare", "Snapshot", "Commit swap",
+    "late Truncate", "late AddEntries", "late AddEntries, refused", "deposed by an answer", "Propose",
+    "Synced", "commit", "commit in the epoch of a change", "RESTART", "Prepare", "Snapshot", "Commit swap",
     "Commit expand", "Commit contract", "Abort",
 }  # fmt: skip
 
@@ -159,6 +169,18 @@ def test_everything_can_still_be_committed(name: str, record_property: Record) -
     printed = run("replication", *LIVE[name])
     record_property("explored", figures(printed))
     assert ": OK " in printed, printed
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_reductions_leave_nothing_out(name: str, record_property: Record) -> None:
+    """Reduced on the way or at the end, the same states are there."""
+    sizes, options = PLAIN[name]
+    on_the_way, at_the_end = (run("replication", sizes, {**options, "plain": plain}) for plain in (0, 1))
+    record_property("on the way", figures(on_the_way))
+    record_property("at the end", figures(at_the_end))
+    counted = [re.findall(r" states=(\d+)", printed) for printed in (on_the_way, at_the_end)]
+    assert ": OK " in on_the_way and ": OK " in at_the_end
+    assert counted[0] == counted[1]
 
 
 def test_every_action_is_taken(record_property: Record) -> None:

@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
-from hawser.cluster.transport import Counters, Link, LinkSettings, Request
+from hawser.cluster.transport import Counters, Link, LinkSettings, Request, TransportError
 from hawser.cluster.transport.asks import Asks
 from hawser.cluster.transport.frames import HEADER, FrameKind
+from hawser.cluster.transport.hello import Introduction, write_welcome
 from tests.support.links import CLIENT, NODE, Recorder, bare, frame, hello_frame, linked, run
 
 Record = Callable[[str, object], None]
@@ -29,6 +30,7 @@ MOST_FRAME_BYTES = 1 << 20
 SETTINGS = LinkSettings(
     most_frame_bytes=MOST_FRAME_BYTES, most_requests=8, most_outgoing_bytes=4096, goodbye_seconds=50
 )
+WELCOME = frame(FrameKind.WELCOME, 0, write_welcome(Introduction(identity=NODE, most_requests=100), 1))
 KINDS = [int(kind) for kind in FrameKind]
 
 
@@ -76,7 +78,17 @@ class Wire(asyncio.Transport):
 
 
 class Fickle(Recorder):
-    """Answers some requests at once, some later, some never."""
+    """Answers some requests at once, some later, some never; asks ten by itself if it is told to."""
+
+    def __init__(self, asks: bool = False) -> None:
+        super().__init__()
+        self.asks = asks
+        self.asking: list[asyncio.Task[bytes | bytearray]] = []
+
+    def opened(self, link: Link) -> None:
+        super().opened(link)
+        if self.asks:
+            self.asking = [asyncio.create_task(link.ask(b"?", None)) for _ in range(10)]
 
     def answer(self, request: Request) -> Any:
         choice = len(request.body) % 4
@@ -89,12 +101,14 @@ class Fickle(Recorder):
         return body
 
 
-def sound(chance: random.Random) -> list[bytes]:
-    """Frames that belong together."""
-    frames = [hello_frame()]
+def sound(chance: random.Random, answers: bool = False) -> list[bytes]:
+    """Frames that belong together: those of a dialer that asks, or of a listener that answers."""
+    asking = (FrameKind.TELL, FrameKind.ASK, FrameKind.ASK, FrameKind.PING, FrameKind.CANCEL)
+    answering = (FrameKind.TELL, FrameKind.ANSWER, FrameKind.ANSWER, FrameKind.FAILURE, FrameKind.PONG)
+    frames = [WELCOME if answers else hello_frame()]
     for number in range(1, chance.randrange(2, 12)):
-        body = chance.randbytes(chance.choice((0, 1, 5, 100, 3000)))
-        kind = chance.choice((FrameKind.TELL, FrameKind.ASK, FrameKind.ASK, FrameKind.PING, FrameKind.CANCEL))
+        body = chance.randbytes(chance.choice((0, 1, 2, 7, 100, 3000)))
+        kind = chance.choice(answering if answers else asking)
         frames.append(frame(kind, 0 if kind is FrameKind.TELL else number, body))
     return frames
 
@@ -143,9 +157,10 @@ class Errors(logging.Handler):
 async def converse(seed: int) -> tuple[str, str]:
     """One conversation: how it ended, and what was wrong."""
     chance = random.Random(seed)
-    data = changed(chance, sound(chance))
-    handler, counters = Fickle(), Counters()
-    link = Link(handler, lambda: NODE, SETTINGS, counters)
+    dials = seed % 2 == 1
+    data = changed(chance, sound(chance, dials))
+    handler, counters = Fickle(dials), Counters()
+    link = Link(handler, lambda: NODE, SETTINGS, counters, dials="a:1" if dials else None)
     wire = Wire(link)
     try:
         while data and not wire.is_closing():
@@ -161,12 +176,16 @@ async def converse(seed: int) -> tuple[str, str]:
         return "raised", repr(error)
     ended = "closed" if link.reason else ("open" if link.is_open else "greeting")
     wire.close()
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    for _ in range(4):
+        await asyncio.sleep(0)
     wrong = ""
-    if len(handler.reasons) != len(handler.links):
+    if not all(
+        task.done() and isinstance(task.exception(), TransportError | None) for task in handler.asking
+    ):
+        wrong = f"asks that end otherwise: {handler.asking}"
+    elif len(handler.reasons) != len(handler.links):
         wrong = f"opened {len(handler.links)} times and closed {len(handler.reasons)} times"
-    elif counters.requests_in_progress or counters.links:
+    elif counters.requests_in_progress or counters.asks_in_flight or counters.links:
         wrong = f"left behind: {counters}"
     return ended, wrong
 
@@ -216,17 +235,26 @@ def test_canary_an_answer_to_nothing_is_taken(monkeypatch: pytest.MonkeyPatch) -
     """Planted: a link that believes every answer was asked for."""
 
     def believing(self: Asks, number: int, body: bytes) -> None:
-        self._pending.pop(number)[0].set_result(body)
+        future, _, _ = self._pending.pop(number)
+        self._counters.asks_in_flight -= 1
+        future.set_result(body)
 
     monkeypatch.setattr(Asks, "answered", believing)
-    ends, faults = run(attack(range(CONVERSATIONS)))
+    ends, faults = run(attack(range(CONVERSATIONS // 4)))
     assert ends["raised"] and "KeyError" in faults[0]
+
+
+def test_canary_asks_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: a link that forgets who waits for an answer."""
+    monkeypatch.setattr(Asks, "close", lambda self, reason: None)
+    _, faults = run(attack(range(CONVERSATIONS // 10)))
+    assert faults and "asks that end otherwise" in faults[0]
 
 
 def test_canary_requests_stay_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: a link that forgets to end its requests."""
     monkeypatch.setattr("hawser.cluster.transport.requests.Requests.close", lambda self: None)
-    _, faults = run(attack(range(CONVERSATIONS)))
+    _, faults = run(attack(range(CONVERSATIONS // 10)))
     assert faults and "left behind" in faults[0]
 
 

@@ -1,4 +1,4 @@
-"""Real daemons on loopback: `hawser node`, `hawser operator` and `hawser up` as processes, ended by their ids."""
+"""Real daemons on loopback: `hawser node`, `hawser operator`, `hawser up` as processes, ended by id."""
 
 import os
 import select
@@ -27,7 +27,9 @@ class Daemon:
     """A `hawser` command that runs until it is ended. Its log is in `log`; `start` may be called again after
     an end. `ready` is what it said when it served."""
 
-    def __init__(self, arguments: Sequence[str], log: Path, environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, arguments: Sequence[str], log: Path, environment: dict[str, str] | None = None
+    ) -> None:
         self.arguments = list(arguments)
         self.log = log
         self.ready = ""
@@ -68,7 +70,9 @@ class Daemon:
         line = self._process.stdout.readline() if readable else ""
         if not line.startswith("ready "):
             self.kill()
-            raise AssertionError(f"{self.arguments} is not ready: {line!r}; its log ends with\n{self.last_words}")
+            raise AssertionError(
+                f"{self.arguments} is not ready: {line!r}; its log ends with\n{self.last_words}"
+            )
         self.ready = line.removeprefix("ready ").strip()
         return self.ready
 
@@ -114,7 +118,9 @@ class Daemon:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            raise AssertionError(f"{self.arguments} did not end; its log ends with\n{self.last_words}") from None
+            raise AssertionError(
+                f"{self.arguments} did not end; its log ends with\n{self.last_words}"
+            ) from None
         finally:
             if process.stdout is not None:
                 process.stdout.close()
@@ -213,7 +219,11 @@ class ClusterProcesses:
 
     def shard(self, topic: str, partition: int = 0) -> Any:
         """A shard as `hawser cluster status` shows it."""
-        found = [each for each in self.status()["shards"] if (each["topic"], each["partition"]) == (topic, partition)]
+        found = [
+            each
+            for each in self.status()["shards"]
+            if (each["topic"], each["partition"]) == (topic, partition)
+        ]
         assert found, f"there is no shard {topic}/{partition}"
         return found[0]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hawser.cluster.transport import Dialer, LinkClosed, LinkSettings, Unreachable, dial, listen
+from hawser.cluster.transport import Dialer, LinkClosed, LinkSettings, Refused, Unreachable, dial, listen
 from tests.support.links import CLIENT, LOOPBACK, NODE, PATIENT, Recorder, Silent, run, serving
 
 LONG_SECONDS = 50
@@ -69,6 +69,25 @@ def test_nobody_there() -> None:
             await dialer.up(0.2)
         assert dialer.attempts > 1
         await dialer.close()
+
+    run(scenario())
+
+
+def test_a_name_that_cannot_be_one() -> None:
+    async def scenario() -> None:
+        with pytest.raises(Unreachable, match="cannot be reached"):
+            await dial(f"{'x' * 70}.example:1", CLIENT)
+
+    run(scenario())
+
+
+def test_a_server_that_closes_takes_nobody_in() -> None:
+    async def scenario() -> None:
+        server = await listen(LOOPBACK, Recorder(), NODE, settings=PATIENT)
+        late = server._make_link()
+        await server.close()
+        with pytest.raises(Refused, match="it is closing"):
+            late._introduce()
 
     run(scenario())
 

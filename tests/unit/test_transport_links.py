@@ -2,7 +2,9 @@
 
 import array
 import asyncio
+import sys
 from collections.abc import Coroutine
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -20,6 +22,8 @@ from hawser.cluster.transport import (
     dial,
     listen,
 )
+from hawser.cluster.transport.loops import new_event_loop
+from hawser.cluster.transport.outgoing import Outgoing
 from tests.support.links import (
     BRISK,
     CLIENT,
@@ -54,20 +58,18 @@ def test_both_sides_tell_and_ask() -> None:
 def test_what_is_told_in_one_turn_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with linked(Recorder()) as (_, link):
-            transport = link._transport
-            assert transport is not None
             writes: list[int] = []
-            write = transport.write
+            write = Outgoing._write
 
-            def counted(data: bytes) -> None:
-                writes.append(len(data))
-                write(data)
+            def counted(self: Outgoing, chunk: bytes) -> None:
+                writes.append(len(chunk))
+                write(self, chunk)
 
-            monkeypatch.setattr(transport, "write", counted)
+            monkeypatch.setattr(Outgoing, "_write", counted)
             for _ in range(500):
                 link.tell(b"x" * 100)
             await link.ask(b"", LONG_SECONDS)
-            assert writes == [500 * 113 + 13]
+            assert writes[0] == 500 * 113 + 13
 
     run(scenario())
 
@@ -401,6 +403,21 @@ def test_idle_links_live_on_pings() -> None:
             assert await link.ask(b"x", LONG_SECONDS) == b"x"
 
     run(scenario())
+
+
+def test_the_loop_is_uvloop_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Planted(asyncio.SelectorEventLoop):
+        pass
+
+    stand_in = SimpleNamespace(new_event_loop=Planted, __spec__=object())
+    monkeypatch.setitem(sys.modules, "uvloop", stand_in)
+    loop = new_event_loop()
+    loop.close()
+    assert isinstance(loop, Planted)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    loop = new_event_loop()
+    loop.close()
+    assert not isinstance(loop, Planted)
 
 
 def test_settings_check_themselves() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from hawser.cluster.transport import (
     Identity,
+    Link,
     LinkSettings,
     PeerRole,
     Refused,
@@ -59,32 +60,41 @@ def test_frames_byte_by_byte() -> None:
     run(scenario())
 
 
+GREEDY_ASKS = 400
+
+
+async def most_kept_for_a_greedy_peer(asks: int) -> tuple[int, int]:
+    """It asks for 100 kB again and again and reads nothing, while another link is served: the most bytes that
+    were kept for it, and how many of its requests were served. Then it reads and must get everything."""
+    there = Generous()
+    async with linked(there, SMALL_QUEUE) as (server, witness), bare(server) as (reader, writer):
+        await greeted(reader, writer)
+        greedy = there.links[-1]
+        for number in range(1, asks + 1):
+            writer.write(frame(FrameKind.ASK, number, b"more"))
+        await there.until(lambda: there.requests)
+        most = 0
+        for _ in range(50):
+            assert len(await witness.ask(b"", LONG_SECONDS)) == 100_000
+            most = max(most, greedy.queued_bytes)
+        served = len(there.requests) - 50
+        for number in range(1, asks + 1):
+            assert await read_frame(reader) == (FrameKind.ANSWER, number, bytes(100_000))
+        return most, served
+
+
 def test_a_peer_that_does_not_read_is_held_and_costs_little(record_property: Any) -> None:
-    """It asks for 400 MB and reads nothing: what is kept for it stays near the limit; others go on."""
+    most, served = run(most_kept_for_a_greedy_peer(GREEDY_ASKS))
+    assert (1 << 20) < most < (1 << 20) + 200_000
+    assert served < GREEDY_ASKS
+    record_property("bytes kept at most", most)
+    record_property("requests served before it was held", served)
 
-    async def scenario() -> None:
-        there = Generous()
-        async with linked(there, SMALL_QUEUE) as (server, witness), bare(server) as (reader, writer):
-            await greeted(reader, writer)
-            greedy = there.links[-1]
-            for number in range(1, 4001):
-                writer.write(frame(FrameKind.ASK, number, b"more"))
-            most = 0
-            while not greedy._is_held:
-                await asyncio.sleep(0)
-            for _ in range(50):
-                assert len(await witness.ask(b"", LONG_SECONDS)) == 100_000
-                most = max(most, greedy.queued_bytes)
-            served = len(there.requests) - 50
-            assert (1 << 20) < most < (1 << 20) + 200_000
-            assert served < 4000
-            # It reads at last, and gets everything.
-            for number in range(1, 4001):
-                assert await read_frame(reader) == (FrameKind.ANSWER, number, bytes(100_000))
-            record_property("bytes kept at most", most)
-            record_property("requests served before it was held", served)
 
-    run(scenario())
+def test_canary_a_link_that_never_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Link, "_must_hold", lambda self: False)
+    most, served = run(most_kept_for_a_greedy_peer(GREEDY_ASKS))
+    assert most > 10 << 20 and served == GREEDY_ASKS
 
 
 def test_messages_for_a_peer_that_does_not_read_are_dropped(record_property: Any) -> None:
@@ -174,6 +184,47 @@ def test_a_dead_peer_that_is_held_is_noticed() -> None:
             await there.until(lambda: there.reasons)
             assert "silent" in there.reasons[0]
             assert server.counters.requests_in_progress == 0
+
+    run(scenario())
+
+
+def test_a_peer_that_only_pings_and_does_not_read(record_property: Any) -> None:
+    async def scenario() -> None:
+        async with serving(Recorder(), SMALL_QUEUE) as server, bare(server) as (reader, writer):
+            await greeted(reader, writer)
+            (link,) = server.links
+            most = sent = 0
+            while server.counters.bytes_in < 30 << 20:
+                writer.write(frame(FrameKind.PING, 0, b"") * 5000)
+                sent += 5000
+                await writer.drain()
+                most = max(most, link.queued_bytes)
+            assert (1 << 20) < most < (1 << 20) + 1000
+            record_property("pings", sent)
+            record_property("bytes kept at most", most)
+
+    run(scenario())
+
+
+def test_a_peer_that_takes_long_to_read_lives() -> None:
+    """It says nothing for longer than is allowed, but what it is sent moves on."""
+
+    async def scenario() -> None:
+        there = Recorder()
+        async with serving(there, BRISK) as server, bare(server) as (reader, writer):
+            await greeted(reader, writer)
+            (link,) = server.links
+            assert link.tell(bytes(60 << 20))
+            loop = asyncio.get_running_loop()
+            last_tick = loop.time() + 2 * BRISK.silence_seconds
+            taken = 0
+            while taken < HEADER.size + (60 << 20):
+                data = await reader.read(1 << 20)
+                assert data, there.reasons
+                taken += len(data)
+                if loop.time() < last_tick:
+                    await asyncio.sleep(BRISK.ping_seconds / 2)
+            await there.until(lambda: there.reasons)
 
     run(scenario())
 

@@ -11,12 +11,14 @@ from collections.abc import AsyncIterator, Awaitable, Generator, Iterable, Mappi
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, overload
 
-from hawser.api.bus import Bus
 from hawser.api.info import DomainFile, Participant, ReadResult, Recovered, TopicInfo
 from hawser.api.loan import ArrayLoan, Loan
-from hawser.api.publishing import Publisher, Publishing
-from hawser.api.subscription import Reliable, Start, Subscription
-from hawser.api.topic import Topic
+from hawser.api.local.bus import LocalBus as Bus
+from hawser.api.local.publishing import LocalPublisher as Publisher
+from hawser.api.local.publishing import LocalPublishing as Publishing
+from hawser.api.local.subscription import LocalSubscription as Subscription
+from hawser.api.local.topic import LocalTopic as Topic
+from hawser.api.subscription import Reliable, Start
 from hawser.api.waiting import until, until_space
 from hawser.errors import Full, HawserError
 from hawser.memory import Sample

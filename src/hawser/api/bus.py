@@ -1,21 +1,17 @@
-"""The bus: one process's way into a domain."""
+"""The bus: one process's way to topics."""
 
 import atexit
 import os
-import threading
 import weakref
+from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack, overload
 
-import msgspec
-
 from hawser.api.info import DomainFile, Participant, Recovered
-from hawser.api.topic import Topic, participants_of
+from hawser.api.topic import Topic
 from hawser.errors import Closed, UsageError
-from hawser.memory import Domain, Region
-from hawser.memory.names import check_bus_name, check_topic_name
-from hawser.memory.settings import TopicOptions, check_same, group_of_mode, request
-from hawser.memory.survey import survey
+from hawser.memory.names import check_bus_name
+from hawser.memory.settings import TopicOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -26,47 +22,41 @@ __all__ = ["Bus", "connect"]
 
 T = TypeVar("T")
 
-_CLUSTER_SCHEME: Final = "hawser://"
+CLUSTER_SCHEME: Final = "hawser://"
 
 _open_buses: "weakref.WeakSet[Bus]" = weakref.WeakSet()
 
 
 def connect(url: str = "shm://", *, name: str | None = None, **options: Any) -> "Bus":
-    """Connect to a bus: `shm://` this user's own domain on this host, `shm:///path` that directory.
+    """Connect to a bus: `shm://` this user's own domain on this host, `shm:///path` that directory,
+    `hawser://host:port,host:port` a cluster, of which any node will do.
 
     `name` is this application's identity: when a run of it died, the next one with the same name
-    recovers what that left. Without one an anonymous name is made. Option `mode`: "user", or "group" to
-    share the domain with the directory's group."""
-    return Bus(url, name=name, **options)
+    recovers what that left. Without one an anonymous name is made. Options: on one host `mode`: "user", or
+    "group" to share the domain with the directory's group; on a cluster those of
+    `hawser.cluster.client.settings.ClientSettings`, above all `timeout`, in seconds."""
+    if is_cluster(url):
+        from hawser.api.cluster.bus import ClusterBus
+
+        return ClusterBus(url, name=name, **options)
+    from hawser.api.local.bus import LocalBus
+
+    return LocalBus(url, name=name, **options)
 
 
-class Bus:
-    """A connection to a domain. Made by `connect`; a context manager; threads may share it."""
+class Bus(ABC):
+    """A connection to a domain or a cluster. Made by `connect`; a context manager; threads may share it."""
 
-    def __init__(self, url: str = "shm://", *, name: str | None = None, **options: Any) -> None:
-        if str(url).startswith(_CLUSTER_SCHEME):
-            raise UsageError(
-                f"{url!r} names a cluster, and clusters are not part of this version; use shm://"
-            )
-        mode = options.pop("mode", "user")
-        if options:
-            raise UsageError(f"connect has no option {', '.join(map(repr, options))}; it has name and mode")
+    def __init__(self, name: str | None) -> None:
         self.named = name is not None
         self.name = check_bus_name(name) if name is not None else _anonymous_name()
-        self._domain = Domain.of_url(url, group=bool(group_of_mode(mode)))
         self._process = os.getpid()
-        self._lock = threading.RLock()
         self._closed = False
-        self._regions: dict[str, Region] = {}
-        self._topics: dict[tuple[str, Any], Topic[Any]] = {}
-        if self.named:
-            self.recover()
-        _open_buses.add(self)
 
     @property
+    @abstractmethod
     def url(self) -> str:
-        """The URL another process connects to for the same domain."""
-        return self._domain.url
+        """The URL another process connects to for the same domain or cluster."""
 
     @overload
     def topic(
@@ -86,62 +76,42 @@ class Bus:
         A setting that contradicts the existing topic raises SettingsMismatch and changes nothing; those
         not given are taken as they are there. Asked twice for the same topic, a bus gives the same object.
         """
-        check_topic_name(name)
-        self._require_open()
-        codec = None if schema is None else _codec_of(schema)
-        given, unused = request(settings, None if codec is None else codec.fingerprint)
-        with self._lock:
-            self._require_open()
-            region = self._region(name, given, create)
-            existing = self._topics.get((name, schema))
-            if existing is not None:
-                existing._unused.update(unused)
-                return existing
-            topic: Topic[Any] = Topic(self, region, codec, unused)
-            self._topics[name, schema] = topic
-            return topic
+        return self._topic(name, schema, create, settings)
 
+    @abstractmethod
+    def _topic(self, name: str, schema: Any, create: bool, settings: dict[str, Any]) -> Topic[Any]: ...
+
+    @abstractmethod
     def topics(self) -> list[str]:
-        """Names of all topics of the domain, sorted."""
-        self._require_open()
-        return self._domain.topics()
+        """Names of all topics, sorted."""
 
+    @abstractmethod
     def files(self) -> list[DomainFile]:
-        """Every file of the domain and what it is, sorted; nothing is opened for use, nothing changed."""
-        self._require_open()
-        return [msgspec.convert(found, DomainFile) for found in survey(self._domain.directory)]
+        """Every file of the domain and what it is, sorted; nothing is opened for use, nothing changed. A
+        cluster has none here."""
 
+    @abstractmethod
     def participants(self) -> list[Participant]:
-        """Publishers and subscribers of all topics of the domain, the dead not yet recovered included."""
-        self._require_open()
-        return self._domain.gather(participants_of)
+        """Publishers and subscribers of all topics of the domain, the dead not yet recovered included; on a
+        cluster the members of its groups."""
 
+    @abstractmethod
     def recover(self) -> list[Recovered]:
-        """Return to every topic what dead participants had of it; what was recovered."""
-        self._require_open()
-        return self._domain.gather(_recover)
+        """Return to every topic what dead participants had of it; what was recovered. On a cluster there is
+        never anything: what a dead client had is nobody's."""
 
+    def queue(self, name: str, **settings: Any) -> Any:
+        """Queues are not part of this version: a UsageError."""
+        raise UsageError(f"queue {name!r}: queues are not part of this version; use a topic with a group")
+
+    def transaction(self, timeout: float | None = None) -> Any:
+        """Transactions are not part of this version: a UsageError."""
+        raise UsageError("transactions are not part of this version; publish_many is all or none by itself")
+
+    @abstractmethod
     def close(self) -> None:
-        """Leave every topic opened here. Samples still held stay valid; topics stay. In a forked child
-        it does nothing: the connection is the parent's."""
-        if os.getpid() != self._process:
-            return
-        with self._lock:
-            if self._closed:
-                return
-            for topic in list(self._topics.values()):
-                topic.close()
-            self._closed = True
-        _open_buses.discard(self)
-
-    def release_topic(self, topic: Topic[Any]) -> None:
-        """Called by a topic that was closed."""
-        with self._lock:
-            self._topics = {key: each for key, each in self._topics.items() if each is not topic}
-            if not any(name == topic.name for name, _ in self._topics):
-                region = self._regions.pop(topic.name, None)
-                if region is not None:
-                    region.close()
+        """Leave every topic opened here, after what `publish_nowait` has begun. Samples still held stay
+        valid; topics stay. In a forked child it does nothing: the connection is the parent's."""
 
     def __enter__(self) -> Self:
         return self
@@ -157,22 +127,9 @@ class Bus:
     def __repr__(self) -> str:
         return f"<Bus {self.name!r} at {self.url}>"
 
-    def _region(self, name: str, given: dict[str, int | str], create: bool) -> Region:
-        region = self._regions.get(name)
-        if region is not None and region.closed:
-            self._drop(name)
-            region = None
-        if region is None:
-            open_region = self._domain.open_or_create if create else self._domain.open
-            region = self._regions[name] = open_region(name, given)
-        else:
-            check_same(name, given, region.settings())
-        return region
-
-    def _drop(self, name: str) -> None:
-        """Let go of a topic that somebody deleted, so that it can be made anew."""
-        for topic in [each for (key, _), each in self._topics.items() if key == name]:
-            topic.close()
+    def _opened(self) -> None:
+        """From now on it is closed at the end of the process, if not before."""
+        _open_buses.add(self)
 
     def _require_open(self) -> None:
         if os.getpid() != self._process:
@@ -181,18 +138,22 @@ class Bus:
             raise Closed("this bus is closed; connect again")
 
 
-def _recover(region: Region) -> list[Recovered]:
-    return [msgspec.convert({**each, "topic": region.name}, Recovered) for each in region.recover()]
+def is_cluster(url: Any) -> bool:
+    """Whether an URL names a cluster."""
+    return isinstance(url, str) and url.startswith(CLUSTER_SCHEME)
+
+
+def codec_of(schema: Any) -> "Codec[Any] | None":
+    """The codec of a schema, if one is given."""
+    if schema is None:
+        return None
+    from hawser.record import schema as schemas
+
+    return schemas.codec_of(schema)
 
 
 def _anonymous_name() -> str:
     return f"anonymous-{os.getpid()}-{os.urandom(4).hex()}"
-
-
-def _codec_of(schema: Any) -> "Codec[Any]":
-    from hawser.record.schema import codec_of
-
-    return codec_of(schema)
 
 
 @atexit.register

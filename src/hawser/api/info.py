@@ -4,9 +4,17 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from hawser.memory import Sample
+from hawser.api.sample import Sample
 
-__all__ = ["DomainFile", "KeptPosition", "Participant", "ReadResult", "Recovered", "TopicInfo"]
+__all__ = [
+    "DomainFile",
+    "KeptPosition",
+    "Participant",
+    "PartitionInfo",
+    "ReadResult",
+    "Recovered",
+    "TopicInfo",
+]
 
 
 class ReadResult(NamedTuple):
@@ -80,30 +88,47 @@ class KeptPosition(msgspec.Struct, frozen=True, kw_only=True):
     held: bool
 
 
-class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic as it is now. `unused` are the settings given here that have no meaning on one host.
+class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition of a topic on a cluster: it has the offsets from `start` up to but not including `end`.
+    `leader` and `members` are nodes; without a leader nothing is known of the offsets, and both are 0."""
 
-    `configured_bytes` is what its settings allow, `resident_bytes` what it takes now; `recoveries` counts
-    how often dead participants were recovered.
+    partition: int
+    shard: str
+    epoch: int
+    status: str
+    leader: str | None
+    members: list[str]
+    start: int
+    end: int
+
+
+class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic as it is now. `unused` are the settings given here that have no meaning in this scope.
+
+    `head` and `oldest` are the newest and the oldest offset there is, on a cluster of any partition, and
+    `participants` the members of groups there. `partitions` is empty on one host; everything behind it is
+    about one host only: `configured_bytes` is what its settings allow, `resident_bytes` what it takes now;
+    `recoveries` counts how often dead participants were recovered.
     """
 
     name: str
-    path: str
     uuid: str
     settings: dict[str, Any]
     unused: dict[str, Any]
     head: int
     oldest: int
-    ring: int
-    slots: int
-    slots_lent: int
-    slots_referenced: int
-    slots_carried: int
-    slots_free: int
-    slots_leaked: int
-    configured_bytes: int
-    resident_bytes: int
-    created_ns: int
-    recoveries: int
     participants: list[Participant]
-    records: list[KeptPosition]
+    partitions: list[PartitionInfo] = []
+    path: str = ""
+    ring: int = 0
+    slots: int = 0
+    slots_lent: int = 0
+    slots_referenced: int = 0
+    slots_carried: int = 0
+    slots_free: int = 0
+    slots_leaked: int = 0
+    configured_bytes: int = 0
+    resident_bytes: int = 0
+    created_ns: int = 0
+    recoveries: int = 0
+    records: list[KeptPosition] = []

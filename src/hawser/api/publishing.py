@@ -3,18 +3,12 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-from hawser.api.loan import ArrayLoan, Loan
-from hawser.errors import HawserError
-from hawser.memory import Publisher as NativePublisher
-from hawser.record.payload import as_payloads
 from hawser.record.receipt import Receipt
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
-    from hawser.record.schema import Codec
+    from hawser.api.loan import ArrayLoan, Loan
 
 __all__ = ["Publisher", "Publishing"]
 
@@ -22,11 +16,12 @@ T = TypeVar("T")
 
 
 class Publishing(ABC, Generic[T]):
-    """The publishing half of the API. Messages of one publisher keep their order."""
+    """The publishing half of the API. Messages of one publisher keep their order; on a cluster in each
+    partition."""
 
     name: str
-    _codec: "Codec[T] | None"
 
+    @abstractmethod
     def publish(
         self,
         data: T,
@@ -35,20 +30,27 @@ class Publishing(ABC, Generic[T]):
         headers: Mapping[str, bytes] | None = None,
         timeout: float | None = None,
     ) -> Receipt:
-        """Copy a message in and deliver it to every subscriber.
+        """Publish a copy of `data`.
 
-        Waits while a reliable subscriber is too far behind: for ever, or `timeout` seconds, then Full.
-        """
-        payload = data if self._codec is None else self._codec.encode(data)
-        return cast("Receipt", self._native().publish(payload, key=key, headers=headers, timeout=timeout))
+        On one host it is then there for every subscriber; it waits while a reliable subscriber is too far
+        behind: for ever, or `timeout` seconds, then Full. On a cluster a majority has it on disk; `timeout`
+        is that of the connection if it is not given, and OutcomeUnknown says that it is perhaps published.
+        Messages with the same key are in the same partition."""
 
-    def publish_many(self, items: Iterable[T], *, timeout: float | None = None) -> list[Receipt]:
-        """Publish in order; one receipt for all of them.
+    @abstractmethod
+    def publish_many(
+        self,
+        items: Iterable[T],
+        *,
+        keys: Iterable[bytes | None] | None = None,
+        timeout: float | None = None,
+    ) -> list[Receipt]:
+        """Publish in order; one receipt for each partition touched. `keys` has one for each of the items.
 
-        A killed caller leaves a prefix published; so does an error, which carries its length as
-        `published`."""
-        return [self._publish_payloads(self._payloads(items), timeout)]
+        On one host a killed caller leaves a prefix published; so does an error, which carries its length as
+        `published`. On a cluster all or none of those for one partition are published."""
 
+    @abstractmethod
     def loan(
         self,
         nbytes: int,
@@ -56,10 +58,11 @@ class Publishing(ABC, Generic[T]):
         key: bytes | None = None,
         headers: Mapping[str, bytes] | None = None,
         timeout: float | None = None,
-    ) -> Loan:
-        """A slot to write `nbytes` into without a copy; published when its `with` block ends."""
-        return self._native().loan(nbytes, key=key, headers=headers, timeout=timeout)
+    ) -> "Loan":
+        """`nbytes` to write into; published when its `with` block ends. On one host it is a slot of the topic
+        and nothing is copied."""
 
+    @abstractmethod
     def loan_array(
         self,
         shape: Any,
@@ -68,53 +71,21 @@ class Publishing(ABC, Generic[T]):
         key: bytes | None = None,
         headers: Mapping[str, bytes] | None = None,
         timeout: float | None = None,
-    ) -> ArrayLoan:
-        """A slot as a numpy array to write into; published when its `with` block ends."""
-        from hawser.record.arrays import array_layout
-
-        sizes, element, nbytes = array_layout(shape, dtype)
-        loan = self._native().loan(nbytes, key=key, headers=headers)
-        return ArrayLoan(loan, timeout, sizes, element)
-
-    def _payloads(self, items: Iterable[T]) -> "Iterable[Buffer]":
-        return as_payloads(items, None if self._codec is None else self._codec.encode)
-
-    def _publish_payloads(self, payloads: "Iterable[Buffer]", timeout: float | None) -> Receipt:
-        try:
-            return cast("Receipt", self._native().publish_many(payloads, timeout))
-        except HawserError as error:
-            if error.published:
-                error.outcome = "applied"
-            raise
-
-    def _use(self, participant: NativePublisher) -> None:
-        """Put the native calls in the place of the methods above: a message then costs no Python frame."""
-        vars(self)["loan"] = participant.loan
-        if self._codec is None:
-            vars(self)["publish"] = participant.publish
-
-    @abstractmethod
-    def _native(self) -> NativePublisher:
-        """The participant that publishes."""
+    ) -> "ArrayLoan":
+        """A numpy array to write into; published when its `with` block ends."""
 
 
 class Publisher(Publishing[T]):
     """A participant that publishes to one topic, until closed."""
 
-    def __init__(self, name: str, participant: NativePublisher, codec: "Codec[T] | None") -> None:
-        self.name = name
-        self._codec = codec
-        self._participant = participant
-        self._use(participant)
-
     @property
+    @abstractmethod
     def incarnation(self) -> int:
         """Which life of its name this is; a later one has a larger number."""
-        return self._participant.incarnation
 
+    @abstractmethod
     def close(self) -> None:
         """Leave the topic. What was published stays."""
-        self._participant.close()
 
     def __enter__(self) -> Self:
         return self
@@ -129,6 +100,3 @@ class Publisher(Publishing[T]):
 
     def __repr__(self) -> str:
         return f"<Publisher of {self.name!r}>"
-
-    def _native(self) -> NativePublisher:
-        return self._participant

@@ -1,130 +1,107 @@
 """Subscriptions: taking samples, by call, by iteration, or in an event loop."""
 
-import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, Self, TypeVar, cast
+from typing import Any, Generic, Literal, Self, TypeVar
 
-from hawser.errors import Closed, OffsetOutOfRange, UsageError
-from hawser.limits import SETTING_BOUNDS
-from hawser.memory import Region, Sample, Subscriber
-from hawser.memory.names import group_record
+from hawser.api.sample import Sample
+from hawser.errors import UsageError
 
-if TYPE_CHECKING:
-    from hawser.record.schema import Codec
-
-__all__ = ["Reliable", "Start", "SubscribeOptions", "Subscription", "is_count", "join"]
+__all__ = ["Reliable", "Start", "Subscription", "check_start", "is_count"]
 
 T = TypeVar("T")
 
 Start = Literal["earliest", "latest"] | int | datetime | None
 Reliable = bool | Literal["durable"]
 
-_RELIABLE_LEVELS: Final = {False: 0, True: 1, "durable": 2}
-# The last moment a sample's time stamp can say.
-_LATEST_MOMENT_NS: Final = (1 << 63) - 1
-# How often a join by time looks again when what it found is overwritten before it has joined.
-_JOIN_ATTEMPTS: Final = 100
 
-
-class Subscription(Generic[T]):
-    """A participant that takes every sample of a topic, in order, from its start on.
+class Subscription(ABC, Generic[T]):
+    """Takes every sample of a topic, from its start on, in order; on a cluster in the order of each
+    partition.
 
     An iterator (`for` and `async for`) and a context manager. Iterating lets go of the previous
     sample at each step; what is still viewed stays valid."""
 
-    def __init__(self, name: str, native: Subscriber) -> None:
-        self.name = name
-        self._native = native
-        self._closed = False
-        # The native calls in the place of the methods below: a message then costs no Python frame.
-        vars(self).update(take=native.take, take_value=native.take_value, take_values=native.take_values)
+    name: str
 
+    @abstractmethod
     def take(self, timeout: float | None = None) -> Sample | None:
         """The next sample; None if there is none within `timeout` seconds (None: wait for ever).
 
         Raises Full when as many samples as `max_held` allows are held already."""
-        return self._native.take(timeout)
 
+    @abstractmethod
     def take_many(self, count: int, timeout: float | None = None) -> list[Sample]:
         """The next samples that are there, at most `count`; waits only for the first."""
-        return self._native.take_many(count, timeout)
 
+    @abstractmethod
     def take_value(self, timeout: float | None = None) -> T | None:
         """The next message as a copy: decoded by the topic's schema, or bytes; None if there is none
         within `timeout` seconds. The fastest way to take small messages."""
-        return cast("T | None", self._native.take_value(timeout))
 
+    @abstractmethod
     def take_values(self, count: int, timeout: float | None = None) -> list[T]:
         """As `take_value`, for the messages that are there, at most `count`; waits only for the first."""
-        return self._native.take_values(count, timeout)
+
+    @abstractmethod
+    def take_batches(self, count: int = 1, timeout: float | None = None) -> list[Any]:
+        """The next batches that are there, at most `count`, each a pyarrow.RecordBatch with the columns key,
+        value, headers, timestamp, partition and offset; waits only for the first. Only on a cluster, where
+        topics are kept so."""
 
     @property
+    @abstractmethod
     def missed(self) -> int:
-        """Exactly how many samples were overwritten before they were taken."""
-        return self._native.missed
+        """Exactly how many samples were overwritten, or trimmed, before they were taken."""
 
     @property
+    @abstractmethod
     def received(self) -> int:
         """How many samples were taken."""
-        return self._native.received
 
     @property
+    @abstractmethod
     def position(self) -> int:
-        """Offset of the last sample taken or missed."""
-        return self._native.position
+        """Offset of the last sample taken or missed; on a cluster of the last one taken, in its partition."""
 
     @property
+    @abstractmethod
     def held(self) -> int:
-        """How many samples are held now: taken, and neither released nor forgotten."""
-        return self._native.held
+        """How many samples are held now: taken, and neither released nor forgotten. On a cluster none is."""
 
     @property
+    @abstractmethod
     def incarnation(self) -> int:
         """Which life of its name this is; a later one has a larger number."""
-        return self._native.incarnation
 
+    @abstractmethod
     def commit(self) -> None:
-        """Keep the position reached so far for the `group`; the next member goes on behind it."""
-        self._native.commit()
+        """Keep the position reached so far for the `group`; the next member goes on behind it.
 
+        On a cluster Fenced says that another member has taken over some of what was taken since the last
+        commit, and will take it again; the others are committed, and the subscription goes on."""
+
+    @abstractmethod
     def close(self) -> None:
         """Leave. Samples still held stay valid."""
-        self._closed = True
-        waiting = sys.modules.get("hawser.api.waiting")
-        if waiting is not None:
-            waiting.end(self._native)
-        self._native.close()
 
+    @abstractmethod
     def values(self) -> Iterator[T]:
         """Iterate over the decoded values of a typed topic."""
-        for sample in self:
-            yield sample.value
 
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Sample:
-        try:
-            return cast("Sample", self._native.take_next())
-        except Closed:
-            if self._closed:
-                raise StopIteration from None
-            raise
+    @abstractmethod
+    def __next__(self) -> Sample: ...
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Sample:
-        from hawser.api.waiting import until
-
-        try:
-            return cast("Sample", await until(lambda: self._native.take_next(0), self._native, None))
-        except Closed:
-            if self._closed:
-                raise StopAsyncIteration from None
-            raise
+    @abstractmethod
+    async def __anext__(self) -> Sample: ...
 
     def __enter__(self) -> Self:
         return self
@@ -141,105 +118,12 @@ class Subscription(Generic[T]):
         return f"<Subscription of {self.name!r}>"
 
 
-class SubscribeOptions(NamedTuple):
-    """The arguments of `Topic.subscribe`."""
-
-    history: int = 0
-    start: Start = None
-    group: str | None = None
-    reliable: Reliable = False
-    resume: bool = False
-    max_held: int | None = None
-    max_lag: int | None = None
-
-
-def join(
-    region: Region, name: str, named: bool, options: SubscribeOptions, codec: "Codec[Any] | None"
-) -> Subscriber:
-    """Join a topic as subscriber `name`; UsageError for options that make no sense, or not together."""
-    settings = region.settings()
-    _check(options, int(settings["max_held"]))
-    _check_max_lag(options, int(settings["history"]) + int(settings["depth"]))
-    arguments: dict[str, Any] = {
-        "reliable": _RELIABLE_LEVELS[options.reliable],
-        "record": _record(options, name, named),
-        "commit": options.group is not None,
-        "max_lag": options.max_lag or 0,
-        "max_held": options.max_held or 0,
-        "decode": None if codec is None else codec.decode,
-    }
-    if not isinstance(options.start, datetime):
-        place = _place(options, int(settings["history"]))
-        return region.subscriber(name, **place, **arguments)
-    moment = min(max(int(options.start.timestamp() * 1_000_000) * 1_000, 0), _LATEST_MOMENT_NS)
-    for _ in range(_JOIN_ATTEMPTS):
-        try:
-            return region.subscriber(name, start=region.offset_at(moment), **arguments)
-        except OffsetOutOfRange:
-            continue
-    raise OffsetOutOfRange(
-        f"the samples of topic {region.name!r} from {options.start} on are overwritten faster than they can "
-        "be found; give the topic more history"
-    )
-
-
-def _place(options: SubscribeOptions, kept: int) -> dict[str, Any]:
-    match options.start:
-        case None:
-            return {"history": options.history}
-        case "earliest":
-            return {"history": kept}
-        case "latest":
-            return {}
-        case offset:
-            return {"start": offset}
-
-
-def _record(options: SubscribeOptions, name: str, named: bool) -> str:
-    if options.group is not None:
-        return group_record(options.group)
-    if not options.resume and options.reliable != "durable":
-        return ""
-    if not named:
-        raise UsageError(
-            "a position is kept under the name of the bus, and this one has none; "
-            "connect with name=, or give the subscription a group"
-        )
-    return name
-
-
-def _check(options: SubscribeOptions, most_held: int) -> None:
-    if not is_count(options.history):
-        raise UsageError(f"history={options.history!r} is not a whole number from 0 on")
-    if options.start is not None and options.history:
+def check_start(history: int, start: Start) -> None:
+    """UsageError unless these say where to begin."""
+    if not is_count(history):
+        raise UsageError(f"history={history!r} is not a whole number from 0 on")
+    if start is not None and history:
         raise UsageError("history and start both say where to begin; give one of them")
-    _check_start(options.start)
-    if not (isinstance(options.reliable, bool) or options.reliable == "durable"):
-        raise UsageError(f'reliable={options.reliable!r} is not False, True or "durable"')
-    if options.resume and options.group is not None:
-        raise UsageError("resume keeps the bus's own position and group that of the group; give one of them")
-    if options.max_held is not None and not (
-        is_count(options.max_held) and 0 < options.max_held <= most_held
-    ):
-        raise UsageError(
-            f"max_held={options.max_held!r} is outside 1 to {most_held}, the max_held of the topic "
-            f"(which may be up to {SETTING_BOUNDS['max_held'].highest} in a new one)"
-        )
-
-
-def _check_max_lag(options: SubscribeOptions, ring: int) -> None:
-    if options.max_lag is None:
-        return
-    if options.reliable != "durable":
-        raise UsageError('max_lag bounds a durable subscription; give reliable="durable" with it')
-    if not is_count(options.max_lag) or not 0 < options.max_lag <= ring:
-        raise UsageError(
-            f"max_lag={options.max_lag!r} is outside 1 to {ring}, which is all that the topic keeps; "
-            "leave it out to make publishers wait"
-        )
-
-
-def _check_start(start: Start) -> None:
     if start is None or start in ("earliest", "latest"):
         return
     if isinstance(start, datetime):

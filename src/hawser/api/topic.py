@@ -1,39 +1,21 @@
-"""Topics on one host."""
+"""Topics."""
 
-import threading
-import weakref
-from collections.abc import Callable, Mapping
+from abc import abstractmethod
+from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
-import msgspec
-
-from hawser.api.info import KeptPosition, Participant, ReadResult, TopicInfo
+from hawser.api.info import ReadResult, TopicInfo
 from hawser.api.publishing import Publisher, Publishing
-from hawser.api.subscription import Reliable, Start, SubscribeOptions, Subscription, is_count, join
-from hawser.errors import Closed, HawserError, UsageError
-from hawser.memory import Publisher as NativePublisher
-from hawser.memory import Region, Sample
-from hawser.memory.settings import readable
+from hawser.api.subscription import Reliable, Start, Subscription
 from hawser.record.receipt import Receipt
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from hawser.record.schema import Codec
-
-__all__ = ["Owner", "Topic", "participants_of"]
+__all__ = ["Topic"]
 
 T = TypeVar("T")
-
-
-class Owner(Protocol):
-    """What a topic needs of its bus."""
-
-    name: str
-    named: bool
-
-    def release_topic(self, topic: "Topic[Any]") -> None: ...
 
 
 class Topic(Publishing[T]):
@@ -41,44 +23,23 @@ class Topic(Publishing[T]):
 
     `T` is what it carries: anything bytes-like, or the values of its schema."""
 
-    def __init__(self, bus: Owner, region: Region, codec: "Codec[T] | None", unused: dict[str, Any]) -> None:
-        self.name = region.name
-        self._bus = bus
-        self._region = region
-        self._codec = codec
-        self._unused = unused
-        self._lock = threading.Lock()
-        self._own_publisher: NativePublisher | None = None
-        # Weak, so that a participant nobody refers to any more leaves by itself.
-        self._joined: weakref.WeakSet[Publisher[T] | Subscription[T]] = weakref.WeakSet()
-        self._closed = False
-
+    @abstractmethod
     def publish_nowait(
         self, data: T, *, key: bytes | None = None, headers: Mapping[str, bytes] | None = None
     ) -> "Future[Receipt]":
         """As publish, but the result is a future. On one host it is done at once, with Full in it when a
-        reliable subscriber is in the way."""
-        from concurrent.futures import Future
+        reliable subscriber is in the way. On a cluster what is published so goes out together; Full says that
+        too much is waiting."""
 
-        future: Future[Receipt] = Future()
-        try:
-            future.set_result(self.publish(data, key=key, headers=headers, timeout=0))
-        except HawserError as error:
-            future.set_exception(error)
-        return future
-
+    @abstractmethod
     def flush(self) -> None:
-        """Return when every `publish_nowait` is done; on one host they always are."""
-        self._require_open()
+        """Return when every `publish_nowait` is done, well or not; on one host they always are."""
 
+    @abstractmethod
     def publisher(self, *, exclusive: bool = False) -> Publisher[T]:
-        """A publisher of its own; `exclusive` refuses any other one for as long as it lives."""
-        self._require_open()
-        native = self._region.publisher(self._bus.name, exclusive=exclusive)
-        publisher = Publisher(self.name, native, self._codec)
-        self._joined.add(publisher)
-        return publisher
+        """A publisher of its own; `exclusive`, on one host, refuses any other one for as long as it lives."""
 
+    @abstractmethod
     def subscribe(
         self,
         *,
@@ -93,82 +54,36 @@ class Topic(Publishing[T]):
         """Subscribe from now on, or from `history` samples before now, or from `start`: "earliest",
         "latest", an offset or a datetime.
 
-        `reliable` makes publishers wait rather than overwrite what was not taken; "durable" also while
-        this name is not running, up to `max_lag` samples. `resume` keeps the position under the bus's
-        name for its next run; `group` keeps one under its own name, moved by `commit()`. A kept position
-        is gone on from, wherever else the subscription would have started."""
-        self._require_open()
-        options = SubscribeOptions(history, start, group, reliable, resume, max_held, max_lag)
-        native = join(self._region, self._bus.name, self._bus.named, options, self._codec)
-        subscription: Subscription[T] = Subscription(self.name, native)
-        self._joined.add(subscription)
-        return subscription
+        On one host `reliable` makes publishers wait rather than overwrite what was not taken; "durable" also
+        while this name is not running, up to `max_lag` samples; on a cluster everything is reliable.
+        `resume` keeps the position under the bus's name for its next run; `group` keeps one under its own
+        name, moved by `commit()`, and on a cluster its members share the partitions. A kept position is gone
+        on from, wherever else the subscription would have started."""
 
+    @abstractmethod
     def read_oldest(self, count: int, after: int = 0) -> ReadResult:
         """Copies of the oldest `count` samples kept behind offset `after`."""
-        self._require_open()
-        return self._read(self._region.read_oldest, count, after)
 
+    @abstractmethod
     def read_newest(self, count: int, after: int = 0) -> ReadResult:
         """Copies of the newest `count` samples kept behind offset `after`."""
-        self._require_open()
-        return self._read(self._region.read_newest, count, after)
 
-    def _read(self, read: Callable[..., tuple[list[Sample], int, int]], count: int, after: int) -> ReadResult:
-        if not is_count(count) or not is_count(after):
-            raise UsageError(f"count={count!r} and after={after!r} must be whole numbers from 0 on")
-        return ReadResult(*read(count, after, None if self._codec is None else self._codec.decode))
-
+    @abstractmethod
     def info(self) -> TopicInfo:
         """Everything about the topic as it is now."""
-        self._require_open()
-        region = self._region
-        state = region.state()
-        facts: dict[str, Any] = {
-            **state,
-            "name": self.name,
-            "path": region.path,
-            "uuid": region.uuid,
-            "settings": readable(region.settings()),
-            "unused": self._unused,
-            "configured_bytes": state["file_bytes"],
-            "participants": participants_of(region),
-            "records": [msgspec.convert(record, KeptPosition) for record in region.records()],
-        }
-        return msgspec.convert(facts, TopicInfo)
 
+    @abstractmethod
     def forget(self, name: str) -> bool:
         """Drop the position kept under a name ("group:g" for the group g); False if there is none."""
-        self._require_open()
-        return self._region.forget(name)
 
+    @abstractmethod
     def delete(self, force: bool = False) -> None:
-        """Remove the topic and its history. While others use it a UsageError, unless `force`: then they
-        get Closed."""
-        self._require_open()
-        if not self._region.remove(force):
-            users = sorted({f"{each.name} (pid {each.pid})" for each in participants_of(self._region)})
-            raise UsageError(
-                f"topic {self.name!r} is in use by {', '.join(users) or 'a process that only has it open'}; "
-                "close it there, or delete it with force=True"
-            )
-        self.close()
+        """Remove the topic and its history. On one host a UsageError while others use it, unless `force`.
+        Whoever still uses it gets Closed."""
 
+    @abstractmethod
     def close(self) -> None:
         """Leave the topic with everything that was made from this object. The topic itself stays."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            vars(self).pop("publish", None)
-            vars(self).pop("loan", None)
-            own, self._own_publisher = self._own_publisher, None
-            joined = list(self._joined)
-        for each in joined:
-            each.close()
-        if own is not None:
-            own.close()
-        self._bus.release_topic(self)
 
     def __enter__(self) -> Self:
         return self
@@ -183,20 +98,3 @@ class Topic(Publishing[T]):
 
     def __repr__(self) -> str:
         return f"<Topic {self.name!r}>"
-
-    def _native(self) -> NativePublisher:
-        with self._lock:
-            self._require_open()
-            if self._own_publisher is None:
-                self._own_publisher = self._region.publisher(self._bus.name)
-                self._use(self._own_publisher)
-            return self._own_publisher
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise Closed(f"topic {self.name!r} was closed here; open it again with bus.topic()")
-
-
-def participants_of(region: Region) -> list[Participant]:
-    """The participants of one topic."""
-    return [msgspec.convert({**each, "topic": region.name}, Participant) for each in region.participants()]

@@ -4,7 +4,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any, Final, NamedTuple, NoReturn, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import hawser
 from hawser.cli.options import given_url
@@ -87,7 +87,9 @@ async def reached(given: list[str]) -> AsyncIterator[Reached]:
         if not links:
             raise hawser.Unavailable("; ".join(troubles))
         answers = await asyncio.gather(*(_ask(link, wire.RollCall()) for link in links.values()))
-        rolls = {name: each for name, each in zip(links, answers, strict=True) if isinstance(each, wire.Rolled)}
+        rolls = {
+            name: each for name, each in zip(links, answers, strict=True) if isinstance(each, wire.Rolled)
+        }
         yield Reached(shard_map, rolls, links)
     finally:
         await asyncio.gather(*(link.close("done") for link in links.values()))
@@ -126,7 +128,12 @@ def shard_named(cluster: Reached, text: str) -> str:
     """The shard that a person names as TOPIC/PARTITION, or by its full name."""
     topic, _, partition = text.rpartition("/")
     entry = cluster.map.topics.get(topic)
-    if entry is not None and not entry.deleted and partition.isdecimal() and int(partition) < entry.partitions:
+    if (
+        entry is not None
+        and not entry.deleted
+        and partition.isdecimal()
+        and int(partition) < entry.partitions
+    ):
         return wire.shard_of(topic, entry.uuid, int(partition))
     if text in cluster.map.shards:
         return text
@@ -158,7 +165,7 @@ async def _administer(cluster: Reached, request: wire.Admin) -> wire.AdminDone:
         except TransportError as error:
             if error.was_sent:
                 raise hawser.OutcomeUnknown(
-                    f"the node that was asked is gone ({error}); `hawser cluster status` shows what became of it"
+                    f"the node that was asked is gone ({error}); `hawser cluster status` shows the outcome"
                 ) from error
             continue
         if isinstance(answer, wire.AdminDone):
@@ -167,10 +174,6 @@ async def _administer(cluster: Reached, request: wire.Admin) -> wire.AdminDone:
         failed = answer
         if answer.code is not wire.Code.UNAVAILABLE:
             break
-    _raise(failed)
-
-
-def _raise(failed: wire.Failed | None) -> NoReturn:
     if failed is None:
         raise hawser.Unavailable("no node answers any more; see `hawser cluster status`")
     raise _ERRORS.get(failed.code, hawser.Rejected)(failed.text)

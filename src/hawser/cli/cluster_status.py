@@ -18,7 +18,9 @@ _COLORS = {"steady": "green", "election": "yellow", "reconfiguration": "yellow"}
 
 
 @click.command()
-@click.option("--check", is_flag=True, help="Exit with 4 unless every shard has its leader and every replica.")
+@click.option(
+    "--check", is_flag=True, help="Exit with 4 unless every shard has its leader and every replica."
+)
 @shared_options
 def status(check: bool) -> None:
     """Every shard with its epoch, leader, replicas and positions, and every node."""
@@ -69,8 +71,13 @@ def shard_shown(cluster: Reached, shard: str, topic: str, partition: int) -> dic
         "lag": lag,
         "reconfiguration": _change(entry.change),
         "replicas": {
-            node: {"role": each.role, "head": each.head.index, "commit": each.commit, "apply": each.applied,
-                   "pulled_bytes": each.pulled}  # fmt: skip
+            node: {
+                "role": each.role,
+                "head": each.head.index,
+                "commit": each.commit,
+                "apply": each.applied,
+                "pulled_bytes": each.pulled,
+            }
             for node, each in replicas.items()
         },
         "halted": _halted(cluster, shard),

@@ -48,7 +48,9 @@ def node(name: str | None, listen: str | None, directory: str | None, **options:
 
 
 @click.command()
-@click.option("--metadata", metavar="URL", help="Where it keeps its decisions: sqlite:PATH or etcd://HOST:PORT.")
+@click.option(
+    "--metadata", metavar="URL", help="Where it keeps its decisions: sqlite:PATH or etcd://HOST:PORT."
+)
 @click.option("--node", "nodes", metavar="ID=HOST:PORT", multiple=True, help="Of each node; repeatable.")
 @click.option("--name", help="For logs; several operators of a cluster may have the same.")
 @_daemon_options

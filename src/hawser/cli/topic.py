@@ -14,6 +14,8 @@ _COMMANDS = {
     "echo": ("hawser.cli.following:echo", "Print the messages of a topic as they come."),
     "hz": ("hawser.cli.rates:hz", "How often messages come."),
     "bw": ("hawser.cli.rates:bw", "How many bytes come."),
+    "record": ("hawser.cli.carrying:record", "Record a topic to a file or another bus."),
+    "replay": ("hawser.cli.carrying:replay", "Publish again what was recorded."),
     "forget": ("hawser.cli.topics:forget", "Drop a kept position."),
     "delete": ("hawser.cli.topics:delete", "Remove a topic and its history."),
 }

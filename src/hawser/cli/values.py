@@ -2,7 +2,7 @@
 
 import base64
 import string
-from typing import Any
+from typing import Any, Final
 
 import click
 import msgspec
@@ -26,8 +26,24 @@ def byte_count(text: str) -> int:
     return int(number) * _UNITS[unit]
 
 
+_CLUSTER_SETTINGS: Final[tuple[tuple[str, Any, str], ...]] = (
+    ("partitions", click.INT, "Of a new topic on a cluster, 1 if not given."),
+    ("replication", click.INT, "Copies of a new topic on a cluster, 3 if not given."),
+    (
+        "retention_bytes",
+        byte_count,
+        "What a new topic on a cluster keeps; else everything.",
+    ),
+    ("retention_seconds", click.FLOAT, "How long a new topic on a cluster keeps it; else for ever."),
+)
+
+
 def setting_options(function: Any) -> Any:
-    """The settings of a topic as options; those not given are None."""
+    """The settings of a topic as options, of both scopes; those not given are None."""
+    for name, converter, text in reversed(_CLUSTER_SETTINGS):
+        function = click.option(f"--{name.replace('_', '-')}", type=converter, metavar="NUMBER", help=text)(
+            function
+        )
     for name in reversed(SETTING_BOUNDS):
         kind: Any = byte_count if name == "slot_size" else click.INT
         flag = f"--{name.replace('_', '-')}"

@@ -6,6 +6,7 @@
     dir = "/var/lib/hawser"           nodes = { n1 = "10.0.0.1:7400", ... }        [http]
                                                                                    listen = "127.0.0.1:7401"
 
+A variable that stands for nodes is written as on the command line, with commas: n1=10.0.0.1:7400,n2=...
 `schema()` is the whole of it as a JSON schema.
 """
 
@@ -18,6 +19,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from hawser.cluster.transport.addresses import Address
 from hawser.errors import UsageError
 
 __all__ = ["Config", "load", "schema"]
@@ -44,6 +46,9 @@ class NodeSection(_Section, frozen=True):
     checkpoint_entries: Annotated[int, Meta(ge=1)] = 10_000
     drain_seconds: Seconds = 10.0
 
+    def __post_init__(self) -> None:
+        Address.parse(self.listen)
+
 
 class OperatorSection(_Section, frozen=True):
     """`hawser operator`."""
@@ -53,6 +58,10 @@ class OperatorSection(_Section, frozen=True):
     nodes: dict[str, str] = {}
     tick_seconds: Seconds = 0.1
     patience: Annotated[int, Meta(ge=2, le=10_000)] = 8
+
+    def __post_init__(self) -> None:
+        for address in self.nodes.values():
+            Address.parse(address)
 
 
 class LogSection(_Section, frozen=True):
@@ -66,6 +75,10 @@ class HttpSection(_Section, frozen=True):
     """`/livez`, `/readyz` and `/metrics`; nothing is served without an address."""
 
     listen: str = ""
+
+    def __post_init__(self) -> None:
+        if self.listen:
+            Address.parse(self.listen)
 
 
 class Config(_Section, frozen=True):
@@ -94,24 +107,30 @@ def load(
             raise UsageError(f"the configuration {file} cannot be read: {error.strerror}") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise UsageError(f"the configuration {file} is not TOML: {error}") from error
-    for section, values in _of_environment(environment).items():
-        found.setdefault(section, {}).update(values)
+    variables = {
+        name: value for name, value in environment.items() if name.startswith(_PREFIX) and _SEPARATOR in name
+    }
+    for name, value in variables.items():
+        section, _, key = name.removeprefix(_PREFIX).lower().partition(_SEPARATOR)
+        _put(found, section, {key: _nodes(value) if key == "nodes" else value})
     for section, given in flags.items():
-        values = {key: value for key, value in given.items() if value is not None}
-        if values:
-            found.setdefault(section, {}).update(values)
+        _put(found, section, {key: value for key, value in given.items() if value is not None})
     try:
         # Variables are texts, whatever they stand for.
         return msgspec.convert(found, Config, strict=False)
     except msgspec.ValidationError as error:
-        place = f" in {file}" if file is not None else ""
-        raise UsageError(f"the configuration{place} is wrong: {error}; see `hawser config schema`") from error
+        places = [*([str(file)] if file is not None else []), *sorted(variables)]
+        where = f" in {', '.join(places)}" if places else ""
+        raise UsageError(f"the configuration{where} is wrong: {error}; see `hawser config schema`") from error
 
 
-def _of_environment(environment: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    sections: dict[str, dict[str, str]] = {}
-    for name, value in environment.items():
-        section, separator, key = name.removeprefix(_PREFIX).partition(_SEPARATOR)
-        if name.startswith(_PREFIX) and separator:
-            sections.setdefault(section.lower(), {})[key.lower()] = value
-    return sections
+def _put(found: dict[str, Any], section: str, values: dict[str, Any]) -> None:
+    place = found.setdefault(section, {}) if values else None
+    # What is no table stays as it is, to be complained about.
+    if isinstance(place, dict):
+        place.update(values)
+
+
+def _nodes(text: str) -> dict[str, str]:
+    pairs = (each.partition("=") for each in text.split(",") if each)
+    return {name.strip(): address.strip() for name, _, address in pairs}

@@ -22,7 +22,7 @@ __all__ = ["Disk"]
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _FOR_OWNER_ONLY: Final = 0o600
 # A node has many shards and a shard many segments, most of which nobody reads.
-_MOST_OPEN_FILES: Final = 32
+_MOST_OPEN_FILES: Final = 8
 
 
 class _File:

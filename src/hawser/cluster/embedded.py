@@ -65,11 +65,20 @@ class EmbeddedCluster:
 class EmbeddedDaemon:
     """An embedded cluster as a daemon; with `any_port` it takes free ports if the wanted ones are taken."""
 
-    def __init__(self, directory: Path, nodes: int, listen: str, *, any_port: bool) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        nodes: int,
+        listen: str,
+        *,
+        any_port: bool,
+        node_settings: NodeSettings | None = None,
+    ) -> None:
         self._directory = directory
         self._nodes = nodes
         self._listen = listen
         self._any_port = any_port
+        self._node_settings = node_settings
         self._cluster: EmbeddedCluster | None = None
 
     async def start(self) -> str:
@@ -83,7 +92,7 @@ class EmbeddedDaemon:
             return await self._start(str(Address(Address.parse(self._listen).host, 0)))
 
     async def _start(self, listen: str) -> str:
-        self._cluster = EmbeddedCluster(self._directory, self._nodes, listen)
+        self._cluster = EmbeddedCluster(self._directory, self._nodes, listen, self._node_settings)
         await self._cluster.start()
         return self._cluster.url
 

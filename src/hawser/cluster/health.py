@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from hawser.cluster.transport import Address
+from hawser.cluster.transport import Address, Unreachable
 
 __all__ = ["Health", "Metric", "exposition"]
 
@@ -56,8 +56,14 @@ class Health:
         self._server: asyncio.Server | None = None
 
     async def start(self, address: str) -> None:
+        """Unreachable if the address cannot be had."""
         place = Address.parse(address)
-        self._server = await asyncio.start_server(self._serve, place.host, place.port, limit=_REQUEST_BYTES)
+        try:
+            self._server = await asyncio.start_server(
+                self._serve, place.host, place.port, limit=_REQUEST_BYTES
+            )
+        except OSError as error:
+            raise Unreachable(f"cannot serve pages at {address}: {error.strerror or error}") from error
 
     @property
     def port(self) -> int:

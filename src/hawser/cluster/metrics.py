@@ -1,4 +1,4 @@
-"""The figures of a node and of an operator, as `/metrics` shows them: base units, `_total` where they only grow.
+"""The figures of a node and of an operator, as `/metrics` shows them.
 
 Shards are counted, not listed, where a figure of each would say no more: a node may hold thousands.
 """
@@ -22,7 +22,10 @@ _LINKS: Final = {
     "bytes_out": ("hawser_link_sent_bytes_total", "Bytes sent over all links."),
     "frames_in": ("hawser_link_received_frames_total", "Frames received over all links."),
     "frames_out": ("hawser_link_sent_frames_total", "Frames sent over all links."),
-    "tells_dropped": ("hawser_messages_dropped_total", "Messages that were not sent for want of room or a link."),
+    "tells_dropped": (
+        "hawser_messages_dropped_total",
+        "Messages that were not sent for want of room or a link.",
+    ),
     "asks": ("hawser_asks_total", "Requests sent to peers."),
     "asks_timed_out": ("hawser_asks_timed_out_total", "Requests to peers without an answer in time."),
     "requests": ("hawser_requests_total", "Requests of peers and clients."),
@@ -49,7 +52,7 @@ def node_metrics(node: Node, directory: Path) -> Iterator[Metric]:
         yield Metric("hawser_shard_head", "Last entry in this node's log.", replica.node.head.index, labels)
         yield Metric("hawser_shard_commit", "Last entry known to be committed.", replica.node.commit, labels)
         yield Metric("hawser_shard_apply", "Last entry applied.", replica.node.applied, labels)
-        yield Metric("hawser_shard_leads", "1 if this node leads the shard.", float(shard.leads), labels)
+        yield Metric("hawser_shard_leads", "1 if this node leads the shard.", int(shard.leads), labels)
     free_bytes = shutil.disk_usage(directory).free
     yield Metric("hawser_disk_free_bytes", "Free bytes where this node keeps its logs.", free_bytes)
     yield from _of_links(node.counters)

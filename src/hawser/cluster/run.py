@@ -1,8 +1,8 @@
 """Running a daemon: from its start to its end by a signal.
 
 The first SIGTERM or SIGINT ends it in order: a node hands over what it leads, then everything is closed, and
-the code is 0. The second one ends it at once, which loses nothing that was promised: a daemon may be killed at
-any moment. systemd is told when it is ready and when it stops, if it asks to be.
+the exit code is 0. The second one ends it at once, which loses nothing that was promised: a daemon may be
+killed at any moment. systemd is told when it is ready and when it stops, if it asks to be.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ from hawser.cluster.metrics import node_metrics, operator_metrics
 from hawser.cluster.node.service import Node, NodeSettings
 from hawser.cluster.operator.service import OperatorService, OperatorSettings
 from hawser.cluster.stores import StoreUnavailable, open_store
-from hawser.cluster.transport import Address, BadAddress, Unreachable
-from hawser.errors import Unavailable, UsageError
+from hawser.cluster.transport import Address, Unreachable, run
+from hawser.errors import PermissionDenied, Unavailable, UsageError
 from hawser.log.journal.journal import Settings as JournalSettings
 from hawser.log.replica import Settings as ReplicaSettings
 
-__all__ = ["Daemon", "NodeDaemon", "OperatorDaemon", "checked_address", "node_settings", "run_daemon"]
+__all__ = ["Daemon", "NodeDaemon", "OperatorDaemon", "node_settings", "run_daemon"]
 
 _log = logging.getLogger("hawser.cluster.run")
 
@@ -59,9 +59,14 @@ class NodeDaemon:
             raise UsageError(
                 "a node needs an id and a directory: give --id and --dir, or [node] id and dir in --config"
             )
-        self._listen = checked_address(section.listen)
+        self._listen = section.listen
         self._directory = Path(section.dir)
-        self._node = Node(section.id, self._directory, node_settings(config))
+        try:
+            self._node = Node(section.id, self._directory, node_settings(config))
+        except PermissionError as error:
+            raise PermissionDenied(f"{error.filename} cannot be written; who owns {section.dir}?") from error
+        except OSError as error:
+            raise UsageError(f"{section.dir} cannot be a node's directory: {error.strerror}") from error
         self._why_not_ready: str | None = "starting"
         _warn_of_bare_network("node", self._listen)
 
@@ -93,13 +98,12 @@ class OperatorDaemon:
                 "an operator needs a metadata store and nodes: give --metadata and --node ID=HOST:PORT, or "
                 "[operator] metadata and nodes in --config"
             )
-        nodes = {node: checked_address(address) for node, address in section.nodes.items()}
         settings = OperatorSettings(tick_seconds=section.tick_seconds, patience=section.patience)
         store = open_store(section.metadata)
-        self._operator = OperatorService(section.name, store, nodes, settings)
+        self._operator = OperatorService(section.name, store, section.nodes, settings)
         self._name = section.name
         self._why_not_ready: str | None = "starting"
-        for address in nodes.values():
+        for address in section.nodes.values():
             _warn_of_bare_network("operator", address)
 
     async def start(self) -> str:
@@ -140,17 +144,9 @@ def node_settings(config: Config) -> NodeSettings:
     )
 
 
-def checked_address(text: str) -> str:
-    """The address as it is written; UsageError if it is none."""
-    try:
-        return str(Address.parse(text))
-    except BadAddress as error:
-        raise UsageError(str(error)) from error
-
-
 def run_daemon(make: Callable[[], Daemon], http: str, announce: Callable[[str], None]) -> None:
     """Make and run a daemon until a signal ends it; `announce` is told once it serves."""
-    asyncio.run(_run(make, checked_address(http) if http else "", announce))
+    run(_run(make, http, announce))
 
 
 async def _run(make: Callable[[], Daemon], http: str, announce: Callable[[str], None]) -> None:

@@ -5,8 +5,9 @@ map is a hint: whoever follows an old one is told where to go by the node it ask
 it.
 """
 
+from collections.abc import Callable
 from enum import StrEnum
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -15,6 +16,7 @@ __all__ = [
     "Admin",
     "AdminDone",
     "AdminKind",
+    "Alive",
     "Answer",
     "Batches",
     "Code",
@@ -24,10 +26,12 @@ __all__ = [
     "Failed",
     "Fetch",
     "GetMap",
+    "GroupEntry",
     "Host",
     "Hosted",
     "Inspect",
     "Inspected",
+    "KeepAlive",
     "Map",
     "MapPushed",
     "NodeEntry",
@@ -47,6 +51,7 @@ __all__ = [
 
 Count = Annotated[int, Meta(ge=0)]
 MAX_WAIT_SECONDS: Final = 60.0
+MAX_SESSION_SECONDS: Final = 3600.0
 
 
 def shard_of(topic: str, uuid: str, partition: int) -> str:
@@ -157,6 +162,22 @@ class Inspect(_Body, frozen=True, tag="inspect"):
     shard: str
     at_ns: int | None = None
     group: str | None = None
+    groups: bool = False
+
+
+class KeepAlive(_Body, frozen=True, tag="keep alive"):
+    """A member of a group lives, for another `session_seconds` behind the answer. It knows the group in
+    `generation`, of which `known_settled` members have settled, and has itself settled in `settled`. Answered
+    when there is something else to know, or after `wait_seconds`; REJECTED if it is no member."""
+
+    shard: str
+    group: str
+    member: str
+    generation: Count
+    known_settled: Count
+    settled: Count
+    session_seconds: Annotated[float, Meta(gt=0, le=MAX_SESSION_SECONDS)]
+    wait_seconds: Annotated[float, Meta(ge=0, le=MAX_WAIT_SECONDS)]
 
 
 class AdminKind(StrEnum):
@@ -215,12 +236,31 @@ class Executed(_Body, frozen=True, tag="executed"):
     result: bytes
 
 
+class GroupEntry(msgspec.Struct, frozen=True, array_like=True):
+    """A group on one shard."""
+
+    generation: int
+    position: int
+    members: tuple[str, ...]
+
+
 class Inspected(_Body, frozen=True, tag="inspected"):
+    """`groups` are all of the shard, if they were asked for."""
+
     start: int
     end: int
     at: int | None = None
     position: int | None = None
     retained_bytes: int = 0
+    groups: dict[str, GroupEntry] = {}
+
+
+class Alive(_Body, frozen=True, tag="alive"):
+    """A group as it is: its members, sorted, and those of them that have settled in this generation."""
+
+    generation: int
+    members: tuple[str, ...]
+    settled: tuple[str, ...]
 
 
 class AdminDone(_Body, frozen=True, tag="done"):
@@ -277,10 +317,25 @@ class Failed(_Body, frozen=True, tag="failed"):
 
 
 Told = Deliver | MapPushed
-Request = GetMap | Publish | Execute | Fetch | Inspect | Admin | RollCall | Host
-Answer = Map | Batches | Executed | Inspected | AdminDone | Rolled | Hosted | Failed
+Request = GetMap | Publish | Execute | Fetch | Inspect | KeepAlive | Admin | RollCall | Host
+Answer = Map | Batches | Executed | Inspected | Alive | AdminDone | Rolled | Hosted | Failed
 
 encode: Final = msgspec.msgpack.Encoder().encode
-decode_told: Final = msgspec.msgpack.Decoder(Told).decode
-decode_request: Final = msgspec.msgpack.Decoder(Request).decode
-decode_answer: Final = msgspec.msgpack.Decoder(Answer).decode
+
+
+def _decoder(kind: Any) -> Callable[[bytes | bytearray], Any]:
+    """Raises msgspec.DecodeError, whatever the bytes are."""
+    decode = msgspec.msgpack.Decoder(kind).decode
+
+    def read(data: bytes | bytearray) -> Any:
+        try:
+            return decode(data)
+        except (UnicodeDecodeError, RecursionError) as error:
+            raise msgspec.DecodeError(f"not a message: {error}") from error
+
+    return read
+
+
+decode_told: Final[Callable[[bytes | bytearray], Told]] = _decoder(Told)
+decode_request: Final[Callable[[bytes | bytearray], Request]] = _decoder(Request)
+decode_answer: Final[Callable[[bytes | bytearray], Answer]] = _decoder(Answer)

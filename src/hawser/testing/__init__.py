@@ -12,19 +12,33 @@ from hawser.testing.local import LocalBus
 if TYPE_CHECKING:
     from hawser.testing.checks import Violation
     from hawser.testing.clock import SimClock
-    from hawser.testing.cluster import Cluster
+    from hawser.testing.cluster import Cluster, Stuck
     from hawser.testing.disk import SimDisk
-    from hawser.testing.network import SimNetwork
-    from hawser.testing.store import SimStore
+    from hawser.testing.network import NetworkFaults, SimNetwork
+    from hawser.testing.store import SimStore, StoreFaults
 
-__all__ = ["Cluster", "LocalBus", "SimClock", "SimDisk", "SimNetwork", "SimStore", "Violation"]
+__all__ = [
+    "Cluster",
+    "LocalBus",
+    "NetworkFaults",
+    "SimClock",
+    "SimDisk",
+    "SimNetwork",
+    "SimStore",
+    "StoreFaults",
+    "Stuck",
+    "Violation",
+]
 
 _HOMES: Final = {
     "Cluster": "hawser.testing.cluster",
+    "NetworkFaults": "hawser.testing.network",
     "SimClock": "hawser.testing.clock",
     "SimDisk": "hawser.testing.disk",
     "SimNetwork": "hawser.testing.network",
     "SimStore": "hawser.testing.store",
+    "StoreFaults": "hawser.testing.store",
+    "Stuck": "hawser.testing.cluster",
     "Violation": "hawser.testing.checks",
 }
 

@@ -165,7 +165,7 @@ class Adversary:
         leader = cluster.leader
         if leader not in (None, last):
             cluster.network.heal()
-            cluster.network.isolate([leader])  # type: ignore[list-item]
+            cluster.network.isolate([leader])
             self._order(Elect(self._tag()))
             rounds, last = rounds - 1, leader
         cluster.clock.after(100, self._isolate_next, rounds, last, until)

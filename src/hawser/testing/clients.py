@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Client", "Failure", "Outcome", "Reply", "Request", "Tag", "View"]
 
-PATIENCE: Final = 20_000
+PATIENCES: Final = (3_000, 20_000)
 ALL_VALUES: Final = 1 << 60
 
 # Whose request, the how-manieth, and which part of it.
@@ -71,6 +71,7 @@ class Client:
         self.random = random
         self.stopped = False
         self.done = self.retries = 0
+        self.patience = random.choice(PATIENCES)
         self._number = 0
         self._attempt = 0
         self._open: dict[int, Command | None] = {}
@@ -113,7 +114,7 @@ class Client:
         commands = tuple(command for command in self._open.values() if command is not None)
         request = Request((self.name, self._number, 0), commands, self.most_values)
         cluster.network.send(self.name, self._whom_to_ask(), request)
-        cluster.clock.after(PATIENCE, self._ask_again, self._number, self._attempt)
+        cluster.clock.after(self.patience, self._ask_again, self._number, self._attempt)
 
     def _whom_to_ask(self) -> str:
         """Most often the leader in the map, sometimes whoever."""

@@ -77,8 +77,10 @@ class Cluster:
         self.store = SimStore(self.clock, self.stream("store"), metadata)
         self.store.observers.append(self._stored)
         self.judge = Judge(self.truth, metadata)
-        patience = self.swarm.patience
-        self.operators = {name: SimOperator(self, name, patience) for name in _names("o", operators)}
+        self.operators = {
+            name: SimOperator(self, name, self.swarm.patience + 2 * number)
+            for number, name in enumerate(_names("o", operators))
+        }
         self._hand = Hand(self, "hand", self.stream("hand"))
         for node in self.nodes.values():
             node.start()
@@ -291,6 +293,14 @@ class Cluster:
         if len(set(states.values())) > 1:
             return f"members differ: {states}"
         return ""
+
+    def compare(self) -> None:
+        """Hold every member to the truth, once everything is settled: its records, byte for byte, and all
+        that can be observed of its state."""
+        for member in self.members:
+            replica = self.replica_of(member)
+            assert replica is not None, f"{member} does not run; settle first"
+            self.truth.compare_whole(member, replica.machine, self.nodes[host_of(member)].view())
 
     def describe(self) -> str:
         """The state of everything, for whoever has to find out what is stuck."""

@@ -19,7 +19,7 @@ from hawser.log.replica import Done, Output, Replica, Retired
 from hawser.log.state.topic import Topic
 from hawser.record.batch import Batch
 from hawser.testing.checks import Violation, repeat_changes_nothing
-from hawser.testing.clients import Failure, Outcome, Reply, Request, View
+from hawser.testing.clients import ALL_VALUES, Failure, Outcome, Reply, Request, View
 from hawser.testing.disk import PowerLoss, SimDisk
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ class SimNode:
         self.replica: Replica | None = None
         self.paused = False
         self.sync_delay_most = cluster.swarm.sync_delay_most
+        self._tick_duration = int(TICK * cluster.swarm.slowness ** random.uniform(-1.0, 1.0))
         self._formatted = False
         self._most_values: dict[object, int] = {}
         # What the process was doing when the power went.
@@ -139,7 +140,7 @@ class SimNode:
         self.cluster.marks.started(replica, self.cluster.judge.watch(replica.member))
         self.cluster.judge.started(replica, self.incarnation, cutting)
         self.cluster.note(f"{self.name} started")
-        self.cluster.clock.after(self.cluster.drift(TICK), self._tick, self.incarnation)
+        self.cluster.clock.after(self.cluster.drift(self._tick_duration), self._tick, self.incarnation)
 
     def stop(self, power_loss: bool) -> None:
         """The process ends; without power, the disk is left with what it made of the unsynced writes."""
@@ -227,7 +228,7 @@ class SimNode:
             return
         if not self.paused:
             self._step(Tick())
-        self.cluster.clock.after(self.cluster.drift(TICK), self._tick, incarnation)
+        self.cluster.clock.after(self.cluster.drift(self._tick_duration), self._tick, incarnation)
 
     def _receive(self, sender: str, to: str, payload: object) -> None:
         if self.replica is None:
@@ -337,14 +338,16 @@ class SimNode:
             outcome = Failure(output.reason)
         else:
             try:
-                outcome = self._view(replica, most_values)
+                outcome = self.view(most_values)
             except Damaged as damage:
                 self._ended(Halt(str(damage)))
                 return
         self.cluster.network.send(self.name, tag[0], Reply(tag, outcome))
 
-    def _view(self, replica: Replica, most_values: int) -> View:
+    def view(self, most_values: int = ALL_VALUES) -> View:
         """What a client that reads here and now gets."""
+        replica = self.replica
+        assert replica is not None
         topic = replica.machine.part(Topic)
         first = max(topic.start, topic.end - most_values)
         batches = replica.read(first, _ALL_BYTES)

@@ -27,6 +27,7 @@ __all__ = ["Outcome", "Simulation", "simulate"]
 # Far more than any cluster needs to come to rest.
 MOST_EVENTS_TO_SETTLE = 150_000
 _BETWEEN_LOOKS = 100
+_RESTARTED_SHARE = 0.3
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -73,7 +74,11 @@ class Simulation:
         self.cluster.run(self.swarm.events)
         self.heal()
         self.settle()
+        if self.adversary.random.random() < _RESTARTED_SHARE:
+            self.restart_everything()
+            self.settle()
         cluster = self.cluster
+        cluster.compare()
         cluster.marks.count("write lost to another operator", cluster.store.conflicts > 0)
         cluster.marks.count("batch of a producer that was replaced", cluster.truth.zombies > 0)
         return Outcome(
@@ -110,6 +115,12 @@ class Simulation:
             operator.start_if_down()
             if number and random.random() < 0.5:
                 operator.crash()
+
+    def restart_everything(self) -> None:
+        """The power goes once more, when all is done; it must all be there again."""
+        for node in self.cluster.nodes.values():
+            node.stop(power_loss=True)
+            node.start()
 
     def settle(self) -> None:
         """Everything comes to rest, and stays there."""

@@ -37,6 +37,8 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
     encoded_share: float = 0.05
     repeated_share: float = 0.0
     sync_delay_most: int = 1_000
+    # By how much the slowest node's clock may go slower, and the fastest one's faster, than it should.
+    slowness: float = 1.0
     # Limits of the log.
     segment_bytes: int = 4_096
     window: int = 64
@@ -93,6 +95,7 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
             encoded_share=random.choice((0.02, 0.1)),
             repeated_share=random.choice((0.0, 0.05, 0.2)),
             sync_delay_most=random.choice((200, 1_000, 5_000)),
+            slowness=random.choice((1.0, 1.0, 3.0)),
             segment_bytes=random.choice((1_024, 2_048, 8_192)),
             window=random.choice((1, 4, 32)),
             message_bytes=random.choice((1, 512, 4_096)),

@@ -15,6 +15,7 @@ from hawser.log.state.results import Accepted, Place, Result
 from hawser.record.batch import Batch
 from hawser.record.record import Stamp
 from hawser.testing.checks import Violation
+from hawser.testing.clients import View
 
 __all__ = ["Truth"]
 
@@ -70,6 +71,13 @@ class Truth:
             raise Violation(8, f"{member} applied {applied}, but only {self.last} entries are committed")
         if self._hashes[applied] != state_hash:
             raise Violation(0, f"the state of {member} at {applied} is not the one of the committed log")
+
+    def compare_whole(self, member: Member, machine: Machine, view: View) -> None:
+        """A member that has applied everything, with all the records it serves."""
+        if machine.digest() != self.machine.digest():
+            raise Violation(0, f"the state of {member} is not the one of the committed log, its hash is")
+        if view.end != self.end or list(view.values) != self.values[view.start - 1 :]:
+            raise Violation(0, f"{member} serves {view.start} to {view.end}, which is not what was published")
 
     def acknowledge(self, stamp: Stamp, first_offset: int, count: int) -> Place:
         """A producer was told where its batch is; it must be there, once."""

@@ -13,7 +13,6 @@ that were certainly refused, and fences whatever of the old one still lies in so
 
 import asyncio
 from collections import deque
-from concurrent.futures import Future as ThreadFuture
 from typing import Any, Final
 
 from hawser.cluster.client.failures import Backoff, error_of, given_up
@@ -27,9 +26,7 @@ from hawser.record.batch import Batch, Compression
 from hawser.record.receipt import Receipt
 from hawser.record.record import Record, Stamp
 
-__all__ = ["AnyFuture", "Item", "Producer"]
-
-AnyFuture = "asyncio.Future[Receipt] | ThreadFuture[Receipt]"
+__all__ = ["Item", "Producer"]
 
 # Messages whose times end so far apart do not share a batch: one must not wait, or fail, with the other.
 _SAME_TIME_SECONDS: Final = 1.0
@@ -94,12 +91,15 @@ class Producer:
         self._flights: list[_Flight] = []
         self._aloft = 0
         self._trouble: str | Failed = "nobody leads the partition"
+        self._has_failed = False
+        self._is_sent_elsewhere = False
         self._must_renew = False
         self._fenced: HawserError | None = None
         self._loop = asyncio.get_running_loop()
         self._recovery: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def incarnation(self) -> int:
@@ -125,7 +125,10 @@ class Producer:
         else:
             self._queue.append(item)
             self._queued_bytes += item.nbytes
-            return self._send_what_waits()
+            if self._send_what_waits():
+                return True
+            if self._queue and (self._timer is None or item.deadline < self._timer.when()):
+                self._set_timer(item.deadline)
         return False
 
     async def flush(self) -> None:
@@ -137,6 +140,8 @@ class Producer:
     async def close(self) -> None:
         """What is not settled yet never will be."""
         self._fenced = Closed(f"the publisher of {self._name} was closed")
+        if self._timer is not None:
+            self._timer.cancel()
         tasks = [*self._tasks, *([self._recovery] if self._recovery is not None else [])]
         for task in tasks:
             task.cancel()
@@ -257,7 +262,7 @@ class Producer:
     def _refused(self, flight: _Flight, failed: Failed) -> None:
         if failed.retryable:
             flight.doubt = flight.doubt or failed.outcome == "unknown"
-            self._router.note(self._shard, failed)
+            self._is_sent_elsewhere = self._router.note(self._shard, failed) or self._is_sent_elsewhere
             self._failed(failed)
         else:
             self._crash(flight, error_of(failed, f"publishing to {self._name}"))
@@ -292,6 +297,7 @@ class Producer:
         self._recover()
 
     def _recover(self) -> None:
+        self._has_failed = True
         if self._recovery is None and self._fenced is None:
             self._recovery = self._loop.create_task(self._send_again())
             self._recovery.add_done_callback(lambda _: self._recovered())
@@ -307,12 +313,16 @@ class Producer:
         backoff = Backoff(self._settings)
         while True:
             await self._until_none_is_aloft()
-            self._expire()
-            if self.is_idle or self._fenced is not None:
+            if self._fenced is not None or not self._has_failed:
                 return
-            await asyncio.sleep(backoff.next())
-            await self._router.refresh(self._topic)
-            self._check_topic()
+            self._expire()
+            if self.is_idle:
+                return
+            if not self._is_sent_elsewhere:
+                await asyncio.sleep(backoff.next())
+                await self._router.refresh(self._topic)
+                self._check_topic()
+            self._is_sent_elsewhere = False
             if self._must_renew:
                 self._renew()
             link = self._router.leader_link(self._shard)
@@ -320,6 +330,7 @@ class Producer:
                 continue
             if not self._flights:
                 return
+            self._has_failed = False
             for flight in list(self._flights):
                 self._send(flight, link)
 
@@ -348,11 +359,26 @@ class Producer:
                 self._flights.remove(flight)
                 self._give_up(flight, text)
             self._renew()
+        self._expire_queue()
+
+    def _expire_queue(self) -> None:
+        now = self._loop.time()
         for item in [each for each in self._queue if each.deadline <= now]:
             self._queue.remove(item)
             self._queued_bytes -= item.nbytes
             _fail(item, given_up(f"publishing to {self._name}", item.seconds, self._trouble, False))
         self._changed.set()
+        if self._queue:
+            self._set_timer(min(item.deadline for item in self._queue))
+
+    def _set_timer(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(deadline, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._expire_queue()
 
     def _give_up(self, flight: _Flight, text: str) -> None:
         for item in flight.items:

@@ -41,7 +41,7 @@ class Producers:
             Producer(router, topic, each, shard_of(topic, entry.uuid, each), self.id, compression)
             for each in range(entry.partitions)
         ]
-        self._loop = router._loop
+        self._loop = router.loop
         self._handed: deque[tuple[list[Record], Any, float]] = deque()
         self._is_called = False
 
@@ -50,7 +50,9 @@ class Producers:
         """The highest of its partitions'."""
         return max(producer.incarnation for producer in self._producers)
 
-    def submit(self, records: list[Record], future: Any, seconds: float, partition: int | None = None) -> None:
+    def submit(
+        self, records: list[Record], future: Any, seconds: float, partition: int | None = None
+    ) -> None:
         """Publish messages that go to one partition together; the future gets their receipt."""
         if partition is None:
             key = records[0].key

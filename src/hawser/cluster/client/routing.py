@@ -32,16 +32,16 @@ class Router:
         self._dialers: dict[str, Dialer] = {}
         self._hints: dict[str, tuple[int, str]] = {}
         self._refreshing: dict[str | None, asyncio.Task[bool]] = {}
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
 
     async def start(self, timeout_seconds: float) -> None:
         """Return when one node has answered; Unavailable if none does in time."""
         for address in self._seeds:
             self._dialer(address)
-        deadline = self._loop.time() + timeout_seconds
+        deadline = self.loop.time() + timeout_seconds
         backoff = Backoff(self.settings)
         while not await self.refresh(None):
-            if self._loop.time() >= deadline:
+            if self.loop.time() >= deadline:
                 raise Unavailable(
                     f"no node of the cluster answers within {timeout_seconds:g} s: {self.trouble()}"
                 )
@@ -122,7 +122,7 @@ class Router:
         same time share the answer."""
         task = self._refreshing.get(topic)
         if task is None:
-            task = self._refreshing[topic] = self._loop.create_task(self._ask_for_map(topic))
+            task = self._refreshing[topic] = self.loop.create_task(self._ask_for_map(topic))
             task.add_done_callback(lambda _: self._refreshing.pop(topic, None))
         return await asyncio.shield(task)
 
@@ -157,10 +157,10 @@ class Router:
         """The answer of the leader to a request that may be repeated: asked again elsewhere for as long as
         there is time."""
         body = wire.encode(request)
-        began = self._loop.time()
+        began = self.loop.time()
         backoff, doubt = Backoff(self.settings), False
         trouble: str | wire.Failed = "nobody leads the shard"
-        while (left := deadline - self._loop.time()) > 0:
+        while (left := deadline - self.loop.time()) > 0:
             link = self.leader_link(shard)
             if link is not None:
                 try:
@@ -176,18 +176,18 @@ class Router:
                     doubt, trouble = doubt or answer.outcome == "unknown", answer
                     if self.note(shard, answer):
                         continue
-            await asyncio.sleep(min(backoff.next(), max(0.0, deadline - self._loop.time())))
+            await asyncio.sleep(min(backoff.next(), max(0.0, deadline - self.loop.time())))
             await self.refresh(topic)
         changes = not isinstance(request, wire.Inspect)
-        raise given_up(what, self._loop.time() - began, trouble, doubt and changes)
+        raise given_up(what, self.loop.time() - began, trouble, doubt and changes)
 
     async def ask_any(self, request: wire.Admin, what: str, deadline: float) -> wire.Answer:
         """The answer of any node to a request that may be repeated."""
         body = wire.encode(request)
-        began = self._loop.time()
+        began = self.loop.time()
         backoff, doubt, turn = Backoff(self.settings), False, 0
         trouble: str | wire.Failed = "no node can be reached"
-        while (left := deadline - self._loop.time()) > 0:
+        while (left := deadline - self.loop.time()) > 0:
             links = [each.link for each in self._dialers.values() if each.link is not None]
             if links:
                 turn += 1
@@ -203,5 +203,5 @@ class Router:
                     doubt, trouble = doubt or answer.outcome == "unknown", answer
             else:
                 trouble = self.trouble()
-            await asyncio.sleep(min(backoff.next(), max(0.0, deadline - self._loop.time())))
-        raise given_up(what, self._loop.time() - began, trouble, doubt)
+            await asyncio.sleep(min(backoff.next(), max(0.0, deadline - self.loop.time())))
+        raise given_up(what, self.loop.time() - began, trouble, doubt)

@@ -94,6 +94,7 @@ class Node(Handler):
             wire.Execute: self._execute,
             wire.Fetch: self._fetch,
             wire.Inspect: self._inspect,
+            wire.KeepAlive: self._keep_alive,
             wire.Admin: self._admin,
             wire.RollCall: self._roll_call,
             wire.Host: self._host,
@@ -298,7 +299,15 @@ class Node(Handler):
         shard = self.shards.get(request.shard)
         if shard is None or not shard.leads:
             return self._not_leader(request.shard)
-        return self._helped(request.shard, shard.inspect(request.at_ns, request.group))
+        return self._helped(request.shard, shard.inspect(request.at_ns, request.group, request.groups))
+
+    def _keep_alive(
+        self, _: Link, request: wire.KeepAlive
+    ) -> "Coroutine[Any, Any, wire.Answer] | wire.Answer":
+        shard = self.shards.get(request.shard)
+        if shard is None or not shard.leads:
+            return self._not_leader(request.shard)
+        return self._helped(request.shard, shard.keep_alive(request))
 
     async def _helped(self, shard: str, work: Coroutine[Any, Any, wire.Answer]) -> wire.Answer:
         """Tell whoever was refused where to go."""
@@ -332,8 +341,7 @@ class Node(Handler):
                 if error.was_sent:
                     return wire.Failed(wire.Code.UNKNOWN, text, True, "unknown")
             else:
-                decoded: wire.Answer = wire.decode_answer(answer)
-                return decoded
+                return wire.decode_answer(answer)
         return wire.Failed(wire.Code.UNAVAILABLE, text, True)
 
     # Requests of operators.

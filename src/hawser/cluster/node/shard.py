@@ -13,7 +13,8 @@ from typing import Any
 
 from hawser.cluster.disk import Disk
 from hawser.cluster.node.retention import Retention
-from hawser.cluster.wire import Batches, Code, Executed, Failed, Inspected
+from hawser.cluster.node.sessions import Sessions
+from hawser.cluster.wire import Alive, Batches, Code, Executed, Failed, GroupEntry, Inspected, KeepAlive
 from hawser.log.entry import Kind
 from hawser.log.journal.journal import Sync
 from hawser.log.protocol import messages as m
@@ -31,7 +32,7 @@ from hawser.log.protocol.doors import (
     Tick,
 )
 from hawser.log.replica import Done, Output, Replica, Retired
-from hawser.log.state.commands import TrimTo, encode_command
+from hawser.log.state.commands import GroupLeave, TrimTo, encode_command
 from hawser.log.state.groups import Groups
 from hawser.log.state.results import OutOfRange, encode_result
 from hawser.log.state.topic import Topic
@@ -74,6 +75,7 @@ class Shard:
         self._applied = replica.machine.applied
         self._syncing: asyncio.Future[None] | None = None
         self._closed = False
+        self._sessions = Sessions(self._groups, self._drop_member)
 
     @property
     def member(self) -> str:
@@ -90,6 +92,10 @@ class Shard:
 
     def tick(self) -> None:
         self._step(Tick())
+        if self.leads:
+            self._sessions.tick()
+        else:
+            self._sessions.forget()
 
     def _step(self, event: Event) -> None:
         if not self._closed:
@@ -119,6 +125,7 @@ class Shard:
         if self.replica.machine.applied != self._applied:
             self._applied = self.replica.machine.applied
             self._wake()
+            self._sessions.wake()
 
     # The disk.
 
@@ -194,7 +201,9 @@ class Shard:
             if offset < end:
                 _settle(future, None)
 
-    async def inspect(self, at_ns: int | None, group: str | None) -> Inspected | Failed:
+    async def inspect(
+        self, at_ns: int | None, group: str | None, with_groups: bool = False
+    ) -> Inspected | Failed:
         """What is true now, by the leader."""
         future: asyncio.Future[Failed | None] = self._loop.create_future()
         self._step(Read(future))
@@ -203,8 +212,32 @@ class Shard:
             return refused
         topic = self.replica.machine.part(Topic)
         at = None if at_ns is None else topic.at_time(at_ns)
-        found = None if group is None else self.replica.machine.part(Groups).get(group)
-        return Inspected(topic.start, topic.end, at, None if found is None else found.position)
+        found = None if group is None else self._groups().get(group)
+        position = None if found is None else found.position
+        groups = {}
+        if with_groups:
+            groups = {
+                name: GroupEntry(each.generation, each.position, each.members)
+                for name, each in self._groups()
+            }
+        return Inspected(topic.start, topic.end, at, position, groups=groups)
+
+    # Groups.
+
+    async def keep_alive(self, request: KeepAlive) -> Alive | Failed:
+        """Answered when the member has something to know, or its time is over."""
+        leading = self.replica.node.leadership
+        if leading is None or not leading.ready:
+            return _refusal(Reason.NOT_LEADER)
+        answer = await self._sessions.keep_alive(request)
+        return answer if self.leads else _refusal(Reason.NOT_LEADER)
+
+    def _groups(self) -> Groups:
+        return self.replica.machine.part(Groups)
+
+    def _drop_member(self, group: str, member: str) -> None:
+        _log.info("shard %s: %s was silent for too long and leaves group %s", self.name, member, group)
+        self._propose(Kind.GROUP_LEAVE, encode_command(GroupLeave(group, member)))
 
     # Retention.
 

@@ -19,6 +19,7 @@ from hawser.cluster.transport.frames import MAX_FRAME_BYTES
 from hawser.cluster.transport.handler import Handler
 from hawser.cluster.transport.hello import Identity, PeerRole
 from hawser.cluster.transport.link import Link
+from hawser.cluster.transport.loops import new_event_loop, run
 from hawser.cluster.transport.outgoing import Body
 from hawser.cluster.transport.requests import Request
 from hawser.cluster.transport.settings import Counters, LinkSettings
@@ -46,4 +47,6 @@ __all__ = [
     "Unreachable",
     "dial",
     "listen",
+    "new_event_loop",
+    "run",
 ]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from hawser.cluster.transport.addresses import Address
-from hawser.cluster.transport.failures import TransportError, Unreachable
+from hawser.cluster.transport.failures import Refused, TransportError, Unreachable
 from hawser.cluster.transport.handler import Handler
 from hawser.cluster.transport.hello import Identity
 from hawser.cluster.transport.link import Link
@@ -34,6 +34,7 @@ class Server:
         self._handler = handler
         self._settings = settings
         self._server: asyncio.Server | None = None
+        self._is_closed = False
         self._links: set[Link] = set()
 
     @property
@@ -62,12 +63,19 @@ class Server:
 
     async def close(self, reason: str = "the server closes") -> None:
         """Take no more links and close those there are; returns soon in any case."""
+        self._is_closed = True
         if self._server is not None:
             self._server.close()
         await asyncio.gather(*(link.close(reason) for link in list(self._links)))
 
     def _make_link(self) -> Link:
-        return Link(self._handler, lambda: self.identity, self._settings, self.counters, among=self._links)
+        return Link(self._handler, self._introduce, self._settings, self.counters, among=self._links)
+
+    def _introduce(self) -> Identity:
+        # A connection may have been accepted just before the end.
+        if self._is_closed:
+            raise Refused("it is closing. Try again later, or at another address")
+        return self.identity
 
 
 async def listen(
@@ -102,7 +110,7 @@ async def dial(
     try:
         async with asyncio.timeout(settings.connect_seconds):
             await loop.create_connection(lambda: link, place.host, place.port, ssl=tls)
-    except (OSError, TimeoutError) as error:
+    except (OSError, TimeoutError, UnicodeError) as error:
         raise Unreachable(_why_unreachable(place, error, settings)) from error
     try:
         await link.opening
@@ -193,33 +201,37 @@ class Dialer:
             await link.close(reason)
 
     async def _keep(self) -> None:
-        settings = self._settings
+        settings, loop = self._settings, asyncio.get_running_loop()
         pause_seconds = settings.backoff_least_seconds
         while True:
             self.attempts += 1
             self._hurry.clear()
-            try:
-                link = await dial(
-                    self.address,
-                    self._identity,
-                    self._handler,
-                    self._tls,
-                    settings=settings,
-                    counters=self.counters,
-                )
-            except TransportError as error:
-                self._note(str(error))
-                await self._pause(pause_seconds)
-                pause_seconds = min(2 * pause_seconds, settings.backoff_most_seconds)
-                continue
-            self.link, self.trouble = link, ""
-            self._is_up.set()
-            await link.wait_closed()
+            dialed_at = loop.time()
+            self._note(await self._dial_and_stay())
+            # A peer that takes links and drops them at once is dialed with growing pauses, too.
+            if self.link is not None and loop.time() - dialed_at > settings.backoff_most_seconds:
+                pause_seconds = settings.backoff_least_seconds
             self.link = None
-            self._note(link.reason)
-            # A peer that takes links and drops them at once is not dialed without a pause either.
-            pause_seconds = settings.backoff_least_seconds
             await self._pause(pause_seconds)
+            pause_seconds = min(2 * pause_seconds, settings.backoff_most_seconds)
+
+    async def _dial_and_stay(self) -> str:
+        """Return when there is no link, or no more; why."""
+        try:
+            link = await dial(
+                self.address,
+                self._identity,
+                self._handler,
+                self._tls,
+                settings=self._settings,
+                counters=self.counters,
+            )
+        except TransportError as error:
+            return str(error)
+        self.link, self.trouble = link, ""
+        self._is_up.set()
+        await link.wait_closed()
+        return link.reason
 
     async def _pause(self, seconds: float) -> None:
         # Jitter, so that those who lost the same peer do not come back all at once.

@@ -82,11 +82,6 @@ class FrameReader:
         self._large_end = 0
         self._large_head = (0, 0)
 
-    @property
-    def is_between_frames(self) -> bool:
-        """Whether everything received so far was whole frames."""
-        return not self._end and self._large is None
-
     def buffer(self) -> memoryview:
         """Where the next bytes go; never empty."""
         if self._large is not None:

@@ -200,6 +200,7 @@ class Link(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self.counters.bytes_in += nbytes
         self._is_heard = True
+        assert not self._is_held, "read while it was held"
         if not self._reason:
             self._frames = self._reader.received(nbytes)
             self._take_frames()
@@ -306,7 +307,9 @@ class Link(asyncio.BufferedProtocol):
         elif kind == FrameKind.CANCEL:
             self._requests.cancel(number)
         elif kind == FrameKind.PING:
-            self._outgoing.put(FrameKind.PONG, 0, b"")
+            # One that asks and does not read hears enough of this side.
+            if not self._outgoing.is_overfull:
+                self._outgoing.put(FrameKind.PONG, 0, b"")
         elif kind == FrameKind.GOODBYE:
             self._shut(f"{self} closed the link: {hello.readable(body)}")
             self._depart()
@@ -422,12 +425,11 @@ class Link(asyncio.BufferedProtocol):
     def _tick(self) -> None:
         """Ask a silent peer whether it lives; close the link if it does not."""
         settings = self.settings
-        written = self._outgoing.written_bytes
-        if self._is_heard or (self._is_held and self._moves(written)):
+        if self._is_heard or self._is_excused():
             self._silent_ticks = 0
         else:
             self._silent_ticks += 1
-        self._is_heard, self._written_bytes = False, written
+        self._is_heard, self._written_bytes = False, self._outgoing.written_bytes
         # Ticks and not a clock: a process that was stopped itself must not blame its peers.
         if self._silent_ticks >= ceil(settings.silence_seconds / settings.ping_seconds):
             self.counters.links_silent += 1
@@ -440,9 +442,13 @@ class Link(asyncio.BufferedProtocol):
             self._outgoing.put(FrameKind.PING, 0, b"")
         self._timer = self._loop.call_later(settings.ping_seconds, self._tick)
 
-    def _moves(self, written_bytes: int) -> bool:
-        """Whether a peer that is not read takes what it is sent, or waits for this side."""
-        return written_bytes != self._written_bytes or not self._outgoing.is_overfull
+    def _is_excused(self) -> bool:
+        """Whether silence says nothing: this side does not read because it has enough to do, or the peer is
+        busy taking what it is sent."""
+        outgoing = self._outgoing
+        if outgoing.is_paused and outgoing.written_bytes != self._written_bytes:
+            return True
+        return self._is_held and not outgoing.is_overfull
 
     def _leave(
         self, kind: FrameKind, last_word: str, reason: str, error: TransportError | None = None

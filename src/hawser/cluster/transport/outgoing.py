@@ -33,12 +33,12 @@ class Outgoing:
         "written_bytes",
         "most_bytes",
         "is_corked",
+        "is_paused",
         "_loop",
         "_transport",
         "_counters",
         "_queue",
         "_is_scheduled",
-        "_is_paused",
         "_waiting",
         "_on_room",
     )
@@ -56,12 +56,13 @@ class Outgoing:
         self.most_bytes = most_bytes
         # While set nothing is written by itself: whoever sets it writes at the end.
         self.is_corked = False
+        # The system takes no more just now.
+        self.is_paused = False
         self._loop = loop
         self._transport: asyncio.WriteTransport | None = None
         self._counters = counters
         self._queue: deque[Piece] = deque()
         self._is_scheduled = False
-        self._is_paused = False
         self._waiting: list[asyncio.Future[None]] = []
         self._on_room = on_room
 
@@ -83,7 +84,7 @@ class Outgoing:
             size = self._put_pieces(kind, number, body if isinstance(body, tuple) else (body,))
         self.queued_bytes += size + HEADER.size
         self._counters.frames_out += 1
-        if not (self._is_scheduled or self.is_corked or self._is_paused):
+        if not (self._is_scheduled or self.is_corked or self.is_paused):
             self._is_scheduled = True
             self._loop.call_soon(self.flush)
 
@@ -103,13 +104,13 @@ class Outgoing:
     def flush(self) -> None:
         """Write what the system takes, now."""
         self._is_scheduled = False
-        if self._is_paused or not self._queue or self._transport is None:
+        if self.is_paused or not self._queue or self._transport is None:
             return
         if self.queued_bytes <= _CHUNK_BYTES:
             self._write(b"".join(self._queue) if len(self._queue) > 1 else self._queue[0])
             self._queue.clear()
         else:
-            while self._queue and not self._is_paused:
+            while self._queue and not self.is_paused:
                 self._write(self._next_chunk())
         if not self.is_overfull:
             if self._waiting:
@@ -117,17 +118,17 @@ class Outgoing:
             self._on_room()
 
     def pause(self) -> None:
-        self._is_paused = True
+        self.is_paused = True
 
     def resume(self) -> None:
-        self._is_paused = False
+        self.is_paused = False
         self.flush()
 
     def close(self, reason: str) -> None:
         """Forget everything; whoever waits hears the reason."""
         self._queue.clear()
         self.queued_bytes = 0
-        self._is_paused = True
+        self.is_paused = True
         self._wake(reason)
 
     async def drained(self) -> None:

@@ -7,6 +7,7 @@ given, from anywhere in the loop. Whatever it does, a request ends once: what co
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from inspect import CORO_CREATED, getcoroutinestate
 from typing import Any, Protocol
 
 from hawser.cluster.transport.failures import Malformed
@@ -24,13 +25,14 @@ class Request:
     """One request. `on_cancel` is called if its asker goes away or gives up; set it, if at all, in the
     handler."""
 
-    __slots__ = ("body", "number", "on_cancel", "task", "_requests")
+    __slots__ = ("body", "number", "on_cancel", "task", "work", "_requests")
 
     def __init__(self, requests: "Requests", number: int, body: bytes | bytearray) -> None:
         self.body = body
         self.number = number
         self.on_cancel: Callable[[], None] | None = None
         self.task: asyncio.Task[None] | None = None
+        self.work: Coroutine[Any, Any, Body] | None = None
         self._requests = requests
 
     @property
@@ -78,6 +80,7 @@ class Requests:
 
     def run(self, request: Request, work: Coroutine[Any, Any, Body]) -> None:
         """Answer with what the coroutine returns."""
+        request.work = work
         request.task = asyncio.create_task(self._work(request, work))
 
     def is_waiting(self, request: Request) -> bool:
@@ -107,8 +110,11 @@ class Requests:
 
     def _cancel(self, request: Request) -> None:
         self._forget(request)
-        if request.task is not None:
+        if request.task is not None and request.work is not None:
             request.task.cancel()
+            # A task that never began does not end what it was to run.
+            if getcoroutinestate(request.work) == CORO_CREATED:
+                request.work.close()
         if request.on_cancel is not None:
             try:
                 request.on_cancel()

@@ -15,7 +15,6 @@ Invariants:
 4. Behind the last frame of the last segment there are zeros, and durably so but for what a crash may undo.
 """
 
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Final, Self
 
@@ -27,9 +26,10 @@ from hawser.log.journal import checkpoints, names, opening
 from hawser.log.journal.checkpoints import Blocks, Record
 from hawser.log.journal.failures import Damaged
 from hawser.log.journal.installation import Installation
-from hawser.log.journal.reading import Tail, read_segment
+from hawser.log.journal.reading import Tail
 from hawser.log.journal.scan import scan
-from hawser.log.journal.segment import FRAMES_START, Segment
+from hawser.log.journal.segment import Segment
+from hawser.log.journal.segments import Segments
 from hawser.log.journal.snapshot import Snapshot
 from hawser.log.journal.storage import Storage, StorageFull
 from hawser.log.journal.vows import Identity, VowFile
@@ -106,26 +106,20 @@ class Journal:
         vows = opening.open_vow(storage)
         log = opening.open_log(storage, vows)
         journal = cls(storage, settings or Settings(), vows, log)
-        journal._sync_what_was_read()
+        journal._segments.sync_what_was_read()
+        journal._segments.write_marks((), journal.synced)
         return journal
 
     def _take_over(self, log: opening.Log) -> None:
-        self._segments = log.segments
-        self._active = log.segments[-1]
-        self._dirty: dict[Segment, None] = {}
+        self._segments = Segments(
+            self._storage, self._vows.identity, self._settings.segment_bytes, log.segments
+        )
         self._record = log.record
         self._blocks = Blocks(self._storage, self._vows.generation, log.record)
         self._tail = Tail(self._settings.tail_bytes, log.epochs.head.index + 1)
         self.epochs = log.epochs
         self.checkpoint = log.record.checkpoint if log.record else None
         self.synced = log.epochs.head.index
-
-    def _sync_what_was_read(self) -> None:
-        mark = max(segment.mark for segment in self._segments)
-        for segment in self._segments:
-            if segment.last > mark or segment in self._segments[-2:]:
-                segment.sync()
-        self._write_marks(())
 
     @property
     def shard(self) -> str:
@@ -146,7 +140,7 @@ class Journal:
     @property
     def first(self) -> int:
         """The first entry that is still there; head.index + 1 if none is."""
-        return self._segments[0].first
+        return self._segments.first
 
     def promise(self, vow: Vow) -> None:
         """Durable when it returns; a full disk cannot stop it."""
@@ -156,23 +150,7 @@ class Journal:
     def reserve(self, size: int) -> bool:
         """Whether there is room for frames of so many bytes in all. If so, it is this journal's until they
         are appended or truncated; if not, nothing has changed."""
-        active = self._active
-        if size <= active.room:
-            return True
-        room = max(size, self._settings.segment_bytes)
-        try:
-            if active.last < active.first:
-                active.grow(room)
-                return True
-            self._active = Segment.create(
-                self._storage, self._vows.identity, self._vows.generation, self.head.index + 1, room
-            )
-        except StorageFull:
-            return False
-        # Its pending mark becomes durable with the next sync, then makes place for one that names the new.
-        self._dirty[active] = None
-        self._segments.append(self._active)
-        return True
+        return self._segments.reserve(size)
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Written, not synced. They follow the head; StorageFull if there is no room, and none is written."""
@@ -182,15 +160,12 @@ class Journal:
         if not self.reserve(len(data)):
             raise StorageFull(f"no room for {len(data)} bytes of entries of shard {self.shard}")
         self._note(entries)
-        active = self._active
-        self._storage.write(active.name, active.end, data)
-        active.note_end(self.epochs.head.index, active.end + len(data))
-        self._dirty[active] = None
+        self._segments.write(data, self.epochs.head.index)
         self._tail.add(entries, len(data))
 
     def _note(self, entries: Sequence[Entry]) -> None:
         """Check that they follow the head, and keep their epochs and places: the hot loop of a journal."""
-        active = self._active
+        active = self._segments.active
         start = active.end
         next_place = active.next_place
         epoch, index = self.epochs.head
@@ -211,9 +186,7 @@ class Journal:
     def begin_sync(self) -> Sync:
         """A sync of everything appended so far: call its `run`, then `end_sync`."""
         assert self._sync_under_way is None, "one sync at a time"
-        sync = Sync(self.head.index, tuple(self._dirty))
-        self._dirty.clear()
-        self._sync_under_way = sync
+        self._sync_under_way = sync = Sync(self.head.index, self._segments.take_dirty())
         return sync
 
     def end_sync(self, sync: Sync) -> int:
@@ -221,9 +194,7 @@ class Journal:
         assert self._sync_under_way is sync
         self._sync_under_way = None
         self.synced = max(self.synced, sync.index)
-        for segment in sync.segments:
-            segment.mark_is_pending = False
-        self._write_marks(sync.segments)
+        self._segments.write_marks(sync.segments, self.synced)
         return self.synced
 
     def sync(self) -> int:
@@ -235,22 +206,7 @@ class Journal:
     def settle(self) -> None:
         """Sync, and make the mark that says so durable too. For when there is nothing else to do."""
         self.sync()
-        for segment in dict.fromkeys((*self._dirty, *self._segments[-2:])):
-            if segment.mark_is_pending:
-                segment.sync()
-        self._dirty.clear()
-
-    def _write_marks(self, finished: Sequence[Segment]) -> None:
-        """Note in the active segment how far the log is on disk; in an older one, that the next was begun."""
-        for segment in dict.fromkeys((*finished, *self._segments[-2:])):
-            if segment.is_removed or segment.mark_is_pending:
-                continue
-            if segment is self._active:
-                if segment.mark < self.synced:
-                    segment.write_mark(self.synced)
-            elif segment.mark <= segment.last and segment.mark < self.synced:
-                segment.write_mark(self.synced)
-                self._dirty[segment] = None
+        self._segments.sync_marks()
 
     def read(self, first: int, last: int, max_bytes: int) -> list[Entry]:
         """Entries `first` to `last`, or the first of them that fit into `max_bytes`, but one at least.
@@ -259,39 +215,14 @@ class Journal:
         assert self.first <= first <= last <= self.head.index
         if first >= self._tail.first:
             return self._tail.read(first, last, max_bytes)
-        entries: list[Entry] = []
-        for segment in self._segments[bisect_right(self._segments, first, key=_first_of) - 1 :]:
-            upto = min(last, segment.last)
-            some = read_segment(segment, first, upto, max_bytes, self.epochs)
-            size = sum(len(entry.frame) for entry in some)
-            if entries and size > max_bytes:
-                break
-            entries += some
-            max_bytes -= size
-            first = entries[-1].index + 1
-            if first <= upto or first > last or max_bytes <= 0:
-                break
-        return entries
+        return self._segments.read(first, last, max_bytes, self.epochs)
 
     def truncate(self, index: int) -> None:
         """Entry `index` is the head, durably when this returns. What a checkpoint covers cannot be cut."""
         assert index >= max(self.first - 1, self.checkpoint.index if self.checkpoint else 0)
         if index >= self.head.index:
             return
-        keep = max(1, bisect_right(self._segments, index, key=_first_of))
-        # In those that go as well: a mark may speak of entries behind its segment, which go before it does.
-        for segment in self._segments:
-            if segment.mark > index:
-                if segment.mark_is_pending:
-                    segment.sync()
-                segment.write_mark(index)
-                segment.sync()
-        for segment in self._segments[keep:]:
-            self._dirty.pop(segment, None)
-        opening.cut_segments(self._segments, keep)
-        self._active = self._segments[-1]
-        if index < self._active.last:
-            self._active.cut(index)
+        self._segments.truncate(index)
         self.epochs.cut(index)
         self._tail.cut(index)
         self.synced = min(self.synced, index)
@@ -302,24 +233,17 @@ class Journal:
         """Remove the segments that hold nothing from `first` on and that the checkpoint covers; the new
         `first`."""
         covered = self.checkpoint.index if self.checkpoint else 0
-        last = min(first - 1, covered)
-        unneeded = [segment for segment in self._segments[:-1] if segment.last <= last]
+        unneeded = self._segments.take_unneeded(min(first - 1, covered))
         if unneeded:
-            del self._segments[: len(unneeded)]
             self._vows.save(first=self.first)
             for segment in unneeded:
-                self._dirty.pop(segment, None)
                 segment.remove()
         return self.first
 
     def first_of_newest(self, size: int) -> int:
         """Where the newest segments begin that hold at least so many bytes of entries; `first` if all of them
         do not hold more."""
-        for segment in reversed(self._segments):
-            size -= segment.end - FRAMES_START
-            if size <= 0:
-                return segment.first
-        return self.first
+        return self._segments.first_of_newest(size)
 
     def write_block(self, name: str, data: bytes) -> None:
         """A piece of state beside the next checkpoint, and durable with it if that lists it."""
@@ -351,7 +275,7 @@ class Journal:
         owner = f"{self.shard} {self.member}"
         return Snapshot(
             owner,
-            self._segments,
+            list(self._segments),
             record,
             self._blocks,
             lambda: self._record is record and self.first == first,
@@ -412,7 +336,3 @@ class Journal:
         opening.remove_leftovers(self._storage, 0, None)
         self._storage.remove(names.VOW)
         self._storage.sync_names()
-
-
-def _first_of(segment: Segment) -> int:
-    return segment.first

@@ -26,7 +26,7 @@ from hawser.log.journal.segment import FRAMES_START, Segment
 from hawser.log.journal.storage import Storage
 from hawser.log.journal.vows import Identity, VowFile
 
-__all__ = ["Log", "check_unformatted", "cut_segments", "open_log", "open_vow", "remove_leftovers"]
+__all__ = ["Log", "check_unformatted", "open_log", "open_vow", "remove_leftovers"]
 
 
 class Log(NamedTuple):
@@ -154,15 +154,11 @@ def _scan_and_mend(segments: list[Segment], mark: int, pairs: list[tuple[int, in
             continue
         if stop.is_order or stop.index <= mark:
             raise Damaged(segment.name, stop.byte, stop.index, stop.reason)
-        cut_segments(segments, place + 1)
+        # The last one first: what is left is a log at every moment.
+        while len(segments) > place + 1:
+            segments.pop().remove()
         segment.clear_rest()
         return
-
-
-def cut_segments(segments: list[Segment], keep: int) -> None:
-    """Remove all but the first `keep`, the last one first: what is left is a log at every moment."""
-    while len(segments) > keep:
-        segments.pop().remove()
 
 
 def _check_agreement(segments: list[Segment], epochs: Epochs, record: Record) -> None:

@@ -1,7 +1,8 @@
 """What a journal needs of a disk: files in one directory, as small an interface as will do.
 
 Names are flat. What was written but not synced may be lost, kept or torn by a crash, piece by piece; what was
-synced is there. A name that was created, renamed or removed is certain only after `sync_names`.
+synced is there, and no byte changes that was not being written. A name that was created, renamed or removed
+is certain only after `sync_names`.
 `hawser.cluster` has the real one, `hawser.testing` one that forgets, tears, fills up and flips bits.
 
 Whatever takes the name of a file that is not there raises FileNotFoundError. After one failed sync all others

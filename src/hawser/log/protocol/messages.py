@@ -324,4 +324,12 @@ AnyMessage = (
 )  # fmt: skip
 
 encode: Callable[[Message], bytes] = msgspec.msgpack.Encoder(enc_hook=_to_wire).encode
-decode: Callable[[bytes], Message] = msgspec.msgpack.Decoder(AnyMessage, dec_hook=_from_wire).decode
+_decode: Callable[[bytes], Message] = msgspec.msgpack.Decoder(AnyMessage, dec_hook=_from_wire).decode
+
+
+def decode(data: bytes) -> Message:
+    """The message in these bytes; msgspec.DecodeError if there is none, whatever else they are."""
+    try:
+        return _decode(data)
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.DecodeError(f"not a message: {error}") from error

@@ -1,0 +1,120 @@
+"""The bus on a cluster: the client in an event loop of its own, in a thread."""
+
+import os
+import threading
+from typing import Any
+
+import msgspec
+
+from hawser.api.bus import Bus, codec_of
+from hawser.api.info import DomainFile, Participant, Recovered
+from hawser.errors import UsageError
+from hawser.memory.names import check_topic_name
+
+try:
+    import crc32c as _crc32c  # noqa: F401
+    import xxhash as _xxhash  # noqa: F401
+except ImportError as _error:
+    raise UsageError(
+        f"hawser:// needs the package {_error.name}; run: pip install 'hawser[cluster]'"
+    ) from _error
+
+from hawser.api.cluster.topic import ClusterTopic
+from hawser.cluster.client.client import Client, addresses_of
+from hawser.cluster.client.settings import ClientSettings
+from hawser.cluster.client.thread import LoopThread
+from hawser.cluster.client.topics import check_settings
+
+__all__ = ["ClusterBus", "settings_of"]
+
+
+class ClusterBus(Bus):
+    """A connection to a cluster."""
+
+    def __init__(self, url: str, *, name: str | None = None, **options: Any) -> None:
+        super().__init__(name)
+        self._addresses = addresses_of(url)
+        settings = settings_of(options)
+        self._lock = threading.RLock()
+        self._topics: dict[tuple[str, Any], ClusterTopic[Any]] = {}
+        self._thread = LoopThread(f"hawser-{self.name}")
+        try:
+            self._client = self._thread.call(_started(self._addresses, self.name, settings))
+        except BaseException:
+            self._thread.stop()
+            raise
+        self._opened()
+
+    @property
+    def url(self) -> str:
+        return "hawser://" + ",".join(self._addresses)
+
+    def _topic(self, name: str, schema: Any, create: bool, settings: dict[str, Any]) -> ClusterTopic[Any]:
+        check_topic_name(name)
+        self._require_open()
+        codec = codec_of(schema)
+        given, unused = check_settings(settings, None if codec is None else codec.fingerprint)
+        decode = None if codec is None else codec.decode
+        with self._lock:
+            opened = self._thread.call(self._client.open(name, given, create, decode))
+            known = self._topics.get((name, schema))
+            if known is not None and known._topic.entry.uuid == opened.entry.uuid:
+                known._unused.update(unused)
+                return known
+            topic: ClusterTopic[Any] = ClusterTopic(self, opened, codec, unused)
+            self._topics[name, schema] = topic
+            return topic
+
+    def topics(self) -> list[str]:
+        self._require_open()
+        return self._thread.call(self._client.topics())
+
+    def files(self) -> list[DomainFile]:
+        self._require_open()
+        return []
+
+    def participants(self) -> list[Participant]:
+        found: list[Participant] = []
+        for name in self.topics():
+            found += self.topic(name, create=False).info().participants
+        return found
+
+    def recover(self) -> list[Recovered]:
+        self._require_open()
+        return []
+
+    def close(self) -> None:
+        if os.getpid() != self._process:
+            return
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._thread.call(self._client.close())
+        self._thread.stop()
+
+    def release_topic(self, topic: ClusterTopic[Any]) -> None:
+        """Called by a topic that was closed."""
+        with self._lock:
+            self._topics = {key: each for key, each in self._topics.items() if each is not topic}
+
+
+def settings_of(options: dict[str, Any]) -> ClientSettings:
+    """The options of `connect`; UsageError for those there are none of."""
+    known = ClientSettings.__struct_fields__
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise UsageError(
+            f"connect has no option {', '.join(map(repr, unknown))} for a cluster; it has name, "
+            f"{', '.join(known)}"
+        )
+    try:
+        return msgspec.convert(options, ClientSettings, strict=True)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"an option of connect is wrong: {error}") from error
+
+
+async def _started(addresses: list[str], name: str, settings: ClientSettings) -> Client:
+    client = Client(addresses, name, settings)
+    await client.start()
+    return client

@@ -1,0 +1,182 @@
+"""Publishing to a cluster from any thread."""
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hawser.api.publishing import Publisher, Publishing
+from hawser.cluster.client.client import OpenTopic, record_of
+from hawser.cluster.client.producers import Producers
+from hawser.cluster.client.thread import LoopThread
+from hawser.errors import UsageError
+from hawser.record.payload import as_payloads
+from hawser.record.receipt import Receipt
+from hawser.record.record import Record
+
+if TYPE_CHECKING:
+    from hawser.record.schema import Codec
+
+__all__ = ["ClusterLoan", "ClusterPublisher", "ClusterPublishing", "records_of"]
+
+T = TypeVar("T")
+
+
+def records_of(
+    items: Iterable[Any], keys: Iterable[bytes | None] | None, codec: "Codec[Any] | None"
+) -> list[Record]:
+    """The messages of a batch."""
+    payloads = as_payloads(items, None if codec is None else codec.encode)
+    if keys is None:
+        return [record_of(payload) for payload in payloads]
+    try:
+        return [record_of(payload, key) for payload, key in zip(payloads, keys, strict=True)]
+    except UsageError:
+        raise
+    except ValueError:
+        raise UsageError("publish_many was given not as many keys as messages; give one for each") from None
+
+
+class ClusterPublishing(Publishing[T]):
+    """The publishing half of the API, over the producers of a topic."""
+
+    _codec: "Codec[T] | None"
+    _topic: OpenTopic
+    _thread: LoopThread
+
+    @abstractmethod
+    def _producers(self) -> Producers:
+        """Those that publish; Closed, or a UsageError, if they must not."""
+
+    def publish(
+        self,
+        data: T,
+        *,
+        key: bytes | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        timeout: float | None = None,
+    ) -> Receipt:
+        return self._hand_over(data, key, headers, timeout).result()
+
+    def publish_nowait(
+        self, data: T, *, key: bytes | None = None, headers: Mapping[str, bytes] | None = None
+    ) -> "Future[Receipt]":
+        return self._hand_over(data, key, headers, None)
+
+    def _hand_over(
+        self, data: T, key: bytes | None, headers: Mapping[str, bytes] | None, timeout: float | None
+    ) -> "Future[Receipt]":
+        producers = self._producers()
+        record = record_of(data if self._codec is None else self._codec.encode(data), key, headers)
+        future: Future[Receipt] = Future()
+        producers.hand_over([record], future, self._topic.client.seconds(timeout))
+        return future
+
+    def flush(self) -> None:
+        self._thread.call(self._producers().flush())
+
+    def publish_many(
+        self,
+        items: Iterable[T],
+        *,
+        keys: Iterable[bytes | None] | None = None,
+        timeout: float | None = None,
+    ) -> list[Receipt]:
+        producers = self._producers()
+        records = records_of(items, keys, self._codec)
+        return self._thread.call(self._topic.publish_many(producers, records, timeout))
+
+    def loan(
+        self,
+        nbytes: int,
+        *,
+        key: bytes | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        timeout: float | None = None,
+    ) -> Any:
+        self._producers()
+        if not isinstance(nbytes, int) or isinstance(nbytes, bool) or nbytes < 0:
+            raise UsageError(f"nbytes={nbytes!r} is not a whole number from 0 on")
+        return ClusterLoan(self, memoryview(bytearray(nbytes)), (key, headers, timeout))
+
+    def loan_array(
+        self,
+        shape: Any,
+        dtype: Any = "u1",
+        *,
+        key: bytes | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        timeout: float | None = None,
+    ) -> Any:
+        from hawser.record.arrays import array_layout
+
+        self._producers()
+        sizes, element, _ = array_layout(shape, dtype)
+        import numpy
+
+        return ClusterLoan(self, numpy.zeros(sizes, element), (key, headers, timeout))
+
+    def _publish_payload(
+        self, data: Any, key: bytes | None, headers: Mapping[str, bytes] | None, timeout: float | None
+    ) -> Receipt:
+        """Bytes that are no value of the schema but its encoding."""
+        future: Future[Receipt] = Future()
+        seconds = self._topic.client.seconds(timeout)
+        self._producers().hand_over([record_of(data, key, headers)], future, seconds)
+        return future.result()
+
+
+class ClusterLoan:
+    """A buffer to write into, or an array: `with topic.loan(n) as buffer`. Leaving the block publishes it; an
+    exception drops it."""
+
+    def __init__(self, publishing: ClusterPublishing[Any], buffer: Any, options: tuple[Any, ...]) -> None:
+        self.nbytes: int = buffer.nbytes
+        self.receipt: Receipt | None = None
+        self._publishing = publishing
+        self._buffer = buffer
+        self._options = options
+
+    def __enter__(self) -> Any:
+        return self._buffer
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.receipt = self._publishing._publish_payload(self._buffer, *self._options)
+
+
+class ClusterPublisher(ClusterPublishing[T], Publisher[T]):
+    """A publisher with producers of its own."""
+
+    def __init__(self, parent: ClusterPublishing[T], producers: Producers) -> None:
+        self.name = parent.name
+        self._parent = parent
+        self._codec = parent._codec
+        self._topic = parent._topic
+        self._thread = parent._thread
+        self._own = producers
+        self._closed = False
+
+    @property
+    def incarnation(self) -> int:
+        return self._own.incarnation
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._parent._producers()
+            self._thread.call(self._topic.release(self._own))
+
+    def _producers(self) -> Producers:
+        self._parent._producers()
+        if self._closed:
+            from hawser.errors import Closed
+
+            raise Closed(f"this publisher of {self.name!r} is closed; make another one")
+        return self._own

@@ -1,0 +1,144 @@
+"""Subscriptions on a cluster: taking what the client has fetched, in any thread."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from time import monotonic
+from typing import Any, TypeVar, cast
+
+from hawser.api.sample import Sample
+from hawser.api.subscription import Start, Subscription, check_start
+from hawser.cluster.client.client import OpenTopic
+from hawser.cluster.client.consumer import Consumer
+from hawser.cluster.client.sample import FetchedSample
+from hawser.cluster.client.thread import LoopThread
+from hawser.errors import Closed, UsageError
+
+__all__ = ["ClusterSubscription", "check_options"]
+
+T = TypeVar("T")
+Taken = TypeVar("Taken")
+
+Sample.register(FetchedSample)
+
+_MOST_GROUP_BYTES = 200
+
+
+def check_options(history: int, start: Start, group: str | None, resume: bool) -> None:
+    """UsageError for options that make no sense, or not on a cluster."""
+    check_start(history, start)
+    if resume:
+        raise UsageError("positions are kept for groups on a cluster; give group= and call commit()")
+    if group is not None and not (isinstance(group, str) and 0 < len(group) <= _MOST_GROUP_BYTES):
+        raise UsageError(f"group={group!r} is no name of 1 to {_MOST_GROUP_BYTES} characters")
+
+
+class ClusterSubscription(Subscription[T]):
+    """Takes from the partitions that the client reads."""
+
+    def __init__(self, topic: OpenTopic, consumer: Consumer, thread: LoopThread) -> None:
+        self.name = topic.name
+        self._topic = topic
+        self._consumer = consumer
+        self._thread = thread
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def take(self, timeout: float | None = None) -> Sample | None:
+        return cast("Sample | None", self._take(self._consumer.next_sample, timeout))
+
+    def take_many(self, count: int, timeout: float | None = None) -> list[Sample]:
+        found = self._take(lambda: self._consumer.next_samples(count) or None, timeout)
+        return cast("list[Sample]", found or [])
+
+    def take_value(self, timeout: float | None = None) -> T | None:
+        sample = self.take(timeout)
+        return None if sample is None else cast("T", sample.value)
+
+    def take_values(self, count: int, timeout: float | None = None) -> list[T]:
+        return [sample.value for sample in self.take_many(count, timeout)]
+
+    def take_batches(self, count: int = 1, timeout: float | None = None) -> list[Any]:
+        first = self._take(self._consumer.next_batch, timeout)
+        found = [] if first is None else [first]
+        while (
+            found and len(found) < count and (batch := self._take(self._consumer.next_batch, 0)) is not None
+        ):
+            found.append(batch)
+        return found
+
+    def _take(self, attempt: Callable[[], Taken | None], timeout: float | None) -> Taken | None:
+        """What `attempt` finds, tried whenever something was fetched, for `timeout` seconds."""
+        if timeout is not None and not timeout >= 0:
+            raise UsageError("timeout is seconds, 0 or more, or None to wait for ever")
+        deadline = None if timeout is None else monotonic() + timeout
+        while True:
+            with self._lock:
+                found = attempt()
+            if found is not None or timeout == 0:
+                return found
+            left = None if deadline is None else deadline - monotonic()
+            if left is not None and left <= 0:
+                return None
+            self._thread.call(self._consumer.ready(left))
+
+    @property
+    def missed(self) -> int:
+        return self._consumer.missed
+
+    @property
+    def received(self) -> int:
+        return self._consumer.received
+
+    @property
+    def position(self) -> int:
+        return self._consumer.last_offset
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """For each partition that is read here, the offset behind the last sample taken."""
+        return dict(self._consumer.positions)
+
+    @property
+    def held(self) -> int:
+        return 0
+
+    @property
+    def incarnation(self) -> int:
+        return 1
+
+    def commit(self) -> None:
+        raise UsageError("only a subscription with a group keeps a position; give group= to subscribe()")
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._thread.call(self._topic.release(self._consumer))
+
+    def values(self) -> Iterator[T]:
+        for sample in self:
+            yield sample.value
+
+    def __next__(self) -> Sample:
+        try:
+            sample = self.take()
+        except Closed:
+            if self._closed:
+                raise StopIteration from None
+            raise
+        assert sample is not None
+        return sample
+
+    async def __anext__(self) -> Sample:
+        try:
+            while True:
+                with self._lock:
+                    sample = self._consumer.next_sample()
+                if sample is not None:
+                    return cast("Sample", sample)
+                ready = self._consumer.ready(None)
+                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(ready, self._thread.loop))
+        except Closed:
+            if self._closed:
+                raise StopAsyncIteration from None
+            raise

@@ -1,0 +1,148 @@
+"""Topics on a cluster."""
+
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from hawser.api.cluster.publishing import ClusterPublisher, ClusterPublishing
+from hawser.api.cluster.subscription import ClusterSubscription, check_options
+from hawser.api.info import PartitionInfo, ReadResult, TopicInfo
+from hawser.api.subscription import Reliable, Start, is_count
+from hawser.api.topic import Topic
+from hawser.cluster.client.client import OpenTopic, Partition
+from hawser.cluster.client.producers import Producers
+from hawser.cluster.client.thread import LoopThread
+from hawser.cluster.maps import node_of
+from hawser.errors import Closed, UsageError
+
+if TYPE_CHECKING:
+    from hawser.record.schema import Codec
+
+__all__ = ["ClusterTopic", "Owner", "check_counts", "info_of"]
+
+T = TypeVar("T")
+
+
+class Owner(Protocol):
+    """What a topic needs of its bus."""
+
+    name: str
+    _thread: LoopThread
+
+    def release_topic(self, topic: "ClusterTopic[Any]") -> None: ...
+    def _require_open(self) -> None: ...
+
+
+class ClusterTopic(ClusterPublishing[T], Topic[T]):
+    """A topic of a cluster. Made by `Bus.topic`."""
+
+    def __init__(
+        self, bus: Owner, topic: OpenTopic, codec: "Codec[T] | None", unused: dict[str, Any]
+    ) -> None:
+        self.name = topic.name
+        self._bus = bus
+        self._thread = bus._thread
+        self._topic = topic
+        self._codec = codec
+        self._unused = unused
+        self._closed = False
+
+    def publisher(self, *, exclusive: bool = False) -> ClusterPublisher[T]:
+        self._require_open()
+        if exclusive:
+            raise UsageError("a publisher cannot be exclusive on a cluster; leave exclusive out")
+        return ClusterPublisher(self, self._thread.call(_new_producers(self._topic)))
+
+    def subscribe(
+        self,
+        *,
+        history: int = 0,
+        start: Start = None,
+        group: str | None = None,
+        reliable: Reliable = False,
+        resume: bool = False,
+        max_held: int | None = None,
+        max_lag: int | None = None,
+    ) -> ClusterSubscription[T]:
+        self._require_open()
+        check_options(history, start, group, resume)
+        consumer = self._thread.call(self._topic.subscribe(start, history))
+        return ClusterSubscription(self._topic, consumer, self._thread)
+
+    def read_oldest(self, count: int, after: int = 0, *, partition: int = 0) -> ReadResult:
+        return self._read(partition, count, after, newest=False)
+
+    def read_newest(self, count: int, after: int = 0, *, partition: int = 0) -> ReadResult:
+        return self._read(partition, count, after, newest=True)
+
+    def _read(self, partition: int, count: int, after: int, newest: bool) -> ReadResult:
+        self._require_open()
+        check_counts(count, after)
+        return ReadResult(*self._thread.call(self._topic.read_some(partition, count, after, newest)))
+
+    def info(self) -> TopicInfo:
+        self._require_open()
+        return info_of(self._topic, self._thread.call(self._topic.look()), self._unused)
+
+    def forget(self, name: str) -> bool:
+        self._require_open()
+        return False
+
+    def delete(self, force: bool = False) -> None:
+        self._require_open()
+        self._thread.call(self._topic.delete())
+        self.close()
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._thread.call(self._topic.close())
+            self._bus.release_topic(self)
+
+    def _producers(self) -> Producers:
+        self._require_open()
+        return self._topic.producers
+
+    def _require_open(self) -> None:
+        self._bus._require_open()
+        if self._closed:
+            raise Closed(f"topic {self.name!r} was closed here; open it again with bus.topic()")
+
+
+async def _new_producers(topic: OpenTopic) -> Producers:
+    producers = topic.new_producers()
+    topic.use(producers)
+    return producers
+
+
+def check_counts(count: Any, after: Any) -> None:
+    """UsageError unless these are whole numbers from 0 on."""
+    if not is_count(count) or not is_count(after):
+        raise UsageError(f"count={count!r} and after={after!r} must be whole numbers from 0 on")
+
+
+def info_of(topic: OpenTopic, partitions: list[Partition], unused: dict[str, Any]) -> TopicInfo:
+    """A topic as users see it."""
+    known = [each for each in partitions if each.end]
+    return TopicInfo(
+        name=topic.name,
+        uuid=topic.entry.uuid,
+        settings={"partitions": topic.partitions, **topic.entry.settings},
+        unused=unused,
+        head=max((each.end - 1 for each in known), default=0),
+        oldest=min((each.start for each in known), default=0),
+        participants=[],
+        partitions=[_partition_info(each) for each in partitions],
+    )
+
+
+def _partition_info(partition: Partition) -> PartitionInfo:
+    entry = partition.entry
+    return PartitionInfo(
+        partition=partition.number,
+        shard=partition.shard,
+        epoch=0 if entry is None else entry.epoch,
+        status="unknown" if entry is None else entry.status,
+        leader=node_of(entry.leader) if entry is not None and entry.leader else None,
+        members=[] if entry is None else sorted(map(node_of, entry.members)),
+        start=partition.start,
+        end=partition.end,
+    )

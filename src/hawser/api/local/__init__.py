@@ -1,0 +1,1 @@
+"""The public names on one host, over shared memory."""

@@ -1,0 +1,169 @@
+"""Topics on one host."""
+
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import msgspec
+
+from hawser.api.info import KeptPosition, Participant, ReadResult, TopicInfo
+from hawser.api.local.publishing import LocalPublisher, LocalPublishing
+from hawser.api.local.subscription import LocalSubscription, SubscribeOptions, join
+from hawser.api.subscription import Reliable, Start, is_count
+from hawser.api.topic import Topic
+from hawser.errors import Closed, HawserError, UsageError
+from hawser.memory import Publisher as NativePublisher
+from hawser.memory import Region
+from hawser.memory.settings import readable
+from hawser.record.receipt import Receipt
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from hawser.record.schema import Codec
+
+__all__ = ["LocalTopic", "Owner", "participants_of"]
+
+T = TypeVar("T")
+
+
+class Owner(Protocol):
+    """What a topic needs of its bus."""
+
+    name: str
+    named: bool
+
+    def release_topic(self, topic: "LocalTopic[Any]") -> None: ...
+
+
+class LocalTopic(LocalPublishing[T], Topic[T]):
+    """A topic in shared memory. Made by `Bus.topic`."""
+
+    def __init__(self, bus: Owner, region: Region, codec: "Codec[T] | None", unused: dict[str, Any]) -> None:
+        self.name = region.name
+        self._bus = bus
+        self._region = region
+        self._codec = codec
+        self._unused = unused
+        self._lock = threading.Lock()
+        self._own_publisher: NativePublisher | None = None
+        # Weak, so that a participant nobody refers to any more leaves by itself.
+        self._joined: weakref.WeakSet[LocalPublisher[T] | LocalSubscription[T]] = weakref.WeakSet()
+        self._closed = False
+
+    def publish_nowait(
+        self, data: T, *, key: bytes | None = None, headers: Mapping[str, bytes] | None = None
+    ) -> "Future[Receipt]":
+        from concurrent.futures import Future
+
+        future: Future[Receipt] = Future()
+        try:
+            future.set_result(self.publish(data, key=key, headers=headers, timeout=0))
+        except HawserError as error:
+            future.set_exception(error)
+        return future
+
+    def flush(self) -> None:
+        self._require_open()
+
+    def publisher(self, *, exclusive: bool = False) -> LocalPublisher[T]:
+        self._require_open()
+        native = self._region.publisher(self._bus.name, exclusive=exclusive)
+        publisher = LocalPublisher(self.name, native, self._codec)
+        self._joined.add(publisher)
+        return publisher
+
+    def subscribe(
+        self,
+        *,
+        history: int = 0,
+        start: Start = None,
+        group: str | None = None,
+        reliable: Reliable = False,
+        resume: bool = False,
+        max_held: int | None = None,
+        max_lag: int | None = None,
+    ) -> LocalSubscription[T]:
+        self._require_open()
+        options = SubscribeOptions(history, start, group, reliable, resume, max_held, max_lag)
+        native = join(self._region, self._bus.name, self._bus.named, options, self._codec)
+        subscription: LocalSubscription[T] = LocalSubscription(self.name, native)
+        self._joined.add(subscription)
+        return subscription
+
+    def read_oldest(self, count: int, after: int = 0) -> ReadResult:
+        self._require_open()
+        return self._read(self._region.read_oldest, count, after)
+
+    def read_newest(self, count: int, after: int = 0) -> ReadResult:
+        self._require_open()
+        return self._read(self._region.read_newest, count, after)
+
+    def _read(self, read: Callable[..., tuple[list[Any], int, int]], count: int, after: int) -> ReadResult:
+        if not is_count(count) or not is_count(after):
+            raise UsageError(f"count={count!r} and after={after!r} must be whole numbers from 0 on")
+        return ReadResult(*read(count, after, None if self._codec is None else self._codec.decode))
+
+    def info(self) -> TopicInfo:
+        self._require_open()
+        region = self._region
+        state = region.state()
+        facts: dict[str, Any] = {
+            **state,
+            "name": self.name,
+            "path": region.path,
+            "uuid": region.uuid,
+            "settings": readable(region.settings()),
+            "unused": self._unused,
+            "configured_bytes": state["file_bytes"],
+            "participants": participants_of(region),
+            "records": [msgspec.convert(record, KeptPosition) for record in region.records()],
+        }
+        return msgspec.convert(facts, TopicInfo)
+
+    def forget(self, name: str) -> bool:
+        self._require_open()
+        return self._region.forget(name)
+
+    def delete(self, force: bool = False) -> None:
+        self._require_open()
+        if not self._region.remove(force):
+            users = sorted({f"{each.name} (pid {each.pid})" for each in participants_of(self._region)})
+            raise UsageError(
+                f"topic {self.name!r} is in use by {', '.join(users) or 'a process that only has it open'}; "
+                "close it there, or delete it with force=True"
+            )
+        self.close()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            vars(self).pop("publish", None)
+            vars(self).pop("loan", None)
+            own, self._own_publisher = self._own_publisher, None
+            joined = list(self._joined)
+        for each in joined:
+            each.close()
+        if own is not None:
+            own.close()
+        self._bus.release_topic(self)
+
+    def _native(self) -> NativePublisher:
+        with self._lock:
+            self._require_open()
+            if self._own_publisher is None:
+                self._own_publisher = self._region.publisher(self._bus.name)
+                self._use(self._own_publisher)
+            return self._own_publisher
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise Closed(f"topic {self.name!r} was closed here; open it again with bus.topic()")
+
+
+def participants_of(region: Region) -> list[Participant]:
+    """The participants of one topic."""
+    return [msgspec.convert({**each, "topic": region.name}, Participant) for each in region.participants()]

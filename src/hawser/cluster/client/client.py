@@ -1,0 +1,244 @@
+"""A connection to a cluster and the topics opened through it, in one event loop."""
+
+import asyncio
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from time import time_ns
+from typing import Any, Final, NamedTuple
+
+from hawser.cluster import wire
+from hawser.cluster.client import starts, topics
+from hawser.cluster.client.consumer import Consumer
+from hawser.cluster.client.producers import Producers
+from hawser.cluster.client.routing import Router
+from hawser.cluster.client.settings import ClientSettings
+from hawser.cluster.client.starts import Place
+from hawser.cluster.transport import Address, BadAddress
+from hawser.errors import HawserError, UsageError
+from hawser.record.metadata import encode_metadata
+from hawser.record.payload import as_payload
+from hawser.record.receipt import Receipt
+from hawser.record.record import NO_HEADERS, Record
+
+__all__ = ["Client", "OpenTopic", "Partition", "addresses_of", "record_of"]
+
+_SCHEME: Final = "hawser://"
+
+
+def addresses_of(url: str) -> list[str]:
+    """The addresses that the URL of a cluster names; UsageError if it names none."""
+    names = url.removeprefix(_SCHEME).rstrip("/").split(",")
+    try:
+        addresses = [str(Address.parse(name.strip())) for name in names]
+    except BadAddress as error:
+        raise UsageError(
+            f"{url!r} is no URL of a cluster: {error}; write hawser://host:port, or several with commas"
+        ) from None
+    if any(Address.parse(each).port == 0 for each in addresses):
+        raise UsageError(f"{url!r} has port 0, where nobody listens; give the port of a node")
+    return addresses
+
+
+def record_of(data: Any, key: Any = None, headers: Mapping[str, bytes] | None = None) -> Record:
+    """A message as it is published; UsageError if it cannot be."""
+    value = data if type(data) is bytes else bytes(memoryview(as_payload(data)).cast("B"))
+    if (key is not None and type(key) is not bytes) or headers:
+        encode_metadata(key, headers)
+        key = None if key is None else bytes(key)
+    fixed = {name: bytes(value) for name, value in headers.items()} if headers else NO_HEADERS
+    return Record(value, key, fixed, time_ns())
+
+
+class Partition(NamedTuple):
+    """A partition as it is now; without an answer of its leader `start` and `end` are 0."""
+
+    number: int
+    shard: str
+    entry: wire.ShardEntry | None
+    start: int
+    end: int
+
+
+class Client:
+    """To be started and closed in the event loop it was made in."""
+
+    def __init__(self, addresses: Sequence[str], name: str, settings: ClientSettings) -> None:
+        self.name = name
+        self.settings = settings
+        self.router = Router(addresses, name, settings)
+        self._topics: weakref.WeakSet[OpenTopic] = weakref.WeakSet()
+
+    async def start(self) -> None:
+        """Return when the cluster answers; Unavailable if it does not in time."""
+        try:
+            await self.router.start(self.settings.connect_timeout)
+        except BaseException:
+            await self.router.close()
+            raise
+
+    async def close(self) -> None:
+        """Publish what was begun, then leave."""
+        for topic in list(self._topics):
+            await topic.close()
+        await self.router.close()
+
+    def deadline(self, timeout: float | None) -> float:
+        """When a call that begins now is over."""
+        return self.router.loop.time() + self.seconds(timeout)
+
+    def seconds(self, timeout: float | None) -> float:
+        """What was asked for, checked, or what is usual."""
+        if timeout is None:
+            return self.settings.timeout
+        if not timeout >= 0:
+            raise UsageError("timeout is seconds, 0 or more, or None for that of the connection")
+        return timeout
+
+    async def open(
+        self, name: str, given: topics.Settings, create: bool, decode: Callable[[Any], Any] | None
+    ) -> "OpenTopic":
+        """The topic, created if need be."""
+        entry = await topics.open_topic(self.router, name, given, create, self.deadline(None))
+        topic = OpenTopic(self, name, entry, decode)
+        self._topics.add(topic)
+        return topic
+
+    async def topics(self) -> list[str]:
+        return await topics.list_topics(self.router)
+
+
+class OpenTopic:
+    """A topic that this client uses."""
+
+    def __init__(
+        self, client: Client, name: str, entry: wire.TopicEntry, decode: Callable[[Any], Any] | None
+    ) -> None:
+        self.client = client
+        self.router = client.router
+        self.name = name
+        self.entry = entry
+        self.decode = decode
+        self.producers = self.new_producers()
+        self._users: set[Producers | Consumer] = {self.producers}
+
+    @property
+    def partitions(self) -> int:
+        return self.entry.partitions
+
+    def shard(self, partition: int) -> str:
+        return wire.shard_of(self.name, self.entry.uuid, partition)
+
+    def new_producers(self) -> Producers:
+        """Those of a publisher of its own."""
+        return Producers(self.router, self.name, self.entry, self.client.name)
+
+    def use(self, user: Producers | Consumer) -> None:
+        """Close it with the topic."""
+        self._users.add(user)
+
+    async def release(self, user: Producers | Consumer) -> None:
+        """Close it now, after what it has to publish."""
+        self._users.discard(user)
+        if isinstance(user, Producers):
+            await user.flush()
+        await user.close()
+
+    async def close(self) -> None:
+        for user in list(self._users):
+            await self.release(user)
+
+    # Publishing.
+
+    async def publish(self, producers: Producers, record: Record, timeout: float | None) -> Receipt:
+        future: asyncio.Future[Receipt] = self.router.loop.create_future()
+        producers.submit([record], future, self.client.seconds(timeout))
+        return await future
+
+    async def publish_many(
+        self, producers: Producers, records: list[Record], timeout: float | None
+    ) -> list[Receipt]:
+        """All or none for each partition; the first error, if there is one, once all are settled."""
+        if not records:
+            raise UsageError("a batch has at least one message; there is nothing to publish")
+        seconds = self.client.seconds(timeout)
+        futures: list[asyncio.Future[Receipt]] = []
+        for partition, part in producers.split(records).items():
+            futures.append(self.router.loop.create_future())
+            producers.submit(part, futures[-1], seconds, partition)
+        settled = await asyncio.gather(*futures, return_exceptions=True)
+        receipts = [each for each in settled if isinstance(each, Receipt)]
+        for error in settled:
+            if isinstance(error, HawserError):
+                error.published = sum(receipt.count for receipt in receipts)
+                if receipts and error.outcome == "none":
+                    error.outcome = "applied"
+                raise error
+            if isinstance(error, BaseException):
+                raise error
+        return receipts
+
+    # Reading.
+
+    async def subscribe(self, start: Place, history: int) -> Consumer:
+        """From `start`, or from `history` records before now, in every partition."""
+        deadline = self.client.deadline(None)
+        offsets = await asyncio.gather(
+            *(
+                starts.resolve(self.router, self.name, self.shard(each), start, history, deadline)
+                for each in range(self.partitions)
+            )
+        )
+        consumer = Consumer(self.router, self.name, self.entry.uuid, self.decode)
+        for partition, offset in enumerate(offsets):
+            consumer.read(partition, offset)
+        self.use(consumer)
+        return consumer
+
+    async def read_some(
+        self, partition: int, count: int, after: int, newest: bool
+    ) -> tuple[list[Any], int, int]:
+        """(samples, offset of the last, missed): up to `count` records behind offset `after`."""
+        if not 0 <= partition < self.partitions:
+            raise UsageError(f"topic {self.name!r} has no partition {partition}; it has {self.partitions}")
+        deadline = self.client.deadline(None)
+        found = await starts.inspect(self.router, self.name, self.shard(partition), deadline)
+        first = max(found.start, min(after + 1, found.end))
+        missed = max(0, found.start - (after + 1))
+        if newest:
+            first = max(first, found.end - count)
+        wanted = min(count, found.end - first)
+        if wanted <= 0:
+            return [], max(after, found.start - 1), missed
+        consumer = Consumer(self.router, self.name, self.entry.uuid, self.decode)
+        consumer.read(partition, first)
+        samples: list[Any] = []
+        try:
+            async with asyncio.timeout_at(deadline):
+                while len(samples) < wanted:
+                    await consumer.ready(None)
+                    samples += consumer.next_samples(wanted - len(samples))
+        except TimeoutError:
+            wanted = len(samples)
+        finally:
+            await consumer.close()
+        return samples, samples[-1].offset if samples else after, missed + consumer.missed
+
+    # The topic itself.
+
+    async def look(self) -> list[Partition]:
+        """Each partition as it is now."""
+        await self.router.refresh(self.name)
+        return list(await asyncio.gather(*(self._look_at(each) for each in range(self.partitions))))
+
+    async def _look_at(self, number: int) -> Partition:
+        shard = self.shard(number)
+        entry = self.router.map.shards.get(shard)
+        deadline = self.router.loop.time() + min(2.0, self.client.settings.timeout)
+        try:
+            found = await starts.inspect(self.router, self.name, shard, deadline)
+        except HawserError:
+            return Partition(number, shard, entry, 0, 0)
+        return Partition(number, shard, self.router.map.shards.get(shard), found.start, found.end)
+
+    async def delete(self) -> None:
+        await topics.delete_topic(self.router, self.name, self.client.deadline(None))

@@ -1,0 +1,149 @@
+"""A subscription as the client keeps it: readers of some partitions, and what was taken of them.
+
+The event loop fills the inbox; `next_sample`, `next_samples` and `next_batch` take from it in whichever thread
+the caller is, one at a time, and wait for nothing. `ready` waits, in the loop.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+from hawser.cluster.client.reader import Chunk, Inbox, Reader
+from hawser.cluster.client.routing import Router
+from hawser.cluster.client.sample import FetchedSample
+from hawser.cluster.wire import shard_of
+from hawser.errors import Closed, HawserError
+from hawser.record.record import Record
+
+__all__ = ["Consumer"]
+
+
+class Consumer:
+    """Takes from the partitions it was given readers for. `positions` says, for each of them, the offset
+    behind the last message taken."""
+
+    def __init__(self, router: Router, topic: str, uuid: str, decode: Callable[[Any], Any] | None) -> None:
+        self.router = router
+        self.topic = topic
+        self.uuid = uuid
+        self.positions: dict[int, int] = {}
+        self.received = 0
+        self.missed = 0
+        self.last_offset = 0
+        self.inbox = Inbox(router.loop, router.settings.read_ahead_bytes)
+        self._readers: dict[int, Reader] = {}
+        self._decode = decode
+        self._chunk: Chunk | None = None
+        self._records: Iterator[Record] | None = None
+        self._offset = 0
+        self._publisher = ""
+        self._lost = 0
+
+    # The partitions, in the event loop.
+
+    def read(self, partition: int, offset: int) -> None:
+        """Begin to read a partition."""
+        assert partition not in self._readers
+        shard = shard_of(self.topic, self.uuid, partition)
+        self.positions[partition] = offset
+        self._readers[partition] = Reader(self.router, self.inbox, self.topic, partition, shard, offset)
+
+    async def forget(self, partition: int) -> None:
+        """Read it no more; nothing fetched of it is taken from here on."""
+        reader = self._readers.pop(partition, None)
+        if reader is not None:
+            await reader.close()
+            self.positions.pop(partition, None)
+
+    @property
+    def partitions(self) -> list[int]:
+        """Those that are read."""
+        return sorted(self._readers)
+
+    async def ready(self, timeout_seconds: float | None) -> bool:
+        """Whether there may be something to take; False if the time is over."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self.inbox.filled()
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        self.inbox.fail(Closed(f"this subscription of {self.topic!r} was closed"))
+        await asyncio.gather(*(self.forget(partition) for partition in list(self._readers)))
+
+    # Taking, in any thread.
+
+    def next_sample(self) -> FetchedSample | None:
+        """The next message, if one is there; the reason why none will come is raised."""
+        while True:
+            chunk = self._chunk
+            if chunk is not None and not chunk.reader.is_closed:
+                if self._records is None:
+                    self._records = islice(chunk.batch.records(), chunk.skip, None)
+                record = next(self._records, None)
+                if record is not None:
+                    return self._taken(chunk, record)
+            if not self._open_next():
+                return None
+
+    def next_samples(self, count: int) -> list[FetchedSample]:
+        """Messages that are there, at most `count`."""
+        found: list[FetchedSample] = []
+        while len(found) < count:
+            try:
+                sample = self.next_sample()
+            except HawserError:
+                if found:
+                    break
+                raise
+            if sample is None:
+                break
+            found.append(sample)
+        return found
+
+    def next_batch(self) -> Any | None:
+        """The rest of a batch as a pyarrow.RecordBatch with partition and offset, if one is there."""
+        from hawser.cluster.client.arrow import placed
+
+        while self._chunk is None or self._chunk.reader.is_closed or self._at_end():
+            if not self._open_next():
+                return None
+        chunk = self._chunk
+        place = self._offset - chunk.first_offset
+        data = placed(chunk.batch.to_arrow(), chunk.reader.partition, chunk.first_offset, place)
+        self.missed += self._lost
+        self.received += data.num_rows
+        self.last_offset = chunk.first_offset + chunk.batch.count - 1
+        self.positions[chunk.reader.partition] = self.last_offset + 1
+        self._chunk = None
+        return data
+
+    def _at_end(self) -> bool:
+        assert self._chunk is not None
+        return self._offset == self._chunk.first_offset + self._chunk.batch.count
+
+    def _open_next(self) -> bool:
+        """Go on to the next chunk; False if there is none yet."""
+        self._chunk = chunk = self.inbox.take()
+        if chunk is None:
+            if self.inbox.failure is not None:
+                raise type(self.inbox.failure)(str(self.inbox.failure))
+            return False
+        self._records = None
+        self._offset = chunk.first_offset + chunk.skip
+        self._lost = chunk.lost
+        producer = chunk.batch.header.producer
+        self._publisher = producer.decode(errors="replace").rpartition("#")[0]
+        return True
+
+    def _taken(self, chunk: Chunk, record: Record) -> FetchedSample:
+        partition, offset, lost = chunk.reader.partition, self._offset, self._lost
+        self._offset = self.positions[partition] = offset + 1
+        self._lost = 0
+        self.missed += lost
+        self.received += 1
+        self.last_offset = offset
+        return FetchedSample(record, partition, offset, self._publisher, lost, self._decode)

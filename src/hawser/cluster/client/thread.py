@@ -1,0 +1,52 @@
+"""An event loop in a thread of its own, for programs without one."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from hawser.errors import UsageError
+
+__all__ = ["LoopThread"]
+
+Result = TypeVar("Result")
+
+
+class LoopThread:
+    """`call` runs a coroutine there and waits for it; any number of threads may call."""
+
+    def __init__(self, name: str) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def call(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """The result of `work`. Interrupted, it cancels it."""
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise UsageError(
+                "this call waits, and was made in the thread that everything waits for (by the callback of a "
+                "future, perhaps); make it in another thread"
+            )
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        """End the thread; nothing may be called any more."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+        finally:
+            left = asyncio.all_tasks(self.loop)
+            for task in left:
+                task.cancel()
+            self.loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            self.loop.close()

@@ -1,0 +1,137 @@
+"""Topics of a cluster: opening, creating, deleting, looking at them."""
+
+import asyncio
+from typing import Any, Final
+
+from hawser.cluster import wire
+from hawser.cluster.client.failures import Backoff
+from hawser.cluster.client.routing import Router
+from hawser.errors import NotFound, Rejected, SettingsMismatch, Unavailable, UsageError
+
+__all__ = ["check_settings", "delete_topic", "list_topics", "open_topic"]
+
+Settings = dict[str, int | str | bool | None]
+
+_DEFAULTS: Final[Settings] = {
+    "replication": 3,
+    "retention_bytes": None,
+    "retention_seconds": None,
+    "compression": None,
+    "schema": None,
+}
+# Known on one host; here they are accepted and reported as unused.
+_FOREIGN: Final = frozenset(
+    {"slot_size", "history", "depth", "max_publishers", "max_subscribers", "max_held", "max_loans"}
+    | {"ephemeral", "mode", "trace"}
+)
+_MOST: Final = {"partitions": 1024, "replication": 7}
+
+
+def check_settings(asked: dict[str, Any], fingerprint: str | None) -> tuple[Settings, dict[str, Any]]:
+    """What was asked for as it is stored, and those settings without meaning here; UsageError names the first
+    wrong one."""
+    given: Settings = {}
+    unused: dict[str, Any] = {}
+    for name, value in asked.items():
+        if name in _FOREIGN:
+            unused[name] = value
+        elif name == "compression":
+            if value not in (None, "lz4", "zstd"):
+                raise UsageError(f'compression={value!r} is not "lz4", "zstd" or None')
+            given[name] = value
+        elif name in _MOST:
+            given[name] = _number(name, value, _MOST[name])
+        elif name in _DEFAULTS:
+            given[name] = None if value is None else _number(name, value, (1 << 63) - 1)
+        else:
+            known = ", ".join(("partitions", *_DEFAULTS, *sorted(_FOREIGN)))
+            raise UsageError(f"a topic has no setting {name!r}; it has {known}")
+    if fingerprint is not None:
+        given["schema"] = fingerprint
+    return given, unused
+
+
+def _number(name: str, value: Any, most: int) -> int:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if not whole and not (isinstance(value, float) and value.is_integer()):
+        raise UsageError(f"{name}={value!r} is not a whole number")
+    if not 1 <= value <= most:
+        raise UsageError(f"{name}={value} is outside 1 to {most}")
+    return int(value)
+
+
+async def open_topic(
+    router: Router, name: str, given: Settings, create: bool, deadline: float
+) -> wire.TopicEntry:
+    """The topic, created if there is none and `create` says so; SettingsMismatch if it exists otherwise."""
+    entry = await _find(router, name)
+    if entry is None:
+        if not create:
+            raise NotFound(f"there is no topic {name!r} in this cluster; see `hawser topic list`")
+        await _create(router, name, given, deadline)
+        entry = await _appear(router, name, deadline)
+    _check_same(name, given, entry)
+    return entry
+
+
+async def _create(router: Router, name: str, given: Settings, deadline: float) -> None:
+    asked = {key: value for key, value in given.items() if value is not None}
+    partitions = asked.pop("partitions", 1)
+    assert isinstance(partitions, int)
+    request = wire.Admin(wire.AdminKind.CREATE, name, (), partitions, {**_DEFAULTS, **asked})
+    answer = await router.ask_any(request, f"creating topic {name!r}", deadline)
+    if not isinstance(answer, wire.AdminDone) or not answer.done:
+        raise Rejected(f"topic {name!r} was not created: {getattr(answer, 'text', answer)}")
+
+
+async def _find(router: Router, name: str) -> wire.TopicEntry | None:
+    """The topic, if it exists and all its shards are known."""
+    await router.refresh(name)
+    entry = router.map.topics.get(name)
+    if entry is None or entry.deleted:
+        return None
+    shards = (wire.shard_of(name, entry.uuid, each) for each in range(entry.partitions))
+    return entry if all(shard in router.map.shards for shard in shards) else None
+
+
+async def _appear(router: Router, name: str, deadline: float) -> wire.TopicEntry:
+    backoff = Backoff(router.settings)
+    while (entry := await _find(router, name)) is None:
+        if router.loop.time() >= deadline:
+            raise Unavailable(
+                f"topic {name!r} was created, but no node that answers knows it yet; open it again"
+            )
+        await asyncio.sleep(backoff.next())
+    return entry
+
+
+def _check_same(name: str, given: Settings, entry: wire.TopicEntry) -> None:
+    has = {**_DEFAULTS, **entry.settings, "partitions": entry.partitions}
+    differences = [
+        f"{key}={value!r} was asked for but it has {key}={has[key]!r}"
+        for key, value in given.items()
+        if has[key] != value
+    ]
+    if differences:
+        raise SettingsMismatch(
+            f"topic {name!r} exists with other settings: {'; '.join(differences)}. "
+            "Leave them out to take the topic as it is, or delete it first"
+        )
+
+
+async def list_topics(router: Router) -> list[str]:
+    """Names of all topics, sorted."""
+    if not await router.refresh(None):
+        raise Unavailable(f"no node of the cluster answers: {router.trouble()}")
+    return sorted(name for name, entry in router.map.topics.items() if not entry.deleted)
+
+
+async def delete_topic(router: Router, name: str, deadline: float) -> None:
+    """Return when nothing of it is left; that is also so if somebody else deleted it."""
+    try:
+        await router.ask_any(wire.Admin(wire.AdminKind.DELETE, name), f"deleting topic {name!r}", deadline)
+    except NotFound:
+        pass
+    backoff = Backoff(router.settings)
+    while await _find(router, name) is not None and router.loop.time() < deadline:
+        await asyncio.sleep(backoff.next())

@@ -1,0 +1,157 @@
+"""The segments of a log, in order: where entries go, come from and end.
+
+Room is made before it is needed, so that writing never finds the disk full. A batch lies in one segment.
+What was written since the last sync is in the dirty segments. How far the log is on disk is noted in marks:
+in that of the active segment after each sync, and once more in that of the one before it, to tell that the
+active one was begun.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+
+from hawser.log.entry import Entry
+from hawser.log.epochs import Epochs
+from hawser.log.journal.reading import read_segment
+from hawser.log.journal.segment import FRAMES_START, Segment
+from hawser.log.journal.storage import Storage, StorageFull
+from hawser.log.journal.vows import Identity
+
+__all__ = ["Segments"]
+
+
+class Segments:
+    """One or more, the last of which is `active` and takes what is appended."""
+
+    def __init__(
+        self, storage: Storage, identity: Identity, segment_bytes: int, found: list[Segment]
+    ) -> None:
+        self._storage = storage
+        self._identity = identity
+        self._segment_bytes = segment_bytes
+        self._all = found
+        self._dirty: dict[Segment, None] = {}
+        self.active = found[-1]
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._all)
+
+    @property
+    def first(self) -> int:
+        """The first entry that is still there, or would be."""
+        return self._all[0].first
+
+    def reserve(self, size: int) -> bool:
+        """As Journal.reserve: a segment with too little room is left, an empty one is enlarged."""
+        active = self.active
+        if size <= active.room:
+            return True
+        room = max(size, self._segment_bytes)
+        try:
+            if active.last < active.first:
+                active.grow(room)
+                return True
+            self.active = Segment.create(
+                self._storage, self._identity, active.generation, active.last + 1, room
+            )
+        except StorageFull:
+            return False
+        # Its pending mark becomes durable with the next sync, then makes place for one that names the new.
+        self._dirty[active] = None
+        self._all.append(self.active)
+        return True
+
+    def write(self, data: bytes, last: int) -> None:
+        """The frames of the next entries, through `last`, where room is reserved for them."""
+        active = self.active
+        self._storage.write(active.name, active.end, data)
+        active.note_end(last, active.end + len(data))
+        self._dirty[active] = None
+
+    def take_dirty(self) -> tuple[Segment, ...]:
+        """What has to be synced, the older first; from now on clean."""
+        dirty = tuple(self._dirty)
+        self._dirty.clear()
+        return dirty
+
+    def sync_what_was_read(self) -> None:
+        """After opening: what came from the page cache is on disk when this returns, and so is every mark
+        that has to be before another is written."""
+        mark = max(segment.mark for segment in self._all)
+        for segment in self._all:
+            if segment.last > mark or segment in self._all[-2:]:
+                segment.sync()
+
+    def write_marks(self, finished: Sequence[Segment], synced: int) -> None:
+        """The `finished` ones were synced, and the log is on disk through `synced`."""
+        for segment in finished:
+            segment.mark_is_pending = False
+        for segment in dict.fromkeys((*finished, *self._all[-2:])):
+            if segment.is_removed or segment.mark_is_pending or segment.mark >= synced:
+                continue
+            if segment is self.active:
+                segment.write_mark(synced)
+            elif segment.mark <= segment.last:
+                segment.write_mark(synced)
+                self._dirty[segment] = None
+
+    def sync_marks(self) -> None:
+        """Everything was synced; the marks that say so are on disk when this returns."""
+        for segment in dict.fromkeys((*self._dirty, *self._all[-2:])):
+            if segment.mark_is_pending:
+                segment.sync()
+        self._dirty.clear()
+
+    def read(self, first: int, last: int, max_bytes: int, epochs: Epochs) -> list[Entry]:
+        """As Journal.read, from disk."""
+        entries: list[Entry] = []
+        for segment in self._all[bisect_right(self._all, first, key=_first_of) - 1 :]:
+            upto = min(last, segment.last)
+            some = read_segment(segment, first, upto, max_bytes, epochs)
+            size = sum(len(entry.frame) for entry in some)
+            if entries and size > max_bytes:
+                break
+            entries += some
+            max_bytes -= size
+            first = entries[-1].index + 1
+            if first <= upto or first > last or max_bytes <= 0:
+                break
+        return entries
+
+    def truncate(self, index: int) -> None:
+        """Entry `index` is the last, durably when this returns; what a crash leaves ends between it and the
+        old last one."""
+        # In those that go as well: a mark may speak of entries behind its segment, which go before it does.
+        for segment in self._all:
+            if segment.mark > index:
+                if segment.mark_is_pending:
+                    segment.sync()
+                segment.write_mark(index)
+                segment.sync()
+        keep = max(1, bisect_right(self._all, index, key=_first_of))
+        while len(self._all) > keep:
+            removed = self._all.pop()
+            self._dirty.pop(removed, None)
+            removed.remove()
+        self.active = self._all[-1]
+        if index < self.active.last:
+            self.active.cut(index)
+
+    def first_of_newest(self, size: int) -> int:
+        """As Journal.first_of_newest."""
+        for segment in reversed(self._all):
+            size -= segment.end - FRAMES_START
+            if size <= 0:
+                return segment.first
+        return self.first
+
+    def take_unneeded(self, last: int) -> list[Segment]:
+        """The segments that hold nothing behind entry `last`; from now on not of this log any more."""
+        unneeded = [segment for segment in self._all[:-1] if segment.last <= last]
+        del self._all[: len(unneeded)]
+        for segment in unneeded:
+            self._dirty.pop(segment, None)
+        return unneeded
+
+
+def _first_of(segment: Segment) -> int:
+    return segment.first
