@@ -10,7 +10,7 @@ from hawser.log.protocol.metadata import Status
 from hawser.log.state.topic import Topic
 
 from .commands import obey
-from .stage import Stage, Trouble
+from .stage import Endless, Stage, Trouble
 
 __all__ = ["Story", "Wrong"]
 
@@ -46,6 +46,9 @@ class Story:
             obey(self.stage, line)
         except Trouble:
             return
+        except Endless as endless:
+            self.lines.append(line)
+            raise self._wrong(str(endless)) from endless
         self.lines.append(line)
         self._check()
 
@@ -75,11 +78,11 @@ class Story:
             letter = chance.choice(stage.flight)
             verb = chance.choice(("deliver first", "deliver first", "deliver last", "drop first", "duplicate"))
             return f"{verb} {letter.sender}->{letter.to}"
-        if choice == 3:
+        if choice in (3, 4):
             self.values += 1
             at = "" if chance.random() < 0.8 else f" at {node}"
             return f"publish v{self.values}{at}"
-        if choice == 4:
+        if choice == 5:
             return f"trim {max(1, self.values // 2)}" if chance.random() < 0.3 else "read"
         return chance.choice(("deliver", "wait", "wait 3", f"tick {node}"))
 

@@ -1,4 +1,7 @@
-"""`hawser cluster elect|transfer|swap|expand|contract`: what a person wants done with a shard."""
+"""`hawser cluster elect|transfer|swap|expand|contract`: what a person wants done with a shard, or with all.
+
+Each order is carried out by an operator and outlives the command that gave it.
+"""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -9,13 +12,15 @@ import click
 
 import hawser
 from hawser.cli.cluster_link import Reached, addresses, administer, look, reached, run, shard_named
-from hawser.cli.cluster_status import shard_shown
+from hawser.cli.cluster_status import shard_shown, shards_shown
 from hawser.cli.options import shared_options, wants_json
 from hawser.cli.output import byte_size, notice, print_json
 from hawser.cluster import wire
 from hawser.cluster.wire import AdminKind
 
 __all__ = ["contract", "elect", "expand", "swap", "transfer"]
+
+_ALL = "all"
 
 
 def _options(function: Any) -> Any:
@@ -26,7 +31,7 @@ def _options(function: Any) -> Any:
 @click.command()
 @_options
 def elect(shard: str, no_wait: bool) -> None:
-    """Have SHARD, written TOPIC/PARTITION, elect its leader anew."""
+    """Have SHARD, written TOPIC/PARTITION, elect its leader anew; "all" means every shard."""
     _order(AdminKind.ELECT, shard, (), no_wait)
 
 
@@ -34,7 +39,7 @@ def elect(shard: str, no_wait: bool) -> None:
 @_options
 @click.argument("node")
 def transfer(shard: str, node: str, no_wait: bool) -> None:
-    """Make NODE, which has a replica, the leader of SHARD; no write is lost or refused for long."""
+    """Make NODE, which has a replica, the leader of SHARD; "all": of every shard it has a replica of."""
     _order(AdminKind.TRANSFER, shard, (node,), no_wait)
 
 
@@ -43,7 +48,7 @@ def transfer(shard: str, node: str, no_wait: bool) -> None:
 @click.argument("old")
 @click.argument("new")
 def swap(shard: str, old: str, new: str, no_wait: bool) -> None:
-    """Move a replica of SHARD from node OLD to node NEW."""
+    """Move a replica of SHARD from node OLD to node NEW; "all": everything that OLD has."""
     _order(AdminKind.SWAP, shard, (old, new), no_wait)
 
 
@@ -51,7 +56,7 @@ def swap(shard: str, old: str, new: str, no_wait: bool) -> None:
 @_options
 @click.argument("node")
 def expand(shard: str, node: str, no_wait: bool) -> None:
-    """Give SHARD one replica more, on NODE."""
+    """Give SHARD one replica more, on NODE; "all": every shard that has none there."""
     _order(AdminKind.EXPAND, shard, (node,), no_wait)
 
 
@@ -59,34 +64,50 @@ def expand(shard: str, node: str, no_wait: bool) -> None:
 @_options
 @click.argument("node")
 def contract(shard: str, node: str, no_wait: bool) -> None:
-    """Take the replica on NODE from SHARD."""
+    """Take the replica on NODE from SHARD; "all": every replica there."""
     _order(AdminKind.CONTRACT, shard, (node,), no_wait)
 
 
 def _order(kind: AdminKind, shard: str, nodes: tuple[str, ...], no_wait: bool) -> None:
-    given = addresses()
-    with _progress(f"{kind} {shard} {' '.join(nodes)}".strip()) as show:
-        done = run(_ordered(given, kind, shard, nodes, no_wait, show))
-    if done is not None and not done.done:
-        raise hawser.Rejected(done.text)
-    text = "begun; `hawser cluster status` shows how far it is" if done is None else done.text
-    if wants_json():
-        print_json({"shard": shard, "order": kind, "nodes": nodes, "done": done is not None, "text": text})
-    else:
-        notice(f"{shard}: {text}")
+    run(_carried_out(addresses(), kind, shard, nodes, no_wait))
+
+
+async def _carried_out(
+    given: list[str], kind: AdminKind, shard: str, nodes: tuple[str, ...], no_wait: bool
+) -> None:
+    async with reached(given) as cluster:
+        if shard != _ALL:
+            await _ordered(cluster, kind, shard, nodes, no_wait)
+            return
+        chosen = [
+            f"{each['topic']}/{each['partition']}"
+            for each in shards_shown(cluster)
+            if _concerns(kind, nodes, each["leader"], each["members"])
+        ]
+        # One after the other: a shard that is being moved is one replica short until it is done.
+        for each in chosen:
+            await _ordered(cluster, kind, each, nodes, no_wait)
+        if not chosen:
+            notice("there is nothing to do")
+
+
+def _concerns(kind: AdminKind, nodes: tuple[str, ...], leader: str | None, members: list[str]) -> bool:
+    """Whether an order for all shards is for this one."""
+    if kind is AdminKind.ELECT:
+        return True
+    if kind is AdminKind.TRANSFER:
+        return nodes[0] in members and nodes[0] != leader
+    if kind is AdminKind.EXPAND:
+        return nodes[0] not in members
+    return nodes[0] in members
 
 
 async def _ordered(
-    given: list[str],
-    kind: AdminKind,
-    shard: str,
-    nodes: tuple[str, ...],
-    no_wait: bool,
-    show: Callable[[str], None],
-) -> wire.AdminDone | None:
-    async with reached(given) as cluster:
-        name = shard_named(cluster, shard)
-        before = cluster.map.shards.get(name)
+    cluster: Reached, kind: AdminKind, shard: str, nodes: tuple[str, ...], no_wait: bool
+) -> None:
+    name = shard_named(cluster, shard)
+    before = cluster.map.shards.get(name)
+    with _progress(f"{kind} {shard} {' '.join(nodes)}".strip()) as show:
 
         async def meanwhile() -> bool:
             await look(cluster)
@@ -94,7 +115,14 @@ async def _ordered(
             # From its first write to the store on, an order is carried out whether somebody waits or not.
             return no_wait and cluster.map.shards.get(name) != before
 
-        return await administer(cluster, wire.Admin(kind, name, nodes), meanwhile)
+        done = await administer(cluster, wire.Admin(kind, name, nodes), meanwhile)
+    if done is not None and not done.done:
+        raise hawser.Rejected(f"{shard}: {done.text}")
+    text = "begun; `hawser cluster status` shows how far it is" if done is None else done.text
+    if wants_json():
+        print_json({"shard": shard, "order": kind, "nodes": nodes, "done": done is not None, "text": text})
+    else:
+        notice(f"{shard}: {text}")
 
 
 def _situation(cluster: Reached, shard: str) -> str:

@@ -1,9 +1,12 @@
 """`hawser cluster status`, and what is shown of a shard and of a node."""
 
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
+import hawser
 from hawser.cli.cluster_link import Reached, addresses, reached, run
 from hawser.cli.options import shared_options, wants_json
 from hawser.cli.output import Cell, Column, byte_size, count, notice, print_json, print_table
@@ -14,26 +17,50 @@ from hawser.log.protocol import messages as m
 __all__ = ["nodes_shown", "shard_shown", "shards_shown", "status"]
 
 _UNHEALTHY = 4
+_LOOK_SECONDS = 0.2
+# So many entries are nothing to wait for under load.
+_CLOSE_ENTRIES = 1000
 _COLORS = {"steady": "green", "election": "yellow", "reconfiguration": "yellow"}
 
 
 @click.command()
-@click.option(
-    "--check", is_flag=True, help="Exit with 4 unless every shard has its leader and every replica."
-)
+@click.option("--check", is_flag=True, help="Exit with 4 unless every shard has its leader and all replicas.")
+@click.option("--wait", "wait_seconds", type=float, help="With --check: give it so many seconds.")
 @shared_options
-def status(check: bool) -> None:
-    """Every shard with its epoch, leader, replicas and positions, and every node."""
-    shown = run(_status(addresses()))
+def status(check: bool, wait_seconds: float | None) -> None:
+    """Every shard with its epoch, leader, replicas and positions, and every node.
+
+    --check is for scripts: after a restart it tells when the next machine may be restarted.
+    """
+    given = addresses()
+    deadline = time.monotonic() + (wait_seconds or 0.0)
+    while True:
+        shown = _status(given, patient=time.monotonic() < deadline)
+        troubles = list(_troubles(shown)) if check else []
+        if not troubles or time.monotonic() >= deadline:
+            break
+        time.sleep(_LOOK_SECONDS)
     if wants_json():
         print_json(shown)
     else:
         _print(shown)
-    if check and not _is_healthy(shown):
+    for trouble in troubles:
+        notice(trouble)
+    if troubles:
         click.get_current_context().exit(_UNHEALTHY)
 
 
-async def _status(given: list[str]) -> dict[str, Any]:
+def _status(given: list[str], *, patient: bool) -> dict[str, Any]:
+    """What there is to show; whoever is patient is shown nothing while nobody answers."""
+    try:
+        return run(_asked(given))
+    except hawser.Unavailable:
+        if not patient:
+            raise
+        return {"shards": [], "nodes": []}
+
+
+async def _asked(given: list[str]) -> dict[str, Any]:
     async with reached(given) as cluster:
         return {"shards": shards_shown(cluster), "nodes": nodes_shown(cluster)}
 
@@ -131,15 +158,23 @@ def nodes_shown(cluster: Reached) -> list[dict[str, Any]]:
     return shown
 
 
-def _is_healthy(shown: dict[str, Any]) -> bool:
-    alive = {node["id"] for node in shown["nodes"] if node["alive"]}
-    return bool(alive) and all(
-        shard["state"] == "steady"
-        and shard["leader"] in alive
-        and alive.issuperset(shard["members"])
-        and not shard["halted"]
-        for shard in shown["shards"]
-    )
+def _troubles(shown: dict[str, Any]) -> Iterator[str]:
+    """What stands in the way of stopping one more node."""
+    if not any(node["seen_by_operator"] for node in shown["nodes"]):
+        yield "no operator is there; start one with `hawser operator`"
+    for shard in shown["shards"]:
+        name, replicas = f"{shard['topic']}/{shard['partition']}", shard["replicas"]
+        if shard["state"] != "steady":
+            yield f"{name}: {shard['state']}"
+        for node in shard["members"]:
+            if node not in replicas:
+                yield f"{name}: the replica on {node} does not answer"
+            elif node in shard["halted"]:
+                yield f"{name}: the replica on {node} halted: {shard['halted'][node]}"
+            elif replicas[node]["role"] != ("leader" if node == shard["leader"] else "follower"):
+                yield f"{name}: the replica on {node} does not take part yet"
+            elif shard["lag"].get(node, 0) > _CLOSE_ENTRIES:
+                yield f"{name}: the replica on {node} is {count(shard['lag'][node])} entries behind"
 
 
 def _print(shown: dict[str, Any]) -> None:

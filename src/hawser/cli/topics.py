@@ -8,6 +8,7 @@ import click
 import msgspec
 
 import hawser
+from hawser.cli.cluster_topics import cluster_facts, print_cluster_topics, print_partitions
 from hawser.cli.options import connect, shared_options, topic_argument, wants_json
 from hawser.cli.output import Cell, Column, age, byte_size, count, notice, print_json, print_table
 
@@ -19,7 +20,7 @@ _BYTE_SETTINGS = frozenset({"slot_size"})
 @click.command("list")
 @shared_options
 def list_topics() -> None:
-    """Every topic of the domain, with its counts and its memory."""
+    """Every topic of the domain or the cluster, with its counts."""
     with connect() as bus:
         found = list(every_topic(bus))
     if wants_json():
@@ -27,6 +28,9 @@ def list_topics() -> None:
         return
     if not found:
         notice(f"no topics in {bus.url}")
+        return
+    if found[0].partitions:
+        print_cluster_topics(found)
         return
     columns = [
         Column("topic"),
@@ -81,8 +85,11 @@ def info(name: str) -> None:
     if wants_json():
         print_json(found)
         return
-    for title, text in _facts(found):
+    for title, text in cluster_facts(found) if found.partitions else _facts(found):
         click.echo(f"{click.style(title.ljust(12), bold=True)}{text}")
+    if found.partitions:
+        click.echo()
+        print_partitions(found)
     if found.participants:
         click.echo()
         columns, rows = participant_rows([found], with_topic=False)

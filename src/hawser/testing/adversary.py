@@ -9,7 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from hawser.log.protocol.messages import ChangeKind, Member
-from hawser.log.protocol.metadata import majority
+from hawser.log.protocol.metadata import Metadata, Phase, majority
 from hawser.log.protocol.orders import Contract, Elect, Expand, Order, Reconfigure, Swap, Transfer
 from hawser.testing.network import host_of
 from hawser.testing.swarm import Swarm
@@ -17,6 +17,7 @@ from hawser.testing.swarm import Swarm
 if TYPE_CHECKING:
     from hawser.testing.cluster import Cluster
     from hawser.testing.node import SimNode
+    from hawser.testing.operators import SimOperator
 
 __all__ = ["Adversary"]
 
@@ -34,6 +35,7 @@ class Adversary:
         self.deeds: dict[str, int] = {}
         self._names = list(swarm.weights)
         self._weights = list(swarm.weights.values())
+        cluster.store.observers.append(self._stored)
         self._do: dict[str, Callable[[], bool]] = {
             "kill": lambda: self._stop_one(power_loss=False),
             "power": lambda: self._stop_one(power_loss=True),
@@ -76,6 +78,23 @@ class Adversary:
             self.deeds[name] = self.deeds.get(name, 0) + 1
             self.cluster.note(f"adversary: {name}")
         self._again()
+
+    def _stored(self, old: Metadata, new: Metadata, writer: str) -> None:
+        """A change is decided but not done: a good moment to strike."""
+        decided = new.phase is Phase.COMMIT and old.phase is Phase.PREPARE
+        if self.stopped or not decided or self.random.random() >= self.swarm.striking_share:
+            return
+        self.cluster.clock.after(int(self.random.random() * 1_500), self._strike, writer)
+
+    def _strike(self, operator: str) -> None:
+        drawn = self.random.random()
+        if drawn < 0.4:
+            self._isolate_leader()
+        elif drawn < 0.7:
+            self._restart_leader()
+        elif self.cluster.operators[operator].operator is not None:
+            self._crash(self.cluster.operators[operator])
+        self.deeds["strike"] = self.deeds.get("strike", 0) + 1
 
     # Processes.
 
@@ -255,10 +274,12 @@ class Adversary:
         running = [each for each in self.cluster.operators.values() if each.operator is not None]
         if not running:
             return False
-        operator = self.random.choice(running)
+        self._crash(self.random.choice(running))
+        return True
+
+    def _crash(self, operator: "SimOperator") -> None:
         operator.crash()
         self._while(30_000, operator.start_if_down)
-        return True
 
     def _pause_operator(self) -> bool:
         operator = self.random.choice(list(self.cluster.operators.values()))

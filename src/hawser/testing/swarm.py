@@ -36,6 +36,8 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
     store: StoreFaults = StoreFaults()
     encoded_share: float = 0.05
     repeated_share: float = 0.0
+    # How often a decided change of the ensemble is interrupted.
+    striking_share: float = 0.0
     sync_delay_most: int = 1_000
     # By how much the slowest node's clock may go slower, and the fastest one's faster, than it should.
     slowness: float = 1.0
@@ -95,6 +97,7 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
             encoded_share=random.choice((0.02, 0.1)),
             repeated_share=random.choice((0.0, 0.05, 0.2)),
             sync_delay_most=random.choice((200, 1_000, 5_000)),
+            striking_share=random.choice((0.0, 0.3)),
             slowness=random.choice((1.0, 1.0, 3.0)),
             segment_bytes=random.choice((1_024, 2_048, 8_192)),
             window=random.choice((1, 4, 32)),
