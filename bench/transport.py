@@ -3,8 +3,8 @@
 Each way has a server in a process of its own and a client here, on loopback, with asyncio's loop and with
 uvloop's. Measured are 100-byte messages a second, sent 64 at a time without waiting; the round trip of one
 (median); and megabytes a second in messages of 1 MiB. The ways take turns, round by round; printed are
-medians over the rounds as JSON lines, with the ratio to the first way. grpc.aio and uvloop take part if they
-can be imported; to bring them without installing them:
+medians over the rounds as JSON lines, with the lowest and highest round and the ratio to the first way.
+grpc.aio and uvloop take part if they can be imported; to bring them without installing them:
 
     pip install --target DIRECTORY grpcio uvloop && PYTHONPATH=DIRECTORY python bench/transport.py
 """
@@ -334,7 +334,9 @@ def contest(rounds: int, scale: float) -> list[dict[str, Any]]:
     for (way, loop), measured in results.items():
         line: dict[str, Any] = {"way": way, "loop": loop}
         for name in measured[0]:
-            line[name] = round(statistics.median(each[name] for each in measured))
+            figures = [each[name] for each in measured]
+            line[name] = round(statistics.median(figures))
+            line[name.partition("_")[0] + "_range"] = [round(min(figures)), round(max(figures))]
             first = lines[0][name] if lines else line[name]
             line[name.partition("_")[0] + "_ratio"] = round(line[name] / first, 2)
         lines.append(line)

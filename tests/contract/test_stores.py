@@ -18,6 +18,7 @@ from tests.contract.store_attacks import (
     race_of_increments,
     unavailable,
 )
+from tests.contract.store_histories import Forgetful, judged, record_history
 from tests.support.children import Channel, Child
 from tests.support.etcd import EtcdServer, etcd_server, free_ports
 
@@ -257,6 +258,23 @@ def test_a_lost_write_would_be_noticed(url: str) -> None:
         kill_writers(url, kills=30, seed=1, client=Hasty)
 
 
+@pytest.fixture
+def histories(tmp_path: Path) -> Path:
+    directory = tmp_path / "histories"
+    directory.mkdir()
+    return directory
+
+
+def test_histories_are_linearizable(url: str, histories: Path, record_property: Record) -> None:
+    for name, figure in judged(record_history(url, histories)).items():
+        record_property(name, figure)
+
+
+def test_reads_from_a_replica_that_is_behind_would_be_noticed(url: str, histories: Path) -> None:
+    with pytest.raises(AssertionError, match="not linearizable"):
+        judged(record_history(url, histories, client=Forgetful, count=40))
+
+
 @pytest.mark.soak
 def test_soak(url: str, soak_seconds: float, record_property: Record) -> None:
     import time
@@ -304,6 +322,18 @@ def test_the_next_endpoint_is_tried(server: EtcdServer) -> None:
     value = written(store.put("key", b"data", None))
     assert store.get("key") == value
     store.close()
+
+
+def test_histories_across_a_restart_of_etcd(tmp_path: Path, histories: Path, record_property: Record) -> None:
+    with etcd_server(tmp_path) as server:
+
+        def disturb() -> None:
+            for _ in range(3):
+                server.end()
+                server.start()
+
+        for name, figure in judged(record_history(server.url, histories, disturb, count=200)).items():
+            record_property(name, figure)
 
 
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM])

@@ -74,6 +74,7 @@ class _Log:
         self.publishes = [operation for operation in operations if operation.name == "publish"]
         self.giving = [operation for operation in done if operation.name in _GIVING]
         self.ends = [each for each in done if each.result is not None and each.result.end is not None]
+        self.trims = [(each.invoked, each.asked.offset or 1) for each in operations if each.name == "trim"]
         self.finals = [operation for operation in self.giving if operation.name == "final"]
         self.published_by = _publishers(name, self.publishes)
         self.given = [
@@ -97,10 +98,7 @@ class _Log:
 
     def floor_before(self, time: int) -> int:
         """The first offset that must still be there at `time`."""
-        trims = [
-            each.asked.offset or 1 for each in self.operations if each.name == "trim" and each.invoked <= time
-        ]
-        return max(trims, default=1)
+        return max((offset for invoked, offset in self.trims if invoked <= time), default=1)
 
     def violation(self, kind: str, what: str, *shown_by: Operation) -> Violation:
         assert kind in KINDS

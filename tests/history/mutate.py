@@ -3,10 +3,11 @@
 A mutation changes the operations of a history in place; it gives up where the history has no place for it.
 """
 
-import copy
 import random
 from collections.abc import Callable
 from typing import Final
+
+import msgspec
 
 from tests.history.events import Event, Operation, Outcome, operations
 
@@ -21,7 +22,7 @@ class Spoiler:
     """A history on the operating table."""
 
     def __init__(self, events: list[Event], seed: int) -> None:
-        self.events = copy.deepcopy(events)
+        self.events = msgspec.convert(msgspec.to_builtins(events), list[Event])
         self.operations = operations(self.events)
         self.random = random.Random(seed)
         self.finals = {each.asked.object: each for each in self.operations if each.name == "final"}

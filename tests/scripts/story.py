@@ -64,6 +64,9 @@ class Story:
             return self._everyday(node)
         trouble = [f"crash {node}", f"power loss {node}", f"restart {node}", f"restart {node}"]
         trouble += [f"cut {node}->{other}", f"cut {node}", f"hold {node}->{other}"]
+        assert stage.metadata is not None
+        leader = stage.metadata.leader or node
+        trouble += [f"cut {leader}", f"power loss {leader}", f"hold {leader}->{other}", "elect", "elect"]
         trouble += [f"heal {link}" for link in stage.cut] * 2 + [f"release {link}" for link in stage.held] * 2
         trouble += [f"slow disk {node}", f"quick disk {node}", f"sync {node}", self._order(), self._order()]
         if not stage.host(node).disk.names():
@@ -84,7 +87,7 @@ class Story:
             return f"publish v{self.values}{at}"
         if choice == 5:
             return f"trim {max(1, self.values // 2)}" if chance.random() < 0.3 else "read"
-        return chance.choice(("deliver", "wait", "wait 3", f"tick {node}"))
+        return chance.choice(("deliver", "deliver", "wait", f"tick {node}"))
 
     def _order(self) -> str:
         chance, stage = self.random, self.stage

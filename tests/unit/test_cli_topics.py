@@ -51,6 +51,7 @@ def test_publish_and_echo(command: Command) -> None:
     assert line.pop("timestamp_ns") > 0
     assert line == {
         "topic": "a/b",
+        "partition": 0,
         "offset": 1,
         "publisher": "me",
         "key": "k",

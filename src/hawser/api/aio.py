@@ -1,8 +1,9 @@
 """The API for event loops: the same names as the plain one, with `async` and `await`.
 
-What opens something (`connect`, `topic`, `publisher`, `subscribe`) gives an object that may be awaited,
-used in `async with`, or used at once: on one host opening does not wait. Everything that can wait is
-awaited without holding up the loop, and a cancelled call has not happened.
+What opens something (`connect`, `topic`, `publisher`, `subscribe`) gives an object that may be awaited, used in
+`async with`, or used at once: on one host it is open already, on a cluster its first use opens it. Everything
+that can wait is awaited without holding up the loop. On one host a cancelled call has not happened; on a
+cluster a publish that was sent before may have.
 """
 
 import asyncio
@@ -11,40 +12,58 @@ from collections.abc import AsyncIterator, Awaitable, Generator, Iterable, Mappi
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, overload
 
+from hawser.api.bus import is_cluster
 from hawser.api.info import DomainFile, Participant, ReadResult, Recovered, TopicInfo
-from hawser.api.loan import ArrayLoan, Loan
-from hawser.api.local.bus import LocalBus as Bus
-from hawser.api.local.publishing import LocalPublisher as Publisher
-from hawser.api.local.publishing import LocalPublishing as Publishing
-from hawser.api.local.subscription import LocalSubscription as Subscription
-from hawser.api.local.topic import LocalTopic as Topic
+from hawser.api.sample import Sample
 from hawser.api.subscription import Reliable, Start
-from hawser.api.waiting import until, until_space
-from hawser.errors import Full, HawserError
-from hawser.memory import Sample
+from hawser.errors import UsageError
 from hawser.memory.settings import TopicOptions
 from hawser.record.receipt import Receipt
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["AsyncBus", "AsyncLoan", "AsyncPublisher", "AsyncSubscription", "AsyncTopic", "connect"]
+__all__ = [
+    "AsyncBus",
+    "AsyncLoan",
+    "AsyncPublisher",
+    "AsyncPublishing",
+    "AsyncSubscription",
+    "AsyncTopic",
+    "connect",
+]
 
 T = TypeVar("T")
 
 
-class _Opened(ABC):
-    """An object that is open already: awaiting it gives itself, leaving its block closes it."""
+def connect(url: str = "shm://", *, name: str | None = None, **options: Any) -> "AsyncBus":
+    """As `hawser.connect`; use it with `await` or `async with`."""
+    if is_cluster(url):
+        from hawser.api.cluster.aio import ClusterAsyncBus
+
+        return ClusterAsyncBus(url, name=name, **options)
+    from hawser.api.local.aio import LocalAsyncBus
+    from hawser.api.local.bus import LocalBus
+
+    return LocalAsyncBus(LocalBus(url, name=name, **options))
+
+
+class Opened(ABC):
+    """Awaiting it gives itself, open; leaving its block closes it."""
+
+    async def _open(self) -> None:
+        """Be open; nothing to do if it is."""
 
     def __await__(self) -> Generator[Any, None, Self]:
-        yield from ()
+        yield from self._open().__await__()
         return self
 
     @abstractmethod
     async def close(self) -> None:
-        """Leave, with everything that was made from this object."""
+        """Leave, with everything that was made from this object, after what `publish_nowait` has begun."""
 
     async def __aenter__(self) -> Self:
+        await self._open()
         return self
 
     async def __aexit__(
@@ -56,82 +75,35 @@ class _Opened(ABC):
         await self.close()
 
 
-def connect(url: str = "shm://", *, name: str | None = None, **options: Any) -> "AsyncBus":
-    """As `hawser.connect`; use it with `await` or `async with`."""
-    return AsyncBus(Bus(url, name=name, **options))
-
-
-class AsyncLoan:
-    """As `Loan`, in an `async with` block that awaits space at its end."""
-
-    def __init__(self, loan: Loan | ArrayLoan, publishing: Publishing[Any], timeout: float | None) -> None:
-        self._loan = loan
-        self._publishing = publishing
-        self._timeout = timeout
+class AsyncLoan(ABC):
+    """As `Loan`, in an `async with` block that awaits the publish at its end."""
 
     @property
+    @abstractmethod
     def receipt(self) -> Receipt | None:
         """The receipt once the block has ended well; None before, and if nothing was published."""
-        return self._loan.receipt
 
-    async def __aenter__(self) -> Any:
-        return self._loan.__enter__()
+    @abstractmethod
+    async def __aenter__(self) -> Any: ...
 
+    @abstractmethod
     async def __aexit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
-    ) -> None:
-        if kind is not None:
-            self._loan.__exit__(kind, error, traceback)
-            return
-        try:
-            self._loan._seal()
-            publisher = self._publishing._native()
-            await until_space(lambda: self._loan.publish(0), publisher, self._timeout)
-        finally:
-            self._loan.drop()
+    ) -> None: ...
 
 
-class _Batch:
-    """A batch that goes out in as many parts as there is space for."""
-
-    def __init__(self, publishing: Publishing[Any], items: Iterable[Any]) -> None:
-        self._publishing = publishing
-        self._payloads = list(publishing._payloads(items))
-        self._first: Receipt | None = None
-        self.done = 0
-
-    def publish_rest(self) -> Receipt:
-        """Publish what is left; Full when there is no space even for one message."""
-        if self._first is None:
-            # Alone, because only a part that went out as a whole tells its first offset.
-            self._first = self._publishing._publish_payloads(self._payloads[:1], 0)
-            self.done = self._first.count
-        while self.done < len(self._payloads):
-            try:
-                self.done += self._publishing._publish_payloads(self._payloads[self.done :], 0).count
-            except HawserError as error:
-                self.done += error.published
-                if not (isinstance(error, Full) and error.published):
-                    raise
-        return self._first._replace(count=self.done)
-
-
-class _AsyncPublishing(_Opened, Generic[T]):
+class AsyncPublishing(Opened, Generic[T]):
     """The publishing half of the API."""
 
-    def __init__(self, publishing: Publishing[T]) -> None:
-        self._publishing = publishing
-        # The last publish_nowait still under way: whatever comes later waits for it, to keep the order.
-        self._last: asyncio.Task[Receipt] | None = None
-
     @property
+    @abstractmethod
     def name(self) -> str:
         """The name of the topic."""
-        return self._publishing.name
 
+    @abstractmethod
     async def publish(
         self,
         data: T,
@@ -140,43 +112,29 @@ class _AsyncPublishing(_Opened, Generic[T]):
         headers: Mapping[str, bytes] | None = None,
         timeout: float | None = None,
     ) -> Receipt:
-        """As `Topic.publish`; awaits space while a reliable subscriber is too far behind."""
-        await self.flush()
-        return await self._publish(data, key, headers, timeout)
+        """As `Topic.publish`."""
 
-    async def publish_many(self, items: Iterable[T], *, timeout: float | None = None) -> list[Receipt]:
-        """As `Topic.publish_many`; cancelled, it has published a prefix."""
-        await self.flush()
-        batch = _Batch(self._publishing, items)
-        try:
-            return [await until_space(batch.publish_rest, self._publishing._native(), timeout)]
-        except HawserError as error:
-            error.published = batch.done
-            error.outcome = "applied" if batch.done else error.outcome
-            raise
+    @abstractmethod
+    async def publish_many(
+        self,
+        items: Iterable[T],
+        *,
+        keys: Iterable[bytes | None] | None = None,
+        timeout: float | None = None,
+    ) -> list[Receipt]:
+        """As `Topic.publish_many`; cancelled, it has published a prefix on one host."""
 
+    @abstractmethod
     def publish_nowait(
         self, data: T, *, key: bytes | None = None, headers: Mapping[str, bytes] | None = None
     ) -> "asyncio.Future[Receipt]":
-        """Publish without awaiting it, in order; the future has the receipt once there was space."""
-        before = self._last
+        """Publish without awaiting it, in order; the future has the receipt once it is done."""
 
-        async def in_turn() -> Receipt:
-            if before is not None:
-                await asyncio.wait([before])
-            return await self._publish(data, key, headers, None)
-
-        task = self._last = asyncio.get_running_loop().create_task(in_turn())
-        return task
-
+    @abstractmethod
     async def flush(self) -> None:
         """Return when every `publish_nowait` is done, well or not."""
-        while self._last is not None:
-            last = self._last
-            await asyncio.wait([last])
-            if self._last is last:
-                self._last = None
 
+    @abstractmethod
     def loan(
         self,
         nbytes: int,
@@ -186,9 +144,8 @@ class _AsyncPublishing(_Opened, Generic[T]):
         timeout: float | None = None,
     ) -> AsyncLoan:
         """As `Topic.loan`, for an `async with` block."""
-        loan = self._publishing.loan(nbytes, key=key, headers=headers)
-        return AsyncLoan(loan, self._publishing, timeout)
 
+    @abstractmethod
     def loan_array(
         self,
         shape: Any,
@@ -199,102 +156,73 @@ class _AsyncPublishing(_Opened, Generic[T]):
         timeout: float | None = None,
     ) -> AsyncLoan:
         """As `Topic.loan_array`, for an `async with` block."""
-        loan = self._publishing.loan_array(shape, dtype, key=key, headers=headers)
-        return AsyncLoan(loan, self._publishing, timeout)
-
-    async def _publish(
-        self, data: T, key: bytes | None, headers: Mapping[str, bytes] | None, timeout: float | None
-    ) -> Receipt:
-        publishing = self._publishing
-        native = publishing._native()
-        try:
-            return publishing.publish(data, key=key, headers=headers, timeout=0)
-        except Full:
-            if timeout == 0:
-                raise
-        return await until_space(
-            lambda: publishing.publish(data, key=key, headers=headers, timeout=0), native, timeout
-        )
 
 
-class AsyncPublisher(_AsyncPublishing[T]):
+class AsyncPublisher(AsyncPublishing[T]):
     """As `Publisher`."""
 
-    def __init__(self, publisher: Publisher[T]) -> None:
-        super().__init__(publisher)
-        self._publisher = publisher
-
     @property
+    @abstractmethod
     def incarnation(self) -> int:
         """Which life of its name this is; a later one has a larger number."""
-        return self._publisher.incarnation
-
-    async def close(self) -> None:
-        """Leave the topic, after what `publish_nowait` has begun."""
-        await self.flush()
-        self._publisher.close()
 
 
-class AsyncSubscription(_Opened, Generic[T]):
+class AsyncSubscription(Opened, Generic[T]):
     """As `Subscription`: `async for`, `await take()`."""
 
-    def __init__(self, subscription: Subscription[T]) -> None:
-        self._subscription = subscription
-        self._native = subscription._native
-
     @property
+    @abstractmethod
     def name(self) -> str:
         """The name of the topic."""
-        return self._subscription.name
 
     @property
+    @abstractmethod
     def missed(self) -> int:
-        """Exactly how many samples were overwritten before they were taken."""
-        return self._native.missed
+        """As `Subscription.missed`."""
 
     @property
+    @abstractmethod
     def received(self) -> int:
         """How many samples were taken."""
-        return self._native.received
 
     @property
+    @abstractmethod
     def position(self) -> int:
-        """Offset of the last sample taken or missed."""
-        return self._native.position
+        """As `Subscription.position`."""
 
     @property
+    @abstractmethod
     def held(self) -> int:
         """How many samples are held now."""
-        return self._native.held
 
     @property
+    @abstractmethod
     def incarnation(self) -> int:
         """Which life of its name this is; a later one has a larger number."""
-        return self._native.incarnation
 
+    @abstractmethod
     async def take(self, timeout: float | None = None) -> Sample | None:
         """The next sample; None if there is none within `timeout` seconds. Cancelled, it loses none."""
-        return await until(lambda: self._native.take(0), self._native, timeout)
 
+    @abstractmethod
     async def take_many(self, count: int, timeout: float | None = None) -> list[Sample]:
         """The next samples that are there, at most `count`; awaits only the first."""
-        return await until(lambda: self._native.take_many(count, 0) or None, self._native, timeout) or []
 
+    @abstractmethod
     async def take_value(self, timeout: float | None = None) -> T | None:
         """As `Subscription.take_value`."""
-        return await until(lambda: self._native.take_value(0), self._native, timeout)
 
+    @abstractmethod
     async def take_values(self, count: int, timeout: float | None = None) -> list[T]:
         """As `Subscription.take_values`."""
-        return await until(lambda: self._native.take_values(count, 0) or None, self._native, timeout) or []
 
+    @abstractmethod
+    async def take_batches(self, count: int = 1, timeout: float | None = None) -> list[Any]:
+        """As `Subscription.take_batches`."""
+
+    @abstractmethod
     async def commit(self) -> None:
-        """Keep the position reached so far for the `group`."""
-        self._native.commit()
-
-    async def close(self) -> None:
-        """Leave. Samples still held stay valid."""
-        self._subscription.close()
+        """As `Subscription.commit`."""
 
     async def values(self) -> AsyncIterator[T]:
         """Iterate over the decoded values of a typed topic."""
@@ -304,21 +232,18 @@ class AsyncSubscription(_Opened, Generic[T]):
     def __aiter__(self) -> Self:
         return self
 
-    def __anext__(self) -> Awaitable[Sample]:
-        return self._subscription.__anext__()
+    @abstractmethod
+    def __anext__(self) -> Awaitable[Sample]: ...
 
 
-class AsyncTopic(_AsyncPublishing[T]):
+class AsyncTopic(AsyncPublishing[T]):
     """As `Topic`."""
 
-    def __init__(self, topic: Topic[T]) -> None:
-        super().__init__(topic)
-        self._topic = topic
-
+    @abstractmethod
     def publisher(self, *, exclusive: bool = False) -> AsyncPublisher[T]:
         """As `Topic.publisher`."""
-        return AsyncPublisher(self._topic.publisher(exclusive=exclusive))
 
+    @abstractmethod
     def subscribe(
         self,
         *,
@@ -331,60 +256,40 @@ class AsyncTopic(_AsyncPublishing[T]):
         max_lag: int | None = None,
     ) -> AsyncSubscription[T]:
         """As `Topic.subscribe`."""
-        return AsyncSubscription(
-            self._topic.subscribe(
-                history=history,
-                start=start,
-                group=group,
-                reliable=reliable,
-                resume=resume,
-                max_held=max_held,
-                max_lag=max_lag,
-            )
-        )
 
-    async def read_oldest(self, count: int, after: int = 0) -> ReadResult:
+    @abstractmethod
+    async def read_oldest(self, count: int, after: int = 0, *, partition: int = 0) -> ReadResult:
         """As `Topic.read_oldest`."""
-        return self._topic.read_oldest(count, after)
 
-    async def read_newest(self, count: int, after: int = 0) -> ReadResult:
+    @abstractmethod
+    async def read_newest(self, count: int, after: int = 0, *, partition: int = 0) -> ReadResult:
         """As `Topic.read_newest`."""
-        return self._topic.read_newest(count, after)
 
+    @abstractmethod
     async def info(self) -> TopicInfo:
         """As `Topic.info`."""
-        return self._topic.info()
 
+    @abstractmethod
     async def forget(self, name: str) -> bool:
         """As `Topic.forget`."""
-        return self._topic.forget(name)
 
+    @abstractmethod
     async def delete(self, force: bool = False) -> None:
         """As `Topic.delete`."""
-        self._topic.delete(force)
-
-    async def close(self) -> None:
-        """Leave the topic, after what `publish_nowait` has begun."""
-        await self.flush()
-        self._topic.close()
 
 
-class AsyncBus(_Opened):
-    """As `Bus`. Several event loops may each have their own; one thread waits for all of them."""
-
-    def __init__(self, bus: Bus) -> None:
-        self._bus = bus
-        self._topics: dict[int, AsyncTopic[Any]] = {}
+class AsyncBus(Opened):
+    """As `Bus`. Several event loops may each have their own."""
 
     @property
+    @abstractmethod
     def name(self) -> str:
         """The name of this connection."""
-        return self._bus.name
 
     @property
+    @abstractmethod
     def url(self) -> str:
-        """The URL another process connects to for the same domain."""
-        return self._bus.url
+        """As `Bus.url`."""
 
     @overload
     def topic(
@@ -402,30 +307,31 @@ class AsyncBus(_Opened):
         self, name: str, *, schema: Any = None, create: bool = True, **settings: Any
     ) -> AsyncTopic[Any]:
         """As `Bus.topic`."""
-        topic = self._bus.topic(name, schema=schema, create=create, **settings)
-        known = self._topics.get(id(topic))
-        if known is None or known._topic is not topic:
-            known = self._topics[id(topic)] = AsyncTopic(topic)
-        return known
+        return self._topic(name, schema, create, settings)
 
+    @abstractmethod
+    def _topic(self, name: str, schema: Any, create: bool, settings: dict[str, Any]) -> AsyncTopic[Any]: ...
+
+    @abstractmethod
     async def topics(self) -> list[str]:
         """As `Bus.topics`."""
-        return self._bus.topics()
 
+    @abstractmethod
     async def files(self) -> list[DomainFile]:
         """As `Bus.files`."""
-        return self._bus.files()
 
+    @abstractmethod
     async def participants(self) -> list[Participant]:
         """As `Bus.participants`."""
-        return self._bus.participants()
 
+    @abstractmethod
     async def recover(self) -> list[Recovered]:
         """As `Bus.recover`."""
-        return self._bus.recover()
 
-    async def close(self) -> None:
-        """Leave every topic opened here, after what `publish_nowait` has begun."""
-        for topic in list(self._topics.values()):
-            await topic.flush()
-        self._bus.close()
+    def queue(self, name: str, **settings: Any) -> Any:
+        """As `Bus.queue`."""
+        raise UsageError(f"queue {name!r}: queues are not part of this version; use a topic with a group")
+
+    def transaction(self, timeout: float | None = None) -> Any:
+        """As `Bus.transaction`."""
+        raise UsageError("transactions are not part of this version; publish_many is all or none by itself")

@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from hawser.cli.options import shared_options, wants_json
+from hawser.cli.output import print_json
+
 if TYPE_CHECKING:
     from hawser.cluster.config import Config
     from hawser.cluster.run import Daemon
 
-__all__ = ["node", "operator"]
+__all__ = ["announce", "node", "operator"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -28,7 +31,7 @@ def _daemon_options(function: F) -> F:
     )
     level = click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]))
     style = click.option("--log-format", type=click.Choice(["json", "text"]), help="On standard error.")
-    return config(http(level(style(function))))
+    return config(http(level(style(shared_options(function)))))
 
 
 @click.command()
@@ -89,4 +92,12 @@ def _run(
     flags = {**flags, "http": {"listen": http}, "log": {"level": log_level, "format": log_format}}
     config = load(file, flags)
     set_up_logging(config.log.level, config.log.format)
-    run_daemon(lambda: make(config), config.http.listen, lambda text: click.echo(f"ready {text}"))
+    run_daemon(lambda: make(config), config.http.listen, announce)
+
+
+def announce(text: str) -> None:
+    """It serves: the first line on standard output, and the only one."""
+    if wants_json():
+        print_json({"ready": text})
+    else:
+        click.echo(f"ready {text}")

@@ -62,7 +62,7 @@ def echo(
     \b
     --format:  %o offset    %t time of day   %T nanoseconds      %p publisher  %k key
                %h headers   %s size          %l lost before it   %v payload    %x in hexadecimal
-               %% percent   \\n newline       \\t tab
+               %P partition %% percent       \\n newline          \\t tab
     """
     if raw + as_hex + as_json + (pattern is not None) > 1:
         raise click.UsageError("Give one of --raw, --hex, --json and --format.")

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from hawser.cli.daemons import announce
+from hawser.cli.options import shared_options
 from hawser.cli.output import notice
 
 __all__ = ["up"]
@@ -31,6 +33,7 @@ _DEFAULT_LISTEN = "127.0.0.1:7400"
     "are taken; port 0 for any.",
 )
 @click.option("--http", metavar="HOST:PORT", default="", help="Where /livez, /readyz and /metrics are.")
+@shared_options
 def up(nodes: int, directory: Path | None, listen: str | None, http: str) -> None:
     """Run a cluster on this machine: nodes, an operator and its metadata, all in this process.
 
@@ -55,7 +58,7 @@ def up(nodes: int, directory: Path | None, listen: str | None, http: str) -> Non
                 node_settings=node_settings(config),
             ),
             config.http.listen,
-            lambda url: click.echo(f"ready {url}"),
+            announce,
         )
 
 

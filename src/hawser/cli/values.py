@@ -66,6 +66,7 @@ def sample_as_json(topic: str, sample: hawser.Sample, schema: str) -> dict[str, 
     """A message as an object; the value of a typed topic is in `value`, other payloads are in `data`."""
     line = {
         "topic": topic,
+        "partition": sample.partition,
         "offset": sample.offset,
         "timestamp_ns": sample.timestamp_ns,
         "publisher": sample.publisher,
@@ -101,8 +102,8 @@ def preview(sample: hawser.Sample, schema: str) -> str:
 
 
 def formatted(pattern: str, sample: hawser.Sample) -> bytes:
-    """The pattern with %o offset, %t time, %T nanoseconds, %k key, %p publisher, %h headers, %s size,
-    %l lost before, %v payload, %x payload in hexadecimal, %% a percent sign, and \\n, \\t."""
+    """The pattern with %o offset, %P partition, %t time, %T nanoseconds, %k key, %p publisher, %h headers, %s
+    size, %l lost before, %v payload, %x payload in hexadecimal, %% a percent sign, and \\n, \\t."""
     made = bytearray()
     parts = iter(pattern.replace("\\n", "\n").replace("\\t", "\t"))
     for letter in parts:
@@ -114,6 +115,8 @@ def _field(letter: str, sample: hawser.Sample) -> bytes:
     match letter:
         case "o":
             return str(sample.offset).encode()
+        case "P":
+            return str(sample.partition).encode()
         case "t":
             return clock(sample.timestamp_ns).encode()
         case "T":
@@ -136,5 +139,5 @@ def _field(letter: str, sample: hawser.Sample) -> bytes:
             return b"%"
         case _:
             raise hawser.UsageError(
-                f"%{letter} is no field of --format; it has %o %t %T %k %p %h %s %l %v %x %%"
+                f"%{letter} is no field of --format; it has %o %P %t %T %k %p %h %s %l %v %x %%"
             )

@@ -103,6 +103,7 @@ class Replica:
         )
         self.halted: str | None = None
         self._syncing = False
+        self._head_at_tick = self._settled = journal.head
         self._pulling: Pulling | None = None
         self._serving = Serving(journal, settings.piece_bytes, settings.snapshot_ticks)
         self._outputs: list[Output] = []
@@ -276,6 +277,16 @@ class Replica:
         if due and self.halted is None and not self._serving.in_use:
             self._checkpoint()
             self.journal.retain(self._needed())
+        self._settle_if_idle()
+
+    def _settle_if_idle(self) -> None:
+        """A tick after the last entry was synced, have the mark that says so on disk too."""
+        head = self.journal.head
+        idle = head == self._head_at_tick and head.index == self.journal.synced and not self._syncing
+        if idle and head != self._settled and self.halted is None:
+            self.journal.settle()
+            self._settled = head
+        self._head_at_tick = head
 
     @property
     def _checkpointed(self) -> int:

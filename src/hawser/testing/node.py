@@ -305,7 +305,9 @@ class SimNode:
                 self._ended(output)
                 return
             else:
-                self._answer(replica, output)
+                self._answer(output)
+                if self.replica is not replica:
+                    return  # it read what was damaged
         if replica.sync_wanted:
             self._begin_sync(replica)
 
@@ -327,7 +329,7 @@ class SimNode:
             raise Violation(0, f"{self.member} halted: {output.reason}")
         self.cluster.clock.after(1 + int(self.random.random() * 5_000), self.start_if_down)
 
-    def _answer(self, replica: Replica, output: Done | Serve | Refuse) -> None:
+    def _answer(self, output: Done | Serve | Refuse) -> None:
         tag = output.tag
         assert isinstance(tag, tuple)
         most_values = self._most_values.get(tag, 0)

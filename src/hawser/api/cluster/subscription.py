@@ -10,11 +10,12 @@ from hawser.api.sample import Sample
 from hawser.api.subscription import Start, Subscription, check_start
 from hawser.cluster.client.client import OpenTopic
 from hawser.cluster.client.consumer import Consumer
+from hawser.cluster.client.group import Member
 from hawser.cluster.client.sample import FetchedSample
 from hawser.cluster.client.thread import LoopThread
 from hawser.errors import Closed, UsageError
 
-__all__ = ["ClusterSubscription", "check_options"]
+__all__ = ["ClusterSubscription", "check_options", "member_of"]
 
 T = TypeVar("T")
 Taken = TypeVar("Taken")
@@ -29,8 +30,15 @@ def check_options(history: int, start: Start, group: str | None, resume: bool) -
     check_start(history, start)
     if resume:
         raise UsageError("positions are kept for groups on a cluster; give group= and call commit()")
-    if group is not None and not (isinstance(group, str) and 0 < len(group) <= _MOST_GROUP_BYTES):
+    if group is not None and not 0 < len(group) <= _MOST_GROUP_BYTES:
         raise UsageError(f"group={group!r} is no name of 1 to {_MOST_GROUP_BYTES} characters")
+
+
+def member_of(consumer: Consumer) -> Member:
+    """The member of a group that a subscription is; UsageError without one."""
+    if not isinstance(consumer, Member):
+        raise UsageError("only a subscription with a group keeps a position; give group= to subscribe()")
+    return consumer
 
 
 class ClusterSubscription(Subscription[T]):
@@ -108,7 +116,10 @@ class ClusterSubscription(Subscription[T]):
         return 1
 
     def commit(self) -> None:
-        raise UsageError("only a subscription with a group keeps a position; give group= to subscribe()")
+        consumer = member_of(self._consumer)
+        with self._lock:
+            positions = dict(consumer.positions)
+        self._thread.call(consumer.commit(positions))
 
     def close(self) -> None:
         if not self._closed:

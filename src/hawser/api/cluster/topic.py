@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from hawser.api.cluster.publishing import ClusterPublisher, ClusterPublishing
 from hawser.api.cluster.subscription import ClusterSubscription, check_options
-from hawser.api.info import PartitionInfo, ReadResult, TopicInfo
+from hawser.api.info import KeptPosition, Participant, PartitionInfo, ReadResult, TopicInfo
 from hawser.api.subscription import Reliable, Start, is_count
 from hawser.api.topic import Topic
 from hawser.cluster.client.client import OpenTopic, Partition
@@ -12,11 +12,12 @@ from hawser.cluster.client.producers import Producers
 from hawser.cluster.client.thread import LoopThread
 from hawser.cluster.maps import node_of
 from hawser.errors import Closed, UsageError
+from hawser.limits import GROUP_PREFIX
 
 if TYPE_CHECKING:
     from hawser.record.schema import Codec
 
-__all__ = ["ClusterTopic", "Owner", "check_counts", "info_of"]
+__all__ = ["ClusterTopic", "Owner", "check_counts", "group_named", "info_of"]
 
 T = TypeVar("T")
 
@@ -64,7 +65,7 @@ class ClusterTopic(ClusterPublishing[T], Topic[T]):
     ) -> ClusterSubscription[T]:
         self._require_open()
         check_options(history, start, group, resume)
-        consumer = self._thread.call(self._topic.subscribe(start, history))
+        consumer = self._thread.call(self._topic.subscribe(start, history, group))
         return ClusterSubscription(self._topic, consumer, self._thread)
 
     def read_oldest(self, count: int, after: int = 0, *, partition: int = 0) -> ReadResult:
@@ -84,7 +85,7 @@ class ClusterTopic(ClusterPublishing[T], Topic[T]):
 
     def forget(self, name: str) -> bool:
         self._require_open()
-        return False
+        return self._thread.call(self._topic.forget_group(group_named(name)))
 
     def delete(self, force: bool = False) -> None:
         self._require_open()
@@ -129,9 +130,53 @@ def info_of(topic: OpenTopic, partitions: list[Partition], unused: dict[str, Any
         unused=unused,
         head=max((each.end - 1 for each in known), default=0),
         oldest=min((each.start for each in known), default=0),
-        participants=[],
+        participants=[each for partition in partitions for each in _members(topic.name, partition)],
         partitions=[_partition_info(each) for each in partitions],
+        records=[
+            KeptPosition(
+                name=f"group:{name}" if topic.partitions == 1 else f"group:{name}/{partition.number}",
+                mark=group.position - 1,
+                durable=True,
+                max_lag=0,
+                held=bool(group.members),
+            )
+            for partition in partitions
+            for name, group in sorted(partition.groups.items())
+        ],
     )
+
+
+def group_named(name: str) -> str:
+    """The group of a kept position."""
+    if not name.startswith(GROUP_PREFIX):
+        raise UsageError(f'{name!r} keeps no position on a cluster; groups do: "{GROUP_PREFIX}NAME"')
+    return name.removeprefix(GROUP_PREFIX)
+
+
+def _members(topic: str, partition: Partition) -> list[Participant]:
+    """Those who belong to a group there; on its home partition all members do, on others the owner."""
+    return [
+        Participant(
+            topic=topic,
+            kind="subscriber",
+            name=member,
+            pid=0,
+            uid=0,
+            incarnation=group.generation,
+            state=f"group {name}",
+            alive=True,
+            started_ns=0,
+            joined_ns=0,
+            reliable="durable",
+            cursor=group.position - 1,
+            count=0,
+            missed=0,
+            held=0,
+            index=partition.number,
+        )
+        for name, group in sorted(partition.groups.items())
+        for member in group.members
+    ]
 
 
 def _partition_info(partition: Partition) -> PartitionInfo:

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from hawser.cluster import wire
 from hawser.cluster.client import starts, topics
 from hawser.cluster.client.consumer import Consumer
+from hawser.cluster.client.group import Member, delete_group
 from hawser.cluster.client.producers import Producers
 from hawser.cluster.client.routing import Router
 from hawser.cluster.client.settings import ClientSettings
@@ -57,6 +58,7 @@ class Partition(NamedTuple):
     entry: wire.ShardEntry | None
     start: int
     end: int
+    groups: dict[str, wire.GroupEntry]
 
 
 class Client:
@@ -179,8 +181,19 @@ class OpenTopic:
 
     # Reading.
 
-    async def subscribe(self, start: Place, history: int) -> Consumer:
-        """From `start`, or from `history` records before now, in every partition."""
+    async def subscribe(self, start: Place, history: int, group: str | None = None) -> Consumer:
+        """From `start`, or from `history` records before now, in every partition; with a group from where it
+        is, in this member's share of them."""
+        if group is not None:
+            place = (start, history)
+            member = Member(self.router, self.name, self.entry, self.decode, group, self.client.name, place)
+            self.use(member)
+            try:
+                await member.start()
+            except BaseException:
+                await self.release(member)
+                raise
+            return member
         deadline = self.client.deadline(None)
         offsets = await asyncio.gather(
             *(
@@ -235,10 +248,15 @@ class OpenTopic:
         entry = self.router.map.shards.get(shard)
         deadline = self.router.loop.time() + min(2.0, self.client.settings.timeout)
         try:
-            found = await starts.inspect(self.router, self.name, shard, deadline)
+            found = await starts.inspect(self.router, self.name, shard, deadline, with_groups=True)
         except HawserError:
-            return Partition(number, shard, entry, 0, 0)
-        return Partition(number, shard, self.router.map.shards.get(shard), found.start, found.end)
+            return Partition(number, shard, entry, 0, 0, {})
+        entry = self.router.map.shards.get(shard)
+        return Partition(number, shard, entry, found.start, found.end, found.groups)
+
+    async def forget_group(self, group: str) -> bool:
+        """Whether there was such a group; there is none now."""
+        return await delete_group(self.router, self.name, self.entry, group, self.client.deadline(None))
 
     async def delete(self) -> None:
         await topics.delete_topic(self.router, self.name, self.client.deadline(None))

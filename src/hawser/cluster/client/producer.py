@@ -181,7 +181,7 @@ class Producer:
 
     def _take_off(self) -> _Flight | None:
         """The next batch of what waits; None if it cannot be written."""
-        items, records, nbytes = [], list[Record](), 0
+        items, records, nbytes = list[Item](), list[Record](), 0
         settings, queue = self._settings, self._queue
         latest = queue[0].deadline + _SAME_TIME_SECONDS
         earliest = queue[0].deadline - _SAME_TIME_SECONDS
@@ -245,7 +245,7 @@ class Producer:
         elif result.reason is Reason.FENCED:
             self._fence(Fenced(f"{self._name}: {result.text}"))
         else:
-            error = OutcomeUnknown(f"{self._name}: {result.text}")
+            error: HawserError = OutcomeUnknown(f"{self._name}: {result.text}")
             error.outcome = result.outcome
             self._crash(flight, error)
 
@@ -340,12 +340,13 @@ class Producer:
             await self._changed.wait()
 
     def _check_topic(self) -> None:
-        entry = self._router.map.topics.get(self._topic)
-        if entry is not None and (entry.deleted or f"@{entry.uuid[:8]}/" not in self._shard):
+        try:
+            self._router.check_topic(self._topic, self._shard)
+        except Closed as error:
             for flight in self._flights:
                 self._give_up(flight, "the topic was deleted")
             self._flights.clear()
-            self._fence(Closed(f"topic {self._topic!r} was deleted; open it again with bus.topic()"))
+            self._fence(error)
 
     def _expire(self) -> None:
         """Give up what has no time left."""

@@ -8,7 +8,7 @@ from hawser.cluster import wire
 from hawser.cluster.client.failures import Backoff, error_of
 from hawser.cluster.client.routing import Router
 from hawser.cluster.transport import TransportError
-from hawser.errors import Closed, HawserError
+from hawser.errors import HawserError
 from hawser.record.batch import Batch
 
 __all__ = ["Chunk", "Inbox", "Reader"]
@@ -161,7 +161,4 @@ class Reader:
         await self._look_around()
 
     async def _look_around(self) -> None:
-        await self._router.refresh(self._topic)
-        entry = self._router.map.topics.get(self._topic)
-        if entry is not None and (entry.deleted or f"@{entry.uuid[:8]}/" not in self.shard):
-            raise Closed(f"topic {self._topic!r} was deleted; open it again with bus.topic()")
+        await self._router.look_after(self._topic, self.shard)

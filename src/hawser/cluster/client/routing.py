@@ -13,7 +13,7 @@ from hawser.cluster.client.failures import Backoff, error_of, given_up
 from hawser.cluster.client.settings import ClientSettings
 from hawser.cluster.maps import ShardMap, node_of
 from hawser.cluster.transport import Dialer, Identity, Link, PeerRole, TransportError
-from hawser.errors import Unavailable
+from hawser.errors import Closed, Unavailable
 
 __all__ = ["Router"]
 
@@ -149,6 +149,17 @@ class Router:
             self._dialer(node.address)
         return True
 
+    def check_topic(self, topic: str, shard: str) -> None:
+        """Closed if the topic that a shard belongs to is no more, as far as is known."""
+        entry = self.map.topics.get(topic)
+        if entry is not None and (entry.deleted or not is_shard_of(shard, topic, entry.uuid)):
+            raise Closed(f"topic {topic!r} was deleted; open it again with bus.topic()")
+
+    async def look_after(self, topic: str, shard: str) -> None:
+        """Get a newer map; Closed if the topic is no more."""
+        await self.refresh(topic)
+        self.check_topic(topic, shard)
+
     # Requests.
 
     async def ask_leader(
@@ -177,7 +188,7 @@ class Router:
                     if self.note(shard, answer):
                         continue
             await asyncio.sleep(min(backoff.next(), max(0.0, deadline - self.loop.time())))
-            await self.refresh(topic)
+            await self.look_after(topic, shard)
         changes = not isinstance(request, wire.Inspect)
         raise given_up(what, self.loop.time() - began, trouble, doubt and changes)
 
@@ -205,3 +216,8 @@ class Router:
                 trouble = self.trouble()
             await asyncio.sleep(min(backoff.next(), max(0.0, deadline - self.loop.time())))
         raise given_up(what, self.loop.time() - began, trouble, doubt)
+
+
+def is_shard_of(shard: str, topic: str, uuid: str) -> bool:
+    """Whether a shard belongs to this topic and not to a former one of its name."""
+    return shard.rpartition("/")[0] == wire.shard_of(topic, uuid, 0).rpartition("/")[0]

@@ -29,10 +29,10 @@ async def inspect(
     shard: str,
     deadline: float,
     at_ns: int | None = None,
-    group: str | None = None,
+    with_groups: bool = False,
 ) -> wire.Inspected:
     """What the leader of a partition knows to be true now."""
-    request = wire.Inspect(shard, at_ns, group)
+    request = wire.Inspect(shard, at_ns, None, with_groups)
     answer = await router.ask_leader(topic, shard, request, f"looking at topic {topic!r}", deadline)
     assert isinstance(answer, wire.Inspected), answer
     return answer

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from hawser.cluster.transport import new_event_loop
 from hawser.errors import UsageError
 
 __all__ = ["LoopThread"]
@@ -16,7 +17,7 @@ class LoopThread:
     """`call` runs a coroutine there and waits for it; any number of threads may call."""
 
     def __init__(self, name: str) -> None:
-        self.loop = asyncio.new_event_loop()
+        self.loop = new_event_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 

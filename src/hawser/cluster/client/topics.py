@@ -1,6 +1,7 @@
 """Topics of a cluster: opening, creating, deleting, looking at them."""
 
 import asyncio
+from contextlib import suppress
 from typing import Any, Final
 
 from hawser.cluster import wire
@@ -128,10 +129,8 @@ async def list_topics(router: Router) -> list[str]:
 
 async def delete_topic(router: Router, name: str, deadline: float) -> None:
     """Return when nothing of it is left; that is also so if somebody else deleted it."""
-    try:
+    with suppress(NotFound):
         await router.ask_any(wire.Admin(wire.AdminKind.DELETE, name), f"deleting topic {name!r}", deadline)
-    except NotFound:
-        pass
     backoff = Backoff(router.settings)
     while await _find(router, name) is not None and router.loop.time() < deadline:
         await asyncio.sleep(backoff.next())

@@ -36,7 +36,9 @@ from hawser.cluster.transport import (
 from hawser.errors import UsageError
 from hawser.log.entry import Kind
 from hawser.log.journal.failures import Damaged, NotFormatted, OtherVersion
+from hawser.log.journal.journal import Settings as JournalSettings
 from hawser.log.protocol import messages as m
+from hawser.log.protocol.node import Limits
 from hawser.log.replica import Replica, Settings
 from hawser.record.batch import BadBatch, Batch
 
@@ -65,7 +67,8 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     sync_threads: int = 8
     admin_seconds: float = 3600.0
     drain_seconds: float = 10.0
-    replica: Settings = Settings()
+    # A shard takes the room of a segment on the disk as soon as it is there.
+    replica: Settings = Settings(journal=JournalSettings(segment_bytes=8 << 20), limits=Limits(idle_ticks=2))
 
 
 class Node(Handler):

@@ -1,6 +1,6 @@
 """Sessions of the members of groups, at the leader of the shard where a group has its members.
 
-Who belongs to a group is in the log; whether a member still lives is known only here, and by time. Each member
+Who belongs to a group is in the log; whether a member lives is known only here, and by time. Each member
 asks again and again for news of its group, and is told when the members change or when others have settled:
 have let go of what is not theirs any more. One that has not asked for as long as it said is made to leave, by
 an entry as any other. A new leader knows no sessions: with the first member that asks, all of its group get

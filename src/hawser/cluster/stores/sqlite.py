@@ -20,7 +20,7 @@ import sqlite3
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -236,9 +236,11 @@ class SqliteStore:
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:
-    # SQLite has rolled back by itself after some errors.
+    # SQLite has rolled back by itself after some errors. If it cannot, the journal stays, and whoever opens or
+    # reads the file next rolls back with it.
     if connection.in_transaction:
-        connection.execute("ROLLBACK")
+        with suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")
 
 
 def _code(error: sqlite3.Error) -> int:
