@@ -83,7 +83,7 @@ class _World:
         def take() -> dict[str, Any]:
             start = max(self.positions.get((process, log), 1), self.floors[log])
             # The replica asked may be behind.
-            records = self.records(log, start)[: self.random.randint(0, 6)]
+            records = self.records(log, start, self.random.randint(0, 6))
             self.positions[process, log] = start + len(records)
             return {"records": records}
 
@@ -110,7 +110,7 @@ class _World:
 
         def read() -> dict[str, Any]:
             return {
-                "records": self.records(log, max(offset, self.floors[log]))[:5],
+                "records": self.records(log, max(offset, self.floors[log]), 5),
                 "end": len(self.logs[log]) + 1,
             }
 
@@ -126,8 +126,8 @@ class _World:
 
         self.begin("trimmer", "trim", log, forget, offset=offset)
 
-    def records(self, log: str, start: int) -> list[tuple[int, str]]:
-        return list(enumerate(self.logs[log][start - 1 :], start))
+    def records(self, log: str, start: int, most: int) -> list[tuple[int, str]]:
+        return list(enumerate(self.logs[log][start - 1 : start - 1 + most], start))
 
     def proceed(self) -> None:
         """Let one operation that is under way take effect, or tell its end."""
@@ -180,7 +180,7 @@ def correct_history(seed: int, steps: int = 300, with_trims: bool = True) -> lis
     for log in OBJECTS:
 
         def read_all(log: str = log) -> dict[str, Any]:
-            return {"records": world.records(log, world.floors[log])}
+            return {"records": world.records(log, world.floors[log], len(world.logs[log]))}
 
         world.begin("auditor", "final", log, read_all)
         while world.pending:

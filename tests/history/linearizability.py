@@ -18,6 +18,7 @@ from tests.history.events import Operation, Outcome
 __all__ = ["Linearization", "Verdict", "end_of_log", "judge", "linearize", "register"]
 
 MOST_STEPS: Final = 2_000_000
+_SHOWN: Final = 5
 
 # The state after the operation, or IMPOSSIBLE if it cannot have had that answer.
 Step = Callable[[Any, Operation], Hashable]
@@ -31,19 +32,20 @@ class Verdict(StrEnum):
 
 
 class Linearization(msgspec.Struct, frozen=True):
-    """What came of a search; `order` is the longest that was found, `stuck` an operation that fits nowhere
-    after it."""
+    """What came of a search. `placed` is the most operations that could be put in order, `last` are the last
+    of these, and `stuck` is an operation that fits nowhere after them."""
 
     verdict: Verdict
-    order: tuple[Operation, ...] = ()
+    placed: int = 0
+    last: tuple[Operation, ...] = ()
     stuck: Operation | None = None
     steps: int = 0
 
     def __str__(self) -> str:
         if self.verdict is not Verdict.VIOLATED:
-            return f"{self.verdict.value} ({len(self.order)} operations, {self.steps} steps)"
-        last = [f"    {operation}" for operation in self.order[-5:]]
-        head = f"{self.verdict.value}: {len(self.order)} operations can be put in order, the last of them"
+            return f"{self.verdict.value} ({self.placed} operations, {self.steps} steps)"
+        last = [f"    {operation}" for operation in self.last]
+        head = f"{self.verdict.value}: {self.placed} operations can be put in order, the last of them"
         return "\n".join([head, *last, "and then this one fits nowhere", f"    {self.stuck}"])
 
 
@@ -104,7 +106,8 @@ def linearize(
     calls = _Calls(operations)
     tried: set[tuple[int, int, Hashable]] = set()
     placed: list[tuple[int, _Done, Hashable]] = []
-    longest: list[int] = []
+    longest: list[tuple[int, _Done, Hashable]] = []
+    most = 0
     stuck: Operation | None = None
     state, done, steps = initial, _Done(0, 0), 0
     node = calls.next[0]
@@ -125,16 +128,15 @@ def linearize(
             calls.lift(node)
             node = calls.next[0]
             continue
-        if stuck is None or len(placed) > len(longest):
-            longest, stuck = [calls.operation[node] for node, _, _ in placed], operation
+        if stuck is None or len(placed) > most:
+            most, longest, stuck = len(placed), placed[-_SHOWN:], operation
         if not placed:
-            order = tuple(operations[number] for number in longest)
-            return Linearization(Verdict.VIOLATED, order, stuck, steps)
+            last = tuple(operations[calls.operation[node]] for node, _, _ in longest)
+            return Linearization(Verdict.VIOLATED, most, last, stuck, steps)
         node, done, state = placed.pop()
         calls.put_back(node)
         node = calls.next[node]
-    order = tuple(operations[calls.operation[node]] for node, _, _ in placed)
-    return Linearization(Verdict.LINEARIZABLE, order, steps=steps)
+    return Linearization(Verdict.LINEARIZABLE, len(placed), steps=steps)
 
 
 def end_of_log(state: int, operation: Operation) -> Hashable:

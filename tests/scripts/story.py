@@ -5,6 +5,7 @@ One that fails is printed as a script: put into a `.txt`, it plays the same way.
 
 from random import Random
 
+from hawser.log.entry import Entry
 from hawser.log.protocol.messages import Role
 from hawser.log.protocol.metadata import Status
 from hawser.log.state.topic import Topic
@@ -28,10 +29,11 @@ class Story:
         self.lines: list[str] = []
         self.values = 0
         self.acknowledged: dict[str, int] = {}
-        # (index) -> frame of what somebody holds to be committed, and epoch -> who led in it.
+        # By index, the frame that somebody holds to be committed; by epoch, who led in it.
         self.committed: dict[int, bytes] = {}
         self.leaders: dict[int, str] = {}
-        self.seen: dict[str, int] = {}
+        # How far the log of each run of a member was compared.
+        self.seen: dict[tuple[str, int], int] = {}
         members = self.random.choice((1, 2, 3, 3, 3, 4, 5))
         short = self.random.choice(("", " short logs"))
         self.do(f"cluster {members} led by n1{short}")
@@ -46,9 +48,9 @@ class Story:
             obey(self.stage, line)
         except Trouble:
             return
-        except Endless as endless:
+        except (Endless, AssertionError) as broken:
             self.lines.append(line)
-            raise self._wrong(str(endless)) from endless
+            raise self._wrong(repr(broken)) from broken
         self.lines.append(line)
         self._check()
 
@@ -79,7 +81,9 @@ class Story:
         choice = chance.randrange(8)
         if choice < 3 and stage.flight:
             letter = chance.choice(stage.flight)
-            verb = chance.choice(("deliver first", "deliver first", "deliver last", "drop first", "duplicate"))
+            verb = chance.choice(
+                ("deliver first", "deliver first", "deliver last", "drop first", "duplicate")
+            )
             return f"{verb} {letter.sender}->{letter.to}"
         if choice in (3, 4):
             self.values += 1
@@ -94,11 +98,15 @@ class Story:
         assert stage.metadata is not None
         member = chance.choice(stage.metadata.members)
         known = (*stage.metadata.members, *stage.metadata.removed)
-        spares = [
-            host.member for host in stage.hosts.values() if host.replica and host.member not in known
-        ]
+        spares = [host.member for host in stage.hosts.values() if host.replica and host.member not in known]
         spare = chance.choice(spares) if spares else member
-        orders = [f"swap {member} {spare}", f"expand {spare}", f"contract {member}", f"transfer {member}", "elect"]
+        orders = [
+            f"swap {member} {spare}",
+            f"expand {spare}",
+            f"contract {member}",
+            f"transfer {member}",
+            "elect",
+        ]
         return chance.choice(orders)
 
     def _operator(self) -> str:
@@ -119,21 +127,20 @@ class Story:
         self.stage.told.clear()
         for host in self.stage.hosts.values():
             if host.replica is None:
-                # Deleted, or on a new disk: it begins anew.
                 continue
             node, journal = host.replica.node, host.replica.journal
             if node.role is Role.LEADER and self.leaders.setdefault(node.epoch, host.member) != host.member:
                 raise self._wrong(f"{host.member} and {self.leaders[node.epoch]} lead in epoch {node.epoch}")
-            first = max(journal.first, self.seen.get(host.member, 0) + 1)
+            run = (host.member, host.incarnation)
+            first = max(journal.first, self.seen.get(run, 0) + 1)
             if first <= node.commit:
                 self._check_committed(host.member, journal.read(first, node.commit, 1 << 30))
-                self.seen[host.member] = node.commit
+                self.seen[run] = node.commit
 
-    def _check_committed(self, member: str, entries: list[object]) -> None:
+    def _check_committed(self, member: str, entries: list[Entry]) -> None:
         for entry in entries:
-            frame, index = entry.frame, entry.index  # type: ignore[attr-defined]
-            if self.committed.setdefault(index, frame) != frame:
-                raise self._wrong(f"{member} has committed another entry at {index}: {entry}")
+            if self.committed.setdefault(entry.index, entry.frame) != entry.frame:
+                raise self._wrong(f"{member} has committed another entry at {entry.index}: {entry}")
 
     def _wrong(self, what: str) -> Wrong:
         return Wrong("\n".join((f"# {what}", *self.lines, "----")))
@@ -185,4 +192,6 @@ class Story:
         start = replica.machine.part(Topic).start
         for value, offset in self.acknowledged.items():
             if offset >= start and found[offset - start] != value and value != "last":
-                raise self._wrong(f"{value} was acknowledged as record {offset}, which is {found[offset - start]}")
+                raise self._wrong(
+                    f"{value} was acknowledged as record {offset}, which is {found[offset - start]}"
+                )

@@ -35,7 +35,7 @@ def steady(*members: str) -> Metadata:
 
 
 def committed(watch: Watch, commit: int) -> Watch:
-    watch.commit = watch.applied = commit
+    watch.commit = watch.applied = watch.committed = commit
     return watch
 
 

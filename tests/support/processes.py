@@ -9,7 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -275,12 +275,22 @@ def page(url: str) -> tuple[int, str]:
         return 0, str(error)
 
 
-def until_page(url: str, text: str) -> None:
-    """Ask again until the page is there and says `text`; AssertionError after a long time."""
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Look again until it holds; AssertionError after a long time."""
     deadline = time.monotonic() + LIMIT_SECONDS
-    while (found := page(url))[0] != 200 or text not in found[1]:
-        assert time.monotonic() < deadline, (url, found)
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not come true within {LIMIT_SECONDS:g} s"
         time.sleep(_LOOK_SECONDS)
+
+
+def until_page(url: str, text: str, code: int = 200) -> None:
+    """Until the page is there and says `text`."""
+
+    def says() -> bool:
+        found = page(url)
+        return found[0] == code and text in found[1]
+
+    until(says, f"{url} with {code} and {text!r}")
 
 
 def metric(url: str, name: str) -> float | None:
@@ -292,11 +302,8 @@ def metric(url: str, name: str) -> float | None:
 
 
 def until_metric(url: str, name: str, least: float) -> None:
-    """Ask again until the figure is at least so large; AssertionError after a long time."""
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while (found := metric(url, name)) is None or found < least:
-        assert time.monotonic() < deadline, (url, name, found, least)
-        time.sleep(_LOOK_SECONDS)
+    """Until the figure is at least so large."""
+    until(lambda: (metric(url, name) or 0) >= least, f"{name} of {least} at {url}")
 
 
 def _dying_with_parent() -> list[str]:

@@ -102,11 +102,6 @@ def test_a_wrong_url_is_refused(url: str) -> None:
         hawser.connect(url)
 
 
-def test_clusters_are_refused_in_one_line() -> None:
-    with pytest.raises(hawser.UsageError, match=r"^[^\n]*clusters are not part of this version[^\n]*$"):
-        hawser.connect("hawser://h1:7400")
-
-
 def test_other_files_are_not_listed(local: LocalBus) -> None:
     bus = local.connect()
     for name in ("b", "a/x", "имя"):

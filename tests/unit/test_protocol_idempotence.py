@@ -80,6 +80,16 @@ def is_open(replica: Replica, letter: Letter) -> bool:
     )
 
 
+def was_taken(replica: Replica, letter: Letter) -> bool:
+    """What came too early or found no room is as good as lost: again, it may be news."""
+    message, node = letter.message, replica.node
+    if isinstance(message, m.AddEntriesRequest) and message.entries:
+        return message.entries[-1].id in node.epochs
+    if isinstance(message, m.BecomeLeaderRequest) and message.epoch == node.epoch:
+        return node.vow.led
+    return bool(message.epoch <= node.epoch)
+
+
 def hear(replica: Replica, letter: Letter, syncs: bool) -> list[Output]:
     outputs = list(replica.step(Receive(letter.sender, letter.message)))
     if syncs:
@@ -112,11 +122,11 @@ class Listener:
         assert host.replica is not None
         if host.disk.fail_sync or host.syncing is not None:
             return
-        self._hear_twice(copy.deepcopy(host.replica), letter, not host.slow)
+        twin = copy.deepcopy(host.replica)
+        self._hear_twice(twin, letter, not host.slow)
         earlier = self.heard.setdefault(host.replica.member, [])
         self._hear_again(copy.deepcopy(host.replica), earlier, not host.slow)
-        if host.disk.capacity_bytes is None:
-            # What there was no room for is as good as lost.
+        if was_taken(twin, letter):
             earlier.append((host.incarnation, letter))
 
     def _hear_twice(self, replica: Replica, letter: Letter, syncs: bool) -> None:

@@ -22,6 +22,7 @@ from hawser.cluster.transport import (
     dial,
     listen,
 )
+from hawser.cluster.transport.asks import Asks
 from hawser.cluster.transport.loops import new_event_loop
 from hawser.cluster.transport.outgoing import Outgoing
 from tests.support.links import (
@@ -281,6 +282,8 @@ def test_a_lost_link_ends_every_ask() -> None:
                 await link.ask(b"", LONG_SECONDS)
             assert not caught.value.was_sent
             assert not link.tell(b"") and link.counters.tells_dropped == 1
+            with pytest.raises(LinkClosed):
+                await link.drained()
             assert len(here.reasons) == 1 and "node a at" in here.reasons[0]
             assert link.counters.asks_in_flight == 0
 
@@ -309,6 +312,35 @@ def test_no_turn_in_time_is_certainly_not_sent() -> None:
             await there.until(lambda: there.requests[-1].body == b"fourth")
             there.requests[-1].answer(b"done too")
             assert await fourth == b"done too"
+
+    run(scenario())
+
+
+def test_waiting_for_a_turn_counts_as_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time that an ask may take is not given twice."""
+    settings = msgspec.structs.replace(PATIENT, most_requests=1)
+
+    async def scenario() -> None:
+        there = Silent()
+        async with linked(there, settings) as (_, link):
+            given: list[float | None] = []
+            begin = Asks.begin
+
+            def noted(self: Asks, timeout_seconds: float | None) -> Any:
+                given.append(timeout_seconds)
+                return begin(self, timeout_seconds)
+
+            monkeypatch.setattr(Asks, "begin", noted)
+            asks = [asyncio.create_task(link.ask(b"", LONG_SECONDS)) for _ in range(2)]
+            started_at = link._loop.time()
+            for place in range(2):
+                await there.until(lambda place=place: len(there.requests) > place)
+                while link._loop.time() == started_at:
+                    await asyncio.sleep(0.001)
+                there.requests[place].answer(b"")
+            await asyncio.gather(*asks)
+            assert given[0] == LONG_SECONDS
+            assert given[1] is not None and given[1] < LONG_SECONDS
 
     run(scenario())
 

@@ -51,8 +51,8 @@ def connect(url: str = "shm://", *, name: str | None = None, **options: Any) -> 
 class Opened(ABC):
     """Awaiting it gives itself, open; leaving its block closes it."""
 
-    async def _open(self) -> None:
-        """Be open; nothing to do if it is."""
+    async def _open(self) -> None:  # noqa: B027
+        """Be open; on one host there is nothing to do."""
 
     def __await__(self) -> Generator[Any, None, Self]:
         yield from self._open().__await__()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from hawser.record.schema import Codec
 
-__all__ = ["Bus", "connect"]
+__all__ = ["Bus", "anonymous_name", "codec_of", "connect", "is_cluster"]
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ class Bus(ABC):
 
     def __init__(self, name: str | None) -> None:
         self.named = name is not None
-        self.name = check_bus_name(name) if name is not None else _anonymous_name()
+        self.name = check_bus_name(name) if name is not None else anonymous_name()
         self._process = os.getpid()
         self._closed = False
 
@@ -152,7 +152,8 @@ def codec_of(schema: Any) -> "Codec[Any] | None":
     return schemas.codec_of(schema)
 
 
-def _anonymous_name() -> str:
+def anonymous_name() -> str:
+    """For a bus that was given none."""
     return f"anonymous-{os.getpid()}-{os.urandom(4).hex()}"
 
 

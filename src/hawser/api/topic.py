@@ -61,12 +61,12 @@ class Topic(Publishing[T]):
         on from, wherever else the subscription would have started."""
 
     @abstractmethod
-    def read_oldest(self, count: int, after: int = 0) -> ReadResult:
-        """Copies of the oldest `count` samples kept behind offset `after`."""
+    def read_oldest(self, count: int, after: int = 0, *, partition: int = 0) -> ReadResult:
+        """Copies of the oldest `count` samples kept behind offset `after`, on a cluster of one partition."""
 
     @abstractmethod
-    def read_newest(self, count: int, after: int = 0) -> ReadResult:
-        """Copies of the newest `count` samples kept behind offset `after`."""
+    def read_newest(self, count: int, after: int = 0, *, partition: int = 0) -> ReadResult:
+        """Copies of the newest `count` samples kept behind offset `after`, on a cluster of one partition."""
 
     @abstractmethod
     def info(self) -> TopicInfo:

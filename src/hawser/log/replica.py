@@ -207,11 +207,14 @@ class Replica:
         message = event.message
         kind = type(message)
         if kind is m.AddEntriesRequest:
-            # A follower without room says nothing and is asked again.
-            entries = message.entries  # type: ignore[attr-defined]
-            return not entries or self.journal.reserve(sum(len(entry.frame) for entry in entries))
-        if kind is m.BecomeLeaderRequest or kind is m.PrepareReconfigurationRequest:
-            return self.journal.reserve(_NOTHING_BYTES)
+            # A follower without room says nothing and is asked again; what it has needs no room.
+            entries, head = message.entries, self.node.head.index  # type: ignore[attr-defined]
+            size = sum(len(entry.frame) for entry in entries if entry.index > head)
+            return not size or self.journal.reserve(size)
+        if kind is m.BecomeLeaderRequest:
+            return self.node.leadership is not None or self.journal.reserve(_NOTHING_BYTES)
+        if kind is m.PrepareReconfigurationRequest:
+            return message.epoch <= self.node.epoch or self.journal.reserve(_NOTHING_BYTES)
         if kind is m.ReadSnapshotRequest:
             self._serve_snapshot(event.sender, message)  # type: ignore[arg-type]
             return False
@@ -332,7 +335,7 @@ class Replica:
             self._pulling.drop()
             self._pulling = None
         if effect.leader is not None:
-            self._pulling = Pulling(self.journal, effect.leader, effect.vow)
+            self._pulling = Pulling(self.journal, effect.leader, effect.vow, effect.above)
             self._outputs.append(self._pulling.request())
 
     def _pulled(self, sender: str, message: m.ReadSnapshotResponse) -> None:

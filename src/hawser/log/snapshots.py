@@ -50,17 +50,19 @@ class Serving:
                 return m.ReadSnapshotResponse(
                     request.epoch, snapshot.identity, request.part, request.position, *piece
                 )
-        return m.ReadSnapshotResponse(
-            request.epoch, 0, request.part, request.position, b"", False, False
-        )
+        return m.ReadSnapshotResponse(request.epoch, 0, request.part, request.position, b"", False, False)
 
 
 class Pulling:
-    """The receiver's side: one snapshot of one leader, from its first piece to its installation."""
+    """The receiver's side: one snapshot of one leader, from its first piece to its installation.
 
-    def __init__(self, journal: Journal, leader: Member, vow: Vow) -> None:
+    Pieces of an earlier snapshot of the same leader may come again; one that does not end above `above` is
+    such a one, and would take away what was acknowledged since."""
+
+    def __init__(self, journal: Journal, leader: Member, vow: Vow, above: int) -> None:
         self.leader = leader
         self.vow = vow
+        self._above = above
         self.received = 0
         self.is_complete = False
         self._journal = journal
@@ -94,6 +96,9 @@ class Pulling:
                 response.part, response.position, response.data, response.last, response.done
             )
         except BadSnapshot:
+            self._begin()
+            return True
+        if self._installation.index is not None and self._installation.index <= self._above:
             self._begin()
             return True
         self.received += len(response.data)

@@ -45,11 +45,11 @@ class Violation(AssertionError):
 
 
 class Watch:
-    """A member as it was when it was last looked at. `epochs[i - 1]` is the epoch of entry i of its log."""
+    """A member as it was when it was last looked at. `epochs[i - 1]` is the epoch of entry i of its log;
+    `committed` is the highest commit index it ever knew of entries that it still has, restarts or not."""
 
     __slots__ = (
-        "applied", "commit", "epoch", "epochs", "first", "incarnation", "led", "member", "members", "role",
-        "synced",
+        "applied", "commit", "committed", "epoch", "epochs", "incarnation", "member", "role", "synced",
     )  # fmt: skip
 
     def __init__(self, member: Member) -> None:
@@ -57,13 +57,11 @@ class Watch:
         self.incarnation = 0
         self.epoch = 0
         self.role = Role.NOT_MEMBER
-        self.led = 0
         self.epochs: list[int] = []
-        self.first = 1
         self.synced = 0
         self.commit = 0
+        self.committed = 0
         self.applied = 0
-        self.members: tuple[Member, ...] = ()
 
     @property
     def head(self) -> EntryId:
@@ -175,10 +173,8 @@ def leader_has_committed(member: Member, epoch: int, last: EntryId, epochs: Epoc
 
 def truncation_is_harmless(watch: Watch, kept: int) -> None:
     """11"""
-    if kept < max(watch.commit, watch.applied):
-        raise Violation(
-            11, f"{watch.member} kept {kept}; committed was {watch.commit}, applied {watch.applied}"
-        )
+    if kept < watch.committed:
+        raise Violation(11, f"{watch.member} kept {kept}, although {watch.committed} was committed")
 
 
 def said_is_on_disk(member: Member, head: EntryId, synced: int, epochs: Epochs, message: object) -> None:

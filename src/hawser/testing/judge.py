@@ -57,8 +57,9 @@ class Judge:
         """A process began to run this member. All that was on disk must be, unless the last one ended while
         it cut or replaced its log; what was committed must be in any case."""
         watch = self.watch(replica.member)
-        floor = watch.commit if was_cutting else watch.synced
+        floor = min(watch.commit, watch.synced) if was_cutting else watch.synced
         checks.disk_kept_its_word(watch, floor, replica.journal.epochs)
+        watch.committed = min(watch.committed, replica.journal.head.index)
         watch.incarnation = incarnation
         watch.role = Role.NOT_MEMBER
         # The commit index is known again when a leader tells it; what is applied was committed.
@@ -78,7 +79,6 @@ class Judge:
         if journal.head != watch.head:
             self._log_changed(replica, watch)
         watch.synced = journal.synced
-        watch.first = journal.first
         if entered:
             checks.one_leader(self.leaders, watch.epoch, watch.member, watch.incarnation)
             last = self._committed_before(watch.epoch)
@@ -159,6 +159,7 @@ class Judge:
         if node.commit > watch.commit:
             self._committed(replica, watch)
         watch.commit = node.commit
+        watch.committed = max(watch.committed, node.commit)
         if node.applied != watch.applied:
             watch.applied = node.applied
             self.truth.compare_state(watch.member, replica.machine.applied, replica.machine.hash)

@@ -11,7 +11,7 @@ from hawser.api.subscription import is_count
 from hawser.cluster.client.client import OpenTopic, record_of
 from hawser.cluster.client.producers import Producers
 from hawser.cluster.client.thread import LoopThread
-from hawser.errors import UsageError
+from hawser.errors import Closed, UsageError
 from hawser.record.payload import as_payloads
 from hawser.record.receipt import Receipt
 from hawser.record.record import Record
@@ -19,7 +19,7 @@ from hawser.record.record import Record
 if TYPE_CHECKING:
     from hawser.record.schema import Codec
 
-__all__ = ["ClusterLoan", "ClusterPublisher", "ClusterPublishing", "records_of"]
+__all__ = ["ClusterLoan", "ClusterPublisher", "ClusterPublishing", "check_exclusive", "records_of"]
 
 T = TypeVar("T")
 
@@ -37,6 +37,12 @@ def records_of(
         raise
     except ValueError:
         raise UsageError("publish_many was given not as many keys as messages; give one for each") from None
+
+
+def check_exclusive(exclusive: bool) -> None:
+    """UsageError for what a publisher cannot be here."""
+    if exclusive:
+        raise UsageError("a publisher cannot be exclusive on a cluster; leave exclusive out")
 
 
 class ClusterPublishing(Publishing[T]):
@@ -177,7 +183,5 @@ class ClusterPublisher(ClusterPublishing[T], Publisher[T]):
     def _producers(self) -> Producers:
         self._parent._producers()
         if self._closed:
-            from hawser.errors import Closed
-
             raise Closed(f"this publisher of {self.name!r} is closed; make another one")
         return self._own

@@ -67,13 +67,7 @@ class ClusterSubscription(Subscription[T]):
         return [sample.value for sample in self.take_many(count, timeout)]
 
     def take_batches(self, count: int = 1, timeout: float | None = None) -> list[Any]:
-        first = self._take(self._consumer.next_batch, timeout)
-        found = [] if first is None else [first]
-        while (
-            found and len(found) < count and (batch := self._take(self._consumer.next_batch, 0)) is not None
-        ):
-            found.append(batch)
-        return found
+        return self._take(lambda: self._consumer.next_batches(count) or None, timeout) or []
 
     def _take(self, attempt: Callable[[], Taken | None], timeout: float | None) -> Taken | None:
         """What `attempt` finds, tried whenever something was fetched, for `timeout` seconds."""

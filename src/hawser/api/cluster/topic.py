@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from hawser.api.cluster.publishing import ClusterPublisher, ClusterPublishing
+from hawser.api.cluster.publishing import ClusterPublisher, ClusterPublishing, check_exclusive
 from hawser.api.cluster.subscription import ClusterSubscription, check_options
 from hawser.api.info import KeptPosition, Participant, PartitionInfo, ReadResult, TopicInfo
 from hawser.api.subscription import Reliable, Start, is_count
@@ -48,8 +48,7 @@ class ClusterTopic(ClusterPublishing[T], Topic[T]):
 
     def publisher(self, *, exclusive: bool = False) -> ClusterPublisher[T]:
         self._require_open()
-        if exclusive:
-            raise UsageError("a publisher cannot be exclusive on a cluster; leave exclusive out")
+        check_exclusive(exclusive)
         return ClusterPublisher(self, self._thread.call(_new_producers(self._topic)))
 
     def subscribe(

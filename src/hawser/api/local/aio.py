@@ -5,7 +5,7 @@ call has not happened.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
@@ -13,13 +13,13 @@ from hawser.api.aio import AsyncBus, AsyncLoan, AsyncPublisher, AsyncPublishing,
 from hawser.api.info import DomainFile, Participant, ReadResult, Recovered, TopicInfo
 from hawser.api.loan import ArrayLoan, Loan
 from hawser.api.local.bus import LocalBus
-from hawser.api.local.publishing import LocalPublisher, LocalPublishing
+from hawser.api.local.publishing import KeyedProgress, LocalPublisher, LocalPublishing
 from hawser.api.local.subscription import LocalSubscription
 from hawser.api.local.topic import LocalTopic
 from hawser.api.sample import Sample
 from hawser.api.subscription import Reliable, Start
 from hawser.api.waiting import until, until_space
-from hawser.errors import Full, HawserError, UsageError
+from hawser.errors import Full, HawserError
 from hawser.record.receipt import Receipt
 
 __all__ = ["LocalAsyncBus"]
@@ -30,7 +30,9 @@ T = TypeVar("T")
 class LocalAsyncLoan(AsyncLoan):
     """Awaits space at the end of its block."""
 
-    def __init__(self, loan: Loan | ArrayLoan, publishing: LocalPublishing[Any], timeout: float | None) -> None:
+    def __init__(
+        self, loan: Loan | ArrayLoan, publishing: LocalPublishing[Any], timeout: float | None
+    ) -> None:
         self._loan = loan
         self._publishing = publishing
         self._timeout = timeout
@@ -107,8 +109,16 @@ class _LocalAsyncPublishing(AsyncPublishing[T]):
         await self.flush()
         return await self._publish(data, key, headers, timeout)
 
-    async def publish_many(self, items: Iterable[T], *, timeout: float | None = None) -> list[Receipt]:
+    async def publish_many(
+        self,
+        items: Iterable[T],
+        *,
+        keys: Iterable[bytes | None] | None = None,
+        timeout: float | None = None,
+    ) -> list[Receipt]:
         await self.flush()
+        if keys is not None:
+            return [await self._publish_with_keys(items, keys, timeout)]
         batch = _Batch(self._publishing, items)
         try:
             return [await until_space(batch.publish_rest, self._publishing._native(), timeout)]
@@ -117,10 +127,18 @@ class _LocalAsyncPublishing(AsyncPublishing[T]):
             error.outcome = "applied" if batch.done else error.outcome
             raise
 
+    async def _publish_with_keys(
+        self, items: Iterable[T], keys: Iterable[bytes | None], timeout: float | None
+    ) -> Receipt:
+        progress = KeyedProgress()
+        with progress:
+            for item, key in zip(items, keys, strict=True):
+                progress.add(await self._publish(item, key, None, timeout))
+        return progress.receipt()
+
     def publish_nowait(
         self, data: T, *, key: bytes | None = None, headers: Mapping[str, bytes] | None = None
     ) -> "asyncio.Future[Receipt]":
-        """Publish without awaiting it, in order; the future has the receipt once there was space."""
         before = self._last
 
         async def in_turn() -> Receipt:
@@ -158,7 +176,6 @@ class _LocalAsyncPublishing(AsyncPublishing[T]):
         headers: Mapping[str, bytes] | None = None,
         timeout: float | None = None,
     ) -> LocalAsyncLoan:
-        """As `Topic.loan_array`, for an `async with` block."""
         loan = self._publishing.loan_array(shape, dtype, key=key, headers=headers)
         return LocalAsyncLoan(loan, self._publishing, timeout)
 
@@ -225,10 +242,11 @@ class _LocalAsyncSubscription(AsyncSubscription[T]):
         return self._native.incarnation
 
     async def take(self, timeout: float | None = None) -> Sample | None:
-        return await until(lambda: self._native.take(0), self._native, timeout)
+        return cast("Sample | None", await until(lambda: self._native.take(0), self._native, timeout))
 
     async def take_many(self, count: int, timeout: float | None = None) -> list[Sample]:
-        return await until(lambda: self._native.take_many(count, 0) or None, self._native, timeout) or []
+        found = await until(lambda: self._native.take_many(count, 0) or None, self._native, timeout)
+        return cast("list[Sample]", found or [])
 
     async def take_value(self, timeout: float | None = None) -> T | None:
         return await until(lambda: self._native.take_value(0), self._native, timeout)
@@ -236,18 +254,14 @@ class _LocalAsyncSubscription(AsyncSubscription[T]):
     async def take_values(self, count: int, timeout: float | None = None) -> list[T]:
         return await until(lambda: self._native.take_values(count, 0) or None, self._native, timeout) or []
 
+    async def take_batches(self, count: int = 1, timeout: float | None = None) -> list[Any]:
+        return self._subscription.take_batches(count, timeout)
+
     async def commit(self) -> None:
         self._native.commit()
 
     async def close(self) -> None:
         self._subscription.close()
-
-    async def values(self) -> AsyncIterator[T]:
-        async for sample in self:
-            yield sample.value
-
-    def __aiter__(self) -> Self:
-        return self
 
     def __anext__(self) -> Awaitable[Sample]:
         return self._subscription.__anext__()
@@ -286,11 +300,11 @@ class _LocalAsyncTopic(_LocalAsyncPublishing[T], AsyncTopic[T]):
             )
         )
 
-    async def read_oldest(self, count: int, after: int = 0) -> ReadResult:
-        return self._topic.read_oldest(count, after)
+    async def read_oldest(self, count: int, after: int = 0, *, partition: int = 0) -> ReadResult:
+        return self._topic.read_oldest(count, after, partition=partition)
 
-    async def read_newest(self, count: int, after: int = 0) -> ReadResult:
-        return self._topic.read_newest(count, after)
+    async def read_newest(self, count: int, after: int = 0, *, partition: int = 0) -> ReadResult:
+        return self._topic.read_newest(count, after, partition=partition)
 
     async def info(self) -> TopicInfo:
         return self._topic.info()
@@ -321,9 +335,7 @@ class LocalAsyncBus(AsyncBus):
     def url(self) -> str:
         return self._bus.url
 
-    def _topic(
-        self, name: str, schema: Any, create: bool, settings: dict[str, Any]
-    ) -> _LocalAsyncTopic[Any]:
+    def _topic(self, name: str, schema: Any, create: bool, settings: dict[str, Any]) -> _LocalAsyncTopic[Any]:
         topic = self._bus._topic(name, schema, create, settings)
         known = self._topics.get(id(topic))
         if known is None or known._topic is not topic:

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from hawser.api.loan import ArrayLoan, Loan
@@ -16,9 +17,46 @@ if TYPE_CHECKING:
 
     from hawser.record.schema import Codec
 
-__all__ = ["LocalPublisher", "LocalPublishing"]
+__all__ = ["KeyedProgress", "LocalPublisher", "LocalPublishing"]
 
 T = TypeVar("T")
+
+
+class KeyedProgress:
+    """A batch that goes out one by one: an error in its block says how many did."""
+
+    def __init__(self) -> None:
+        self._first: Receipt | None = None
+        self._published = 0
+
+    def add(self, receipt: Receipt) -> None:
+        self._first = self._first or receipt
+        self._published += 1
+
+    def receipt(self) -> Receipt:
+        """Of all of them."""
+        if self._first is None:
+            raise UsageError("a batch has at least one message; there is nothing to publish")
+        return self._first._replace(count=self._published)
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if isinstance(error, ValueError) and not isinstance(error, HawserError):
+            error = UsageError("publish_many was given not as many keys as messages; give one for each")
+            self._tell(error)
+            raise error from None
+        if isinstance(error, HawserError):
+            self._tell(error)
+
+    def _tell(self, error: HawserError) -> None:
+        error.published = self._published
+        error.outcome = "applied" if self._published else error.outcome
 
 
 class LocalPublishing(Publishing[T]):
@@ -52,28 +90,11 @@ class LocalPublishing(Publishing[T]):
         self, payloads: "Iterable[Buffer]", keys: Iterable[bytes | None], timeout: float | None
     ) -> Receipt:
         """One by one: a batch has no keys on one host."""
-        first: Receipt | None = None
-        published = 0
-        try:
+        progress = KeyedProgress()
+        with progress:
             for payload, key in zip(payloads, keys, strict=True):
-                receipt = self._native().publish(payload, key=key, headers=None, timeout=timeout)
-                first = first or cast("Receipt", receipt)
-                published += 1
-        except ValueError as error:
-            if isinstance(error, HawserError):
-                error.published = published
-                error.outcome = "applied" if published else error.outcome
-                raise
-            wrong = UsageError("publish_many was given not as many keys as messages; give one for each")
-            wrong.published, wrong.outcome = published, "applied" if published else "none"
-            raise wrong from None
-        except HawserError as error:
-            error.published = published
-            error.outcome = "applied" if published else error.outcome
-            raise
-        if first is None:
-            raise UsageError("a batch has at least one message; there is nothing to publish")
-        return first._replace(count=published)
+                progress.add(self._native().publish(payload, key=key, headers=None, timeout=timeout))
+        return progress.receipt()
 
     def loan(
         self,

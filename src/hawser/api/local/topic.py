@@ -92,15 +92,19 @@ class LocalTopic(LocalPublishing[T], Topic[T]):
         self._joined.add(subscription)
         return subscription
 
-    def read_oldest(self, count: int, after: int = 0) -> ReadResult:
+    def read_oldest(self, count: int, after: int = 0, *, partition: int = 0) -> ReadResult:
         self._require_open()
-        return self._read(self._region.read_oldest, count, after)
+        return self._read(self._region.read_oldest, count, after, partition)
 
-    def read_newest(self, count: int, after: int = 0) -> ReadResult:
+    def read_newest(self, count: int, after: int = 0, *, partition: int = 0) -> ReadResult:
         self._require_open()
-        return self._read(self._region.read_newest, count, after)
+        return self._read(self._region.read_newest, count, after, partition)
 
-    def _read(self, read: Callable[..., tuple[list[Any], int, int]], count: int, after: int) -> ReadResult:
+    def _read(
+        self, read: Callable[..., tuple[list[Any], int, int]], count: int, after: int, partition: int
+    ) -> ReadResult:
+        if partition != 0:
+            raise UsageError(f"partition={partition!r}: on one host there is partition 0 only")
         if not is_count(count) or not is_count(after):
             raise UsageError(f"count={count!r} and after={after!r} must be whole numbers from 0 on")
         return ReadResult(*read(count, after, None if self._codec is None else self._codec.decode))

@@ -1,7 +1,7 @@
 """A subscription as the client keeps it: readers of some partitions, and what was taken of them.
 
-The event loop fills the inbox; `next_sample`, `next_samples` and `next_batch` take from it in whichever thread
-the caller is, one at a time, and wait for nothing. `ready` waits, in the loop.
+The event loop fills the inbox; `next_sample`, `next_samples` and `next_batches` take from it in whichever
+thread the caller is, one at a time, and wait for nothing. `ready` waits, in the loop.
 """
 
 import asyncio
@@ -104,8 +104,23 @@ class Consumer:
             found.append(sample)
         return found
 
-    def next_batch(self) -> Any | None:
-        """The rest of a batch as a pyarrow.RecordBatch with partition and offset, if one is there."""
+    def next_batches(self, count: int) -> list[Any]:
+        """Batches that are there, at most `count`, as pyarrow.RecordBatches with partition and offset."""
+        found: list[Any] = []
+        while len(found) < count:
+            try:
+                batch = self._next_batch()
+            except HawserError:
+                if found:
+                    break
+                raise
+            if batch is None:
+                break
+            found.append(batch)
+        return found
+
+    def _next_batch(self) -> Any | None:
+        """What is left of a batch, if one is there."""
         from hawser.cluster.client.arrow import placed
 
         while self._chunk is None or self._chunk.reader.is_closed or self._at_end():

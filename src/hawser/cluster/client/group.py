@@ -3,8 +3,8 @@
 The members of group g are those of g on its home shard, the partition `xxh3_64(g) mod partitions`. Every
 change of members is a new generation, in which each computes from the sorted members which partitions are its
 own: ranges, as equal as can be. In another partition the group has one member, its owner: whoever takes it
-over joins there and makes the one before leave. Generations are counted by the shard, so what the former owner
-commits from then on is refused; no commit ever moves a position back.
+over joins there and makes the one before leave. Generations are counted by the shard, so what the former
+owner commits from then on is refused; no commit ever moves a position back.
 
 Nobody is robbed of what it has just taken: a member that learns of a new generation takes nothing more from
 what is not its own any more, and says that it has *settled* once all it took of that is committed, or after

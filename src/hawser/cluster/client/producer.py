@@ -6,9 +6,9 @@ because a shard accepts only the next one.
 
 When one is lost or refused, nothing new takes off. Once no answer is awaited any more, all flights that have
 not landed are sent again in order, with the same stamps, to whoever leads by then: one that was there already
-gets its first receipt. So a flight is in doubt only if its time ends while nobody answers. Then it is given up
-as OutcomeUnknown, and with it the incarnation: the next one begins at sequence 1, takes along those flights
-that were certainly refused, and fences whatever of the old one still lies in some queue.
+gets its first receipt. So a flight is in doubt only if its time ends while nobody answers. Then it is given
+up as OutcomeUnknown, and with it the incarnation: the next one begins at sequence 1, takes along those
+flights that were certainly refused, and fences whatever of the old one still lies in some queue.
 """
 
 import asyncio
@@ -146,10 +146,7 @@ class Producer:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for flight in self._flights:
-            self._give_up(flight, "the publisher was closed")
-        self._flights.clear()
-        self._drop_queue(self._fenced)
+        self._fence(self._fenced)
 
     @property
     def _name(self) -> str:
@@ -276,8 +273,11 @@ class Producer:
         self._failed(str(error))
 
     def _fence(self, error: HawserError) -> None:
+        """Nothing will be published any more."""
         self._fenced = error
         for flight in self._flights:
+            if flight.doubt:
+                self._give_up(flight, str(error))
             for item in flight.items:
                 _fail(item, error)
         self._flights.clear()
@@ -343,9 +343,6 @@ class Producer:
         try:
             self._router.check_topic(self._topic, self._shard)
         except Closed as error:
-            for flight in self._flights:
-                self._give_up(flight, "the topic was deleted")
-            self._flights.clear()
             self._fence(error)
 
     def _expire(self) -> None:

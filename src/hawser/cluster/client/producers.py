@@ -1,8 +1,8 @@
 """Publishing to a topic: which partition a message goes to, and the producers of all of them.
 
-A message with a key goes to partition `xxh3_64(key) mod partitions` (seed 0): all messages of a key are in one
-partition, in order, whoever publishes them. Messages without one go to one partition after the other, a batch
-each.
+A message with a key goes to partition `xxh3_64(key) mod partitions` (seed 0): all messages of a key are in
+one partition, in order, whoever publishes them. Messages without one go to one partition after the other, a
+batch each.
 """
 
 import secrets

@@ -31,6 +31,7 @@ class Router:
         self._run = secrets.token_hex(8)
         self._dialers: dict[str, Dialer] = {}
         self._hints: dict[str, tuple[int, str]] = {}
+        self._followed: dict[str, float] = {}
         self._refreshing: dict[str | None, asyncio.Task[bool]] = {}
         self.loop = asyncio.get_running_loop()
 
@@ -104,7 +105,8 @@ class Router:
         return None if known is None else known.address
 
     def note(self, shard: str, failed: wire.Failed) -> bool:
-        """A node sent us elsewhere; whether it is worth trying there at once."""
+        """A node sent us elsewhere; whether it is worth trying there at once. Not twice in a row: two nodes that
+        know too little would send us to and fro."""
         self._hints.pop(shard, None)
         if failed.code is not wire.Code.NOT_LEADER or failed.leader is None:
             return False
@@ -113,7 +115,9 @@ class Router:
             return False
         entry = self.map.shards.get(shard)
         self._hints[shard] = (0 if entry is None else entry.version, address)
-        return True
+        now, last = self.loop.time(), self._followed.get(shard, 0.0)
+        self._followed[shard] = now
+        return now - last > self.settings.backoff_most_seconds
 
     # The map.
 

@@ -58,6 +58,9 @@ _CLIENT_KINDS = frozenset(
     }
 )
 
+# Requests that are answered without waiting for anything.
+_AT_ONCE = frozenset({wire.GetMap, wire.RollCall, wire.Host})
+
 
 class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How a node works. Shards that rest are looked after once in `resting_ticks` ticks."""
@@ -230,8 +233,14 @@ class Node(Handler):
 
     def asked(self, link: Link, request: Request) -> Body | Coroutine[Any, Any, Body] | None:
         message = wire.decode_request(request.body)
+        if type(message) in _AT_ONCE:
+            return wire.encode(self._requests[type(message)](link, message))
+        return self._answered(link, message)
+
+    async def _answered(self, link: Link, message: Any) -> bytes:
+        # Begun here and not before: a request that is dropped before its turn then leaves nothing undone.
         answer = self._requests[type(message)](link, message)
-        return _encoded(answer) if asyncio.iscoroutine(answer) else wire.encode(answer)
+        return wire.encode(await answer if asyncio.iscoroutine(answer) else answer)
 
     def _learn(self, pushed: wire.Map) -> None:
         self.map.merge(pushed)
@@ -379,7 +388,3 @@ class Node(Handler):
                 request.shard, replica, disk, self._executor, self._route, self._gone
             )
         return wire.Hosted(self.shards[request.shard].member)
-
-
-async def _encoded(answer: Coroutine[Any, Any, wire.Answer]) -> bytes:
-    return wire.encode(await answer)

@@ -236,8 +236,8 @@ class SqliteStore:
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:
-    # SQLite has rolled back by itself after some errors. If it cannot, the journal stays, and whoever opens or
-    # reads the file next rolls back with it.
+    # SQLite has rolled back by itself after some errors. If it cannot, the journal stays, and whoever reads
+    # the file next rolls back with it.
     if connection.in_transaction:
         with suppress(sqlite3.Error):
             connection.execute("ROLLBACK")

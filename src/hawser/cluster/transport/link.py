@@ -142,7 +142,7 @@ class Link(asyncio.BufferedProtocol):
         Cancelled, it tells the peer that nobody waits any more."""
         self._check_open()
         if not self._turns.take_at_once():
-            await self._take_turn(timeout_seconds)
+            timeout_seconds = await self._take_turn(timeout_seconds)
         try:
             self._check_open()
             number, future = self._asks.begin(timeout_seconds)
@@ -157,8 +157,9 @@ class Link(asyncio.BufferedProtocol):
             self._turns.give(1)
 
     async def drained(self) -> None:
-        """Return when the queue is within its limit; LinkClosed if it never will be."""
+        """Return when the queue is within its limit; LinkClosed if the link is closed, before or by then."""
         await self._outgoing.drained()
+        self._check_open()
 
     def flush(self) -> None:
         """Hand what was sent to the system now, and not at the end of this turn of the loop."""
@@ -339,13 +340,18 @@ class Link(asyncio.BufferedProtocol):
         self._turns.hand_out()
         self.request_ended()
 
-    async def _take_turn(self, timeout_seconds: float | None) -> None:
+    async def _take_turn(self, timeout_seconds: float | None) -> float | None:
+        """Wait for a turn; what is left of the time."""
+        started_at = self._loop.time()
         try:
             async with asyncio.timeout(timeout_seconds):
                 await self._turns.take()
         except TimeoutError:
             text = f"{self} took no more requests for {timeout_seconds:g} s"
             raise AskTimeout(text, was_sent=False) from None
+        if timeout_seconds is None:
+            return None
+        return max(0.0, timeout_seconds - (self._loop.time() - started_at))
 
     def _cancel_ask(self, number: int) -> None:
         if self._state is _OPEN:

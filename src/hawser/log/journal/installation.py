@@ -53,6 +53,11 @@ class Installation:
         self.generation = generation
         self.is_over = False
 
+    @property
+    def index(self) -> int | None:
+        """Where the snapshot ends; None while that is not known."""
+        return None if self._manifest is None else self._manifest.index
+
     def put(self, part: int, position: int, data: bytes, last: bool, done: bool) -> None:
         """The next piece; `last` closes its part, `done` the snapshot."""
         assert not self.is_over

@@ -156,10 +156,12 @@ class Apply(msgspec.Struct, frozen=True):
 
 class Pull(msgspec.Struct, frozen=True):
     """Pull a snapshot from `leader`, in place of any pull under way; the result is `Installed` with this vow,
-    or `Abandoned`. Without a leader: stop pulling."""
+    or `Abandoned`. It must end above entry `above`: pieces of an earlier one may still be on their way.
+    Without a leader: stop pulling."""
 
     leader: Member | None
     vow: Vow
+    above: int = 0
 
 
 class Retire(msgspec.Struct, frozen=True):

@@ -368,7 +368,7 @@ class Node:
         if not self._follow(message.epoch) or self._pulling or self.synced != self.head.index:
             return
         if self.head == message.head:
-            self._pull(sender, None, self.vow)
+            self._pull(sender, None, self.vow, self.head.index)
         else:
             self.send(sender, m.TruncateResponse(self.epoch, self.head))
 
@@ -382,12 +382,12 @@ class Node:
             if self.synced == self.head.index:
                 self.send(sender, m.SnapshotResponse(self.epoch, self.head))
         elif self._pulling is None:
-            self._pull(message.leader, sender, Vow(self.epoch, False, self.epoch))
+            self._pull(message.leader, sender, Vow(self.epoch, False, self.epoch), self.commit - 1)
 
-    def _pull(self, leader: Member, operator: str | None, vow: Vow) -> None:
+    def _pull(self, leader: Member, operator: str | None, vow: Vow, above: int) -> None:
         self._pulling = (leader, operator)
         self.pulled = 0
-        self.emit(Pull(leader, vow))
+        self.emit(Pull(leader, vow, above))
 
     def _abandoned(self, _: Abandoned) -> None:
         self._pulling = None

@@ -1,0 +1,170 @@
+"""The ensemble is changed, and the cluster restarted, under load; operators are killed on the way."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hawser
+from hawser.cluster.stores import open_store
+from hawser.cluster.stores.shards import list_shards
+from hawser.log.protocol.metadata import Phase
+from tests.cluster.attack import Clients, judged, leader_of, under_load
+from tests.cluster.worker import TOPIC
+from tests.support.processes import ClusterProcesses, cluster_processes
+
+Record = Callable[[str, object], None]
+LIMIT_SECONDS = 90.0
+SHARD = f"{TOPIC}/0"
+
+
+def _until(cluster: ClusterProcesses, fits: Callable[[Any], bool]) -> Any:
+    """The shard as soon as it is steady and `fits`."""
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while True:
+        shard = cluster.shard(TOPIC)
+        if shard["state"] == "steady" and fits(shard):
+            return shard
+        assert time.monotonic() < deadline, shard
+        time.sleep(0.05)
+
+
+def _nodes_of(shard: Any) -> list[str]:
+    return sorted(shard["members"])
+
+
+@pytest.mark.slow
+def test_swap_expand_contract_transfer(tmp_path: Path, record_property: Record) -> None:
+    with cluster_processes(tmp_path, nodes=5) as cluster:
+        with under_load(cluster) as clients:
+            members = _nodes_of(cluster.shard(TOPIC))
+            spare = [name for name in cluster.nodes if name not in members]
+            cluster.run("cluster", "swap", SHARD, leader_of(cluster), spare[0])
+            clients.wait_for_more()
+            cluster.run("cluster", "expand", SHARD, spare[1])
+            assert len(_nodes_of(cluster.shard(TOPIC))) == 4
+            cluster.run("cluster", "contract", SHARD, leader_of(cluster))
+            members = _nodes_of(cluster.shard(TOPIC))
+            assert len(members) == 3
+            other = next(name for name in members if name != leader_of(cluster))
+            cluster.run("cluster", "transfer", SHARD, other)
+            assert leader_of(cluster) == other
+            clients.wait_for_more()
+        for name, value in judged(cluster, clients).items():
+            record_property(name, value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["swap", "expand", "contract"])
+def test_operators_killed_in_a_change(tmp_path: Path, kind: str, record_property: Record) -> None:
+    """Killed as soon as the store has a phase of the change, the next operator ends it: with the ensemble from
+    before or from after, and nothing lost."""
+    outcomes = {"killed": 0, "before": 0, "after": 0}
+    with cluster_processes(tmp_path, nodes=4) as cluster:
+        with under_load(cluster, writers=1) as clients:
+            for phase in (Phase.PREPARE, Phase.COMMIT, Phase.PREPARE, Phase.COMMIT):
+                _make_room(cluster, kind)
+                before = _nodes_of(cluster.shard(TOPIC))
+                outcomes["killed"] += _kill_in(cluster, kind, before, phase)
+                after = _nodes_of(_until(cluster, lambda shard: shard["leader"] is not None))
+                outcomes["before" if before == after else "after"] += 1
+                clients.wait_for_more()
+        for name, value in {**outcomes, **judged(cluster, clients)}.items():
+            record_property(name, value)
+        assert outcomes["killed"] > 0
+
+
+def _make_room(cluster: ClusterProcesses, kind: str) -> None:
+    """Four members for a contraction, three for the others."""
+    members = _nodes_of(cluster.shard(TOPIC))
+    if kind == "contract" and len(members) == 3:
+        spare = next(name for name in cluster.nodes if name not in members)
+        cluster.run("cluster", "expand", SHARD, spare)
+    elif kind != "contract" and len(members) == 4:
+        cluster.run("cluster", "contract", SHARD, members[-1])
+
+
+def _kill_in(cluster: ClusterProcesses, kind: str, members: list[str], phase: Phase) -> bool:
+    """Begin the change, kill the operator in that phase if it is seen, and start the next one."""
+    spare = next((name for name in cluster.nodes if name not in members), "")
+    leader = leader_of(cluster)
+    follower = next(name for name in members if name != leader)
+    arguments = {"swap": [follower, spare], "expand": [spare], "contract": [follower]}[kind]
+    order = [sys.executable, "-m", "hawser", "cluster", kind, SHARD, *arguments, "--url", cluster.url]
+    store = open_store(cluster.metadata)
+    with subprocess.Popen(order, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as ordering:
+        try:
+            while ordering.poll() is None:
+                if any(each.metadata.phase is phase for each in list_shards(store).values()):
+                    cluster.operators["o1"].kill()
+                    cluster.operators["o1"].start()
+                    return True
+            return False
+        finally:
+            ordering.kill()
+            store.close()
+
+
+@pytest.mark.slow
+def test_rolling_restart_fails_no_call(tmp_path: Path, record_property: Record) -> None:
+    with cluster_processes(tmp_path) as cluster:
+        with under_load(cluster) as clients:
+            for node in cluster.nodes.values():
+                assert node.stop() == 0
+                clients.wait_for_more()
+                node.start()
+                cluster.wait_until_alive(*cluster.nodes)
+                _wait_until_caught_up(cluster)
+        figures = judged(cluster, clients)
+        assert figures["refused"] == figures["unknown"] == 0
+        for name, value in figures.items():
+            record_property(name, value)
+
+
+def _wait_until_caught_up(cluster: ClusterProcesses) -> None:
+    """A node is stopped only when the others have everything."""
+    _until(cluster, lambda shard: max(shard["lag"].values(), default=0) < 100)
+
+
+@pytest.mark.slow
+def test_a_lost_disk_is_replaced(tmp_path: Path, record_property: Record) -> None:
+    """The disk of a follower, then of the leader."""
+    with cluster_processes(tmp_path) as cluster:
+        with under_load(cluster) as clients:
+            _lose_disk(cluster, clients, lambda name, leader: name != leader)
+            _lose_disk(cluster, clients, lambda name, leader: name == leader)
+        for name, value in judged(cluster, clients).items():
+            record_property(name, value)
+
+
+def _lose_disk(cluster: ClusterProcesses, clients: Clients, fits: Callable[[str, str], bool]) -> None:
+    leader = leader_of(cluster)
+    name = next(each for each in cluster.nodes if fits(each, leader))
+    node = cluster.nodes[name]
+    node.kill()
+    for journal in (node.directory / "shards").iterdir():
+        for file in journal.iterdir():
+            file.unlink()
+    node.start()
+    clients.wait_for_more()
+    _until(cluster, lambda shard: shard["lag"].get(name, 10_000) < 100 or shard["leader"] == name)
+
+
+def test_a_disk_of_another_cluster_is_refused(tmp_path: Path) -> None:
+    with cluster_processes(tmp_path / "a", nodes=1) as first, hawser.connect(first.url) as bus:
+        bus.topic("mine", replication=1).publish(b"1")
+        first.nodes["n1"].stop()
+        with cluster_processes(tmp_path / "b", nodes=1) as second:
+            second.nodes["n1"].stop()
+            (first.nodes["n1"].directory).rename(tmp_path / "moved")
+            (second.nodes["n1"].directory).rename(tmp_path / "old")
+            (tmp_path / "moved").rename(second.nodes["n1"].directory)
+            second.nodes["n1"].begin()
+            deadline = time.monotonic() + LIMIT_SECONDS
+            while "cluster" not in second.operators["o1"].last_words:
+                assert time.monotonic() < deadline, second.operators["o1"].last_words
+                time.sleep(0.05)

@@ -1,0 +1,114 @@
+"""A cluster for tests: real sockets, real disks, three nodes and an operator in a thread of this process."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import hawser
+from hawser.cluster import wire
+from hawser.cluster.embedded import EmbeddedCluster
+from hawser.cluster.node.service import Node
+from hawser.cluster.transport import Identity, PeerRole, dial
+
+Result = TypeVar("Result")
+
+
+class RunningCluster:
+    """Runs until its block ends. Nodes can be stopped and started again at the same address."""
+
+    def __init__(self, directory: Path, nodes: int = 3) -> None:
+        self._directory = directory
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="cluster", daemon=True)
+        self._thread.start()
+        self._addresses: dict[str, str] = {}
+        self._cluster = self.run(_started(directory, nodes))
+        self._nodes = {node.name: node for node in self._cluster.nodes}
+        self._addresses = {node.name: node.address for node in self._cluster.nodes}
+        self.url = self._cluster.url
+        self._buses: list[hawser.Bus] = []
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """The result of `work`, done in the loop of the cluster."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def connect(self, name: str | None = None, **options: Any) -> hawser.Bus:
+        """A bus of this cluster, closed with it."""
+        bus = hawser.connect(self.url, name=name, **options)
+        self._buses.append(bus)
+        return bus
+
+    @property
+    def nodes(self) -> list[str]:
+        """Those that run."""
+        return sorted(self._nodes)
+
+    def stop(self, name: str) -> None:
+        """Stop a node at once; what it leads is handed to nobody."""
+        self.run(self._nodes.pop(name).stop(drain=False))
+
+    def start(self, name: str) -> None:
+        """Start a node that was stopped, with its disk and address."""
+
+        async def start() -> Node:
+            node = Node(name, self._directory / name)
+            await node.start(self._addresses[name])
+            return node
+
+        self._nodes[name] = self.run(start())
+
+    def ask(self, request: Any, node: str | None = None) -> Any:
+        """The answer of a node, of any if none is named, to a request as clients send it."""
+        return self.run(_asked(self._addresses[node or self.nodes[0]], request))
+
+    def transfer(self, shard: str, node: str) -> None:
+        """Let another node lead a shard."""
+        answer = self.ask(wire.Admin(wire.AdminKind.TRANSFER, shard, (node,)))
+        assert isinstance(answer, wire.AdminDone) and answer.done, answer
+
+    def close(self) -> None:
+        while self._buses:
+            self._buses.pop().close()
+        self._cluster.nodes[:] = list(self._nodes.values())
+        self.run(self._cluster.stop())
+        self.run(_idle())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+async def _started(directory: Path, nodes: int) -> EmbeddedCluster:
+    cluster = EmbeddedCluster(directory, nodes)
+    await cluster.start()
+    return cluster
+
+
+async def _asked(address: str, request: Any) -> wire.Answer:
+    link = await dial(address, Identity(role=PeerRole.CLIENT, name="test", run="test"))
+    try:
+        answer: wire.Answer = wire.decode_answer(await link.ask(wire.encode(request), 30.0))
+        return answer
+    finally:
+        await link.close()
+
+
+async def _idle() -> None:
+    """Let what was cancelled end, so that the loop closes in peace."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
