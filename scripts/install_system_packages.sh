@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs what pip cannot: a C++20 compiler, Python's headers and venv (needed), valgrind (wished for).
+# Installs what pip cannot: a C++20 compiler, Python's headers and venv (needed), valgrind and iproute2 (wished
+# for).
 # Usage: install_system_packages.sh PYTHON
 set -euo pipefail
 
@@ -13,12 +14,14 @@ has_headers() {
 sys.exit(not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")))'
 }
 has_valgrind() { command -v valgrind >/dev/null; }
+has_ip() { command -v ip >/dev/null; }
 
 missing() {
   has_compiler || echo g++
   has_venv || echo "python$version-venv"
   has_headers || echo "python$version-dev"
   has_valgrind || echo valgrind
+  has_ip || echo iproute2
 }
 
 mapfile -t packages < <(missing)
@@ -37,7 +40,8 @@ if command -v apt-get >/dev/null && ((EUID == 0)); then
 fi
 
 has_valgrind || echo "setup: valgrind is not installed: the tests that count instructions will be skipped" >&2
-mapfile -t packages < <(missing | grep -v '^valgrind$' || true)
+has_ip || echo "setup: iproute2 is not installed: the tests that cut networks will be skipped" >&2
+mapfile -t packages < <(missing | grep -Ev '^(valgrind|iproute2)$' || true)
 if ((${#packages[@]} > 0)); then
   echo "setup: Hawser cannot be built without these packages (Debian's names): ${packages[*]}" >&2
   exit 1

@@ -61,8 +61,8 @@ def test_swap_expand_contract_transfer(tmp_path: Path, record_property: Record) 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["swap", "expand", "contract"])
 def test_operators_killed_in_a_change(tmp_path: Path, kind: str, record_property: Record) -> None:
-    """Killed as soon as the store has a phase of the change, the next operator ends it: with the ensemble from
-    before or from after, and nothing lost."""
+    """Killed as soon as the store has a phase of the change, the next operator ends it: with the ensemble
+    from before or from after, and nothing lost."""
     outcomes = {"killed": 0, "before": 0, "after": 0}
     with cluster_processes(tmp_path, nodes=4) as cluster:
         with under_load(cluster, writers=1) as clients:

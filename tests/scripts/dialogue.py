@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .commands import obey
-from .stage import Stage, Trouble
+from .stage import Endless, Stage, Trouble
 
 __all__ = ["Block", "parse", "play", "scripts"]
 
@@ -62,7 +62,7 @@ def _answer(stage: Stage, lines: tuple[str, ...]) -> tuple[str, ...]:
             continue
         try:
             obey(stage, line)
-        except Trouble as trouble:
+        except (Trouble, Endless) as trouble:
             stage.tell(f"trouble: {trouble}")
     told, stage.told = stage.told, []
     return tuple(told) or (SILENCE,)

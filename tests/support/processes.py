@@ -28,10 +28,16 @@ class Daemon:
     an end. `ready` is what it said when it served."""
 
     def __init__(
-        self, arguments: Sequence[str], log: Path, environment: dict[str, str] | None = None
+        self,
+        arguments: Sequence[str],
+        log: Path,
+        environment: dict[str, str] | None = None,
+        before: Sequence[str] = (),
     ) -> None:
+        """`before` are the words of a program that runs it, and becomes it."""
         self.arguments = list(arguments)
         self.log = log
+        self._before = list(before)
         self.ready = ""
         self._environment = {**os.environ, **(environment or {})}
         self._process: subprocess.Popen[str] | None = None
@@ -56,7 +62,7 @@ class Daemon:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*_dying_with_parent(), sys.executable, "-m", "hawser", *self.arguments],
+                [*self.prefix, *_dying_with_parent(), sys.executable, "-m", "hawser", *self.arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

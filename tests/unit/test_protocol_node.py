@@ -293,7 +293,7 @@ def test_an_operator_makes_a_member_by_a_snapshot() -> None:
     bare = Bare("n4")
     request = m.SnapshotRequest(2, "n1")
     vow = Vow(2, False, installed=2)
-    assert bare.hear("o", request) == [Persist(Vow(2)), Pull("n1", vow)]
+    assert bare.hear("o", request) == [Persist(Vow(2)), Pull("n1", vow, -1)]
     assert bare.hear("o", request) == []
     bare.log = log_of(1, 1, 2)
     effects = bare.step(Installed(vow, epochs_of(bare.log)))
@@ -306,7 +306,7 @@ def test_a_pull_that_ended_in_vain_begins_again() -> None:
     bare = Bare("n4")
     bare.hear("o", m.SnapshotRequest(2, "n1"))
     assert bare.step(Abandoned()) == []
-    assert bare.hear("o", m.SnapshotRequest(2, "n1")) == [Pull("n1", Vow(2, False, installed=2))]
+    assert bare.hear("o", m.SnapshotRequest(2, "n1")) == [Pull("n1", Vow(2, False, installed=2), -1)]
 
 
 def test_a_higher_epoch_ends_a_pull() -> None:

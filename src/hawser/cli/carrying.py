@@ -11,7 +11,7 @@ import click
 
 import hawser
 from hawser.cli.following import open_when_there
-from hawser.cli.options import connect, given_url, shared_options, topic_argument, wants_json
+from hawser.cli.options import chosen_url, connect, shared_options, topic_argument, wants_json
 from hawser.cli.output import byte_size, count, notice, print_json
 from hawser.cli.recording import Message, RecordingReader, RecordingWriter
 from hawser.cli.values import setting_options
@@ -113,7 +113,7 @@ def replay(
     """Publish again what a file or a topic holds, at the intervals at which it was published first."""
     if rate is not None and fast:
         raise click.UsageError("Give one of --rate and --fast.")
-    target = target or given_url() or "shm://"
+    target = target or chosen_url() or "shm://"
     with ExitStack() as stack:
         reader: RecordingReader | None = None
         if _is_url(source):

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple, TypeVar
 
 import hawser
-from hawser.cli.options import given_url
+from hawser.cli.options import chosen_url
 from hawser.cluster import wire
 from hawser.cluster.maps import ShardMap
 from hawser.cluster.transport import (
@@ -51,8 +51,8 @@ def run(work: Coroutine[Any, Any, Result]) -> Result:
 
 
 def addresses() -> list[str]:
-    """Those of the URL on the command line, or the usual one on this machine."""
-    url = given_url() or _DEFAULT_URL
+    """Those of the URL that was given, or the usual one on this machine."""
+    url = chosen_url() or _DEFAULT_URL
     if not url.startswith(_SCHEME):
         raise hawser.UsageError(f"{url!r} is no cluster; give --url hawser://host:port,...")
     try:

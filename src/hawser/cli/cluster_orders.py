@@ -48,7 +48,7 @@ def transfer(shard: str, node: str, no_wait: bool) -> None:
 @click.argument("old")
 @click.argument("new")
 def swap(shard: str, old: str, new: str, no_wait: bool) -> None:
-    """Move a replica of SHARD from node OLD to node NEW; "all": everything that OLD has."""
+    """Move a replica of SHARD from node OLD to node NEW; "all": all that OLD has and NEW has not."""
     _order(AdminKind.SWAP, shard, (old, new), no_wait)
 
 
@@ -99,6 +99,8 @@ def _concerns(kind: AdminKind, nodes: tuple[str, ...], leader: str | None, membe
         return nodes[0] in members and nodes[0] != leader
     if kind is AdminKind.EXPAND:
         return nodes[0] not in members
+    if kind is AdminKind.SWAP and nodes[1] in members:
+        return False
     return nodes[0] in members
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from hawser.cli.options import connect, given_url, shared_options, wants_json
+from hawser.cli.options import chosen_url, connect, shared_options, wants_json
 from hawser.cli.output import notice, print_json
 
 __all__ = ["doctor"]
@@ -25,7 +25,7 @@ def doctor() -> None:
     from hawser.cli.checks_of_domain import domain_checks, refused_domain
     from hawser.cli.checks_of_host import host_checks
 
-    if (given_url() or "").startswith("hawser:"):
+    if (chosen_url() or "").startswith("hawser:"):
         raise hawser.UsageError(
             "doctor looks at this host and a domain on it; `hawser cluster status --check` looks at a cluster"
         )

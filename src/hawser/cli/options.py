@@ -1,5 +1,6 @@
 """What every command takes: which bus, and how to print; given anywhere, the last one counts."""
 
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -7,7 +8,15 @@ import click
 
 import hawser
 
-__all__ = ["connect", "given_url", "shared_options", "topic_argument", "version_option", "wants_json"]
+__all__ = [
+    "chosen_url",
+    "connect",
+    "given_url",
+    "shared_options",
+    "topic_argument",
+    "version_option",
+    "wants_json",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -22,7 +31,7 @@ def shared_options(function: F) -> F:
         metavar="URL",
         expose_value=False,
         callback=_remember(_URL),
-        help="shm:// (this user's domain), shm:///directory, or hawser://host:port,... (a cluster).",
+        help="shm:// (this user's domain), shm:///directory, or hawser://host:port,... (a cluster). Variable: HAWSER_URL.",
     )
     output = click.option(
         "-o",
@@ -60,6 +69,11 @@ def given_url() -> str | None:
     return url
 
 
+def chosen_url() -> str | None:
+    """The URL on the command line, else the one of the variable HAWSER_URL, if there is one."""
+    return given_url() or os.environ.get("HAWSER_URL") or None
+
+
 def wants_json() -> bool:
     """Whether output is for programs."""
     return bool(click.get_current_context().meta.get(_OUTPUT) == "json")
@@ -67,7 +81,7 @@ def wants_json() -> bool:
 
 def connect(name: str | None = None) -> hawser.Bus:
     """The bus the command line asks for."""
-    return hawser.connect(given_url() or "shm://", name=name)
+    return hawser.connect(chosen_url() or "shm://", name=name)
 
 
 def topic_argument(function: F) -> F:
@@ -78,7 +92,7 @@ def topic_argument(function: F) -> F:
 
 def _existing_topics(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     try:
-        with hawser.connect(context.meta.get(_URL) or "shm://") as bus:
+        with hawser.connect(context.meta.get(_URL) or os.environ.get("HAWSER_URL") or "shm://") as bus:
             return [name for name in bus.topics() if name.startswith(incomplete)]
     except hawser.HawserError:
         return []

@@ -128,7 +128,7 @@ class RecordingReader:
         try:
             if len(data) == length and zlib.crc32(data) == checksum:
                 return msgspec.json.decode(data, type=Origin)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError):
             pass
         raise hawser.Corrupt(f"{self.path} is damaged at byte {_OPENING.size}: its origin cannot be read")
 

@@ -213,10 +213,16 @@ class Producer:
         try:
             seconds = max(0.001, min(flight.deadline - self._loop.time(), self._settings.attempt_seconds))
             answer = decode_answer(await link.ask(flight.body, seconds))
+        except asyncio.CancelledError:
+            flight.doubt = True
+            raise
         except TransportError as error:
             flight.doubt = flight.doubt or error.was_sent
             self._failed(str(error))
         else:
+            if flight not in self._flights:
+                # Given up together with the producer.
+                return
             if isinstance(answer, Executed):
                 self._judged(flight, decode_result(answer.result))
             else:

@@ -31,6 +31,7 @@ class Router:
         self._run = secrets.token_hex(8)
         self._dialers: dict[str, Dialer] = {}
         self._hints: dict[str, tuple[int, str]] = {}
+        self._ignorant: set[str] = set()
         self._followed: dict[str, float] = {}
         self._refreshing: dict[str | None, asyncio.Task[bool]] = {}
         self.loop = asyncio.get_running_loop()
@@ -54,8 +55,10 @@ class Router:
         await asyncio.gather(*(dialer.close("the client closes") for dialer in self._dialers.values()))
 
     def trouble(self) -> str:
-        """Why no node can be reached."""
-        return "; ".join(dialer.trouble for dialer in self._dialers.values() if dialer.link is None)
+        """Why no node is of use."""
+        reasons = [dialer.trouble for dialer in self._dialers.values() if dialer.link is None]
+        reasons += [f"{each} has no operator yet; is one running?" for each in sorted(self._ignorant)]
+        return "; ".join(reasons)
 
     # Links.
 
@@ -146,8 +149,11 @@ class Router:
             answer = wire.decode_answer(await link.ask(wire.encode(wire.GetMap(topic)), _ASK_MAP_SECONDS))
         except TransportError:
             return False
-        if not isinstance(answer, wire.Map):
+        if not isinstance(answer, wire.Map) or not answer.cluster:
+            # One that has just started knows nothing until an operator has told it.
+            self._ignorant.add(link.address)
             return False
+        self._ignorant.discard(link.address)
         self.map.merge(answer)
         for node in answer.nodes.values():
             self._dialer(node.address)

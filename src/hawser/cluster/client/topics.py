@@ -65,6 +65,7 @@ async def open_topic(
     router: Router, name: str, given: Settings, create: bool, deadline: float
 ) -> wire.TopicEntry:
     """The topic, created if there is none and `create` says so; SettingsMismatch if it exists otherwise."""
+    await _know(router, deadline)
     entry = await _find(router, name)
     if entry is None:
         if not create:
@@ -83,6 +84,15 @@ async def _create(router: Router, name: str, given: Settings, deadline: float) -
     answer = await router.ask_any(request, f"creating topic {name!r}", deadline)
     if not isinstance(answer, wire.AdminDone) or not answer.done:
         raise Rejected(f"topic {name!r} was not created: {getattr(answer, 'text', answer)}")
+
+
+async def _know(router: Router, deadline: float) -> None:
+    """Return when some node has told what topics there are."""
+    backoff = Backoff(router.settings)
+    while not await router.refresh(None):
+        if router.loop.time() >= deadline:
+            raise Unavailable(f"no node of the cluster answers: {router.trouble()}")
+        await asyncio.sleep(backoff.next())
 
 
 async def _find(router: Router, name: str) -> wire.TopicEntry | None:

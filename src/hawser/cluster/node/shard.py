@@ -136,10 +136,14 @@ class Shard:
 
     def _end_sync(self, sync: Sync, ended: "asyncio.Future[None]") -> None:
         self._syncing = None
-        if self._closed or ended.cancelled():
+        if ended.cancelled():
             return
         error = ended.exception()
-        if error is not None:
+        if self._closed:
+            # Nobody is answered any more, but the last sync of all needs this one to be over.
+            if error is None and self.replica.halted is None:
+                self.replica.journal.end_sync(sync)
+        elif error is not None:
             self._carry_out(self.replica.sync_failed(str(error)))
         else:
             self._carry_out(self.replica.finish_sync(sync))
