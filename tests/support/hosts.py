@@ -24,7 +24,7 @@ class Hosts:
     namespaces cannot be made."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        # The kernel takes its time to remove a namespace: the next network has another name and other addresses.
+        # The kernel takes its time to remove a namespace: the next network has another name and addresses.
         number = os.getpid() % 10_000 * 10 + next(_numbers)
         self._tag = f"hw{number}"
         self._net = f"10.{77 + number % 100}.{number // 100 % 250}"
