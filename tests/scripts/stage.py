@@ -50,7 +50,6 @@ __all__ = ["Endless", "Host", "Letter", "Stage", "Trouble"]
 
 SHARD = "shard"
 STORE = "store"
-CLIENT = "client"
 PATIENCE = 4
 # Never told: it would drown the rest.
 CHATTER = (m.StatusRequest, m.StatusResponse, m.ReadSnapshotRequest, m.ReadSnapshotResponse)
@@ -100,7 +99,6 @@ class Host:
         self.disk_number = 1
         self.incarnation = 0
         self.slow = False
-        self.syncing: Sync | None = None
         self.replica: Replica | None = None
 
     @property
@@ -163,7 +161,7 @@ class Stage:
 
     def stop(self, host: Host, power_loss: bool = False) -> None:
         """End the process; without power, what was not synced is gone."""
-        host.replica = host.syncing = None
+        host.replica = None
         if power_loss:
             host.disk.crash_with([Fate.LOST] * host.disk.pending(), Random(0))
 

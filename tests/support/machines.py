@@ -1,9 +1,9 @@
 """Machines for how-tos: what a reader types on each of them, typed by a test.
 
-A fenced `console` block has lines such as `a$ hawser cluster status`: a command on machine a, and below it lines
-that it prints. Each machine has an address of its own, directories of its own for /etc/hawser and /var/lib/hawser,
-and runs the units of `deploy/`. Numbers in what is printed may be others. Comments tell what happens without
-anybody typing it: `<!-- gone: c -->`, `<!-- small disk: a 40M -->`, `<!-- fill: a orders -->`.
+A fenced `console` block has lines such as `a$ hawser cluster status`: a command on machine a, and below it
+lines that it prints. Each machine has an address of its own, directories of its own for /etc/hawser and
+/var/lib/hawser, and runs the units of `deploy/`. Numbers in what is printed may be others. Comments tell what
+happens without anybody typing it: `<!-- gone: c -->`, `<!-- fill: a orders -->`.
 """
 
 import os
@@ -25,7 +25,10 @@ from tests.support.processes import LIMIT_SECONDS, Daemon
 
 ROOT = Path(__file__).resolve().parents[2]
 
-_BLOCK = re.compile(r"^```console\n(?P<lines>.*?)^```$|^<!-- (?P<event>[a-z ]+): (?P<words>.*?) -->$", re.DOTALL | re.M)
+_BLOCK = re.compile(
+    r"^```console\n(?P<lines>.*?)^```$|^<!-- (?P<event>[a-z ]+): (?P<words>.*?) -->$",
+    re.DOTALL | re.MULTILINE,
+)
 _PROMPT = re.compile(r"^([a-z])\$ (.*)$")
 _HERE = re.compile(r"<<'(\w+)'")
 _ADDRESS = re.compile(r"\b10\.0\.0\.(\d+)\b")
@@ -100,11 +103,11 @@ class Machines:
                 name, _, value = step.command.removeprefix("export ").partition("=")
                 self._environment(step.machine)[name] = self._here(step.machine, value)
             else:
-                _check_printed(step, self.type(step.machine, step.command))
+                _check_printed(step, self.enter(step.machine, step.command))
             commands += not step.event
         return commands
 
-    def type(self, machine: str, command: str) -> str:
+    def enter(self, machine: str, command: str) -> str:
         """Run a command on a machine: what it prints; AssertionError if it fails."""
         done = subprocess.run(
             ["bash", "-ec", self._here(machine, command)],
@@ -130,11 +133,15 @@ class Machines:
         return home
 
     def _here(self, machine: str, text: str) -> str:
-        """The text with this machine's directories, and the addresses that stand for those in the document."""
+        """The text with this machine's directories, and addresses that stand for those in the document."""
         for place in _PLACES:
             text = text.replace(place, str(self._home(machine) / place[1:]))
         text = text.replace("/backup", str(self._directory / "backup"))
         return _ADDRESS.sub(rf"{self._network}.\1", text)
+
+    def small_disk(self, machine: str, size: str) -> None:
+        """Daemons started there have a disk of this size for /var/lib/hawser, a new one at each start."""
+        self._disks[machine] = size
 
     # Units.
 
@@ -151,12 +158,12 @@ class Machines:
         text = (ROOT / "deploy" / f"{unit}.service").read_text(encoding="utf-8")
         (start,) = re.findall(r"^ExecStart=/usr/bin/hawser (.*)$", text, re.MULTILINE)
         arguments = shlex.split(self._here(machine, start))
-        before = []
+        daemon = Daemon(arguments, self._home(machine) / f"{unit}.log")
         if machine in self._disks:
             place = self._home(machine) / "var/lib/hawser"
             mount = f"mount -t tmpfs -o size={self._disks[machine]} tmpfs {shlex.quote(str(place))}"
-            before = ["unshare", "--mount", "sh", "-c", f'{mount} && exec "$@"', "sh"]
-        return Daemon(arguments, self._home(machine) / f"{unit}.log", before=before)
+            daemon.prefix = ["unshare", "--mount", "sh", "-c", f'{mount} && exec "$@"', "sh"]
+        return daemon
 
     # What nobody types.
 
@@ -164,8 +171,6 @@ class Machines:
         if step.event == "gone":
             for key in [key for key in self._daemons if key[0] == step.machine]:
                 self._daemons.pop(key).kill()
-        elif step.event == "small disk":
-            self._disks[step.machine] = step.command
         else:
             assert step.event == "fill", step
             self._fill(step.machine, step.command)
@@ -206,8 +211,8 @@ def can_mount() -> bool:
     """Whether a machine can have a small disk here."""
     if shutil.which("unshare") is None:
         return False
-    place = "mount -t tmpfs tmpfs /mnt"
-    return subprocess.run(["unshare", "--mount", "sh", "-c", place], capture_output=True, check=False).returncode == 0
+    tried = ["unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
+    return subprocess.run(tried, capture_output=True, check=False).returncode == 0
 
 
 def _free_network() -> str:

@@ -28,16 +28,12 @@ class Daemon:
     an end. `ready` is what it said when it served."""
 
     def __init__(
-        self,
-        arguments: Sequence[str],
-        log: Path,
-        environment: dict[str, str] | None = None,
-        before: Sequence[str] = (),
+        self, arguments: Sequence[str], log: Path, environment: dict[str, str] | None = None
     ) -> None:
-        """`before` are the words of a program that runs it, and becomes it."""
         self.arguments = list(arguments)
         self.log = log
-        self._before = list(before)
+        # The words of a program that becomes it, in another namespace for example.
+        self.prefix: list[str] = []
         self.ready = ""
         self._environment = {**os.environ, **(environment or {})}
         self._process: subprocess.Popen[str] | None = None

@@ -71,13 +71,12 @@ def standing(replica: Replica) -> object:
 
 
 def is_open(replica: Replica, letter: Letter) -> bool:
-    """A contraction that was not safe is asked for until it is; asking again is the point."""
+    """What is asked for until it is done: a contraction that was not safe, pieces for a pull under way."""
     leading, message = replica.node.leadership, letter.message
-    return (
-        isinstance(message, m.CommitReconfigurationRequest)
-        and leading is not None
-        and leading.change == message.change
-    )
+    if isinstance(message, m.ReadSnapshotResponse):
+        return replica.node.pulling is not None
+    commits = isinstance(message, m.CommitReconfigurationRequest)
+    return commits and leading is not None and leading.change == message.change
 
 
 def was_taken(replica: Replica, letter: Letter) -> bool:
@@ -120,7 +119,7 @@ class Listener:
 
     def listen(self, host: Host, letter: Letter) -> None:
         assert host.replica is not None
-        if host.disk.fail_sync or host.syncing is not None:
+        if host.disk.fail_sync:
             return
         twin = copy.deepcopy(host.replica)
         self._hear_twice(twin, letter, not host.slow)

@@ -318,7 +318,7 @@ def test_a_higher_epoch_ends_a_pull() -> None:
     assert bare.hear("o", m.SnapshotRequest(2, "n1")) == []
 
 
-def test_nobody_leads_after_all_that_pulls() -> None:
+def test_one_that_pulls_follows_nobody() -> None:
     """A log that is about to be replaced is no log to follow with."""
     bare = Bare(entries=log_of(1), vow=Vow(2))
     bare.hear("n2", m.SnapshotNeeded(2, EntryId(1, 1)))

@@ -31,7 +31,8 @@ def shared_options(function: F) -> F:
         metavar="URL",
         expose_value=False,
         callback=_remember(_URL),
-        help="shm:// (this user's domain), shm:///directory, or hawser://host:port,... (a cluster). Variable: HAWSER_URL.",
+        help="shm:// (this user's domain), shm:///directory, or hawser://host:port,... (a cluster); else "
+        "what the variable HAWSER_URL says.",
     )
     output = click.option(
         "-o",

@@ -36,6 +36,7 @@ __all__ = [
     "MapPushed",
     "NodeEntry",
     "Publish",
+    "Request",
     "RollCall",
     "Rolled",
     "ShardEntry",

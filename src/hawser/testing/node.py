@@ -62,7 +62,7 @@ class SimNode:
         self._tick_duration = int(TICK * cluster.swarm.slowness ** random.uniform(-1.0, 1.0))
         self._formatted = False
         self._most_values: dict[object, int] = {}
-        # What the process was doing when the power went.
+        # What the process was doing when the power went or a sync failed.
         self._interrupted: Event | None = None
         cluster.network.attach(name, self._receive)
 
@@ -123,7 +123,7 @@ class SimNode:
             return self._format()
 
     def _was_retiring(self) -> bool:
-        """Whether the power went while the member deleted what it had."""
+        """Whether the last process ended while it deleted what it had."""
         event = self._interrupted
         return isinstance(event, Receive) and isinstance(event.message, m.RetireRequest)
 
@@ -261,6 +261,8 @@ class SimNode:
             self._lose_power(event)
             return []
         marks.stepped(before, replica, event, outputs)
+        if replica.halted is not None and self.disk.fail_sync:
+            self._interrupted = event
         self._carry_out(replica, outputs)
         if self.cluster.trace is not None:
             self.cluster.note(f"{self.name}: {event}")
@@ -275,7 +277,9 @@ class SimNode:
         second = self._answers(event, self._step(event))
         if self.replica is not None:
             repeat_changes_nothing(self.member, event.message, before, self._fingerprint())
-            if first and isinstance(event.message, _ANSWERED_AT_ONCE):
+            # For lack of room a member says nothing, the first time or the second.
+            has_room = self.disk.capacity_bytes is None
+            if first and has_room and isinstance(event.message, _ANSWERED_AT_ONCE):
                 repeat_changes_nothing(self.member, event.message, first, second)
 
     def _answers(self, event: Receive, outputs: list[Output]) -> list[Output]:
