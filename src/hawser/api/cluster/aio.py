@@ -22,7 +22,7 @@ from hawser.cluster.client.client import Client, OpenTopic, addresses_of, record
 from hawser.cluster.client.consumer import Consumer
 from hawser.cluster.client.producers import Producers
 from hawser.cluster.client.topics import check_settings
-from hawser.errors import Closed, UsageError
+from hawser.errors import Closed, HawserError, UsageError
 from hawser.memory.names import check_bus_name, check_topic_name
 from hawser.record.receipt import Receipt
 from hawser.record.record import Record
@@ -355,7 +355,17 @@ class _ClusterAsyncTopic(_ClusterAsyncPublishing[T], AsyncTopic[T]):
     async def _open_topic(self) -> None:
         client = await self._bus._started()
         decode = None if self._codec is None else self._codec.decode
-        self._topic = await client.open(self.name, self._given, self._create, decode)
+        try:
+            self._topic = await client.open(self.name, self._given, self._create, decode)
+        except HawserError:
+            # Whoever asks the bus for it again gets a new one, with his own settings.
+            self._bus._forget(self)
+            raise
+
+    def _serves(self, other: "_ClusterAsyncTopic[Any]") -> bool:
+        """Whether whoever asks for the other one may have this one."""
+        same = self._topic is not None or self._create is other._create
+        return same and not self._once.is_closed and other._given.items() <= self._given.items()
 
     async def _ready(self) -> tuple[OpenTopic, Producers]:
         await self._open()
@@ -452,7 +462,7 @@ class ClusterAsyncBus(AsyncBus):
     def _topic(self, name: str, schema: Any, create: bool, settings: dict[str, Any]) -> AsyncTopic[Any]:
         asked = _ClusterAsyncTopic[Any](self, name, schema, create, settings)
         known = self._topics.get((name, schema))
-        if known is not None and asked._given.items() <= known._given.items():
+        if known is not None and known._serves(asked):
             known._unused.update(asked._unused)
             return known
         self._topics[name, schema] = asked
