@@ -182,7 +182,8 @@ class Machines:
             try:
                 for _ in range(1000):
                     topic.publish(bytes(1 << 20))
-            except hawser.Full:
+            except (hawser.Full, hawser.OutcomeUnknown):
+                # Whoever runs out of time on his last attempt does not know.
                 return
         raise AssertionError("the disk is not full")
 

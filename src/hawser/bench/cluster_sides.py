@@ -11,8 +11,6 @@ from hawser.bench.cluster_loads import VALUE, Load, one_at_a_time, rate_in_fligh
 from hawser.bench.sides import Gate, now_ns
 
 TOPIC = "measured"
-# The most that is filled before it is read, in records of one batch.
-FILLED_AT_ONCE = 8
 
 
 def _check(topic: hawser.TopicInfo, count: int) -> None:
@@ -62,28 +60,25 @@ def read_batches(url: str, case: tuple[int, int], gate: Gate) -> None:
     batches, size = case
     with hawser.connect(url) as bus:
         topic = bus.topic(TOPIC, replication=3)
-        _fill(topic, batches, [VALUE] * size)
-        count = batches * size
-        _read(topic, min(count, 10 * size))
+        for _ in range(batches):
+            topic.publish_many([VALUE] * size)
+        # What is done once, such as importing Arrow, is done before.
+        _read(topic, size)
         gate.start()
         started = now_ns()
-        nbytes = _read(topic, count)
-        gate.finish(nbytes / (now_ns() - started) * 1e9)
+        count = _read(topic, batches * size)
+        gate.finish(count * len(VALUE) / (now_ns() - started) * 1e9)
         topic.delete()
 
 
-def _fill(topic: hawser.Topic[Any], batches: int, values: list[bytes]) -> None:
-    for _ in range(batches):
-        topic.publish_many(values)
-
-
-def _read(topic: hawser.Topic[Any], count: int) -> int:
-    """The bytes of the values of `count` records from the start on, or somewhat more, all as Arrow."""
-    nbytes = 0
+def _read(topic: hawser.Topic[Any], wanted: int) -> int:
+    """How many records were taken as Arrow, from the start of the topic on: `wanted` or somewhat more."""
+    count = 0
     with topic.subscribe(start="earliest") as subscription:
-        while count > 0:
+        while count < wanted:
             for batch in subscription.take_batches(64):
-                values = batch.column("value")
-                nbytes += values.buffers()[-1].size
-                count -= len(values)
-    return nbytes
+                count += batch.num_rows
+                last = batch.column("value")[-1].as_py()
+                if last != VALUE or batch.column("offset")[-1].as_py() != count:
+                    raise RuntimeError(f"another record than number {count} was read in its place")
+    return count

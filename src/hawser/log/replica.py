@@ -105,6 +105,8 @@ class Replica:
         self._syncing = False
         self._head_at_tick = self._settled = journal.head
         self._pulling: Pulling | None = None
+        # While there was no room for a snapshot, none is pulled.
+        self._no_room_ticks = 0
         self._serving = Serving(journal, settings.piece_bytes, settings.snapshot_ticks)
         self._outputs: list[Output] = []
         self._results: dict[int, Result] = {}
@@ -276,6 +278,7 @@ class Replica:
         if self._pulling is not None:
             self._outputs.append(self._pulling.request())
         self._serving.tick()
+        self._no_room_ticks = max(0, self._no_room_ticks - 1)
         due = self.machine.applied - self._checkpointed >= self.settings.checkpoint_entries
         if due and self.halted is None and not self._serving.in_use:
             self._checkpoint()
@@ -334,7 +337,9 @@ class Replica:
         if self._pulling is not None:
             self._pulling.drop()
             self._pulling = None
-        if effect.leader is not None:
+        if effect.leader is not None and self._no_room_ticks:
+            self._run(self.node.step(Abandoned()))
+        elif effect.leader is not None:
             self._pulling = Pulling(self.journal, effect.leader, effect.vow, effect.above)
             self._outputs.append(self._pulling.request())
 
@@ -350,6 +355,8 @@ class Replica:
         except StorageFull:
             pulling.drop()
             self._pulling = None
+            # Longer than the leader waits for pulls before it goes on with its own retention.
+            self._no_room_ticks = 2 * self.settings.snapshot_ticks
             self._run(self.node.step(Abandoned()))
             return
         self.node.pulled = pulling.received

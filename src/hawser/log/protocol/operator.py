@@ -41,6 +41,8 @@ class Operator:
         self.activity = Activity.WAITING
         self.status: dict[Member, m.StatusResponse] = {}
         self._silence: dict[Member, int] = {}
+        # The most that each member has pulled of a snapshot since the metadata last changed.
+        self._pulled: dict[Member, int] = {}
         # Ticks since the activity began or last moved.
         self._idle = 0
         self._intended: Metadata | None = None
@@ -103,6 +105,7 @@ class Operator:
         self.metadata = metadata
         self._intended = None
         self._idle = 0
+        self._pulled.clear()
         if mine:
             self._entered()
         else:
@@ -496,7 +499,8 @@ class Operator:
         elif sender == metadata.leader:
             self._told_by_leader(metadata, message, before)
         # A snapshot under way is work, whoever asked for it, and its leader may have to wait for it.
-        elif before is None or message.pulled > before.pulled:
+        elif message.pulled > self._pulled.get(sender, 0):
+            self._pulled[sender] = message.pulled
             self._stuck = 0
             if self.activity in (Activity.INSTALLING, Activity.WAITING):
                 self._idle = 0
