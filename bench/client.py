@@ -1,7 +1,7 @@
 """What a client of a cluster costs: acknowledged messages a second, and reading as Arrow.
 
-Run as a program: starts three nodes and an operator in a process of their own, with their disks in `--dir`, and
-prints one line for each measurement.
+Run as a program: starts three nodes and an operator in a process of their own, with their disks in `--dir`,
+and prints one line for each measurement.
 """
 
 from __future__ import annotations
@@ -109,7 +109,8 @@ async def batched_async(url: str, name: str, seconds: float, width: int) -> str:
         async def publish() -> None:
             nonlocal count
             while time.perf_counter() < end:
-                count += (await topic.publish_many(values))[0].count
+                receipts = await topic.publish_many(values)
+                count += receipts[0].count
 
         await asyncio.gather(*(publish() for _ in range(width)))
         return f"{count / seconds:9,.0f} messages/s"
@@ -147,24 +148,29 @@ def main() -> None:
     parser.add_argument("--dir", type=Path, default=None, help="where the disks of the nodes are")
     parser.add_argument("--seconds", type=float, default=2.0)
     options = parser.parse_args()
-    seconds = options.seconds
     with tempfile.TemporaryDirectory(dir=options.dir) as directory, cluster(Path(directory)) as url:
-        with hawser.connect(url, name="bench") as bus:
-            topic: Any = bus.topic("small")
-            topic.publish(VALUE)
-            print(f"{'one at a time':34}", one_at_a_time(topic, seconds))
-            print(f"{'64 in flight':34}", in_flight(topic, seconds, 64))
-            print(f"{'1,024 in flight':34}", in_flight(topic, seconds, 1024))
-            line = asyncio.run(in_flight_async(url, "small", seconds, 64))
-            print(f"{'64 in flight, async':34}", line)
-            many: Any = bus.topic("batched")
-            print(f"{'batches of 1,000 x 100 bytes':34}", batched(many, seconds))
-            line = asyncio.run(batched_async(url, "batched", seconds, 8))
-            print(f"{'the same, 8 in flight, async':34}", line)
-            print(f"{'samples taken, 100 bytes':34}", read_samples(many, seconds))
-            large: Any = bus.topic("large")
-            fill(large, 100)
-            print(f"{'read as Arrow':34}", read_arrow(large, 100))
+        measure(url, options.seconds)
+
+
+def measure(url: str, seconds: float) -> None:
+    with hawser.connect(url, name="bench") as bus:
+        topic: Any = bus.topic("small")
+        topic.publish(VALUE)
+        show("one at a time", one_at_a_time(topic, seconds))
+        show("64 in flight", in_flight(topic, seconds, 64))
+        show("1,024 in flight", in_flight(topic, seconds, 1024))
+        show("64 in flight, async", asyncio.run(in_flight_async(url, "small", seconds, 64)))
+        many: Any = bus.topic("batched")
+        show("batches of 1,000 x 100 bytes", batched(many, seconds))
+        show("the same, 8 in flight, async", asyncio.run(batched_async(url, "batched", seconds, 8)))
+        show("samples taken, 100 bytes", read_samples(many, seconds))
+        large: Any = bus.topic("large")
+        fill(large, 100)
+        show("read as Arrow", read_arrow(large, 100))
+
+
+def show(name: str, figure: str) -> None:
+    print(f"{name:30}", figure, flush=True)
 
 
 if __name__ == "__main__":

@@ -289,6 +289,11 @@ def commit_beyond_what_matches(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Node, "_heartbeat", heartbeat)
 
 
+def new_member_without_the_past(patch: pytest.MonkeyPatch) -> None:
+    """A snapshot for a new member before an entry of the change's epoch is applied (decision 0028)."""
+    patch.setattr(Leadership, "ready", property(lambda self: True))
+
+
 def repeated_batch_taken(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Producers, "judge", lambda self, name, incarnation, sequence: None)
 
@@ -319,6 +324,7 @@ DEFECTS: dict[str, Plant] = {
         longest_log_leads,
         operators_that_sign_alike,
         commit_beyond_what_matches,
+        new_member_without_the_past,
         repeated_batch_taken,
     )
 }

@@ -211,7 +211,7 @@ def test_nothing_overtakes_what_waits_for_space() -> None:
 
 def test_full_for_another_reason_is_not_waited_for() -> None:
     async def body(local: LocalBus) -> None:
-        publisher = local.connect().topic("t").publisher()
+        publisher: Any = local.connect().topic("t").publisher()
 
         def no_memory() -> None:
             raise hawser.Full("no memory left")

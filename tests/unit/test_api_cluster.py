@@ -90,7 +90,7 @@ def test_keys_choose_partitions_by_the_documented_hash(bus: hawser.Bus) -> None:
         mine = [sample for sample in samples if sample.partition == partition]
         assert [sample.offset for sample in mine] == list(range(1, len(mine) + 1))
         assert [int(bytes(sample)) for sample in mine] == sorted(int(bytes(sample)) for sample in mine)
-    with pytest.raises(hawser.UsageError, match="as many keys"):
+    with pytest.raises(hawser.UsageError, match="1 keys for 2 messages"):
         topic.publish_many([b"a", b"b"], keys=[b"a"])
 
 
@@ -237,6 +237,33 @@ def test_what_retention_took_is_counted(cluster: RunningCluster, topic: hawser.T
         topic.subscribe(start=4)
 
 
+def test_what_retention_takes_from_a_slow_reader_is_counted_exactly(cluster: RunningCluster) -> None:
+    """It reads one batch ahead, no more; the others are trimmed away under it."""
+    bus = cluster.connect("slow", read_ahead_bytes=1, fetch_bytes=1)
+    topic: Any = bus.topic("overtaken")
+    for number in range(1, 21):
+        topic.publish(str(number).encode())
+    with topic.subscribe(start="earliest") as subscription:
+        assert subscription.take(timeout=SECONDS).offset == 1
+        trim(cluster, topic.info().partitions[0], 11)
+        taken = []
+        while subscription.position < 20:
+            taken.append(subscription.take(timeout=SECONDS))
+        lost = {sample.offset: sample.lost_before for sample in taken if sample.lost_before}
+        assert list(lost) == [11]
+        assert lost[11] == subscription.missed == 19 - len(taken) > 5
+        assert [sample.offset for sample in taken][-10:] == list(range(11, 21))
+
+
+def test_a_subscription_that_nobody_has_any_more_ends(topic: hawser.Topic[Any]) -> None:
+    subscription = topic.subscribe(group="g")
+    assert len(topic.info().participants) == 1
+    del subscription
+    pause = threading.Event()
+    while topic.info().participants:
+        pause.wait(0.01)
+
+
 def trim(cluster: RunningCluster, partition: hawser.PartitionInfo, offset: int) -> None:
     request = wire.Execute(partition.shard, Kind.TRIM, encode_command(TrimTo(offset)))
     assert isinstance(cluster.ask(request, partition.leader), wire.Executed)
@@ -294,7 +321,7 @@ def test_settings_must_not_contradict(bus: hawser.Bus) -> None:
         bus.topic("settings", partitions=3)
     for wrong in ({"partitions": 0}, {"replication": 8}, {"compression": "gzip"}, {"colour": "red"}):
         with pytest.raises(hawser.UsageError):
-            bus.topic("settings", **wrong)  # type: ignore[call-overload]
+            bus.topic("settings", **wrong)
     with pytest.raises(hawser.UsageError, match="empty part"):
         bus.topic("a//b")
 
@@ -307,7 +334,7 @@ def test_info_tells_of_partitions(bus: hawser.Bus) -> None:
     assert sorted((each.start, each.end) for each in info.partitions) == [(1, 1), (1, 4)]
     assert all(each.leader in each.members == ["n1", "n2", "n3"] for each in info.partitions)
     assert (info.head, info.oldest) == (3, 1)
-    assert bus.recover() == bus.files() == []
+    assert (bus.recover(), bus.files()) == ([], [])
 
 
 def test_topics_are_listed_deleted_and_made_anew(bus: hawser.Bus) -> None:
@@ -370,7 +397,7 @@ def test_what_has_no_bytes_is_refused(topic: hawser.Topic[Any], data: Any) -> No
     with pytest.raises(hawser.UsageError):
         topic.publish(data)
     with pytest.raises(hawser.UsageError):
-        topic.publish(b"x", key=data if data is not None else "key")
+        topic.publish(b"x", key="key" if data is None else data)  # type: ignore[arg-type]
     assert topic.info().head == 0
 
 

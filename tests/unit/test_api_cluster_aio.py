@@ -173,9 +173,10 @@ def test_topics_are_listed_and_deleted(play: Callable[[Story], None]) -> None:
             await topic.publish(b"x")
         with pytest.raises(hawser.NotFound):
             await bus.topic("listed", create=False)
-        for call in (lambda: bus.queue("q"), bus.transaction):
-            with pytest.raises(hawser.UsageError, match="not part of this version"):
-                call()
+        with pytest.raises(hawser.UsageError, match="not part of this version"):
+            bus.queue("q")
+        with pytest.raises(hawser.UsageError, match="not part of this version"):
+            bus.transaction()
 
     play(story)
 

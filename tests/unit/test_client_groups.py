@@ -113,7 +113,7 @@ def test_a_new_group_begins_where_it_is_told(topic: hawser.Topic[Any]) -> None:
         ("b", {"history": 2}, dict.fromkeys(range(4), 2)),
         ("c", {"start": 3}, {partition: end - 3 for partition, end in ends.items()}),
     ):
-        with topic.subscribe(group=group, **options) as subscription:  # type: ignore[arg-type]
+        with topic.subscribe(group=group, **options) as subscription:
             left = {
                 partition: ends[partition] - position
                 for partition, position in subscription.positions.items()  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
 """The API for event loops: the same names as the plain one, with `async` and `await`.
 
-What opens something (`connect`, `topic`, `publisher`, `subscribe`) gives an object that may be awaited, used in
-`async with`, or used at once: on one host it is open already, on a cluster its first use opens it. Everything
+What opens something (`connect`, `topic`, `publisher`, `subscribe`) gives an object that may be awaited, used
+in `async with`, or used at once: on one host it is open already, on a cluster its first use opens it. All
 that can wait is awaited without holding up the loop. On one host a cancelled call has not happened; on a
 cluster a publish that was sent before may have.
 """

@@ -1,7 +1,6 @@
 """Messages as subscribers take them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -23,7 +22,7 @@ class Sample(ABC):
     timestamp_ns: int
     publisher: str
     key: bytes | None
-    headers: Mapping[str, bytes]
+    headers: dict[str, bytes]
     partition: int
     lost_before: int
     """How many messages right before this one were overwritten, or trimmed, before they could be taken."""

@@ -5,5 +5,16 @@ for a while is slow for all of them. Every measured process is pinned to a core.
 `report.Row` for each figure; a row carries the targets it answers and whether they are met.
 """
 
-PARTS = ("small", "spinning", "blocking", "lent", "copies", "subscribers", "memory", "recovery", "start")
-PEERS = ("iceoryx2", "pyzmq", "zenoh", "Queue", "Pipe")
+PARTS = (
+    "small",
+    "spinning",
+    "blocking",
+    "lent",
+    "copies",
+    "subscribers",
+    "memory",
+    "recovery",
+    "start",
+    "cluster",
+)
+PEERS = ("iceoryx2", "pyzmq", "zenoh", "Queue", "Pipe", "etcd", "JetStream")

@@ -13,16 +13,17 @@ import shutil
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
 from typing import Any
 
 from hawser.bench.cluster_loads import VALUE, Load, one_at_a_time_async, rate_in_flight
-from hawser.bench.cluster_servers import START_SECONDS, Process, free_ports, place_on_disk, wait_until
+from hawser.bench.cluster_servers import Process, free_ports, place_on_disk, wait_until
 from hawser.bench.sides import Gate
 
 SYNCS_FROM = (2, 10)
 _SUBJECT = "measured"
 _MOST_PENDING = 4096
+# A server that is not in the cluster yet keeps silent: asked again it answers.
+_ANSWER_SECONDS = 5.0
 
 _CONFIGURATION = """
 server_name: s{number}
@@ -89,7 +90,7 @@ async def _takes_writes(addresses: str) -> bool:
     nats: Any = importlib.import_module("nats")
     try:
         async with _stream(addresses) as stream:
-            await stream.publish(_SUBJECT, VALUE, timeout=2)
+            await stream.publish(_SUBJECT, VALUE)
     except (nats.errors.Error, OSError, TimeoutError):
         return False
     return True
@@ -102,12 +103,12 @@ async def _stream(addresses: str) -> AsyncIterator[Any]:
     options = {"allow_reconnect": False, "connect_timeout": 2, "error_cb": _ignore}
     connection = await nats.connect(addresses.split(","), **options)
     try:
-        manager = connection.jetstream(timeout=START_SECONDS)
+        manager = connection.jetstream(timeout=_ANSWER_SECONDS)
         info = await manager.add_stream(name=_SUBJECT, subjects=[_SUBJECT], num_replicas=3)
         place = int(info.cluster.leader.removeprefix("s"))
         leading = await nats.connect(addresses.split(",")[place], **options)
         try:
-            yield leading.jetstream(timeout=START_SECONDS, publish_async_max_pending=_MOST_PENDING)
+            yield leading.jetstream(timeout=_ANSWER_SECONDS, publish_async_max_pending=_MOST_PENDING)
         finally:
             await leading.close()
             await manager.delete_stream(_SUBJECT)

@@ -89,7 +89,9 @@ class Process:
         """RuntimeError if it has ended."""
         if self._process.poll() is not None:
             words = self._log.read_text(encoding="utf-8", errors="replace")[-2000:]
-            raise RuntimeError(f"{self._name} ended with {self._process.returncode}; its last words:\n{words}")
+            raise RuntimeError(
+                f"{self._name} ended with {self._process.returncode}; its last words:\n{words}"
+            )
 
     def cpu_seconds(self) -> float:
         """Of a core, since it started."""

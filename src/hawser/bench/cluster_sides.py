@@ -17,7 +17,9 @@ def _check(topic: hawser.TopicInfo, count: int) -> None:
     """Refuse a figure for records that are not there."""
     (partition,) = topic.partitions
     if partition.end - partition.start != count:
-        raise RuntimeError(f"{count} records were acknowledged and {partition.end - partition.start} are there")
+        raise RuntimeError(
+            f"{count} records were acknowledged and {partition.end - partition.start} are there"
+        )
 
 
 def publish_one_at_a_time(url: str, load: Load, gate: Gate) -> None:

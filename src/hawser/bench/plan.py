@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +43,21 @@ class Plan:
         finally:
             shutil.rmtree(path)
 
-    def medians(self, measures: Mapping[str, Callable[[], float]]) -> dict[str, float]:
-        """The median of each measure; they take turns, and one warm-up round is not counted."""
-        found: dict[str, list[float]] = {name: [] for name in measures}
-        for turn in range(self.repeats + 1):
+    def turns(
+        self, measures: Mapping[str, Callable[[], Any]], most: int | None = None
+    ) -> dict[str, list[Any]]:
+        """What each measure found; they take turns, at most `most` of them, and one warm-up round is not
+        counted."""
+        repeats = self.repeats if most is None else min(most, self.repeats)
+        found: dict[str, list[Any]] = {name: [] for name in measures}
+        for turn in range(repeats + 1):
             for name, measure in measures.items():
-                self.tell(f"{name}, turn {turn} of {self.repeats}")
+                self.tell(f"{name}, turn {turn} of {repeats}")
                 value = measure()
                 if turn:
                     found[name].append(value)
-        return {name: statistics.median(values) for name, values in found.items()}
+        return found
+
+    def medians(self, measures: Mapping[str, Callable[[], float]]) -> dict[str, float]:
+        """The median of each measure, in turns."""
+        return {name: statistics.median(values) for name, values in self.turns(measures).items()}

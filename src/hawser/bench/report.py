@@ -19,13 +19,14 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A figure of hawser beside the same figure of others, all in `unit`."""
+    """A figure of hawser beside the same figure of others, all in `unit`. `note` is what to know of them."""
 
     name: str
     value: float
     unit: str
     compared: Mapping[str, float] = field(default_factory=dict)
     targets: tuple[Target, ...] = ()
+    note: str = ""
 
     @property
     def missed(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from hawser.bench import PARTS, copies, round_trips, scaling, streams, upkeep
+from hawser.bench import PARTS, cluster, copies, round_trips, scaling, streams, upkeep
 from hawser.bench.plan import Plan
 from hawser.bench.report import Row
 
@@ -18,6 +18,7 @@ _MEASURES: dict[str, Callable[[Plan], Iterator[Row]]] = {
     "memory": upkeep.memory,
     "recovery": upkeep.recovery,
     "start": upkeep.start,
+    "cluster": cluster.cluster,
 }
 assert tuple(_MEASURES) == PARTS
 

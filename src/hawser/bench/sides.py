@@ -1,4 +1,4 @@
-"""Processes that measure together: each pinned to its core, started at once, timed on one clock.
+"""Processes that measure together: pinned to cores, started at once, timed on one clock.
 
 A *side* is a function run in a process of its own. It sets itself up, calls `gate.start()`, does the
 measured work, and calls `gate.finish(result)` while its sockets and topics are still open, so that
@@ -42,8 +42,9 @@ class Gate:
 Side = Callable[[Any, Any, Gate], None]
 
 
-def _serve(side: Side, shared: Any, case: Any, core: int, connection: Connection) -> None:
-    pin(core)
+def _serve(side: Side, shared: Any, case: Any, core: int | None, connection: Connection) -> None:
+    if core is not None:
+        pin(core)
     try:
         side(shared, case, Gate(connection))
     except Exception:
@@ -54,7 +55,7 @@ def _serve(side: Side, shared: Any, case: Any, core: int, connection: Connection
 class _Running:
     """One side's process and the near end of its line."""
 
-    def __init__(self, side: Side, shared: Any, case: Any, core: int) -> None:
+    def __init__(self, side: Side, shared: Any, case: Any, core: int | None) -> None:
         self.name = f"{side.__module__}.{side.__name__}"
         self.connection, far = CONTEXT.Pipe()
         self.process: BaseProcess = CONTEXT.Process(
@@ -84,8 +85,9 @@ class _Running:
             self.process.join()
 
 
-def run_sides(sides: Sequence[tuple[Side, int]], shared: Any, case: Any) -> list[Any]:
-    """Run each (side, core) in a process of its own and return their results in the same order.
+def run_sides(sides: Sequence[tuple[Side, int | None]], shared: Any, case: Any) -> list[Any]:
+    """Run each (side, core) in a process of its own and return their results in the same order; with None for
+    a core it may run on any.
 
     They are set up one after the other, so a later side finds what an earlier one made.
     """

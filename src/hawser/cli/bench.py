@@ -42,8 +42,9 @@ def bench(quick: bool, parts: tuple[str, ...], peers: tuple[str, ...], check: bo
     """Measure this machine: figures, ratios to the peers that are installed, and the targets.
 
     Everything happens in a domain of its own, which is gone afterwards; with --url it is made in that
-    directory. Peers that are not installed are left out. With -o json every figure is one line, with the
-    machine and its load.
+    directory. Clusters keep their data where there is a disk, in the temporary directory if that is on one.
+    Peers that are not installed are left out. With -o json every figure is one line, with the machine and
+    its load.
     """
     from hawser.bench.plan import Plan
     from hawser.bench.run import run
@@ -59,6 +60,8 @@ def bench(quick: bool, parts: tuple[str, ...], peers: tuple[str, ...], check: bo
                 _print_line(row, plan)
     if not wants_json():
         _print_table(rows)
+    for note in dict.fromkeys(row.note for row in rows if row.note):
+        notice(note)
     missed = [row.name for row in rows if row.missed]
     if missed:
         notice(f"targets missed: {'; '.join(missed)}")

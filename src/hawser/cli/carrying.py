@@ -2,10 +2,11 @@
 
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import click
 
@@ -17,9 +18,13 @@ from hawser.cli.recording import Message, RecordingReader, RecordingWriter
 from hawser.cli.values import setting_options
 from hawser.record.record import Record
 
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
 __all__ = ["record", "replay"]
 
 _LOOK_SECONDS = 0.2
+_MOST_UNDER_WAY = 4096
 _SCHEMES = ("shm:", "hawser:")
 
 
@@ -43,6 +48,25 @@ class _TopicTarget:
 
     def flush(self) -> None:
         """Everything published is out."""
+
+
+class _PipelinedTarget:
+    """A topic of a cluster: many messages are under way at a time, and none is done before it is there."""
+
+    def __init__(self, topic: "hawser.Topic[Any]") -> None:
+        self._topic = topic
+        self._under_way: "deque[Future[hawser.Receipt]]" = deque()
+
+    def add(self, message: Message) -> None:
+        if len(self._under_way) >= _MOST_UNDER_WAY:
+            self._under_way.popleft().result()
+        entry = message.record
+        headers = dict(entry.headers) or None
+        self._under_way.append(self._topic.publish_nowait(entry.value, key=entry.key, headers=headers))
+
+    def flush(self) -> None:
+        while self._under_way:
+            self._under_way.popleft().result()
 
 
 class _Start(NamedTuple):
@@ -94,9 +118,6 @@ def record(
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="So many messages a second.")
 @click.option("--fast", is_flag=True, help="As fast as they can be published.")
 @click.option("--count", "times", type=click.IntRange(min=1), help="End after so many messages.")
-@click.option(
-    "--idle", type=float, default=2.0, show_default=True, help="Of a URL: end after so long a silence."
-)
 @setting_options
 @shared_options
 def replay(
@@ -107,10 +128,12 @@ def replay(
     rate: float | None,
     fast: bool,
     times: int | None,
-    idle: float,
     **settings: Any,
 ) -> None:
-    """Publish again what a file or a topic holds, at the intervals at which it was published first."""
+    """Publish again what a file or a topic holds, at the intervals at which it was published first.
+
+    Of a topic: what it holds now. `hawser topic record` carries what comes.
+    """
     if rate is not None and fast:
         raise click.UsageError("Give one of --rate and --fast.")
     target = target or chosen_url() or "shm://"
@@ -119,7 +142,7 @@ def replay(
         if _is_url(source):
             if name is None:
                 raise click.UsageError("Give --topic: which topic of that bus.")
-            messages, known, url = _kept(stack, source, name, idle)
+            messages, known, url = _kept(stack, source, name)
         else:
             reader = stack.enter_context(RecordingReader(Path(source)))
             messages, known, url = reader.messages(), reader.origin.settings, reader.origin.url
@@ -157,9 +180,10 @@ def _carried(known: dict[str, Any]) -> dict[str, Any]:
 def _open_topic(stack: ExitStack, url: str, name: str, settings: dict[str, Any]) -> _Target:
     bus = stack.enter_context(hawser.connect(url))
     try:
-        return _TopicTarget(stack.enter_context(bus.topic(name, create=False)))
+        topic = stack.enter_context(bus.topic(name, create=False))
     except hawser.NotFound:
-        return _TopicTarget(stack.enter_context(bus.topic(name, **settings)))
+        topic = stack.enter_context(bus.topic(name, **settings))
+    return _PipelinedTarget(topic) if url.startswith("hawser:") else _TopicTarget(topic)
 
 
 @contextmanager
@@ -185,19 +209,38 @@ def _followed(subscription: Any, seconds: float | None) -> Iterator[Message | No
         yield None if sample is None else _message(sample)
 
 
-def _kept(
-    stack: ExitStack, url: str, name: str, idle_seconds: float
-) -> tuple[Iterator[Message], dict[str, Any], str]:
-    """What a topic holds now, and what comes until nothing comes for a while."""
+def _kept(stack: ExitStack, url: str, name: str) -> tuple[Iterator[Message], dict[str, Any], str]:
+    """What a topic holds now."""
     bus = stack.enter_context(hawser.connect(url))
     topic = stack.enter_context(bus.topic(name, create=False))
     subscription = stack.enter_context(topic.subscribe(start="earliest"))
+    info = topic.info()
+    last = _last_offsets(info)
 
     def messages() -> Iterator[Message]:
-        while (sample := subscription.take(idle_seconds)) is not None:
-            yield _message(sample)
+        while last:
+            sample = subscription.take(_LOOK_SECONDS)
+            if sample is None:
+                # Retention may have taken the rest meanwhile.
+                held = _last_offsets(topic.info())
+                for partition in last.keys() - held.keys():
+                    del last[partition]
+                continue
+            message = _message(sample)
+            until = last.get(message.partition)
+            if until is not None and message.offset <= until:
+                yield message
+            if until is not None and message.offset >= until:
+                del last[message.partition]
 
-    return messages(), topic.info().settings, bus.url
+    return messages(), info.settings, bus.url
+
+
+def _last_offsets(info: hawser.TopicInfo) -> dict[int, int]:
+    """The newest offset of every partition that holds something."""
+    if info.partitions:
+        return {each.partition: each.end - 1 for each in info.partitions if each.start < each.end}
+    return {0: info.head} if info.head >= info.oldest > 0 else {}
 
 
 def _message(sample: hawser.Sample) -> Message:

@@ -69,7 +69,13 @@ def contract(shard: str, node: str, no_wait: bool) -> None:
 
 
 def _order(kind: AdminKind, shard: str, nodes: tuple[str, ...], no_wait: bool) -> None:
-    run(_carried_out(addresses(), kind, shard, nodes, no_wait))
+    try:
+        run(_carried_out(addresses(), kind, shard, nodes, no_wait))
+    except KeyboardInterrupt:
+        notice(
+            "an order that was given is carried out all the same; `hawser cluster status` shows how far it is"
+        )
+        raise
 
 
 async def _carried_out(

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import hawser
 from hawser.cli.output import Cell, Column, age, byte_size, count, print_table
 
-__all__ = ["cluster_facts", "print_cluster_topics", "print_partitions"]
+__all__ = ["cluster_facts", "lag_of", "print_cluster_topics", "print_members", "print_partitions"]
 
 
 def print_cluster_topics(found: list[hawser.TopicInfo]) -> None:
@@ -77,3 +77,34 @@ def print_partitions(topic: hawser.TopicInfo) -> None:
         for each in topic.partitions
     ]
     print_table(columns, rows)
+
+
+def print_members(topics: list[hawser.TopicInfo]) -> None:
+    """Who reads which partition for which group, and the groups that nobody reads for."""
+    columns = [
+        Column("topic"),
+        Column("partition", right=True),
+        Column("group"),
+        Column("member"),
+        Column("done up to", right=True),
+        Column("lag", right=True),
+    ]
+    rows: list[list[str | Cell]] = []
+    for topic in topics:
+        for record in topic.records:
+            group, _, partition = record.name.removeprefix("group:").rpartition("/")
+            members = [
+                each.name
+                for each in topic.participants
+                if each.index == int(partition) and each.state == f"group {group}"
+            ]
+            lag = count(lag_of(topic, int(partition), record.mark))
+            for member in members or [""]:
+                rows.append([topic.name, partition, group, member, count(record.mark), lag])
+    print_table(columns, rows)
+
+
+def lag_of(topic: hawser.TopicInfo, partition: int, done: int) -> int:
+    """How many messages of a partition come after offset `done`."""
+    end = next((each.end for each in topic.partitions if each.partition == partition), 0)
+    return max(0, end - 1 - done)

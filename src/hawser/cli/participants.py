@@ -3,6 +3,8 @@
 import click
 import msgspec
 
+import hawser
+from hawser.cli.cluster_topics import lag_of, print_members
 from hawser.cli.options import connect, shared_options, wants_json
 from hawser.cli.output import Column, count, notice, print_json, print_table
 from hawser.cli.topics import every_topic, participant_rows
@@ -16,27 +18,33 @@ _DOUBTFUL = frozenset({"other version", "foreign", "unreadable"})
 @click.command()
 @shared_options
 def ps() -> None:
-    """Publishers and subscribers of all topics, the dead not yet recovered included."""
+    """Publishers and subscribers of all topics, the dead not yet recovered too; of a cluster, its groups."""
     with connect() as bus:
         topics = list(every_topic(bus))
     if wants_json():
         print_json(
             [
-                {**msgspec.to_builtins(each), "lag": _lag(topic.head, each.kind, each.cursor)}
+                {**msgspec.to_builtins(each), "lag": _lag(topic, each)}
                 for topic in topics
                 for each in topic.participants
             ]
         )
         return
     columns, rows = participant_rows(topics, with_topic=True)
-    if rows:
+    if any(topic.partitions and topic.records for topic in topics):
+        print_members(topics)
+    elif rows:
         print_table(columns, rows)
     else:
         notice(f"nobody takes part in {bus.url}")
 
 
-def _lag(head: int, kind: str, cursor: int) -> int | None:
-    return max(0, head - cursor) if kind == "subscriber" else None
+def _lag(topic: hawser.TopicInfo, participant: hawser.Participant) -> int | None:
+    if participant.kind != "subscriber":
+        return None
+    if topic.partitions:
+        return lag_of(topic, participant.index, participant.cursor)
+    return max(0, topic.head - participant.cursor)
 
 
 @click.command()

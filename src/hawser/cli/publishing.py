@@ -3,16 +3,23 @@
 import itertools
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+import hawser
 from hawser.cli.options import connect, shared_options, topic_argument, wants_json
 from hawser.cli.output import count, notice, print_json
 from hawser.cli.values import setting_options
 
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
 __all__ = ["pub"]
+
+_MOST_UNDER_WAY = 4096
 
 
 @click.command()
@@ -58,12 +65,30 @@ def pub(
     with connect(participant) as bus:
         topic = bus.topic(name, **given)
         try:
-            for payload in _paced(payloads, rate):
-                last = topic.publish(payload, **options).first_offset
+            for receipt in _receipts(topic, _paced(payloads, rate), options):
+                last = receipt.first_offset
                 first = first or last
                 published += 1
         finally:
             _report(name, published, first, last)
+
+
+def _receipts(
+    topic: "hawser.Topic[Any]", payloads: Iterator[bytes], options: dict[str, Any]
+) -> Iterator[hawser.Receipt]:
+    """Publish, on a cluster many at a time: each would wait for the disks of a majority."""
+    timeout = options["timeout"]
+    if timeout is not None or not topic.info().partitions:
+        for payload in payloads:
+            yield topic.publish(payload, **options)
+        return
+    under_way: "deque[Future[hawser.Receipt]]" = deque()
+    for payload in payloads:
+        under_way.append(topic.publish_nowait(payload, key=options["key"], headers=options["headers"]))
+        while under_way and (under_way[0].done() or len(under_way) >= _MOST_UNDER_WAY):
+            yield under_way.popleft().result()
+    while under_way:
+        yield under_way.popleft().result()
 
 
 def _header(text: str) -> tuple[str, bytes]:

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 import hawser
-from hawser.cli.cluster_topics import cluster_facts, print_cluster_topics, print_partitions
+from hawser.cli.cluster_topics import cluster_facts, print_cluster_topics, print_members, print_partitions
 from hawser.cli.options import connect, shared_options, topic_argument, wants_json
 from hawser.cli.output import Cell, Column, age, byte_size, count, notice, print_json, print_table
 
@@ -90,6 +90,10 @@ def info(name: str) -> None:
     if found.partitions:
         click.echo()
         print_partitions(found)
+        if found.records:
+            click.echo()
+            print_members([found])
+        return
     if found.participants:
         click.echo()
         columns, rows = participant_rows([found], with_topic=False)

@@ -33,3 +33,5 @@ def set_up_logging(level: str, style: str) -> None:
     handler.setFormatter(_JsonLines() if style == "json" else logging.Formatter(_PLAIN))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("hawser").setLevel(level.upper())
+    # Python's own warnings, too: whoever reads the log reads lines of one kind.
+    logging.captureWarnings(True)

@@ -50,6 +50,7 @@ class Adversary:
             "clog": self._clog,
             "full disk": self._fill_disk,
             "slow disk": self._slow_disk,
+            "slow leader": self._slow_leader,
             "failing disk": self._fail_disk,
             "flip": self._flip,
             "wipe": self._wipe,
@@ -211,10 +212,20 @@ class Adversary:
         return True
 
     def _slow_disk(self) -> bool:
-        node = self.random.choice(list(self.cluster.nodes.values()))
+        self._slow(self.random.choice(list(self.cluster.nodes.values())))
+        return True
+
+    def _slow_leader(self) -> bool:
+        """What it commits is on every disk but its own."""
+        leader = self.cluster.leader
+        if leader is None:
+            return False
+        self._slow(self.cluster.nodes[leader])
+        return True
+
+    def _slow(self, node: "SimNode") -> None:
         node.sync_delay_most = 30_000
         self._while(60_000, lambda: setattr(node, "sync_delay_most", self.swarm.sync_delay_most))
-        return True
 
     def _fail_disk(self) -> bool:
         """Its syncs fail until the process has noticed and was started again."""

@@ -277,9 +277,7 @@ class SimNode:
         second = self._answers(event, self._step(event))
         if self.replica is not None:
             repeat_changes_nothing(self.member, event.message, before, self._fingerprint())
-            # For lack of room a member says nothing, the first time or the second.
-            has_room = self.disk.capacity_bytes is None
-            if first and has_room and isinstance(event.message, _ANSWERED_AT_ONCE):
+            if first and isinstance(event.message, _ANSWERED_AT_ONCE):
                 repeat_changes_nothing(self.member, event.message, first, second)
 
     def _answers(self, event: Receive, outputs: list[Output]) -> list[Output]:

@@ -71,12 +71,10 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
         everything; some go after what a mixture hardly ever comes to."""
         mixture = cls._draw_mixture(random)
         drawn = random.random()
-        if drawn < 0.15:
-            return msgspec.structs.replace(mixture, **_CHURN)
-        if drawn < 0.3:
-            return msgspec.structs.replace(mixture, **_ROT)
-        if drawn < 0.4:
-            return msgspec.structs.replace(mixture, **_SHRINKING)
+        for share, special in _SPECIALS:
+            if drawn < share:
+                return msgspec.structs.replace(mixture, **special)
+            drawn -= share
         return mixture
 
     @classmethod
@@ -150,6 +148,45 @@ _SHRINKING: dict[str, Any] = {
     "sync_delay_most": 200,
     "weights": {"contract": 6.0, "expand": 3.0, "slow disk": 6.0, "clog": 2.0, "elect": 1.0, "pause": 2.0},
 }
+# Members replaced under a leader whose own disk is behind what it commits.
+_SWAPPING: dict[str, Any] = {
+    "members": 3,
+    "spares": 2,
+    "operators": 1,
+    "interval": 6_000,
+    "pace": 200,
+    "producers": 3,
+    "patience": 8,
+    "network": NetworkFaults(delay_most=200),
+    "store": StoreFaults(delay_most=200),
+    "sync_delay_most": 200,
+    "piece_bytes": 4_096,
+    "striking_share": 0.3,
+    "weights": {"swap": 5.0, "slow leader": 5.0, "slow disk": 2.0, "power": 1.0, "elect": 1.0},
+}
+# Followers that are left behind again and again, and pieces of snapshots that come twice and late.
+_LAGGING: dict[str, Any] = {
+    "members": 3,
+    "spares": 0,
+    "operators": 1,
+    "interval": 6_000,
+    "pace": 200,
+    "producers": 2,
+    "keepers": 2,
+    "patience": 8,
+    "network": NetworkFaults(delay_most=300, duplication=0.5, straggling=0.05, straggling_delay_most=20_000),
+    "sync_delay_most": 200,
+    "segment_bytes": 1_024,
+    "checkpoint_entries": 4,
+    "spare_entries": 0,
+    "piece_bytes": 4_096,
+    "uncommitted": 256,
+    "snapshot_ticks": 2,
+    "weights": {"pause": 4.0, "kill": 2.0, "one way": 1.0, "slow disk": 1.0},
+}
+
+# In what share of the runs each of them is.
+_SPECIALS = ((0.12, _CHURN), (0.12, _ROT), (0.08, _SHRINKING), (0.1, _SWAPPING), (0.1, _LAGGING))
 
 
 def _draw_network(random: Random) -> NetworkFaults:
@@ -186,6 +223,7 @@ _WEIGHTS = {
     "clog": (2.0, 0.4),
     "full disk": (1.0, 0.3),
     "slow disk": (2.0, 0.4),
+    "slow leader": (1.0, 0.3),
     "failing disk": (1.0, 0.4),
     "flip": (2.0, 0.5),
     "wipe": (1.0, 0.4),

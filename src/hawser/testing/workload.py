@@ -135,8 +135,9 @@ class Keeper(Client):
         if drawn < 0.5 and end > self._position:
             after = self.random.randint(self._position, end)
             return GroupCommit(self.name, self.name, self._generation, self._position, after)
-        floor = end if drawn > 0.8 else 0
-        return TrimTo(self.random.randint(start, end), floor)
+        if drawn > 0.85:
+            return TrimTo(end, end)
+        return TrimTo(self.random.randint(start, end))
 
     def judge(self, place: int, outcome: Result | View) -> bool:
         asked = self._asked

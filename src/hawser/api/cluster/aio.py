@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from hawser.api.aio import AsyncBus, AsyncLoan, AsyncPublisher, AsyncPublishing, AsyncSubscription, AsyncTopic
 from hawser.api.bus import anonymous_name, codec_of
 from hawser.api.cluster.bus import settings_of
-from hawser.api.cluster.publishing import check_exclusive, records_of
+from hawser.api.cluster.publishing import batch_of, check_exclusive
 from hawser.api.cluster.subscription import check_options, member_of
 from hawser.api.cluster.topic import check_counts, group_named, info_of
 from hawser.api.info import DomainFile, Participant, ReadResult, Recovered, TopicInfo
@@ -120,7 +121,7 @@ class _ClusterAsyncPublishing(AsyncPublishing[T]):
         keys: Iterable[bytes | None] | None = None,
         timeout: float | None = None,
     ) -> list[Receipt]:
-        records = records_of(items, keys, self._codec)
+        records = batch_of(items, keys, self._codec)
         topic, producers = await self._ready()
         return await topic.publish_many(producers, records, timeout)
 
@@ -250,6 +251,9 @@ class _ClusterAsyncSubscription(AsyncSubscription[T]):
     async def _subscribe(self) -> None:
         topic, _ = await self._parent._ready()
         self._consumer = await topic.subscribe(*self._place)
+        # One that nobody refers to any more leaves by itself.
+        self._abandon = weakref.finalize(self, topic.abandon, self._consumer)
+        self._abandon.atexit = False
 
     @property
     def missed(self) -> int:
@@ -318,6 +322,7 @@ class _ClusterAsyncSubscription(AsyncSubscription[T]):
         if not self._once.is_closed:
             self._once.is_closed = True
             if self._consumer is not None and self._parent._topic is not None:
+                self._abandon.detach()
                 await self._parent._topic.release(self._consumer)
 
     async def __anext__(self) -> Sample:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hawser.api.publishing import Publisher, Publishing
 from hawser.api.subscription import is_count
-from hawser.cluster.client.client import OpenTopic, record_of
+from hawser.cluster.client.client import OpenTopic, record_of, records_of
 from hawser.cluster.client.producers import Producers
 from hawser.cluster.client.thread import LoopThread
 from hawser.errors import Closed, UsageError
@@ -19,24 +19,16 @@ from hawser.record.record import Record
 if TYPE_CHECKING:
     from hawser.record.schema import Codec
 
-__all__ = ["ClusterLoan", "ClusterPublisher", "ClusterPublishing", "check_exclusive", "records_of"]
+__all__ = ["ClusterLoan", "ClusterPublisher", "ClusterPublishing", "batch_of", "check_exclusive"]
 
 T = TypeVar("T")
 
 
-def records_of(
+def batch_of(
     items: Iterable[Any], keys: Iterable[bytes | None] | None, codec: "Codec[Any] | None"
 ) -> list[Record]:
     """The messages of a batch."""
-    payloads = as_payloads(items, None if codec is None else codec.encode)
-    if keys is None:
-        return [record_of(payload) for payload in payloads]
-    try:
-        return [record_of(payload, key) for payload, key in zip(payloads, keys, strict=True)]
-    except UsageError:
-        raise
-    except ValueError:
-        raise UsageError("publish_many was given not as many keys as messages; give one for each") from None
+    return records_of(as_payloads(items, None if codec is None else codec.encode), keys)
 
 
 def check_exclusive(exclusive: bool) -> None:
@@ -91,7 +83,7 @@ class ClusterPublishing(Publishing[T]):
         timeout: float | None = None,
     ) -> list[Receipt]:
         producers = self._producers()
-        records = records_of(items, keys, self._codec)
+        records = batch_of(items, keys, self._codec)
         return self._thread.call(self._topic.publish_many(producers, records, timeout))
 
     def loan(
@@ -177,8 +169,8 @@ class ClusterPublisher(ClusterPublishing[T], Publisher[T]):
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._parent._producers()
-            self._thread.call(self._topic.release(self._own))
+            if self._thread.is_usable:
+                self._thread.call(self._topic.release(self._own))
 
     def _producers(self) -> Producers:
         self._parent._producers()

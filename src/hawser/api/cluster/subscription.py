@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Any, TypeVar, cast
@@ -51,6 +52,9 @@ class ClusterSubscription(Subscription[T]):
         self._thread = thread
         self._lock = threading.Lock()
         self._closed = False
+        # One that nobody refers to any more leaves by itself.
+        self._abandon = weakref.finalize(self, topic.abandon, consumer)
+        self._abandon.atexit = False
 
     def take(self, timeout: float | None = None) -> Sample | None:
         return cast("Sample | None", self._take(self._consumer.next_sample, timeout))
@@ -73,6 +77,7 @@ class ClusterSubscription(Subscription[T]):
         """What `attempt` finds, tried whenever something was fetched, for `timeout` seconds."""
         if timeout is not None and not timeout >= 0:
             raise UsageError("timeout is seconds, 0 or more, or None to wait for ever")
+        self._thread.check()
         deadline = None if timeout is None else monotonic() + timeout
         while True:
             with self._lock:
@@ -118,7 +123,9 @@ class ClusterSubscription(Subscription[T]):
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._thread.call(self._topic.release(self._consumer))
+            self._abandon.detach()
+            if self._thread.is_usable:
+                self._thread.call(self._topic.release(self._consumer))
 
     def values(self) -> Iterator[T]:
         for sample in self:

@@ -94,7 +94,8 @@ class ClusterTopic(ClusterPublishing[T], Topic[T]):
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._thread.call(self._topic.close())
+            if self._thread.is_usable:
+                self._thread.call(self._topic.close())
             self._bus.release_topic(self)
 
     def _producers(self) -> Producers:

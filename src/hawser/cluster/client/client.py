@@ -2,7 +2,9 @@
 
 import asyncio
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from itertools import repeat
 from time import time_ns
 from typing import Any, Final, NamedTuple
 
@@ -16,12 +18,13 @@ from hawser.cluster.client.settings import ClientSettings
 from hawser.cluster.client.starts import Place
 from hawser.cluster.transport import Address, BadAddress
 from hawser.errors import HawserError, UsageError
+from hawser.record.bare import make_records
 from hawser.record.metadata import encode_metadata
 from hawser.record.payload import as_payload
 from hawser.record.receipt import Receipt
 from hawser.record.record import NO_HEADERS, Record
 
-__all__ = ["Client", "OpenTopic", "Partition", "addresses_of", "record_of"]
+__all__ = ["Client", "OpenTopic", "Partition", "addresses_of", "record_of", "records_of"]
 
 _SCHEME: Final = "hawser://"
 
@@ -43,11 +46,33 @@ def addresses_of(url: str) -> list[str]:
 def record_of(data: Any, key: Any = None, headers: Mapping[str, bytes] | None = None) -> Record:
     """A message as it is published; UsageError if it cannot be."""
     value = data if type(data) is bytes else bytes(memoryview(as_payload(data)).cast("B"))
-    if (key is not None and type(key) is not bytes) or headers:
-        encode_metadata(key, headers)
-        key = None if key is None else bytes(key)
-    fixed = {name: bytes(value) for name, value in headers.items()} if headers else NO_HEADERS
-    return Record(value, key, fixed, time_ns())
+    name = None if key is None else _key(key)
+    if not headers:
+        return Record(value, name, NO_HEADERS, time_ns())
+    encode_metadata(name, headers)
+    return Record(value, name, {each: bytes(text) for each, text in headers.items()}, time_ns())
+
+
+def _key(key: Any) -> bytes:
+    if type(key) is bytes:
+        return key
+    encode_metadata(key, None)
+    return bytes(key)
+
+
+def records_of(payloads: Iterable[Any], keys: Iterable[bytes | None] | None) -> list[Record]:
+    """The messages of a batch, all of one time; `keys` has one for each, or there are none."""
+    values = [
+        each if type(each) is bytes else bytes(memoryview(as_payload(each)).cast("B")) for each in payloads
+    ]
+    names: Iterable[bytes | None] = repeat(None)
+    if keys is not None:
+        names = [None if key is None else _key(key) for key in keys]
+        if len(names) != len(values):
+            raise UsageError(
+                f"publish_many was given {len(names)} keys for {len(values)} messages; give one for each"
+            )
+    return list(make_records(values, names, repeat(NO_HEADERS), repeat(time_ns())))
 
 
 class Partition(NamedTuple):
@@ -122,6 +147,7 @@ class OpenTopic:
         self.decode = decode
         self.producers = self.new_producers()
         self._users: set[Producers | Consumer] = {self.producers}
+        self._releases: set[asyncio.Task[None]] = set()
 
     @property
     def partitions(self) -> int:
@@ -144,6 +170,17 @@ class OpenTopic:
         if isinstance(user, Producers):
             await user.flush()
         await user.close()
+
+    def abandon(self, user: Consumer) -> None:
+        """From any thread, and at any time: release it if there is still a loop to do so."""
+        if user in self._users:
+            with suppress(RuntimeError):
+                self.router.loop.call_soon_threadsafe(self._begin_release, user)
+
+    def _begin_release(self, user: Consumer) -> None:
+        task = self.router.loop.create_task(self.release(user))
+        self._releases.add(task)
+        task.add_done_callback(self._releases.discard)
 
     async def close(self) -> None:
         for user in list(self._users):

@@ -30,7 +30,7 @@ __all__ = ["Item", "Producer"]
 
 # Messages whose times end so far apart do not share a batch: one must not wait, or fail, with the other.
 _SAME_TIME_SECONDS: Final = 1.0
-# What a record takes beside its value and key, about.
+# What a record takes beside its value, about.
 _RECORD_BYTES: Final = 32
 
 
@@ -41,7 +41,7 @@ class Item:
 
     def __init__(self, records: list[Record], future: Any, seconds: float, now: float) -> None:
         self.records = records
-        self.nbytes = sum(len(each.value) + len(each.key or b"") + _RECORD_BYTES for each in records)
+        self.nbytes = sum([len(each[0]) for each in records]) + _RECORD_BYTES * len(records)
         self.future = future
         self.seconds = seconds
         self.deadline = now + seconds
@@ -169,12 +169,12 @@ class Producer:
         return sent
 
     def _may_send(self) -> bool:
-        """A full batch if there is a place for it; a smaller one only if there is nothing to wait for."""
+        """A full batch if there is a place for it; a smaller one only when no other is under way: what waits
+        meanwhile goes together, and a batch costs the shard about the same, however small it is."""
         if self._aloft == 0:
             return True
-        if self._aloft >= self._settings.in_flight:
-            return False
-        return self._queued_bytes >= self._settings.batch_bytes or self._aloft == 1
+        settings = self._settings
+        return self._aloft < settings.in_flight and self._queued_bytes >= settings.batch_bytes
 
     def _take_off(self) -> _Flight | None:
         """The next batch of what waits; None if it cannot be written."""

@@ -78,6 +78,8 @@ class Producers:
 
     def split(self, records: Sequence[Record]) -> dict[int, list[Record]]:
         """The messages of each partition, in order; those without a key stay together."""
+        if self._partitions == 1:
+            return {0: list(records)}
         parts: dict[int, list[Record]] = {}
         for record in records:
             partition = self._sticky if record.key is None else partition_of(record.key, self._partitions)

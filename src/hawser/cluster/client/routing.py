@@ -18,6 +18,7 @@ from hawser.errors import Closed, Unavailable
 __all__ = ["Router"]
 
 _ASK_MAP_SECONDS = 1.0
+_SOON_SECONDS = 0.05
 
 
 class Router:
@@ -31,6 +32,7 @@ class Router:
         self._run = secrets.token_hex(8)
         self._dialers: dict[str, Dialer] = {}
         self._hints: dict[str, tuple[int, str]] = {}
+        self._asked: set[asyncio.Task[bool]] = set()
         self._ignorant: set[str] = set()
         self._followed: dict[str, float] = {}
         self._refreshing: dict[str | None, asyncio.Task[bool]] = {}
@@ -50,8 +52,10 @@ class Router:
             await asyncio.sleep(backoff.next())
 
     async def close(self) -> None:
-        for task in self._refreshing.values():
+        tasks = [*self._refreshing.values(), *self._asked]
+        for task in tasks:
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(dialer.close("the client closes") for dialer in self._dialers.values()))
 
     def trouble(self) -> str:
@@ -108,8 +112,8 @@ class Router:
         return None if known is None else known.address
 
     def note(self, shard: str, failed: wire.Failed) -> bool:
-        """A node sent us elsewhere; whether it is worth trying there at once. Not twice in a row: two nodes that
-        know too little would send us to and fro."""
+        """A node sent us elsewhere; whether it is worth trying there at once. Not twice in a row: two nodes
+        that know too little would send us to and fro."""
         self._hints.pop(shard, None)
         if failed.code is not wire.Code.NOT_LEADER or failed.leader is None:
             return False
@@ -140,9 +144,17 @@ class Router:
             for dialer in self._dialers.values():
                 dialer.hurry()
             return False
-        # All of them: one that is cut off from its operator knows an old map.
-        answers = await asyncio.gather(*(self._map_of(link, topic) for link in links))
-        return any(answers)
+        # All of them, because one that is cut off from its operator knows an old map; but one that hangs must
+        # not hold up the others.
+        asked = {self.loop.create_task(self._map_of(link, topic)) for link in links}
+        self._asked |= asked
+        for each in asked:
+            each.add_done_callback(self._asked.discard)
+        answered, late = await asyncio.wait(asked, timeout=_SOON_SECONDS)
+        if late and not any(each.result() for each in answered):
+            more, _ = await asyncio.wait(late)
+            answered |= more
+        return any(each.result() for each in answered)
 
     async def _map_of(self, link: Link, topic: str | None) -> bool:
         try:

@@ -1,6 +1,6 @@
 """Messages as they are taken from a cluster."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -40,8 +40,8 @@ class FetchedSample:
         return self._record.key
 
     @property
-    def headers(self) -> Mapping[str, bytes]:
-        return self._record.headers
+    def headers(self) -> dict[str, bytes]:
+        return dict(self._record.headers)
 
     @property
     def timestamp_ns(self) -> int:

@@ -12,7 +12,7 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
     """So many seconds a call takes at most, if it is not told otherwise."""
     connect_timeout: float = 5.0
     """So many seconds until the first node has to answer."""
-    attempt_seconds: float = 3.0
+    attempt_seconds: float = 1.5
     """After so long without an answer a request is sent again."""
     batch_bytes: int = 1 << 20
     """What waits for a partition is sent together, up to about so much."""
@@ -24,7 +24,7 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
     fetch_bytes: int = 4 << 20
     read_ahead_bytes: int = 16 << 20
     """So much a subscription fetches before it is taken."""
-    fetch_wait_seconds: float = 5.0
+    fetch_wait_seconds: float = 2.0
     session_seconds: float = 6.0
     """A member of a group that is silent for so long is replaced."""
     backoff_least_seconds: float = 0.02

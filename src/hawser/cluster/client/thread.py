@@ -1,12 +1,13 @@
 """An event loop in a thread of its own, for programs without one."""
 
 import asyncio
+import os
 import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from hawser.cluster.transport import new_event_loop
-from hawser.errors import UsageError
+from hawser.errors import Closed, HawserError, UsageError
 
 __all__ = ["LoopThread"]
 
@@ -18,17 +19,35 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self.loop = new_event_loop()
+        self._process = os.getpid()
+        self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether something can be called: it runs, and in this process."""
+        return not self._is_stopped and os.getpid() == self._process
+
+    def check(self) -> None:
+        """Closed, or a UsageError in a forked child, unless it is usable."""
+        if os.getpid() != self._process:
+            raise UsageError("this bus was opened before a fork; connect again in the child")
+        if self._is_stopped:
+            raise Closed("this bus is closed; connect again")
+
     def call(self, work: Coroutine[Any, Any, Result]) -> Result:
         """The result of `work`. Interrupted, it cancels it."""
-        if threading.current_thread() is self._thread:
+        try:
+            self.check()
+            if threading.current_thread() is self._thread:
+                raise UsageError(
+                    "this call waits, and was made in the thread that everything waits for (by the callback "
+                    "of a future, perhaps); make it in another thread"
+                )
+        except HawserError:
             work.close()
-            raise UsageError(
-                "this call waits, and was made in the thread that everything waits for (by the callback of a "
-                "future, perhaps); make it in another thread"
-            )
+            raise
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result()
@@ -37,7 +56,8 @@ class LoopThread:
             raise
 
     def stop(self) -> None:
-        """End the thread; nothing may be called any more."""
+        """End the thread; nothing can be called any more."""
+        self._is_stopped = True
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
 
