@@ -166,6 +166,7 @@ def measure(url: str, seconds: float) -> None:
         show("samples taken, 100 bytes", read_samples(many, seconds))
         large: Any = bus.topic("large")
         fill(large, 100)
+        read_arrow(large, 100)
         show("read as Arrow", read_arrow(large, 100))
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Annotated, Final, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -70,8 +70,11 @@ def _row(kind: type[m.Message], sender: str, receiver: str, answer: str) -> str:
 
 def _type(kind: object) -> str:
     """A type as people write it."""
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
     text = kind.__name__ if isinstance(kind, type) and not hasattr(kind, "__args__") else str(kind)
     text = re.sub(r"[a-z_]+(?:\.[a-z_]+)*\.(?=[A-Z])", "", text)
+    text = re.sub(r"Annotated\[int, [^\]]*\]", "int", text)
     return text.replace("|", "or").replace("NoneType", "None")
 
 

@@ -56,8 +56,10 @@ CHATTER = (m.StatusRequest, m.StatusResponse, m.ReadSnapshotRequest, m.ReadSnaps
 MOST_DELIVERIES = 3_000
 
 # Two batches fill a segment, and what nobody needs goes soon.
-SHORT = Settings(JournalSettings(segment_bytes=200), checkpoint_entries=3, spare_entries=0)
-LONG = Settings(JournalSettings(segment_bytes=4096))
+SHORT = Settings(
+    JournalSettings(segment_bytes=200, ballast_bytes=4096), checkpoint_entries=3, spare_entries=0
+)
+LONG = Settings(JournalSettings(segment_bytes=4096, ballast_bytes=4096))
 
 
 class Trouble(Exception):

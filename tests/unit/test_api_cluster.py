@@ -113,9 +113,10 @@ def test_pipelined_messages_keep_their_order(topic: hawser.Topic[Any]) -> None:
     futures = [topic.publish_nowait(str(number).encode()) for number in range(3000)]
     topic.flush()
     assert all(future.done() for future in futures)
+    assert not topic.publish_nowait(b"3000").cancel()
     assert [future.result().first_offset for future in futures] == list(range(1, 3001))
     with topic.subscribe(start="earliest") as subscription:
-        assert [int(bytes(sample)) for sample in rest(subscription, 3000)] == list(range(3000))
+        assert [int(bytes(sample)) for sample in rest(subscription, 3001)] == list(range(3001))
 
 
 def test_threads_share_a_topic(topic: hawser.Topic[Any]) -> None:
@@ -193,6 +194,16 @@ def test_an_offset_that_is_not_there_is_refused(topic: hawser.Topic[Any]) -> Non
     topic.publish(b"x")
     with pytest.raises(hawser.OffsetOutOfRange, match="2 is next"):
         topic.subscribe(start=3)
+
+
+def test_wrong_counts_and_times_are_refused(topic: hawser.Topic[Any]) -> None:
+    with topic.subscribe() as subscription:
+        for take in (subscription.take_many, subscription.take_values, subscription.take_batches):
+            with pytest.raises(hawser.UsageError, match="1 or more"):
+                take(0)
+        for timeout in (-1, float("nan")):
+            with pytest.raises(hawser.UsageError, match="0 or more"):
+                subscription.take(timeout)
 
 
 def test_only_groups_commit(topic: hawser.Topic[Any]) -> None:

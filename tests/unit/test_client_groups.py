@@ -10,7 +10,7 @@ import pytest
 
 import hawser
 from hawser.cluster import wire
-from hawser.cluster.client.group import share_of
+from hawser.cluster.client.group import Member, share_of
 from hawser.log.entry import Kind
 from hawser.log.state.commands import GroupJoin, GroupLeave, encode_command
 from tests.support.cluster import RunningCluster
@@ -121,9 +121,8 @@ def test_a_new_group_begins_where_it_is_told(topic: hawser.Topic[Any]) -> None:
             assert left == expected
 
 
-def test_members_come_and_go_and_share_the_work(
-    cluster: RunningCluster, topic: hawser.Topic[Any], record_property: Callable[[str, object], None]
-) -> None:
+def share_the_work(cluster: RunningCluster, topic: hawser.Topic[Any]) -> tuple[int, int]:
+    """Three members come and go while messages are published; (taken, different ones among them)."""
     taken: list[tuple[int, int]] = []
     members = [Consumer(cluster, topic.name, taken)]
     highest = [0] * 4
@@ -139,20 +138,43 @@ def test_members_come_and_go_and_share_the_work(
         until(lambda: all(len(owned(each)) >= 1 for each in members))
         until(lambda: sum(len(owned(each)) for each in members) == 4)
         check_forward()
-    publish(topic, 60)
     while members:
+        publish(topic, 200)
         members.pop(0).stop()
         check_forward()
         if members:
             until(lambda: sum(len(owned(each)) for each in members) == 4)
-            publish(topic, 20)
             until(lambda: positions(topic) == [each.end - 1 for each in topic.info().partitions])
-            check_forward()
+    last = Consumer(cluster, topic.name, taken)
+    until(lambda: positions(topic) == [each.end - 1 for each in topic.info().partitions])
+    check_forward()
+    last.stop()
     ends = {each.partition: each.end for each in topic.info().partitions}
     expected = {(partition, offset) for partition, end in ends.items() for offset in range(1, end)}
     assert set(taken) == expected, "something was never taken"
-    record_property("taken", len(taken))
-    record_property("taken again", len(taken) - len(expected))
+    return len(taken), len(expected)
+
+
+def test_members_come_and_go_and_share_the_work(
+    cluster: RunningCluster, topic: hawser.Topic[Any], record_property: Callable[[str, object], None]
+) -> None:
+    taken, different = share_the_work(cluster, topic)
+    record_property("taken", taken)
+    record_property("taken again", taken - different)
+
+
+def test_members_that_commit_what_they_only_fetched_are_found_out(
+    cluster: RunningCluster, topic: hawser.Topic[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = Member.commit
+
+    async def hasty(self: Member, positions: dict[int, int]) -> None:
+        fetched = {number: reader._offset for number, reader in self._readers.items()}
+        await commit(self, {**positions, **fetched})
+
+    monkeypatch.setattr(Member, "commit", hasty)
+    with pytest.raises(AssertionError, match="never taken"):
+        share_the_work(cluster, topic)
 
 
 def owned(member: Consumer) -> dict[int, int]:

@@ -8,6 +8,8 @@ import pytest
 
 from hawser import UsageError
 from hawser.cluster.config import Config, load, schema
+from hawser.cluster.node.service import NodeSettings
+from hawser.cluster.run import node_settings
 from tests.support.processes import hawser_command
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
@@ -106,3 +108,7 @@ def test_the_document_names_every_key_with_its_default(tmp_path: Path) -> None:
         msgspec.structs.replace(found.operator, name="operator", metadata="", nodes={}) == Config().operator
     )
     assert found.log == Config().log
+
+
+def test_a_node_without_a_file_works_as_one_that_is_embedded() -> None:
+    assert node_settings(Config()) == NodeSettings()

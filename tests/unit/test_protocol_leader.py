@@ -134,13 +134,28 @@ def test_commit_is_what_a_majority_has(acknowledged: list[tuple[str, int]]) -> N
 # Sending.
 
 
-def test_what_was_not_answered_is_sent_again_after_a_tick() -> None:
+def test_what_was_not_answered_is_sent_again_less_and_less_often() -> None:
     bare = settled()
     bare.propose("a")
-    entry = bare.log[1]
-    bare.step(Tick())
-    again = sent(bare.step(Tick()), "n2")
-    assert m.AddEntriesRequest(1, EntryId(1, 1), (entry,), 1) in again
+    again = m.AddEntriesRequest(1, EntryId(1, 1), (bare.log[1],), 1)
+    ticks = [number for number in range(1, 20) if again in sent(bare.step(Tick()), "n2")]
+    assert ticks == [1, 3, 7, 15]
+
+
+def test_the_bytes_under_way_are_bounded() -> None:
+    bare = settled(limits=Limits(window_bytes=1, message_bytes=1))
+    bare.propose("a")
+    assert not sent(bare.propose("b"), "n2")
+    effects = bare.hear("n2", have(1, 2))
+    pushed = [entry.index for message in sent(effects, "n2") for entry in message.entries]  # type: ignore[attr-defined]
+    assert pushed == [3]
+
+
+def test_reads_are_bounded() -> None:
+    bare = settled(limits=Limits(reads=2))
+    for name in "ab":
+        assert not only(bare.step(Read(name)), Refuse)
+    assert only(bare.step(Read("c")), Refuse) == [Refuse("c", Reason.BUSY)]
 
 
 def test_the_window_bounds_what_is_under_way() -> None:

@@ -86,7 +86,7 @@ def electing(metadata: Metadata | None = None) -> Desk:
 
 
 def status(role: Role, epoch: int, led: bool = False, **changes: object) -> m.StatusResponse:
-    response = m.StatusResponse(epoch, 1, role, led, False, HEAD, 4, 4, 0, THREE, None, {})
+    response = m.StatusResponse(epoch, 1, role, led, False, HEAD, 4, 4, 0, 0, THREE, None, {})
     return msgspec.structs.replace(response, **changes)
 
 
@@ -194,7 +194,9 @@ def test_a_stalled_change(
     desk.hear("n1", m.BecomeLeaderResponse(4))
     assert desk.metadata.members == final
     assert desk.metadata.change is None and desk.metadata.phase is None
-    assert desk.metadata.removed == tuple(member for member in THREE if member not in final)
+    # Whoever does not belong to it any more deletes what it has, the new member of a dropped change too.
+    known = (*THREE, *([change.new] if change.new else []))
+    assert desk.metadata.removed == tuple(member for member in known if member not in final)
 
 
 def test_a_leader_comes_from_the_final_ensemble() -> None:
@@ -207,6 +209,14 @@ def test_a_leader_comes_from_the_final_ensemble() -> None:
 
 
 # Watching.
+
+
+def test_a_leader_whose_reads_wait_is_as_stuck_as_one_whose_writes_do() -> None:
+    desk = watching()
+    for _ in range(PATIENCE * 9):
+        desk.hear("n1", status(Role.LEADER, 3, reading=7))
+        desk.tick()
+    assert desk.metadata.status is Status.ELECTION
 
 
 def test_a_silent_leader_is_replaced() -> None:

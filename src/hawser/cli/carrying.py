@@ -55,7 +55,7 @@ class _PipelinedTarget:
 
     def __init__(self, topic: "hawser.Topic[Any]") -> None:
         self._topic = topic
-        self._under_way: "deque[Future[hawser.Receipt]]" = deque()
+        self._under_way: deque[Future[hawser.Receipt]] = deque()
 
     def add(self, message: Message) -> None:
         if len(self._under_way) >= _MOST_UNDER_WAY:

@@ -82,7 +82,7 @@ def _receipts(
         for payload in payloads:
             yield topic.publish(payload, **options)
         return
-    under_way: "deque[Future[hawser.Receipt]]" = deque()
+    under_way: deque[Future[hawser.Receipt]] = deque()
     for payload in payloads:
         under_way.append(topic.publish_nowait(payload, key=options["key"], headers=options["headers"]))
         while under_way and (under_way[0].done() or len(under_way) >= _MOST_UNDER_WAY):

@@ -42,7 +42,7 @@ class NodeSection(_Section, frozen=True):
     listen: str = "127.0.0.1:7400"
     dir: str = ""
     tick_seconds: Seconds = 0.1
-    segment_bytes: Bytes = 16 << 20
+    segment_bytes: Bytes = 8 << 20
     checkpoint_entries: Annotated[int, Meta(ge=1)] = 10_000
     drain_seconds: Seconds = 10.0
 

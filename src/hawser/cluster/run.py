@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, Protocol
 
+import msgspec
+
 from hawser.cluster.config import Config
 from hawser.cluster.health import Health, Metric
 from hawser.cluster.metrics import node_metrics, operator_metrics
@@ -23,8 +25,6 @@ from hawser.cluster.operator.service import OperatorService, OperatorSettings
 from hawser.cluster.stores import StoreUnavailable, open_store
 from hawser.cluster.transport import Address, Unreachable, run
 from hawser.errors import PermissionDenied, Unavailable, UsageError
-from hawser.log.journal.journal import Settings as JournalSettings
-from hawser.log.replica import Settings as ReplicaSettings
 
 __all__ = ["Daemon", "NodeDaemon", "OperatorDaemon", "node_settings", "run_daemon"]
 
@@ -132,13 +132,14 @@ class OperatorDaemon:
 
 
 def node_settings(config: Config) -> NodeSettings:
-    """What the configuration says of a node's work."""
-    section = config.node
+    """What the configuration says of a node's work; the rest is as it is without one."""
+    section, usual = config.node, NodeSettings().replica
     return NodeSettings(
         tick_seconds=section.tick_seconds,
         drain_seconds=section.drain_seconds,
-        replica=ReplicaSettings(
-            journal=JournalSettings(segment_bytes=section.segment_bytes),
+        replica=msgspec.structs.replace(
+            usual,
+            journal=msgspec.structs.replace(usual.journal, segment_bytes=section.segment_bytes),
             checkpoint_entries=section.checkpoint_entries,
         ),
     )

@@ -16,11 +16,12 @@ counts the records of a topic and is given out when an entry is applied.
 
 import struct
 from enum import IntEnum
-from typing import Final, NamedTuple, Self
+from typing import Annotated, Final, NamedTuple, Self
 
 from crc32c import crc32c
+from msgspec import Meta
 
-__all__ = ["HEADER_BYTES", "MAX_BODY_BYTES", "NO_ENTRY", "BadFrame", "Entry", "EntryId", "Kind"]
+__all__ = ["HEADER_BYTES", "MAX_BODY_BYTES", "NO_ENTRY", "BadFrame", "Entry", "EntryId", "Kind", "Number"]
 
 HEADER_BYTES: Final = 32
 MAX_BODY_BYTES: Final = 64 << 20
@@ -30,11 +31,15 @@ _FIELDS: Final = struct.Struct("<IQQBBHI")  # behind the checksum
 _MAX_TRANSACTION_BYTES: Final = (1 << 16) - 1
 
 
+# What a message may say; whoever sends more is not sound.
+Number = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+
+
 class EntryId(NamedTuple):
     """The name of an entry; ordered by epoch, then index."""
 
-    epoch: int
-    index: int  # type: ignore[assignment]  # hides the tuple's method of that name
+    epoch: Number
+    index: Number  # type: ignore[assignment]  # hides the tuple's method of that name
 
     def __str__(self) -> str:
         return f"{self.epoch}:{self.index}"

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import msgspec
 
-from hawser.log.entry import HEADER_BYTES, Entry
+from hawser.log.entry import HEADER_BYTES, MAX_BODY_BYTES, Entry, Kind
 from hawser.log.journal.failures import Damaged
 from hawser.log.journal.journal import Journal, Sync
 from hawser.log.journal.journal import Settings as JournalSettings
@@ -51,6 +51,14 @@ __all__ = ["Done", "Output", "Replica", "Retired", "Settings"]
 
 # Room for the entry a leader writes on its own.
 _NOTHING_BYTES = HEADER_BYTES
+# Entries that make room, or let others do so, and what is kept for them of the last segment that fits.
+_FREEING = frozenset(
+    {
+        *(Kind.NOTHING, Kind.TRIM, Kind.EXPIRE_PRODUCERS),
+        *(Kind.GROUP_COMMIT, Kind.GROUP_LEAVE, Kind.GROUP_DELETE),
+    }
+)
+_SPARE_BYTES = 64 << 10
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -102,8 +110,13 @@ class Replica:
             settings.limits,
         )
         self.halted: str | None = None
+        # What nobody had thought of, with its traceback.
+        self.failure: Exception | None = None
         self._syncing = False
         self._head_at_tick = self._settled = journal.head
+        self._has_ballast = journal.hold_ballast()
+        self._was_full = False
+        self._spare_bytes = min(_SPARE_BYTES, settings.journal.segment_bytes // 8)
         self._pulling: Pulling | None = None
         # While there was no room for a snapshot, none is pulled.
         self._no_room_ticks = 0
@@ -146,16 +159,26 @@ class Replica:
         """What to do about `event`, in order."""
         self._outputs = []
         if self.halted is None:
-            try:
-                if self._admit(event):
-                    self._run(self.node.step(event))
-                if type(event) is Tick:
-                    self._tick()
-            except (StorageFailed, Damaged, BadState) as reason:
-                self._halt(Halt(str(reason), disk_lost=True))
-            except Unsupported as reason:
-                self._halt(Halt(str(reason)))
+            self._guard(self._handle, event)
         return self._outputs
+
+    def _handle(self, event: Event) -> None:
+        if self._admit(event):
+            self._run(self.node.step(event))
+        if type(event) is Tick:
+            self._tick()
+
+    def _guard(self, call: Callable[[Any], None], argument: object) -> None:
+        """Whatever goes wrong, the member says nothing after it: memory and disk may differ by now."""
+        try:
+            call(argument)
+        except (StorageFailed, Damaged, BadState) as reason:
+            self._halt(Halt(str(reason), disk_lost=True))
+        except Unsupported as reason:
+            self._halt(Halt(str(reason)))
+        except Exception as reason:
+            self.failure = reason
+            self._halt(Halt(f"this should never happen, please report it: {reason!r}"))
 
     # The disk.
 
@@ -173,9 +196,13 @@ class Replica:
     def finish_sync(self, sync: Sync) -> list[Output]:
         """It has run."""
         self._syncing = False
-        if self.halted is not None:
-            return []
-        return self.step(Synced(self.journal.end_sync(sync)))
+        self._outputs = []
+        if self.halted is None:
+            self._guard(self._synced, sync)
+        return self._outputs
+
+    def _synced(self, sync: Sync) -> None:
+        self._run(self.node.step(Synced(self.journal.end_sync(sync))))
 
     def sync_failed(self, reason: str) -> list[Output]:
         """It did not run through: what was written is unknown, so this member is of no more use."""
@@ -210,9 +237,10 @@ class Replica:
         kind = type(message)
         if kind is m.AddEntriesRequest:
             # A follower without room says nothing and is asked again; what it has needs no room.
-            entries, head = message.entries, self.node.head.index  # type: ignore[attr-defined]
-            size = sum(len(entry.frame) for entry in entries if entry.index > head)
-            return not size or self.journal.reserve(size)
+            head = self.node.head.index
+            new = [entry for entry in message.entries if entry.index > head]  # type: ignore[attr-defined]
+            size = sum(len(entry.frame) for entry in new)
+            return not size or self._reserve(size, all(entry.kind in _FREEING for entry in new))
         if kind is m.BecomeLeaderRequest:
             return self.node.leadership is not None or self.journal.reserve(_NOTHING_BYTES)
         if kind is m.PrepareReconfigurationRequest:
@@ -226,11 +254,23 @@ class Replica:
         return True
 
     def _admit_commands(self, commands: tuple[Command, ...]) -> bool:
-        size = sum(HEADER_BYTES + len(each.payload) + len(each.transaction) for each in commands)
-        if self.node.leadership is None or self.journal.reserve(size):
+        sizes = [HEADER_BYTES + len(each.payload) + len(each.transaction) for each in commands]
+        too_large = max(sizes, default=0) > HEADER_BYTES + MAX_BODY_BYTES
+        freeing = all(each.kind in _FREEING for each in commands)
+        if not too_large and (self.node.leadership is None or self._reserve(sum(sizes), freeing)):
             return True
-        self._outputs.extend(Refuse(command.tag, Reason.FULL) for command in commands)
+        reason = Reason.TOO_LARGE if too_large else Reason.FULL
+        self._outputs.extend(Refuse(command.tag, reason) for command in commands)
         return False
+
+    def _reserve(self, size: int, freeing: bool) -> bool:
+        """Whether there is room. A little is kept for what makes room, or a full disk would stay full."""
+        if freeing:
+            found = self.journal.reserve(size)
+        else:
+            found = self._has_ballast and self.journal.reserve(size + self._spare_bytes)
+        self._was_full = self._was_full or not found
+        return found
 
     # What the protocol wants done.
 
@@ -279,10 +319,13 @@ class Replica:
             self._outputs.append(self._pulling.request())
         self._serving.tick()
         self._no_room_ticks = max(0, self._no_room_ticks - 1)
-        due = self.machine.applied - self._checkpointed >= self.settings.checkpoint_entries
+        new = self.machine.applied - self._checkpointed
+        due = new >= self.settings.checkpoint_entries or (self._was_full and new > 0)
         if due and self.halted is None and not self._serving.in_use:
-            self._checkpoint()
+            self._was_full = not self._checkpoint()
             self.journal.retain(self._needed())
+        if not self._has_ballast and self.halted is None:
+            self._has_ballast = self.journal.hold_ballast()
         self._settle_if_idle()
 
     def _settle_if_idle(self) -> None:
@@ -299,14 +342,19 @@ class Replica:
         return self.journal.checkpoint.index if self.journal.checkpoint else 0
 
     def _checkpoint(self) -> bool:
-        """Save the state; not if the disk is full."""
+        """Save the state, on a full disk in the room that was kept for it; whether that could be done."""
         assert self.machine.applied <= self.journal.synced
-        try:
-            saved = self.machine.save()
-            self.journal.save_checkpoint(self.machine.applied, saved.state, saved.blocks)
-        except StorageFull:
-            return False
-        return True
+        while True:
+            try:
+                saved = self.machine.save()
+                self.journal.save_checkpoint(self.machine.applied, saved.state, saved.blocks)
+            except StorageFull:
+                if not self._has_ballast:
+                    return False
+                self.journal.drop_ballast()
+                self._has_ballast = False
+            else:
+                return True
 
     def _needed(self) -> int:
         return max(1, min(self.machine.needed, self.machine.applied + 1 - self.settings.spare_entries))
@@ -324,6 +372,8 @@ class Replica:
         A new one counts for what the old ensemble committed, so it gets the state that holds all of that."""
         leading = self.node.leadership
         if leading is None or message.epoch != self.node.epoch:
+            return
+        if sender not in leading.members and (leading.change is None or sender != leading.change.new):
             return
         if sender not in leading.members or not self._checkpointed:
             if not leading.ready:

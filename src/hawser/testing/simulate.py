@@ -25,7 +25,7 @@ from hawser.testing.workload import Keeper, Producer, Reader
 __all__ = ["Outcome", "Simulation", "simulate"]
 
 # Far more than any cluster needs to come to rest.
-MOST_EVENTS_TO_SETTLE = 150_000
+MOST_EVENTS_TO_SETTLE = 300_000
 _BETWEEN_LOOKS = 100
 _RESTARTED_SHARE = 0.3
 

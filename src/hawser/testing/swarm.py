@@ -56,7 +56,9 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
     def settings(self) -> Settings:
         """How the members keep their logs."""
         return Settings(
-            journal=JournalSettings(segment_bytes=self.segment_bytes, tail_bytes=self.tail_bytes),
+            journal=JournalSettings(
+                segment_bytes=self.segment_bytes, tail_bytes=self.tail_bytes, ballast_bytes=8192
+            ),
             limits=Limits(window=self.window, message_bytes=self.message_bytes, uncommitted=self.uncommitted),
             checkpoint_entries=self.checkpoint_entries,
             spare_entries=self.spare_entries,
@@ -101,7 +103,7 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
             window=random.choice((1, 4, 32)),
             message_bytes=random.choice((1, 512, 4_096)),
             uncommitted=random.choice((4, 16, 256)),
-            piece_bytes=random.choice((64, 512, 4_096)),
+            piece_bytes=random.choice((256, 1_024, 4_096)),
             tail_bytes=random.choice((0, 1_024, 16_384)),
             checkpoint_entries=random.choice((4, 16, 64)),
             spare_entries=random.choice((0, 4, 32)),

@@ -31,6 +31,13 @@ def batch_of(
     return records_of(as_payloads(items, None if codec is None else codec.encode), keys)
 
 
+def _new_future() -> "Future[Receipt]":
+    """One that cannot be cancelled: the message is on its way."""
+    future: Future[Receipt] = Future()
+    future.set_running_or_notify_cancel()
+    return future
+
+
 def check_exclusive(exclusive: bool) -> None:
     """UsageError for what a publisher cannot be here."""
     if exclusive:
@@ -68,7 +75,7 @@ class ClusterPublishing(Publishing[T]):
     ) -> "Future[Receipt]":
         producers = self._producers()
         record = record_of(data if self._codec is None else self._codec.encode(data), key, headers)
-        future: Future[Receipt] = Future()
+        future = _new_future()
         producers.hand_over([record], future, self._topic.client.seconds(timeout))
         return future
 
@@ -120,7 +127,7 @@ class ClusterPublishing(Publishing[T]):
         self, data: Any, key: bytes | None, headers: Mapping[str, bytes] | None, timeout: float | None
     ) -> Receipt:
         """Bytes that are no value of the schema but its encoding."""
-        future: Future[Receipt] = Future()
+        future = _new_future()
         seconds = self._topic.client.seconds(timeout)
         self._producers().hand_over([record_of(data, key, headers)], future, seconds)
         return future.result()

@@ -13,12 +13,13 @@ flights that were certainly refused, and fences whatever of the old one still li
 
 import asyncio
 from collections import deque
-from typing import Any, Final
+from typing import Final
 
 from hawser.cluster.client.failures import Backoff, error_of, given_up
+from hawser.cluster.client.flight import Flight, Item, fail
 from hawser.cluster.client.routing import Router
 from hawser.cluster.transport import Link, TransportError
-from hawser.cluster.wire import Executed, Failed, Publish, decode_answer, encode
+from hawser.cluster.wire import Executed, Failed, decode_answer
 from hawser.errors import Closed, Fenced, Full, HawserError, OutcomeUnknown, UsageError
 from hawser.log.state.producers import RECEIPTS
 from hawser.log.state.results import Accepted, Reason, Rejected, Repeated, decode_result
@@ -26,42 +27,10 @@ from hawser.record.batch import Batch, Compression
 from hawser.record.receipt import Receipt
 from hawser.record.record import Record, Stamp
 
-__all__ = ["Item", "Producer"]
+__all__ = ["Producer"]
 
 # Messages whose times end so far apart do not share a batch: one must not wait, or fail, with the other.
 _SAME_TIME_SECONDS: Final = 1.0
-# What a record takes beside its value, about.
-_RECORD_BYTES: Final = 32
-
-
-class Item:
-    """Messages that belong together, and who waits for their receipt."""
-
-    __slots__ = ("deadline", "future", "nbytes", "records", "seconds")
-
-    def __init__(self, records: list[Record], future: Any, seconds: float, now: float) -> None:
-        self.records = records
-        self.nbytes = sum([len(each[0]) for each in records]) + _RECORD_BYTES * len(records)
-        self.future = future
-        self.seconds = seconds
-        self.deadline = now + seconds
-
-
-class _Flight:
-    """A batch that was stamped. In doubt: it may have landed."""
-
-    __slots__ = ("batch", "body", "deadline", "doubt", "items", "sequence")
-
-    def __init__(self, items: list[Item], batch: Batch, shard: str) -> None:
-        self.items = items
-        self.deadline = min(item.deadline for item in items)
-        self.doubt = False
-        self.stamped(batch, shard)
-
-    def stamped(self, batch: Batch, shard: str) -> None:
-        self.batch = batch
-        self.sequence = batch.header.sequence
-        self.body = encode(Publish(shard, bytes(batch.data)))
 
 
 class Producer:
@@ -88,7 +57,7 @@ class Producer:
         self._sequence = 0
         self._queue: deque[Item] = deque()
         self._queued_bytes = 0
-        self._flights: list[_Flight] = []
+        self._flights: list[Flight] = []
         self._aloft = 0
         self._trouble: str | Failed = "nobody leads the partition"
         self._has_failed = False
@@ -113,9 +82,9 @@ class Producer:
     def submit(self, item: Item) -> bool:
         """Publish it as soon as possible; its future tells. Whether a batch took off."""
         if self._fenced is not None:
-            _fail(item, self._fenced)
+            fail(item, self._fenced)
         elif self._queued_bytes > self._settings.queue_bytes:
-            _fail(
+            fail(
                 item,
                 Full(
                     f"{self._queued_bytes} bytes wait to be published to {self._name}; wait for receipts, "
@@ -176,7 +145,7 @@ class Producer:
         settings = self._settings
         return self._aloft < settings.in_flight and self._queued_bytes >= settings.batch_bytes
 
-    def _take_off(self) -> _Flight | None:
+    def _take_off(self) -> Flight | None:
         """The next batch of what waits; None if it cannot be written."""
         items, records, nbytes = list[Item](), list[Record](), 0
         settings, queue = self._settings, self._queue
@@ -194,22 +163,22 @@ class Producer:
         self._queued_bytes -= nbytes
         stamp = Stamp(self._id, self._incarnation, self._sequence + 1)
         try:
-            flight = _Flight(items, Batch.of(records, stamp, self._compression), self._shard)
+            flight = Flight(items, Batch.of(records, stamp, self._compression), self._shard)
         except UsageError as error:
             for item in items:
-                _fail(item, error)
+                fail(item, error)
             self._changed.set()
             return None
         self._sequence += 1
         return flight
 
-    def _send(self, flight: _Flight, link: Link) -> None:
+    def _send(self, flight: Flight, link: Link) -> None:
         self._aloft += 1
         task = self._loop.create_task(self._fly(flight, link))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _fly(self, flight: _Flight, link: Link) -> None:
+    async def _fly(self, flight: Flight, link: Link) -> None:
         try:
             seconds = max(0.001, min(flight.deadline - self._loop.time(), self._settings.attempt_seconds))
             answer = decode_answer(await link.ask(flight.body, seconds))
@@ -235,7 +204,7 @@ class Producer:
 
     # Landing.
 
-    def _judged(self, flight: _Flight, result: object) -> None:
+    def _judged(self, flight: Flight, result: object) -> None:
         if isinstance(result, Accepted | Repeated):
             self._land(flight, result.first_offset)
             return
@@ -252,7 +221,7 @@ class Producer:
             error.outcome = result.outcome
             self._crash(flight, error)
 
-    def _land(self, flight: _Flight, first_offset: int) -> None:
+    def _land(self, flight: Flight, first_offset: int) -> None:
         self._flights.remove(flight)
         place = first_offset
         for item in flight.items:
@@ -262,7 +231,7 @@ class Producer:
                 future.set_result(Receipt(self._topic, self._partition, place, count, "majority"))
             place += count
 
-    def _refused(self, flight: _Flight, failed: Failed) -> None:
+    def _refused(self, flight: Flight, failed: Failed) -> None:
         if failed.retryable:
             flight.doubt = flight.doubt or failed.outcome == "unknown"
             self._is_sent_elsewhere = self._router.note(self._shard, failed) or self._is_sent_elsewhere
@@ -270,11 +239,11 @@ class Producer:
         else:
             self._crash(flight, error_of(failed, f"publishing to {self._name}"))
 
-    def _crash(self, flight: _Flight, error: HawserError) -> None:
+    def _crash(self, flight: Flight, error: HawserError) -> None:
         """This one will never land, and its number stays free: those behind it need other numbers."""
         self._flights.remove(flight)
         for item in flight.items:
-            _fail(item, error)
+            fail(item, error)
         self._must_renew = True
         self._failed(str(error))
 
@@ -285,13 +254,13 @@ class Producer:
             if flight.doubt:
                 self._give_up(flight, str(error))
             for item in flight.items:
-                _fail(item, error)
+                fail(item, error)
         self._flights.clear()
         self._drop_queue(error)
 
     def _drop_queue(self, error: HawserError) -> None:
         for item in self._queue:
-            _fail(item, error)
+            fail(item, error)
         self._queue.clear()
         self._queued_bytes = 0
         self._changed.set()
@@ -370,7 +339,7 @@ class Producer:
         for item in [each for each in self._queue if each.deadline <= now]:
             self._queue.remove(item)
             self._queued_bytes -= item.nbytes
-            _fail(item, given_up(f"publishing to {self._name}", item.seconds, self._trouble, False))
+            fail(item, given_up(f"publishing to {self._name}", item.seconds, self._trouble, False))
         self._changed.set()
         if self._queue:
             self._set_timer(min(item.deadline for item in self._queue))
@@ -384,10 +353,10 @@ class Producer:
         self._timer = None
         self._expire_queue()
 
-    def _give_up(self, flight: _Flight, text: str) -> None:
+    def _give_up(self, flight: Flight, text: str) -> None:
         for item in flight.items:
             if flight.doubt:
-                _fail(
+                fail(
                     item,
                     OutcomeUnknown(
                         f"publishing {len(item.records)} messages to {self._name} is perhaps done: no answer "
@@ -397,7 +366,7 @@ class Producer:
                 )
             else:
                 what = f"publishing to {self._name}"
-                _fail(item, given_up(what, item.seconds, self._trouble, False))
+                fail(item, given_up(what, item.seconds, self._trouble, False))
 
     def _renew(self) -> None:
         """Begin a new incarnation with those flights that certainly have not landed."""
@@ -413,8 +382,3 @@ class Producer:
             self._sequence += 1
             stamp = Stamp(self._id, self._incarnation, self._sequence)
             flight.stamped(flight.batch.stamped(stamp), self._shard)
-
-
-def _fail(item: Item, error: HawserError) -> None:
-    if not item.future.done():
-        item.future.set_exception(error)

@@ -12,7 +12,8 @@ from typing import Any
 
 from xxhash import xxh3_64_intdigest
 
-from hawser.cluster.client.producer import Item, Producer
+from hawser.cluster.client.flight import Item
+from hawser.cluster.client.producer import Producer
 from hawser.cluster.client.routing import Router
 from hawser.cluster.wire import TopicEntry, shard_of
 from hawser.record.batch import Compression

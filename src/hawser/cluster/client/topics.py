@@ -25,6 +25,7 @@ _FOREIGN: Final = frozenset(
     {"slot_size", "history", "depth", "max_publishers", "max_subscribers", "max_held", "max_loans"}
     | {"ephemeral", "mode", "trace"}
 )
+_LOOK_SECONDS: Final = 2.0
 _MOST: Final = {"partitions": 1024, "replication": 7}
 
 
@@ -70,10 +71,21 @@ async def open_topic(
     if entry is None:
         if not create:
             raise NotFound(f"there is no topic {name!r} in this cluster; see `hawser topic list`")
-        await _create(router, name, given, deadline)
-        entry = await _appear(router, name, deadline)
+        entry = await _created(router, name, given, deadline)
     _check_same(name, given, entry)
     return entry
+
+
+async def _created(router: Router, name: str, given: Settings, deadline: float) -> wire.TopicEntry:
+    try:
+        await _create(router, name, given, deadline)
+    except Rejected as refused:
+        # It may exist all the same: nodes that have just started do not know of it yet.
+        try:
+            return await _appear(router, name, min(deadline, router.loop.time() + _LOOK_SECONDS))
+        except Unavailable:
+            raise refused from None
+    return await _appear(router, name, deadline)
 
 
 async def _create(router: Router, name: str, given: Settings, deadline: float) -> None:

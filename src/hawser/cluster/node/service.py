@@ -8,7 +8,6 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,11 @@ import msgspec
 
 from hawser.cluster import wire
 from hawser.cluster.maps import ShardMap, node_of, topic_of
+from hawser.cluster.node.answers import encode_answer
 from hawser.cluster.node.directory import NodeDirectory
 from hawser.cluster.node.retention import Retention
 from hawser.cluster.node.shard import Shard
+from hawser.cluster.node.threads import DiskThreads
 from hawser.cluster.transport import (
     Body,
     Counters,
@@ -88,7 +89,7 @@ class Node(Handler):
         self._directory = NodeDirectory(directory, name)
         self._run = secrets.token_hex(8)
         self._incarnation = secrets.randbits(62)
-        self._executor = ThreadPoolExecutor(self.settings.sync_threads, thread_name_prefix=f"{name}-disk")
+        self._threads = DiskThreads(self.settings.sync_threads, f"{name}-disk")
         self._server: Server | None = None
         self._dialers: dict[str, Dialer] = {}
         self._peers: dict[str, Link] = {}
@@ -129,7 +130,7 @@ class Node(Handler):
         if self._server is not None:
             await self._server.close("the node stops")
         await asyncio.gather(*(shard.close() for shard in self.shards.values()))
-        self._executor.shutdown()
+        self._threads.close()
         self._directory.close()
 
     async def _drain(self) -> None:
@@ -168,7 +169,7 @@ class Node(Handler):
             disk.close()
             raise
         else:
-            self.shards[shard] = Shard(shard, replica, disk, self._executor, self._route, self._gone)
+            self.shards[shard] = Shard(shard, replica, disk, self._threads, self._route, self._gone)
 
     def _gone(self, shard: Shard, disk_lost: bool) -> None:
         del self.shards[shard.name]
@@ -237,10 +238,10 @@ class Node(Handler):
             return wire.encode(self._requests[type(message)](link, message))
         return self._answered(link, message)
 
-    async def _answered(self, link: Link, message: Any) -> bytes:
+    async def _answered(self, link: Link, message: Any) -> Body:
         # Begun here and not before: a request that is dropped before its turn then leaves nothing undone.
         answer = self._requests[type(message)](link, message)
-        return wire.encode(await answer if asyncio.iscoroutine(answer) else answer)
+        return encode_answer(await answer if asyncio.iscoroutine(answer) else answer)
 
     def _learn(self, pushed: wire.Map) -> None:
         self.map.merge(pushed)
@@ -385,6 +386,6 @@ class Node(Handler):
                 disk, request.shard, self._directory.new_member(), self._incarnation, self.settings.replica
             )
             self.shards[request.shard] = Shard(
-                request.shard, replica, disk, self._executor, self._route, self._gone
+                request.shard, replica, disk, self._threads, self._route, self._gone
             )
         return wire.Hosted(self.shards[request.shard].member)

@@ -8,12 +8,12 @@ the disk is busy are synced together.
 import asyncio
 import logging
 from collections.abc import Callable
-from concurrent.futures import Executor
 from typing import Any
 
 from hawser.cluster.disk import Disk
 from hawser.cluster.node.retention import Retention
 from hawser.cluster.node.sessions import Sessions
+from hawser.cluster.node.threads import DiskThreads
 from hawser.cluster.wire import Alive, Batches, Code, Executed, Failed, GroupEntry, Inspected, KeepAlive
 from hawser.log.entry import Kind
 from hawser.log.journal.journal import Sync
@@ -45,6 +45,7 @@ _REFUSALS = {
     Reason.NOT_LEADER: (Code.NOT_LEADER, "this node does not lead the shard", "none"),
     Reason.BUSY: (Code.BUSY, "the leader takes no writes just now; ask again", "none"),
     Reason.FULL: (Code.FULL, "the leader's disk is full; free some space or trim topics", "none"),
+    Reason.TOO_LARGE: (Code.BAD_REQUEST, "no entry can hold so much; send less at once", "none"),
     Reason.UNKNOWN: (Code.UNKNOWN, "the leader was deposed before a majority had it", "unknown"),
 }
 
@@ -58,14 +59,14 @@ class Shard:
         name: str,
         replica: Replica,
         disk: Disk,
-        executor: Executor,
+        threads: DiskThreads,
         route: Callable[[str, str, m.Message], None],
         gone: Callable[["Shard", bool], None],
     ) -> None:
         self.name = name
         self.replica = replica
         self._disk = disk
-        self._executor = executor
+        self._threads = threads
         self._route = route
         self._gone = gone
         self._loop = asyncio.get_running_loop()
@@ -73,7 +74,8 @@ class Shard:
         self._flush_scheduled = False
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._applied = replica.machine.applied
-        self._syncing: asyncio.Future[None] | None = None
+        self._is_syncing = False
+        self._sync_ended: asyncio.Future[None] | None = None
         self._closed = False
         self._sessions = Sessions(self._groups, self._drop_member)
 
@@ -112,7 +114,7 @@ class Shard:
             elif isinstance(output, Refuse):
                 _settle(output.tag, _refusal(output.reason))
             elif isinstance(output, Halt):
-                _log.error("shard %s halted: %s", self.name, output.reason)
+                _log.error("shard %s halted: %s", self.name, output.reason, exc_info=self.replica.failure)
                 if output.disk_lost:
                     self._gone(self, True)
                     return
@@ -120,7 +122,7 @@ class Shard:
                 assert isinstance(output, Retired), output
                 self._gone(self, False)
                 return
-        if self.replica.sync_wanted and self._syncing is None:
+        if not self._is_syncing and self.replica.sync_wanted:
             self._begin_sync()
         if self.replica.machine.applied != self._applied:
             self._applied = self.replica.machine.applied
@@ -131,18 +133,16 @@ class Shard:
 
     def _begin_sync(self) -> None:
         sync = self.replica.begin_sync()
-        self._syncing = asyncio.ensure_future(self._loop.run_in_executor(self._executor, sync.run))
-        self._syncing.add_done_callback(lambda ended: self._end_sync(sync, ended))
+        self._is_syncing = True
+        self._threads.run(sync.run, lambda error: self._end_sync(sync, error))
 
-    def _end_sync(self, sync: Sync, ended: "asyncio.Future[None]") -> None:
-        self._syncing = None
-        if ended.cancelled():
-            return
-        error = ended.exception()
+    def _end_sync(self, sync: Sync, error: Exception | None) -> None:
+        self._is_syncing = False
         if self._closed:
             # Nobody is answered any more, but the last sync of all needs this one to be over.
             if error is None and self.replica.halted is None:
                 self.replica.journal.end_sync(sync)
+            _settle(self._sync_ended, None)
         elif error is not None:
             self._carry_out(self.replica.sync_failed(str(error)))
         else:
@@ -185,8 +185,9 @@ class Shard:
             text = f"offset {offset} is not there: the partition has {found.start} up to {found.end}"
             ahead = offset > found.end
             return Failed(Code.OUT_OF_RANGE, text, ahead, start=found.start, end=found.end)
-        batches = tuple((first, bytes(entry.payload)) for first, entry in found)
-        return Batches(batches, topic.start, topic.end)
+        # As they lie in the entries: they are copied, if at all, when the answer is sent.
+        batches = tuple((first, entry.payload) for first, entry in found)
+        return Batches(batches, topic.start, topic.end)  # type: ignore[arg-type]
 
     async def _wait_beyond(self, offset: int, seconds: float) -> None:
         """Return when there is a record at `offset`, or the time is over."""
@@ -258,10 +259,11 @@ class Shard:
         self._closed = True
         for _, future in self._waiters:
             _settle(future, None)
-        if self._syncing is not None:
-            await asyncio.wait([self._syncing])
+        if self._is_syncing:
+            self._sync_ended = self._loop.create_future()
+            await self._sync_ended
         if self.replica.halted is None:
-            await self._loop.run_in_executor(self._executor, self.replica.journal.settle)
+            await self._threads.wait_for(self.replica.journal.settle)
         self._disk.close()
 
 
@@ -273,4 +275,4 @@ def _settle(future: Any, result: object) -> None:
 
 def _refusal(reason: Reason) -> Failed:
     code, text, outcome = _REFUSALS[reason]
-    return Failed(code, text, True, outcome)  # type: ignore[arg-type]
+    return Failed(code, text, reason is not Reason.TOO_LARGE, outcome)  # type: ignore[arg-type]

@@ -42,10 +42,12 @@ _FIRST_GENERATION: Final = 1
 
 class Settings(msgspec.Struct, frozen=True):
     """`segment_bytes` is the room for frames in a segment; a batch that is larger gets one of its own size.
-    `tail_bytes` of the newest entries are kept in memory for reading."""
+    `tail_bytes` of the newest entries are kept in memory for reading; `ballast_bytes` of the disk are kept
+    for a checkpoint when it is full."""
 
     segment_bytes: int = 64 << 20
     tail_bytes: int = 8 << 20
+    ballast_bytes: int = 256 << 10
 
     def __post_init__(self) -> None:
         if self.segment_bytes < HEADER_BYTES or self.tail_bytes < 0:
@@ -245,6 +247,21 @@ class Journal:
         do not hold more."""
         return self._segments.first_of_newest(size)
 
+    def hold_ballast(self) -> bool:
+        """Keep some room for a checkpoint on a full disk; whether it is kept."""
+        if names.BALLAST in self._storage.names():
+            return True
+        try:
+            self._storage.create(names.BALLAST, self._settings.ballast_bytes)
+        except StorageFull:
+            return False
+        return True
+
+    def drop_ballast(self) -> None:
+        """Give that room back to the disk."""
+        if names.BALLAST in self._storage.names():
+            self._storage.remove(names.BALLAST)
+
     def write_block(self, name: str, data: bytes) -> None:
         """A piece of state beside the next checkpoint, and durable with it if that lists it."""
         self._blocks.write(name, data)
@@ -334,5 +351,6 @@ class Journal:
         """Remove everything, durably; this object is of no use any more."""
         self._vows.save(generation=0)
         opening.remove_leftovers(self._storage, 0, None)
+        self.drop_ballast()
         self._storage.remove(names.VOW)
         self._storage.sync_names()

@@ -187,6 +187,7 @@ class Reason(StrEnum):
     NOT_LEADER = "not leader"  # certainly not done; ask the leader
     BUSY = "busy"  # certainly not done; ask again
     FULL = "disk full"  # certainly not done; the leader has no room
+    TOO_LARGE = "too large"  # certainly not done; no entry can hold it
     UNKNOWN = "unknown"  # a write that may or may not come through
 
 

@@ -24,18 +24,29 @@ if TYPE_CHECKING:
 
 __all__ = ["Cursor", "Leadership"]
 
+# Ticks between two attempts to a follower that does not answer.
+_MOST_PATIENCE = 32
+
 
 class Cursor:
     """Where a follower is. `head` is the one it was last asked about."""
 
-    __slots__ = ("beaten", "confirmed", "confirmed_at_tick", "head", "informed", "pushed", "rested", "state")
+    __slots__ = (
+        *("beaten", "confirmed", "flight", "flight_bytes", "head", "informed", "patience", "pushed"),
+        *("quiet", "rested", "state"),
+    )
 
     def __init__(self) -> None:
         self.state = CursorState.UNKNOWN
         self.head = EntryId(0, 0)
         self.pushed = 0
         self.confirmed = 0
-        self.confirmed_at_tick = 0
+        # (last index, bytes) of each message that is not acknowledged.
+        self.flight: deque[tuple[int, int]] = deque()
+        self.flight_bytes = 0
+        # Ticks without an acknowledgement, and how many of them there may be before all is sent again.
+        self.quiet = 0
+        self.patience = 0
         self.beaten = 0
         # The commit index it knew when it last said so, and for how many ticks it has had everything.
         self.informed = 0
@@ -44,6 +55,27 @@ class Cursor:
     def become(self, state: CursorState) -> None:
         assert state is self.state or state in CURSORS[self.state], (self.state, state)
         self.state = state
+
+    def sent(self, last: int, size: int) -> None:
+        """A message with the entries through `last` is under way."""
+        self.pushed = last
+        self.flight.append((last, size))
+        self.flight_bytes += size
+
+    def acknowledged(self, index: int) -> None:
+        """The log through `index` is on the follower's disk."""
+        self.confirmed = index
+        self.pushed = max(self.pushed, index)
+        self.quiet = self.patience = 0
+        while self.flight and self.flight[0][0] <= index:
+            self.flight_bytes -= self.flight.popleft()[1]
+
+    def go_back(self, index: int) -> None:
+        """What is behind `index` is to be sent again."""
+        self.pushed = index
+        self.flight.clear()
+        self.flight_bytes = 0
+        self.quiet = 0
 
 
 class Leadership:
@@ -112,6 +144,11 @@ class Leadership:
             if cursor.state is not CursorState.REMOVING
         )
 
+    @property
+    def reading(self) -> int:
+        """The number of the heartbeat that reads wait for; 0 if none does."""
+        return self._beat if self._reads_in_flight else 0
+
     def lag(self) -> dict[Member, int]:
         """How many entries each follower is not known to have."""
         last = self._node.head.index
@@ -146,24 +183,26 @@ class Leadership:
                 cursor.state is CursorState.ATTACHED
                 and cursor.pushed == previous.index
                 and cursor.pushed - cursor.confirmed < node.limits.window
+                and cursor.flight_bytes < node.limits.window_bytes
             ):
                 if message is None:
                     message = m.AddEntriesRequest(node.epoch, previous, entries, node.commit)
-                cursor.pushed = node.head.index
+                    size = sum(len(entry.frame) for entry in entries)
+                cursor.sent(node.head.index, size)
                 node.send(member, message)
 
     def _push(self, member: Member, cursor: Cursor) -> None:
         """Send what the follower does not have, as far as it may be under way."""
         node = self._node
         last = min(node.readable, cursor.confirmed + node.limits.window)
-        while cursor.pushed < last:
+        while cursor.pushed < last and cursor.flight_bytes < node.limits.window_bytes:
             if cursor.pushed + 1 < node.source.first:
                 self._ask_for_snapshot(member, cursor, node.epochs.id_at(cursor.confirmed))
                 return
             entries = tuple(node.source.read(cursor.pushed + 1, last, node.limits.message_bytes))
             assert entries and entries[0].index == cursor.pushed + 1
             previous = node.epochs.id_at(cursor.pushed)
-            cursor.pushed = entries[-1].index
+            cursor.sent(entries[-1].index, sum(len(entry.frame) for entry in entries))
             node.send(member, m.AddEntriesRequest(node.epoch, previous, entries, node.commit))
 
     def tick(self) -> None:
@@ -178,9 +217,11 @@ class Leadership:
             elif cursor.state is CursorState.SNAPSHOT:
                 self._ask_for_snapshot(member, cursor, cursor.head)
             elif cursor.state is CursorState.ATTACHED:
-                if cursor.confirmed == cursor.confirmed_at_tick:
-                    cursor.pushed = cursor.confirmed
-                cursor.confirmed_at_tick = cursor.confirmed
+                cursor.quiet += 1
+                if cursor.pushed > cursor.confirmed and cursor.quiet > cursor.patience:
+                    # Lost, or the disk there is slow: it is asked less and less often.
+                    cursor.go_back(cursor.confirmed)
+                    cursor.patience = min(2 * cursor.patience + 1, _MOST_PATIENCE)
                 self._push(member, cursor)
                 if cursor.pushed == cursor.confirmed and cursor.informed < node.commit:
                     # A follower that was restarted learns from this how far it has the leader's log.
@@ -215,7 +256,8 @@ class Leadership:
             self._ask_for_snapshot(member, cursor, head)
         else:
             cursor.become(CursorState.ATTACHED)
-            cursor.pushed = cursor.confirmed = head.index
+            cursor.confirmed = head.index
+            cursor.go_back(head.index)
             self._push(member, cursor)
             self.advance()
 
@@ -261,7 +303,7 @@ class Leadership:
             return
         if not message.accepted:
             if cursor.state is CursorState.ATTACHED and message.head in node.epochs:
-                cursor.pushed = max(cursor.confirmed, message.head.index)
+                cursor.go_back(max(cursor.confirmed, message.head.index))
             self._meet(sender, message.head)
         elif cursor.state is CursorState.ATTACHED:
             self._confirm(cursor, message.head.index)
@@ -272,8 +314,7 @@ class Leadership:
     def _confirm(self, cursor: Cursor, index: int) -> None:
         """The log through `index` is on the follower's disk."""
         if index > cursor.confirmed:
-            cursor.confirmed = index
-            cursor.pushed = max(cursor.pushed, index)
+            cursor.acknowledged(index)
             self.advance()
 
     def advance(self) -> None:
@@ -302,6 +343,9 @@ class Leadership:
 
     def read(self, tag: Tag) -> None:
         """Serve it after a majority has answered a heartbeat that was sent after now."""
+        if len(self._reads) + len(self._reads_in_flight) >= self._node.limits.reads:
+            self._node.emit(Refuse(tag, Reason.BUSY))
+            return
         self._reads.append((tag, self._node.commit))
         if not self._reads_in_flight:
             self._ask_majority()

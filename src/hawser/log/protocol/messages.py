@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from hawser.log.entry import Entry, EntryId
+from hawser.log.entry import Entry, EntryId, Number
 
 __all__ = [
     "AbortReconfigurationRequest",
@@ -90,7 +90,7 @@ class Change(msgspec.Struct, frozen=True, array_like=True):
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """What all of them have."""
 
-    epoch: int
+    epoch: Number
 
 
 # Elections: the operator with every node of the fencing ensemble, then with the leader it chose.
@@ -155,7 +155,7 @@ class AddEntriesRequest(Message, frozen=True, tag="entries"):
 
     previous: EntryId
     entries: tuple[Entry, ...]
-    commit: int
+    commit: Number
 
 
 class AddEntriesResponse(Message, frozen=True, tag="have"):
@@ -164,24 +164,24 @@ class AddEntriesResponse(Message, frozen=True, tag="have"):
 
     head: EntryId
     accepted: bool
-    current: int
+    current: Number
 
 
 class HeartbeatRequest(Message, frozen=True, tag="beat"):
     """Leader to follower, numbered: proof of leadership for reads, and news of the commit index."""
 
-    number: int
-    commit: int
+    number: Number
+    commit: Number
 
 
 class HeartbeatResponse(Message, frozen=True, tag="beaten"):
     """`head` is there when everything the follower has is on its disk; `commit` is its commit index by now;
     `current` as in AddEntriesResponse."""
 
-    number: int
+    number: Number
     head: EntryId | None
-    commit: int
-    current: int
+    commit: Number
+    current: Number
 
 
 # Reconfigurations: the operator with the leader and the new node, which pulls its snapshot from the leader.
@@ -259,19 +259,21 @@ class StatusRequest(Message, frozen=True, tag="ask"):
 
 class StatusResponse(Message, frozen=True, tag="status"):
     """The epoch is the node's. `incarnation` changes when its process does; `pulled` counts the bytes of the
-    snapshot that is being pulled; `lag` is what a leader's followers miss."""
+    snapshot that is being pulled; `reading` is the heartbeat that a leader's reads wait for, 0 if none does;
+    `lag` is what its followers miss."""
 
-    incarnation: int
+    incarnation: Number
     role: Role
     led: bool
     handing_over: bool
     head: EntryId
-    commit: int
-    applied: int
-    pulled: int
+    commit: Number
+    applied: Number
+    pulled: Number
+    reading: Number
     members: tuple[Member, ...]
     change: Change | None
-    lag: dict[Member, int]
+    lag: dict[Member, Number]
 
 
 # Snapshots: whoever needs one pulls it from the leader, piece by piece.
@@ -280,18 +282,18 @@ class StatusResponse(Message, frozen=True, tag="status"):
 class ReadSnapshotRequest(Message, frozen=True, tag="read"):
     """`snapshot` 0 asks for a new one. `part` and `position` say which piece comes next."""
 
-    snapshot: int
-    part: int
-    position: int
+    snapshot: Number
+    part: Number
+    position: Number
 
 
 class ReadSnapshotResponse(Message, frozen=True, tag="piece"):
     """A piece of a part. `snapshot` 0: there is no such snapshot (any more), start again. `last` closes the
     part, `done` the snapshot."""
 
-    snapshot: int
-    part: int
-    position: int
+    snapshot: Number
+    part: Number
+    position: Number
     data: bytes
     last: bool
     done: bool

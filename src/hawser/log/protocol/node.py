@@ -62,12 +62,15 @@ class Source(Protocol):
 class Limits(msgspec.Struct, frozen=True):
     """How much may be under way."""
 
-    # Entries sent to a follower and not acknowledged.
+    # Entries sent to a follower and not acknowledged, and their bytes, give or take a message.
     window: int = 1024
+    window_bytes: int = 8 << 20
     # Bytes in one message to a follower.
     message_bytes: int = 1 << 20
     # Entries not committed; a leader without a majority takes no more.
     uncommitted: int = 16384
+    # Reads that wait for a majority.
+    reads: int = 16384
     # Ticks between heartbeats to a follower that has everything and knows it.
     idle_ticks: int = 20
 
@@ -327,6 +330,8 @@ class Node:
                 self.send(sender, m.AddEntriesResponse(message.epoch, NO_ENTRY, False, self.epoch))
             return
         previous = message.previous
+        if not _in_order(message):
+            return
         if self._pulling or previous not in self.epochs:
             if self.synced == self.head.index and not self._pulling:
                 self.send(sender, m.AddEntriesResponse(self.epoch, self.head, False, self.epoch))
@@ -432,6 +437,7 @@ class Node:
             self.commit,
             self.applied,
             self.pulled,
+            leading.reading if leading else 0,
             leading.members if leading else (),
             leading.change if leading else None,
             leading.lag() if leading else {},
@@ -440,3 +446,13 @@ class Node:
     def nothing(self) -> Entry:
         """What a leader writes when it begins and at each new epoch: committing it commits the past."""
         return Entry.make(self.epoch, self.head.index + 1, Kind.NOTHING)
+
+
+def _in_order(message: m.AddEntriesRequest) -> bool:
+    """Whether the entries can follow `previous`; no leader sends others."""
+    epoch, index = message.previous
+    for entry in message.entries:
+        if entry.index != index + 1 or not epoch <= entry.epoch <= message.epoch:
+            return False
+        epoch, index = entry.epoch, entry.index
+    return True

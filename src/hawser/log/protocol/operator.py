@@ -257,7 +257,15 @@ class Operator:
 
     def _give_up(self) -> None:
         """The new member does not come; nothing but the leader knows of it."""
-        self._store(self._next(status=Status.STEADY, change=None, phase=None, new_head=None))
+        removed = self._without_new()
+        self._store(self._next(status=Status.STEADY, change=None, phase=None, new_head=None, removed=removed))
+
+    def _without_new(self) -> tuple[Member, ...]:
+        """Who has to delete what it holds when the change under way is dropped: its new member too."""
+        metadata = self.metadata
+        assert metadata is not None
+        new = metadata.change.new if metadata.change else None
+        return metadata.removed if new is None else (*metadata.removed, new)
 
     def _ask(self) -> None:
         """Send, or send again, what the current activity waits for."""
@@ -304,6 +312,7 @@ class Operator:
                 change=decided,
                 phase=metadata.phase if decided else None,
                 new_head=metadata.new_head if decided else None,
+                removed=metadata.removed if decided else self._without_new(),
             )
         )
 
@@ -514,8 +523,7 @@ class Operator:
             if message.led and message.epoch >= metadata.epoch - changing:
                 self.elect()
         elif self.activity is Activity.WATCHING and message.epoch == metadata.epoch:
-            moved = before is None or before.commit != message.commit or message.head.index == message.commit
-            self._stuck = 0 if moved else self._stuck + 1
+            self._stuck = 0 if _moves(before, message) else self._stuck + 1
             leader = metadata.leader
             assert leader is not None
             if message.change is not None:
@@ -530,6 +538,15 @@ class Operator:
         if not busy and sender in metadata.removed:
             removed = tuple(member for member in metadata.removed if member != sender)
             self._store(self._next(removed=removed))
+
+
+def _moves(before: m.StatusResponse | None, now: m.StatusResponse) -> bool:
+    """Whether a leader has got on with its writes and its reads, if there are any."""
+    if before is None:
+        return True
+    writes = before.commit != now.commit or now.head.index == now.commit
+    reads = before.reading != now.reading or now.reading == 0
+    return writes and reads
 
 
 def _why_not(metadata: Metadata, order: Reconfigure) -> str:

@@ -1,0 +1,233 @@
+"""Publishing to a cluster in an event loop."""
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from hawser.api.aio import AsyncLoan, AsyncPublisher, AsyncPublishing
+from hawser.api.cluster.publishing import batch_of
+from hawser.api.subscription import is_count
+from hawser.cluster.client.client import OpenTopic, record_of
+from hawser.cluster.client.producers import Producers
+from hawser.errors import Closed, UsageError
+from hawser.record.receipt import Receipt
+from hawser.record.record import Record
+
+if TYPE_CHECKING:
+    from hawser.record.schema import Codec
+
+__all__ = ["ClusterAsyncPublisher", "ClusterAsyncPublishing", "Once", "Opener"]
+
+T = TypeVar("T")
+
+
+class Once:
+    """Opens something once, however many ask at the same time; after a failure the next one tries again."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self.is_closed = False
+
+    async def run(self, is_open: Callable[[], bool], open_it: Callable[[], Any], what: str) -> None:
+        if self.is_closed:
+            raise Closed(f"{what} is closed; open it again")
+        if not is_open():
+            async with self._lock:
+                if not is_open():
+                    await open_it()
+
+
+class Opener(Protocol):
+    """What publishers and subscriptions need of their topic."""
+
+    _codec: "Codec[Any] | None"
+    _topic: OpenTopic | None
+
+    @property
+    def name(self) -> str: ...
+    async def _ready(self) -> tuple[OpenTopic, Producers]: ...
+    def _ready_now(self) -> tuple[OpenTopic, Producers] | None: ...
+
+
+class ClusterAsyncLoan(AsyncLoan):
+    """A buffer or an array, published at the end of its block."""
+
+    def __init__(self, publishing: "ClusterAsyncPublishing[Any]", buffer: Any, options: Any) -> None:
+        self._publishing = publishing
+        self._buffer = buffer
+        self._options = options
+        self._receipt: Receipt | None = None
+
+    @property
+    def receipt(self) -> Receipt | None:
+        return self._receipt
+
+    async def __aenter__(self) -> Any:
+        return self._buffer
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            key, headers, timeout = self._options
+            record = record_of(self._buffer, key, headers)
+            self._receipt = await self._publishing._publish(record, timeout)
+
+
+class ClusterAsyncPublishing(AsyncPublishing[T]):
+    """The publishing half of the API, over the producers of a topic."""
+
+    _codec: "Codec[T] | None"
+
+    def __init__(self) -> None:
+        self._begun: set[asyncio.Task[Receipt]] = set()
+        # Of those that had to open the topic first, the last: whatever comes later waits for it.
+        self._first: asyncio.Task[Receipt] | None = None
+
+    @abstractmethod
+    async def _ready(self) -> tuple[OpenTopic, Producers]:
+        """The topic and what publishes to it, opened if need be."""
+
+    @abstractmethod
+    def _ready_now(self) -> tuple[OpenTopic, Producers] | None:
+        """The same, if it is open already."""
+
+    def _record(self, data: T, key: bytes | None, headers: Mapping[str, bytes] | None) -> Record:
+        return record_of(data if self._codec is None else self._codec.encode(data), key, headers)
+
+    async def publish(
+        self,
+        data: T,
+        *,
+        key: bytes | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        timeout: float | None = None,
+    ) -> Receipt:
+        return await self._publish(self._record(data, key, headers), timeout)
+
+    async def _publish(self, record: Record, timeout: float | None) -> Receipt:
+        topic, producers = await self._ready()
+        return await topic.publish(producers, record, timeout)
+
+    async def publish_many(
+        self,
+        items: Iterable[T],
+        *,
+        keys: Iterable[bytes | None] | None = None,
+        timeout: float | None = None,
+    ) -> list[Receipt]:
+        records = batch_of(items, keys, self._codec)
+        topic, producers = await self._ready()
+        return await topic.publish_many(producers, records, timeout)
+
+    def publish_nowait(
+        self, data: T, *, key: bytes | None = None, headers: Mapping[str, bytes] | None = None
+    ) -> "asyncio.Future[Receipt]":
+        record = self._record(data, key, headers)
+        ready = self._ready_now()
+        loop = asyncio.get_running_loop()
+        if ready is not None and self._first is None:
+            topic, producers = ready
+            future: asyncio.Future[Receipt] = loop.create_future()
+            producers.submit([record], future, topic.client.seconds(None))
+            return future
+        task = loop.create_task(self._publish_in_turn(record, self._first))
+        self._first = task
+        self._begun.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    async def _publish_in_turn(self, record: Record, before: "asyncio.Task[Receipt] | None") -> Receipt:
+        if before is not None:
+            await asyncio.wait([before])
+        return await self._publish(record, None)
+
+    def _ended(self, task: "asyncio.Task[Receipt]") -> None:
+        self._begun.discard(task)
+        if self._first is task:
+            self._first = None
+
+    async def flush(self) -> None:
+        while self._begun:
+            await asyncio.wait(self._begun)
+        ready = self._ready_now()
+        if ready is not None:
+            await ready[1].flush()
+
+    def loan(
+        self,
+        nbytes: int,
+        *,
+        key: bytes | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        timeout: float | None = None,
+    ) -> AsyncLoan:
+        if not is_count(nbytes):
+            raise UsageError(f"nbytes={nbytes!r} is not a whole number from 0 on")
+        return ClusterAsyncLoan(self, memoryview(bytearray(nbytes)), (key, headers, timeout))
+
+    def loan_array(
+        self,
+        shape: Any,
+        dtype: Any = "u1",
+        *,
+        key: bytes | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        timeout: float | None = None,
+    ) -> AsyncLoan:
+        from hawser.record.arrays import array_layout
+
+        sizes, element, _ = array_layout(shape, dtype)
+        import numpy
+
+        return ClusterAsyncLoan(self, numpy.zeros(sizes, element), (key, headers, timeout))
+
+
+class ClusterAsyncPublisher(ClusterAsyncPublishing[T], AsyncPublisher[T]):
+    """A publisher with producers of its own."""
+
+    def __init__(self, parent: Opener) -> None:
+        super().__init__()
+        self._parent = parent
+        self._codec = parent._codec
+        self._own: Producers | None = None
+        self._once = Once()
+
+    @property
+    def name(self) -> str:
+        return self._parent.name
+
+    @property
+    def incarnation(self) -> int:
+        return 1 if self._own is None else self._own.incarnation
+
+    async def _open(self) -> None:
+        await self._once.run(lambda: self._own is not None, self._make, f"the publisher of {self.name!r}")
+
+    async def _make(self) -> None:
+        topic, _ = await self._parent._ready()
+        self._own = topic.new_producers()
+        topic.use(self._own)
+
+    async def _ready(self) -> tuple[OpenTopic, Producers]:
+        await self._open()
+        topic, _ = await self._parent._ready()
+        assert self._own is not None
+        return topic, self._own
+
+    def _ready_now(self) -> tuple[OpenTopic, Producers] | None:
+        ready = self._parent._ready_now()
+        is_open = ready is not None and self._own is not None and not self._once.is_closed
+        return (ready[0], self._own) if is_open else None  # type: ignore[index,return-value]
+
+    async def close(self) -> None:
+        if not self._once.is_closed:
+            await self.flush()
+            self._once.is_closed = True
+            if self._own is not None and self._parent._topic is not None:
+                await self._parent._topic.release(self._own)

@@ -1,0 +1,124 @@
+"""Subscriptions on a cluster in an event loop."""
+
+import asyncio
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from hawser.api.aio import AsyncSubscription
+from hawser.api.cluster.aio_publishing import Once, Opener
+from hawser.api.cluster.subscription import member_of
+from hawser.api.sample import Sample
+from hawser.api.subscription import Start
+from hawser.cluster.client.consumer import Consumer
+from hawser.errors import Closed, UsageError
+
+__all__ = ["ClusterAsyncSubscription"]
+
+T = TypeVar("T")
+Taken = TypeVar("Taken")
+
+
+class ClusterAsyncSubscription(AsyncSubscription[T]):
+    """Opened by its first use."""
+
+    def __init__(self, parent: Opener, history: int, start: Start, group: str | None) -> None:
+        self._parent = parent
+        self._place = (start, history, group)
+        self._consumer: Consumer | None = None
+        self._once = Once()
+
+    @property
+    def name(self) -> str:
+        return self._parent.name
+
+    async def _open(self) -> None:
+        what = f"this subscription of {self.name!r}"
+        await self._once.run(lambda: self._consumer is not None, self._subscribe, what)
+
+    async def _subscribe(self) -> None:
+        topic, _ = await self._parent._ready()
+        self._consumer = await topic.subscribe(*self._place)
+        # One that nobody refers to any more leaves by itself.
+        self._abandon = weakref.finalize(self, topic.abandon, self._consumer)
+        self._abandon.atexit = False
+
+    @property
+    def missed(self) -> int:
+        return 0 if self._consumer is None else self._consumer.missed
+
+    @property
+    def received(self) -> int:
+        return 0 if self._consumer is None else self._consumer.received
+
+    @property
+    def position(self) -> int:
+        return 0 if self._consumer is None else self._consumer.last_offset
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """For each partition that is read here, the offset behind the last sample taken."""
+        return {} if self._consumer is None else dict(self._consumer.positions)
+
+    @property
+    def held(self) -> int:
+        return 0
+
+    @property
+    def incarnation(self) -> int:
+        return 1
+
+    async def take(self, timeout: float | None = None) -> Sample | None:
+        return cast("Sample | None", await self._take(lambda consumer: consumer.next_sample(), timeout))
+
+    async def take_many(self, count: int, timeout: float | None = None) -> list[Sample]:
+        found = await self._take(lambda consumer: consumer.next_samples(count) or None, timeout)
+        return cast("list[Sample]", found or [])
+
+    async def take_value(self, timeout: float | None = None) -> T | None:
+        sample = await self.take(timeout)
+        return None if sample is None else cast("T", sample.value)
+
+    async def take_values(self, count: int, timeout: float | None = None) -> list[T]:
+        return [sample.value for sample in await self.take_many(count, timeout)]
+
+    async def take_batches(self, count: int = 1, timeout: float | None = None) -> list[Any]:
+        found = await self._take(lambda consumer: consumer.next_batches(count) or None, timeout)
+        return found or []
+
+    async def _take(self, attempt: Callable[[Consumer], Taken | None], timeout: float | None) -> Taken | None:
+        if timeout is not None and not timeout >= 0:
+            raise UsageError("timeout is seconds, 0 or more, or None to wait for ever")
+        await self._open()
+        consumer = self._consumer
+        assert consumer is not None
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+        while True:
+            found = attempt(consumer)
+            left = None if deadline is None else deadline - loop.time()
+            if found is not None or (left is not None and left <= 0):
+                return found
+            await consumer.ready(left)
+
+    async def commit(self) -> None:
+        await self._open()
+        assert self._consumer is not None
+        await member_of(self._consumer).commit(dict(self._consumer.positions))
+
+    async def close(self) -> None:
+        if not self._once.is_closed:
+            self._once.is_closed = True
+            if self._consumer is not None and self._parent._topic is not None:
+                self._abandon.detach()
+                await self._parent._topic.release(self._consumer)
+
+    async def __anext__(self) -> Sample:
+        try:
+            sample = await self.take()
+        except Closed:
+            if self._once.is_closed:
+                raise StopAsyncIteration from None
+            raise
+        assert sample is not None
+        return sample
