@@ -11,7 +11,7 @@ from typing import Any, Self
 import msgspec
 
 from hawser.log.entry import HEADER_BYTES, MAX_BODY_BYTES, Entry, Kind
-from hawser.log.journal.failures import Damaged
+from hawser.log.journal.failures import BadSnapshot, Damaged
 from hawser.log.journal.journal import Journal, Sync
 from hawser.log.journal.journal import Settings as JournalSettings
 from hawser.log.journal.storage import Storage, StorageFailed, StorageFull
@@ -29,6 +29,7 @@ from hawser.log.protocol.doors import (
     Persist,
     Propose,
     Pull,
+    Read,
     Reason,
     Receive,
     Refuse,
@@ -160,6 +161,10 @@ class Replica:
         self._outputs = []
         if self.halted is None:
             self._guard(self._handle, event)
+        elif isinstance(event, Propose):
+            self._outputs.extend(Refuse(each.tag, Reason.NOT_LEADER) for each in event.commands)
+        elif isinstance(event, Read):
+            self._outputs.append(Refuse(event.tag, Reason.NOT_LEADER))
         return self._outputs
 
     def _handle(self, event: Event) -> None:
@@ -255,11 +260,16 @@ class Replica:
 
     def _admit_commands(self, commands: tuple[Command, ...]) -> bool:
         sizes = [HEADER_BYTES + len(each.payload) + len(each.transaction) for each in commands]
-        too_large = max(sizes, default=0) > HEADER_BYTES + MAX_BODY_BYTES
-        freeing = all(each.kind in _FREEING for each in commands)
-        if not too_large and (self.node.leadership is None or self._reserve(sum(sizes), freeing)):
-            return True
-        reason = Reason.TOO_LARGE if too_large else Reason.FULL
+        reason = Reason.FULL
+        if max(sizes, default=0) > HEADER_BYTES + MAX_BODY_BYTES:
+            reason = Reason.TOO_LARGE
+        elif not all(self.machine.knows(each.kind, each.version, each.transaction) for each in commands):
+            # Once in the log it would halt every member.
+            reason = Reason.UNSUPPORTED
+        else:
+            freeing = all(each.kind in _FREEING for each in commands)
+            if self.node.leadership is None or self._reserve(sum(sizes), freeing):
+                return True
         self._outputs.extend(Refuse(command.tag, reason) for command in commands)
         return False
 
@@ -311,6 +321,7 @@ class Replica:
     def _halt(self, effect: Halt) -> None:
         self.halted = effect.reason
         self._outputs.append(effect)
+        self._outputs.extend(self.node.abandon())  # type: ignore[arg-type]
 
     # Checkpoints and retention.
 
@@ -402,7 +413,7 @@ class Replica:
                 return
             if pulling.is_complete:
                 pulling.finish()
-        except StorageFull:
+        except (StorageFull, BadSnapshot):
             pulling.drop()
             self._pulling = None
             # Longer than the leader waits for pulls before it goes on with its own retention.

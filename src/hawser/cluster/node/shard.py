@@ -46,6 +46,7 @@ _REFUSALS = {
     Reason.BUSY: (Code.BUSY, "the leader takes no writes just now; ask again", "none"),
     Reason.FULL: (Code.FULL, "the leader's disk is full; free some space or trim topics", "none"),
     Reason.TOO_LARGE: (Code.BAD_REQUEST, "no entry can hold so much; send less at once", "none"),
+    Reason.UNSUPPORTED: (Code.BAD_REQUEST, "this node does not know such an entry", "none"),
     Reason.UNKNOWN: (Code.UNKNOWN, "the leader was deposed before a majority had it", "unknown"),
 }
 
@@ -152,16 +153,18 @@ class Shard:
 
     async def execute(self, kind: int, payload: bytes) -> Executed | Failed:
         """Answered when the entry is committed and applied here."""
-        result = await self._propose(kind, payload)
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self.propose(kind, payload, future)
+        result = await future
         return result if isinstance(result, Failed) else Executed(encode_result(result))
 
-    def _propose(self, kind: int, payload: bytes) -> "asyncio.Future[Any]":
-        future: asyncio.Future[Any] = self._loop.create_future()
-        self._proposals.append(Command(kind, payload, future))
+    def propose(self, kind: int, payload: bytes, tag: Any = None) -> None:
+        """Write an entry. `tag`, a future or what can be settled like one, gets the result once it is
+        committed and applied here, or why it is not."""
+        self._proposals.append(Command(kind, payload, tag))
         if not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
-        return future
 
     def _flush(self) -> None:
         self._flush_scheduled = False
@@ -242,7 +245,7 @@ class Shard:
 
     def _drop_member(self, group: str, member: str) -> None:
         _log.info("shard %s: %s was silent for too long and leaves group %s", self.name, member, group)
-        self._propose(Kind.GROUP_LEAVE, encode_command(GroupLeave(group, member)))
+        self.propose(Kind.GROUP_LEAVE, encode_command(GroupLeave(group, member)))
 
     # Retention.
 
@@ -250,7 +253,7 @@ class Shard:
         """Propose to forget what is older or more than the topic is to keep."""
         offset = retention.start_of(self.replica.machine.part(Topic), self.replica.journal)
         if self.leads and offset is not None:
-            self._propose(Kind.TRIM, encode_command(TrimTo(offset)))
+            self.propose(Kind.TRIM, encode_command(TrimTo(offset)))
 
     # The end.
 
@@ -275,4 +278,4 @@ def _settle(future: Any, result: object) -> None:
 
 def _refusal(reason: Reason) -> Failed:
     code, text, outcome = _REFUSALS[reason]
-    return Failed(code, text, reason is not Reason.TOO_LARGE, outcome)  # type: ignore[arg-type]
+    return Failed(code, text, reason not in (Reason.TOO_LARGE, Reason.UNSUPPORTED), outcome)  # type: ignore[arg-type]

@@ -188,6 +188,7 @@ class Reason(StrEnum):
     BUSY = "busy"  # certainly not done; ask again
     FULL = "disk full"  # certainly not done; the leader has no room
     TOO_LARGE = "too large"  # certainly not done; no entry can hold it
+    UNSUPPORTED = "unsupported"  # certainly not done; this version does not know what it is
     UNKNOWN = "unknown"  # a write that may or may not come through
 
 

@@ -117,9 +117,9 @@ class Leadership:
         """Another epoch began; what was not committed may or may not be, some day."""
         node = self._node
         for _, tag in self._waiting:
-            node.emit(Refuse(tag, Reason.UNKNOWN))
+            node.answer(Refuse(tag, Reason.UNKNOWN))
         for tag, _ in (*self._reads_in_flight, *self._reads):
-            node.emit(Refuse(tag, Reason.NOT_LEADER))
+            node.answer(Refuse(tag, Reason.NOT_LEADER))
 
     def receive(self, sender: str, message: m.Message) -> None:
         handler = self._messages.get(type(message))
@@ -161,7 +161,7 @@ class Leadership:
         first, epoch = node.head.index + 1, node.epoch
         if self.successor is not None or first + len(commands) - node.commit > node.limits.uncommitted:
             for command in commands:
-                node.emit(Refuse(command.tag, Reason.BUSY))
+                node.answer(Refuse(command.tag, Reason.BUSY))
             return
         entries = tuple(
             Entry.make(
@@ -266,7 +266,7 @@ class Leadership:
         cursor.become(CursorState.TRUNCATE)
         cursor.head = head
         target = node.epochs.highest_up_to(head.epoch)
-        node.send(member, m.TruncateRequest(node.epoch, head, min(target, node.head)))
+        node.send(member, m.TruncateRequest(node.epoch, head, target))
 
     def _ask_for_snapshot(self, member: Member, cursor: Cursor, head: EntryId) -> None:
         cursor.become(CursorState.SNAPSHOT)
@@ -336,7 +336,7 @@ class Leadership:
         node = self._node
         while self._waiting and self._waiting[0][0] <= node.applied:
             index, tag = self._waiting.popleft()
-            node.emit(Answer(tag, index))
+            node.answer(Answer(tag, index))
         self._serve()
 
     # Reads.
@@ -344,7 +344,7 @@ class Leadership:
     def read(self, tag: Tag) -> None:
         """Serve it after a majority has answered a heartbeat that was sent after now."""
         if len(self._reads) + len(self._reads_in_flight) >= self._node.limits.reads:
-            self._node.emit(Refuse(tag, Reason.BUSY))
+            self._node.answer(Refuse(tag, Reason.BUSY))
             return
         self._reads.append((tag, self._node.commit))
         if not self._reads_in_flight:
@@ -385,7 +385,7 @@ class Leadership:
         if self._node.applied < max(commit for _, commit in self._reads_in_flight):
             return
         for tag, _ in self._reads_in_flight:
-            self._node.emit(Serve(tag))
+            self._node.answer(Serve(tag))
         self._reads_in_flight = []
         if self._reads:
             self._ask_majority()

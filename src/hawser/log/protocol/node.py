@@ -116,6 +116,7 @@ class Node:
         # What earlier steps appended: only that can be read from the source.
         self.readable = self.synced
         self.effects: list[Effect] = []
+        self._answers: list[Effect] = []
         self._events: dict[type, Callable[[Any], None]] = {
             Receive: self._receive,
             Synced: self._synced,
@@ -159,14 +160,20 @@ class Node:
         """What to do about `event`, in order. A halted member does nothing."""
         if self.halted:
             return []
-        self.effects = []
+        self.effects, self._answers = [], []
         self.readable = self.epochs.head.index
         try:
             self._events[type(event)](event)
         except _Broken as broken:
             self.halted = str(broken)
             return [Halt(self.halted)]
-        return self.effects
+        return self.effects + self._answers if self._answers else self.effects
+
+    def abandon(self) -> list[Effect]:
+        """Answer everybody who waits: this member does nothing any more, for a reason of its own."""
+        self.effects, self._answers = [], []
+        self.step_down()
+        return self._answers
 
     def _receive(self, event: Receive) -> None:
         handler = self._messages.get(type(event.message))
@@ -179,6 +186,10 @@ class Node:
 
     def emit(self, effect: Effect) -> None:
         self.effects.append(effect)
+
+    def answer(self, effect: Effect) -> None:
+        """To a client: at the end of the step."""
+        self._answers.append(effect)
 
     def send(self, to: str, message: m.Message) -> None:
         self.effects.append(Send(to, message))
@@ -293,13 +304,13 @@ class Node:
             self.leadership.propose(event.commands)
         else:
             for command in event.commands:
-                self.emit(Refuse(command.tag, Reason.NOT_LEADER))
+                self.answer(Refuse(command.tag, Reason.NOT_LEADER))
 
     def _read(self, event: Read) -> None:
         if self.leadership is not None:
             self.leadership.read(event.tag)
         else:
-            self.emit(Refuse(event.tag, Reason.NOT_LEADER))
+            self.answer(Refuse(event.tag, Reason.NOT_LEADER))
 
     def _tick(self, _: Tick) -> None:
         if self.leadership is not None:

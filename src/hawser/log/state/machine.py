@@ -111,6 +111,11 @@ class Machine:
         self.hash = xxh3_64_intdigest(entry.frame[:4] + encode_result(result), self.hash)
         return result
 
+    def knows(self, kind: int, version: int, transaction: bytes) -> bool:
+        """Whether such an entry can be applied."""
+        known = self._handlers[kind][1] if kind in self._handlers else 0
+        return 0 < version <= known and not (transaction and self._staging is None)
+
     @property
     def needed(self) -> int:
         """The lowest index whose entry may still be read; `applied + 1` if none of the applied ones is."""
