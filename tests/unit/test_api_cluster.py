@@ -422,6 +422,18 @@ def test_a_message_too_large_fails_alone(topic: hawser.Topic[Any]) -> None:
         large.result()
 
 
+def test_too_much_at_once_is_refused_not_hoarded(cluster: RunningCluster) -> None:
+    topic: Any = cluster.connect("eager", queue_bytes=10_000).topic("eager")
+    futures = [topic.publish_nowait(bytes(1000)) for _ in range(500)]
+    topic.flush()
+    refused = [future for future in futures if future.exception() is not None]
+    for future in refused:
+        with pytest.raises(hawser.Full, match="wait for receipts"):
+            future.result()
+    assert 0 < len(refused) < 500
+    assert topic.info().head == 500 - len(refused)
+
+
 def test_queues_and_transactions_are_announced(bus: hawser.Bus) -> None:
     with pytest.raises(hawser.UsageError, match="not part of this version"):
         bus.queue("jobs")

@@ -222,8 +222,9 @@ class ClusterAsyncPublisher(ClusterAsyncPublishing[T], AsyncPublisher[T]):
 
     def _ready_now(self) -> tuple[OpenTopic, Producers] | None:
         ready = self._parent._ready_now()
-        is_open = ready is not None and self._own is not None and not self._once.is_closed
-        return (ready[0], self._own) if is_open else None  # type: ignore[index,return-value]
+        if ready is None or self._own is None or self._once.is_closed:
+            return None
+        return ready[0], self._own
 
     async def close(self) -> None:
         if not self._once.is_closed:

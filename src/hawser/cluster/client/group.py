@@ -27,7 +27,7 @@ from hawser.cluster.client.routing import Router
 from hawser.cluster.client.starts import Place
 from hawser.cluster.transport import TransportError
 from hawser.cluster.wire import TopicEntry, shard_of
-from hawser.errors import Fenced, HawserError, UsageError
+from hawser.errors import Fenced, HawserError, Unavailable, UsageError
 from hawser.log.entry import Kind
 from hawser.log.state.commands import (
     AT_END,
@@ -113,11 +113,21 @@ class Member(Consumer):
         await self._join()
         self._task = self.router.loop.create_task(self._live())
         if self._members == (self.member,):
-            waiting = self.router.loop.create_task(self._has_all.wait())
-            await asyncio.wait([waiting, self._task], return_when=asyncio.FIRST_COMPLETED)
-            waiting.cancel()
-            if self._task.done() and self.inbox.failure is not None:
-                raise self.inbox.failure
+            await self._until_complete()
+
+    async def _until_complete(self) -> None:
+        assert self._task is not None
+        waiting = self.router.loop.create_task(self._has_all.wait())
+        seconds = self.router.settings.timeout
+        await asyncio.wait([waiting, self._task], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if self.inbox.failure is not None:
+            raise self.inbox.failure
+        if not self._has_all.is_set():
+            raise Unavailable(
+                f"group {self.group!r} of topic {self.topic!r} could not take its partitions within "
+                f"{seconds:g} s; see `hawser cluster status`"
+            )
 
     async def close(self) -> None:
         """Leave: the others go on behind what was committed."""

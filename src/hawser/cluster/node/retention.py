@@ -20,6 +20,10 @@ class Retention(NamedTuple):
     most_bytes: object = None
     most_seconds: object = None
 
+    def doubled(self) -> "Retention":
+        """Twice as much of both."""
+        return Retention(*(2 * each if isinstance(each, int | float) else each for each in self))
+
     def start_of(self, topic: Topic, journal: Journal) -> int | None:
         """The first offset that is to be kept; None if nothing is to go."""
         start = topic.start

@@ -7,6 +7,7 @@ clients to follow and to find the other nodes by; the node decides nothing from 
 import asyncio
 import logging
 import secrets
+import time
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
@@ -60,6 +61,8 @@ _CLIENT_KINDS = frozenset(
         Kind.GROUP_DELETE,
     }
 )
+
+_MOST_AHEAD_NS = 3600 * 10**9
 
 # Requests that are answered without waiting for anything.
 _AT_ONCE = frozenset({wire.GetMap, wire.RollCall, wire.Host})
@@ -216,7 +219,7 @@ class Node(Handler):
                 turn = (number + hash(shard.name)) % self.settings.resting_ticks == 0
                 if turn or shard.replica.node.restless:
                     shard.tick()
-                if turn and shard.leads:
+                if turn:
                     shard.retain(self._retention(shard.name))
 
     def _retention(self, shard: str) -> Retention:
@@ -305,9 +308,14 @@ class Node(Handler):
     def _publish(self, request: Request, message: wire.Publish) -> Body | None:
         """Answered when the batch is committed and applied, or now if it cannot be."""
         try:
-            Batch.read(message.batch).check()
+            batch = Batch.read(message.batch)
+            batch.check()
         except BadBatch as error:
             text = f"the batch cannot be read: {error}"
+            return wire.encode(wire.Failed(wire.Code.BAD_REQUEST, text, False))
+        if batch.header.latest_ns > time.time_ns() + _MOST_AHEAD_NS:
+            # Retention by age would keep everything behind it until then.
+            text = "a timestamp is more than an hour ahead of this node's clock; set the clocks"
             return wire.encode(wire.Failed(wire.Code.BAD_REQUEST, text, False))
         shard = self.shards.get(message.shard)
         if shard is None or not shard.leads:

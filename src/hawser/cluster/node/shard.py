@@ -14,6 +14,7 @@ from hawser.cluster.disk import Disk
 from hawser.cluster.node.retention import Retention
 from hawser.cluster.node.sessions import Sessions
 from hawser.cluster.node.threads import DiskThreads
+from hawser.cluster.node.upkeep import Upkeep
 from hawser.cluster.wire import Alive, Batches, Code, Executed, Failed, GroupEntry, Inspected, KeepAlive
 from hawser.log.entry import Kind
 from hawser.log.journal.journal import Sync
@@ -32,7 +33,7 @@ from hawser.log.protocol.doors import (
     Tick,
 )
 from hawser.log.replica import Done, Output, Replica, Retired
-from hawser.log.state.commands import GroupLeave, TrimTo, encode_command
+from hawser.log.state.commands import GroupLeave, encode_command
 from hawser.log.state.groups import Groups
 from hawser.log.state.results import OutOfRange, encode_result
 from hawser.log.state.topic import Topic
@@ -78,6 +79,7 @@ class Shard:
         self._is_syncing = False
         self._sync_ended: asyncio.Future[None] | None = None
         self._closed = False
+        self._upkeep: Upkeep | None = None
         self._sessions = Sessions(self._groups, self._drop_member)
 
     @property
@@ -250,10 +252,14 @@ class Shard:
     # Retention.
 
     def retain(self, retention: Retention) -> None:
-        """Propose to forget what is older or more than the topic is to keep."""
-        offset = retention.start_of(self.replica.machine.part(Topic), self.replica.journal)
-        if self.leads and offset is not None:
-            self.propose(Kind.TRIM, encode_command(TrimTo(offset)))
+        """Propose to forget what is older or more than the topic is to keep, and idle producers."""
+        if not self.leads:
+            self._upkeep = None
+            return
+        if self._upkeep is None:
+            self._upkeep = Upkeep()
+        for kind, payload in self._upkeep.due(self.replica, retention):
+            self.propose(kind, payload)
 
     # The end.
 

@@ -1,0 +1,70 @@
+"""What the leader of a shard proposes by itself, now and then: to forget old records and idle producers.
+
+Everything it knows of time is its own: a new leader begins to count anew, so nothing is forgotten too early.
+"""
+
+import time
+from typing import Final
+
+from hawser.cluster.node.retention import Retention
+from hawser.log.entry import Kind
+from hawser.log.replica import Replica
+from hawser.log.state.commands import ExpireProducers, TrimTo, encode_command
+from hawser.log.state.producers import Producers
+from hawser.log.state.topic import Topic
+
+__all__ = ["Upkeep"]
+
+# A trim that groups hold back is asked for again after so many seconds.
+_AGAIN_SECONDS: Final = 60.0
+_LOOK_SECONDS: Final = 600.0
+_IDLE_SECONDS: Final = 7 * 86_400.0
+_MOST_AT_ONCE: Final = 1000
+
+
+class Upkeep:
+    """Of one shard, as long as this node leads it."""
+
+    def __init__(self) -> None:
+        self._trimmed_to = 0
+        self._trimmed_at = 0.0
+        self._looked_at = 0.0
+        # (incarnation, sequence) of each producer, and since when it is that.
+        self._producers: dict[bytes, tuple[int, int, float]] = {}
+
+    def due(self, replica: Replica, retention: Retention) -> list[tuple[Kind, bytes]]:
+        """The entries that are to be proposed now."""
+        now = time.monotonic()
+        entries = []
+        trim = self._trim(replica, retention, now)
+        if trim is not None:
+            entries.append((Kind.TRIM, encode_command(trim)))
+        if now - self._looked_at > _LOOK_SECONDS:
+            self._looked_at = now
+            idle = self._idle_producers(replica.machine.part(Producers), now)
+            if idle:
+                entries.append((Kind.EXPIRE_PRODUCERS, encode_command(ExpireProducers(idle))))
+        return entries
+
+    def _trim(self, replica: Replica, retention: Retention, now: float) -> TrimTo | None:
+        """Groups hold it back, up to as much again as is kept anyway."""
+        topic = replica.machine.part(Topic)
+        offset = retention.start_of(topic, replica.journal)
+        if offset is None or (offset == self._trimmed_to and now - self._trimmed_at < _AGAIN_SECONDS):
+            return None
+        self._trimmed_to, self._trimmed_at = offset, now
+        return TrimTo(offset, retention.doubled().start_of(topic, replica.journal) or 0)
+
+    def _idle_producers(self, producers: Producers, now: float) -> tuple[tuple[bytes, int, int], ...]:
+        seen = {}
+        for name, incarnation, last in producers:
+            before = self._producers.get(name)
+            same = before is not None and before[:2] == (incarnation, last)
+            seen[name] = before if same and before is not None else (incarnation, last, now)
+        self._producers = seen
+        idle = [
+            (name, incarnation, last)
+            for name, (incarnation, last, since) in seen.items()
+            if now - since > _IDLE_SECONDS
+        ]
+        return tuple(idle[:_MOST_AT_ONCE])
