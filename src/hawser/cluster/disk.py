@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
+from time import monotonic
 from typing import Final
 
 from hawser.log.journal.storage import StorageFailed, StorageFull
 
-__all__ = ["Disk"]
+__all__ = ["Disk", "DiskCounters"]
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _FOR_OWNER_ONLY: Final = 0o600
@@ -36,13 +37,32 @@ class _File:
         self.syncs = 0
 
 
+class DiskCounters:
+    """What the disks that share it have done since it was made."""
+
+    __slots__ = ("sync_seconds", "syncs", "written_bytes", "_lock")
+
+    def __init__(self) -> None:
+        self.syncs = 0
+        self.sync_seconds = 0.0
+        self.written_bytes = 0
+        self._lock = Lock()
+
+    def synced(self, seconds: float) -> None:
+        """From any thread."""
+        with self._lock:
+            self.syncs += 1
+            self.sync_seconds += seconds
+
+
 class Disk:
     """A Storage in `directory`, which it makes if there is none and which nobody else can use meanwhile.
 
     `sync` may be called from any thread, all else from one. To be closed, which syncs nothing."""
 
-    def __init__(self, directory: Path | str) -> None:
+    def __init__(self, directory: Path | str, counters: DiskCounters | None = None) -> None:
         self.directory = Path(directory)
+        self._counters = counters or DiskCounters()
         _make_directory(self.directory)
         self._directory = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._files: dict[str, _File] = {}
@@ -97,6 +117,7 @@ class Disk:
             self._keep(name, _File(descriptor))
 
     def write(self, name: str, start: int, data: bytes | bytearray | memoryview) -> None:
+        self._counters.written_bytes += len(data)
         descriptor = self._descriptor(name)
         try:
             written = os.pwrite(descriptor, data, start)
@@ -152,11 +173,13 @@ class Disk:
     def _sync(self, name: str, descriptor: int, flush: Callable[[int], None]) -> None:
         if self._failure is not None:
             raise StorageFailed(f"{self._failure}; since then nothing is synced to {self.directory} any more")
+        began = monotonic()
         try:
             flush(descriptor)
         except OSError as error:
             self._failure = f"syncing {name} failed: {error.strerror}"
             raise StorageFailed(f"{self._failure}. Look after the disk, then start again") from error
+        self._counters.synced(monotonic() - began)
 
     def _descriptor(self, name: str) -> int:
         """Of the file, good until the next call that opens one in this thread."""

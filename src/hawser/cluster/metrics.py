@@ -53,6 +53,10 @@ def node_metrics(node: Node, directory: Path) -> Iterator[Metric]:
         yield Metric("hawser_shard_commit", "Last entry known to be committed.", replica.node.commit, labels)
         yield Metric("hawser_shard_apply", "Last entry applied.", replica.node.applied, labels)
         yield Metric("hawser_shard_leads", "1 if this node leads the shard.", int(shard.leads), labels)
+    disk = node.disk_counters
+    yield Metric("hawser_disk_syncs_total", "Syncs of files and directories.", disk.syncs)
+    yield Metric("hawser_disk_sync_seconds_total", "Time that syncs took.", disk.sync_seconds)
+    yield Metric("hawser_disk_written_bytes_total", "Bytes written to the logs.", disk.written_bytes)
     free_bytes = shutil.disk_usage(directory).free
     yield Metric("hawser_disk_free_bytes", "Free bytes where this node keeps its logs.", free_bytes)
     yield from _of_links(node.counters)

@@ -59,6 +59,8 @@ class Producer:
         self._queued_bytes = 0
         self._flights: list[Flight] = []
         self._aloft = 0
+        self._is_due = False
+        self.departures = 0
         self._trouble: str | Failed = "nobody leads the partition"
         self._has_failed = False
         self._is_sent_elsewhere = False
@@ -79,8 +81,8 @@ class Producer:
         """Whether everything is settled."""
         return not self._queue and not self._flights
 
-    def submit(self, item: Item) -> bool:
-        """Publish it as soon as possible; its future tells. Whether a batch took off."""
+    def submit(self, item: Item) -> None:
+        """Publish it as soon as possible; its future tells. `departures` counts the batches that took off."""
         if self._fenced is not None:
             fail(item, self._fenced)
         elif self._queued_bytes > self._settings.queue_bytes:
@@ -94,11 +96,10 @@ class Producer:
         else:
             self._queue.append(item)
             self._queued_bytes += item.nbytes
-            if self._send_what_waits():
-                return True
+            if not self._is_due:
+                self._send_what_waits()
             if self._queue and (self._timer is None or item.deadline < self._timer.when()):
                 self._set_timer(item.deadline)
-        return False
 
     async def flush(self) -> None:
         """Return when everything submitted so far, and since, is settled."""
@@ -123,8 +124,18 @@ class Producer:
 
     # Taking off.
 
-    def _send_what_waits(self) -> bool:
-        sent = False
+    def _send_soon(self) -> None:
+        """Send what waits once those who heard of a landing had their turn: what they publish next goes
+        along, and not in a batch of its own behind the few that were waiting."""
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._send_due)
+
+    def _send_due(self) -> None:
+        self._is_due = False
+        self._send_what_waits()
+
+    def _send_what_waits(self) -> None:
         while self._queue and self._recovery is None and self._may_send():
             link = self._router.leader_link(self._shard)
             if link is None:
@@ -134,8 +145,7 @@ class Producer:
             if flight is not None:
                 self._flights.append(flight)
                 self._send(flight, link)
-                sent = True
-        return sent
+                self.departures += 1
 
     def _may_send(self) -> bool:
         """A full batch if there is a place for it; a smaller one only when no other is under way: what waits
@@ -200,7 +210,7 @@ class Producer:
         finally:
             self._aloft -= 1
             self._changed.set()
-        self._send_what_waits()
+        self._send_soon()
 
     # Landing.
 

@@ -45,6 +45,7 @@ class Producers:
         self._loop = router.loop
         self._handed: deque[tuple[list[Record], Any, float]] = deque()
         self._is_called = False
+        self._departures = 0
 
     @property
     def incarnation(self) -> int:
@@ -57,10 +58,16 @@ class Producers:
         """Publish messages that go to one partition together; the future gets their receipt."""
         if partition is None:
             key = records[0].key
-            partition = self._sticky if key is None else partition_of(key, self._partitions)
-        item = Item(records, future, seconds, self._loop.time())
-        if self._producers[partition].submit(item) and partition == self._sticky:
+            partition = self._keyless() if key is None else partition_of(key, self._partitions)
+        self._producers[partition].submit(Item(records, future, seconds, self._loop.time()))
+
+    def _keyless(self) -> int:
+        """Where messages without a key go: to the next partition as soon as a batch has left for this one."""
+        departures = self._producers[self._sticky].departures
+        if departures != self._departures:
             self._sticky = (self._sticky + 1) % self._partitions
+            self._departures = self._producers[self._sticky].departures
+        return self._sticky
 
     def hand_over(self, records: list[Record], future: Any, seconds: float) -> None:
         """As `submit`, from any thread and in its order. Those that come before the loop has its turn cost
@@ -82,8 +89,9 @@ class Producers:
         if self._partitions == 1:
             return {0: list(records)}
         parts: dict[int, list[Record]] = {}
+        keyless = self._keyless()
         for record in records:
-            partition = self._sticky if record.key is None else partition_of(record.key, self._partitions)
+            partition = keyless if record.key is None else partition_of(record.key, self._partitions)
             parts.setdefault(partition, []).append(record)
         return parts
 

@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from hawser.cluster.disk import Disk
+from hawser.cluster.disk import Disk, DiskCounters
 from hawser.errors import Corrupt, UsageError
 
 __all__ = ["NodeDirectory"]
@@ -31,6 +31,7 @@ class NodeDirectory:
 
     def __init__(self, path: Path, node: str) -> None:
         self.path = path
+        self.counters = DiskCounters()
         (path / "shards").mkdir(parents=True, exist_ok=True)
         self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -87,7 +88,7 @@ class NodeDirectory:
         if not path.exists():
             path.mkdir()
             self._sync(path.parent)
-        return Disk(path)
+        return Disk(path, self.counters)
 
     def new_member(self) -> str:
         """A name for a member on a disk that has none."""

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from hawser.cluster import wire
+from hawser.cluster.background import Background
 from hawser.cluster.maps import ShardMap, node_of, topic_of
 from hawser.cluster.node.answers import encode_answer
 from hawser.cluster.node.directory import NodeDirectory
@@ -111,6 +112,7 @@ class Node(Handler):
         self.map = ShardMap()
         self.shards: dict[str, Shard] = {}
         self._directory = NodeDirectory(directory, name)
+        self.disk_counters = self._directory.counters
         self._run = secrets.token_hex(8)
         self._incarnation = secrets.randbits(62)
         self._threads = DiskThreads(self.settings.sync_threads, f"{name}-disk")
@@ -118,7 +120,7 @@ class Node(Handler):
         self._dialers: dict[str, Dialer] = {}
         self._peers: dict[str, Link] = {}
         self._operators: dict[str, Link] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._background = Background()
         self._requests: dict[type, Callable[[Link, Any], Coroutine[Any, Any, wire.Answer] | wire.Answer]] = {
             wire.GetMap: self._get_map,
             wire.Execute: self._execute,
@@ -140,15 +142,14 @@ class Node(Handler):
         for shard in list(self._directory.shards()):
             self._open(shard)
         self._server = await listen(address, self, self._identity(), counters=self.counters)
-        self._spawn(self._tick())
+        self._background.start(self._tick())
         _log.info("node %s serves %d shards at %s", self.name, len(self.shards), self.address)
 
     async def stop(self, drain: bool = True) -> None:
         """Hand over what it leads, if there is an operator to arrange it; then close everything."""
         if drain:
             await self._drain()
-        for task in self._tasks:
-            task.cancel()
+        self._background.cancel()
         await asyncio.gather(*(dialer.close("the node stops") for dialer in self._dialers.values()))
         if self._server is not None:
             await self._server.close("the node stops")
@@ -169,11 +170,6 @@ class Node(Handler):
 
     def _identity(self) -> Identity:
         return Identity(role=PeerRole.NODE, name=self.name, run=self._run, cluster=self._directory.cluster)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     # The disk.
 
@@ -196,7 +192,7 @@ class Node(Handler):
 
     def _gone(self, shard: Shard, disk_lost: bool) -> None:
         del self.shards[shard.name]
-        self._spawn(self._forget(shard, disk_lost))
+        self._background.start(self._forget(shard, disk_lost))
 
     async def _forget(self, shard: Shard, disk_lost: bool) -> None:
         await shard.close()
@@ -217,10 +213,13 @@ class Node(Handler):
             for shard in list(self.shards.values()):
                 # Shards that rest take their turns.
                 turn = (number + hash(shard.name)) % self.settings.resting_ticks == 0
-                if turn or shard.replica.node.restless:
-                    shard.tick()
-                if turn:
-                    shard.retain(self._retention(shard.name))
+                try:
+                    if turn or shard.replica.node.restless:
+                        shard.tick()
+                    if turn:
+                        shard.retain(self._retention(shard.name))
+                except Exception:
+                    _log.exception("shard %s: a tick failed", shard.name)
 
     def _retention(self, shard: str) -> Retention:
         """What the topic of a shard is to keep."""
@@ -274,7 +273,7 @@ class Node(Handler):
             dialer = self._dialers.get(name)
             if dialer is not None and dialer.address != entry.address:
                 del self._dialers[name]
-                self._spawn(dialer.close("the node has another address"))
+                self._background.start(dialer.close("the node has another address"))
                 dialer = None
             if dialer is None and self.name < name:
                 dialer = Dialer(entry.address, self._identity, self, counters=self.counters)

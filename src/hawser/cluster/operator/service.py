@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from hawser.cluster import wire
+from hawser.cluster.background import Background
 from hawser.cluster.maps import node_of
 from hawser.cluster.operator.desk import Desk
 from hawser.cluster.operator.placement import place
@@ -78,8 +79,9 @@ class OperatorService(Handler):
         self._missing: dict[str, int] = {}
         self._repairing: set[str] = set()
         self._deleting: dict[str, _Deletion] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._background = Background()
         self._changed = asyncio.Event()
+        self._looking = asyncio.Lock()
 
     async def start(self) -> None:
         """Read the store and begin to dial."""
@@ -89,11 +91,10 @@ class OperatorService(Handler):
         for name, address in self._nodes.items():
             self._dialers[name] = Dialer(address, identity, self, counters=self.counters)
             self._dialers[name].start()
-        self._spawn(self._tick())
+        self._background.start(self._tick())
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
+        self._background.cancel()
         for desk in self.desks.values():
             desk.close()
         await asyncio.gather(*(dialer.close("the operator stops") for dialer in self._dialers.values()))
@@ -102,11 +103,6 @@ class OperatorService(Handler):
 
     async def _in_thread(self, call: Callable[..., Result], *arguments: Any) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, partial(call, *arguments))
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     # Time.
 
@@ -117,13 +113,16 @@ class OperatorService(Handler):
             number += 1
             for node, dialer in self._dialers.items():
                 if dialer.link is not None and node not in self._rolling:
-                    self._spawn(self._call_roll(node, dialer.link))
+                    self._background.start(self._call_roll(node, dialer.link))
             for desk in list(self.desks.values()):
-                desk.tick()
+                try:
+                    desk.tick()
+                except Exception:
+                    _log.exception("shard %s: a tick failed", desk.shard)
             for deletion in list(self._deleting.values()):
                 deletion.tell(self._send)
             if number % self.settings.look_ticks == 0:
-                self._spawn(self._look_again())
+                self._background.start(self._look_again())
                 self._push()
 
     async def _call_roll(self, node: str, link: Link) -> None:
@@ -163,6 +162,10 @@ class OperatorService(Handler):
 
     async def _look(self) -> None:
         """Whatever the store has is on a desk; what it has no more is on none."""
+        async with self._looking:
+            await self._compare_with_store()
+
+    async def _compare_with_store(self) -> None:
         topics = await self._in_thread(list_topics, self._store)
         shards = await self._in_thread(list_shards, self._store)
         self.topics.update(topics)
@@ -283,7 +286,7 @@ class OperatorService(Handler):
             deletion = self._deleting.get(shard)
             if deletion is not None and not deletion.remaining:
                 await self._in_thread(delete_shard, self._store, shard, deletion.stored)
-                del self._deleting[shard]
+                self._deleting.pop(shard, None)
         if not left:
             await self._in_thread(forget_topic, self._store, name, entry)
 
@@ -301,7 +304,7 @@ class OperatorService(Handler):
         seen = self._missing[f"{shard} {node}"] = self._missing.get(f"{shard} {node}", 0) + 1
         if seen > self.settings.missing_ticks and shard not in self._repairing and report is None:
             self._repairing.add(shard)
-            self._spawn(self._replace(node, shard, desk, lost[0]))
+            self._background.start(self._replace(node, shard, desk, lost[0]))
 
     async def _replace(self, node: str, shard: str, desk: Desk, lost: str) -> None:
         try:
@@ -389,29 +392,40 @@ class OperatorService(Handler):
             raise ValueError(f"replication={replication!r}: a topic has 1 to 7 replicas")
         if not 1 <= message.partitions <= 1024:
             raise ValueError(f"partitions={message.partitions}: a topic has 1 to 1024 partitions")
-        place(replication, self.alive, {})
-        entry = await self._in_thread(
-            create_topic, self._store, message.name, message.partitions, message.settings
-        )
+        if message.name not in await self._in_thread(list_topics, self._store):
+            place(replication, self.alive, {})
+        while True:
+            entry = await self._in_thread(
+                create_topic, self._store, message.name, message.partitions, message.settings
+            )
+            if not entry.deleted:
+                break
+            # The one that had this name goes first.
+            await asyncio.sleep(self.settings.tick_seconds)
+            await self._look()
         self.topics[message.name] = entry
         await self._look()
-        await self._until_steady(_shards(message.name, entry))
-        self._push()
-        return wire.AdminDone(True, f"topic {message.name} has {entry.partitions} partitions")
-
-    async def _until_steady(self, shards: list[str]) -> None:
-        while not all(
-            shard in self.desks
-            and self.desks[shard].metadata is not None
-            and self.desks[shard].metadata.status is Status.STEADY  # type: ignore[union-attr]
-            for shard in shards
-        ):
+        while not self._all_steady(_shards(message.name, entry)):
             changed = self._changed
             try:
                 async with asyncio.timeout(self.settings.tick_seconds * 5):
                     await changed.wait()
             except TimeoutError:
                 await self._look()
+            if not await self._is_there(message.name, entry):
+                return wire.AdminDone(False, f"topic {message.name} was deleted meanwhile; create it again")
+        self._push()
+        return wire.AdminDone(True, f"topic {message.name} has {entry.partitions} partitions")
+
+    def _all_steady(self, shards: list[str]) -> bool:
+        found = [self.desks[shard].metadata for shard in shards if shard in self.desks]
+        steady = [each for each in found if each is not None and each.status is Status.STEADY]
+        return len(steady) == len(shards)
+
+    async def _is_there(self, name: str, entry: wire.TopicEntry) -> bool:
+        """Whether this very topic is still there, and as it was."""
+        found = (await self._in_thread(list_topics, self._store)).get(name)
+        return found is not None and (found.uuid, found.deleted) == (entry.uuid, entry.deleted)
 
     async def _delete(self, name: str) -> wire.Answer:
         entry = await self._in_thread(mark_deleted, self._store, name)
@@ -420,7 +434,7 @@ class OperatorService(Handler):
         self.topics[name] = entry
         await self._look()
         self._push()
-        while name in await self._in_thread(list_topics, self._store):
+        while await self._is_there(name, entry):
             await asyncio.sleep(self.settings.tick_seconds)
             await self._look()
         return wire.AdminDone(True, f"topic {name} is deleted")
