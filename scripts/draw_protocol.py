@@ -1,7 +1,8 @@
-"""Draws the protocol from the tables that its code asserts, into the documents between their marks.
+"""Draws the protocol from the tables that its code asserts, and the messages from their classes, into the
+documents between their marks.
 
-python scripts/draw_protocol.py           write docs/protocol.md and docs/formats/messages.md anew
-python scripts/draw_protocol.py --check   exit with 1 if they are not what it would write
+    python scripts/draw_protocol.py           write them anew
+    python scripts/draw_protocol.py --check   exit with 1 if they are not what it would write
 """
 
 import re
@@ -13,6 +14,7 @@ from typing import Annotated, Final, TypeVar, get_args, get_origin
 
 import msgspec
 
+from hawser.cluster import wire
 from hawser.log.protocol import messages as m
 from hawser.log.protocol.tables import ACTIVITIES, CURSORS, EXCHANGES, ROLES
 
@@ -62,6 +64,16 @@ def message_table() -> str:
     return "\n".join(rows)
 
 
+def wire_table(union: object) -> str:
+    """The messages between processes of one sort, with what they are for."""
+    rows = ["| message | tag | fields | meaning |", "|---|---|---|---|"]
+    for kind in get_args(union):
+        fields = ", ".join(f"{field.name}: {_type(field.type)}" for field in msgspec.structs.fields(kind))
+        meaning = " ".join((kind.__doc__ or "").split())
+        rows.append(f"| {kind.__name__} | `{kind.__struct_config__.tag}` | {fields} | {meaning} |")
+    return "\n".join(rows)
+
+
 def _row(kind: type[m.Message], sender: str, receiver: str, answer: str) -> str:
     fields = ", ".join(f"{field.name}: {_type(field.type)}" for field in msgspec.structs.fields(kind))
     tag = kind.__struct_config__.tag
@@ -88,6 +100,9 @@ DRAWINGS: Final[dict[str, Callable[[], str]]] = {
         (m.PrepareReconfigurationRequest, m.SnapshotRequest, m.CommitReconfigurationRequest)
     ),
     "messages": message_table,
+    "told": lambda: wire_table(wire.Told),
+    "requests": lambda: wire_table(wire.Request),
+    "answers": lambda: wire_table(wire.Answer),
 }
 
 
@@ -99,7 +114,8 @@ def drawn(text: str) -> str:
 def main() -> int:
     check = "--check" in sys.argv[1:]
     stale = []
-    for path in (ROOT / "docs" / "protocol.md", ROOT / "docs" / "formats" / "messages.md"):
+    names = ("protocol.md", "formats/messages.md", "formats/wire.md")
+    for path in (ROOT / "docs" / name for name in names):
         text = path.read_text(encoding="utf-8")
         if drawn(text) != text:
             stale.append(path)
