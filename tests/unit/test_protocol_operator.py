@@ -390,6 +390,23 @@ def test_a_transfer_elects_the_successor_when_the_leader_says_so() -> None:
     assert desk.reports == [Report("t", True, "the leader is n3")]
 
 
+def test_answers_of_an_earlier_change_are_not_taken_for_this_one() -> None:
+    """The same change was asked for before, given up, and asked for again."""
+    change = Change(ChangeKind.EXPAND, None, "n4")
+    desk = watching(epoch=5)
+    desk.step(Expand("n4", "e"))
+    desk.hear("n1", m.PrepareReconfigurationResponse(6, change))
+    assert desk.operator.activity is Activity.INSTALLING
+    desk.hear("n4", m.SnapshotResponse(4, HEAD))
+    assert not desk.stored
+    desk.hear("n4", m.SnapshotResponse(6, HEAD))
+    assert desk.operator.activity is Activity.COMMITTING
+    desk.hear("n1", m.CommitReconfigurationResponse(4, change, True))
+    assert not desk.stored and desk.metadata.members == THREE
+    desk.hear("n1", m.CommitReconfigurationResponse(6, change, True))
+    assert desk.metadata.members == (*THREE, "n4")
+
+
 def test_a_leader_hands_over_before_it_is_swapped_out() -> None:
     desk = watching()
     desk.hear("n1", status(Role.LEADER, 3, led=True, lag={"n2": 5, "n3": 0}))
