@@ -4,6 +4,7 @@ An attack hands its figures to `record_property`; they are printed at the end of
 """
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,6 +23,9 @@ def soak_seconds_told() -> float:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Bring the development install up to date; a run in any other environment tests what it finds."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        # So it is in the background of a shell, and so it would be in every program that is started here.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if Path(sys.prefix) != ROOT / ".venv" or os.environ.get("HAWSER_NO_REBUILD"):
         return
     command = ["make", "--silent", "setup"]
