@@ -18,7 +18,7 @@ from typing import Any
 import hawser
 from hawser.bench import cluster_etcd, cluster_nats, cluster_sides
 from hawser.bench.cluster_loads import VALUE, Load
-from hawser.bench.cluster_servers import Process, hawser_servers
+from hawser.bench.cluster_servers import Process, first_words, hawser_servers
 from hawser.bench.plan import Plan
 from hawser.bench.report import Row, at_least, at_most, ratio
 from hawser.bench.sides import Side, now_ns, run_sides
@@ -42,6 +42,7 @@ class Entrant:
     in_flight: Side
     batched: dict[str, tuple[Side, int, int]]
     why_not: Callable[[], str | None]
+    described: Callable[[], str] = lambda: ""
 
 
 @contextmanager
@@ -72,6 +73,7 @@ ETCD = Entrant(
         for number in (16, 64)
     },
     lambda: None if cluster_etcd.installed() else "there is no etcd or no grpcio",
+    lambda: f"{first_words(cluster_etcd.program())} through grpcio",
 )
 JETSTREAM = Entrant(
     "JetStream",
@@ -80,6 +82,7 @@ JETSTREAM = Entrant(
     cluster_nats.publish_in_flight,
     {"1,024 in flight": (cluster_nats.publish_in_flight, 1024, 1)},
     cluster_nats.why_not,
+    lambda: f"{first_words(cluster_nats.program())} through nats-py",
 )
 
 
@@ -95,17 +98,17 @@ def cluster(plan: Plan) -> Iterator[Row]:
 
 
 def _writing(plan: Plan) -> Iterator[Row]:
-    entrants, left_out = [HAWSER], []
+    entrants, notes = [HAWSER], []
     for peer in (ETCD, JETSTREAM):
         reason = peer.why_not() if plan.invited(peer.name) else "not invited"
         if reason is None:
             entrants.append(peer)
+            notes.append(peer.described())
         else:
-            left_out.append(f"{peer.name} is left out: {reason}")
-    note = "etcd is asked through grpcio, JetStream through nats-py; " + "; ".join(left_out)
+            notes.append(f"{peer.name} is left out: {reason}")
     with ExitStack() as stack:
         places = {each.name: stack.enter_context(each.servers()) for each in entrants}
-        yield from _latency(plan, entrants, places, note.rstrip("; "))
+        yield from _latency(plan, entrants, places, "; ".join(notes))
         rates = _rates(plan, entrants, places)
         yield _in_flight_row(rates)
         yield _batched_row(plan, entrants, places, rates)

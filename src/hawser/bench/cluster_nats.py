@@ -10,13 +10,12 @@ import importlib
 import importlib.util
 import re
 import shutil
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from hawser.bench.cluster_loads import VALUE, Load, one_at_a_time_async, rate_in_flight
-from hawser.bench.cluster_servers import Process, free_ports, place_on_disk, wait_until
+from hawser.bench.cluster_servers import Process, first_words, free_ports, place_on_disk, wait_until
 from hawser.bench.sides import Gate
 
 SYNCS_FROM = (2, 10)
@@ -49,9 +48,9 @@ def why_not() -> str | None:
     found = program()
     if found is None:
         return "there is no nats-server on the PATH"
-    done = subprocess.run([found, "--version"], capture_output=True, text=True, check=False, timeout=30)
-    if version_of(done.stdout) < SYNCS_FROM:
-        return f"{done.stdout.strip()} cannot sync every write; 2.10 or later can"
+    version = first_words(found)
+    if version_of(version) < SYNCS_FROM:
+        return f"{version} cannot sync every write; 2.10 or later can"
     if importlib.util.find_spec("nats") is None:
         return "there is no nats-py"
     return None

@@ -7,6 +7,7 @@ killed and their data is removed when a block ends.
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -15,23 +16,31 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import hawser
 
 START_SECONDS = 60.0
 _LOOK_SECONDS = 0.05
+# Below those of outgoing connections, one of which would take a port before its server does.
+_SERVER_PORTS = range(20_000, 32_000)
 _IN_MEMORY = frozenset({"tmpfs", "ramfs"})
-# What takes effect without Hawser's help and would make a run differ from the next.
+# Settings of whoever runs the benchmark are not to be measured.
 _OWN_VARIABLES = "HAWSER_"
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody has just now."""
+    """Ports of loopback that nobody has just now, and that the system gives to no connection either."""
     with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [each.getsockname()[1] for each in sockets]
+        found: list[int] = []
+        for port in random.sample(_SERVER_PORTS, len(_SERVER_PORTS)):
+            with suppress(OSError):
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+                found.append(port)
+            if len(found) == count:
+                return found
+    raise RuntimeError(f"{count} ports between {_SERVER_PORTS[0]} and {_SERVER_PORTS[-1]} are not to be had")
 
 
 @contextmanager
@@ -112,6 +121,13 @@ def wait_until(serves: Callable[[], bool], processes: Sequence[Process], what: s
         if time.monotonic() > deadline:
             raise RuntimeError(f"{what} does not serve after {START_SECONDS:.0f} s")
         time.sleep(_LOOK_SECONDS)
+
+
+def first_words(program: str | None) -> str:
+    """What a server says of its version, as it says it."""
+    assert program is not None
+    done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False, timeout=30)
+    return done.stdout.partition("\n")[0].strip()
 
 
 class HawserServers:

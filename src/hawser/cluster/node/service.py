@@ -82,8 +82,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Publishing:
-    """A publish whose entry is under way: settled as a future would be, with no task that waits for it, which
-    would take as long as the rest of a small publish."""
+    """A publish whose entry is under way: settled as a future would be, with no task that waits for it."""
 
     __slots__ = ("_helpful", "_request")
 

@@ -1,7 +1,6 @@
 """Threads that wait for the disk, so that the event loop does not.
 
-concurrent.futures does the same; its locks and futures, and those that an event loop wraps around them, take
-longer than handing a small write to the disk.
+concurrent.futures does the same with a lock and two futures for each call, which a small write notices.
 """
 
 import asyncio
