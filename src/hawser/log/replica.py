@@ -5,7 +5,7 @@ time and the moment a sync completes, and carries the outputs out. A member whos
 turns out damaged or whose invariants do not hold halts: it answers nobody any more.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import msgspec
@@ -123,6 +123,8 @@ class Replica:
         self._no_room_ticks = 0
         self._serving = Serving(journal, settings.piece_bytes, settings.snapshot_ticks)
         self._outputs: list[Output] = []
+        # Effects not carried out yet: the answers among them are owed, also by a member that halts.
+        self._left: Iterator[Effect] = iter(())
         self._results: dict[int, Result] = {}
         self._do: dict[type, Callable[[Any], None]] = {
             Persist: self._persist,
@@ -161,14 +163,24 @@ class Replica:
         self._outputs = []
         if self.halted is None:
             self._guard(self._handle, event)
-        elif isinstance(event, Propose):
+        else:
+            self._turn_away(event)
+        return self._outputs
+
+    def _turn_away(self, event: Event) -> None:
+        """Whoever asks for something that was not begun."""
+        if isinstance(event, Propose):
             self._outputs.extend(Refuse(each.tag, Reason.NOT_LEADER) for each in event.commands)
         elif isinstance(event, Read):
             self._outputs.append(Refuse(event.tag, Reason.NOT_LEADER))
-        return self._outputs
 
     def _handle(self, event: Event) -> None:
-        if self._admit(event):
+        try:
+            admitted = self._admit(event)
+        except Exception:
+            self._turn_away(event)
+            raise
+        if admitted:
             self._run(self.node.step(event))
         if type(event) is Tick:
             self._tick()
@@ -285,12 +297,15 @@ class Replica:
     # What the protocol wants done.
 
     def _run(self, effects: list[Effect]) -> None:
-        for effect in effects:
+        outer = self._left
+        self._left = iter(effects)
+        for effect in self._left:
             do = self._do.get(type(effect))
             if do is not None:
                 do(effect)
             else:
                 self._outputs.append(effect)  # type: ignore[arg-type]
+        self._left = outer
         self._results.clear()
 
     def _persist(self, effect: Persist) -> None:
@@ -321,7 +336,13 @@ class Replica:
     def _halt(self, effect: Halt) -> None:
         self.halted = effect.reason
         self._outputs.append(effect)
-        self._outputs.extend(self.node.abandon())  # type: ignore[arg-type]
+        for left in (*self._left, *self.node.abandon()):
+            if isinstance(left, Answer):
+                self._outputs.append(Refuse(left.tag, Reason.UNKNOWN))
+            elif isinstance(left, Serve):
+                self._outputs.append(Refuse(left.tag, Reason.NOT_LEADER))
+            elif isinstance(left, Refuse):
+                self._outputs.append(left)
 
     # Checkpoints and retention.
 
