@@ -90,6 +90,10 @@ def status(role: Role, epoch: int, led: bool = False, **changes: object) -> m.St
     return msgspec.structs.replace(response, **changes)
 
 
+def doing(desk: Desk) -> Activity:
+    return desk.operator.activity
+
+
 # Elections.
 
 
@@ -396,11 +400,11 @@ def test_answers_of_an_earlier_change_are_not_taken_for_this_one() -> None:
     desk = watching(epoch=5)
     desk.step(Expand("n4", "e"))
     desk.hear("n1", m.PrepareReconfigurationResponse(6, change))
-    assert desk.operator.activity is Activity.INSTALLING
+    assert doing(desk) is Activity.INSTALLING
     desk.hear("n4", m.SnapshotResponse(4, HEAD))
     assert not desk.stored
     desk.hear("n4", m.SnapshotResponse(6, HEAD))
-    assert desk.operator.activity is Activity.COMMITTING
+    assert doing(desk) is Activity.COMMITTING
     desk.hear("n1", m.CommitReconfigurationResponse(4, change, True))
     assert not desk.stored and desk.metadata.members == THREE
     desk.hear("n1", m.CommitReconfigurationResponse(6, change, True))

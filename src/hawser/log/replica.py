@@ -115,6 +115,7 @@ class Replica:
         self.failure: Exception | None = None
         self._syncing = False
         self._head_at_tick = self._settled = journal.head
+        self._wants_settling = False
         self._has_ballast = journal.hold_ballast()
         self._was_full = False
         self._spare_bytes = min(_SPARE_BYTES, settings.journal.segment_bytes // 8)
@@ -202,13 +203,16 @@ class Replica:
     @property
     def sync_wanted(self) -> bool:
         """Whether something waits for the disk and no sync is under way."""
-        return self.halted is None and not self._syncing and self.journal.synced < self.journal.head.index
+        if self.halted is not None or self._syncing:
+            return False
+        return self._wants_settling or self.journal.synced < self.journal.head.index
 
     def begin_sync(self) -> Sync:
         """The caller runs it, where it likes, and then calls `finish_sync`."""
         assert self.sync_wanted
         self._syncing = True
-        return self.journal.begin_sync()
+        settling, self._wants_settling = self._wants_settling, False
+        return self.journal.begin_sync(settling)
 
     def finish_sync(self, sync: Sync) -> list[Output]:
         """It has run."""
@@ -228,8 +232,8 @@ class Replica:
         return self._outputs
 
     def read(self, offset: int, max_bytes: int) -> list[tuple[int, Entry]] | OutOfRange:
-        """The batches that hold the committed records from `offset` on, each with the offset of its first;
-        none if there are none yet."""
+        """The batches that hold the committed records from `offset` on, each with the offset of its first:
+        those that fit, but one at least; none if there are none yet."""
         topic = self.machine.part(Topic)
         batches: list[tuple[int, Entry]] = []
         while max_bytes > 0 and not (offset == topic.end and offset >= topic.start):
@@ -237,6 +241,8 @@ class Replica:
             if isinstance(place, OutOfRange):
                 return place
             entry = self.journal.read(place.index, place.index, max_bytes)[0]
+            if batches and len(entry.frame) > max_bytes:
+                break
             batches.append((place.first_offset, entry))
             max_bytes -= len(entry.frame)
             offset = place.first_offset + place.count
@@ -364,8 +370,8 @@ class Replica:
         """A tick after the last entry was synced, have the mark that says so on disk too."""
         head = self.journal.head
         idle = head == self._head_at_tick and head.index == self.journal.synced and not self._syncing
-        if idle and head != self._settled and self.halted is None:
-            self.journal.settle()
+        if idle and head != self._settled:
+            self._wants_settling = True
             self._settled = head
         self._head_at_tick = head
 

@@ -64,6 +64,8 @@ _CLIENT_KINDS = frozenset(
 )
 
 _MOST_AHEAD_NS = 3600 * 10**9
+# An answer has to fit into a frame, and not to hold up what comes behind it.
+_MOST_FETCHED_BYTES = 16 << 20
 
 # Requests that are answered without waiting for anything.
 _AT_ONCE = frozenset({wire.GetMap, wire.RollCall, wire.Host})
@@ -340,7 +342,7 @@ class Node(Handler):
         shard = self.shards.get(request.shard)
         if shard is None:
             return self._not_leader(request.shard)
-        return shard.fetch(request.offset, request.max_bytes, request.wait_seconds)
+        return shard.fetch(request.offset, min(request.max_bytes, _MOST_FETCHED_BYTES), request.wait_seconds)
 
     def _inspect(self, _: Link, request: wire.Inspect) -> "Coroutine[Any, Any, wire.Answer] | wire.Answer":
         shard = self.shards.get(request.shard)

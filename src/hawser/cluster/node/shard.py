@@ -74,7 +74,7 @@ class Shard:
         self._loop = asyncio.get_running_loop()
         self._proposals: list[Command] = []
         self._flush_scheduled = False
-        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._waiters: dict[asyncio.Future[None], int] = {}
         self._applied = replica.machine.applied
         self._is_syncing = False
         self._sync_ended: asyncio.Future[None] | None = None
@@ -197,19 +197,19 @@ class Shard:
     async def _wait_beyond(self, offset: int, seconds: float) -> None:
         """Return when there is a record at `offset`, or the time is over."""
         future: asyncio.Future[None] = self._loop.create_future()
-        self._waiters.append((offset, future))
+        self._waiters[future] = offset
         timer = self._loop.call_later(seconds, _settle, future, None)
         try:
             await future
         finally:
             timer.cancel()
-            self._waiters = [each for each in self._waiters if each[1] is not future]
+            self._waiters.pop(future, None)
 
     def _wake(self) -> None:
         end = self.replica.machine.part(Topic).end
-        for offset, future in self._waiters:
-            if offset < end:
-                _settle(future, None)
+        for future in [each for each, offset in self._waiters.items() if offset < end]:
+            del self._waiters[future]
+            _settle(future, None)
 
     async def inspect(
         self, at_ns: int | None, group: str | None, with_groups: bool = False
@@ -266,7 +266,7 @@ class Shard:
     async def close(self) -> None:
         """Stop: what was not answered is unknown, what was not synced is synced."""
         self._closed = True
-        for _, future in self._waiters:
+        for future in list(self._waiters):
             _settle(future, None)
         if self._is_syncing:
             self._sync_ended = self._loop.create_future()

@@ -88,7 +88,12 @@ class Requests:
 
     def end(self, request: Request, kind: FrameKind, body: Body) -> None:
         if self._forget(request):
-            self._outgoing.put(kind, request.number, body)
+            try:
+                self._outgoing.put(kind, request.number, body)
+            except ValueError as error:
+                # Too large for a frame: whoever waits has to hear of it.
+                _log.error("an answer cannot be sent: %s", error)
+                self._outgoing.put(FrameKind.FAILURE, request.number, shortened(str(error)))
             self._owner.request_ended()
 
     def failed(self, request: Request, error: Exception) -> None:

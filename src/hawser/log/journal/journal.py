@@ -185,10 +185,11 @@ class Journal:
             start += len(entry.frame)
         self.epochs.extend_through(epoch, index)
 
-    def begin_sync(self) -> Sync:
-        """A sync of everything appended so far: call its `run`, then `end_sync`."""
+    def begin_sync(self, with_marks: bool = False) -> Sync:
+        """A sync of everything appended so far, and of the marks that say how far the last one came: call its
+        `run`, then `end_sync`."""
         assert self._sync_under_way is None, "one sync at a time"
-        self._sync_under_way = sync = Sync(self.head.index, self._segments.take_dirty())
+        self._sync_under_way = sync = Sync(self.head.index, self._segments.take_dirty(with_marks))
         return sync
 
     def end_sync(self, sync: Sync) -> int:

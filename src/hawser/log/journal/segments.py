@@ -67,9 +67,10 @@ class Segments:
         active.note_end(last, active.end + len(data))
         self._dirty[active] = None
 
-    def take_dirty(self) -> tuple[Segment, ...]:
+    def take_dirty(self, with_marks: bool) -> tuple[Segment, ...]:
         """What has to be synced, the older first; from now on clean."""
-        dirty = tuple(self._dirty)
+        marked = [segment for segment in self._all[-2:] if with_marks and segment.mark_is_pending]
+        dirty = tuple(dict.fromkeys((*self._dirty, *marked)))
         self._dirty.clear()
         return dirty
 
