@@ -4,6 +4,9 @@ D1 to D8 are those of the protocol as it was first written down (`docs/seeds.md`
 hurried hand would do.
 """
 
+import inspect
+import sys
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +22,7 @@ from hawser.log.protocol.node import Node
 from hawser.log.protocol.operator import Operator
 from hawser.log.protocol.tables import Activity, CursorState
 from hawser.log.replica import Replica
+from hawser.log.snapshots import Pulling
 from hawser.log.state.producers import Producers
 from hawser.testing.disk import SimDisk
 from hawser.testing.store import SimStore
@@ -298,6 +302,47 @@ def repeated_batch_taken(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Producers, "judge", lambda self, name, incarnation, sequence: None)
 
 
+def _reword(patch: pytest.MonkeyPatch, owner: type, name: str, old: str, new: str) -> None:
+    """The same method with a few words of it replaced."""
+    method = getattr(owner, name)
+    source = textwrap.dedent(inspect.getsource(method))
+    assert source.count(old) == 1, f"{owner.__name__}.{name} has not once: {old}"
+    made: dict[str, Any] = {}
+    exec(source.replace(old, new), vars(sys.modules[owner.__module__]), made)
+    patch.setattr(owner, name, made[name])
+
+
+def acknowledgements_of_another_epoch_counted(patch: pytest.MonkeyPatch) -> None:
+    _reword(patch, Leadership, "_added_entries", " or message.epoch != node.epoch", "")
+
+
+def read_before_it_is_applied(patch: pytest.MonkeyPatch) -> None:
+    """The leader's own disk is behind what it committed, and followers have shown it already."""
+    old = "if self._node.applied < max(commit for _, commit in self._reads_in_flight):"
+    _reword(patch, Leadership, "_serve", old, "if False:")
+
+
+def second_request_pulls_again(patch: pytest.MonkeyPatch) -> None:
+    _reword(patch, Node, "_snapshot", "if self.vow.installed == self.epoch:", "if False:")
+
+
+def snapshot_over_newer_entries(patch: pytest.MonkeyPatch) -> None:
+    _reword(patch, Pulling, "__init__", "self._above = above", "self._above = -1")
+
+
+def contraction_guarded_by_commit_only(patch: pytest.MonkeyPatch) -> None:
+    """What earlier leaders committed is not asked for."""
+    _reword(patch, Leadership, "_can_lose_one", "max(node.commit, self._began_at)", "node.commit")
+
+
+def dropped_member_not_retired(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Operator, "_without_new", lambda self: self.metadata.removed)
+
+
+def halted_without_a_word(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Node, "abandon", lambda self: [])
+
+
 DEFECTS: dict[str, Plant] = {
     plant.__name__.replace("_", " "): plant
     for plant in (
@@ -326,5 +371,12 @@ DEFECTS: dict[str, Plant] = {
         commit_beyond_what_matches,
         new_member_without_the_past,
         repeated_batch_taken,
+        acknowledgements_of_another_epoch_counted,
+        read_before_it_is_applied,
+        second_request_pulls_again,
+        snapshot_over_newer_entries,
+        contraction_guarded_by_commit_only,
+        dropped_member_not_retired,
+        halted_without_a_word,
     )
 }

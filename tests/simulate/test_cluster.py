@@ -6,9 +6,15 @@ import sys
 
 import pytest
 
+from hawser.log.entry import Kind
+from hawser.log.protocol.doors import Command
+from hawser.log.state.commands import TrimTo, encode_command
 from hawser.testing import Cluster, Violation
+from hawser.testing.clients import Excerpt, Request
 from hawser.testing.cluster import Stuck
 from hawser.testing.simulate import Simulation
+from hawser.testing.swarm import Swarm
+from hawser.testing.workload import Visitor
 
 
 def test_what_is_published_can_be_read() -> None:
@@ -69,6 +75,61 @@ def test_members_come_and_go() -> None:
     assert cluster.swap("n3.d1", "n1").done
     cluster.run_until(lambda: not cluster.unsettled())
     assert cluster.read().values == (b"alone",)
+
+
+def test_a_node_that_is_too_small_is_given_up_and_keeps_nothing() -> None:
+    swarm = Swarm(spare_room_bytes=2_000, segment_bytes=1_024, checkpoint_entries=4)
+    cluster = Cluster(seed=13, nodes=4, members=3, swarm=swarm)
+    for _ in range(10):
+        cluster.publish(b"." * 500)
+    assert not cluster.expand("n4").done
+    cluster.run_until(lambda: not cluster.unsettled())
+    assert cluster.marks.counts["change given up for want of room"] == 1
+    assert cluster.nodes["n4"].member == "n4.d2"
+    cluster.nodes["n4"].enlarge_disk()
+    assert cluster.expand("n4").done
+
+
+def test_a_full_leader_is_trimmed_and_goes_on() -> None:
+    cluster = Cluster(seed=14, swarm=Swarm(segment_bytes=1_024, checkpoint_entries=4, spare_entries=0))
+    for _ in range(20):
+        cluster.publish(b"." * 300)
+    for node in cluster.nodes.values():
+        node.fill_disk()
+    with pytest.raises(Stuck):
+        for _ in range(5):
+            cluster.publish(b"." * 300, most_events=2_000)
+    leader = cluster.leader
+    assert leader is not None
+    trim = Command(Kind.TRIM, encode_command(TrimTo(15)), tag=("somebody", 1, 0))
+    cluster.network.send("somebody", leader, Request(("somebody", 1, 0), (trim,)))
+    cluster.run_until(lambda: not cluster.unsettled())
+    assert cluster.marks.counts["full leader went on"] == 1
+
+
+def test_what_a_follower_has_shown_the_leader_shows_too() -> None:
+    cluster = Cluster(seed=15)
+    visitor = Visitor(cluster, "visitor1", cluster.stream("visitor1"))
+    visitor.begin()
+    for number in range(20):
+        cluster.publish(b"%d" % number)
+        assert cluster.read().end >= cluster.truth.told[1]
+    assert visitor.done > 5
+    assert cluster.marks.counts["read at a follower"]
+
+
+def test_a_follower_that_shows_what_it_has_not_applied_is_found() -> None:
+    cluster = Cluster(seed=16)
+    cluster.publish(b"a")
+    visitor = Visitor(cluster, "visitor1", cluster.stream("visitor1"))
+    visitor.offset = 1
+    with pytest.raises(Violation, match="where there is 1 to 1"):
+        visitor.judge(0, Excerpt(applied=0, offset=1, start=1, end=2, values=(b"a",)))
+    applied = cluster.truth.last
+    with pytest.raises(Violation, match="not what was published"):
+        visitor.judge(0, Excerpt(applied=applied, offset=1, start=1, end=2, values=(b"b",)))
+    with pytest.raises(Violation, match="statement 8"):
+        visitor.judge(0, Excerpt(applied=applied + 1, offset=1, start=1, end=2, values=(b"a",)))
 
 
 def test_a_report_says_why_not() -> None:

@@ -3,7 +3,12 @@
 from random import Random
 
 from hawser.log.entry import EntryId
-from hawser.log.protocol.messages import FenceResponse
+from hawser.log.protocol.messages import (
+    FenceRequest,
+    FenceResponse,
+    ReadSnapshotRequest,
+    ReadSnapshotResponse,
+)
 from hawser.log.protocol.metadata import Metadata, Status
 from hawser.testing import SimClock, SimNetwork, SimStore
 from hawser.testing.network import NetworkFaults
@@ -120,6 +125,37 @@ def test_messages_of_the_protocol_go_through_their_bytes() -> None:
     assert got == message
     assert got is not message
     assert stage.network.encoded == 1
+
+
+def test_what_was_sent_comes_again_much_later() -> None:
+    stage = Stage()
+    stage.network.remembered_most = 2
+    first, rare = FenceResponse(1, EntryId(1, 1)), FenceRequest(1)
+    for message in (first, rare):
+        stage.network.send("a", "b", message)
+    stage.run()
+    stage.network.recalled_share = 1.0
+    for epoch in range(2, 200):
+        stage.network.send("a", "b", FenceResponse(epoch, EntryId(1, 1)))
+    got = stage.run()
+    assert len(got) == 2 * 198
+    assert stage.network.recalled == 198
+    assert got.count(rare) > 50
+
+
+def test_a_snapshot_is_preceded_by_the_pieces_of_the_last_one() -> None:
+    stage = Stage()
+    stage.network.remembered_most = 10
+    pieces = [ReadSnapshotResponse(1, 7, part, 0, b"", True, False) for part in range(3)]
+    for piece in pieces:
+        stage.network.send("a", "b", piece)
+        stage.run()
+    stage.network.recalled_share = 1e-9
+    for _ in range(20):
+        stage.network.send("b", "a", ReadSnapshotRequest(1, 0, 0, 0))
+    got = [each for each in stage.run() if isinstance(each, ReadSnapshotResponse)]
+    assert got and set(got) == set(pieces)
+    assert got[0] == pieces[0]
 
 
 def metadata(store: SimStore, **changes: object) -> Metadata:

@@ -80,14 +80,16 @@ class Pulling:
         return Send(self.leader, asked)
 
     def take(self, response: m.ReadSnapshotResponse) -> bool:
-        """Whether that was what was asked for. One that came before, or again, changes nothing."""
+        """Whether to go on with the next one at once. One that came before, or again, changes nothing; after
+        one that is of no use the pull begins again at the next tick, or two could answer each other for ever.
+        """
         if (response.part, response.position) != (self._part, self._position):
             return False
         if response.snapshot == 0:
             if not self._snapshot:
                 return False
             self._begin()
-            return True
+            return False
         if self._snapshot not in (0, response.snapshot):
             return False
         self._snapshot = response.snapshot
@@ -97,10 +99,10 @@ class Pulling:
             )
         except BadSnapshot:
             self._begin()
-            return True
+            return False
         if self._installation.index is not None and self._installation.index <= self._above:
             self._begin()
-            return True
+            return False
         self.received += len(response.data)
         if response.last:
             self._part, self._position = self._part + 1, 0

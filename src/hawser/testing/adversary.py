@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Adversary"]
 
 MOST_MEMBERS = 5
+_REMEMBERED = 200
 
 
 class Adversary:
@@ -33,6 +34,7 @@ class Adversary:
         self.random = random
         self.stopped = False
         self.deeds: dict[str, int] = {}
+        cluster.network.remembered_most = _REMEMBERED if "old messages" in swarm.weights else 0
         self._names = list(swarm.weights)
         self._weights = list(swarm.weights.values())
         cluster.store.observers.append(self._stored)
@@ -46,9 +48,12 @@ class Adversary:
             "partition": self._partition,
             "one way": self._cut_one_way,
             "leader alone": self._isolate_leader,
+            "follower alone": self._isolate_follower,
             "each leader alone": self._isolate_each_leader,
             "clog": self._clog,
+            "old messages": self._recall,
             "full disk": self._fill_disk,
+            "full leader": self._fill_leader,
             "slow disk": self._slow_disk,
             "slow leader": self._slow_leader,
             "failing disk": self._fail_disk,
@@ -62,6 +67,7 @@ class Adversary:
             "swap": self._swap,
             "expand": self._expand,
             "contract": self._contract,
+            "contract twice": self._contract_twice,
         }
 
     def start(self) -> None:
@@ -162,14 +168,27 @@ class Adversary:
         return True
 
     def _isolate_leader(self) -> bool:
-        """Clients still reach it: it writes what nobody else has. Sometimes an election comes at once."""
+        """Clients still reach it: it writes what nobody else has, or too few. Sometimes an election comes at
+        once."""
         leader = self.cluster.leader
         if leader is None:
             return False
-        self.cluster.network.isolate([leader])
+        inside = {leader}
+        if len(self.cluster.members) > 3 and self.random.random() < 0.5:
+            inside.add(self.random.choice(self.cluster.node_names))
+        self.cluster.network.isolate(sorted(inside))
         self._while(15_000, self.cluster.network.heal)
         if self.random.random() < 0.5:
             self._order(Elect(self._tag()))
+        return True
+
+    def _isolate_follower(self) -> bool:
+        """Under a leader that stays, so that the same two part and meet again in one epoch."""
+        followers = [node.name for node in self._running() if not node.is_leading]
+        if not followers:
+            return False
+        self.cluster.network.isolate([self.random.choice(followers)])
+        self._while(40_000, self.cluster.network.heal)
         return True
 
     def _isolate_each_leader(self) -> bool:
@@ -201,7 +220,24 @@ class Adversary:
         self.cluster.network.clog(one, other, int(self.random.random() * 30_000))
         return True
 
+    def _recall(self) -> bool:
+        """For a while, messages of any time come again, whatever became of those they were for."""
+        network = self.cluster.network
+        network.recalled_share = self.random.choice((0.05, 0.3))
+        self._while(40_000, lambda: setattr(network, "recalled_share", 0.0))
+        return True
+
     # Disks.
+
+    def _fill_leader(self) -> bool:
+        """For so long that its log is trimmed meanwhile, and goes on in what that leaves."""
+        leader = self.cluster.leader
+        if leader is None:
+            return False
+        node = self.cluster.nodes[leader]
+        node.fill_disk()
+        self._while(300_000, node.free_disk)
+        return True
 
     def _fill_disk(self) -> bool:
         node = self.random.choice(list(self.cluster.nodes.values()))
@@ -342,6 +378,41 @@ class Adversary:
         if len(members) < 2 or self._weakened():
             return False
         return self._order(Contract(self.random.choice(members), self._tag()))
+
+    def _contract_twice(self) -> bool:
+        """A leader commits without two of its followers and is cut off before anybody hears of that; then
+        those who have what it committed are to go, while the others are slow to get it."""
+        leader = self.cluster.leader
+        replica = self.cluster.nodes[leader].replica if leader is not None else None
+        followers = [each for each in self.cluster.members if host_of(each) != leader]
+        if leader is None or replica is None or len(followers) < 4 or self._weakened():
+            return False
+        self.random.shuffle(followers)
+        for member in followers[:2]:
+            self.cluster.network.cut_link(leader, host_of(member))
+        until = self.cluster.clock.now + 3_000
+        self._contract_when_committed(replica.member, replica.node.head.index, followers, until)
+        return True
+
+    def _contract_when_committed(
+        self, leader: Member, head: int, followers: list[Member], until: int
+    ) -> None:
+        cluster = self.cluster
+        if cluster.truth.last <= head and cluster.clock.now < until and not self.stopped:
+            cluster.clock.after(20, self._contract_when_committed, leader, head, followers, until)
+            return
+        cluster.network.heal()
+        if cluster.truth.last > head and not self.stopped:
+            cluster.network.isolate([host_of(leader)])
+            self._while(15_000, cluster.network.heal)
+            for member in followers[:2]:
+                self._slow(cluster.nodes[host_of(member)])
+            for order in (
+                Elect(self._tag()),
+                Contract(leader, self._tag()),
+                Contract(followers[2], self._tag()),
+            ):
+                self._order(order)
 
     def _weakened(self) -> bool:
         """Whether a disk of the ensemble is gone: then it is mended before anything else is changed."""

@@ -19,7 +19,7 @@ from hawser.testing.network import host_of
 if TYPE_CHECKING:
     from hawser.testing.cluster import Cluster
 
-__all__ = ["Client", "Failure", "Outcome", "Reply", "Request", "Tag", "View"]
+__all__ = ["Client", "Excerpt", "Failure", "Outcome", "Reply", "Request", "Tag", "View"]
 
 PATIENCES: Final = (3_000, 20_000)
 ALL_VALUES: Final = 1 << 60
@@ -29,11 +29,13 @@ Tag = tuple[str, int, int]
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What goes to a node: commands for the log, or without any a read of the newest values."""
+    """What goes to a node: commands for the log, or without any a read of the newest values. With an offset
+    it is a read from there on of what this very node has, whether it leads or not."""
 
     tag: Tag
     commands: tuple[Command, ...] = ()
     most_values: int = 0
+    offset: int = 0
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -50,7 +52,18 @@ class View(msgspec.Struct, frozen=True):
     values: tuple[bytes, ...]
 
 
-Outcome = Result | Failure | View
+class Excerpt(msgspec.Struct, frozen=True):
+    """What one node had from `offset` on, when it had applied everything through `applied`; no values if
+    `offset` is not between `start` and `end`."""
+
+    applied: int
+    offset: int
+    start: int
+    end: int
+    values: tuple[bytes, ...]
+
+
+Outcome = Result | Failure | View | Excerpt
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -64,6 +77,8 @@ class Client:
     """Has one request at a time, of one or more parts; `idle` when it has none."""
 
     most_values = 0
+    # Where to read at a node that need not lead; 0 to read what is certainly the newest.
+    offset = 0
 
     def __init__(self, cluster: "Cluster", name: str, random: Random) -> None:
         self.cluster = cluster
@@ -104,7 +119,7 @@ class Client:
         """The commands of the next request; none for a read."""
         raise NotImplementedError
 
-    def judge(self, place: int, outcome: Result | View) -> bool:
+    def judge(self, place: int, outcome: Result | View | Excerpt) -> bool:
         """Hold the cluster to what it said; False if it has to be asked again."""
         raise NotImplementedError
 
@@ -112,7 +127,7 @@ class Client:
         self._attempt += 1
         cluster = self.cluster
         commands = tuple(command for command in self._open.values() if command is not None)
-        request = Request((self.name, self._number, 0), commands, self.most_values)
+        request = Request((self.name, self._number, 0), commands, self.most_values, self.offset)
         cluster.network.send(self.name, self._whom_to_ask(), request)
         cluster.clock.after(self.patience, self._ask_again, self._number, self._attempt)
 

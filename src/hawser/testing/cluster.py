@@ -70,8 +70,11 @@ class Cluster:
         self.pace = self.swarm.pace
         self.settings = self.swarm.settings()
         self._tags = 0
-        self.nodes = {name: SimNode(self, name, self.stream(name)) for name in _names("n", nodes)}
-        self.node_names = list(self.nodes)
+        self.node_names = _names("n", nodes)
+        self.nodes = {
+            name: SimNode(self, name, self.stream(name), self.swarm.spare_room_bytes if is_spare else None)
+            for name, is_spare in zip(self.node_names, self._are_spare(members or nodes), strict=True)
+        }
         first = tuple(node.member for node in list(self.nodes.values())[: members or nodes])
         metadata = Metadata.initial(first)
         self.store = SimStore(self.clock, self.stream("store"), metadata)
@@ -87,6 +90,9 @@ class Cluster:
         for operator in self.operators.values():
             operator.start()
         self.clock.after(_MENDING_INTERVAL, self._mend)
+
+    def _are_spare(self, members: int) -> list[bool]:
+        return [number >= members for number in range(len(self.node_names))]
 
     def stream(self, name: str) -> Random:
         """Random numbers of one part of the cluster, which no other part's use of its own disturbs."""
@@ -239,7 +245,16 @@ class Cluster:
     def _stored(self, old: Metadata, new: Metadata, writer: str) -> None:
         self.judge.stored(old, new, self.replica_of(new.leader), self.gone)
         self.marks.stored(old, new, self.gone)
+        self.marks.count("change given up for want of room", self._had_no_room(old, new))
         self.note(f"{writer} stored {new}")
+
+    def _had_no_room(self, old: Metadata, new: Metadata) -> bool:
+        """Whether a change ended without its new member, whose disk is full."""
+        wanted = old.change.new if old.change is not None else None
+        if wanted is None or new.status is not Status.STEADY or wanted in new.members:
+            return False
+        node = self.nodes[host_of(wanted)]
+        return node.member == wanted and node.disk.refusals > 0
 
     def _mend(self) -> None:
         """Swap out the members whose disks are gone, as a placement would."""
@@ -272,10 +287,23 @@ class Cluster:
         gone = self.gone & set(metadata.members)
         if gone:
             return f"members without a disk are still in the ensemble: {', '.join(sorted(gone))}"
-        alive = [member for member in metadata.removed if self.replica_of(member) is not None]
-        if alive:
-            return f"removed members are not retired: {', '.join(alive)}"
-        return self._differences(metadata.members)
+        if metadata.removed:
+            return f"removed members are not retired: {', '.join(metadata.removed)}"
+        return self._left_over(metadata.members) or self._differences(metadata.members)
+
+    def _left_over(self, members: Sequence[Member]) -> str:
+        """What is still going on at some node, or kept there, though nobody wants it any more."""
+        for node in self.nodes.values():
+            if node.unanswered:
+                return f"{node.member} has not answered {node.unanswered}"
+            replica = node.replica
+            if replica is None or node.member in members:
+                continue
+            if replica.node.pulling is not None:
+                return f"{node.member} is no member and pulls a snapshot from {replica.node.pulling}"
+            if replica.journal.head.index:
+                return f"{node.member} is no member and holds entries up to {replica.journal.head}"
+        return ""
 
     def _differences(self, members: Sequence[Member]) -> str:
         states = {}

@@ -131,15 +131,17 @@ class _Name(NamedTuple):
 class SimDisk:
     """The files of one directory; see the top of the file.
 
-    `capacity_bytes` bounds the reserved sizes of all files. With `fail_sync` set, every sync fails, and goes
-    on failing until the next crash, as on a real disk that lost what it could not write. `operations` counts
-    everything that changes the disk; the operation with the number `power_lost_before` raises PowerLoss.
+    `capacity_bytes` bounds the reserved sizes of all files, and `refusals` counts how often that was too
+    little. With `fail_sync` set, every sync fails, and goes on failing until the next crash, as on a real
+    disk that lost what it could not write. `operations` counts everything that changes the disk; the
+    operation with the number `power_lost_before` raises PowerLoss.
     """
 
     def __init__(self, capacity_bytes: int | None = None) -> None:
         self.capacity_bytes = capacity_bytes
         self.fail_sync = False
         self.operations = 0
+        self.refusals = 0
         self.power_lost_before: int | None = None
         self._files: dict[str, _File] = {}
         self._durable: dict[str, _File] = {}
@@ -330,6 +332,7 @@ class SimDisk:
 
     def _use(self, size: int) -> None:
         if size > 0 and self.capacity_bytes is not None and self._used + size > self.capacity_bytes:
+            self.refusals += 1
             raise StorageFull(
                 f"{self._used} of {self.capacity_bytes} bytes are used, {size} more were asked for"
             )

@@ -6,6 +6,7 @@ be damaged is replaced by an empty one with a new number, which is another membe
 """
 
 import itertools
+from collections import Counter
 from random import Random
 from typing import TYPE_CHECKING, Final
 
@@ -13,13 +14,14 @@ from hawser.log.journal.failures import Damaged, NotFormatted
 from hawser.log.journal.journal import Sync
 from hawser.log.journal.storage import StorageFailed
 from hawser.log.protocol import messages as m
-from hawser.log.protocol.doors import Event, Halt, Propose, Read, Receive, Refuse, Send, Serve, Tick
+from hawser.log.protocol.doors import Event, Halt, Propose, Read, Reason, Receive, Refuse, Send, Serve, Tick
 from hawser.log.protocol.messages import Member, Message
 from hawser.log.replica import Done, Output, Replica, Retired
+from hawser.log.state.results import Accepted, OutOfRange
 from hawser.log.state.topic import Topic
 from hawser.record.batch import Batch
 from hawser.testing.checks import Violation, repeat_changes_nothing
-from hawser.testing.clients import ALL_VALUES, Failure, Outcome, Reply, Request, View
+from hawser.testing.clients import ALL_VALUES, Excerpt, Failure, Outcome, Reply, Request, View
 from hawser.testing.disk import PowerLoss, SimDisk
 
 if TYPE_CHECKING:
@@ -49,12 +51,15 @@ _CUTTING: Final = (m.TruncateRequest, m.ReadSnapshotResponse, m.RetireRequest)
 class SimNode:
     """A host with a disk, on which a process runs, or not."""
 
-    def __init__(self, cluster: "Cluster", name: str, random: Random) -> None:
+    def __init__(self, cluster: "Cluster", name: str, random: Random, room_bytes: int | None = None) -> None:
         self.cluster = cluster
         self.name = name
         self.random = random
         self.incarnation = 0
         self.disk_number = 1
+        # How much more than an empty member takes each disk of this host has room for; None if for anything.
+        self._room_bytes = room_bytes
+        self._capacity_bytes: int | None = None
         self.disk = SimDisk()
         self.replica: Replica | None = None
         self.paused = False
@@ -62,6 +67,10 @@ class SimNode:
         self._tick_duration = int(TICK * cluster.swarm.slowness ** random.uniform(-1.0, 1.0))
         self._formatted = False
         self._most_values: dict[object, int] = {}
+        # How often each tag was asked of this process and not answered yet.
+        self._asked: Counter[object] = Counter()
+        # Whether this process refused something for want of room and has had no more since.
+        self._was_full = False
         # What the process was doing when the power went or a sync failed.
         self._interrupted: Event | None = None
         cluster.network.attach(name, self._receive)
@@ -132,6 +141,9 @@ class SimNode:
         self.disk.wipe()
         replica = Replica.create(self.disk, SHARD, self.member, self.incarnation, self.cluster.settings)
         self._formatted = True
+        if self._room_bytes is not None:
+            self._capacity_bytes = self._used_bytes() + self._room_bytes
+            self.free_disk()
         return replica
 
     def _started(self, replica: Replica) -> None:
@@ -147,6 +159,8 @@ class SimNode:
         self.replica = None
         self.paused = False
         self._most_values.clear()
+        self._asked.clear()
+        self._was_full = False
         self.cluster.network.forget(self.name)
         if power_loss:
             self.disk.crash(self.random)
@@ -216,10 +230,20 @@ class SimNode:
 
     def fill_disk(self) -> None:
         """Nothing more can be reserved."""
-        self.disk.capacity_bytes = sum(self.disk.size(name) for name in self.disk.names())
+        self.disk.capacity_bytes = self._used_bytes()
+
+    def _used_bytes(self) -> int:
+        return sum(self.disk.size(name) for name in self.disk.names())
 
     def free_disk(self) -> None:
-        self.disk.capacity_bytes = None
+        """There is room again, as much as this disk has at all."""
+        self.disk.capacity_bytes = self._capacity_bytes
+        self._was_full = False
+
+    def enlarge_disk(self) -> None:
+        """From now on there is always room here."""
+        self._room_bytes = self._capacity_bytes = None
+        self.free_disk()
 
     # What the process does.
 
@@ -242,13 +266,34 @@ class SimNode:
                 self._step_twice(event)
             else:
                 self._step(event)
+        elif isinstance(payload, m.RetireRequest):
+            # It is not here any more, which is what was asked for.
+            self.cluster.network.send(to, sender, m.RetireResponse(payload.epoch))
 
     def _serve(self, request: Request) -> None:
         if request.commands:
+            self._asked.update(command.tag for command in request.commands)
             self._step(Propose(request.commands))
+        elif request.offset:
+            self._show(request)
         else:
+            self._asked[request.tag] += 1
             self._most_values[request.tag] = request.most_values
             self._step(Read(request.tag))
+
+    def _show(self, request: Request) -> None:
+        """Answer a read of what is here."""
+        replica = self.replica
+        assert replica is not None
+        topic = replica.machine.part(Topic)
+        try:
+            values = self._values(request.offset, request.most_values)
+        except Damaged as damage:
+            self._ended(Halt(str(damage)))
+            return
+        self.cluster.marks.count("read at a follower", not self.is_leading)
+        outcome = Excerpt(replica.machine.applied, request.offset, topic.start, topic.end, values)
+        self.cluster.network.send(self.name, request.tag[0], Reply(request.tag, outcome))
 
     def _step(self, event: Event) -> list[Output]:
         replica = self.replica
@@ -298,20 +343,36 @@ class SimNode:
         judge, send = self.cluster.judge, self.cluster.network.send
         if replica.halted is None:
             judge.look(replica)
+        end: Halt | Retired | None = None
         for output in outputs:
             if isinstance(output, Send):
                 if replica.halted is None:
                     judge.sent(replica, output)
                 send(replica.member, output.to, output.message)
             elif isinstance(output, Halt | Retired):
-                self._ended(output)
-                return
+                end = output
             else:
                 self._answer(output)
                 if self.replica is not replica:
                     return  # it read what was damaged
-        if replica.sync_wanted:
+        if end is not None:
+            self._check_silence(replica)
+            self._ended(end)
+        elif replica.sync_wanted:
             self._begin_sync(replica)
+
+    @property
+    def unanswered(self) -> list[object]:
+        """Whoever asked this process and has heard nothing."""
+        return list(self._asked)
+
+    def _check_silence(self, replica: Replica) -> None:
+        """A member that does nothing any more has answered everybody, and goes on to refuse."""
+        if self._asked:
+            raise Violation(0, f"{self.member} ended, and these have no answer: {self.unanswered}")
+        refused = replica.step(Read("late"))
+        if [type(output) for output in refused] != [Refuse]:
+            raise Violation(0, f"{self.member} ended, and whoever asks gets {refused}")
 
     def _ended(self, output: Halt | Retired) -> None:
         """The member does nothing any more. Somebody looks after it in a while: after a failed sync it starts
@@ -334,12 +395,17 @@ class SimNode:
     def _answer(self, output: Done | Serve | Refuse) -> None:
         tag = output.tag
         assert isinstance(tag, tuple)
+        self._close(tag)
         most_values = self._most_values.get(tag, 0)
         outcome: Outcome
         if isinstance(output, Done):
             outcome = output.result
+            if self._was_full and isinstance(outcome, Accepted):
+                self._was_full = False
+                self.cluster.marks.count("full leader went on")
         elif isinstance(output, Refuse):
             outcome = Failure(output.reason)
+            self._was_full = self._was_full or output.reason is Reason.FULL
         else:
             try:
                 outcome = self.view(most_values)
@@ -348,19 +414,32 @@ class SimNode:
                 return
         self.cluster.network.send(self.name, tag[0], Reply(tag, outcome))
 
+    def _close(self, tag: object) -> None:
+        if not self._asked[tag]:
+            raise Violation(0, f"{self.member} answered {tag}, which was not asked or is answered already")
+        self._asked[tag] -= 1
+        if not self._asked[tag]:
+            del self._asked[tag]
+
     def view(self, most_values: int = ALL_VALUES) -> View:
         """What a client that reads here and now gets."""
         replica = self.replica
         assert replica is not None
         topic = replica.machine.part(Topic)
         first = max(topic.start, topic.end - most_values)
-        batches = replica.read(first, _ALL_BYTES)
-        assert isinstance(batches, list), batches
+        return View(topic.start, topic.end, self._values(first, most_values))
+
+    def _values(self, first: int, most_values: int) -> tuple[bytes, ...]:
+        """The values from offset `first` on; none if it is out of range."""
+        assert self.replica is not None
+        batches = self.replica.read(first, _ALL_BYTES)
+        if isinstance(batches, OutOfRange):
+            return ()
         values: list[bytes] = []
         for offset, entry in batches:
             records = list(Batch.read(entry.payload).records())
             values.extend(record.value for record in records[max(0, first - offset) :])
-        return View(topic.start, topic.end, tuple(values))
+        return tuple(values[:most_values])
 
     # Syncs take time.
 

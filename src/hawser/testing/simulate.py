@@ -17,10 +17,10 @@ import msgspec
 
 from hawser.testing.adversary import Adversary
 from hawser.testing.cluster import Cluster, Stuck
-from hawser.testing.network import NetworkFaults
+from hawser.testing.network import NetworkFaults, host_of
 from hawser.testing.store import StoreFaults
 from hawser.testing.swarm import Swarm
-from hawser.testing.workload import Keeper, Producer, Reader
+from hawser.testing.workload import Keeper, Producer, Reader, Visitor
 
 __all__ = ["Outcome", "Simulation", "simulate"]
 
@@ -63,7 +63,12 @@ class Simulation:
         self.cluster.network.faults = swarm.network
         self.cluster.store.faults = swarm.store
         self.adversary = Adversary(self.cluster, swarm, self.cluster.stream("adversary"))
-        for kind, count in ((Producer, swarm.producers), (Reader, swarm.readers), (Keeper, swarm.keepers)):
+        for kind, count in (
+            (Producer, swarm.producers),
+            (Reader, swarm.readers),
+            (Visitor, swarm.visitors),
+            (Keeper, swarm.keepers),
+        ):
             for number in range(1, count + 1):
                 name = f"{kind.__name__.lower()}{number}"
                 kind(self.cluster, name, self.cluster.stream(name)).begin()
@@ -80,6 +85,7 @@ class Simulation:
         cluster = self.cluster
         cluster.compare()
         cluster.marks.count("write lost to another operator", cluster.store.conflicts > 0)
+        cluster.marks.count("old messages came again", cluster.network.recalled > 0)
         cluster.marks.count("batch of a producer that was replaced", cluster.truth.zombies > 0)
         return Outcome(
             seed=self.seed,
@@ -100,6 +106,7 @@ class Simulation:
         for client in cluster.clients:
             client.stopped = True
         cluster.network.faults = NetworkFaults()
+        cluster.network.recalled_share = 0.0
         cluster.network.heal()
         cluster.store.faults = StoreFaults()
         cluster.store.cut_off.clear()
@@ -123,9 +130,12 @@ class Simulation:
             node.start()
 
     def settle(self) -> None:
-        """Everything comes to rest, and stays there."""
+        """Everything comes to rest, and stays there. A member whose disk is too small gets a larger one, as
+        its owner would see to; whoever is to become a member has to do with what it has."""
         cluster = self.cluster
         for _ in range(MOST_EVENTS_TO_SETTLE // _BETWEEN_LOOKS):
+            for member in cluster.members:
+                cluster.nodes[host_of(member)].enlarge_disk()
             cluster.run(_BETWEEN_LOOKS)
             if not cluster.unsettled():
                 return

@@ -27,6 +27,7 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
     patience: int = 5
     producers: int = 1
     readers: int = 1
+    visitors: int = 0
     keepers: int = 1
     pace: int = 2_000
     # Events with faults, and microseconds between two of them at the most.
@@ -39,6 +40,8 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
     # How often a decided change of the ensemble is interrupted.
     striking_share: float = 0.0
     sync_delay_most: int = 1_000
+    # What the spare nodes have room for beside an empty member; None if for anything.
+    spare_room_bytes: int | None = None
     # By how much the slowest node's clock may go slower, and the fastest one's faster, than it should.
     slowness: float = 1.0
     # Limits of the log.
@@ -88,6 +91,7 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
             patience=random.randint(3, 8),
             producers=random.randint(1, 3),
             readers=random.randint(0, 2),
+            visitors=random.randint(0, 1),
             keepers=random.randint(0, 2),
             pace=random.choice((200, 1_000, 3_000)),
             events=random.randint(2_000, 15_000),
@@ -98,6 +102,7 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
             repeated_share=random.choice((0.0, 0.05, 0.2)),
             sync_delay_most=random.choice((200, 1_000, 5_000)),
             striking_share=random.choice((0.0, 0.3)),
+            spare_room_bytes=random.choice((None, None, None, 4_096, 20_000)),
             slowness=random.choice((1.0, 1.0, 3.0)),
             segment_bytes=random.choice((1_024, 2_048, 8_192)),
             window=random.choice((1, 4, 32)),
@@ -122,7 +127,14 @@ _CHURN: dict[str, Any] = {
     "pace": 200,
     "network": NetworkFaults(delay_most=200),
     "store": StoreFaults(delay_most=300),
-    "weights": {"each leader alone": 3.0, "leader alone": 4.0, "partition": 1.0, "kill": 1.0, "pause": 1.0},
+    "weights": {
+        "each leader alone": 3.0,
+        "leader alone": 4.0,
+        "partition": 1.0,
+        "kill": 1.0,
+        "pause": 1.0,
+        "old messages": 2.0,
+    },
 }
 # Disks that lose bits and whole disks that are lost, under logs that are often read again.
 _ROT: dict[str, Any] = {
@@ -148,7 +160,15 @@ _SHRINKING: dict[str, Any] = {
     "network": NetworkFaults(delay_most=200),
     "store": StoreFaults(delay_most=200),
     "sync_delay_most": 200,
-    "weights": {"contract": 6.0, "expand": 3.0, "slow disk": 6.0, "clog": 2.0, "elect": 1.0, "pause": 2.0},
+    "weights": {
+        "contract": 3.0,
+        "expand": 6.0,
+        "slow disk": 4.0,
+        "clog": 2.0,
+        "elect": 1.0,
+        "pause": 2.0,
+        "contract twice": 12.0,
+    },
 }
 # Members replaced under a leader whose own disk is behind what it commits.
 _SWAPPING: dict[str, Any] = {
@@ -164,18 +184,26 @@ _SWAPPING: dict[str, Any] = {
     "sync_delay_most": 200,
     "piece_bytes": 4_096,
     "striking_share": 0.3,
-    "weights": {"swap": 5.0, "slow leader": 5.0, "slow disk": 2.0, "power": 1.0, "elect": 1.0},
+    "weights": {
+        "swap": 5.0,
+        "slow leader": 5.0,
+        "slow disk": 2.0,
+        "power": 1.0,
+        "elect": 1.0,
+        "old messages": 4.0,
+    },
 }
 # Followers that are left behind again and again, and pieces of snapshots that come twice and late.
 _LAGGING: dict[str, Any] = {
+    "events": 15_000,
     "members": 3,
     "spares": 0,
     "operators": 1,
-    "interval": 6_000,
+    "interval": 10_000,
     "pace": 200,
     "producers": 2,
     "keepers": 2,
-    "patience": 8,
+    "patience": 20,
     "network": NetworkFaults(delay_most=300, duplication=0.5, straggling=0.05, straggling_delay_most=20_000),
     "sync_delay_most": 200,
     "segment_bytes": 1_024,
@@ -184,11 +212,59 @@ _LAGGING: dict[str, Any] = {
     "piece_bytes": 4_096,
     "uncommitted": 256,
     "snapshot_ticks": 2,
-    "weights": {"pause": 4.0, "kill": 2.0, "one way": 1.0, "slow disk": 1.0},
+    "weights": {
+        "follower alone": 6.0,
+        "pause": 1.0,
+        "kill": 1.0,
+        "one way": 1.0,
+        "slow disk": 1.0,
+        "old messages": 6.0,
+    },
+}
+# Leaders that part from the others and come back, over logs that keep everything, in a network that does too.
+_ECHOES: dict[str, Any] = {
+    "events": 15_000,
+    "members": 3,
+    "spares": 1,
+    "operators": 1,
+    "patience": 3,
+    "interval": 4_000,
+    "pace": 200,
+    "keepers": 0,
+    "network": NetworkFaults(delay_most=200),
+    "store": StoreFaults(delay_most=300),
+    "weights": {
+        "old messages": 5.0,
+        "leader alone": 4.0,
+        "each leader alone": 3.0,
+        "leader restarts": 2.0,
+        "slow leader": 1.0,
+        "transfer": 2.0,
+        "swap": 1.0,
+    },
+}
+# Leaders without room, of a log that is trimmed, and nodes that are too small to take part.
+_NARROW: dict[str, Any] = {
+    "members": 3,
+    "spares": 1,
+    "operators": 1,
+    "interval": 20_000,
+    "pace": 200,
+    "producers": 3,
+    "visitors": 1,
+    "keepers": 2,
+    "spare_room_bytes": 4_096,
+    "segment_bytes": 1_024,
+    "checkpoint_entries": 4,
+    "spare_entries": 0,
+    "weights": {"full leader": 4.0, "full disk": 1.0, "expand": 2.0, "swap": 2.0, "slow leader": 1.0},
 }
 
 # In what share of the runs each of them is.
-_SPECIALS = ((0.12, _CHURN), (0.12, _ROT), (0.08, _SHRINKING), (0.1, _SWAPPING), (0.1, _LAGGING))
+_SPECIALS = (
+    *((0.1, _CHURN), (0.12, _ROT), (0.08, _SHRINKING), (0.1, _SWAPPING), (0.1, _LAGGING)),
+    *((0.14, _ECHOES), (0.06, _NARROW)),
+)
 
 
 def _draw_network(random: Random) -> NetworkFaults:
@@ -220,10 +296,13 @@ _WEIGHTS = {
     "pause": (2.0, 0.5),
     "partition": (2.0, 0.5),
     "one way": (2.0, 0.4),
+    "follower alone": (1.0, 0.3),
     "leader alone": (3.0, 0.5),
     "each leader alone": (1.0, 0.2),
     "clog": (2.0, 0.4),
+    "old messages": (2.0, 0.5),
     "full disk": (1.0, 0.3),
+    "full leader": (1.0, 0.3),
     "slow disk": (2.0, 0.4),
     "slow leader": (1.0, 0.3),
     "failing disk": (1.0, 0.4),
@@ -237,6 +316,7 @@ _WEIGHTS = {
     "swap": (3.0, 0.5),
     "expand": (3.0, 0.5),
     "contract": (3.0, 0.5),
+    "contract twice": (1.0, 0.2),
 }
 
 

@@ -11,7 +11,7 @@ from typing import Final
 from hawser.log.entry import NO_ENTRY, Entry, EntryId, Kind
 from hawser.log.protocol.messages import Member
 from hawser.log.state.machine import Machine
-from hawser.log.state.results import Accepted, Place, Result
+from hawser.log.state.results import Accepted, Place, Result, Trimmed
 from hawser.record.batch import Batch
 from hawser.record.record import Stamp
 from hawser.testing.checks import Violation
@@ -37,6 +37,7 @@ class Truth:
         self.places: dict[Stamp, Place] = {}
         self.machine: Final = Machine(_Blocks())
         self._hashes = [self.machine.hash]
+        self._bounds = [(1, 1)]
         self._latest: dict[bytes, tuple[int, int]] = {}
         self.zombies = 0
         # The first offset and the one behind the last, as far as anybody was told.
@@ -64,6 +65,14 @@ class Truth:
         self._hashes.append(self.machine.hash)
         if entry.kind == Kind.BATCH:
             self._extend_twin(entry, result)
+        start = result.start if isinstance(result, Trimmed) else self._bounds[-1][0]
+        self._bounds.append((start, self.end))
+
+    def bounds_at(self, index: int) -> tuple[int, int]:
+        """The first offset, and the one behind the last, once everything through `index` is applied."""
+        if index > self.last:
+            raise Violation(8, f"somebody applied {index}, but only {self.last} entries are committed")
+        return self._bounds[index]
 
     def compare_state(self, member: Member, applied: int, state_hash: int) -> None:
         """A member has applied everything through `applied`."""

@@ -21,12 +21,12 @@ from hawser.log.state.results import (
 from hawser.record.batch import Batch
 from hawser.record.record import Record, Stamp
 from hawser.testing.checks import Violation
-from hawser.testing.clients import ALL_VALUES, Client, View
+from hawser.testing.clients import ALL_VALUES, Client, Excerpt, View
 
 if TYPE_CHECKING:
     from hawser.testing.cluster import Cluster
 
-__all__ = ["Hand", "Keeper", "Producer", "Reader"]
+__all__ = ["Hand", "Keeper", "Producer", "Reader", "Visitor"]
 
 
 def batch_command(stamp: Stamp, values: Sequence[bytes]) -> Command:
@@ -73,7 +73,7 @@ class Producer(Client):
         padding = "." * self.random.choice((0, 10, 300))
         return [f"{text}{number}{padding}".encode() for number in range(count)]
 
-    def judge(self, place: int, outcome: Result | View) -> bool:
+    def judge(self, place: int, outcome: Result | View | Excerpt) -> bool:
         if isinstance(outcome, Rejected) and outcome.retryable:
             return False
         stamp = self._stamps[place]
@@ -97,7 +97,7 @@ class Reader(Client):
         self._told = self.cluster.truth.told
         return ()
 
-    def judge(self, place: int, outcome: Result | View) -> bool:
+    def judge(self, place: int, outcome: Result | View | Excerpt) -> bool:
         assert isinstance(outcome, View), outcome
         truth = self.cluster.truth
         start, end = self._told
@@ -109,6 +109,40 @@ class Reader(Client):
         first = max(outcome.start, outcome.end - self.most_values)
         if outcome.end > truth.end or list(outcome.values) != truth.values[first - 1 : outcome.end - 1]:
             raise Violation(0, f"{self.name} read {outcome}, which is not what was published")
+        truth.tell(outcome.start, outcome.end)
+        return True
+
+
+class Visitor(Client):
+    """Reads at any node whatever that node has; whoever reads the newest afterwards sees as much."""
+
+    most_values = 6
+
+    def compose(self) -> Sequence[Command]:
+        end = self.cluster.truth.told[1]
+        drawn = self.random.random()
+        self.offset = end if drawn < 0.3 else max(1, end - int(drawn * 20))
+        return ()
+
+    def _whom_to_ask(self) -> str:
+        return self.random.choice(self.cluster.node_names)
+
+    def judge(self, place: int, outcome: Result | View | Excerpt) -> bool:
+        assert isinstance(outcome, Excerpt), outcome
+        truth = self.cluster.truth
+        bounds = truth.bounds_at(outcome.applied)
+        if (outcome.start, outcome.end) != bounds:
+            raise Violation(
+                0,
+                f"{self.name} was told of {outcome.start} to {outcome.end} by a member that had applied "
+                f"{outcome.applied}, where there is {bounds[0]} to {bounds[1]}",
+            )
+        first = outcome.offset
+        last = min(outcome.end, first + self.most_values) if first >= outcome.start else first
+        if list(outcome.values) != truth.values[first - 1 : last - 1]:
+            raise Violation(0, f"{self.name} read {outcome}, which is not what was published")
+        self.cluster.marks.count("read at a node that was behind", outcome.end < truth.told[1])
+        self.cluster.marks.count("read where nobody had known of it", outcome.end > truth.told[1])
         truth.tell(outcome.start, outcome.end)
         return True
 
@@ -139,7 +173,7 @@ class Keeper(Client):
             return TrimTo(end, end)
         return TrimTo(self.random.randint(start, end))
 
-    def judge(self, place: int, outcome: Result | View) -> bool:
+    def judge(self, place: int, outcome: Result | View | Excerpt) -> bool:
         asked = self._asked
         if isinstance(outcome, Joined):
             self._generation, self._position = outcome.generation, outcome.position
@@ -167,7 +201,7 @@ class Hand(Client):
         self.stopped = True
         self._sequence = 0
         self._commands: Sequence[Command] = ()
-        self._outcome: Result | View | None = None
+        self._outcome: Result | View | Excerpt | None = None
 
     def publish(self, values: Sequence[bytes], most_events: int) -> Place:
         self._sequence += 1
@@ -186,7 +220,7 @@ class Hand(Client):
         assert isinstance(outcome, Trimmed), outcome
         return outcome.start
 
-    def _wait_for(self, commands: Sequence[Command], most_events: int = 100_000) -> Result | View:
+    def _wait_for(self, commands: Sequence[Command], most_events: int = 100_000) -> Result | View | Excerpt:
         assert self.idle, "what was asked for before is not done yet; run until it is"
         self._commands = commands
         self.stopped = False
@@ -199,6 +233,6 @@ class Hand(Client):
     def compose(self) -> Sequence[Command]:
         return self._commands
 
-    def judge(self, place: int, outcome: Result | View) -> bool:
+    def judge(self, place: int, outcome: Result | View | Excerpt) -> bool:
         self._outcome = outcome
         return True
