@@ -275,6 +275,26 @@ def test_a_subscription_that_nobody_has_any_more_ends(topic: hawser.Topic[Any]) 
         pause.wait(0.01)
 
 
+def test_a_publisher_that_nobody_has_any_more_ends_after_what_it_has_to_publish(topic: Any) -> None:
+    users = topic._topic._users
+    futures = [topic.publisher().publish_nowait(b"x") for _ in range(10)]
+    assert sorted(future.result().first_offset for future in futures) == list(range(1, 11))
+    pause = threading.Event()
+    while len(users) > 1:
+        pause.wait(0.01)
+    bus: Any = hawser.connect(topic._bus.url)
+    last = bus.topic(topic.name).publisher().publish_nowait(b"y")
+    bus.close()
+    assert last.result(timeout=0).first_offset == 11
+
+
+def test_a_topic_that_is_deleted_meanwhile_has_no_participants(
+    bus: hawser.Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bus, "topics", lambda: ["gone"])
+    assert bus.participants() == []
+
+
 def trim(cluster: RunningCluster, partition: hawser.PartitionInfo, offset: int) -> None:
     request = wire.Execute(partition.shard, Kind.TRIM, encode_command(TrimTo(offset)))
     assert isinstance(cluster.ask(request, partition.leader), wire.Executed)

@@ -77,6 +77,27 @@ def test_pipelined_messages_keep_their_order(play: Callable[[Story], None]) -> N
     play(story)
 
 
+def test_nothing_overtakes_what_has_to_open_the_topic_first(play: Callable[[Story], None]) -> None:
+    async def story(bus: aio.AsyncBus) -> None:
+        publishing: list[Any] = [bus.topic("overtaken"), bus.topic("overtaken").publisher()]
+        for each in publishing:
+            first = each.publish_nowait(b"1")
+            second = await each.publish(b"2")
+            assert (await first).first_offset < second.first_offset
+        publisher = bus.topic("overtaken").publisher()
+        first = publisher.publish_nowait(b"1")
+        (second,) = await publisher.publish_many([b"2"])
+        assert (await first).first_offset < second.first_offset
+        publisher = bus.topic("overtaken").publisher()
+        first = publisher.publish_nowait(b"1")
+        loan = publisher.loan(1)
+        async with loan as buffer:
+            buffer[:] = b"2"
+        assert loan.receipt is not None and (await first).first_offset < loan.receipt.first_offset
+
+    play(story)
+
+
 def test_a_waiting_take_wakes_up_and_can_be_cancelled(play: Callable[[Story], None]) -> None:
     async def story(bus: aio.AsyncBus) -> None:
         topic: aio.AsyncTopic[Any] = bus.topic("waiting")
@@ -140,6 +161,17 @@ def test_publishers_and_loans(play: Callable[[Story], None]) -> None:
                 raise ZeroDivisionError
         samples = (await topic.read_oldest(10)).samples
         assert [bytes(each) for each in samples] == [b"a", b"b", b"abc", b"\1\2"]
+
+    play(story)
+
+
+def test_a_publisher_that_nobody_has_any_more_ends(play: Callable[[Story], None]) -> None:
+    async def story(bus: aio.AsyncBus) -> None:
+        topic: Any = bus.topic("dropped")
+        for number in range(1, 6):
+            assert (await topic.publisher().publish(b"x")).first_offset == number
+        while len(topic._topic._users) > 1:
+            await asyncio.sleep(0)
 
     play(story)
 

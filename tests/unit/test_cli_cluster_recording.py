@@ -1,14 +1,18 @@
 """`hawser topic record|replay`: messages carried between files, shared memory and a cluster, none changed."""
 
 import signal
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any, Self
 
 import msgspec
 import pytest
 
 import hawser
-from hawser.cli import recording
+from hawser.cli import carrying, recording
 from hawser.cli.recording import Message, RecordingReader, RecordingWriter
 from hawser.record.record import Record
 from hawser.testing import LocalBus
@@ -205,3 +209,122 @@ def test_replay_keeps_intervals_or_a_rate(command: Command, tmp_path: Path) -> N
         stamps = [line["timestamp_ns"] for line in lines]
         assert [line["data"] for line in lines] == ["0", "1", "2", "3", "4"]
         assert stamps[-1] - stamps[0] >= 4 * 20_000_000 * 0.9
+
+
+class _Sample:
+    """What a subscription gives, of partition 0 or 1."""
+
+    key, timestamp_ns, lost_before = None, 1, 0
+
+    def __init__(self, partition: int, offset: int) -> None:
+        self.partition = partition
+        self.offset = offset
+        self.headers: dict[str, bytes] = {}
+
+    def __bytes__(self) -> bytes:
+        return b"%d/%d" % (self.partition, self.offset)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class _Scripted:
+    """Bus, topic and subscription at once: `bounds` and `samples` are what they say, one after another, the
+    last bounds again and again."""
+
+    url, name = "hawser://scripted", "orders"
+
+    def __init__(self, bounds: list[list[tuple[int, int]]], samples: list[_Sample | None]) -> None:
+        self._bounds = deque(bounds)
+        self._samples = deque(samples)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def topic(self, name: str, create: bool) -> Self:
+        return self
+
+    def subscribe(self, start: str) -> Self:
+        return self
+
+    def take(self, timeout: float) -> _Sample | None:
+        return self._samples.popleft() if self._samples else None
+
+    def info(self) -> hawser.TopicInfo:
+        bounds = self._bounds.popleft() if len(self._bounds) > 1 else self._bounds[0]
+        partition = {"shard": "", "epoch": 1, "status": "steady", "leader": None, "members": []}
+        made = {"name": "orders", "uuid": "", "settings": {}, "unused": {}, "head": 0, "oldest": 0}
+        partitions = [
+            {"partition": number, "start": start, "end": end, **partition}
+            for number, (start, end) in enumerate(bounds)
+        ]
+        made |= {"partitions": partitions, "participants": [], "records": []}
+        return msgspec.convert(made, hawser.TopicInfo)
+
+
+def _replayed(monkeypatch: pytest.MonkeyPatch, scripted: _Scripted) -> list[bytes]:
+    monkeypatch.setattr(hawser, "connect", lambda url: scripted)
+    monkeypatch.setattr(carrying, "_LOOK_SECONDS", 0.0)
+    with ExitStack() as stack:
+        messages, _, _ = carrying._kept(stack, scripted.url, scripted.name)
+        return [message.record.value for message in messages]
+
+
+def test_a_partition_that_does_not_answer_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the beginning and in the middle: no answer is not the same as nothing held."""
+    whole, away = [(1, 2), (1, 3)], [(1, 2), (0, 0)]
+    samples = [_Sample(0, 1), _Sample(1, 1), None, None, _Sample(1, 2)]
+    scripted = _Scripted([away, away, whole, away, whole], samples)
+    assert _replayed(monkeypatch, scripted) == [b"0/1", b"1/1", b"1/2"]
+
+
+def test_what_retention_took_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted = _Scripted([[(1, 2), (1, 3)], [(1, 2), (3, 4)]], [_Sample(0, 1), None])
+    assert _replayed(monkeypatch, scripted) == [b"0/1"]
+
+
+@pytest.mark.parametrize("before", [[], [[(1, 2), (1, 3)]]])
+def test_a_partition_that_never_answers_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, before: list[list[tuple[int, int]]]
+) -> None:
+    monkeypatch.setattr(carrying, "_PATIENCE_SECONDS", 0.0)
+    scripted = _Scripted([*before, [(1, 2), (0, 0)]], [_Sample(0, 1)])
+    with pytest.raises(hawser.Unavailable, match="partitions 1 of topic 'orders'"):
+        _replayed(monkeypatch, scripted)
+
+
+def test_no_more_bytes_are_under_way_than_a_client_takes() -> None:
+    """A future is done when somebody waits for it, as late as can be."""
+    under_way = most = 0
+
+    class Late(Future[None]):
+        def __init__(self, size: int) -> None:
+            super().__init__()
+            self.size = size
+
+        def result(self, timeout: float | None = None) -> None:
+            nonlocal under_way
+            under_way -= self.size
+
+    class Topic:
+        def publish_nowait(self, value: bytes, key: bytes, headers: dict[str, bytes]) -> Late:
+            nonlocal under_way, most
+            size = len(value) + len(key) + len(headers["h"])
+            under_way += size
+            most = max(most, under_way)
+            return Late(size)
+
+    topic: Any = Topic()
+    target = carrying._PipelinedTarget(topic)
+    part = bytes(1 << 20)
+    for number in range(100):
+        target.add(Message(0, number, 0, Record(part, part, {"h": part}, 1)))
+    assert 16 << 20 < most <= 32 << 20
+    target.flush()
+    assert under_way == 0

@@ -1,5 +1,6 @@
 """Groups: members share the partitions, come, go and die; nothing is lost and no commit goes back."""
 
+import asyncio
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ from hawser.cluster import wire
 from hawser.cluster.client.group import Member, share_of
 from hawser.log.entry import Kind
 from hawser.log.state.commands import GroupJoin, GroupLeave, encode_command
+from hawser.log.state.results import Joined
 from tests.support.cluster import RunningCluster
 
 SECONDS = 30.0
@@ -260,6 +262,51 @@ def test_a_member_that_dies_is_replaced(cluster: RunningCluster, topic: hawser.T
             assert len(found) == 40
             survivor.commit()
     assert positions(topic) == [each.end - 1 for each in topic.info().partitions]
+
+
+def test_a_partition_that_cannot_be_taken_at_first_is_taken_in_the_end(
+    cluster: RunningCluster, topic: hawser.Topic[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[tuple[int, int]] = []
+    members = [Consumer(cluster, topic.name, taken) for _ in range(2)]
+    until(lambda: all(len(owned(each)) == 2 for each in members))
+    join, calls = Member._join_shard, []
+
+    async def slow_join(self: Member, partition: int) -> Joined:
+        calls.append(partition)
+        if len(calls) == 1:
+            raise hawser.Unavailable("nobody leads it")
+        await asyncio.sleep(0.2)
+        return await join(self, partition)
+
+    monkeypatch.setattr(Member, "_join_shard", slow_join)
+    members.pop().stop()
+    until(lambda: len(owned(members[0])) == 4)
+    # What is not taken yet is tried again, and nothing else.
+    assert len(calls) == 3, calls
+    publish(topic, 40)
+    until(lambda: len(taken) == 40)
+    members.pop().stop()
+    assert len(set(taken)) == 40
+
+
+def test_a_member_that_fails_says_so_and_takes_nothing_more(
+    topic: hawser.Topic[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with topic.subscribe(group="g", start="earliest") as subscription:
+        publish(topic, 40)
+        take(subscription, 10)
+        monkeypatch.setattr(Member, "_next_move", lambda _: 1 / 0)
+        with pytest.raises(hawser.HawserError, match="subscribe again"):
+            take(subscription, 31)
+        monkeypatch.undo()
+        assert subscription.positions == {}  # type: ignore[attr-defined]
+        received = subscription.received
+        publish(topic, 40)
+        with pytest.raises(hawser.HawserError, match="subscribe again"):
+            subscription.take(timeout=SECONDS)
+        subscription.commit()
+        assert sum(positions(topic)) == received >= 10
 
 
 def test_a_group_follows_the_leaders(cluster: RunningCluster, topic: hawser.Topic[Any]) -> None:

@@ -1,14 +1,26 @@
 """Topics that come and go at an operator, also at the same time."""
 
 import asyncio
+import threading
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 import pytest
 
-from hawser.cluster import wire
+from hawser.cluster import maps, wire
 from hawser.cluster.embedded import EmbeddedCluster
+from hawser.cluster.maps import MAX_DELETED, ShardMap, node_of
+from hawser.cluster.operator.checks import check_creation, check_nodes
+from hawser.cluster.operator.deletion import Retiring, forget_retiring, keep_retiring, list_retiring
 from hawser.cluster.operator.placement import place
+from hawser.cluster.operator.service import OperatorService, OperatorSettings
+from hawser.cluster.stores import open_store
+from hawser.cluster.stores.store import Value
 from hawser.cluster.transport import Identity, PeerRole, dial
+from hawser.memory.names import check_topic_name
+from tests.support.cluster import RunningCluster
+from tests.support.processes import until
 
 ASK_SECONDS = 60.0
 
@@ -60,3 +72,187 @@ def test_shards_are_spread() -> None:
 def test_too_few_nodes_are_named() -> None:
     with pytest.raises(ValueError, match="3 replicas need 3 nodes, and 2 are alive"):
         place(3, ["n1", "n2"], {})
+
+
+@pytest.mark.parametrize("name", ["", "a//b", "/a", "a\n", "x/" * 200 + "y", "ä" * 40, "a" * 101])
+def test_a_name_that_no_node_could_hold_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="topic name"):
+        check_creation(wire.Admin(wire.AdminKind.CREATE, name))
+
+
+@pytest.mark.parametrize("name", ["a", "camera/front", "ä" * 33, "a b~c", "a" * 100])
+def test_names_are_judged_as_on_one_host(name: str) -> None:
+    check_creation(wire.Admin(wire.AdminKind.CREATE, check_topic_name(name)))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"compression": "snappy"},
+        {"compression": 3},
+        {"replication": True},
+        {"replication": 8},
+        {"replication": None},
+        {"retention_bytes": 0},
+        {"retention_seconds": "1"},
+        {"schema": 1},
+        {"depth": 4},
+    ],
+)
+def test_a_wrong_setting_is_refused(settings: dict[str, int | str | bool | None]) -> None:
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        check_creation(wire.Admin(wire.AdminKind.CREATE, "orders", settings=settings))
+
+
+def test_orders_without_their_nodes_are_refused() -> None:
+    for kind in (
+        wire.AdminKind.TRANSFER,
+        wire.AdminKind.CONTRACT,
+        wire.AdminKind.EXPAND,
+        wire.AdminKind.SWAP,
+    ):
+        with pytest.raises(ValueError, match=kind.value):
+            check_nodes(wire.Admin(kind, "orders@00000000/0"))
+
+
+def test_an_operator_refuses_what_is_wrong(tmp_path: Path) -> None:
+    with RunningCluster(tmp_path) as cluster:
+        good: dict[str, int | str | bool | None]
+        good = {"replication": 1, "compression": "zstd", "schema": None, "retention_bytes": 1 << 20}
+        assert cluster.ask(wire.Admin(wire.AdminKind.CREATE, "good", settings=good)).done
+        odd = wire.Admin(wire.AdminKind.CREATE, "odd", settings={"replication": 1, "compression": "snappy"})
+        long = wire.Admin(wire.AdminKind.CREATE, "x/" * 200 + "y", settings={"replication": 1})
+        shard = next(iter(cluster.ask(wire.GetMap("good")).shards))
+        for wrong in (odd, long, wire.Admin(wire.AdminKind.TRANSFER, shard)):
+            answer = cluster.ask(wrong)
+            assert isinstance(answer, wire.Failed), answer
+            assert (answer.code, answer.retryable) == (wire.Code.REJECTED, False)
+        assert cluster.connect().topics() == ["good"]
+
+
+class _Hanging:
+    """A store of which one list never ends; it counts them."""
+
+    def __init__(self) -> None:
+        self.lists = 0
+        self.go_on = threading.Event()
+
+    def list(self, prefix: str) -> dict[str, Value]:
+        self.lists += 1
+        if self.lists > 8:
+            self.go_on.wait()
+        return {}
+
+    def get(self, key: str) -> Value:
+        return Value(b"cluster", 1)
+
+    def close(self) -> None:
+        pass
+
+
+def test_looks_at_a_store_that_hangs_do_not_pile_up() -> None:
+    async def run() -> None:
+        hanging = _Hanging()
+        store: Any = hanging
+        operator = OperatorService("o", store, {}, OperatorSettings(tick_seconds=0.001, look_ticks=1))
+        await operator.start()
+        try:
+            while hanging.lists <= 8:
+                await asyncio.sleep(0)
+            looks = []
+            for _ in range(50):
+                await asyncio.sleep(operator.settings.tick_seconds)
+                looks.append(len([each for each in asyncio.all_tasks() if "_look_again" in repr(each)]))
+            assert max(looks) == 1
+        finally:
+            hanging.go_on.set()
+            await operator.stop()
+
+    asyncio.run(run())
+
+
+def test_a_topic_is_deleted_and_made_anew_while_a_node_is_away(tmp_path: Path) -> None:
+    """The node that was away deletes its part when it is back, and nothing is left to be told."""
+    create = wire.Admin(wire.AdminKind.CREATE, "orders", settings={"replication": 3})
+    with RunningCluster(tmp_path, 4) as cluster:
+        assert cluster.ask(create).done
+        ((shard, entry),) = cluster.ask(wire.GetMap("orders")).shards.items()
+        away = node_of(entry.members[0])
+        directory = tmp_path / away / "shards" / quote(shard, safe="")
+        cluster.stop(away)
+        assert directory.exists()
+        deleted = cluster.ask(wire.Admin(wire.AdminKind.DELETE, "orders"))
+        assert isinstance(deleted, wire.AdminDone) and deleted.done, deleted
+        created = cluster.ask(create)
+        assert isinstance(created, wire.AdminDone) and created.done, created
+        assert directory.exists()
+        cluster.start(away)
+        until(lambda: not directory.exists(), "the deletion on the node that was away")
+        operator = cluster._cluster.operator
+        assert operator is not None
+        until(lambda: not list_retiring(operator._store), "the end of the deletion")
+        assert list(cluster.ask(wire.GetMap("orders")).shards) != [shard]
+
+
+def test_a_second_operator_adds_to_those_who_are_away(tmp_path: Path) -> None:
+    store = open_store(f"sqlite:{tmp_path / 'metadata.sqlite'}")
+    keep_retiring(store, "orders@1/0", Retiring(3, frozenset({"n1.1"})))
+    keep_retiring(store, "orders@1/0", Retiring(2, frozenset({"n2.1"})))
+    both = frozenset({"n1.1", "n2.1"})
+    assert list_retiring(store) == {"orders@1/0": Retiring(3, both)}
+    forget_retiring(store, "orders@1/0", frozenset({"n1.1"}))
+    assert list_retiring(store)
+    forget_retiring(store, "orders@1/0", both)
+    assert not list_retiring(store)
+    store.close()
+
+
+def _map(version: int, uuid: str, deleted: bool = False, topic: str = "orders") -> wire.Map:
+    shards = {
+        wire.shard_of(topic, uuid, number): wire.ShardEntry(1, 1, "steady", None, ()) for number in (0, 1)
+    }
+    return wire.Map("c", {}, {topic: wire.TopicEntry(version, uuid, 2, {}, deleted)}, shards)
+
+
+def test_shards_of_deleted_topics_leave_the_map() -> None:
+    first, gone, second = _map(1, "a" * 32), _map(2, "a" * 32, deleted=True), _map(3, "b" * 32)
+    late = wire.Map("c", {}, {}, first.shards)
+    for told, left in [
+        ([first], first),
+        ([first, gone], None),
+        ([late, gone], None),
+        ([first, gone, late], None),
+        ([first, gone, second], second),
+        # Whoever slept through the deletion.
+        ([first, second], second),
+    ]:
+        shard_map = ShardMap()
+        for each in told:
+            shard_map.merge(each)
+        assert shard_map.shards == ({} if left is None else left.shards)
+        assert shard_map.topics["orders"].deleted is (left is None)
+
+
+def test_only_the_newest_deleted_topics_are_kept() -> None:
+    shard_map = ShardMap()
+    shard_map.merge(_map(1, "a" * 32, topic="stays"))
+    for number in range(MAX_DELETED + 50):
+        shard_map.merge(_map(2 + number, "a" * 32, deleted=True, topic=f"t{number}"))
+    assert sorted(shard_map.topics) == sorted(
+        ["stays", *(f"t{number}" for number in range(50, 50 + MAX_DELETED))]
+    )
+    assert len(shard_map.shards) == 2
+
+
+def test_an_operator_forgets_deleted_topics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maps, "MAX_DELETED", 2)
+    with RunningCluster(tmp_path) as cluster:
+        for number in range(4):
+            name = f"t{number}"
+            assert cluster.ask(wire.Admin(wire.AdminKind.CREATE, name, settings={"replication": 1})).done
+            assert cluster.ask(wire.Admin(wire.AdminKind.DELETE, name)).done
+        operator = cluster._cluster.operator
+        assert operator is not None
+        until(lambda: sorted(operator.topics) == ["t2", "t3"], "the operator to forget")
+        until(lambda: sorted(cluster.ask(wire.GetMap(None)).topics) == ["t2", "t3"], "the nodes to forget")
+        assert not cluster.ask(wire.GetMap(None)).shards

@@ -25,6 +25,10 @@ __all__ = ["record", "replay"]
 
 _LOOK_SECONDS = 0.2
 _MOST_UNDER_WAY = 4096
+# Half of what a client lets wait for one partition: were it more, publishing would be refused in the middle.
+_MOST_BYTES_UNDER_WAY = 32 << 20
+# A partition without a leader may get one again for so long.
+_PATIENCE_SECONDS = 30.0
 _SCHEMES = ("shm:", "hawser:")
 
 
@@ -55,18 +59,34 @@ class _PipelinedTarget:
 
     def __init__(self, topic: "hawser.Topic[Any]") -> None:
         self._topic = topic
-        self._under_way: deque[Future[hawser.Receipt]] = deque()
+        self._under_way: deque[tuple[int, Future[hawser.Receipt]]] = deque()
+        self._bytes_under_way = 0
 
     def add(self, message: Message) -> None:
-        if len(self._under_way) >= _MOST_UNDER_WAY:
-            self._under_way.popleft().result()
         entry = message.record
+        size = _size(entry)
+        while self._under_way and (
+            len(self._under_way) >= _MOST_UNDER_WAY or self._bytes_under_way + size > _MOST_BYTES_UNDER_WAY
+        ):
+            self._wait_for_oldest()
         headers = dict(entry.headers) or None
-        self._under_way.append(self._topic.publish_nowait(entry.value, key=entry.key, headers=headers))
+        future = self._topic.publish_nowait(entry.value, key=entry.key, headers=headers)
+        self._under_way.append((size, future))
+        self._bytes_under_way += size
 
     def flush(self) -> None:
         while self._under_way:
-            self._under_way.popleft().result()
+            self._wait_for_oldest()
+
+    def _wait_for_oldest(self) -> None:
+        size, future = self._under_way.popleft()
+        self._bytes_under_way -= size
+        future.result()
+
+
+def _size(entry: Record) -> int:
+    headers = sum(len(name) + len(value) for name, value in entry.headers.items())
+    return len(entry.value) + len(entry.key or b"") + headers
 
 
 class _Start(NamedTuple):
@@ -214,33 +234,77 @@ def _kept(stack: ExitStack, url: str, name: str) -> tuple[Iterator[Message], dic
     bus = stack.enter_context(hawser.connect(url))
     topic = stack.enter_context(bus.topic(name, create=False))
     subscription = stack.enter_context(topic.subscribe(start="earliest"))
-    info = topic.info()
-    last = _last_offsets(info)
+    info = _whole_info(topic)
+    last = {partition: offsets[-1] for partition, offsets in _held(info).items() if offsets}
+    return _until(topic, subscription, last), info.settings, bus.url
 
-    def messages() -> Iterator[Message]:
-        while last:
-            sample = subscription.take(_LOOK_SECONDS)
-            if sample is None:
-                # Retention may have taken the rest meanwhile.
-                held = _last_offsets(topic.info())
-                for partition in last.keys() - held.keys():
+
+def _whole_info(topic: "hawser.Topic[Any]") -> hawser.TopicInfo:
+    """The topic when each of its partitions has answered."""
+    patience = _Patience(topic.name)
+    while True:
+        info = topic.info()
+        silent = [partition for partition, offsets in _held(info).items() if offsets is None]
+        if not silent:
+            return info
+        patience.use(silent)
+        time.sleep(_LOOK_SECONDS)
+
+
+def _until(topic: "hawser.Topic[Any]", subscription: Any, last: dict[int, int]) -> Iterator[Message]:
+    """The messages of each partition up to its last one."""
+    patience = _Patience(topic.name)
+    while last:
+        sample = subscription.take(_LOOK_SECONDS)
+        if sample is None:
+            held = _held(topic.info())
+            for partition, until in list(last.items()):
+                offsets = held[partition]
+                # Retention may have taken the rest meanwhile; no answer says nothing of that.
+                if offsets is not None and (not offsets or offsets.start > until):
                     del last[partition]
-                continue
-            message = _message(sample)
-            until = last.get(message.partition)
-            if until is not None and message.offset <= until:
-                yield message
-            if until is not None and message.offset >= until:
-                del last[message.partition]
+            patience.use([partition for partition in last if held[partition] is None])
+            continue
+        patience.renew()
+        message = _message(sample)
+        until = last.get(message.partition, -1)
+        if message.offset >= until:
+            last.pop(message.partition, None)
+        if message.offset <= until:
+            yield message
 
-    return messages(), info.settings, bus.url
+
+class _Patience:
+    """Raises Unavailable when partitions are silent for too long: without them a copy would not be whole."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self._since: float | None = None
+
+    def renew(self) -> None:
+        self._since = None
+
+    def use(self, silent: list[int]) -> None:
+        """These partitions do not answer now."""
+        now = time.monotonic()
+        if not silent:
+            self._since = None
+        elif self._since is None:
+            self._since = now
+        elif now - self._since > _PATIENCE_SECONDS:
+            names = ", ".join(map(str, silent))
+            raise hawser.Unavailable(
+                f"partitions {names} of topic {self._topic!r} have not answered for {_PATIENCE_SECONDS:g} s; "
+                "what they hold is not copied. See `hawser cluster status`, and replay again from the start"
+            )
 
 
-def _last_offsets(info: hawser.TopicInfo) -> dict[int, int]:
-    """The newest offset of every partition that holds something."""
+def _held(info: hawser.TopicInfo) -> dict[int, range | None]:
+    """The offsets that each partition holds; None if it did not answer."""
     if info.partitions:
-        return {each.partition: each.end - 1 for each in info.partitions if each.start < each.end}
-    return {0: info.head} if info.head >= info.oldest > 0 else {}
+        # Offsets begin at 1: an empty partition that answers ends there.
+        return {each.partition: range(each.start, each.end) if each.end else None for each in info.partitions}
+    return {0: range(info.oldest, info.head + 1) if info.oldest > 0 else range(0)}
 
 
 def _message(sample: hawser.Sample) -> Message:

@@ -3,6 +3,7 @@
 `topic`, `publisher` and `subscribe` give objects that are opened by their first use.
 """
 
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from hawser.api.aio import AsyncBus, AsyncPublisher, AsyncSubscription, AsyncTopic
@@ -18,7 +19,7 @@ from hawser.api.subscription import Reliable, Start
 from hawser.cluster.client.client import Client, OpenTopic, addresses_of
 from hawser.cluster.client.producers import Producers
 from hawser.cluster.client.topics import check_settings
-from hawser.errors import HawserError
+from hawser.errors import HawserError, NotFound
 from hawser.memory.names import check_bus_name, check_topic_name
 
 __all__ = ["ClusterAsyncBus"]
@@ -177,7 +178,9 @@ class ClusterAsyncBus(AsyncBus):
     async def participants(self) -> list[Participant]:
         found: list[Participant] = []
         for name in await self.topics():
-            found += (await self.topic(name, create=False).info()).participants
+            # One may be deleted meanwhile.
+            with suppress(NotFound):
+                found += (await self.topic(name, create=False).info()).participants
         return found
 
     async def recover(self) -> list[Recovered]:

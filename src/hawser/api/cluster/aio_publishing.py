@@ -1,6 +1,7 @@
 """Publishing to a cluster in an event loop."""
 
 import asyncio
+import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
@@ -111,6 +112,10 @@ class ClusterAsyncPublishing(AsyncPublishing[T]):
         return await self._publish(self._record(data, key, headers), timeout)
 
     async def _publish(self, record: Record, timeout: float | None) -> Receipt:
+        await self._after(self._first)
+        return await self._publish_next(record, timeout)
+
+    async def _publish_next(self, record: Record, timeout: float | None) -> Receipt:
         topic, producers = await self._ready()
         return await topic.publish(producers, record, timeout)
 
@@ -122,6 +127,7 @@ class ClusterAsyncPublishing(AsyncPublishing[T]):
         timeout: float | None = None,
     ) -> list[Receipt]:
         records = batch_of(items, keys, self._codec)
+        await self._after(self._first)
         topic, producers = await self._ready()
         return await topic.publish_many(producers, records, timeout)
 
@@ -143,9 +149,12 @@ class ClusterAsyncPublishing(AsyncPublishing[T]):
         return task
 
     async def _publish_in_turn(self, record: Record, before: "asyncio.Task[Receipt] | None") -> Receipt:
+        await self._after(before)
+        return await self._publish_next(record, None)
+
+    async def _after(self, before: "asyncio.Task[Receipt] | None") -> None:
         if before is not None:
             await asyncio.wait([before])
-        return await self._publish(record, None)
 
     def _ended(self, task: "asyncio.Task[Receipt]") -> None:
         self._begun.discard(task)
@@ -196,6 +205,7 @@ class ClusterAsyncPublisher(ClusterAsyncPublishing[T], AsyncPublisher[T]):
         self._parent = parent
         self._codec = parent._codec
         self._own: Producers | None = None
+        self._abandon: weakref.finalize[..., ClusterAsyncPublisher[Any]] | None = None
         self._once = Once()
 
     @property
@@ -213,6 +223,9 @@ class ClusterAsyncPublisher(ClusterAsyncPublishing[T], AsyncPublisher[T]):
         topic, _ = await self._parent._ready()
         self._own = topic.new_producers()
         topic.use(self._own)
+        # One that nobody refers to any more leaves by itself, after what it has to publish.
+        self._abandon = weakref.finalize(self, topic.abandon, self._own)
+        self._abandon.atexit = False
 
     async def _ready(self) -> tuple[OpenTopic, Producers]:
         await self._open()
@@ -230,5 +243,7 @@ class ClusterAsyncPublisher(ClusterAsyncPublishing[T], AsyncPublisher[T]):
         if not self._once.is_closed:
             await self.flush()
             self._once.is_closed = True
+            if self._abandon is not None:
+                self._abandon.detach()
             if self._own is not None and self._parent._topic is not None:
                 await self._parent._topic.release(self._own)

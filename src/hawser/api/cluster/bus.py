@@ -2,13 +2,14 @@
 
 import os
 import threading
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from hawser.api.bus import Bus, codec_of
 from hawser.api.info import DomainFile, Participant, Recovered
-from hawser.errors import UsageError
+from hawser.errors import NotFound, UsageError
 from hawser.memory.names import check_topic_name
 
 try:
@@ -76,7 +77,9 @@ class ClusterBus(Bus):
     def participants(self) -> list[Participant]:
         found: list[Participant] = []
         for name in self.topics():
-            found += self.topic(name, create=False).info().participants
+            # One may be deleted meanwhile.
+            with suppress(NotFound):
+                found += self.topic(name, create=False).info().participants
         return found
 
     def recover(self) -> list[Recovered]:

@@ -1,5 +1,6 @@
 """Publishing to a cluster from any thread."""
 
+import weakref
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
@@ -168,6 +169,9 @@ class ClusterPublisher(ClusterPublishing[T], Publisher[T]):
         self._thread = parent._thread
         self._own = producers
         self._closed = False
+        # One that nobody refers to any more leaves by itself, after what it has to publish.
+        self._abandon = weakref.finalize(self, parent._topic.abandon, producers)
+        self._abandon.atexit = False
 
     @property
     def incarnation(self) -> int:
@@ -176,6 +180,7 @@ class ClusterPublisher(ClusterPublishing[T], Publisher[T]):
     def close(self) -> None:
         if not self._closed:
             self._closed = True
+            self._abandon.detach()
             if self._thread.is_usable:
                 self._thread.call(self._topic.release(self._own))
 

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 from hawser.cluster import wire
 from hawser.cluster.client import starts, topics
 from hawser.cluster.client.consumer import Consumer
+from hawser.cluster.client.failures import joint_error
 from hawser.cluster.client.group import Member, delete_group
 from hawser.cluster.client.producers import Producers
 from hawser.cluster.client.routing import Router
@@ -171,13 +172,13 @@ class OpenTopic:
             await user.flush()
         await user.close()
 
-    def abandon(self, user: Consumer) -> None:
+    def abandon(self, user: Producers | Consumer) -> None:
         """From any thread, and at any time: release it if there is still a loop to do so."""
         if user in self._users:
             with suppress(RuntimeError):
                 self.router.loop.call_soon_threadsafe(self._begin_release, user)
 
-    def _begin_release(self, user: Consumer) -> None:
+    def _begin_release(self, user: Producers | Consumer) -> None:
         task = self.router.loop.create_task(self.release(user))
         self._releases.add(task)
         task.add_done_callback(self._releases.discard)
@@ -185,6 +186,8 @@ class OpenTopic:
     async def close(self) -> None:
         for user in list(self._users):
             await self.release(user)
+        if self._releases:
+            await asyncio.wait(self._releases)
 
     # Publishing.
 
@@ -196,7 +199,7 @@ class OpenTopic:
     async def publish_many(
         self, producers: Producers, records: list[Record], timeout: float | None
     ) -> list[Receipt]:
-        """All or none for each partition; the first error, if there is one, once all are settled."""
+        """All or none for each partition; one error for those that failed, once all are settled."""
         if not records:
             raise UsageError("a batch has at least one message; there is nothing to publish")
         seconds = self.client.seconds(timeout)
@@ -206,14 +209,14 @@ class OpenTopic:
             producers.submit(part, futures[-1], seconds, partition)
         settled = await asyncio.gather(*futures, return_exceptions=True)
         receipts = [each for each in settled if isinstance(each, Receipt)]
-        for error in settled:
-            if isinstance(error, HawserError):
-                error.published = sum(receipt.count for receipt in receipts)
-                if receipts and error.outcome == "none":
-                    error.outcome = "applied"
-                raise error
-            if isinstance(error, BaseException):
-                raise error
+        errors: list[HawserError] = []
+        for each in settled:
+            if isinstance(each, HawserError):
+                errors.append(each)
+            elif isinstance(each, BaseException):
+                raise each
+        if errors:
+            raise joint_error(errors, sum(receipt.count for receipt in receipts))
         return receipts
 
     # Reading.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
+from hawser.cluster.client.failures import copy_of
 from hawser.cluster.client.reader import Chunk, Inbox, Reader
 from hawser.cluster.client.routing import Router
 from hawser.cluster.client.sample import FetchedSample
@@ -147,7 +148,7 @@ class Consumer:
         self._chunk = chunk = self.inbox.take()
         if chunk is None:
             if self.inbox.failure is not None:
-                raise type(self.inbox.failure)(str(self.inbox.failure))
+                raise copy_of(self.inbox.failure)
             return False
         self._records = None
         self._offset = chunk.first_offset + chunk.skip

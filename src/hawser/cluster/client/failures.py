@@ -1,6 +1,7 @@
 """What a node refused, and what a link lost, as the errors that users see."""
 
 import random
+from collections.abc import Sequence
 from typing import Final
 
 from hawser.cluster.client.settings import ClientSettings
@@ -18,7 +19,7 @@ from hawser.errors import (
     UsageError,
 )
 
-__all__ = ["Backoff", "error_of", "given_up"]
+__all__ = ["Backoff", "copy_of", "error_of", "given_up", "joint_error", "refused"]
 
 _KINDS: Final[dict[Code, type[HawserError]]] = {
     Code.NOT_LEADER: NotLeader,
@@ -33,6 +34,7 @@ _KINDS: Final[dict[Code, type[HawserError]]] = {
     Code.DAMAGED: Corrupt,
 }
 assert set(_KINDS) == set(Code)
+_OUTCOMES: Final = ("none", "applied", "unknown")
 
 
 def error_of(failed: Failed, what: str) -> HawserError:
@@ -40,6 +42,34 @@ def error_of(failed: Failed, what: str) -> HawserError:
     error = _KINDS[failed.code](f"{what}: {failed.text}")
     error.retryable, error.outcome = failed.retryable, failed.outcome
     return error
+
+
+def refused(failed: Failed, what: str, doubt: bool) -> HawserError:
+    """The same, if there is `doubt` about an attempt before: that one may have taken effect."""
+    if not doubt:
+        return error_of(failed, what)
+    return OutcomeUnknown(
+        f"{what}: perhaps done, because an attempt was not answered; the next one was refused "
+        f"({failed.text}). Look whether it took effect before doing it again"
+    )
+
+
+def copy_of(error: HawserError) -> HawserError:
+    """One that says the same, for somebody else: whoever gets an error may write into it."""
+    copy = type(error)(str(error))
+    copy.retryable, copy.outcome, copy.published = error.retryable, error.outcome, error.published
+    return copy
+
+
+def joint_error(errors: Sequence[HawserError], published: int) -> HawserError:
+    """The error for a batch of which some parts failed and so many messages are published: what it says of
+    the outcome is true of all parts, and it is retryable only if none of them can be there already."""
+    worst = max(errors, key=lambda error: _OUTCOMES.index(error.outcome))
+    joint = type(worst)("; ".join(dict.fromkeys(map(str, errors))))
+    joint.published = published
+    joint.outcome = "applied" if worst.outcome == "none" and published else worst.outcome
+    joint.retryable = joint.outcome == "none" and all(error.retryable for error in errors)
+    return joint
 
 
 def given_up(what: str, seconds: float, trouble: "str | Failed", doubt: bool) -> HawserError:

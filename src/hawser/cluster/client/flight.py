@@ -2,6 +2,7 @@
 
 from typing import Any, Final
 
+from hawser.cluster.client.failures import copy_of
 from hawser.cluster.wire import Publish, encode
 from hawser.errors import HawserError
 from hawser.record.batch import Batch
@@ -9,7 +10,7 @@ from hawser.record.record import Record
 
 __all__ = ["Flight", "Item", "fail"]
 
-# What a record takes beside its value, about.
+# What a record takes beside its value, key and headers, about.
 _RECORD_BYTES: Final = 32
 
 
@@ -20,10 +21,22 @@ class Item:
 
     def __init__(self, records: list[Record], future: Any, seconds: float, now: float) -> None:
         self.records = records
-        self.nbytes = sum([len(each[0]) for each in records]) + _RECORD_BYTES * len(records)
+        self.nbytes = _nbytes(records)
         self.future = future
         self.seconds = seconds
         self.deadline = now + seconds
+
+
+def _nbytes(records: list[Record]) -> int:
+    """What they take in a batch, about."""
+    nbytes = _RECORD_BYTES * len(records)
+    for value, key, headers, _ in records:
+        nbytes += len(value)
+        if key is not None:
+            nbytes += len(key)
+        if headers:
+            nbytes += sum([len(name) + len(text) for name, text in headers.items()])
+    return nbytes
 
 
 class Flight:
@@ -43,6 +56,6 @@ class Flight:
 
 
 def fail(item: Item, error: HawserError) -> None:
-    """Tell whoever waits, unless that is settled."""
+    """Tell whoever waits, unless that is settled, with an error of its own."""
     if not item.future.done():
-        item.future.set_exception(error)
+        item.future.set_exception(copy_of(error))

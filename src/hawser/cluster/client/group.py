@@ -16,10 +16,11 @@ import logging
 import secrets
 from collections.abc import Callable, Coroutine
 from math import inf
-from typing import Any
+from typing import Any, NoReturn
 
 from hawser.cluster import wire
 from hawser.cluster.client import starts
+from hawser.cluster.client.asking import ask
 from hawser.cluster.client.consumer import Consumer
 from hawser.cluster.client.failures import Backoff
 from hawser.cluster.client.producers import partition_of
@@ -98,6 +99,7 @@ class Member(Consumer):
         # The group went on without us.
         self._is_out = False
         self._changing = asyncio.Lock()
+        self._backoff = Backoff(router.settings)
         self._has_all = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -184,8 +186,24 @@ class Member(Consumer):
         self._learn(joined.generation, joined.members)
 
     async def _live(self) -> None:
-        """Follow the group for as long as this member lives."""
-        backoff = Backoff(self.router.settings)
+        """Follow the group for as long as this member lives; then take nothing more."""
+        try:
+            await self._follow()
+        except HawserError as error:
+            failure = error
+        except Exception as error:
+            _log.exception("a member of group %s failed", self.group)
+            failure = HawserError(
+                f"group {self.group!r} of topic {self.topic!r}: this member cannot go on: {error!r}; "
+                "report it, and subscribe again"
+            )
+        # Others take over what was ours as soon as our session ends; what was taken can still be committed.
+        for partition in self.partitions:
+            self._leaving.setdefault(partition, self.positions[partition])
+            await self.forget(partition)
+        self.inbox.fail(failure)
+
+    async def _follow(self) -> NoReturn:
         while True:
             try:
                 if self._is_out:
@@ -194,15 +212,13 @@ class Member(Consumer):
                     await self._let_go()
                     await self._take_over()
                 await self._listen()
-                backoff = Backoff(self.router.settings)
             except Fenced:
                 self._is_out = True
             except HawserError as error:
                 if not error.retryable and error.outcome != "unknown":
-                    self.inbox.fail(error)
-                    return
+                    raise
                 _log.warning("%s", error)
-                await asyncio.sleep(backoff.next())
+                await asyncio.sleep(self._backoff.next())
 
     async def _begin_anew(self) -> None:
         """The group went on without us: everything we had is somebody else's."""
@@ -236,12 +252,13 @@ class Member(Consumer):
         )
         answer = await self._ask(shard, wire.encode(request), wait + self._session_seconds / 3)
         if isinstance(answer, wire.Alive):
+            self._backoff = Backoff(self.router.settings)
             self._learn(answer.generation, answer.members)
             self._known_settled = len(answer.settled)
         elif isinstance(answer, wire.Failed) and answer.code is wire.Code.REJECTED:
             raise Fenced(answer.text)
         else:
-            await asyncio.sleep(self.router.settings.backoff_least_seconds)
+            await asyncio.sleep(self._backoff.next())
             await self.router.look_after(self.topic, shard)
 
     async def _ask(self, shard: str, body: bytes, seconds: float) -> wire.Answer | None:
@@ -249,7 +266,7 @@ class Member(Consumer):
         if link is None:
             return None
         try:
-            answer = wire.decode_answer(await link.ask(body, seconds))
+            answer = await ask(link, body, seconds)
         except TransportError:
             return None
         if isinstance(answer, wire.Failed):
@@ -268,7 +285,8 @@ class Member(Consumer):
 
     async def _let_go(self) -> None:
         """Take no more from what is not ours; settle when nothing of it is left to commit."""
-        for partition in self._owned.keys() - share_of(self.member, self._members, self._partitions):
+        share = share_of(self.member, self._members, self._partitions)
+        for partition in self._owned.keys() - share - self._leaving.keys():
             position = self.positions.get(partition, 0)
             await self.forget(partition)
             self._leaving[partition] = position
@@ -295,7 +313,11 @@ class Member(Consumer):
         missing = share_of(self.member, self._members, self._partitions) - self._owned.keys()
         everybody = self._known_settled >= len(self._members) or self._members == (self.member,)
         if missing and (everybody or self.router.loop.time() >= self._learned + self._session_seconds):
-            await asyncio.gather(*map(self._take, sorted(missing)))
+            # All have ended before anything else happens: one that went on would take what is not ours then.
+            taken = await asyncio.gather(*map(self._take, sorted(missing)), return_exceptions=True)
+            for error in taken:
+                if error is not None:
+                    raise error
             missing = set()
         if not missing:
             self._has_all.set()

@@ -12,14 +12,16 @@ flights that were certainly refused, and fences whatever of the old one still li
 """
 
 import asyncio
+import logging
 from collections import deque
 from typing import Final
 
-from hawser.cluster.client.failures import Backoff, error_of, given_up
+from hawser.cluster.client.asking import ask
+from hawser.cluster.client.failures import Backoff, given_up, refused
 from hawser.cluster.client.flight import Flight, Item, fail
 from hawser.cluster.client.routing import Router
 from hawser.cluster.transport import Link, TransportError
-from hawser.cluster.wire import Executed, Failed, decode_answer
+from hawser.cluster.wire import Answer, Executed, Failed
 from hawser.errors import Closed, Fenced, Full, HawserError, OutcomeUnknown, UsageError
 from hawser.log.state.producers import RECEIPTS
 from hawser.log.state.results import Accepted, Reason, Rejected, Repeated, decode_result
@@ -28,6 +30,8 @@ from hawser.record.receipt import Receipt
 from hawser.record.record import Record, Stamp
 
 __all__ = ["Producer"]
+
+_log = logging.getLogger("hawser.cluster.client")
 
 # Messages whose times end so far apart do not share a batch: one must not wait, or fail, with the other.
 _SAME_TIME_SECONDS: Final = 1.0
@@ -122,6 +126,10 @@ class Producer:
     def _name(self) -> str:
         return f"topic {self._topic!r}, partition {self._partition}"
 
+    @property
+    def _reason(self) -> str:
+        return self._trouble if isinstance(self._trouble, str) else self._trouble.text
+
     # Taking off.
 
     def _send_soon(self) -> None:
@@ -155,15 +163,15 @@ class Producer:
         settings = self._settings
         return self._aloft < settings.in_flight and self._queued_bytes >= settings.batch_bytes
 
-    def _take_off(self) -> Flight | None:
-        """The next batch of what waits; None if it cannot be written."""
+    def _take_off(self, is_alone: bool = False) -> Flight | None:
+        """The next batch of what waits, or the next item alone; None if it cannot be written."""
         items, records, nbytes = list[Item](), list[Record](), 0
         settings, queue = self._settings, self._queue
         latest = queue[0].deadline + _SAME_TIME_SECONDS
         earliest = queue[0].deadline - _SAME_TIME_SECONDS
         while queue and earliest <= queue[0].deadline <= latest:
             item = queue[0]
-            full = nbytes + item.nbytes > settings.batch_bytes
+            full = is_alone or nbytes + item.nbytes > settings.batch_bytes
             if items and (full or len(records) + len(item.records) > settings.batch_records):
                 break
             queue.popleft()
@@ -175,8 +183,12 @@ class Producer:
         try:
             flight = Flight(items, Batch.of(records, stamp, self._compression), self._shard)
         except UsageError as error:
-            for item in items:
-                fail(item, error)
+            if len(items) > 1:
+                # Each may be fine without the others.
+                queue.extendleft(reversed(items))
+                self._queued_bytes += nbytes
+                return self._take_off(is_alone=True)
+            fail(items[0], error)
             self._changed.set()
             return None
         self._sequence += 1
@@ -191,28 +203,34 @@ class Producer:
     async def _fly(self, flight: Flight, link: Link) -> None:
         try:
             seconds = max(0.001, min(flight.deadline - self._loop.time(), self._settings.attempt_seconds))
-            answer = decode_answer(await link.ask(flight.body, seconds))
+            self._answered(flight, await ask(link, flight.body, seconds))
         except asyncio.CancelledError:
             flight.doubt = True
             raise
         except TransportError as error:
             flight.doubt = flight.doubt or error.was_sent
             self._failed(str(error))
-        else:
-            if flight not in self._flights:
-                # Given up together with the producer.
-                return
-            if isinstance(answer, Executed):
-                self._judged(flight, decode_result(answer.result))
-            else:
-                assert isinstance(answer, Failed), answer
-                self._refused(flight, answer)
+        except Exception as error:
+            # Whoever waits has to hear something, whatever an answer does to us.
+            _log.exception("an answer for %s makes no sense", self._name)
+            flight.doubt = True
+            self._failed(repr(error))
         finally:
             self._aloft -= 1
             self._changed.set()
         self._send_soon()
 
     # Landing.
+
+    def _answered(self, flight: Flight, answer: Answer) -> None:
+        if flight not in self._flights:
+            # Given up together with the producer.
+            return
+        if isinstance(answer, Executed):
+            self._judged(flight, decode_result(answer.result))
+        else:
+            assert isinstance(answer, Failed), answer
+            self._refused(flight, answer)
 
     def _judged(self, flight: Flight, result: object) -> None:
         if isinstance(result, Accepted | Repeated):
@@ -228,7 +246,8 @@ class Producer:
             self._fence(Fenced(f"{self._name}: {result.text}"))
         else:
             error: HawserError = OutcomeUnknown(f"{self._name}: {result.text}")
-            error.outcome = result.outcome
+            if not flight.doubt:
+                error.outcome = result.outcome
             self._crash(flight, error)
 
     def _land(self, flight: Flight, first_offset: int) -> None:
@@ -247,7 +266,7 @@ class Producer:
             self._is_sent_elsewhere = self._router.note(self._shard, failed) or self._is_sent_elsewhere
             self._failed(failed)
         else:
-            self._crash(flight, error_of(failed, f"publishing to {self._name}"))
+            self._crash(flight, refused(failed, f"publishing to {self._name}", flight.doubt))
 
     def _crash(self, flight: Flight, error: HawserError) -> None:
         """This one will never land, and its number stays free: those behind it need other numbers."""
@@ -261,10 +280,11 @@ class Producer:
         """Nothing will be published any more."""
         self._fenced = error
         for flight in self._flights:
-            if flight.doubt:
-                self._give_up(flight, str(error))
             for item in flight.items:
-                fail(item, error)
+                fail(
+                    item,
+                    self._unknown(item, f"its answer was lost, then: {error}") if flight.doubt else error,
+                )
         self._flights.clear()
         self._drop_queue(error)
 
@@ -285,11 +305,19 @@ class Producer:
         self._has_failed = True
         if self._recovery is None and self._fenced is None:
             self._recovery = self._loop.create_task(self._send_again())
-            self._recovery.add_done_callback(lambda _: self._recovered())
+            self._recovery.add_done_callback(self._recovered)
 
-    def _recovered(self) -> None:
+    def _recovered(self, recovery: asyncio.Task[None]) -> None:
         self._recovery = None
         self._changed.set()
+        error = None if recovery.cancelled() else recovery.exception()
+        if error is not None:
+            _log.error("sending again to %s failed", self._name, exc_info=error)
+            self._fence(
+                HawserError(
+                    f"the publisher of {self._name} cannot go on: {error!r}; report it, and make another"
+                )
+            )
         if self._fenced is None:
             self._send_what_waits()
 
@@ -337,10 +365,9 @@ class Producer:
         if late:
             # Those behind it cannot land without it.
             self._must_renew = True
-            text = self._trouble if isinstance(self._trouble, str) else self._trouble.text
             for flight in late:
                 self._flights.remove(flight)
-                self._give_up(flight, text)
+                self._give_up(flight, self._reason)
             self._renew()
         self._expire_queue()
 
@@ -364,19 +391,19 @@ class Producer:
         self._expire_queue()
 
     def _give_up(self, flight: Flight, text: str) -> None:
+        """Its time is over."""
         for item in flight.items:
             if flight.doubt:
-                fail(
-                    item,
-                    OutcomeUnknown(
-                        f"publishing {len(item.records)} messages to {self._name} is perhaps done: no answer "
-                        f"came within {item.seconds:g} s ({text}). Read the topic to see, before publishing "
-                        "them again"
-                    ),
-                )
+                fail(item, self._unknown(item, f"no answer came within {item.seconds:g} s ({text})"))
             else:
                 what = f"publishing to {self._name}"
                 fail(item, given_up(what, item.seconds, self._trouble, False))
+
+    def _unknown(self, item: Item, why: str) -> HawserError:
+        return OutcomeUnknown(
+            f"publishing {len(item.records)} messages to {self._name} is perhaps done: {why}. "
+            "Read the topic to see, before publishing them again"
+        )
 
     def _renew(self) -> None:
         """Begin a new incarnation with those flights that certainly have not landed."""
@@ -385,7 +412,9 @@ class Producer:
         doubtful = [flight for flight in self._flights if flight.doubt]
         for flight in doubtful:
             self._flights.remove(flight)
-            self._give_up(flight, "one before it was given up")
+            for item in flight.items:
+                why = f"its answer was lost, and one before it was refused or given up ({self._reason})"
+                fail(item, self._unknown(item, why))
         self._incarnation += 1
         self._sequence = 0
         for flight in self._flights:

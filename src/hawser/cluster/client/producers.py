@@ -85,7 +85,9 @@ class Producers:
             self.submit(*handed.popleft())
 
     def split(self, records: Sequence[Record]) -> dict[int, list[Record]]:
-        """The messages of each partition, in order; those without a key stay together."""
+        """The messages of each partition, in order; those without a key stay together. What was handed over
+        before goes first."""
+        self._take_over()
         if self._partitions == 1:
             return {0: list(records)}
         parts: dict[int, list[Record]] = {}

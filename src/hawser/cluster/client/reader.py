@@ -1,10 +1,12 @@
 """Reading a partition ahead of whoever takes from it, within a bound on bytes."""
 
 import asyncio
+import logging
 from collections import deque
 from typing import Any
 
 from hawser.cluster import wire
+from hawser.cluster.client.asking import ask
 from hawser.cluster.client.failures import Backoff, error_of
 from hawser.cluster.client.routing import Router
 from hawser.cluster.transport import TransportError
@@ -12,6 +14,8 @@ from hawser.errors import HawserError
 from hawser.record.batch import Batch
 
 __all__ = ["Chunk", "Inbox", "Reader"]
+
+_log = logging.getLogger("hawser.cluster.client")
 
 
 class Chunk:
@@ -116,6 +120,15 @@ class Reader:
                 await self._fetch()
         except HawserError as error:
             self._inbox.fail(error)
+        except Exception as error:
+            # Whoever takes has to hear that nothing will come.
+            _log.exception("reading shard %s failed", self.shard)
+            self._inbox.fail(
+                HawserError(
+                    f"reading topic {self._topic!r}, partition {self.partition} cannot go on: {error!r}; "
+                    "report it, and subscribe again"
+                )
+            )
 
     async def _fetch(self) -> None:
         settings = self._router.settings
@@ -126,7 +139,7 @@ class Reader:
         request = wire.Fetch(self.shard, self._offset, settings.fetch_bytes, settings.fetch_wait_seconds)
         try:
             seconds = settings.fetch_wait_seconds + settings.attempt_seconds
-            answer = wire.decode_answer(await link.ask(wire.encode(request), seconds))
+            answer = await ask(link, wire.encode(request), seconds)
         except TransportError:
             await self._pause()
             return

@@ -7,9 +7,11 @@ a newer one; nothing here decides what is true.
 import asyncio
 import secrets
 from collections.abc import Sequence
+from math import inf
 
 from hawser.cluster import wire
-from hawser.cluster.client.failures import Backoff, error_of, given_up
+from hawser.cluster.client.asking import ask
+from hawser.cluster.client.failures import Backoff, given_up, refused
 from hawser.cluster.client.settings import ClientSettings
 from hawser.cluster.maps import ShardMap, node_of
 from hawser.cluster.transport import Dialer, Identity, Link, PeerRole, TransportError
@@ -19,6 +21,8 @@ __all__ = ["Router"]
 
 _ASK_MAP_SECONDS = 1.0
 _SOON_SECONDS = 0.05
+# So long a node is left in peace after it was dialed out of turn, however many partitions want it.
+_HURRY_SECONDS = 0.2
 
 
 class Router:
@@ -34,6 +38,7 @@ class Router:
         self._hints: dict[str, tuple[int, str]] = {}
         self._asked: set[asyncio.Task[bool]] = set()
         self._ignorant: set[str] = set()
+        self._hurried: dict[str, float] = {}
         self._followed: dict[str, float] = {}
         self._refreshing: dict[str | None, asyncio.Task[bool]] = {}
         self.loop = asyncio.get_running_loop()
@@ -81,8 +86,14 @@ class Router:
         dialer = self._dialer(address)
         if dialer.link is not None and dialer.link.is_open:
             return dialer.link
-        dialer.hurry()
+        self._hurry(address, dialer)
         return None
+
+    def _hurry(self, address: str, dialer: Dialer) -> None:
+        now = self.loop.time()
+        if now - self._hurried.get(address, -inf) >= _HURRY_SECONDS:
+            self._hurried[address] = now
+            dialer.hurry()
 
     def leader_link(self, shard: str) -> Link | None:
         """A link to whoever leads the shard as far as is known; None if there is no such link now."""
@@ -141,8 +152,8 @@ class Router:
         links = [dialer.link for dialer in self._dialers.values() if dialer.link is not None]
         links = [link for link in links if link.is_open]
         if not links:
-            for dialer in self._dialers.values():
-                dialer.hurry()
+            for address, dialer in self._dialers.items():
+                self._hurry(address, dialer)
             return False
         # All of them, because one that is cut off from its operator knows an old map; but one that hangs must
         # not hold up the others.
@@ -158,7 +169,7 @@ class Router:
 
     async def _map_of(self, link: Link, topic: str | None) -> bool:
         try:
-            answer = wire.decode_answer(await link.ask(wire.encode(wire.GetMap(topic)), _ASK_MAP_SECONDS))
+            answer = await ask(link, wire.encode(wire.GetMap(topic)), _ASK_MAP_SECONDS)
         except TransportError:
             return False
         if not isinstance(answer, wire.Map) or not answer.cluster:
@@ -191,6 +202,7 @@ class Router:
         there is time."""
         body = wire.encode(request)
         began = self.loop.time()
+        changes = not isinstance(request, wire.Inspect)
         backoff, doubt = Backoff(self.settings), False
         trouble: str | wire.Failed = "nobody leads the shard"
         while (left := deadline - self.loop.time()) > 0:
@@ -198,20 +210,19 @@ class Router:
             if link is not None:
                 try:
                     seconds = min(left, self.settings.attempt_seconds)
-                    answer = wire.decode_answer(await link.ask(body, seconds))
+                    answer = await ask(link, body, seconds)
                 except TransportError as error:
                     doubt, trouble = doubt or error.was_sent, str(error)
                 else:
                     if not isinstance(answer, wire.Failed):
                         return answer
                     if not answer.retryable:
-                        raise error_of(answer, what)
+                        raise refused(answer, what, doubt and changes)
                     doubt, trouble = doubt or answer.outcome == "unknown", answer
                     if self.note(shard, answer):
                         continue
             await asyncio.sleep(min(backoff.next(), max(0.0, deadline - self.loop.time())))
             await self.look_after(topic, shard)
-        changes = not isinstance(request, wire.Inspect)
         raise given_up(what, self.loop.time() - began, trouble, doubt and changes)
 
     async def ask_any(self, request: wire.Admin, what: str, deadline: float) -> wire.Answer:
@@ -225,14 +236,15 @@ class Router:
             if links:
                 turn += 1
                 try:
-                    answer = wire.decode_answer(await links[turn % len(links)].ask(body, left))
+                    answer = await ask(links[turn % len(links)], body, left)
                 except TransportError as error:
                     doubt, trouble = doubt or error.was_sent, str(error)
                 else:
                     if not isinstance(answer, wire.Failed):
                         return answer
                     if not answer.retryable:
-                        raise error_of(answer, what)
+                        # What is not there is certain, and all that a deletion in doubt wants to hear.
+                        raise refused(answer, what, doubt and answer.code is not wire.Code.NOT_FOUND)
                     doubt, trouble = doubt or answer.outcome == "unknown", answer
             else:
                 trouble = self.trouble()

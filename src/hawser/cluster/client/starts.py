@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Literal, NamedTuple
 
 from hawser.cluster import wire
+from hawser.cluster.client.asking import ask
 from hawser.cluster.client.failures import Backoff
 from hawser.cluster.client.routing import Router
 from hawser.cluster.transport import TransportError
@@ -66,14 +67,14 @@ def nanoseconds(moment: datetime) -> int:
 async def _first_at(router: Router, topic: str, shard: str, offset: int, moment: int, deadline: float) -> int:
     """The very record: the leader knows the batch that it is in."""
     backoff = Backoff(router.settings)
+    answer: wire.Answer | None
     while router.loop.time() < deadline:
         link = router.reading_link(shard)
         if link is not None:
             try:
-                body = await link.ask(wire.encode(wire.Fetch(shard, offset, 1, 0)), 3.0)
+                answer = await ask(link, wire.encode(wire.Fetch(shard, offset, 1, 0)), 3.0)
             except TransportError:
-                body = None
-            answer = None if body is None else wire.decode_answer(body)
+                answer = None
             if isinstance(answer, wire.Batches):
                 if not answer.batches:
                     return offset

@@ -17,7 +17,15 @@ import msgspec
 
 from hawser.cluster import wire
 from hawser.cluster.background import Background
-from hawser.cluster.maps import node_of
+from hawser.cluster.maps import forget_oldest_deleted, node_of
+from hawser.cluster.operator.checks import check_creation, check_nodes
+from hawser.cluster.operator.deletion import (
+    Deletion,
+    Retiring,
+    forget_retiring,
+    keep_retiring,
+    list_retiring,
+)
 from hawser.cluster.operator.desk import Desk
 from hawser.cluster.operator.placement import place
 from hawser.cluster.operator.topics import cluster_id, create_topic, forget_topic, list_topics, mark_deleted
@@ -53,7 +61,8 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     patience: int = 8
     look_ticks: int = 10
     roll_seconds: float = 1.0
-    # A member that its node does not have any more is replaced after so many ticks.
+    # A member that its node does not have any more is replaced after so many ticks; a deletion waits so long
+    # for a node that is away.
     missing_ticks: int = 20
 
 
@@ -78,7 +87,9 @@ class OperatorService(Handler):
         self._rolling: set[str] = set()
         self._missing: dict[str, int] = {}
         self._repairing: set[str] = set()
-        self._deleting: dict[str, _Deletion] = {}
+        # Shards in the store that are to go, and those that are gone from it but not from every node.
+        self._deleting: dict[str, Deletion] = {}
+        self._retiring: dict[str, Deletion] = {}
         self._background = Background()
         self._changed = asyncio.Event()
         self._looking = asyncio.Lock()
@@ -122,7 +133,11 @@ class OperatorService(Handler):
             for deletion in list(self._deleting.values()):
                 deletion.tell(self._send)
             if number % self.settings.look_ticks == 0:
-                self._background.start(self._look_again())
+                # A store that hangs would have looks pile up, and creations and deletions wait behind them.
+                if not self._looking.locked():
+                    self._background.start(self._look_again())
+                for retiring in list(self._retiring.values()):
+                    retiring.tell(self._send)
                 self._push()
 
     async def _call_roll(self, node: str, link: Link) -> None:
@@ -173,6 +188,7 @@ class OperatorService(Handler):
             # Gone everywhere; nodes are told that it is by one last entry.
             entry = self.topics[name]
             self.topics[name] = msgspec.structs.replace(entry, deleted=True)
+        forget_oldest_deleted(self.topics, keep=topics)
         deleted = {shard for name, entry in topics.items() if entry.deleted for shard in _shards(name, entry)}
         for shard, stored in shards.items():
             if shard in deleted:
@@ -186,6 +202,7 @@ class OperatorService(Handler):
                 await self._finish_deletion(name, entry, shards)
             else:
                 await self._make_shards(name, entry, shards)
+        await self._go_on_retiring()
 
     async def _look_again(self) -> None:
         try:
@@ -217,7 +234,8 @@ class OperatorService(Handler):
         if not isinstance(envelope, wire.Deliver):
             return
         message = m.decode(envelope.message)
-        desk, deletion = self.desks.get(envelope.shard), self._deleting.get(envelope.shard)
+        desk = self.desks.get(envelope.shard)
+        deletion = self._deleting.get(envelope.shard) or self._retiring.get(envelope.shard)
         if deletion is not None and isinstance(message, m.RetireResponse):
             deletion.remaining.discard(envelope.sender)
         elif desk is not None:
@@ -272,11 +290,7 @@ class OperatorService(Handler):
         if desk is not None:
             desk.close()
         if shard not in self._deleting:
-            metadata = stored.metadata
-            change = metadata.change
-            new = (change.new,) if change is not None and change.new is not None else ()
-            members = {*metadata.members, *metadata.removed, *new}
-            self._deleting[shard] = _Deletion(shard, stored, members)
+            self._deleting[shard] = Deletion.of(shard, stored)
 
     async def _finish_deletion(
         self, name: str, entry: wire.TopicEntry, shards: Mapping[str, StoredShard]
@@ -284,11 +298,29 @@ class OperatorService(Handler):
         left = [shard for shard in _shards(name, entry) if shard in shards]
         for shard in left:
             deletion = self._deleting.get(shard)
-            if deletion is not None and not deletion.remaining:
+            if deletion is not None and deletion.is_done(self.alive, self.settings.missing_ticks):
+                if deletion.remaining:
+                    # Before the shard is gone: afterwards nobody would know of them.
+                    absent = Retiring(deletion.epoch, frozenset(deletion.remaining))
+                    await self._in_thread(keep_retiring, self._store, shard, absent)
+                    _log.warning("shard %s is deleted but for %s", shard, ", ".join(sorted(absent.members)))
                 await self._in_thread(delete_shard, self._store, shard, deletion.stored)
                 self._deleting.pop(shard, None)
         if not left:
             await self._in_thread(forget_topic, self._store, name, entry)
+
+    async def _go_on_retiring(self) -> None:
+        """Whoever was away when a shard was deleted is told until it has deleted it too."""
+        found = await self._in_thread(list_retiring, self._store)
+        for shard in self._retiring.keys() - found.keys():
+            del self._retiring[shard]
+        for shard, absent in found.items():
+            known = self._retiring.get(shard)
+            if known is None or known.epoch < absent.epoch or not absent.members <= known.members:
+                self._retiring[shard] = Deletion(shard, absent.epoch, set(absent.members))
+            elif not known.remaining:
+                del self._retiring[shard]
+                await self._in_thread(forget_retiring, self._store, shard, known.members)
 
     # Disks that are gone.
 
@@ -357,6 +389,7 @@ class OperatorService(Handler):
 
     async def _order_of(self, message: wire.Admin, metadata: Metadata) -> Callable[[object], Order]:
         """The order, with members for the nodes that people name."""
+        check_nodes(message)
         kind, nodes = message.kind, message.nodes
         here = {node_of(member): member for member in metadata.members}
 
@@ -387,11 +420,9 @@ class OperatorService(Handler):
         return lambda tag: Swap(old, new, tag)
 
     async def _create(self, message: wire.Admin) -> wire.Answer:
+        check_creation(message)
         replication = message.settings.get("replication", 3)
-        if not isinstance(replication, int) or not 1 <= replication <= 7:
-            raise ValueError(f"replication={replication!r}: a topic has 1 to 7 replicas")
-        if not 1 <= message.partitions <= 1024:
-            raise ValueError(f"partitions={message.partitions}: a topic has 1 to 1024 partitions")
+        assert isinstance(replication, int)
         if message.name not in await self._in_thread(list_topics, self._store):
             place(replication, self.alive, {})
         while True:
@@ -456,19 +487,6 @@ class OperatorService(Handler):
         return wire.AdminDone(
             True, f"{sum(each.done for each in done)} of {len(done)} shards were handed over"
         )
-
-
-class _Deletion:
-    """The members of a shard that still have to delete it."""
-
-    def __init__(self, shard: str, stored: StoredShard, members: set[str]) -> None:
-        self.shard = shard
-        self.stored = stored
-        self.remaining = members
-
-    def tell(self, send: Callable[[str, str, m.Message], None]) -> None:
-        for member in self.remaining:
-            send(self.shard, member, m.RetireRequest(self.stored.metadata.epoch + 1))
 
 
 def _shards(topic: str, entry: wire.TopicEntry) -> list[str]:

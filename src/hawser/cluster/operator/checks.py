@@ -1,0 +1,87 @@
+"""What an operator takes from those who ask: nothing is stored that a node or a client could not live with.
+
+Clients check the same before they ask; here it is checked again, because any program can connect.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from hawser.cluster import wire
+from hawser.limits import MAX_ENCODED_TOPIC_NAME_BYTES, MAX_SCHEMA_BYTES, MAX_TOPIC_NAME_BYTES
+
+__all__ = ["check_creation", "check_nodes"]
+
+Setting = int | str | bool | None
+
+_PLAIN: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.")
+_LINE_ENDS: Final = "\u2028\u2029"
+_MOST_PARTITIONS: Final = 1024
+_MOST_REPLICAS: Final = 7
+_NODES: Final = {
+    wire.AdminKind.ELECT: 0,
+    wire.AdminKind.TRANSFER: 1,
+    wire.AdminKind.CONTRACT: 1,
+    wire.AdminKind.EXPAND: 1,
+    wire.AdminKind.SWAP: 2,
+}
+
+
+def check_creation(message: wire.Admin) -> None:
+    """ValueError, for whoever asked, unless a topic may have this name and these settings."""
+    _check_name(message.name)
+    if not 1 <= message.partitions <= _MOST_PARTITIONS:
+        raise ValueError(f"partitions={message.partitions}: a topic has 1 to {_MOST_PARTITIONS} partitions")
+    for name, value in message.settings.items():
+        if name not in _SETTINGS:
+            raise ValueError(f"a topic has no setting {name!r}; it has {', '.join(_SETTINGS)}")
+        is_right, wanted = _SETTINGS[name]
+        if not is_right(value):
+            raise ValueError(f"{name}={repr(value)[:80]}: {wanted}")
+
+
+def check_nodes(message: wire.Admin) -> None:
+    """ValueError unless as many nodes are named as this kind of order is about."""
+    wanted = _NODES[message.kind]
+    if len(message.nodes) != wanted:
+        raise ValueError(f"{message.kind.value} is about {wanted} nodes, and {len(message.nodes)} are named")
+
+
+def _check_name(name: str) -> None:
+    """The rule of all topics, on one host and in a cluster; nodes make directories of these names."""
+    if not all(name.split("/")):
+        raise ValueError(f"topic name {name[:200]!r} has an empty part; write it like 'camera/front'")
+    if any(ord(letter) < 0x20 or 0x7F <= ord(letter) < 0xA0 or letter in _LINE_ENDS for letter in name):
+        raise ValueError(f"topic name {name[:200]!r} has a control character; leave it out")
+    data = name.encode()
+    encoded = sum(1 if byte in _PLAIN else 3 for byte in data)
+    if len(data) > MAX_TOPIC_NAME_BYTES or encoded > MAX_ENCODED_TOPIC_NAME_BYTES:
+        raise ValueError(
+            f"topic name {name[:200]!r} has {len(data)} bytes of at most {MAX_TOPIC_NAME_BYTES}, and "
+            f"{encoded} as a file name of at most {MAX_ENCODED_TOPIC_NAME_BYTES}; choose a shorter one"
+        )
+
+
+def _is_number(value: Setting, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
+
+
+def _is_bound(value: Setting) -> bool:
+    return value is None or _is_number(value, (1 << 63) - 1)
+
+
+_SETTINGS: Final[dict[str, tuple[Callable[[Setting], bool], str]]] = {
+    "replication": (
+        lambda value: _is_number(value, _MOST_REPLICAS),
+        f"a topic has 1 to {_MOST_REPLICAS} replicas",
+    ),
+    "retention_bytes": (_is_bound, "it is a whole number from 1 on, or null"),
+    "retention_seconds": (_is_bound, "it is a whole number from 1 on, or null"),
+    "compression": (
+        lambda value: value is None or value in ("lz4", "zstd"),
+        'it is "lz4", "zstd" or null',
+    ),
+    "schema": (
+        lambda value: value is None or (isinstance(value, str) and len(value.encode()) <= MAX_SCHEMA_BYTES),
+        f"it is text of at most {MAX_SCHEMA_BYTES} bytes, or null",
+    ),
+}
