@@ -32,8 +32,8 @@ class Cursor:
     """Where a follower is. `head` is the one it was last asked about."""
 
     __slots__ = (
-        *("beaten", "confirmed", "flight", "flight_bytes", "head", "informed", "patience", "pushed"),
-        *("quiet", "rested", "state"),
+        *("beaten", "confirmed", "flight", "flight_bytes", "head", "informed", "patience", "probing"),
+        *("pushed", "quiet", "rested", "state"),
     )
 
     def __init__(self) -> None:
@@ -44,6 +44,8 @@ class Cursor:
         # (last index, bytes) of each message that is not acknowledged.
         self.flight: deque[tuple[int, int]] = deque()
         self.flight_bytes = 0
+        # Where a single message goes out to see whether the follower is there; None while all goes well.
+        self.probing: int | None = None
         # Ticks without an acknowledgement, and how many of them there may be before all is sent again.
         self.quiet = 0
         self.patience = 0
@@ -71,8 +73,10 @@ class Cursor:
             self.flight_bytes -= self.flight.popleft()[1]
 
     def go_back(self, index: int) -> None:
-        """What is behind `index` is to be sent again."""
+        """What is behind `index` is to be sent again: one message first, since as many answers as there were
+        messages under way would otherwise each call for as many again."""
         self.pushed = index
+        self.probing = index
         self.flight.clear()
         self.flight_bytes = 0
         self.quiet = 0
@@ -182,6 +186,7 @@ class Leadership:
             if (
                 cursor.state is CursorState.ATTACHED
                 and cursor.pushed == previous.index
+                and cursor.probing is None
                 and cursor.pushed - cursor.confirmed < node.limits.window
                 and cursor.flight_bytes < node.limits.window_bytes
             ):
@@ -195,6 +200,8 @@ class Leadership:
         """Send what the follower does not have, as far as it may be under way."""
         node = self._node
         last = min(node.readable, cursor.confirmed + node.limits.window)
+        if cursor.probing not in (None, cursor.pushed):
+            return
         while cursor.pushed < last and cursor.flight_bytes < node.limits.window_bytes:
             if cursor.pushed + 1 < node.source.first:
                 self._ask_for_snapshot(member, cursor, node.epochs.id_at(cursor.confirmed))
@@ -204,6 +211,8 @@ class Leadership:
             previous = node.epochs.id_at(cursor.pushed)
             cursor.sent(entries[-1].index, sum(len(entry.frame) for entry in entries))
             node.send(member, m.AddEntriesRequest(node.epoch, previous, entries, node.commit))
+            if cursor.probing is not None:
+                return
 
     def tick(self) -> None:
         """Ask again for what was not answered since the last tick, and show that the leader is there."""
@@ -258,6 +267,7 @@ class Leadership:
             cursor.become(CursorState.ATTACHED)
             cursor.confirmed = head.index
             cursor.go_back(head.index)
+            cursor.probing = None
             self._push(member, cursor)
             self.advance()
 
@@ -303,9 +313,13 @@ class Leadership:
             return
         if not message.accepted:
             if cursor.state is CursorState.ATTACHED and message.head in node.epochs:
-                cursor.go_back(max(cursor.confirmed, message.head.index))
+                start = max(cursor.confirmed, message.head.index)
+                if cursor.probing == start:
+                    return
+                cursor.go_back(start)
             self._meet(sender, message.head)
         elif cursor.state is CursorState.ATTACHED:
+            cursor.probing = None
             self._confirm(cursor, message.head.index)
         if cursor.state is CursorState.ATTACHED:
             self._push(sender, cursor)
