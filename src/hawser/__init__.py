@@ -52,6 +52,9 @@ from hawser.errors import (
 )
 from hawser.record.receipt import Receipt
 
+# One host is what nearly everybody connects to: loaded here, it is there for every process forked later.
+import_module("hawser.api.local.bus")
+
 if TYPE_CHECKING:
     from hawser import aio
 
