@@ -23,7 +23,7 @@ InThread = Callable[..., Awaitable[StoredShard | None]]
 
 class Desk:
     """Drives an `Operator`. `send(shard, member, message)` passes messages on, `changed(desk)` is told of
-    every new version of the metadata, `deleted(desk)` when there is none any more."""
+    every new version of the metadata."""
 
     def __init__(
         self,
