@@ -109,16 +109,19 @@ def test_what_they_allow_passes() -> None:
     checks.truncation_is_harmless(committed(watch("a", [1, 1]), 1), 1)
 
 
-@pytest.mark.parametrize("size", range(1, 8))
-@pytest.mark.parametrize("kind", [None, *ChangeKind])
+# The smallest ensembles of which an operator makes the change.
+SMALLEST = {None: 1, ChangeKind.EXPAND: 1, ChangeKind.CONTRACT: 2, ChangeKind.SWAP: 3}
+
+
+@pytest.mark.parametrize(
+    ("kind", "size"), [(kind, n) for kind, least in SMALLEST.items() for n in range(least, 8)]
+)
 @pytest.mark.parametrize("phase", Phase)
 def test_the_quorums_of_every_configuration_meet(size: int, kind: ChangeKind | None, phase: Phase) -> None:
     members = tuple(f"m{number}" for number in range(size))
     if kind is None:
         checks.quorums_meet(steady(*members))
         return
-    if size < {ChangeKind.SWAP: 3, ChangeKind.CONTRACT: 2, ChangeKind.EXPAND: 1}[kind]:
-        pytest.skip("an operator refuses it")
     old = None if kind is ChangeKind.EXPAND else "m0"
     new = None if kind is ChangeKind.CONTRACT else "new"
     change = Change(kind, old, new)

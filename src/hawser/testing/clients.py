@@ -6,6 +6,7 @@ done, and what it was told must be true: of the committed log, and in the order 
 to nodes is here; what they want is in `hawser.testing.workload`.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from random import Random
 from typing import TYPE_CHECKING, Final
@@ -73,7 +74,7 @@ class Reply(msgspec.Struct, frozen=True):
     outcome: Outcome
 
 
-class Client:
+class Client(ABC):
     """Has one request at a time, of one or more parts; `idle` when it has none."""
 
     most_values = 0
@@ -115,13 +116,13 @@ class Client:
             self._open = {0: None}
         self._ask()
 
+    @abstractmethod
     def compose(self) -> Sequence[Command]:
         """The commands of the next request; none for a read."""
-        raise NotImplementedError
 
+    @abstractmethod
     def judge(self, place: int, outcome: Result | View | Excerpt) -> bool:
         """Hold the cluster to what it said; False if it has to be asked again."""
-        raise NotImplementedError
 
     def _ask(self) -> None:
         self._attempt += 1
