@@ -27,7 +27,7 @@ def _sound_requests(shard: str) -> list[bytes]:
         wire.Publish(shard, batch),
         wire.Execute(shard, Kind.TRIM, b"\x92\x01\x00"),
         wire.Fetch(shard, 1, 1000, 0.0),
-        wire.Inspect(shard, 1, "group"),
+        wire.Inspect(shard, 1, True),
         wire.Admin(wire.AdminKind.TRANSFER, shard, ("n9",)),
         wire.RollCall(),
         wire.Host("other@12345678/0"),

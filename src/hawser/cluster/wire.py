@@ -162,7 +162,6 @@ class Inspect(_Body, frozen=True, tag="inspect"):
 
     shard: str
     at_ns: int | None = None
-    group: str | None = None
     groups: bool = False
 
 
@@ -251,8 +250,6 @@ class Inspected(_Body, frozen=True, tag="inspected"):
     start: int
     end: int
     at: int | None = None
-    position: int | None = None
-    retained_bytes: int = 0
     groups: dict[str, GroupEntry] = {}
 
 

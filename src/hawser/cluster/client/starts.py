@@ -33,7 +33,7 @@ async def inspect(
     with_groups: bool = False,
 ) -> wire.Inspected:
     """What the leader of a partition knows to be true now."""
-    request = wire.Inspect(shard, at_ns, None, with_groups)
+    request = wire.Inspect(shard, at_ns, with_groups)
     answer = await router.ask_leader(topic, shard, request, f"looking at topic {topic!r}", deadline)
     assert isinstance(answer, wire.Inspected), answer
     return answer

@@ -211,9 +211,7 @@ class Shard:
             del self._waiters[future]
             _settle(future, None)
 
-    async def inspect(
-        self, at_ns: int | None, group: str | None, with_groups: bool = False
-    ) -> Inspected | Failed:
+    async def inspect(self, at_ns: int | None, with_groups: bool) -> Inspected | Failed:
         """What is true now, by the leader."""
         future: asyncio.Future[Failed | None] = self._loop.create_future()
         self._step(Read(future))
@@ -222,15 +220,13 @@ class Shard:
             return refused
         topic = self.replica.machine.part(Topic)
         at = None if at_ns is None else topic.at_time(at_ns)
-        found = None if group is None else self._groups().get(group)
-        position = None if found is None else found.position
         groups = {}
         if with_groups:
             groups = {
                 name: GroupEntry(each.generation, each.position, each.members)
                 for name, each in self._groups()
             }
-        return Inspected(topic.start, topic.end, at, position, groups=groups)
+        return Inspected(topic.start, topic.end, at, groups)
 
     # Groups.
 
