@@ -1,0 +1,53 @@
+"""What a recorder writes beside the samples of a host: who it is, and what was lost before it came.
+
+A recorder is a producer of its own kind. Its id names the recorder and the region it records; the
+incarnation of each of its batches is the offset in that region of the batch's first record, and the sequence
+is always 1. So the newest batch says where to go on: behind its last record. A gap is one record in a batch of
+its own, whose incarnation is the last offset that is missing.
+"""
+
+from typing import Final, NamedTuple
+
+import msgspec
+
+__all__ = ["GAP_HEADER", "Gap", "is_recorder", "recorder_id"]
+
+GAP_HEADER: Final = "hawser-gap"
+
+_PREFIX: Final = b"recorder:"
+
+
+class Gap(NamedTuple):
+    """Samples `first` to `last` of a region were overwritten before they could be recorded."""
+
+    first: int
+    last: int
+
+    @property
+    def count(self) -> int:
+        return self.last - self.first + 1
+
+    def encode(self) -> bytes:
+        """The value of the header of a gap record."""
+        return msgspec.json.encode({"first": self.first, "last": self.last})
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Gap":
+        """ValueError unless it is what `encode` makes."""
+        try:
+            found = msgspec.json.decode(data, type=dict[str, int])
+            gap = cls(found["first"], found["last"])
+        except (msgspec.DecodeError, KeyError) as error:
+            raise ValueError(f"{data!r} is not the header of a gap: {error}") from error
+        if not 0 < gap.first <= gap.last:
+            raise ValueError(f"a gap from {gap.first} to {gap.last} is impossible")
+        return gap
+
+
+def recorder_id(name: str, region: str) -> bytes:
+    """The producer that records the region with this uuid under this name."""
+    return _PREFIX + f"{name}/{region}".encode()
+
+
+def is_recorder(producer: bytes) -> bool:
+    return producer.startswith(_PREFIX)

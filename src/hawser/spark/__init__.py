@@ -1,0 +1,1 @@
+"""Spark: the source of `format("hawser")`, sessions, and the pipelines."""

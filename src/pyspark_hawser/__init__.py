@@ -1,0 +1,1 @@
+"""What Spark looks for by its name: `format("hawser")` finds `DefaultSource` here."""
