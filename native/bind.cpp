@@ -48,6 +48,11 @@ std::shared_ptr<Region> attach(const std::string& path, const std::string& lock_
   return Region::attach(place, &wanted, schema);
 }
 
+std::shared_ptr<Region> watch(const std::string& path, const std::string& lock_path, const std::string& name) {
+  const GilReleased released;
+  return Region::watch({path, lock_path, name});
+}
+
 nb::object make_publisher(const std::shared_ptr<Region>& region, const std::string& name, bool exclusive) {
   region->made().require();
   std::unique_ptr<Publisher> core;
@@ -157,6 +162,28 @@ nb::dict state(const Region& region) {
   return result;
 }
 
+nb::tuple glance(const Region& region) {
+  region.made().require();
+  const Glance seen = glance_at(region);
+  return nb::make_tuple(seen.dead, seen.used);
+}
+
+nb::dict totals_of(const Totals& totals) {
+  nb::dict result;
+  result["alive"] = totals.alive;
+  result["dead"] = totals.dead;
+  result["count"] = totals.count;
+  result["missed"] = totals.missed;
+  result["deaths"] = totals.deaths;
+  return result;
+}
+
+nb::tuple totals(const Region& region) {
+  region.made().require();
+  const RegionTotals found = view_totals(region);
+  return nb::make_tuple(totals_of(found.publishers), totals_of(found.subscribers));
+}
+
 using Read = ReadSamples (*)(const Memory&, uint64_t, uint64_t);
 
 nb::tuple read(const Region& region, Read function, uint64_t count, uint64_t after, nb::handle decode) {
@@ -183,6 +210,7 @@ std::string uuid_text(const Region& region) {
 void bind_region(nb::module_& module) {
   nb::class_<Region>(module, "Region", nb::is_final())
       .def_static("attach", &attach, nb::arg("path"), nb::arg("lock_path"), nb::arg("name"), nb::arg("settings").none())
+      .def_static("watch", &watch, nb::arg("path"), nb::arg("lock_path"), nb::arg("name"))
       .def_prop_ro("closed", [](const Region& self) { return self.memory().closed(); })
       .def_prop_ro("path", [](const Region& self) { return self.place().path; })
       .def_prop_ro("name", [](const Region& self) { return self.place().name; })
@@ -199,6 +227,8 @@ void bind_region(nb::module_& module) {
              return forget_record(self, record); }, nb::arg("record"))
       .def("recover", &recover)
       .def("state", &state)
+      .def("glance", &glance)
+      .def("totals", &totals)
       .def("read_oldest", [](const Region& self, uint64_t count, uint64_t after, nb::handle decode) {
              return read(self, read_oldest, count, after, decode); },
            nb::arg("count"), nb::arg("after"), nb::arg("decode").none() = nb::none())

@@ -14,6 +14,8 @@ enum class Canary {
   recovery_keeps_loans,        // slots lent by the dead stay lent
   recovery_keeps_bits,         // bits of the dead stay set
   recovery_takes_all_loans,    // slots lent by the living are taken back, too
+  death_counted_twice,         // whoever recovers again counts the dead again
+  counts_start_anew,           // a joiner forgets what those before it have counted
   entry_freed_before_bits,     // the entry can be joined again while its bits are being cleared
   join_without_second_look,    // a reliable subscriber believes the head it saw before it was active
   misses_are_not_counted,      // a lapped subscriber forgets how far it jumped

@@ -42,8 +42,8 @@ inline bool in_group(gid_t group) {
 }
 
 // A new description of an existing file; not valid when there is none.
-inline Descriptor open_existing(const std::string& path) {
-  Descriptor file(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+inline Descriptor open_existing(const std::string& path, int access = O_RDWR) {
+  Descriptor file(open(path.c_str(), access | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));  // nobody waits for a pipe
   if (!file.valid()) {
     if (errno == ENOENT) return file;
     throw file_error("open", path, errno);
@@ -59,8 +59,8 @@ inline Descriptor open_existing(const std::string& path) {
 }
 
 // A description of the same inode, or Closed.
-inline Descriptor open_same(const std::string& path, const Inode& inode) {
-  Descriptor file = open_existing(path);
+inline Descriptor open_same(const std::string& path, const Inode& inode, int access = O_RDWR) {
+  Descriptor file = open_existing(path, access);
   if (!file.valid() || Inode::of(file) != inode) throw Error(Kind::closed, path + ": the topic was deleted; open it again");
   return file;
 }

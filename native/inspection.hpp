@@ -33,7 +33,7 @@ inline bool holds_durable_record(const Memory& memory, uint64_t owner) {
 
 inline std::vector<ParticipantView> view_participants(const Region& region) {
   const Memory& memory = region.memory();
-  const Descriptor file = region.open_again();
+  const Descriptor file = region.open_to_look();
   const uint32_t publishers = memory.layout.settings.max_publishers;
   std::vector<ParticipantView> views;
   for (uint32_t i = 0; i < memory.layout.entries; i++) {
@@ -42,7 +42,8 @@ inline std::vector<ParticipantView> view_participants(const Region& region) {
     if (entry_state(word) != EntryState::active && entry_state(word) != EntryState::dead) continue;
     ParticipantView view{i, memory.is_publisher(i), entry_name(entry), entry.pid.load_relaxed(), entry.uid.load_relaxed(),
                          entry_incarnation(word), entry.started_ns.load_relaxed(), entry.joined_ns.load_relaxed(),
-                         entry.cursor.load_relaxed(), entry.count.load_relaxed(), entry.missed.load_relaxed(),
+                         entry.cursor.load_relaxed(), entry.count.load_relaxed() - entry.count_before.load_relaxed(),
+                         entry.missed.load_relaxed() - entry.missed_before.load_relaxed(),
                          entry_state(word), file.held_elsewhere(byte::life(i))};
     view.reliable = !view.publisher && bit_set(memory.header().reliable, i - publishers);
     view.durable = view.reliable && holds_durable_record(memory, owner_word(i, view.incarnation));
@@ -52,6 +53,55 @@ inline std::vector<ParticipantView> view_participants(const Region& region) {
     views.push_back(std::move(view));
   }
   return views;
+}
+
+// Of one kind of participants: who is there, and what all that ever were have counted. No total goes back.
+struct Totals {
+  uint32_t alive = 0, dead = 0;
+  uint64_t count = 0, missed = 0, deaths = 0;
+};
+
+struct RegionTotals {
+  Totals publishers, subscribers;
+};
+
+inline bool dead_now(const Entry& entry, const Descriptor& file, uint32_t index, uint64_t word) {
+  if (entry_state(word) == EntryState::dead) return true;
+  return !file.held_elsewhere(byte::life(index)) && entry.word.load_ordered() == word;  // not left in order
+}
+
+inline RegionTotals view_totals(const Region& region) {
+  const Memory& memory = region.memory();
+  const Descriptor file = region.open_to_look();
+  RegionTotals result;
+  for (uint32_t i = 0; i < memory.layout.entries; i++) {
+    const Entry& entry = memory.entry(i);
+    Totals& totals = memory.is_publisher(i) ? result.publishers : result.subscribers;
+    totals.count += entry.count.load_relaxed();
+    totals.missed += entry.missed.load_relaxed();
+    totals.deaths += deaths_of(entry.deaths.load_relaxed());
+    const uint64_t word = entry.word.load_ordered();
+    if (entry_state(word) == EntryState::free) continue;
+    (dead_now(entry, file, i, word) ? totals.dead : totals.alive)++;
+  }
+  return result;
+}
+
+// What a watcher wants to know again and again: whether recover() would find somebody, and whether anybody has
+// the topic open.
+struct Glance {
+  bool dead = false, used = false;
+};
+
+inline Glance glance_at(const Region& region) {
+  const Memory& memory = region.memory();
+  const Descriptor file = region.open_to_look();
+  Glance glance{false, file.held_elsewhere(byte::use)};
+  for (uint32_t i = 0; i < memory.layout.entries && !glance.dead; i++) {
+    const uint64_t word = memory.entry(i).word.load_ordered();
+    glance.dead = entry_state(word) != EntryState::free && dead_now(memory.entry(i), file, i, word);
+  }
+  return glance;
 }
 
 // Whether somebody who takes part, dead or alive, answers for what holds this slot.
@@ -94,7 +144,7 @@ struct RecordView {
 
 inline std::vector<RecordView> view_records(const Region& region) {
   const Memory& memory = region.memory();
-  const Descriptor file = region.open_again();
+  const Descriptor file = region.open_to_look();
   std::vector<RecordView> views;
   for (uint32_t i = 0; i < memory.layout.settings.max_subscribers; i++) {
     const Record& record = memory.record(i);

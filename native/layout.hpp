@@ -19,7 +19,7 @@
 
 namespace hawser {
 
-constexpr uint32_t kFormatVersion = 1;
+constexpr uint32_t kFormatVersion = 2;
 constexpr char kMagic[8] = {'H', 'A', 'W', 'S', 'E', 'R', '\r', '\n'};
 constexpr uint32_t kKindTopic = 1;
 constexpr uint32_t kMaxSlots = 65534;  // a ring word has 16 bits for the slot, and one value means none
@@ -96,11 +96,13 @@ struct alignas(64) Entry {
   Word uid;
   Word started_ns;  // of the process, since boot
   Word joined_ns;   // wall clock
-  Word reserved[3];
+  Word count_before;   // what `count` and `missed` were when the owner joined
+  Word missed_before;
+  Word deaths;         // see pack_deaths
   // Written by the owner alone, on a line of its own.
   alignas(64) Word cursor;  // what publishers wait for, when reliable
-  Word count;
-  Word missed;
+  Word count;   // of all who ever had this entry: an owner goes on where the one before it ended, so that
+  Word missed;  // nothing has to be moved, and no total can go back, whoever dies when
   alignas(64) Word name[8];  // bytes, zero behind the last; words, because others read it while it is written
 };
 static_assert(sizeof(Entry) == 192);
@@ -111,6 +113,11 @@ constexpr uint64_t entry_word(uint64_t incarnation, EntryState state) {
 }
 constexpr EntryState entry_state(uint64_t word) { return static_cast<EntryState>(word & 0xff); }
 constexpr uint64_t entry_incarnation(uint64_t word) { return word >> 8; }
+
+// How many owners of an entry died and were recovered, and which incarnation was counted last: one word, so
+// that whoever finds this incarnation in it knows that it is counted.
+constexpr uint64_t pack_deaths(uint64_t incarnation, uint64_t count) { return incarnation << 32 | (count & 0xffffffff); }
+constexpr uint64_t deaths_of(uint64_t word) { return word & 0xffffffff; }
 
 // A position kept under a name. `word` is {owner, state}.
 struct alignas(64) Record {

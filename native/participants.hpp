@@ -43,8 +43,9 @@ inline void write_identity(Entry& entry, const Identity& identity) {
   entry.started_ns.store_relaxed(identity.started_ns);
   entry.joined_ns.store_relaxed(static_cast<uint64_t>(clock_now(CLOCK_REALTIME)));
   entry.cursor.store_relaxed(0);
-  entry.count.store_relaxed(0);
-  entry.missed.store_relaxed(0);
+  if (planted(Canary::counts_start_anew)) entry.count.store_relaxed(0), entry.missed.store_relaxed(0);
+  entry.count_before.store_relaxed(entry.count.load_relaxed());
+  entry.missed_before.store_relaxed(entry.missed.load_relaxed());
   uint64_t name[sizeof entry.name / sizeof(Word)] = {};
   std::memcpy(name, identity.name.data(), std::min(identity.name.size(), sizeof name));
   for (size_t i = 0; i < std::size(name); i++) entry.name[i].store_relaxed(name[i]);

@@ -314,7 +314,7 @@ class Publisher {
   std::vector<uint8_t> signed_ = std::vector<uint8_t>(memory_.layout.slots);  // slots that have our name
   std::deque<uint32_t> evicted_;
   uint32_t next_ = 0;
-  uint64_t count_ = 0;
+  uint64_t count_ = memory_.entry(membership_.index).count.load_relaxed();
   uint64_t last_ = 0;  // our last sample
   int64_t recovered_at_ = 0;  // when we last looked for the dead because somebody was in the way
   uint64_t slowest_ = 0;  // nobody waited for is before this position, as of `waits_` joins

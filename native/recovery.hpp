@@ -1,8 +1,8 @@
 // Recovery of the dead: by anybody, any number of times, killed anywhere.
 //
 // Mark it dead (active -> dead, so that reliable waits ignore it); set the slots it had lent to idle; then,
-// under its recovery byte, clear its bits, its waiter and reliable bits, and free its entry. Every step is
-// one idempotent word. Only the last part needs the byte: a recoverer stopped there holds up those bits and
+// under its recovery byte, clear its bits, its waiter and reliable bits, count its death, and free its entry.
+// Every step is one idempotent word. Only the last part needs the byte: a recoverer stopped there holds up those bits and
 // nothing else. Nothing of any other participant, nor of the same entry's next incarnation, is touched,
 // because loans carry the incarnation and bits are cleared only while the word says dead.
 #pragma once
@@ -89,6 +89,13 @@ inline void forget_sleeper(const Memory& memory, uint32_t index) {
   header.reliable.clear(bit);
 }
 
+// Once for each incarnation, however often its recovery is begun.
+inline void count_death(Entry& entry, uint64_t incarnation) {
+  const uint64_t counted = entry.deaths.load_relaxed();
+  const uint64_t next = pack_deaths(incarnation, deaths_of(counted) + 1);
+  if (counted >> 32 != next >> 32 || planted(Canary::death_counted_twice)) entry.deaths.store_relaxed(next);
+}
+
 // The part under the recovery byte. `dead` is the word that was seen dead.
 template <class Liveness>
 void finish_recovery(const Memory& memory, const Liveness& liveness, uint64_t dead, Recovered& report) {
@@ -101,6 +108,7 @@ void finish_recovery(const Memory& memory, const Liveness& liveness, uint64_t de
     if (!memory.is_publisher(index))
       report.references = clear_references(memory, index - memory.layout.settings.max_publishers);
     forget_sleeper(memory, index);
+    count_death(entry, report.incarnation);
     entry.word.exchange_if(dead, free);
     report.complete = true;
   }

@@ -5,6 +5,9 @@
 // the name's lock, open -> closing, see that nobody else has the use byte, closing -> closed, unlink. To
 // attach: lock the use byte, then read the state: closing, set it back to open; closed, finish the removal and
 // start again. Forced removal goes to closed at once, and whoever still uses the topic gets Closed.
+//
+// To watch it: map it, hold no byte and change no state. Nobody notices a watcher, so it keeps no topic alive,
+// and it waits for nobody.
 #pragma once
 
 #include <sys/random.h>
@@ -40,6 +43,20 @@ class Region : public Host {
     return region;
   }
 
+  // Null: there is no topic there, only one of an earlier boot, or one that is being removed.
+  static std::shared_ptr<Region> watch(const Place& place) {
+    watch_forks();
+    const std::lock_guard no_fork(no_fork_mutex());
+    const Descriptor file = open_existing(place.path);
+    if (!file.valid()) return nullptr;
+    const Label label = read_label(place.path, file);
+    if (strncmp(label.boot_id, boot_id().c_str(), sizeof label.boot_id) != 0) return nullptr;
+    std::shared_ptr<Region> region(new Region(place, label.settings, file, file));
+    region->label_ = label;
+    region->let_go_ = true;
+    return region->memory_.closed() ? nullptr : region;
+  }
+
   ~Region() override {
     if (!made_.here()) use_.forget();
   }
@@ -49,6 +66,8 @@ class Region : public Host {
   const MadeHere& made() const { return made_; }
   const Label& label() const { return label_; }  // as it was when we attached
   Descriptor open_again() const { return open_same(place_.path, inode_); }
+  // To ask the kernel something. Closing it is no news to those who are told when files were written to.
+  Descriptor open_to_look() const { return open_same(place_.path, inode_, O_RDONLY); }
 
   std::vector<Recovered> recover() {
     const std::lock_guard no_fork(no_fork_mutex());
@@ -91,7 +110,7 @@ class Region : public Host {
 
   uint64_t resident_bytes() const {
     struct stat info{};
-    return fstat(open_again().number(), &info) == 0 ? static_cast<uint64_t>(info.st_blocks) * 512 : 0;
+    return fstat(open_to_look().number(), &info) == 0 ? static_cast<uint64_t>(info.st_blocks) * 512 : 0;
   }
 
  private:

@@ -24,6 +24,19 @@ struct Taken {
   uint64_t lost_before;
 };
 
+// A sample that is about to be copied, as its slot describes it, and where its parts go to: a null payload leaves
+// the sample where it is, null metadata leaves that out.
+struct Copyable {
+  uint64_t sequence;
+  uint64_t payload;
+  uint32_t metadata;
+  uint64_t timestamp_ns;
+};
+struct CopyPlaces {
+  char* payload;
+  char* metadata;
+};
+
 // How far back a joiner may start: the last `history` samples, never more than the topic promises to keep.
 inline uint64_t cursor_for_history(const Memory& memory, uint64_t head, uint64_t history) {
   const uint64_t kept = std::min<uint64_t>({history, head, memory.layout.settings.history});
@@ -47,15 +60,16 @@ class Subscriber {
         mask_(uint64_t{1} << bit_ % 64),
         cursor_(cursor),
         committed_(cursor),
-        missed_(missed),
+        missed_(missed_before_ + missed),
         lost_before_(missed) {
     settle();
   }
 
   const Membership& membership() const { return membership_; }
   uint64_t cursor() const { return cursor_; }
-  uint64_t received() const { return received_; }
-  uint64_t missed() const { return missed_; }
+  uint64_t head() const { return memory_.head().load_ordered(); }
+  uint64_t received() const { return received_ - received_before_; }
+  uint64_t missed() const { return missed_ - missed_before_; }
   uint32_t held() const { return held_; }
   uint32_t free_places() const { return options_.max_held - held_; }
   bool closing() const { return closing_; }
@@ -86,6 +100,12 @@ class Subscriber {
   enum class Copy { nothing, copied, left };
   template <class Room>
   Copy try_copy(const Room& room) {
+    return try_copy_whole([&](const Copyable& found) { return CopyPlaces{room(found.payload), nullptr}; });
+  }
+
+  // The same with its metadata: `room(copyable)` says where both go, maybe more than once.
+  template <class Room>
+  Copy try_copy_whole(const Room& room) {
     require_open();
     for (;;) {
       const uint64_t next = cursor_ + 1;
@@ -235,17 +255,19 @@ class Subscriber {
     const uint32_t index = ring_slot(word);
     if (index >= memory_.layout.slots) memory_.corrupt("the ring names a slot that does not exist");
     const Slot& slot = memory_.slot(index);
-    const uint64_t lengths = slot.lengths.load_relaxed(), payload = payload_length(lengths);
-    const bool sound =
-        slot.check.load_relaxed() ==
-            slot_check(lengths, slot.timestamp_ns.load_relaxed(), slot.publisher.load_relaxed(), sequence) &&
-        payload + metadata_length(lengths) <= memory_.layout.settings.slot_size;
-    char* to = sound ? room(payload) : nullptr;
-    if (to) copy_racing(to, memory_.readable + memory_.payload_at(index), payload);
+    const uint64_t lengths = slot.lengths.load_relaxed();
+    const Copyable found{sequence, payload_length(lengths), metadata_length(lengths), slot.timestamp_ns.load_relaxed()};
+    const bool sound = slot.check.load_relaxed() ==
+                           slot_check(lengths, found.timestamp_ns, slot.publisher.load_relaxed(), sequence) &&
+                       found.payload + found.metadata <= memory_.layout.settings.slot_size;
+    const CopyPlaces to = sound ? room(found) : CopyPlaces{};
+    const uint8_t* from = memory_.readable + memory_.payload_at(index);
+    if (to.payload) copy_racing(to.payload, from, found.payload);
+    if (to.metadata) copy_racing(to.metadata, from + found.payload, found.metadata);
     std::atomic_thread_fence(std::memory_order_acquire);  // pairs with the borrower's fence
     if (!planted(Canary::copy_without_second_look) && place.load_ordered() != word) return Copy::nothing;
     if (!sound) memory_.corrupt("sample " + std::to_string(sequence) + " is damaged");
-    return to ? Copy::copied : Copy::left;
+    return to.payload ? Copy::copied : Copy::left;
   }
 
   void skip_to_the_oldest(const Word& place, uint64_t word) {
@@ -281,8 +303,11 @@ class Subscriber {
   uint64_t cursor_;
   uint64_t committed_;
   uint64_t settled_ = UINT64_MAX;  // the cursor the others know
-  uint64_t received_ = 0;
-  uint64_t missed_ = 0;
+  // Of those who had the entry before us, and with ours on top.
+  const uint64_t received_before_ = memory_.entry(membership_.index).count.load_relaxed();
+  const uint64_t missed_before_ = memory_.entry(membership_.index).missed.load_relaxed();
+  uint64_t received_ = received_before_;
+  uint64_t missed_;
   uint64_t lost_before_ = 0;
   uint64_t lost_before_last_ = 0;  // of the sample taken last
   uint32_t held_ = 0;

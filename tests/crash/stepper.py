@@ -39,15 +39,27 @@ def build(canary: str = "") -> Path:
     return program
 
 
+def directory_of(operation: str) -> Path:
+    """The domain that `sweep` of an operation works in."""
+    return Path(f"/dev/shm/hawser-test-crash-{os.getpid()}-{operation}")
+
+
 def sweep(operation: str, mode: str, canary: str = "", /, **options: int) -> "Sweep":
     """Kill or stop `operation` (`mode` kill, stop, both) at every state, and as the options say beyond."""
-    directory = Path(f"/dev/shm/hawser-test-crash-{os.getpid()}-{operation}")
+    directory = directory_of(operation)
     directory.mkdir(mode=0o700)
     settings = [f"{name}={value}" for name, value in options.items()]
     command = [str(build(canary)), str(directory), operation, mode, *settings]
     limit = LIMIT_SECONDS + options.get("seconds", 0)
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=limit,
+            pass_fds=[options["agent"]] if "agent" in options else [],
+        )
     finally:
         shutil.rmtree(directory)
     return Sweep(done.returncode, (done.stdout + done.stderr).strip())

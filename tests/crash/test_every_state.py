@@ -20,6 +20,8 @@ CANARIES = {
     "recovery_takes_all_loans": [("publish", "kill"), ("recover", "kill")],
     "head_is_never_helped": [("publish", "kill"), ("publish", "stop")],
     "idle_before_publish": [("publish", "stop")],
+    "death_counted_twice": [("recover", "kill"), ("join_after_death", "kill")],
+    "counts_start_anew": [("take", "kill"), ("release", "kill")],
     "entry_freed_before_bits": [("recover", "kill"), ("subscribe_after_death", "kill")],
     "take_without_second_look": [("take", "stop")],
     "copy_without_second_look": [("take_copy", "stop")],

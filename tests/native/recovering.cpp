@@ -36,6 +36,45 @@ static void joining_and_leaving() {
   CHECK(publish(*second, 1) == 1);
 }
 
+// Who has an entry next goes on counting where the last one ended, and every death is counted once.
+static void counts_outlive_their_owners() {
+  HeapTopic topic;
+  const auto publisher = topic.publisher();
+  uint64_t received = 0, missed = 0, deaths = 0;
+  for (int life = 1; life <= 6; life++) {
+    auto subscriber = topic.subscriber();
+    const Entry& entry = topic.memory().entry(subscriber->membership().index);
+    for (int i = 0; i < 20; i++) publish(*publisher, 1);
+    Taken taken{};
+    while (take(*subscriber, taken)) subscriber->release(taken.slot, taken.sequence);
+    CHECK(subscriber->received() + subscriber->missed() == 20 && subscriber->missed() > 0);
+    received += subscriber->received(), missed += subscriber->missed();
+    CHECK(entry.count.load_relaxed() == received && entry.count_before.load_relaxed() == received - subscriber->received());
+    CHECK(entry.missed.load_relaxed() == missed && entry.missed_before.load_relaxed() == missed - subscriber->missed());
+    if (life % 2) {
+      subscriber->close();
+    } else {
+      die(subscriber);
+      deaths++;
+    }
+    topic.recover(), topic.recover();
+    CHECK(deaths_of(entry.deaths.load_relaxed()) == deaths);
+    CHECK(entry.count.load_relaxed() == received && entry.missed.load_relaxed() == missed);
+  }
+}
+
+// A recoverer that was killed between the count and the end of its work does not count for two.
+static void a_death_is_counted_once() {
+  Entry entry{};
+  for (uint64_t incarnation : {1, 2, 5}) {
+    count_death(entry, incarnation);
+    const uint64_t once = deaths_of(entry.deaths.load_relaxed());
+    count_death(entry, incarnation);
+    CHECK(deaths_of(entry.deaths.load_relaxed()) == once);
+  }
+  CHECK(deaths_of(entry.deaths.load_relaxed()) == 3);
+}
+
 static void a_place_with_a_held_byte_is_passed_over() {
   HeapTopic topic;
   const Descriptor other = topic.description();
@@ -159,6 +198,8 @@ static void leaks_are_seen() {
 
 int main() {
   return run({{"joining and leaving", joining_and_leaving},
+              {"counts outlive their owners", counts_outlive_their_owners},
+              {"a death is counted once", a_death_is_counted_once},
               {"a place with a held byte is passed over", a_place_with_a_held_byte_is_passed_over},
               {"a dead publisher gives its loans back", a_dead_publisher_gives_its_loans_back},
               {"a dead subscriber gives its bits back", a_dead_subscriber_gives_its_bits_back},

@@ -87,6 +87,24 @@ static void copies_need_no_bit() {
   CHECK(subscriber->try_copy(nowhere) == Subscriber::Copy::left && subscriber->cursor() == cursor);
 }
 
+static void copies_may_have_their_metadata() {
+  HeapTopic topic;
+  const auto publisher = topic.publisher();
+  const auto subscriber = topic.subscriber();
+  const uint32_t slot = publisher->borrow(12, 2);
+  std::memcpy(publisher->payload(slot), "payloadextra", 12);
+  publisher->try_publish(slot, 7, 5);
+  publisher->put_back(slot);
+  char payload[8] = {}, metadata[8] = {};
+  Copyable seen{};
+  const auto left = [&](const Copyable& found) { seen = found; return CopyPlaces{}; };
+  CHECK(subscriber->try_copy_whole(left) == Subscriber::Copy::left && subscriber->cursor() == 0);
+  CHECK(seen.sequence == 1 && seen.payload == 7 && seen.metadata == 5 && seen.timestamp_ns != 0);
+  const auto both = [&](const Copyable&) { return CopyPlaces{payload, metadata}; };
+  CHECK(subscriber->try_copy_whole(both) == Subscriber::Copy::copied && subscriber->cursor() == 1);
+  CHECK(std::string(payload) == "payload" && std::string(metadata) == "extra" && subscriber->head() == 1);
+}
+
 static void metadata_and_author_travel_along() {
   HeapTopic topic;
   const auto publisher = topic.publisher("somebody");
@@ -172,6 +190,7 @@ int main() {
               {"every lap is counted", every_lap_is_counted},
               {"held samples do not change", held_samples_do_not_change},
               {"copies need no bit", copies_need_no_bit},
+              {"copies may have their metadata", copies_may_have_their_metadata},
               {"metadata and author travel along", metadata_and_author_travel_along},
               {"damage is noticed", damage_is_noticed},
               {"closed is closed", closed_is_closed},

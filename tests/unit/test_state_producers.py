@@ -130,3 +130,12 @@ def test_a_state_that_cannot_be_is_refused(state: bytes) -> None:
 def test_every_reason_has_words(reason: Reason) -> None:
     text = Rejected(reason, 17, 23).text
     assert text[0].islower() and "{" not in text and len(text) < 200
+
+
+def test_the_newest_batch_of_a_producer_is_known() -> None:
+    shard = shard_at(RECEIPTS + 3)
+    last = RECEIPTS + 3
+    assert shard.producers.newest(b"p") == (1, shard.topic.end - (last % 3 + 1), last % 3 + 1)
+    assert shard.publish(5, of(1, incarnation=7)) == Accepted(shard.topic.end - 5, 5)
+    assert shard.producers.newest(b"p") == (7, shard.topic.end - 5, 5)
+    assert shard.producers.newest(b"q") is None

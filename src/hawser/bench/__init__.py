@@ -16,5 +16,7 @@ PARTS = (
     "recovery",
     "start",
     "cluster",
+    "recorder",
+    "spark",
 )
 PEERS = ("iceoryx2", "pyzmq", "zenoh", "Queue", "Pipe", "etcd", "JetStream")

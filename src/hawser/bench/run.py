@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from hawser.bench import PARTS, cluster, copies, round_trips, scaling, streams, upkeep
+from hawser.bench import PARTS, cluster, copies, recorder, round_trips, scaling, spark, streams, upkeep
 from hawser.bench.plan import Plan
 from hawser.bench.report import Row
 
@@ -19,6 +19,8 @@ _MEASURES: dict[str, Callable[[Plan], Iterator[Row]]] = {
     "recovery": upkeep.recovery,
     "start": upkeep.start,
     "cluster": cluster.cluster,
+    "recorder": recorder.recorder,
+    "spark": spark.spark,
 }
 assert tuple(_MEASURES) == PARTS
 

@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from hawser.cluster.config import Config
     from hawser.cluster.run import Daemon
 
-__all__ = ["announce", "node", "operator"]
+__all__ = ["announce", "daemon_options", "node", "operator", "run_configured"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _daemon_options(function: F) -> F:
+def daemon_options(function: F) -> F:
+    """Add what every daemon takes: where its configuration, its pages and its log are."""
     config = click.option(
         "--config",
         "file",
@@ -38,7 +39,7 @@ def _daemon_options(function: F) -> F:
 @click.option("--id", "name", metavar="ID", help="Letters, digits, - and _; the same at every start.")
 @click.option("--listen", metavar="HOST:PORT", help="For clients, operators and nodes. 127.0.0.1:7400")
 @click.option("--dir", "directory", metavar="D", help="Where its logs are; no other node may use it.")
-@_daemon_options
+@daemon_options
 def node(name: str | None, listen: str | None, directory: str | None, **options: Any) -> None:
     """Run a node: it keeps replicas of shards on its disk and serves clients.
 
@@ -47,7 +48,7 @@ def node(name: str | None, listen: str | None, directory: str | None, **options:
     """
     from hawser.cluster.run import NodeDaemon
 
-    _run(NodeDaemon, {"node": {"id": name, "listen": listen, "dir": directory}}, **options)
+    run_configured(NodeDaemon, {"node": {"id": name, "listen": listen, "dir": directory}}, **options)
 
 
 @click.command()
@@ -56,7 +57,7 @@ def node(name: str | None, listen: str | None, directory: str | None, **options:
 )
 @click.option("--node", "nodes", metavar="ID=HOST:PORT", multiple=True, help="Of each node; repeatable.")
 @click.option("--name", help="For logs; several operators of a cluster may have the same.")
-@_daemon_options
+@daemon_options
 def operator(metadata: str | None, nodes: tuple[str, ...], name: str | None, **options: Any) -> None:
     """Run an operator: it has leaders elected, places replicas and does what `hawser cluster` asks for.
 
@@ -67,7 +68,7 @@ def operator(metadata: str | None, nodes: tuple[str, ...], name: str | None, **o
 
     addresses = dict(_node_address(each) for each in nodes)
     given = {"metadata": metadata, "nodes": addresses or None, "name": name}
-    _run(OperatorDaemon, {"operator": given}, **options)
+    run_configured(OperatorDaemon, {"operator": given}, **options)
 
 
 def _node_address(text: str) -> tuple[str, str]:
@@ -77,7 +78,7 @@ def _node_address(text: str) -> tuple[str, str]:
     return name, address
 
 
-def _run(
+def run_configured(
     make: "Callable[[Config], Daemon]",
     flags: dict[str, dict[str, Any]],
     file: Path | None,
@@ -85,6 +86,7 @@ def _run(
     log_level: str | None,
     log_format: str | None,
 ) -> None:
+    """Run a daemon to its end, as the options of `daemon_options` and these flags say."""
     from hawser.cluster.config import load
     from hawser.cluster.logs import set_up_logging
     from hawser.cluster.run import run_daemon

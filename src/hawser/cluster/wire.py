@@ -157,12 +157,13 @@ class Fetch(_Body, frozen=True, tag="fetch"):
 
 
 class Inspect(_Body, frozen=True, tag="inspect"):
-    """What the leader knows to be true now: where the partition begins and ends, and the first offset at a
-    time."""
+    """What the leader knows to be true now: where the partition begins and ends, the first offset at a time,
+    and the newest batch of a producer."""
 
     shard: str
     at_ns: int | None = None
     groups: bool = False
+    producer: bytes | None = None
 
 
 class KeepAlive(_Body, frozen=True, tag="keep alive"):
@@ -245,12 +246,14 @@ class GroupEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Inspected(_Body, frozen=True, tag="inspected"):
-    """`groups` are all of the shard, if they were asked for."""
+    """`groups` are all of the shard, if they were asked for. `newest` is (incarnation, first offset, records)
+    of the producer's newest batch; None if nothing is known of that producer."""
 
     start: int
     end: int
     at: int | None = None
     groups: dict[str, GroupEntry] = {}
+    newest: tuple[int, int, int] | None = None
 
 
 class Alive(_Body, frozen=True, tag="alive"):
@@ -299,6 +302,12 @@ class Code(StrEnum):
     REJECTED = "rejected"
     BAD_REQUEST = "bad request"
     DAMAGED = "damaged"
+    OTHER = "other"
+
+    @classmethod
+    def _missing_(cls, value: object) -> "Code":
+        """That of a newer node: the rest of its answer says what to do."""
+        return cls.OTHER
 
 
 class Failed(_Body, frozen=True, tag="failed"):

@@ -36,6 +36,13 @@ class Region:
         max_loans, ephemeral (0|1), group (0|1), schema (str). `lock_path` is the domain's lock file.
         Raises NotFound (settings None and no file), Corrupt, PermissionDenied, Full (tmpfs)."""
 
+    @staticmethod
+    def watch(path: str, lock_path: str, name: str) -> Region | None:
+        """Look at the region at `path` without having it open: it holds no lock, keeps nothing alive, changes
+        nothing and waits for nobody. For glance, totals, state, participants and recover; close does nothing.
+        None if there is none, or only one that is being removed or of an earlier boot. Raises Corrupt,
+        PermissionDenied, SettingsMismatch (another format)."""
+
     closed: bool  # whether somebody removed the topic
     path: str
     name: str
@@ -84,6 +91,15 @@ class Region:
         """head, oldest, ring, slots, slots_lent, slots_referenced, slots_carried, slots_free,
         slots_leaked (held by nobody alive or active), file_bytes, resident_bytes, created_ns,
         recoveries."""
+
+    def glance(self) -> tuple[bool, bool]:
+        """Whether recover() would find somebody, and whether anybody has the region open, ourselves included
+        unless we only watch. Closed if it was removed."""
+
+    def totals(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Of all publishers and of all subscribers there ever were: alive, dead (not yet recovered), count
+        (samples published or received), missed, deaths (recovered). The last three never go back. Closed if
+        it was removed."""
 
     def read_oldest(
         self, count: int, after: int, decode: Callable[[Sample], Any] | None = None
@@ -202,6 +218,7 @@ class Subscriber:
     received: int
     position: int  # offset of the last sample taken or missed
     held: int
+    head: int  # offset of the newest sample of the topic
     def take(self, timeout: float | None = None) -> Sample | None: ...
     def take_many(self, count: int, timeout: float | None = None) -> list[Sample]:
         """What is there, at most `count` and at most what `max_held` leaves; waits for the first."""
@@ -211,6 +228,15 @@ class Subscriber:
 
     def take_values(self, count: int, timeout: float | None = None) -> list[Any]:
         """As take_value, for what is there, at most `count`; waits for the first."""
+
+    def take_columns(
+        self, count: int, nbytes: int, timeout: float | None = None
+    ) -> tuple[int, bytes, bytes, bytes, list[bytes] | None] | None:
+        """Copies of what is there, as the columns of a batch: offset of the first message, timestamps (i64
+        each), offsets of the values (i32, one more than messages), values, and the metadata of each if any
+        has some. At most `count` messages, none missing between them, of at most `nbytes` with metadata.
+        Waits for the first; None when the time is over; no message if the next one alone is larger: take()
+        it."""
 
     def take_next(self, timeout: float | None = None) -> Sample | None:
         """For iteration: lets go of the sample it returned last (its slot stays while a view does),

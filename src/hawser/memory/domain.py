@@ -83,6 +83,15 @@ class Domain:
         region = Region.attach(str(path), str(self._lock_file()), topic, None)
         return _checked(region, topic, given or {})
 
+    def watch(self, topic: str) -> Region | None:
+        """A look at a topic's region that nobody notices and that waits for nobody (Region.watch); None if
+        there is no such topic."""
+        path = self.path_of(topic)
+        if not os.path.lexists(path):
+            return None
+        self._check()
+        return Region.watch(str(path), str(self.directory / _LOCK_NAME), topic)
+
     def open_or_create(self, topic: str, given: RegionSettings) -> Region:
         """The topic's region, made with the given settings and defaults for the rest if there is none.
 

@@ -27,6 +27,7 @@ __all__ = [
     "check",
     "decode_headers",
     "encode",
+    "encode_columns",
     "encode_headers",
     "fixed_bytes",
     "make_records",
@@ -90,16 +91,26 @@ def encode(records: Sequence[Record]) -> tuple[int, int, int, list[bytes]]:
 
     Raises TypeError, ValueError or struct.error for a record with something else in it than it should have.
     """
-    count = len(records)
     column: Any = zip(*records, strict=True)
     values, keys, headers, timestamps = column
+    return encode_columns(timestamps, *_buffers(values), keys, headers)
+
+
+def encode_columns(
+    timestamps: Sequence[int],
+    value_offsets: bytes,
+    value_data: bytes,
+    keys: Sequence[bytes | None],
+    headers: Sequence[Mapping[str, bytes]],
+) -> tuple[int, int, int, list[bytes]]:
+    """As `encode`, of at least one record whose values are in the buffers of their column already."""
+    count = len(timestamps)
     earliest, latest = min(timestamps), max(timestamps)
     # Packed also where it is left out, so that what is no timestamp is found.
     times = struct.pack("<q", earliest) if earliest == latest else struct.pack(f"<{count}q", *timestamps)
     fixed = [] if earliest == latest else [times]
     columns, validities = 0, []
-    offsets, value_data = _buffers(values)
-    fixed.append(offsets)
+    fixed.append(value_offsets)
     data = [value_data]
     absent = keys.count(None)
     if absent < count:
@@ -107,8 +118,7 @@ def encode(records: Sequence[Record]) -> tuple[int, int, int, list[bytes]]:
         if absent:
             columns |= SOME_KEYS
             validities.append(_bits([key is not None for key in keys]))
-            keys = [key or b"" for key in keys]
-        offsets, key_data = _buffers(keys)
+        offsets, key_data = _buffers([key or b"" for key in keys])
         fixed.append(offsets)
         data.append(key_data)
     if any(headers):

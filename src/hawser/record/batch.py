@@ -22,7 +22,7 @@ Whoever takes a batch from a stranger calls `check` once; `read` looks at the he
 """
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
@@ -148,6 +148,23 @@ class Batch:
                 "the timestamp is a 64-bit number of nanoseconds"
             ) from error
         fields = (Format.BARE, compression, columns, len(records), earliest, latest)
+        return cls._assemble(fields, stamp, body)
+
+    @classmethod
+    def of_columns(
+        cls,
+        timestamps: Sequence[int],
+        value_offsets: bytes,
+        value_data: bytes,
+        keys: Sequence[bytes | None],
+        headers: Sequence[Mapping[str, bytes]],
+        stamp: Stamp = NO_STAMP,
+    ) -> "Batch":
+        """A bare batch of at least one record, whose values are in the buffers of their column already."""
+        columns, earliest, latest, body = bare.encode_columns(
+            timestamps, value_offsets, value_data, keys, headers
+        )
+        fields = (Format.BARE, Compression.NONE, columns, len(timestamps), earliest, latest)
         return cls._assemble(fields, stamp, body)
 
     @classmethod

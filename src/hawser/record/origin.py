@@ -2,13 +2,15 @@
 
 A recorder is a producer of its own kind. Its id names the recorder and the region it records; the
 incarnation of each of its batches is the offset in that region of the batch's first record, and the sequence
-is always 1. So the newest batch says where to go on: behind its last record. A gap is one record in a batch of
-its own, whose incarnation is the last offset that is missing.
+is always 1. So the newest batch says where to go on: behind its last record. A gap is one record in a batch
+of its own, whose incarnation is the last offset that is missing.
 """
 
 from typing import Final, NamedTuple
 
 import msgspec
+
+from hawser.record.record import Record
 
 __all__ = ["GAP_HEADER", "Gap", "is_recorder", "recorder_id"]
 
@@ -18,14 +20,20 @@ _PREFIX: Final = b"recorder:"
 
 
 class Gap(NamedTuple):
-    """Samples `first` to `last` of a region were overwritten before they could be recorded."""
+    """Samples `first` to `last` of a region were not recorded: they were overwritten before, or are too large
+    for a batch."""
 
     first: int
     last: int
 
     @property
-    def count(self) -> int:
+    def lost(self) -> int:
+        """How many samples it stands for."""
         return self.last - self.first + 1
+
+    def record(self, timestamp_ns: int) -> Record:
+        """The record that says so."""
+        return Record(b"", None, {GAP_HEADER: self.encode()}, timestamp_ns)
 
     def encode(self) -> bytes:
         """The value of the header of a gap record."""

@@ -14,6 +14,7 @@ struct Report {
   std::atomic<uint32_t> finished;   // the operation returned
   std::atomic<uint32_t> asked;      // how often the actor was asked to look at what it holds
   std::atomic<uint32_t> answered;
+  std::atomic<uint64_t> process;    // the actor's
   std::atomic<uint64_t> published;  // numbers of the actor that a call to publish returned for
   uint64_t mark_low, mark_high;     // where its kept position may be; 0, 0: anywhere
   uint64_t device, inode;           // of the file it has open, when the operation was about files
@@ -132,6 +133,7 @@ template <class Prepare, class Run>
 [[noreturn]] void act(Actor& actor, const Prepare& prepare, const Run& run) {
   Report& report = actor.report;
   report.error = -1;
+  report.process = static_cast<uint64_t>(getpid());
   const auto guarded = [&](const auto& part) {
     try {
       part();

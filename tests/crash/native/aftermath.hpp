@@ -8,13 +8,18 @@ namespace crash {
 
 class Aftermath {
  public:
-  // `forgets`: the operation was to forget the position, so that it may be gone.
-  Aftermath(World& world, const Report& report, bool forgets) : world_(world), report_(report), forgets_(forgets) {}
+  // `forgets`: the operation was to forget the position, so that it may be gone. `dead`: how many participants
+  // died before the actor.
+  Aftermath(World& world, const Report& report, bool forgets, uint32_t dead)
+      : world_(world), report_(report), forgets_(forgets), dead_(dead) {}
 
   void check() {
     const uint64_t published = newest_in_ring(memory());
+    const hawser::RegionTotals before = hawser::view_totals(region());
+    dead_ += entries_of_the_actor();
     for (const hawser::Recovered& one : region().recover()) require(one.complete, "recovery did not complete");
     check_nothing_left();
+    check_totals(before);
     world_.check_held();
     world_.drain();
     require(world_.ledger().newest() == published, "what the ring had is not what was delivered");
@@ -23,6 +28,7 @@ class Aftermath {
     world_.ensure_writer();
     work_on();
     use_everything();
+    check_totals(before);
     close_everything();
   }
 
@@ -49,6 +55,27 @@ class Aftermath {
     for (uint32_t i = 0; i < hawser::kBitWords; i++)
       require(header.samples.waiters.words[i].load_ordered() == 0 && header.space.waiters.words[i].load_ordered() == 0,
               "the dead still wait");
+  }
+
+  uint32_t entries_of_the_actor() {
+    uint32_t found = 0;
+    for (uint32_t i = 0; i < memory().layout.entries; i++) {
+      const hawser::Entry& entry = memory().entry(i);
+      found += hawser::entry_state(entry.word.load_ordered()) != hawser::EntryState::free &&
+               entry.pid.load_relaxed() == report_.process;
+    }
+    return found;
+  }
+
+  // What was counted stays counted, whoever has the entries now, and every death was counted once.
+  void check_totals(const hawser::RegionTotals& before) {
+    const hawser::RegionTotals now = hawser::view_totals(region());
+    require(now.publishers.count >= before.publishers.count && now.subscribers.count >= before.subscribers.count &&
+                now.subscribers.missed >= before.subscribers.missed,
+            "a total went back");
+    const uint64_t deaths = now.publishers.deaths + now.subscribers.deaths;
+    require(deaths == dead_, std::to_string(dead_) + " died, " + std::to_string(deaths) + " deaths were counted");
+    require(now.publishers.dead + now.subscribers.dead == 0, "the dead are still there");
   }
 
   // A later run goes on where the dead one was, and then the position can be forgotten.
@@ -90,6 +117,7 @@ class Aftermath {
     std::vector<std::unique_ptr<Subscriber>> subscribers;
     std::vector<std::unique_ptr<Publisher>> publishers;
     std::vector<Taken> taken;
+    const uint64_t received = received_by_others();
     for (uint32_t i = 2; i < settings.max_subscribers; i++) {
       subscribers.push_back(hawser::join_as_subscriber(region(), "guest", {}));
       for (uint32_t held = 0; held < settings.max_held; held++) {
@@ -100,6 +128,7 @@ class Aftermath {
     }
     for (uint32_t i = 1; i < settings.max_publishers; i++)
       publishers.push_back(hawser::join_as_publisher(region(), "newcomer", false));
+    require(received_by_others() == received + taken.size(), "the count of those who had a place before is gone");
     world_.publish_and_drain(static_cast<int>(memory().layout.ring));
     lend_everything(publishers);
     for (size_t i = 0; i < taken.size(); i++) {
@@ -111,6 +140,12 @@ class Aftermath {
     check_nothing_left();
     const uint64_t bits = memory().header().reliable.words[0].load_ordered();
     require(bits == uint64_t{1} << world_.faithful().bit(), "the dead are still reliable");
+  }
+
+  // By whoever was or is there, without our survivors.
+  uint64_t received_by_others() {
+    const uint64_t survivors = world_.holder().received() + world_.faithful().received();
+    return hawser::view_totals(region()).subscribers.count - survivors;
   }
 
   void lend_everything(std::vector<std::unique_ptr<Publisher>>& publishers) {
@@ -143,6 +178,7 @@ class Aftermath {
   World& world_;
   const Report& report_;
   const bool forgets_;
+  uint32_t dead_;
 };
 
 }  // namespace crash

@@ -133,7 +133,7 @@ class NameScene : public Scene {
 
   void after() override {
     const auto files = naming::files_in(directory_);
-    require(files.size() <= 1 && (files.empty() || files[0] == place_.name), "a second file was left");
+    require(files.size() <= 1 && (files.empty() || files[0] == place_.name + ".topic"), "a second file was left");
     for (const auto* region : {&mine_, &late_}) {
       if (!*region) continue;
       require(!(*region)->memory().closed() || operation_.forces, "a topic that somebody had open was removed");

@@ -136,7 +136,9 @@ inline const Operation table[] = {
 
 }  // namespace operations
 
-// A process that dies with loans, bits, reliable and asleep.
+constexpr uint32_t kDeadParticipants = 2;
+
+// A process that dies with loans, bits, reliable and asleep: a publisher and a subscriber.
 inline void leave_dead(World& world) {
   Report& report = shared_report();
   report.finished = 0;

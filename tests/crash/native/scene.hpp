@@ -62,7 +62,7 @@ class TopicScene : public Scene {
   }
   void after() override {
     const bool forgets = std::string(operation_.name) == "forget_position";
-    Aftermath(world_, shared_report(), forgets).check();
+    Aftermath(world_, shared_report(), forgets, operation_.with_dead ? kDeadParticipants : 0).check();
   }
 
  private:

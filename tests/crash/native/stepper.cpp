@@ -1,10 +1,11 @@
 // Kills or stops one operation at every instruction that changed shared memory and after every system call.
 //
 //   stepper list
-//   stepper DIRECTORY OPERATION kill|stop|both [more=N] [every=1] [seconds=N] [seed=N] [step=N] [watchdog=N]
+//   stepper DIRECTORY OPERATION kill|stop|both [more=N] [every=1] [seconds=N] [seed=N] [step=N] [watchdog=N] [agent=N]
 //
 // more=N: also at N instructions in between; every=1: at every instruction, in random order, for at most that
-// many seconds; step=N: at that one only; watchdog=N: seconds after which one attempt counts as hung.
+// many seconds; step=N: at that one only; watchdog=N: seconds after which one attempt counts as hung; agent=N: a
+// socket whose other end does all its duties for each byte, and answers with one, while the actor stands still.
 // Prints one line of counts. Exit status 0: nothing broke. 1: something did, and where. 4: somebody waited.
 #include <cstdio>
 #include <functional>
@@ -17,6 +18,7 @@ namespace crash {
 namespace {
 
 unsigned watchdog_seconds = 20;
+int agent_socket = -1;
 char current[256] = "nothing yet";
 
 void bark(int) {
@@ -83,11 +85,18 @@ bool kill_at(const MakeScene& make, const Point& point) {
   return reached;
 }
 
+void await_agent() {
+  char pass = 0;
+  if (agent_socket >= 0)
+    require(write(agent_socket, &pass, 1) == 1 && read(agent_socket, &pass, 1) == 1, "the agent is gone");
+}
+
 bool stop_at(const MakeScene& make, const Point& point) {
   const auto scene = make();
   Tracee actor(scene->start());
   const bool reached = reach(*scene, actor, point);
   actor.stop();
+  await_agent();
   scene->while_stopped();
   actor.go_on();
   while (!shared_report().finished) {
@@ -157,6 +166,7 @@ int main(int count, char** arguments) {
     options[option.substr(0, option.find('='))] = std::stoull(option.substr(option.find('=') + 1));
   }
   if (options["watchdog"]) watchdog_seconds = static_cast<unsigned>(options["watchdog"]);
+  if (options["agent"]) agent_socket = static_cast<int>(options["agent"]);
   signal(SIGALRM, bark);
   try {
     sweep(arguments[2], arguments[3], scene_maker(arguments[2], arguments[1]), options);

@@ -27,7 +27,7 @@ inline hawser::Settings small_settings(bool ephemeral = false) {
 }
 
 inline Region::Place place_in(const std::string& directory, const std::string& name = "topic") {
-  return {directory + "/" + name, directory + "/.lock", name};
+  return {directory + "/" + name + ".topic", directory + "/.lock", name};
 }
 
 inline uint64_t newest_in_ring(const hawser::Memory& memory) {

@@ -348,7 +348,7 @@ class Node(Handler):
         shard = self.shards.get(request.shard)
         if shard is None or not shard.leads:
             return self._not_leader(request.shard)
-        return self._helped(request.shard, shard.inspect(request.at_ns, request.groups))
+        return self._helped(request.shard, shard.inspect(request))
 
     def _keep_alive(
         self, _: Link, request: wire.KeepAlive

@@ -15,7 +15,17 @@ from hawser.cluster.node.retention import Retention
 from hawser.cluster.node.sessions import Sessions
 from hawser.cluster.node.threads import DiskThreads
 from hawser.cluster.node.upkeep import Upkeep
-from hawser.cluster.wire import Alive, Batches, Code, Executed, Failed, GroupEntry, Inspected, KeepAlive
+from hawser.cluster.wire import (
+    Alive,
+    Batches,
+    Code,
+    Executed,
+    Failed,
+    GroupEntry,
+    Inspect,
+    Inspected,
+    KeepAlive,
+)
 from hawser.log.entry import Kind
 from hawser.log.journal.journal import Sync
 from hawser.log.protocol import messages as m
@@ -35,6 +45,7 @@ from hawser.log.protocol.doors import (
 from hawser.log.replica import Done, Output, Replica, Retired
 from hawser.log.state.commands import GroupLeave, encode_command
 from hawser.log.state.groups import Groups
+from hawser.log.state.producers import Producers
 from hawser.log.state.results import OutOfRange, encode_result
 from hawser.log.state.topic import Topic
 
@@ -211,7 +222,7 @@ class Shard:
             del self._waiters[future]
             _settle(future, None)
 
-    async def inspect(self, at_ns: int | None, with_groups: bool) -> Inspected | Failed:
+    async def inspect(self, request: Inspect) -> Inspected | Failed:
         """What is true now, by the leader."""
         future: asyncio.Future[Failed | None] = self._loop.create_future()
         self._step(Read(future))
@@ -219,14 +230,17 @@ class Shard:
         if refused is not None:
             return refused
         topic = self.replica.machine.part(Topic)
-        at = None if at_ns is None else topic.at_time(at_ns)
+        at = None if request.at_ns is None else topic.at_time(request.at_ns)
         groups = {}
-        if with_groups:
+        if request.groups:
             groups = {
                 name: GroupEntry(each.generation, each.position, each.members)
                 for name, each in self._groups()
             }
-        return Inspected(topic.start, topic.end, at, groups)
+        newest = None
+        if request.producer is not None:
+            newest = self.replica.machine.part(Producers).newest(request.producer)
+        return Inspected(topic.start, topic.end, at, groups, newest)
 
     # Groups.
 

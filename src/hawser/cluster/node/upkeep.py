@@ -12,6 +12,7 @@ from hawser.log.replica import Replica
 from hawser.log.state.commands import ExpireProducers, TrimTo, encode_command
 from hawser.log.state.producers import Producers
 from hawser.log.state.topic import Topic
+from hawser.record.origin import is_recorder
 
 __all__ = ["Upkeep"]
 
@@ -41,7 +42,9 @@ class Upkeep:
             entries.append((Kind.TRIM, encode_command(trim)))
         if now - self._looked_at > _LOOK_SECONDS:
             self._looked_at = now
-            idle = self._idle_producers(replica.machine.part(Producers), now)
+            idle = self._idle_producers(
+                replica.machine.part(Producers), replica.machine.part(Topic).start, now
+            )
             if idle:
                 entries.append((Kind.EXPIRE_PRODUCERS, encode_command(ExpireProducers(idle))))
         return entries
@@ -55,7 +58,10 @@ class Upkeep:
         self._trimmed_to, self._trimmed_at = offset, now
         return TrimTo(offset, retention.doubled().start_of(topic, replica.journal) or 0)
 
-    def _idle_producers(self, producers: Producers, now: float) -> tuple[tuple[bytes, int, int], ...]:
+    def _idle_producers(
+        self, producers: Producers, start: int, now: float
+    ) -> tuple[tuple[bytes, int, int], ...]:
+        """Recorders only once nothing of theirs is left: where one goes on is read from its newest batch."""
         seen = {}
         for name, incarnation, last in producers:
             before = self._producers.get(name)
@@ -65,6 +71,12 @@ class Upkeep:
         idle = [
             (name, incarnation, last)
             for name, (incarnation, last, since) in seen.items()
-            if now - since > _IDLE_SECONDS
+            if now - since > _IDLE_SECONDS and not (is_recorder(name) and _is_kept(producers, name, start))
         ]
         return tuple(idle[:_MOST_AT_ONCE])
+
+
+def _is_kept(producers: Producers, name: bytes, start: int) -> bool:
+    """Whether the topic, which begins at `start`, still has something of this producer's newest batch."""
+    newest = producers.newest(name)
+    return newest is not None and newest[1] + newest[2] > start

@@ -65,6 +65,14 @@ class Producers(Part):
         for name, producer in self._producers.items():
             yield name, producer.incarnation, producer.last
 
+    def newest(self, name: bytes) -> tuple[int, int, int] | None:
+        """(incarnation, first offset, records) of the newest batch of a producer; None if it is unknown."""
+        producer = self._producers.get(name)
+        if producer is None:
+            return None
+        place = (producer.last - 1) % RECEIPTS
+        return producer.incarnation, producer.firsts[place], producer.counts[place]
+
     def judge(self, name: bytes, incarnation: int, sequence: int) -> Result | None:
         """What a batch with this stamp gets; None if it is to be accepted. Changes nothing."""
         producer = self._producers.get(name)

@@ -1,0 +1,89 @@
+"""Recorders at work, a thread each. One that fails for good says so and leaves the others alone."""
+
+import logging
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol
+
+from hawser.cluster.health import Metric
+from hawser.errors import HawserError
+
+if TYPE_CHECKING:
+    from hawser.agent.recording import RecorderStatus
+
+__all__ = ["Recorders", "Recording"]
+
+_log = logging.getLogger("hawser.agent")
+
+
+class Recording(Protocol):
+    """What `Recorder` is to those who run it."""
+
+    def run(self, stop: threading.Event) -> None:
+        """Until `stop` is set; HawserError for what no retry can cure."""
+
+    def status(self) -> "RecorderStatus": ...
+
+
+class Recorders:
+    """All recorders of an agent."""
+
+    def __init__(self, recordings: list[Recording]) -> None:
+        self._stop = threading.Event()
+        self._recordings = recordings
+        self._failures: dict[int, str] = {}
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        for number, recording in enumerate(self._recordings):
+            name = f"recorder of {recording.status().topic}"
+            thread = threading.Thread(target=self._run, args=(number, recording), name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self, seconds: float) -> bool:
+        """Whether all of them have ended in order within that time, each."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(seconds)
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def why_not_ready(self) -> str | None:
+        """What each one that cannot work lacks."""
+        reasons = []
+        for number, recording in enumerate(self._recordings):
+            status = recording.status()
+            failure = self._failures.get(number)
+            if failure is not None:
+                reasons.append(f"recorder of {status.topic}: failed: {failure}")
+            elif status.state in ("waiting for cluster", "failed"):
+                reasons.append(f"recorder of {status.topic}: {status.state}: {status.error or 'starting'}")
+        return "\n".join(reasons) or None
+
+    def metrics(self) -> Iterator[Metric]:
+        for number, recording in enumerate(self._recordings):
+            status = recording.status()
+            labels = (("topic", status.topic), ("target", status.target))
+            works = number not in self._failures and status.state == "recording"
+            text = "1 while the recorder records; 0 while it waits, or after it failed."
+            yield Metric("hawser_recorder_recording", text, int(works), labels)
+            text = "Samples that this agent recorded."
+            yield Metric("hawser_recorder_recorded_total", text, status.recorded, labels)
+            text = "Samples that were overwritten before they could be recorded."
+            yield Metric("hawser_recorder_lost_total", text, status.lost, labels)
+            text = "Gap records that this agent wrote."
+            yield Metric("hawser_recorder_gaps_total", text, status.gaps, labels)
+            text = "Samples that are published and not recorded yet."
+            yield Metric("hawser_recorder_lag", text, status.lag, labels)
+            text = "Offset on this host of the last sample that is recorded."
+            yield Metric("hawser_recorder_position", text, status.position, labels)
+
+    def _run(self, number: int, recording: Recording) -> None:
+        try:
+            recording.run(self._stop)
+        except HawserError as error:
+            self._failures[number] = str(error)
+            _log.error("%s failed for good: %s", threading.current_thread().name, error)
+        except Exception as error:
+            self._failures[number] = repr(error)
+            _log.exception("%s failed for good", threading.current_thread().name)

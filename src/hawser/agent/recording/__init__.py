@@ -1,0 +1,9 @@
+"""Recording: what is published in shared memory, once and in order in a topic of a cluster.
+
+`recorder` waits for its topic, `stream` records one region of it: `source` takes `blocks` of samples out of
+the region, `target` puts batches into the cluster and never gives up.
+"""
+
+from hawser.agent.recording.recorder import Recorder, RecorderStatus
+
+__all__ = ["Recorder", "RecorderStatus"]

@@ -1,0 +1,58 @@
+"""Samples that were copied out of a region, as the columns of a batch."""
+
+import struct
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Self
+
+from hawser.record.batch import Batch
+from hawser.record.metadata import decode_metadata
+from hawser.record.record import Stamp
+
+__all__ = ["Block"]
+
+
+class Block(NamedTuple):
+    """Consecutive samples from offset `first` on. `value_offsets` and `value_data` are the buffers of their
+    column; `metadata` has key and headers of each as they lie in the region, if any sample has some."""
+
+    first: int
+    timestamps: "array[int]"
+    value_offsets: bytes
+    value_data: bytes
+    metadata: Sequence[bytes] | None
+
+    @classmethod
+    def of(cls, columns: tuple[int, bytes, bytes, bytes, Sequence[bytes] | None]) -> Self:
+        """What `Subscriber.take_columns` has copied."""
+        first, timestamps, value_offsets, value_data, metadata = columns
+        return cls(first, array("q", timestamps), value_offsets, value_data, metadata)
+
+    @property
+    def last(self) -> int:
+        """The offset of the last sample."""
+        return self.first + len(self.timestamps) - 1
+
+    def behind(self, position: int) -> "Block":
+        """The samples from offset `position` on, which is one of theirs."""
+        assert self.first <= position <= self.last
+        skipped = position - self.first
+        if not skipped:
+            return self
+        count = len(self.timestamps) - skipped
+        offsets = struct.unpack_from(f"<{count + 1}i", self.value_offsets, 4 * skipped)
+        return Block(
+            position,
+            self.timestamps[skipped:],
+            struct.pack(f"<{len(offsets)}i", *(each - offsets[0] for each in offsets)),
+            self.value_data[offsets[0] :],
+            None if self.metadata is None else self.metadata[skipped:],
+        )
+
+    def batch(self, stamp: Stamp) -> Batch:
+        """All of them as a batch; Corrupt if key or headers of one cannot be read."""
+        keys: Sequence[bytes | None] = [None] * len(self.timestamps)
+        headers: Sequence[Mapping[str, bytes]] = ()
+        if self.metadata is not None:
+            keys, headers = zip(*map(decode_metadata, self.metadata), strict=True)
+        return Batch.of_columns(self.timestamps, self.value_offsets, self.value_data, keys, headers, stamp)

@@ -1,0 +1,145 @@
+"""A recorder: keeps a topic in shared memory recorded, whatever becomes of topic, cluster and itself."""
+
+import logging
+import threading
+from typing import Final, Literal
+
+import msgspec
+
+from hawser.agent.recording.source import Source
+from hawser.agent.recording.stream import Counts, Stream
+from hawser.agent.recording.target import Stopped, Target
+from hawser.cluster.client.client import addresses_of
+from hawser.cluster.client.topics import check_settings
+from hawser.errors import HawserError, SettingsMismatch, UsageError
+from hawser.memory import Domain
+from hawser.memory.names import check_bus_name, check_topic_name, group_record
+from hawser.record.origin import recorder_id
+
+__all__ = ["Recorder", "RecorderStatus"]
+
+_log = logging.getLogger("hawser.agent")
+
+State = Literal["waiting for topic", "waiting for cluster", "recording", "failed"]
+
+# How often it looks whether its topic is there.
+_LOOK_SECONDS: Final = 0.2
+
+
+class RecorderStatus(msgspec.Struct, kw_only=True):
+    """How far a recorder is. `recorded`, `gaps` and `lost` count samples, gap records and the samples that
+    those stand for, since it was started; `position` is the offset of the last sample that is in the cluster;
+    `lag` is how many were published since. `error` says what it waits for, or why it failed."""
+
+    topic: str
+    target: str
+    state: State
+    recorded: int = 0
+    gaps: int = 0
+    lost: int = 0
+    position: int = 0
+    lag: int = 0
+    error: str | None = None
+
+
+class Recorder:
+    """Records `topic` of a domain into `target`, a topic of the cluster `to` of the same name if none is
+    given, created with these settings if there is none. One `name` records a topic once at a time; another
+    name is another recorder, with a record of its own. `max_lag` is how many samples publishers may be ahead
+    of it while it is dead; without one they wait. UsageError for arguments that cannot be right."""
+
+    def __init__(
+        self,
+        domain_url: str,
+        topic: str,
+        to: str,
+        *,
+        name: str,
+        target: str | None = None,
+        partitions: int | None = None,
+        replication: int | None = None,
+        max_lag: int | None = None,
+    ) -> None:
+        Domain.of_url(domain_url)
+        check_topic_name(topic)
+        check_bus_name(name)
+        group_record(name)
+        if max_lag is not None and max_lag < 1:
+            raise UsageError(f"max_lag={max_lag} is below 1; leave it out to make publishers wait")
+        self._domain = domain_url
+        self._topic = topic
+        self._name = name
+        self._target = check_topic_name(topic if target is None else target)
+        self._addresses = addresses_of(to)
+        asked = {"partitions": partitions, "replication": replication}
+        self._settings, _ = check_settings(
+            {setting: value for setting, value in asked.items() if value is not None}, None
+        )
+        self._max_lag = max_lag
+        self._counts = Counts()
+        # Of the region that is recorded now; None while there is none.
+        self._now: tuple[Source, Target, Stream] | None = None
+        self._position = 0
+        self._error: str | None = None
+        self._has_failed = False
+
+    def run(self, stop: threading.Event) -> None:
+        """Record until `stop` is set, then return soon. Waits for a topic or a cluster that is not there, and
+        for whatever else may pass; HawserError for what cannot, such as a target with other settings."""
+        try:
+            while not stop.is_set():
+                self._record_region(stop)
+                stop.wait(_LOOK_SECONDS)
+        except Stopped:
+            return
+        except HawserError as error:
+            self._has_failed, self._error = True, str(error)
+            raise
+
+    def status(self) -> RecorderStatus:
+        """How it is now; from any thread."""
+        state: State = "waiting for topic"
+        now, error, position, lag = self._now, self._error, self._position, 0
+        if now is not None:
+            source, target, stream = now
+            error, position = target.trouble, stream.position - 1
+            state = "recording" if error is None else "waiting for cluster"
+            lag = max(0, source.head - position)
+        return RecorderStatus(
+            topic=self._topic,
+            target=self._target,
+            state="failed" if self._has_failed else state,
+            recorded=self._counts.recorded,
+            gaps=self._counts.gaps,
+            lost=self._counts.lost,
+            position=position,
+            lag=lag,
+            error=error,
+        )
+
+    def _record_region(self, stop: threading.Event) -> None:
+        """Until the region is deleted, or cannot be read, or `stop` is set."""
+        try:
+            source = Source(self._domain, self._topic, self._name, self._max_lag)
+        except HawserError as error:
+            self._note(error)
+            return
+        producer = recorder_id(self._name, source.uuid)
+        with source, Target(self._addresses, self._target, self._settings, producer, stop) as target:
+            stream = Stream(source, target, self._name, self._counts)
+            self._now = source, target, stream
+            self._error = None
+            try:
+                stream.record(stop)
+            except SettingsMismatch:
+                raise
+            except HawserError as error:
+                self._note(error)
+            finally:
+                self._position = stream.position - 1
+                self._now = None
+
+    def _note(self, error: HawserError) -> None:
+        if str(error) != self._error:
+            _log.info("topic %s is not recorded: %s", self._topic, error)
+        self._error = str(error)

@@ -1,0 +1,118 @@
+"""What a recorder writes of one region, and why everything is there once.
+
+The batches of a recorder tile the offsets of the region from 1 on: each begins at the sample behind the last
+one of the batch before, and says so in its stamp. Where the next one begins is never remembered beyond a run,
+it is asked of the cluster. So whatever is still under way, of a former run or of a copy that was thought
+dead, competes for the same place as the batch that is sent now: one of them is accepted, and whoever sent
+another is told how much is there instead, or that there is something newer, and goes on behind that.
+
+Samples that are gone are a gap, which tiles like a batch. The stamp of a gap is its last offset, and by
+that alone it would be accepted although a batch that begins at its first offset came before. Therefore a gap
+is written in two: its first sample, which competes for its place as any batch does, and once that is accepted
+the rest. A rest that is still under way when its recorder is dead may land between the two parts of another
+gap, which then names the same samples again; what is there is never named.
+"""
+
+import threading
+from time import time_ns
+from typing import Final
+
+from hawser.agent.recording.blocks import Block
+from hawser.agent.recording.source import Source
+from hawser.agent.recording.target import Replaced, Target
+from hawser.record.batch import Batch
+from hawser.record.origin import Gap, recorder_id
+from hawser.record.record import Stamp
+
+__all__ = ["Counts", "Stream"]
+
+_TAKE_SECONDS: Final = 0.2
+# Where a partition begins as long as nothing was trimmed.
+_FIRST_OFFSET: Final = 1
+
+
+class Counts:
+    """What a recorder has done since it was started: samples recorded, gap records written, and the samples
+    that those stand for."""
+
+    __slots__ = ("gaps", "lost", "recorded")
+
+    def __init__(self) -> None:
+        self.recorded = self.gaps = self.lost = 0
+
+
+class Stream:
+    """Records one region. `position` is the offset of the sample that comes next."""
+
+    def __init__(self, source: Source, target: Target, name: str, counts: Counts) -> None:
+        self._source = source
+        self._target = target
+        self._producer = recorder_id(name, source.uuid)
+        self._counts = counts
+        self.position = 1
+
+    def record(self, stop: threading.Event) -> None:
+        """Until `stop` is set; Closed when the region is deleted."""
+        self._look()
+        if self.position < self._source.next_offset:
+            self._put(Gap(self.position, self._source.next_offset - 1))
+        while not stop.is_set():
+            taken = self._source.take(_TAKE_SECONDS)
+            if taken is not None:
+                self._put(taken)
+                self._source.commit()
+
+    def _look(self) -> None:
+        """Ask where to go on. A cluster forgets a recorder only when all it wrote was trimmed: then, and only
+        then, the position kept in the region has to do."""
+        standing = self._target.standing()
+        if standing.newest is not None:
+            self.position = standing.newest.incarnation + standing.newest.records
+        elif standing.start > _FIRST_OFFSET:
+            self.position = self._source.mark + 1
+        else:
+            self.position = 1
+
+    def _put(self, taken: Block | Gap) -> None:
+        """Return when all of it, and what is missing before it, is in the cluster."""
+        while self.position <= taken.last:
+            try:
+                self._put_next(taken)
+            except Replaced:
+                self._look()
+
+    def _put_next(self, taken: Block | Gap) -> None:
+        if self.position < taken.first:
+            self._put_gap(Gap(self.position, taken.first - 1))
+        elif isinstance(taken, Gap):
+            self._put_gap(Gap(self.position, taken.last))
+        else:
+            rest = taken.behind(self.position)
+            self._counts.recorded += self._publish(rest.batch(self._stamp(rest.first)))
+
+    def _put_gap(self, gap: Gap) -> None:
+        """The rest only behind a first part that was accepted: one that was there before may be somebody's
+        who goes on behind it."""
+        first = Gap(gap.first, gap.first)
+        if self._put_part(first) and gap.last > gap.first:
+            self._put_part(Gap(gap.first + 1, gap.last))
+
+    def _put_part(self, gap: Gap) -> bool:
+        """Whether it was accepted."""
+        is_new = self._publish(Batch.of([gap.record(time_ns())], self._stamp(gap.last))) > 0
+        if is_new:
+            self._counts.gaps += 1
+            self._counts.lost += gap.lost
+        return is_new
+
+    def _stamp(self, offset: int) -> Stamp:
+        return Stamp(self._producer, offset, 1)
+
+    def _publish(self, batch: Batch) -> int:
+        """How many records of it were accepted; in any case we know where to go on."""
+        landed = self._target.publish(batch)
+        if landed is None:
+            self._look()
+            return 0
+        self.position = batch.header.incarnation + landed.records
+        return landed.records if landed.is_new else 0

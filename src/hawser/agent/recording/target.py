@@ -1,0 +1,148 @@
+"""The partition that a recorder publishes to: found again whatever happens to the cluster."""
+
+import asyncio
+import concurrent.futures
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from hawser.cluster.client.client import Client
+from hawser.cluster.client.producers import partition_of
+from hawser.cluster.client.settings import ClientSettings
+from hawser.cluster.client.stamped import Landed, StampedPartition, Standing
+from hawser.cluster.client.thread import LoopThread
+from hawser.cluster.client.topics import Settings
+from hawser.errors import Closed, HawserError, SettingsMismatch
+from hawser.record.batch import Batch
+
+__all__ = ["Replaced", "Stopped", "Target"]
+
+_log = logging.getLogger("hawser.agent")
+
+Result = TypeVar("Result")
+
+# So long one call insists before it says what is wrong and begins anew.
+_CALL_SECONDS: Final = 3.0
+_PATIENCE: Final = ClientSettings(timeout=_CALL_SECONDS, connect_timeout=_CALL_SECONDS)
+_PAUSE_LEAST_SECONDS: Final = 0.05
+_PAUSE_MOST_SECONDS: Final = 2.0
+_LOOK_SECONDS: Final = 0.1
+
+
+class Stopped(Exception):
+    """The recorder is to end."""
+
+
+class Replaced(Exception):
+    """The topic that was published to may be no more, and another one in its place: look again."""
+
+
+class Target:
+    """One partition of a topic, created if need be; which one follows from the producer's id. Every call
+    waits until the cluster has answered, however long that takes, and raises Stopped if `stop` is set
+    meanwhile; SettingsMismatch if the topic exists and contradicts the settings."""
+
+    def __init__(
+        self, addresses: list[str], topic: str, settings: Settings, producer: bytes, stop: threading.Event
+    ) -> None:
+        self._addresses = addresses
+        self._topic = topic
+        self._settings = settings
+        self._producer = producer
+        self._stop = stop
+        self._client: Client | None = None
+        self._partition: StampedPartition | None = None
+        self._thread = LoopThread(f"recorder-{topic}")
+        self.trouble: str | None = "not connected yet"
+        """What is in the way; None if the last call was answered."""
+
+    def standing(self) -> Standing:
+        """What the cluster knows of the producer now. The topic is opened if it is not, or not any more."""
+        while True:
+            try:
+                return self._insist(self._look)
+            except Replaced:
+                self._pause(_PAUSE_LEAST_SECONDS)
+
+    def publish(self, batch: Batch) -> Landed | None:
+        """As `StampedPartition.publish`. Replaced if the topic is not the one of the last `standing`."""
+        partition = self._partition
+        if partition is None:
+            raise Replaced
+        return self._insist(lambda: partition.publish(batch, _CALL_SECONDS))
+
+    def close(self) -> None:
+        try:
+            self._disconnect()
+        finally:
+            self._thread.stop()
+
+    def _disconnect(self) -> None:
+        client, self._client, self._partition = self._client, None, None
+        if client is not None:
+            self._thread.call(client.close())
+
+    async def _look(self) -> Standing:
+        if self._partition is None:
+            self._partition = await self._open()
+        return await self._partition.standing(self._producer, _CALL_SECONDS)
+
+    async def _open(self) -> StampedPartition:
+        if self._client is None:
+            client = Client(self._addresses, self._producer.decode(), _PATIENCE)
+            await client.start()
+            self._client = client
+        topic = await self._client.open(self._topic, self._settings, True, None)
+        return StampedPartition(topic, partition_of(self._producer, topic.partitions))
+
+    def _insist(self, begin: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+        """The result of what `begin` begins, as often as it takes."""
+        pause = _PAUSE_LEAST_SECONDS
+        while True:
+            try:
+                result = self._wait(begin())
+            except SettingsMismatch:
+                raise
+            except Closed as error:
+                self._note(error)
+                self._partition = None
+                raise Replaced from error
+            except HawserError as error:
+                self._note(error)
+            else:
+                self._note(None)
+                return result
+            self._pause(pause)
+            if pause == _PAUSE_MOST_SECONDS:
+                # Perhaps it is another cluster by now, with which this connection has nothing to do.
+                self._disconnect()
+                raise Replaced
+            pause = min(2 * pause, _PAUSE_MOST_SECONDS)
+
+    def _wait(self, work: Coroutine[Any, Any, Result]) -> Result:
+        future = asyncio.run_coroutine_threadsafe(work, self._thread.loop)
+        while not concurrent.futures.wait([future], _LOOK_SECONDS).done:
+            if self._stop.is_set():
+                future.cancel()
+                raise Stopped
+        return future.result()
+
+    def _pause(self, seconds: float) -> None:
+        if self._stop.wait(seconds):
+            raise Stopped
+
+    def _note(self, error: HawserError | None) -> None:
+        trouble = None if error is None else str(error)
+        if (trouble is None) != (self.trouble is None):
+            _log.info("recording to %s %s", self._topic, trouble or "goes on")
+        self.trouble = trouble
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

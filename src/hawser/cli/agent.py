@@ -1,0 +1,83 @@
+"""`hawser agent`: looks after a domain of this host, in the foreground."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hawser.cli.daemons import daemon_options, run_configured
+from hawser.cli.options import chosen_url
+
+if TYPE_CHECKING:
+    from hawser.agent.recorders import Recording
+
+__all__ = ["agent"]
+
+
+@click.command()
+@click.option(
+    "--record",
+    "recorded",
+    metavar="TOPIC[=TARGET]",
+    multiple=True,
+    help="Record this topic, into the topic TARGET of the cluster or the one of the same name; repeatable.",
+)
+@click.option("--to", "cluster", metavar="URL", help="The cluster to record into: hawser://host:port,...")
+@click.option(
+    "--name", default="agent", show_default=True, help="Whose recording it is; the same at every start."
+)
+@click.option(
+    "--max-lag",
+    type=click.IntRange(min=1),
+    metavar="SAMPLES",
+    help="How far publishers may get ahead while nobody records; what is overwritten then becomes a gap. "
+    "Without it they wait.",
+)
+@click.option(
+    "--look-seconds",
+    type=click.FloatRange(min=0.01),
+    default=1.0,
+    show_default=True,
+    help="How often everything is looked at, beside what the kernel tells of.",
+)
+@daemon_options
+def agent(
+    recorded: tuple[str, ...],
+    cluster: str | None,
+    name: str,
+    max_lag: int | None,
+    look_seconds: float,
+    **options: Any,
+) -> None:
+    """Run the agent of a domain: it recovers the dead at once, serves metrics of topics, and records them.
+
+    Prints "ready NAME URL" when it looks after the domain. Nobody needs it, it may be killed at any moment,
+    and several may run at once. A recorder that fails for good makes it not ready (/readyz says why); the
+    rest of its work goes on.
+    """
+    from hawser.agent.daemon import AgentDaemon
+    from hawser.memory.names import check_bus_name
+
+    url = chosen_url() or "shm://"
+    check_bus_name(name)
+    recordings = _recordings(url, name, recorded, cluster, max_lag)
+    run_configured(
+        lambda config: AgentDaemon(name, url, recordings, look_seconds=look_seconds), {}, **options
+    )
+
+
+def _recordings(
+    url: str, name: str, recorded: tuple[str, ...], cluster: str | None, max_lag: int | None
+) -> "list[Recording]":
+    if bool(recorded) != bool(cluster):
+        raise click.UsageError("--record says what to record and --to where; give both, or neither")
+    if not recorded or cluster is None:
+        return []
+    from hawser.agent.recording import Recorder
+
+    pairs = [(topic, target) for topic, _, target in (each.partition("=") for each in recorded)]
+    if len(dict(pairs)) < len(pairs):
+        raise click.BadParameter("an agent records a topic once; give each once", param_hint="--record")
+    return [
+        Recorder(url, topic, cluster, name=name, target=target or None, max_lag=max_lag)
+        for topic, target in pairs
+    ]

@@ -1,0 +1,128 @@
+"""What a recorder wrote, read back from a cluster, and recorders that run in a thread of the test."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from hawser.agent.recording import Recorder
+from hawser.cluster import wire
+from hawser.cluster.client import starts
+from hawser.cluster.client.asking import ask
+from hawser.cluster.client.client import Client, OpenTopic, addresses_of
+from hawser.cluster.client.settings import ClientSettings
+from hawser.errors import HawserError
+from hawser.record.batch import Batch
+from hawser.record.origin import GAP_HEADER, Gap
+from hawser.record.record import Record
+from tests.support.processes import until
+
+LIMIT_SECONDS = 60.0
+
+
+class Row(NamedTuple):
+    """A record with its place in the cluster, and the offset that its sample had on its host."""
+
+    partition: int
+    offset: int
+    producer: str
+    sequence: int
+    record: Record
+
+    @property
+    def gap(self) -> Gap | None:
+        header = self.record.headers.get(GAP_HEADER)
+        return None if header is None else Gap.decode(header)
+
+
+def rows_of(url: str, topic: str) -> list[Row]:
+    """Every record of a topic, partition by partition."""
+    return asyncio.run(_rows(url, topic))
+
+
+async def _rows(url: str, topic: str) -> list[Row]:
+    client = Client(addresses_of(url), "reader", ClientSettings(timeout=LIMIT_SECONDS))
+    await client.start()
+    try:
+        opened = await client.open(topic, {}, False, None)
+        return [
+            row for number in range(opened.partitions) for row in await _rows_of_partition(opened, number)
+        ]
+    finally:
+        await client.close()
+
+
+async def _rows_of_partition(topic: OpenTopic, partition: int) -> list[Row]:
+    shard, router = topic.shard(partition), topic.router
+    bounds = await starts.inspect(router, topic.name, shard, router.loop.time() + LIMIT_SECONDS)
+    rows: list[Row] = []
+    offset = bounds.start
+    while offset < bounds.end:
+        link = router.leader_link(shard)
+        assert link is not None
+        answer = await ask(link, wire.encode(wire.Fetch(shard, offset, 8 << 20, 1.0)), LIMIT_SECONDS)
+        assert isinstance(answer, wire.Batches), answer
+        for first_offset, data in answer.batches:
+            batch = Batch.read(data)
+            stamp = batch.stamp
+            rows += [
+                Row(
+                    partition,
+                    first_offset + place,
+                    stamp.producer.decode(),
+                    stamp.incarnation + place,
+                    record,
+                )
+                for place, record in enumerate(batch.records())
+            ]
+            offset = first_offset + batch.count
+    return rows
+
+
+def check_tiling(rows: list[Row]) -> tuple[int, int]:
+    """(samples, samples gone) of one recorder's rows, which leave out no offset and have none twice."""
+    expected, samples, gone = 1, 0, 0
+    for row in rows:
+        gap = row.gap
+        if gap is None:
+            assert row.sequence == expected, f"sample {row.sequence} is where {expected} should be"
+            samples += 1
+        else:
+            assert (gap.first, gap.last) == (expected, row.sequence), f"{gap} is where {expected} should be"
+            gone += gap.lost
+        expected = row.sequence + 1
+    return samples, gone
+
+
+@contextmanager
+def recording(domain: str, topic: str, url: str, **options: Any) -> Iterator[Recorder]:
+    """A recorder at work until the block ends; what it raises is raised then."""
+    recorder = Recorder(domain, topic, url, **{"name": "recorder", **options})
+    stop, failures = threading.Event(), list[HawserError]()
+
+    def run() -> None:
+        try:
+            recorder.run(stop)
+        except HawserError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield recorder
+    finally:
+        stop.set()
+        thread.join(LIMIT_SECONDS)
+        assert not thread.is_alive(), "the recorder does not end"
+    if failures:
+        raise failures[0]
+
+
+def until_recorded(recorder: Recorder, position: int) -> None:
+    """Until the sample with this offset is in the cluster."""
+    until(lambda: recorder.status().position >= position, f"position {position}, not {recorder.status()}")
+
+
+def until_state(recorder: Recorder, state: str) -> None:
+    until(lambda: recorder.status().state == state, f"{state!r}, not {recorder.status()}")

@@ -1,0 +1,97 @@
+"""Processes of the attacks on recording, which are killed.
+
+    python -m tests.agent.recording_worker publish DOMAIN FILE
+    python -m tests.agent.recording_worker record|trust DOMAIN URL
+
+A publisher notes what was acknowledged, a line for each batch; every message names its process and a number,
+so none comes twice. A recorder kills itself now and then at the worst moment: its batch is acknowledged, and
+the region does not know it yet. `trust` plants a recorder that believes the region. Both go on until their
+standard input ends.
+"""
+
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from typing import Final
+from unittest.mock import patch
+
+import hawser
+from hawser.agent.recording import Recorder, recorder, source
+from hawser.agent.recording.stream import Stream
+from hawser.record.batch import Batch
+
+__all__ = ["NAME", "TOPIC", "TrustsItsMark", "main"]
+
+TOPIC: Final = "attacked"
+NAME: Final = "recorder"
+_MOST_AT_ONCE: Final = 60
+_PAUSE_SECONDS: Final = 0.004
+_DEATH: Final = 0.02
+
+
+class TrustsItsMark(Stream):
+    """Goes on where the region says that it was, and neither asks nor listens."""
+
+    def _look(self) -> None:
+        self.position = self._source.mark + 1
+        self._target.standing()
+
+    def _publish(self, batch: Batch) -> int:
+        self._target.publish(batch)
+        self.position = batch.header.incarnation + batch.count
+        return batch.count
+
+
+class DeadlySource(source.Source):
+    """Kills its process before it tells the region what is recorded, now and then."""
+
+    def commit(self) -> None:
+        if random.random() < _DEATH:
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().commit()
+
+
+def _until_input_ends() -> threading.Event:
+    ended = threading.Event()
+
+    def wait() -> None:
+        os.read(0, 1)
+        ended.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    return ended
+
+
+def publish(domain: str, file: str) -> None:
+    ended, number = _until_input_ends(), 0
+    noted = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    with hawser.connect(domain, name="publisher") as bus:
+        topic = bus.topic(TOPIC, create=False)
+        while not ended.is_set():
+            count = random.randint(1, _MOST_AT_ONCE)
+            (receipt,) = topic.publish_many(
+                [b"%d.%d" % (os.getpid(), number + place) for place in range(count)]
+            )
+            os.write(noted, b"%d %d %d %d\n" % (receipt.first_offset, count, os.getpid(), number))
+            number += count
+            time.sleep(_PAUSE_SECONDS)
+
+
+def record(domain: str, url: str, kind: type[Stream]) -> None:
+    with patch.object(recorder, "Source", DeadlySource), patch.object(recorder, "Stream", kind):
+        Recorder(domain, TOPIC, url, name=NAME).run(_until_input_ends())
+
+
+def main() -> None:
+    role, domain, place = sys.argv[1:]
+    if role == "publish":
+        publish(domain, place)
+    else:
+        record(domain, place, {"record": Stream, "trust": TrustsItsMark}[role])
+
+
+if __name__ == "__main__":
+    main()
