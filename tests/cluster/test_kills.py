@@ -11,6 +11,9 @@ from tests.cluster.attack import judged, leader_of, under_load
 from tests.support.processes import cluster_processes
 
 Record = Callable[[str, object], None]
+# Those who publish batches, are members of a group, and do both in an event loop, watched by a reader.
+EVERY_ROLE = {"batch": 1, "aio": 1, "member": 2, "read": 1}
+PARTITIONS = 3
 
 
 def _note(record_property: Record, figures: dict[str, object]) -> None:
@@ -77,6 +80,21 @@ def test_all_nodes_killed_at_once(tmp_path: Path, record_property: Record) -> No
         _note(record_property, judged(cluster, clients))
 
 
+@pytest.mark.slow
+def test_batches_groups_and_event_loops(tmp_path: Path, record_property: Record) -> None:
+    """A leader and a client of each kind are killed at once, for every partition."""
+    with cluster_processes(tmp_path) as cluster:
+        with under_load(cluster, EVERY_ROLE, PARTITIONS) as clients:
+            for partition, role in enumerate(("member", "batch", "aio")):
+                leader = leader_of(cluster, partition)
+                cluster.nodes[leader].kill()
+                clients.replace(role)
+                clients.wait_for_more()
+                cluster.nodes[leader].start()
+                clients.wait_for_more()
+        _note(record_property, {"leaders and clients killed": 6, **judged(cluster, clients)})
+
+
 @pytest.mark.soak
 def test_random_storm(tmp_path: Path, soak_seconds: float, record_property: Record) -> None:
     seed = Random().randrange(1 << 32)
@@ -85,8 +103,11 @@ def test_random_storm(tmp_path: Path, soak_seconds: float, record_property: Reco
     end = time.monotonic() + soak_seconds
     record_property("seed", seed)
     with cluster_processes(tmp_path, operators=2) as cluster:
-        with under_load(cluster, writers=3, readers=2) as clients:
+        with under_load(cluster, {**EVERY_ROLE, "write": 2, "read": 2}, PARTITIONS) as clients:
             while time.monotonic() < end:
+                if random.random() < 0.3:
+                    clients.replace(random.choice(["batch", "aio", "member"]))
+                    deeds += 1
                 daemon = random.choice(cluster.daemons)
                 if random.random() < 0.5:
                     daemon.kill()

@@ -14,7 +14,8 @@ from hawser.log.journal import Checkpoint, Damaged, Installation, Journal, NotFo
 from hawser.log.protocol.doors import Vow
 from hawser.testing.disk import PowerLoss, SimDisk
 
-SETTINGS = Settings(segment_bytes=400, tail_bytes=300)
+# Some syncs are followed by a mark and some are not.
+SETTINGS = Settings(segment_bytes=400, tail_bytes=300, syncs_a_mark=2)
 PAYLOAD_BYTES = 40
 
 

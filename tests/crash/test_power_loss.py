@@ -259,11 +259,11 @@ def acknowledging_before_syncing(patch: pytest.MonkeyPatch) -> None:
 def marking_before_syncing(patch: pytest.MonkeyPatch) -> None:
     begin_sync = Journal.begin_sync
 
-    def begin(journal: Journal) -> Sync:
+    def begin(journal: Journal, with_marks: bool = False) -> Sync:
         active = journal._segments.active
         if not active.mark_is_pending:
             active.write_mark(journal.head.index)
-        return begin_sync(journal)
+        return begin_sync(journal, with_marks)
 
     patch.setattr(Journal, "begin_sync", begin)
 
@@ -282,8 +282,8 @@ def truncating_under_the_mark(patch: pytest.MonkeyPatch) -> None:
 def leaving_the_old_segment_unsynced(patch: pytest.MonkeyPatch) -> None:
     begin_sync = Journal.begin_sync
 
-    def begin(journal: Journal) -> Sync:
-        sync = begin_sync(journal)
+    def begin(journal: Journal, with_marks: bool = False) -> Sync:
+        sync = begin_sync(journal, with_marks)
         sync.segments = sync.segments[-1:]
         return sync
 

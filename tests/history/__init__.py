@@ -22,11 +22,16 @@ client that starts over after an unknown outcome takes a new name. Files of seve
 | final     |                 | records                         | the whole log, when all else has ended  |
 | state     |                 | end                             | the offset of the next record           |
 | trim      | offset          |                                 | from now on, what is below may be gone  |
+| take      | group           | records                         | what a member of a group was given next |
+| commit    | group, offset   |                                 | the group goes on there, or further on  |
+| position  | group           | offset                          | where the group goes on                 |
 | get       |                 | value, or none                  | what a register holds                   |
 | set       | value           |                                 |                                         |
 | swap      | expected, value | done: true or false             | compare and set; none: if nothing is    |
 
-A process polls one after the other. An `end` is linearizable, of a read as of a state.
+A process polls one after the other. An `end` is linearizable, of a read as of a state. A group begins at the
+beginning of a log; its members may be given a record more than once, but each at least once before the group
+goes on behind it.
 
 `python -m tests.history FILE...` judges a history. `log_checks` looks at logs in linear time,
 `linearizability` at the ends of logs and at registers, by search.

@@ -15,7 +15,12 @@ __all__ = ["NEVER", "Event", "HistoryError", "Operation", "Outcome", "Recorder",
 # The end of what did not end.
 NEVER: Final = 1 << 62
 
-Name = Literal["publish", "poll", "seek", "read", "final", "state", "trim", "get", "set", "swap"]
+# fmt: off
+Name = Literal[
+    "publish", "poll", "seek", "read", "final", "state", "trim", "take", "commit", "position",
+    "get", "set", "swap",
+]
+# fmt: on
 Type = Literal["invoke", "ok", "fail", "info"]
 
 
@@ -45,6 +50,7 @@ class Event(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, kw_o
     value: str | None = None
     expected: str | None = None
     done: bool | None = None
+    group: str = ""
     error: str = ""
 
 
@@ -76,7 +82,9 @@ class Operation(msgspec.Struct, eq=False):
         return f"[{self.invoked}..{until}] " + " ".join(words)
 
 
-_ARGUMENTS: Final = ("object", "values", "records", "offset", "end", "value", "expected", "done", "error")
+_ARGUMENTS: Final = (
+    *("object", "group", "values", "records", "offset", "end", "value", "expected", "done", "error"),
+)
 
 
 def _fields(event: Event) -> Iterator[tuple[str, object]]:

@@ -33,6 +33,10 @@ class _World:
         self.pending: list[_Pending] = []
         self.producers = [f"producer{number}" for number in range(3)]
         self.consumers = [f"consumer{number}" for number in range(3)]
+        # The group: who has each log, how far that member is, and how far the group.
+        self.owners = dict.fromkeys(OBJECTS, "member0")
+        self.cursors = dict.fromkeys(OBJECTS, 1)
+        self.committed = dict.fromkeys(OBJECTS, 1)
 
     def begin(
         self, process: str, name: Name, object: str, effect: Callable[[], dict[str, Any]], **given: Any
@@ -100,6 +104,42 @@ class _World:
             return {}
 
         self.begin(process, "seek", log, move, offset=offset)
+
+    def take(self) -> None:
+        log = self.random.choice(OBJECTS)
+        if self.busy(self.owners[log]):
+            return
+
+        def give() -> dict[str, Any]:
+            start = max(self.cursors[log], self.floors[log])
+            records = self.records(log, start, self.random.randint(0, 6))
+            self.cursors[log] = start + len(records)
+            return {"records": records}
+
+        self.begin(self.owners[log], "take", log, give, group="group")
+
+    def commit(self) -> None:
+        log = self.random.choice(OBJECTS)
+        offset = self.cursors[log]
+        if self.busy(self.owners[log]) or offset == self.committed[log]:
+            return
+
+        def move() -> dict[str, Any]:
+            self.committed[log] = offset
+            return {}
+
+        self.begin(self.owners[log], "commit", log, move, group="group", offset=offset)
+
+    def rebalance(self) -> None:
+        """Another member has the log; what the one before did not commit is given again."""
+        log = self.random.choice(OBJECTS)
+        if not self.busy(self.owners[log]):
+            self.owners[log] = f"member{self.random.randrange(3)}"
+            self.cursors[log] = self.committed[log]
+
+    def ask_position(self) -> None:
+        log = self.random.choice(OBJECTS)
+        self.begin("looker", "position", log, lambda: {"offset": self.committed[log]}, group="group")
 
     def look(self) -> None:
         log = self.random.choice(OBJECTS)
@@ -169,6 +209,7 @@ def correct_history(seed: int, steps: int = 300, with_trims: bool = True) -> lis
     """A history that no checker may object to; each of its logs is read to the end at last."""
     world = _World(seed)
     actions = [world.publish] * 4 + [world.poll] * 3 + [world.look] * 2 + [world.seek]
+    actions += [world.take, world.commit, world.ask_position] * 2 + [world.rebalance]
     actions += [world.trim] if with_trims else []
     for _ in range(steps):
         if world.pending and world.random.random() < 0.7:

@@ -17,6 +17,8 @@
 | reordered  | what one process published later comes before what it published earlier                    |
 | overtaken  | what was published after an acknowledgement comes before what was acknowledged             |
 | stale      | an end that is below what had been acknowledged, given out or told as the end before      |
+| unserved   | a group went on behind a record that none of its members had been given                    |
+| rewound    | a group's position is below one that had been committed or told before                     |
 
 A loss is certain only with a `final` operation; without one, `lost`, `vanished` and `torn` are not judged,
 except where another value is at the offset.
@@ -34,10 +36,11 @@ __all__ = ["KINDS", "Violation", "check_logs"]
 
 KINDS: Final = (
     *("lost", "vanished", "torn", "doubled", "misplaced", "invented", "undead", "premature"),
-    *("split", "gap", "skipped", "repeated", "reordered", "overtaken", "stale"),
+    *("split", "gap", "skipped", "repeated", "reordered", "overtaken", "stale", "unserved", "rewound"),
 )
-_ABOUT_LOGS: Final = frozenset({"publish", "poll", "seek", "read", "final", "state", "trim"})
-_GIVING: Final = frozenset({"poll", "read", "final"})
+_ABOUT_GROUPS: Final = frozenset({"take", "commit", "position"})
+_ABOUT_LOGS: Final = _ABOUT_GROUPS | {"publish", "poll", "seek", "read", "final", "state", "trim"}
+_GIVING: Final = frozenset({"poll", "read", "final", "take"})
 
 
 class Violation(msgspec.Struct, frozen=True):
@@ -198,7 +201,7 @@ def _density(log: _Log) -> Iterator[Violation]:
             if after != before + 1:
                 kind = "gap" if after > before else "repeated"
                 yield log.violation(kind, f"after offset {before} comes {after}", operation)
-        if not offsets or operation.name == "poll":
+        if not offsets or operation.name in ("poll", "take"):
             continue
         wanted = 1 if operation.name == "final" else operation.asked.offset or 1
         if offsets[0] > max(wanted, log.floor_before(operation.returned)):
@@ -300,8 +303,61 @@ def _freshness(log: _Log) -> Iterator[Violation]:
             yield log.violation("stale", what, highest[1], operation)
 
 
+def _groups(log: _Log) -> Iterator[Violation]:
+    """Unserved and rewound: where a group goes on, against what its members were given and told."""
+    done = [each for each in log.operations if each.name in _ABOUT_GROUPS and each.outcome is Outcome.DONE]
+    for group in sorted({operation.asked.group for operation in done}):
+        mine = [operation for operation in done if operation.asked.group == group]
+        takes = sorted((each for each in mine if each.name == "take"), key=lambda take: take.returned)
+        claims = [_Claim.of(each) for each in mine if each.name != "take"]
+        yield from _unserved(log, takes, sorted(claims, key=lambda claim: claim.known))
+        yield from _rewound(log, claims)
+
+
+class _Claim(msgspec.Struct, frozen=True):
+    """The group goes on at `offset`, or further on. What is below had been given by the time `known`."""
+
+    offset: int
+    known: int
+    by: Operation
+
+    @staticmethod
+    def of(operation: Operation) -> "_Claim":
+        if operation.name == "commit":
+            return _Claim(operation.asked.offset or 1, operation.invoked, operation)
+        assert operation.result is not None
+        return _Claim(operation.result.offset or 1, operation.returned, operation)
+
+
+def _unserved(log: _Log, takes: list[Operation], claims: list[_Claim]) -> Iterator[Violation]:
+    given: set[int] = set()
+    following = 1
+    taken = 0
+    for claim in claims:
+        while taken < len(takes) and takes[taken].returned <= claim.known:
+            result = takes[taken].result
+            given |= {offset for offset, _ in result.records} if result is not None else set()
+            taken += 1
+        following = max(following, log.floor_before(claim.known))
+        while following in given:
+            following += 1
+        if claim.offset > following:
+            what = f"the group is at {claim.offset}, and nobody was given {following}"
+            yield log.violation("unserved", what, claim.by)
+
+
+def _rewound(log: _Log, claims: list[_Claim]) -> Iterator[Violation]:
+    heights = _Heights((claim.by.returned, claim.offset, claim.by) for claim in claims)
+    for claim in claims:
+        highest = heights.before(claim.by.invoked)
+        # A commit of what the group has long left behind is no news, and changes nothing.
+        if claim.by.name == "position" and highest is not None and highest[0] > claim.offset:
+            what = f"the group is at {claim.offset}, after it was at {highest[0]}"
+            yield log.violation("rewound", what, highest[1], claim.by)
+
+
 _CHECKS: Final[tuple[Callable[[_Log], Iterator[Violation]], ...]] = (
-    *(_origins, _places, _kept, _batches, _density, _subscriptions, _order, _freshness),
+    *(_origins, _places, _kept, _batches, _density, _subscriptions, _order, _freshness, _groups),
 )
 
 

@@ -206,9 +206,36 @@ def stale(spoiler: Spoiler) -> None:
     state.result.end = spoiler.random.choice(before)
 
 
+def unserved(spoiler: Spoiler) -> None:
+    def fits(commit: Operation) -> bool:
+        return commit.name == "commit" and (commit.asked.offset or 1) > spoiler.floor(commit.asked.object)
+
+    commit = spoiler.pick(fits)
+    log = commit.asked.object
+    assert commit.asked.offset is not None
+    offset = spoiler.random.randrange(spoiler.floor(log), commit.asked.offset)
+    for operation in spoiler.operations:
+        if operation.name == "take" and operation.asked.object == log:
+            records(operation)[:] = [each for each in records(operation) if each[0] != offset]
+
+
+def rewound(spoiler: Spoiler) -> None:
+    position = spoiler.pick(lambda each: each.name == "position" and each.outcome is Outcome.DONE)
+    before = [
+        each.asked.offset
+        for each in spoiler.operations
+        if each.name == "commit" and each.asked.object == position.asked.object
+        if each.returned < position.invoked and (each.asked.offset or 1) > 1
+    ]
+    if not before:
+        raise NoPlace
+    assert position.result is not None
+    position.result.offset = 1
+
+
 MUTATIONS: Final[tuple[Callable[[Spoiler], None], ...]] = (
     *(lost, vanished, torn, doubled, misplaced, invented, undead, premature),
-    *(split, gap, skipped, repeated, reordered, overtaken, stale),
+    *(split, gap, skipped, repeated, reordered, overtaken, stale, unserved, rewound),
 )
 
 

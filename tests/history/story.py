@@ -41,6 +41,15 @@ class Story:
     def trim(self, offset: int) -> "Story":
         return self.tell("trimmer", "trim", {"offset": offset}, {})
 
+    def take(self, process: str, values: str, start: int = 1, **how: Any) -> "Story":
+        return self.tell(process, "take", {"group": "g"}, {"records": numbered(values, start)}, **how)
+
+    def commit(self, process: str, offset: int, **how: Any) -> "Story":
+        return self.tell(process, "commit", {"group": "g", "offset": offset}, {}, **how)
+
+    def position(self, process: str, offset: int, **how: Any) -> "Story":
+        return self.tell(process, "position", {"group": "g"}, {"offset": offset}, **how)
+
     def tell(
         self,
         process: str,

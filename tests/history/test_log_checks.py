@@ -49,6 +49,30 @@ GOOD = {
     .trim(2)
     .final("b", 2),
     "not trimmed yet": Story().publish("p", "a b c", 1).trim(3).final("b c", 2),
+    "a group": Story().publish("p", "a b", 1).take("m", "a b").commit("m", 3).position("s", 3).final("a b"),
+    "a group, what was not committed is given again": Story()
+    .publish("p", "a b", 1)
+    .take("m", "a b")
+    .commit("m", 2)
+    .take("n", "b", 2)
+    .commit("n", 3)
+    .final("a b"),
+    "a group, a commit without an answer": Story()
+    .publish("p", "a b", 1)
+    .take("m", "a b")
+    .commit("m", 3, outcome="info")
+    .position("s", 1)
+    .position("s", 3)
+    .final("a b"),
+    "a group, a commit of what is behind it": Story()
+    .publish("p", "a b", 1)
+    .take("m", "a")
+    .take("n", "a b")
+    .commit("n", 3)
+    .commit("m", 2)
+    .position("s", 3)
+    .final("a b"),
+    "a group, trimmed": Story().publish("p", "a b", 1).trim(2).take("m", "b", 2).commit("m", 3).final("b", 2),
     "an end told late": Story().publish("p", "a", 1, at=(2, 3)).state("s", 1, at=(1, 9)).final("a"),
 }
 
@@ -107,6 +131,24 @@ BAD = {
     .publish("p", "a", 1, at=(1, 20))
     .state("s", 2, at=(2, 3))
     .state("t", 1, at=(4, 5)),
+    "unserved": Story()
+    .publish("p", "a b c", 1)
+    .take("m", "a")
+    .take("m", "c", 3)
+    .commit("m", 4)
+    .final("a b c"),
+    "unserved, and nobody committed": Story().publish("p", "a", 1).position("s", 2).final("a"),
+    "unserved, given only later": (
+        Story().publish("p", "a", 1).take("m", "a", at=(3, 9)).commit("n", 2, at=(4, 10)).final("a")
+    ),
+    "rewound": Story().publish("p", "a", 1).take("m", "a").commit("m", 2).position("s", 1).final("a"),
+    "rewound, as it was told": Story()
+    .publish("p", "a b", 1)
+    .take("m", "a b")
+    .commit("m", 3, outcome="info")
+    .position("s", 3)
+    .position("t", 2)
+    .final("a b"),
 }
 
 

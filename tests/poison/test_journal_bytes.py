@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable
+from itertools import product
 from random import Random
 
 import msgspec
@@ -26,7 +27,7 @@ MOST_DAMAGED_BYTES = 20_000
 class Original:
     """A journal, what is in it, and through which entry a mark on disk covers it."""
 
-    def __init__(self, trimmed: bool, settled: bool) -> None:
+    def __init__(self, trimmed: bool, settled: bool, syncs_a_mark: int = 1) -> None:
         self.disk = SimDisk()
         self.entries = [
             Entry.make(
@@ -34,7 +35,8 @@ class Original:
             )
             for index in range(1, 41)
         ]
-        journal = Journal.format(self.disk, "shard", "node.disk", SETTINGS)
+        settings = msgspec.structs.replace(SETTINGS, syncs_a_mark=syncs_a_mark)
+        journal = Journal.format(self.disk, "shard", "node.disk", settings)
         journal.promise(VOW)
         for start in range(0, 40, 4):
             journal.append(self.entries[start : start + 4])
@@ -48,8 +50,9 @@ class Original:
         if settled:
             journal.settle()
         self.first = journal.first
-        self.covered = 40 if settled else 36
-        self.covered_without_a_slot = self.covered - 4
+        entries_a_mark = 4 * syncs_a_mark
+        self.covered = 40 if settled else 40 - entries_a_mark
+        self.covered_without_a_slot = self.covered - entries_a_mark
         self.checkpoint = journal.checkpoint
         # Everything was synced but the last mark, and that the power takes.
         self.disk.crash_with([Fate.LOST] * self.disk.pending(), Random(0))
@@ -127,7 +130,7 @@ def judge(original: Original, disk: SimDisk, covered: int) -> str:
 
 
 def all_originals() -> list[Original]:
-    return [Original(trimmed, settled) for trimmed in (False, True) for settled in (False, True)]
+    return [Original(*how) for how in product((False, True), (False, True), (1, 3))]
 
 
 def poison(first: int, count: int, originals: list[Original]) -> Counter[str]:

@@ -15,6 +15,7 @@ from xxhash import xxh3_64_intdigest
 
 import hawser
 from hawser.cluster import wire
+from hawser.cluster.client.client import OpenTopic
 from hawser.log.entry import Kind
 from hawser.log.state.commands import TrimTo, encode_command
 from tests.support.cluster import RunningCluster
@@ -288,11 +289,28 @@ def test_a_publisher_that_nobody_has_any_more_ends_after_what_it_has_to_publish(
     assert last.result(timeout=0).first_offset == 11
 
 
+def test_looking_for_participants_opens_no_topic(cluster: RunningCluster, topic: hawser.Topic[Any]) -> None:
+    with topic.subscribe(group="g"), hawser.connect(cluster.url, name="looker") as bus:
+        assert ("group g", topic.name) in {(each.state, each.topic) for each in bus.participants()}
+        assert not bus._topics and not bus._client._topics  # type: ignore[attr-defined]
+
+
 def test_a_topic_that_is_deleted_meanwhile_has_no_participants(
-    bus: hawser.Bus, monkeypatch: pytest.MonkeyPatch
+    bus: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bus, "topics", lambda: ["gone"])
+    async def topics() -> list[str]:
+        return ["gone"]
+
+    monkeypatch.setattr(bus._client, "topics", topics)
     assert bus.participants() == []
+
+
+def test_a_compression_of_a_newer_version_is_named(bus: Any) -> None:
+    topic = bus.topic("newer")
+    entry = topic._topic.entry
+    newer = msgspec.structs.replace(entry, settings={**entry.settings, "compression": "brotli"})
+    with pytest.raises(hawser.SettingsMismatch, match="'newer' has compression 'brotli'"):
+        OpenTopic(bus._client, "newer", newer, None)
 
 
 def trim(cluster: RunningCluster, partition: hawser.PartitionInfo, offset: int) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 import hawser
@@ -217,6 +218,24 @@ def test_answers_that_make_no_sense_end_in_an_error_in_time(answer: bytes) -> No
     run(story)
 
 
+def test_a_refusal_of_a_newer_node_is_told_at_once() -> None:
+    """Its code is not known here, but the rest of the answer is."""
+
+    async def story() -> None:
+        refusal = [*msgspec.msgpack.decode(FULL)]
+        assert refusal[1] == wire.Code.FULL
+        newer = msgspec.msgpack.encode([refusal[0], "on a strange day", "not on a Tuesday", *refusal[3:]])
+        cluster = Cluster(shard0=[newer])
+        topic = topic_of(cluster)
+        with pytest.raises(hawser.Rejected, match="not on a Tuesday") as caught:
+            await topic.publish(topic.producers, Record(b"x"), 1000.0)
+        assert caught.value.outcome == "none" and not caught.value.retryable
+        assert cluster._answers == {"shard0": []} and not any(cluster.logs.values())
+        await topic.close()
+
+    run(story)
+
+
 def test_a_producer_that_cannot_send_again_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         topic = topic_of(Cluster(shard0=[None]))
@@ -345,7 +364,7 @@ def test_what_is_given_up_with_another_says_why() -> None:
         flight.doubt, producer._aloft, producer._trouble = True, 0, "sent away"
         producer._renew()
         producer._aloft = 1
-        with pytest.raises(hawser.OutcomeUnknown, match=r"one before it .* \(sent away\)"):
+        with pytest.raises(hawser.OutcomeUnknown, match=r"one before it was given up \(sent away\)"):
             await future
         await producer.close()
 

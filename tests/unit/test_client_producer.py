@@ -4,7 +4,7 @@ truth about it."""
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -70,6 +70,8 @@ class Trouble:
         assert isinstance(request, Publish)
         if self._happens("refuse"):
             return encode(Failed(Code.NOT_LEADER, "not here", True))
+        if self._happens("reject"):
+            return encode(Failed(Code.BAD_REQUEST, "never", False))
         if self._happens("lose"):
             raise LinkClosed("lost on the way", was_sent=True)
         if self._happens("depose"):
@@ -111,7 +113,7 @@ class Careless(Producer):
     def _failed(self, trouble: str | Failed) -> None:
         for flight in self._flights:
             flight.doubt = False
-        self._must_renew = True
+        self._first_free = 0
         super()._failed(trouble)
 
 
@@ -178,6 +180,79 @@ def test_what_cannot_be_known_is_said_to_be_unknown(record_property: Callable[[s
         record_property(name, count)
     assert total["unknown"] > 0
     assert total["incarnations"] > 6
+
+
+def test_refusals_for_good_between_all_else(
+    record_property: Callable[[str, object], None],
+) -> None:
+    """Refusals among losses: nothing is there twice, out of order, or though it was said not to be."""
+    total: Counter[str] = Counter()
+    for seed in range(6):
+        total.update(asyncio.run(attack(Producer, seed, {**FAULTS, "reject": 8}, seconds=60.0)))
+    for name, count in total.items():
+        record_property(name, count)
+    assert total["refused"] > 0 and total["acknowledged"] > 0
+
+
+class Scripted(Trouble):
+    """Does with each request what comes next: lose it, lose its answer, refuse it for good, or serve it."""
+
+    def __init__(self, shard: Shard, *script: str) -> None:
+        super().__init__(shard, 0)
+        self._script = list(script)
+
+    async def ask(self, body: bytes, seconds: float) -> bytes:
+        deed = self._script.pop(0) if self._script else "serve"
+        request = decode_request(body)
+        assert isinstance(request, Publish)
+        if deed == "reject":
+            return encode(Failed(Code.BAD_REQUEST, "never", False))
+        if deed == "lose":
+            raise LinkClosed("lost on the way", was_sent=True)
+        answer = self.shard.publish(request)
+        if deed == "lose answer":
+            raise LinkClosed("the answer was lost", was_sent=True)
+        return answer
+
+
+async def outcomes_of(*script: str, seconds: Sequence[float] = (60.0, 60.0)) -> tuple[list[str], list[bytes]]:
+    """What two batches that are under way together are told, and what is in the log then."""
+    shard = Shard()
+    trouble = Scripted(shard, *script)
+    producer = Producer(trouble, "t", 0, "t@1/0", b"p#1", Compression.NONE)  # type: ignore[arg-type]
+    futures: list[asyncio.Future[hawser.Receipt]] = []
+    for letter, left in zip((b"1", b"2"), seconds, strict=True):
+        futures.append(trouble.loop.create_future())
+        producer.submit(Item([Record(letter * SETTINGS.batch_bytes)], futures[-1], left, trouble.loop.time()))
+    assert producer.departures == 2
+    await producer.flush()
+    told = [
+        f"at {future.result().first_offset}"
+        if future.exception() is None
+        else type(future.exception()).__name__
+        for future in futures
+    ]
+    await producer.close()
+    return told, [value[:1] for value in shard.log]
+
+
+@pytest.mark.parametrize(
+    ("script", "told", "log"),
+    [
+        # Without the first the second cannot have landed, though its answer is lost.
+        (("reject", "lose"), ["UsageError", "at 1"], [b"2"]),
+        (("reject", "lose answer"), ["UsageError", "at 1"], [b"2"]),
+        # The first can be asked for again, though the second is refused.
+        (("lose answer", "reject"), ["at 1", "UsageError"], [b"1"]),
+        (("lose", "reject"), ["at 1", "UsageError"], [b"1"]),
+        # The first is perhaps there; the second was perhaps taken for the one behind it.
+        (("lose answer", "lose answer", "reject"), ["OutcomeUnknown", "at 2"], [b"1", b"2"]),
+    ],
+)
+def test_a_refusal_says_nothing_of_those_beside_it(
+    script: tuple[str, ...], told: list[str], log: list[bytes]
+) -> None:
+    assert asyncio.run(outcomes_of(*script)) == (told, log)
 
 
 def test_the_attack_finds_a_careless_producer() -> None:

@@ -2,6 +2,7 @@
 
 import threading
 from pathlib import Path
+from random import Random
 
 import msgspec
 import pytest
@@ -19,7 +20,7 @@ from hawser.log.journal import (
     StorageFull,
 )
 from hawser.log.protocol.doors import Vow
-from hawser.testing.disk import SimDisk
+from hawser.testing.disk import Fate, SimDisk
 
 SETTINGS = Settings(segment_bytes=1000, tail_bytes=600)
 FRAME_BYTES = 132
@@ -427,6 +428,18 @@ def test_the_newest_entries_need_no_disk() -> None:
     assert journal.read(1, 4, 1 << 20) == made(1, 4)
 
 
+def test_what_begins_a_sync_does_not_touch_the_disk() -> None:
+    """Whoever begins one has no answer to a disk that fails."""
+    disk = SimDisk()
+    journal = filled(3, disk)
+    journal.append(made(4, 5))
+    before = disk.operations
+    sync = journal.begin_sync(with_marks=True)
+    assert disk.operations == before
+    sync.run()
+    assert journal.end_sync(sync) == 5
+
+
 def test_idle_syncs_write_nothing() -> None:
     disk = SimDisk()
     journal = filled(3, disk)
@@ -437,7 +450,36 @@ def test_idle_syncs_write_nothing() -> None:
     assert disk.operations == before
 
 
-@pytest.mark.parametrize("settings", [{"segment_bytes": 5}, {"tail_bytes": -1}])
+@pytest.mark.parametrize("syncs_a_mark", [1, 2, 4])
+@pytest.mark.parametrize("segment_bytes", [1000, 100_000])
+def test_only_the_last_few_syncs_are_left_open(syncs_a_mark: int, segment_bytes: int) -> None:
+    """A synced entry that the disk loses is damage, unless it is of the last syncs before the crash."""
+    settings = Settings(segment_bytes=segment_bytes, tail_bytes=0, syncs_a_mark=syncs_a_mark)
+    disk = SimDisk()
+    journal = new(disk, settings)
+    most_open = 0
+    for entry in made(1, 20):
+        journal.append([entry])
+        journal.sync()
+        open_entries = 0
+        for lost in made(1, entry.index):
+            crashed = disk.copy()
+            crashed.crash_with([Fate.LOST] * crashed.pending(), Random(0))
+            for name in crashed.names():
+                place = crashed.read(name, 0, crashed.size(name)).find(lost.frame)
+                if place >= 0:
+                    crashed.write(name, place, b"lost")
+            try:
+                open_entries += Journal.open(crashed, settings).head.index == lost.index - 1
+            except Damaged as damaged:
+                assert damaged.index == lost.index
+        assert open_entries <= syncs_a_mark
+        most_open = max(most_open, open_entries)
+    # Otherwise this test could not fail: with as many as are allowed left open, one more would be seen.
+    assert most_open == syncs_a_mark
+
+
+@pytest.mark.parametrize("settings", [{"segment_bytes": 5}, {"tail_bytes": -1}, {"syncs_a_mark": 0}])
 def test_impossible_settings(settings: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="segment_bytes"):
         msgspec.structs.replace(SETTINGS, **settings)

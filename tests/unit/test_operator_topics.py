@@ -194,6 +194,45 @@ def test_a_topic_is_deleted_and_made_anew_while_a_node_is_away(tmp_path: Path) -
         assert list(cluster.ask(wire.GetMap("orders")).shards) != [shard]
 
 
+def test_metadata_that_cannot_be_read_is_no_other_shards_trouble(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with RunningCluster(tmp_path) as cluster:
+        created = cluster.ask(wire.Admin(wire.AdminKind.CREATE, "spoiled"))
+        assert isinstance(created, wire.AdminDone) and created.done, created
+        operator = cluster._cluster.operator
+        assert operator is not None
+        (key,) = (f"shards/{shard}" for shard in cluster.ask(wire.GetMap("spoiled")).shards)
+        good = operator._store.get(key)
+        assert good is not None
+        assert isinstance(operator._store.put(key, b"spoiled", good.version), Value)
+        created = cluster.ask(wire.Admin(wire.AdminKind.CREATE, "orders"))
+        assert isinstance(created, wire.AdminDone) and created.done, created
+        deleted = cluster.ask(wire.Admin(wire.AdminKind.DELETE, "orders"))
+        assert isinstance(deleted, wire.AdminDone) and deleted.done, deleted
+        # Nothing was written over what a person may still mend.
+        spoiled = operator._store.get(key)
+        assert spoiled is not None and spoiled.data == b"spoiled"
+    said = [
+        record.message for record in caplog.records if "put back what was under that key" in record.message
+    ]
+    assert said and "spoiled@" in said[0]
+
+
+def test_nodes_that_are_none_of_the_clusters_any_more_are_not_waited_for(tmp_path: Path) -> None:
+    with RunningCluster(tmp_path) as cluster:
+        operator = cluster._cluster.operator
+        assert operator is not None
+        here = next(iter(operator._nodes))
+        keep_retiring(operator._store, "orders@1/0", Retiring(3, frozenset({"n9.1", "n8.1"})))
+        until(lambda: not list_retiring(operator._store), "those of unknown nodes to be forgotten")
+        cluster.stop(here)
+        keep_retiring(operator._store, "orders@2/0", Retiring(3, frozenset({"n9.1", f"{here}.1"})))
+        until(lambda: "orders@2/0" in operator._retiring, "the operator to know of it")
+        until(lambda: operator._retiring["orders@2/0"]._told > 2, "the operator to have told it in vain")
+        assert list_retiring(operator._store).keys() == {"orders@2/0"}
+
+
 def test_a_second_operator_adds_to_those_who_are_away(tmp_path: Path) -> None:
     store = open_store(f"sqlite:{tmp_path / 'metadata.sqlite'}")
     keep_retiring(store, "orders@1/0", Retiring(3, frozenset({"n1.1"})))

@@ -266,4 +266,8 @@ def test_metadata_that_cannot_be_read_names_the_shard(path: Path) -> None:
     store.put(f"shards/{SHARD}", b'{"version": "many"}', None)
     with pytest.raises(errors.Corrupt, match=SHARD):
         load_shard(store, SHARD)
+    other = store_shard(store, "other@1/0", Metadata.initial(MEMBERS), None)
+    found = list_shards(store)
+    assert found.keys() == {SHARD, "other@1/0"} and found["other@1/0"] == other
+    assert isinstance(found[SHARD], errors.Corrupt)
     store.close()

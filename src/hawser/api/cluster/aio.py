@@ -3,7 +3,6 @@
 `topic`, `publisher` and `subscribe` give objects that are opened by their first use.
 """
 
-from contextlib import suppress
 from typing import Any, TypeVar
 
 from hawser.api.aio import AsyncBus, AsyncPublisher, AsyncSubscription, AsyncTopic
@@ -13,13 +12,13 @@ from hawser.api.cluster.aio_subscription import ClusterAsyncSubscription
 from hawser.api.cluster.bus import settings_of
 from hawser.api.cluster.publishing import check_exclusive
 from hawser.api.cluster.subscription import check_options
-from hawser.api.cluster.topic import check_counts, group_named, info_of
+from hawser.api.cluster.topic import check_counts, group_named, info_of, participants_of
 from hawser.api.info import DomainFile, Participant, ReadResult, Recovered, TopicInfo
 from hawser.api.subscription import Reliable, Start
 from hawser.cluster.client.client import Client, OpenTopic, addresses_of
 from hawser.cluster.client.producers import Producers
 from hawser.cluster.client.topics import check_settings
-from hawser.errors import HawserError, NotFound
+from hawser.errors import HawserError
 from hawser.memory.names import check_bus_name, check_topic_name
 
 __all__ = ["ClusterAsyncBus"]
@@ -176,12 +175,8 @@ class ClusterAsyncBus(AsyncBus):
         return []
 
     async def participants(self) -> list[Participant]:
-        found: list[Participant] = []
-        for name in await self.topics():
-            # One may be deleted meanwhile.
-            with suppress(NotFound):
-                found += (await self.topic(name, create=False).info()).participants
-        return found
+        looked = await (await self._started()).look_at_all()
+        return [each for name, partitions in looked.items() for each in participants_of(name, partitions)]
 
     async def recover(self) -> list[Recovered]:
         return []

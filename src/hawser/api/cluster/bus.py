@@ -2,14 +2,13 @@
 
 import os
 import threading
-from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from hawser.api.bus import Bus, codec_of
 from hawser.api.info import DomainFile, Participant, Recovered
-from hawser.errors import NotFound, UsageError
+from hawser.errors import UsageError
 from hawser.memory.names import check_topic_name
 
 try:
@@ -20,7 +19,7 @@ except ImportError as _error:
         f"hawser:// needs the package {_error.name}; run: pip install 'hawser[cluster]'"
     ) from _error
 
-from hawser.api.cluster.topic import ClusterTopic
+from hawser.api.cluster.topic import ClusterTopic, participants_of
 from hawser.cluster.client.client import Client, addresses_of
 from hawser.cluster.client.settings import ClientSettings
 from hawser.cluster.client.thread import LoopThread
@@ -75,12 +74,9 @@ class ClusterBus(Bus):
         return []
 
     def participants(self) -> list[Participant]:
-        found: list[Participant] = []
-        for name in self.topics():
-            # One may be deleted meanwhile.
-            with suppress(NotFound):
-                found += self.topic(name, create=False).info().participants
-        return found
+        self._require_open()
+        looked = self._thread.call(self._client.look_at_all())
+        return [each for name, partitions in looked.items() for each in participants_of(name, partitions)]
 
     def recover(self) -> list[Recovered]:
         self._require_open()

@@ -17,7 +17,7 @@ from hawser.limits import GROUP_PREFIX
 if TYPE_CHECKING:
     from hawser.record.schema import Codec
 
-__all__ = ["ClusterTopic", "Owner", "check_counts", "group_named", "info_of"]
+__all__ = ["ClusterTopic", "Owner", "check_counts", "group_named", "info_of", "participants_of"]
 
 T = TypeVar("T")
 
@@ -130,7 +130,7 @@ def info_of(topic: OpenTopic, partitions: list[Partition], unused: dict[str, Any
         unused=unused,
         head=max((each.end - 1 for each in known), default=0),
         oldest=min((each.start for each in known), default=0),
-        participants=[each for partition in partitions for each in _members(topic.name, partition)],
+        participants=participants_of(topic.name, partitions),
         partitions=[_partition_info(each) for each in partitions],
         records=[
             KeptPosition(
@@ -153,8 +153,8 @@ def group_named(name: str) -> str:
     return name.removeprefix(GROUP_PREFIX)
 
 
-def _members(topic: str, partition: Partition) -> list[Participant]:
-    """Those who belong to a group there; on its home partition all members do, on others the owner."""
+def participants_of(topic: str, partitions: list[Partition]) -> list[Participant]:
+    """Those who belong to a group: on its home partition all members do, on others the owner."""
     return [
         Participant(
             topic=topic,
@@ -174,6 +174,7 @@ def _members(topic: str, partition: Partition) -> list[Participant]:
             held=0,
             index=partition.number,
         )
+        for partition in partitions
         for name, group in sorted(partition.groups.items())
         for member in group.members
     ]

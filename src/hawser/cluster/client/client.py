@@ -28,6 +28,7 @@ from hawser.record.record import NO_HEADERS, Record
 __all__ = ["Client", "OpenTopic", "Partition", "addresses_of", "record_of", "records_of"]
 
 _SCHEME: Final = "hawser://"
+_LOOK_SECONDS: Final = 2.0
 
 
 def addresses_of(url: str) -> list[str]:
@@ -133,6 +134,32 @@ class Client:
 
     async def topics(self) -> list[str]:
         return await topics.list_topics(self.router)
+
+    async def look(self, name: str, entry: wire.TopicEntry) -> list[Partition]:
+        """Each partition of a topic as it is now."""
+        await self.router.refresh(name)
+        shards = [wire.shard_of(name, entry.uuid, number) for number in range(entry.partitions)]
+        looks = [self._look_at(name, number, shard) for number, shard in enumerate(shards)]
+        return list(await asyncio.gather(*looks))
+
+    async def _look_at(self, name: str, number: int, shard: str) -> Partition:
+        entry = self.router.map.shards.get(shard)
+        deadline = self.router.loop.time() + min(_LOOK_SECONDS, self.settings.timeout)
+        try:
+            found = await starts.inspect(self.router, name, shard, deadline, with_groups=True)
+        except HawserError:
+            return Partition(number, shard, entry, 0, 0, {})
+        entry = self.router.map.shards.get(shard)
+        return Partition(number, shard, entry, found.start, found.end, found.groups)
+
+    async def look_at_all(self) -> dict[str, list[Partition]]:
+        """Every topic there is; none is opened for it."""
+        found = {}
+        for name in await self.topics():
+            # One may be forgotten meanwhile.
+            entry = self.router.map.topics.get(name)
+            found[name] = [] if entry is None else await self.look(name, entry)
+        return found
 
 
 class OpenTopic:
@@ -280,19 +307,7 @@ class OpenTopic:
 
     async def look(self) -> list[Partition]:
         """Each partition as it is now."""
-        await self.router.refresh(self.name)
-        return list(await asyncio.gather(*(self._look_at(each) for each in range(self.partitions))))
-
-    async def _look_at(self, number: int) -> Partition:
-        shard = self.shard(number)
-        entry = self.router.map.shards.get(shard)
-        deadline = self.router.loop.time() + min(2.0, self.client.settings.timeout)
-        try:
-            found = await starts.inspect(self.router, self.name, shard, deadline, with_groups=True)
-        except HawserError:
-            return Partition(number, shard, entry, 0, 0, {})
-        entry = self.router.map.shards.get(shard)
-        return Partition(number, shard, entry, found.start, found.end, found.groups)
+        return await self.client.look(self.name, self.entry)
 
     async def forget_group(self, group: str) -> bool:
         """Whether there was such a group; there is none now."""

@@ -32,6 +32,7 @@ _KINDS: Final[dict[Code, type[HawserError]]] = {
     Code.REJECTED: Rejected,
     Code.BAD_REQUEST: UsageError,
     Code.DAMAGED: Corrupt,
+    Code.OTHER: Rejected,
 }
 assert set(_KINDS) == set(Code)
 _OUTCOMES: Final = ("none", "applied", "unknown")

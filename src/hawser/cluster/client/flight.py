@@ -50,6 +50,11 @@ class Flight:
         self.doubt = False
         self.stamped(batch, shard)
 
+    @property
+    def sequence(self) -> int:
+        """Its number within the incarnation."""
+        return self.batch.stamp.sequence
+
     def stamped(self, batch: Batch, shard: str) -> None:
         self.batch = batch
         self.body = encode(Publish(shard, bytes(batch.data)))

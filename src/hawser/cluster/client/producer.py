@@ -7,13 +7,19 @@ because a shard accepts only the next one.
 When one is lost or refused, nothing new takes off. Once no answer is awaited any more, all flights that have
 not landed are sent again in order, with the same stamps, to whoever leads by then: one that was there already
 gets its first receipt. So a flight is in doubt only if its time ends while nobody answers. Then it is given
-up as OutcomeUnknown, and with it the incarnation: the next one begins at sequence 1, takes along those
-flights that were certainly refused, and fences whatever of the old one still lies in some queue.
+up as OutcomeUnknown.
+
+A flight that was given up, or refused for good, leaves its number free. What is before it goes on as ever;
+what is behind it can never land under the numbers it has, and if it is certain that the free number was not
+taken, it has not landed either. Once nothing is before it the incarnation ends: the next one begins at
+sequence 1, takes along the flights that certainly have not landed, and fences whatever of the old one still
+lies in some queue.
 """
 
 import asyncio
 import logging
 from collections import deque
+from math import inf
 from typing import Final
 
 from hawser.cluster.client.asking import ask
@@ -68,7 +74,8 @@ class Producer:
         self._trouble: str | Failed = "nobody leads the partition"
         self._has_failed = False
         self._is_sent_elsewhere = False
-        self._must_renew = False
+        # The first number that stays free, and the first that certainly was never taken.
+        self._first_free = self._first_missing = inf
         self._fenced: HawserError | None = None
         self._loop = asyncio.get_running_loop()
         self._recovery: asyncio.Task[None] | None = None
@@ -240,13 +247,14 @@ class Producer:
         if result.reason is Reason.GAP:
             self._failed(result.text)
         elif result.reason is Reason.UNKNOWN_PRODUCER:
-            self._must_renew = True
+            # What was there is forgotten, so nothing of this incarnation can be asked for any more.
+            self._leave_free(0, is_missing=False)
             self._failed(result.text)
         elif result.reason is Reason.FENCED:
             self._fence(Fenced(f"{self._name}: {result.text}"))
         else:
             error: HawserError = OutcomeUnknown(f"{self._name}: {result.text}")
-            if not flight.doubt:
+            if not self._is_in_doubt(flight):
                 error.outcome = result.outcome
             self._crash(flight, error)
 
@@ -266,15 +274,24 @@ class Producer:
             self._is_sent_elsewhere = self._router.note(self._shard, failed) or self._is_sent_elsewhere
             self._failed(failed)
         else:
-            self._crash(flight, refused(failed, f"publishing to {self._name}", flight.doubt))
+            self._crash(flight, refused(failed, f"publishing to {self._name}", self._is_in_doubt(flight)))
 
     def _crash(self, flight: Flight, error: HawserError) -> None:
-        """This one will never land, and its number stays free: those behind it need other numbers."""
+        """This one will never land."""
         self._flights.remove(flight)
         for item in flight.items:
             fail(item, error)
-        self._must_renew = True
+        self._leave_free(flight.sequence, is_missing=error.outcome == "none")
         self._failed(str(error))
+
+    def _leave_free(self, sequence: int, is_missing: bool) -> None:
+        self._first_free = min(self._first_free, sequence)
+        if is_missing:
+            self._first_missing = min(self._first_missing, sequence)
+
+    def _is_in_doubt(self, flight: Flight) -> bool:
+        """Whether it may have landed."""
+        return flight.doubt and flight.sequence < self._first_missing
 
     def _fence(self, error: HawserError) -> None:
         """Nothing will be published any more."""
@@ -283,7 +300,9 @@ class Producer:
             for item in flight.items:
                 fail(
                     item,
-                    self._unknown(item, f"its answer was lost, then: {error}") if flight.doubt else error,
+                    self._unknown(item, f"its answer was lost, then: {error}")
+                    if self._is_in_doubt(flight)
+                    else error,
                 )
         self._flights.clear()
         self._drop_queue(error)
@@ -326,9 +345,11 @@ class Producer:
         backoff = Backoff(self._settings)
         while True:
             await self._until_none_is_aloft()
-            if self._fenced is not None or not self._has_failed:
+            if self._fenced is not None or not (self._has_failed or self._first_free < inf):
                 return
             self._expire()
+            if self._first_free < inf and not self._sendable():
+                self._renew()
             if self.is_idle:
                 return
             if not self._is_sent_elsewhere:
@@ -336,16 +357,18 @@ class Producer:
                 await self._router.refresh(self._topic)
                 self._check_topic()
             self._is_sent_elsewhere = False
-            if self._must_renew:
-                self._renew()
             link = self._router.leader_link(self._shard)
             if link is None:
                 continue
             if not self._flights:
                 return
             self._has_failed = False
-            for flight in list(self._flights):
+            for flight in self._sendable():
                 self._send(flight, link)
+
+    def _sendable(self) -> list[Flight]:
+        """Those that have no free number before them."""
+        return [flight for flight in self._flights if flight.sequence < self._first_free]
 
     async def _until_none_is_aloft(self) -> None:
         while self._aloft:
@@ -361,14 +384,10 @@ class Producer:
     def _expire(self) -> None:
         """Give up what has no time left."""
         now = self._loop.time()
-        late = [flight for flight in self._flights if flight.deadline <= now]
-        if late:
-            # Those behind it cannot land without it.
-            self._must_renew = True
-            for flight in late:
-                self._flights.remove(flight)
-                self._give_up(flight, self._reason)
-            self._renew()
+        for flight in [each for each in self._flights if each.deadline <= now]:
+            self._flights.remove(flight)
+            self._give_up(flight, self._reason)
+            self._leave_free(flight.sequence, is_missing=not self._is_in_doubt(flight))
         self._expire_queue()
 
     def _expire_queue(self) -> None:
@@ -393,7 +412,7 @@ class Producer:
     def _give_up(self, flight: Flight, text: str) -> None:
         """Its time is over."""
         for item in flight.items:
-            if flight.doubt:
+            if self._is_in_doubt(flight):
                 fail(item, self._unknown(item, f"no answer came within {item.seconds:g} s ({text})"))
             else:
                 what = f"publishing to {self._name}"
@@ -408,16 +427,18 @@ class Producer:
     def _renew(self) -> None:
         """Begin a new incarnation with those flights that certainly have not landed."""
         assert not self._aloft
-        self._must_renew = False
-        doubtful = [flight for flight in self._flights if flight.doubt]
-        for flight in doubtful:
+        # These could be asked for only by sending what was given up before them: it may land then, long after
+        # its time.
+        for flight in [each for each in self._flights if self._is_in_doubt(each)]:
             self._flights.remove(flight)
             for item in flight.items:
-                why = f"its answer was lost, and one before it was refused or given up ({self._reason})"
+                why = f"its answer was lost, and one before it was given up ({self._reason})"
                 fail(item, self._unknown(item, why))
+        self._first_free = self._first_missing = inf
         self._incarnation += 1
         self._sequence = 0
         for flight in self._flights:
+            flight.doubt = False
             self._sequence += 1
             stamp = Stamp(self._id, self._incarnation, self._sequence)
             flight.stamped(flight.batch.stamped(stamp), self._shard)

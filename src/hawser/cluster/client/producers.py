@@ -16,6 +16,7 @@ from hawser.cluster.client.flight import Item
 from hawser.cluster.client.producer import Producer
 from hawser.cluster.client.routing import Router
 from hawser.cluster.wire import TopicEntry, shard_of
+from hawser.errors import SettingsMismatch
 from hawser.record.batch import Compression
 from hawser.record.record import Record
 
@@ -29,6 +30,18 @@ def partition_of(key: bytes, partitions: int) -> int:
     return xxh3_64_intdigest(key) % partitions
 
 
+def _compression_of(topic: str, entry: TopicEntry) -> Compression:
+    """That of the topic; SettingsMismatch if a newer version has made it with one of its own."""
+    name = entry.settings.get("compression")
+    for known, compression in _COMPRESSIONS.items():
+        if name == known:
+            return compression
+    raise SettingsMismatch(
+        f"topic {topic!r} has compression {name!r}, which this version of Hawser does not know; use the "
+        "version that made it"
+    )
+
+
 class Producers:
     """One publisher: a producer for each partition, all with the same id. `submit` and `split` belong to the
     event loop, `hand_over` to any thread."""
@@ -37,7 +50,7 @@ class Producers:
         self.id = f"{name}#{secrets.token_hex(6)}".encode()
         self._partitions = entry.partitions
         self._sticky = secrets.randbelow(entry.partitions)
-        compression = _COMPRESSIONS[entry.settings.get("compression")]  # type: ignore[index]
+        compression = _compression_of(topic, entry)
         self._producers = [
             Producer(router, topic, each, shard_of(topic, entry.uuid, each), self.id, compression)
             for each in range(entry.partitions)

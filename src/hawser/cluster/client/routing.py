@@ -196,7 +196,12 @@ class Router:
     # Requests.
 
     async def ask_leader(
-        self, topic: str, shard: str, request: "wire.Execute | wire.Inspect", what: str, deadline: float
+        self,
+        topic: str,
+        shard: str,
+        request: "wire.Execute | wire.Inspect | wire.Publish",
+        what: str,
+        deadline: float,
     ) -> wire.Answer:
         """The answer of the leader to a request that may be repeated: asked again elsewhere for as long as
         there is time."""

@@ -12,7 +12,7 @@ from hawser.cluster.transport import TransportError
 from hawser.errors import OffsetOutOfRange
 from hawser.record.batch import Batch
 
-__all__ = ["Bounds", "Place", "inspect", "nanoseconds", "resolve"]
+__all__ = ["Bounds", "Place", "at_time", "inspect", "nanoseconds", "resolve"]
 
 Place = Literal["earliest", "latest"] | int | datetime | None
 
@@ -42,10 +42,7 @@ async def inspect(
 async def resolve(router: Router, topic: str, shard: str, start: Place, history: int, deadline: float) -> int:
     """The offset to begin at: OffsetOutOfRange for one that is not there."""
     if isinstance(start, datetime):
-        moment = nanoseconds(start)
-        found = await inspect(router, topic, shard, deadline, at_ns=moment)
-        assert found.at is not None
-        return await _first_at(router, topic, shard, found.at, moment, deadline)
+        return await at_time(router, topic, shard, nanoseconds(start), deadline)
     found = await inspect(router, topic, shard, deadline)
     if start == "earliest":
         return found.start
@@ -57,6 +54,13 @@ async def resolve(router: Router, topic: str, shard: str, start: Place, history:
             )
         return start
     return max(found.start, found.end - history)
+
+
+async def at_time(router: Router, topic: str, shard: str, moment_ns: int, deadline: float) -> int:
+    """The offset of the first record of this time or later; the end if there is none."""
+    found = await inspect(router, topic, shard, deadline, at_ns=moment_ns)
+    assert found.at is not None
+    return await _first_at(router, topic, shard, found.at, moment_ns, deadline)
 
 
 def nanoseconds(moment: datetime) -> int:

@@ -7,14 +7,13 @@ from collections.abc import Callable
 from typing import Final
 
 from hawser.cluster import wire
-from hawser.limits import MAX_ENCODED_TOPIC_NAME_BYTES, MAX_SCHEMA_BYTES, MAX_TOPIC_NAME_BYTES
+from hawser.limits import MAX_SCHEMA_BYTES
+from hawser.record.names import check_topic_name
 
 __all__ = ["check_creation", "check_nodes"]
 
 Setting = int | str | bool | None
 
-_PLAIN: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.")
-_LINE_ENDS: Final = "\u2028\u2029"
 _MOST_PARTITIONS: Final = 1024
 _MOST_REPLICAS: Final = 7
 _NODES: Final = {
@@ -28,7 +27,7 @@ _NODES: Final = {
 
 def check_creation(message: wire.Admin) -> None:
     """ValueError, for whoever asked, unless a topic may have this name and these settings."""
-    _check_name(message.name)
+    check_topic_name(message.name)
     if not 1 <= message.partitions <= _MOST_PARTITIONS:
         raise ValueError(f"partitions={message.partitions}: a topic has 1 to {_MOST_PARTITIONS} partitions")
     for name, value in message.settings.items():
@@ -44,21 +43,6 @@ def check_nodes(message: wire.Admin) -> None:
     wanted = _NODES[message.kind]
     if len(message.nodes) != wanted:
         raise ValueError(f"{message.kind.value} is about {wanted} nodes, and {len(message.nodes)} are named")
-
-
-def _check_name(name: str) -> None:
-    """The rule of all topics, on one host and in a cluster; nodes make directories of these names."""
-    if not all(name.split("/")):
-        raise ValueError(f"topic name {name[:200]!r} has an empty part; write it like 'camera/front'")
-    if any(ord(letter) < 0x20 or 0x7F <= ord(letter) < 0xA0 or letter in _LINE_ENDS for letter in name):
-        raise ValueError(f"topic name {name[:200]!r} has a control character; leave it out")
-    data = name.encode()
-    encoded = sum(1 if byte in _PLAIN else 3 for byte in data)
-    if len(data) > MAX_TOPIC_NAME_BYTES or encoded > MAX_ENCODED_TOPIC_NAME_BYTES:
-        raise ValueError(
-            f"topic name {name[:200]!r} has {len(data)} bytes of at most {MAX_TOPIC_NAME_BYTES}, and "
-            f"{encoded} as a file name of at most {MAX_ENCODED_TOPIC_NAME_BYTES}; choose a shorter one"
-        )
 
 
 def _is_number(value: Setting, most: int) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from hawser.cluster.stores.shards import StoredShard, load_shard, store_shard
 from hawser.cluster.stores.store import Store, StoreUnavailable
 from hawser.cluster.wire import AdminDone
+from hawser.errors import Corrupt
 from hawser.log.protocol import messages as m
 from hawser.log.protocol.doors import Effect, Event, Load, Loaded, Receive, Report, Send, Tick
 from hawser.log.protocol.doors import Store as StoreEffect
@@ -97,7 +98,7 @@ class Desk:
     async def _question(self, call: Callable[..., StoredShard | None], arguments: tuple[object, ...]) -> None:
         try:
             stored = await self._in_thread(call, self._store, self.shard, *arguments)
-        except StoreUnavailable as error:
+        except (Corrupt, StoreUnavailable) as error:
             _log.warning("shard %s: %s", self.shard, error)
             stored = None
         finally:

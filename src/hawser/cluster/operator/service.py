@@ -8,7 +8,7 @@ Several operators may run; compare-and-set decides between them.
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Container, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
@@ -42,6 +42,7 @@ from hawser.cluster.transport import (
     Request,
     TransportError,
 )
+from hawser.errors import Corrupt
 from hawser.log.protocol import messages as m
 from hawser.log.protocol.metadata import Metadata, Status
 from hawser.log.protocol.operator import Operator
@@ -86,6 +87,8 @@ class OperatorService(Handler):
         self._dialers: dict[str, Dialer] = {}
         self._rolling: set[str] = set()
         self._missing: dict[str, int] = {}
+        # Why the metadata of some shards cannot be read; said once.
+        self._unreadable: set[str] = set()
         self._repairing: set[str] = set()
         # Shards in the store that are to go, and those that are gone from it but not from every node.
         self._deleting: dict[str, Deletion] = {}
@@ -183,6 +186,10 @@ class OperatorService(Handler):
     async def _compare_with_store(self) -> None:
         topics = await self._in_thread(list_topics, self._store)
         shards = await self._in_thread(list_shards, self._store)
+        unreadable = {str(stored) for stored in shards.values() if isinstance(stored, Corrupt)}
+        for text in sorted(unreadable - self._unreadable):
+            _log.error("%s", text)
+        self._unreadable = unreadable
         self.topics.update(topics)
         for name in self.topics.keys() - topics.keys():
             # Gone everywhere; nodes are told that it is by one last entry.
@@ -191,6 +198,9 @@ class OperatorService(Handler):
         forget_oldest_deleted(self.topics, keep=topics)
         deleted = {shard for name, entry in topics.items() if entry.deleted for shard in _shards(name, entry)}
         for shard, stored in shards.items():
+            if isinstance(stored, Corrupt):
+                # It stays as it is, on a desk or on none, until somebody has put its metadata right.
+                continue
             if shard in deleted:
                 self._begin_deletion(shard, stored)
             elif shard not in self.desks:
@@ -257,9 +267,7 @@ class OperatorService(Handler):
 
     # Topics come and go.
 
-    async def _make_shards(
-        self, name: str, entry: wire.TopicEntry, shards: Mapping[str, StoredShard]
-    ) -> None:
+    async def _make_shards(self, name: str, entry: wire.TopicEntry, shards: Container[str]) -> None:
         for shard in _shards(name, entry):
             if shard in shards or shard in self.desks:
                 continue
@@ -292,9 +300,7 @@ class OperatorService(Handler):
         if shard not in self._deleting:
             self._deleting[shard] = Deletion.of(shard, stored)
 
-    async def _finish_deletion(
-        self, name: str, entry: wire.TopicEntry, shards: Mapping[str, StoredShard]
-    ) -> None:
+    async def _finish_deletion(self, name: str, entry: wire.TopicEntry, shards: Container[str]) -> None:
         left = [shard for shard in _shards(name, entry) if shard in shards]
         for shard in left:
             deletion = self._deleting.get(shard)
@@ -310,7 +316,8 @@ class OperatorService(Handler):
             await self._in_thread(forget_topic, self._store, name, entry)
 
     async def _go_on_retiring(self) -> None:
-        """Whoever was away when a shard was deleted is told until it has deleted it too."""
+        """Whoever was away when a shard was deleted is told until it has deleted it too, or until its node
+        is none of the cluster's any more."""
         found = await self._in_thread(list_retiring, self._store)
         for shard in self._retiring.keys() - found.keys():
             del self._retiring[shard]
@@ -318,7 +325,14 @@ class OperatorService(Handler):
             known = self._retiring.get(shard)
             if known is None or known.epoch < absent.epoch or not absent.members <= known.members:
                 self._retiring[shard] = Deletion(shard, absent.epoch, set(absent.members))
-            elif not known.remaining:
+            elif not any(node_of(member) in self._nodes for member in known.remaining):
+                if known.remaining:
+                    _log.warning(
+                        "shard %s is deleted; what %s hold of it stays there, since their nodes are not of "
+                        "this cluster any more",
+                        shard,
+                        ", ".join(sorted(known.remaining)),
+                    )
                 del self._retiring[shard]
                 await self._in_thread(forget_retiring, self._store, shard, known.members)
 

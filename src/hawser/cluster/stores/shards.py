@@ -34,14 +34,17 @@ def load_shard(store: Store, shard: str) -> StoredShard | None:
     return _stored(shard, store.get(SHARDS + shard))
 
 
-def list_shards(store: Store) -> dict[str, StoredShard]:
-    """Every shard that the store knows, all as of one instant."""
-    shards = {}
+def list_shards(store: Store) -> dict[str, StoredShard | errors.Corrupt]:
+    """Every shard that the store knows, all as of one instant; for one that cannot be read, why."""
+    shards: dict[str, StoredShard | errors.Corrupt] = {}
     for key, value in store.list(SHARDS).items():
         shard = key.removeprefix(SHARDS)
-        stored = _stored(shard, value)
-        assert stored is not None
-        shards[shard] = stored
+        try:
+            stored = _stored(shard, value)
+            assert stored is not None
+            shards[shard] = stored
+        except errors.Corrupt as error:
+            shards[shard] = error
     return shards
 
 

@@ -43,16 +43,19 @@ _FIRST_GENERATION: Final = 1
 class Settings(msgspec.Struct, frozen=True):
     """`segment_bytes` is the room for frames in a segment; a batch that is larger gets one of its own size.
     `tail_bytes` of the newest entries are kept in memory for reading; `ballast_bytes` of the disk are kept
-    for a checkpoint when it is full."""
+    for a checkpoint when it is full. One sync in `syncs_a_mark` is noted on disk; what was synced since then
+    and lost by the disk is, after a crash, taken for a torn tail."""
 
     segment_bytes: int = 64 << 20
     tail_bytes: int = 8 << 20
     ballast_bytes: int = 256 << 10
+    syncs_a_mark: int = 4
 
     def __post_init__(self) -> None:
-        if self.segment_bytes < HEADER_BYTES or self.tail_bytes < 0:
+        if self.segment_bytes < HEADER_BYTES or self.tail_bytes < 0 or self.syncs_a_mark < 1:
             raise ValueError(
-                f"segment_bytes is at least {HEADER_BYTES} and tail_bytes at least 0, not {self}"
+                f"segment_bytes is at least {HEADER_BYTES}, tail_bytes at least 0 and syncs_a_mark at least "
+                f"1, not {self}"
             )
 
 
@@ -109,12 +112,16 @@ class Journal:
         log = opening.open_log(storage, vows)
         journal = cls(storage, settings or Settings(), vows, log)
         journal._segments.sync_what_was_read()
-        journal._segments.write_marks((), journal.synced)
+        journal._segments.write_marks(journal.synced)
         return journal
 
     def _take_over(self, log: opening.Log) -> None:
         self._segments = Segments(
-            self._storage, self._vows.identity, self._settings.segment_bytes, log.segments
+            self._storage,
+            self._vows.identity,
+            self._settings.segment_bytes,
+            self._settings.syncs_a_mark,
+            log.segments,
         )
         self._record = log.record
         self._blocks = Blocks(self._storage, self._vows.generation, log.record)
@@ -186,8 +193,8 @@ class Journal:
         self.epochs.extend_through(epoch, index)
 
     def begin_sync(self, with_marks: bool = False) -> Sync:
-        """A sync of everything appended so far, and of the marks that say how far the last one came: call its
-        `run`, then `end_sync`."""
+        """A sync of everything appended so far, and if wanted of the marks that were written: call its `run`,
+        then `end_sync`. Nothing is written here."""
         assert self._sync_under_way is None, "one sync at a time"
         self._sync_under_way = sync = Sync(self.head.index, self._segments.take_dirty(with_marks))
         return sync
@@ -197,19 +204,24 @@ class Journal:
         assert self._sync_under_way is sync
         self._sync_under_way = None
         self.synced = max(self.synced, sync.index)
-        self._segments.write_marks(sync.segments, self.synced)
+        self._segments.note_synced(sync.segments, self.synced)
         return self.synced
 
-    def sync(self) -> int:
+    def sync(self, with_marks: bool = False) -> int:
         """Everything appended is on disk when this returns; the new `synced`."""
-        sync = self.begin_sync()
+        sync = self.begin_sync(with_marks)
         sync.run()
         return self.end_sync(sync)
+
+    def mark(self) -> None:
+        """Write marks that say how far the log is on disk, and do not wait for their turn."""
+        self._segments.write_marks(self.synced)
 
     def settle(self) -> None:
         """Sync, and make the mark that says so durable too. For when there is nothing else to do."""
         self.sync()
-        self._segments.sync_marks()
+        self.mark()
+        self.sync(with_marks=True)
 
     def read(self, first: int, last: int, max_bytes: int) -> list[Entry]:
         """Entries `first` to `last`, or the first of them that fit into `max_bytes`, but one at least.

@@ -14,9 +14,9 @@ A slot of the sync mark:
     24  sequence number of the mark       u64
     32  index                             u64
 
-The mark says: everything through `index` was on disk when this was written. It is written after a sync and
-becomes durable with the next one of this file. The slots take turns, and one is not begun before the other is
-durable, so power loss spoils one at most.
+The mark says: everything through `index` was on disk when this was written. It is written after every few
+syncs and becomes durable with the next one of this file. The slots take turns, and one is not begun before
+the other is durable, so power loss spoils one at most.
 
 A segment is durable, header and both slots, before the first frame is written into it, and everything behind
 its last frame is durably zero: whatever is not zero there came from a write that was never synced.

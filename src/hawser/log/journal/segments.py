@@ -2,12 +2,12 @@
 
 Room is made before it is needed, so that writing never finds the disk full. A batch lies in one segment.
 What was written since the last sync is in the dirty segments. How far the log is on disk is noted in marks:
-in that of the active segment after each sync, and once more in that of the one before it, to tell that the
-active one was begun.
+in that of the active segment after every few syncs, since each is a second page to write, and once more in
+that of the one before it, at once, to tell that the active one was begun.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from hawser.log.entry import Entry
 from hawser.log.epochs import Epochs
@@ -23,11 +23,18 @@ class Segments:
     """One or more, the last of which is `active` and takes what is appended."""
 
     def __init__(
-        self, storage: Storage, identity: Identity, segment_bytes: int, found: list[Segment]
+        self,
+        storage: Storage,
+        identity: Identity,
+        segment_bytes: int,
+        syncs_a_mark: int,
+        found: list[Segment],
     ) -> None:
         self._storage = storage
         self._identity = identity
         self._segment_bytes = segment_bytes
+        self._syncs_a_mark = syncs_a_mark
+        self._syncs_since_mark = 0
         self._all = found
         self._dirty: dict[Segment, None] = {}
         self.active = found[-1]
@@ -69,8 +76,9 @@ class Segments:
 
     def take_dirty(self, with_marks: bool) -> tuple[Segment, ...]:
         """What has to be synced, the older first; from now on clean."""
-        marked = [segment for segment in self._all[-2:] if with_marks and segment.mark_is_pending]
-        dirty = tuple(dict.fromkeys((*self._dirty, *marked)))
+        if with_marks:
+            self._dirty |= {segment: None for segment in self._all[-2:] if segment.mark_is_pending}
+        dirty = tuple(self._dirty)
         self._dirty.clear()
         return dirty
 
@@ -82,25 +90,28 @@ class Segments:
             if segment.last > mark or segment in self._all[-2:]:
                 segment.sync()
 
-    def write_marks(self, finished: Sequence[Segment], synced: int) -> None:
-        """The `finished` ones were synced, and the log is on disk through `synced`."""
+    def note_synced(self, finished: tuple[Segment, ...], synced: int) -> None:
+        """The `finished` ones were synced, and the log is on disk through `synced`. A mark says so if it is
+        its turn, or if a segment was begun."""
+        if not finished:
+            return
         for segment in finished:
             segment.mark_is_pending = False
+        self._syncs_since_mark += 1
+        if self._syncs_since_mark >= self._syncs_a_mark or finished != (self.active,):
+            self.write_marks(synced, finished)
+
+    def write_marks(self, synced: int, finished: tuple[Segment, ...] = ()) -> None:
+        """The log is on disk through `synced`: have the marks say so, durably with the next sync."""
         for segment in dict.fromkeys((*finished, *self._all[-2:])):
             if segment.is_removed or segment.mark_is_pending or segment.mark >= synced:
                 continue
-            if segment is self.active:
+            if segment is self.active or segment.mark <= segment.last:
                 segment.write_mark(synced)
-            elif segment.mark <= segment.last:
-                segment.write_mark(synced)
-                self._dirty[segment] = None
-
-    def sync_marks(self) -> None:
-        """Everything was synced; the marks that say so are on disk when this returns."""
-        for segment in dict.fromkeys((*self._dirty, *self._all[-2:])):
-            if segment.mark_is_pending:
-                segment.sync()
-        self._dirty.clear()
+                if segment is not self.active:
+                    self._dirty[segment] = None
+        if self.active.mark >= synced:
+            self._syncs_since_mark = 0
 
     def read(self, first: int, last: int, max_bytes: int, epochs: Epochs) -> list[Entry]:
         """As Journal.read, from disk."""

@@ -1,0 +1,55 @@
+"""The rule for names of topics, on one host and in a cluster, and how such a name is a file's.
+
+A name's UTF-8 bytes are percent-encoded, but for ASCII letters, digits, `-`, `_` and inner dots: two names
+never share a file, and no name reaches outside its directory.
+"""
+
+from typing import Final
+
+from hawser.errors import UsageError
+from hawser.limits import MAX_ENCODED_TOPIC_NAME_BYTES, MAX_TOPIC_NAME_BYTES
+
+__all__ = ["check_topic_name", "checked_text", "percent_encoded"]
+
+_PLAIN: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.")
+_LINE_ENDS: Final = "\u2028\u2029"
+# Names come from strangers, too.
+_MOST_SHOWN: Final = 200
+
+
+def check_topic_name(name: str) -> str:
+    """The name itself if a topic may have it, otherwise a UsageError that says why not."""
+    data = checked_text(name, "topic name")
+    shown = repr(name[:_MOST_SHOWN])
+    if not all(name.split("/")):
+        raise UsageError(f"topic name {shown} has an empty part; write it like 'camera/front'")
+    if len(data) > MAX_TOPIC_NAME_BYTES:
+        raise UsageError(f"topic name {shown} has {len(data)} bytes of at most {MAX_TOPIC_NAME_BYTES}")
+    encoded = len(percent_encoded(data))
+    if encoded > MAX_ENCODED_TOPIC_NAME_BYTES:
+        raise UsageError(
+            f"topic name {shown} needs {encoded} characters as a file name, of at most "
+            f"{MAX_ENCODED_TOPIC_NAME_BYTES}; each byte outside ASCII counts three: choose a shorter one"
+        )
+    return name
+
+
+def checked_text(name: str, what: str) -> bytes:
+    """The bytes of a name that has some, and no control characters; otherwise a UsageError."""
+    if not isinstance(name, str):
+        raise UsageError(f"a {what} is a str, not {type(name).__name__}")
+    if not name:
+        raise UsageError(f"a {what} has at least one character")
+    if any(ord(letter) < 0x20 or 0x7F <= ord(letter) < 0xA0 or letter in _LINE_ENDS for letter in name):
+        raise UsageError(f"{what} {name[:_MOST_SHOWN]!r} has a control character; leave it out")
+    try:
+        return name.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{what} {name[:_MOST_SHOWN]!r} is not Unicode text: {error.reason}") from error
+
+
+def percent_encoded(data: bytes) -> str:
+    """As a part of a file name."""
+    text = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in data)
+    # A leading dot would hide the file, or make it the domain's own.
+    return "%2E" + text[1:] if text.startswith(".") else text
