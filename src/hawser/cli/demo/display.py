@@ -1,4 +1,4 @@
-"""What the demo shows: a live view on a terminal, a line now and then elsewhere, tables at the end."""
+"""What the demo shows: a live view on a terminal, a line now and then elsewhere, the books at the end."""
 
 import sys
 import time
@@ -8,158 +8,155 @@ from typing import Any, Final
 
 import click
 
-from hawser.cli.demo.ledger import read_numbers
-from hawser.cli.demo.stage import Actor, Stage
+from hawser.cli.demo.processes import Process
+from hawser.cli.demo.stage import Kill, Stage
 from hawser.cli.demo.verdict import Books
-from hawser.cli.output import Cell, Column, count, notice, print_table
+from hawser.cli.output import Cell, Column, age, count, notice, print_table
 
 __all__ = ["print_books", "showing"]
 
 _REDRAW_SECONDS: Final = 0.25
-_LINE_SECONDS: Final = 2.0
+_LINE_SECONDS: Final = 5.0
+_BAR_WIDTH: Final = 40
 
 
 @contextmanager
 def showing(stage: Stage) -> Iterator[Callable[[str], None]]:
     """What to call with what is happening, as often as one likes."""
     if not sys.stderr.isatty():
-        yield _seldom(lambda what: notice(_summary(stage, what)), _LINE_SECONDS)
+        yield _Lines(stage).show
         return
     from rich.console import Console
     from rich.live import Live
 
     with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
-        rates = _Rates(stage)
-        yield _seldom(lambda what: live.update(_view(stage, rates, what), refresh=True), _REDRAW_SECONDS)
+        next_time = 0.0
+
+        def show(what: str) -> None:
+            nonlocal next_time
+            if time.monotonic() >= next_time:
+                next_time = time.monotonic() + _REDRAW_SECONDS
+                live.update(_view(stage, what), refresh=True)
+
+        yield show
 
 
-def _seldom(show: Callable[[str], None], seconds: float) -> Callable[[str], None]:
-    """`show`, but not more often than that."""
-    next_time = 0.0
-
-    def shown(what: str) -> None:
-        nonlocal next_time
-        if time.monotonic() >= next_time:
-            next_time = time.monotonic() + seconds
-            show(what)
-
-    return shown
-
-
-def _summary(stage: Stage, what: str) -> str:
-    seconds = min(stage.elapsed_seconds, stage.plan.seconds)
-    alive = sum(actor.alive for actor in stage.actors)
-    return (
-        f"{seconds:5.1f} of {stage.plan.seconds:g} s  {what}: {count(stage.auditor.seen)} published, "
-        f"{stage.kills} of {stage.plan.kills} killed, {alive} of {len(stage.actors)} alive"
-    )
-
-
-class _Rates:
-    """Messages a second, as between the last two looks."""
+class _Lines:
+    """For a log: a line when something new happens, and now and then."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
-        self._last = (time.monotonic(), stage.auditor.seen)
+        self._next_time = 0.0
+        self._what = ""
+        self._told: set[tuple[int, bool]] = set()
 
-    def now(self) -> float:
-        moment, seen = time.monotonic(), self._stage.auditor.seen
-        before, had = self._last
-        self._last = (moment, seen)
-        return (seen - had) / max(moment - before, 1e-9)
+    def show(self, what: str) -> None:
+        stage = self._stage
+        for place, kill in enumerate(stage.kills):
+            key = (place, kill.recovered_seconds is not None)
+            if key not in self._told:
+                self._told.add(key)
+                notice(f"{stage.elapsed_seconds:6.1f} s  {_told(kill)}")
+        if what != self._what or time.monotonic() >= self._next_time:
+            self._what, self._next_time = what, time.monotonic() + _LINE_SECONDS
+            gauges = stage.gauges
+            notice(
+                f"{stage.elapsed_seconds:6.1f} s  {what}: {count(gauges.published)} published, "
+                f"{count(gauges.recorded.value)} recorded, {count(gauges.landed.value)} landed"
+            )
 
 
-def _view(stage: Stage, rates: _Rates, what: str) -> Any:
+def _told(kill: Kill) -> str:
+    if kill.recovered_seconds is None:
+        return f"{_title(kill)} killed -9"
+    return f"{_title(kill)} killed -9: {kill.sign} after {_seconds(kill)}"
+
+
+def _title(kill: Kill) -> str:
+    return kill.name if kill.what == "publisher" else f"{kill.what} {kill.name}"
+
+
+def _seconds(kill: Kill) -> str:
+    seconds = kill.recovered_seconds
+    if seconds is None:
+        return ""
+    return f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def _view(stage: Stage, what: str) -> Any:
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
 
-    heading = Table.grid(padding=(0, 2))
-    seconds = min(stage.elapsed_seconds, stage.plan.seconds)
-    heading.add_row(
-        ProgressBar(stage.plan.seconds, seconds, width=24),
-        f"{seconds:4.1f} s",
-        what,
-        f"{count(stage.auditor.seen)} published",
-        f"{count(rates.now())}/s",
-        Text(f"{stage.kills} killed", style="red" if stage.kills else ""),
-    )
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 3, 0, 0))
-    for title in ("process", "kind", "state", "run"):
-        table.add_column(title)
-    for title in ("published", "received", "missed"):
-        table.add_column(title, justify="right")
-    for actor in stage.actors:
-        table.add_row(*_live_row(actor))
-    return Group(heading, Text(), table)
+    gauges = stage.gauges
+    published = gauges.published
+    total = max(stage.plan.messages, published)
+    bars = Table.grid(padding=(0, 2))
+    for title, reached in (
+        ("published in shared memory", published),
+        ("recorded by a majority", gauges.recorded.value),
+        ("landed in tables", gauges.landed.value),
+    ):
+        bars.add_row(title, ProgressBar(total, min(reached, total), width=_BAR_WIDTH), count(reached))
+    processes = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 3, 0, 0))
+    for title in ("process", "state", "run"):
+        processes.add_column(title)
+    for process in stage.processes:
+        processes.add_row(*_live_row(process))
+    kills = Table.grid(padding=(0, 2))
+    for kill in stage.kills:
+        text = "..." if kill.recovered_seconds is None else f"{kill.sign} after {_seconds(kill)}"
+        kills.add_row(f"{kill.at_seconds:5.1f} s", Text(f"{_title(kill)} killed -9", style="red"), text)
+    heading = Text(f"{stage.elapsed_seconds:5.1f} s  {what}", style="bold")
+    return Group(heading, Text(), bars, Text(), processes, Text(), kills)
 
 
-def _live_row(actor: Actor) -> list[Any]:
+def _live_row(process: Process) -> list[Any]:
     from rich.text import Text
 
-    state = Text(f"pid {actor.pid}", style="green") if actor.alive else Text("killed", style="red")
-    run = str(len(actor.runs))
-    if actor.role == "publisher":
-        published = sum(len(read_numbers(each.file("receipts"))) for each in actor.runs[-1:])
-        return [actor.name, "", state, run, count(published), "", ""]
-    note = actor.note()
-    received, missed = (count(note.received), count(note.missed)) if note else ("", "")
-    return [actor.name, actor.kind, state, run, "", received, missed]
+    if process.alive:
+        state = Text(f"pid {process.pid}", style="green")
+    else:
+        state = Text("down" if process.runs else "not yet", style="red" if process.runs else "dim")
+    return [process.name, state, str(process.runs)]
 
 
-def print_books(books: Books) -> None:
-    """The proof as tables."""
-    _print_publishers(books)
+def print_books(books: Books, stage: Stage) -> None:
+    """The kills and the proof, as tables."""
+    columns = [
+        Column("killed -9"),
+        Column("at", right=True),
+        Column("what shows that it is over"),
+        Column("after", right=True),
+    ]
+    rows: list[list[str | Cell]] = [
+        [_title(kill), age(kill.at_seconds), kill.sign, _seconds(kill) or Cell("never", "red")]
+        for kill in stage.kills
+    ]
+    print_table(columns, rows)
     click.echo()
-    _print_subscribers(books)
-    click.echo()
-    topic = books.topic
+    figures = {
+        "published": books.published,
+        "landed": books.landed,
+        "lost": books.lost,
+        "doubled": books.doubled,
+        "damaged": books.damaged,
+        "invented": books.invented,
+        "out of order": books.out_of_order,
+    }
+    for title, figure in figures.items():
+        wrong = figure and title not in ("published", "landed")
+        click.echo(f"{title:>12}  " + click.style(f"{count(figure):>12}", fg="red" if wrong else None))
     click.echo(
-        f"{count(books.published)} messages, offsets dense; {topic['kills']} processes killed, which had "
-        f"{topic['returned_by_recovery']} loans and {topic['reads_ended_by_recovery']} samples open; "
-        f"{topic['leaked']} of {count(topic['slots'])} slots leaked"
+        f"\n{count(books.receipts)} receipts compared with the table, row by row; {books.without_receipt} "
+        "messages were published by a publisher that was killed before it could note the receipt"
     )
     for text in books.contradictions[:20]:
         click.echo(f"{click.style('contradiction:', fg='red')} {text}")
     if books.proven:
         click.echo(
-            click.style("proven", fg="green", bold=True) + ": received + missed = published for everybody"
+            click.style("proven", fg="green", bold=True) + ": what was published is in the tables, once"
         )
     else:
         click.echo(click.style("not proven", fg="red", bold=True))
-
-
-def _print_publishers(books: Books) -> None:
-    columns = [
-        Column("publisher"),
-        Column("runs", right=True),
-        Column("killed", right=True),
-        Column("published", right=True),
-        Column("= receipts", right=True),
-        Column("+ killed before the receipt", right=True),
-    ]
-    names = ("runs", "killed", "published", "receipts", "unnoted")
-    rows = [[row["name"], *(count(row[name]) for name in names)] for row in books.publishers]
-    print_table(columns, rows)
-
-
-def _print_subscribers(books: Books) -> None:
-    columns = [
-        Column("subscriber"),
-        Column("kind"),
-        Column("runs", right=True),
-        Column("killed", right=True),
-        Column("received", right=True),
-        Column("+ missed", right=True),
-        Column("= published", right=True),
-        Column("repeated", right=True),
-        Column(""),
-    ]
-    rows: list[list[str | Cell]] = []
-    for row in books.subscribers:
-        balanced = row["received"] + row["missed"] == row["published"]
-        verdict = Cell("ok", "green") if balanced else Cell("wrong", "red")
-        figures = (row[name] for name in ("runs", "killed", "received", "missed", "published", "repeated"))
-        rows.append([row["name"], row["kind"], *map(count, figures), verdict])
-    print_table(columns, rows)

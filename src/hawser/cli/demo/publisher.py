@@ -8,28 +8,31 @@ from typing import Any, Final
 import msgspec
 
 import hawser
-from hawser.cli.demo.ledger import Assignment, Control, Numbers, Phase
+from hawser.cli.demo.ledger import Assignment, Control, Receipts
 from hawser.cli.demo.payload import PayloadMaker
 
 # Most of each turn passes with a loan open, so that most kills hit one.
 _TURN_SECONDS: Final = 0.004
-# Bounds one wait for a reliable subscriber, so that the phase is looked at.
+# Bounds one wait for the recorder, so that the control is looked at.
 _FULL_SECONDS: Final = 0.2
 
 
 def run(assignment: Assignment) -> None:
     """Publish until told to stop, noting every receipt."""
     control = Control(Path(assignment.directory))
-    receipts = Numbers(assignment.file("receipts"))
+    receipts = Receipts(assignment.receipts)
     maker = PayloadMaker(assignment.index, assignment.run)
     number = 0
     with hawser.connect(assignment.url, name=assignment.name) as bus:
         publisher = bus.topic(assignment.topic, create=False).publisher()
         start = time.monotonic()
-        while control.phase == Phase.RUN and not assignment.orphaned():
+        while not control.is_over and not assignment.orphaned():
             turn = time.monotonic() + _TURN_SECONDS
-            # Bounded, so that one that was held up does not flood the others afterwards.
-            due = min((turn - start) * assignment.rate - number, 2 * _TURN_SECONDS * assignment.rate + 1)
+            due = (turn - start) * assignment.rate - number
+            if due > 4 * _TURN_SECONDS * assignment.rate + 1:
+                # Held up by the recorder: what was not published then is not made up for in one go.
+                start = turn - number / assignment.rate
+                continue
             if due < 1:
                 time.sleep(_TURN_SECONDS)
             for place in range(int(due)):
@@ -41,7 +44,7 @@ def run(assignment: Assignment) -> None:
 
 
 def _publish(publisher: "hawser.Publisher[Any]", payload: bytes, pause_until: float) -> int | None:
-    """The offset it has now; None if a reliable subscriber was in the way for too long."""
+    """The offset it has now; None if the recorder was in the way for too long."""
     try:
         if not pause_until:
             return publisher.publish(payload, timeout=_FULL_SECONDS).first_offset

@@ -1,240 +1,285 @@
-"""The stage of the demo: starts the processes, kills them, starts them again, and brings them to an end."""
+"""The stage of the demo: the whole path from shared memory to tables, with someone killed at each part of it.
 
-import os
+    publishers -> shared memory -> agent -> three nodes -> landing pipeline -> tables
+
+Everybody is a process of its own, as in a plant; the stage is the supervisor that starts again who was
+killed. Kills wait for what has been achieved and not for the clock, so that each hits its victim at work.
+"""
+
 import random
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 import hawser
-from hawser.cli.demo.auditor import Auditor
-from hawser.cli.demo.ledger import Assignment, Control, Note, read_note
+from hawser.cli.demo.gauges import Gauges
+from hawser.cli.demo.ledger import Control, read_receipts
 from hawser.cli.demo.payload import LARGEST
-from hawser.cli.demo.subscriber import KINDS
+from hawser.cli.demo.processes import Daemon, Process, Publisher
+from hawser.cli.demo.verdict import Row, Run
+from hawser.record.origin import recorder_id
 
-__all__ = ["Actor", "Failure", "Plan", "Stage"]
+__all__ = ["Kill", "Plan", "Stage"]
 
-# The interpreter as this one was started.
-_PYTHON: Final = [sys.executable, *(["-S"] if sys.flags.no_site else [])]
-_STEP_SECONDS: Final = 0.05
-_START_SECONDS: Final = 60.0
-_END_SECONDS: Final = 60.0
-_RESTART_SECONDS: Final = (0.05, 0.4)
-_SETTINGS: Final[dict[str, Any]] = {"slot_size": LARGEST, "history": 512, "depth": 512, "max_held": 16}
+AGENT: Final = "demo-agent"
+TOPIC: Final = "demo"
 
-
-class Failure(Exception):
-    """The demo could not go on; what happened."""
+_NODES: Final = ("n1", "n2", "n3")
+_STEP_SECONDS: Final = 0.02
+_STALL_SECONDS: Final = 120.0
+_SETTINGS: Final[dict[str, Any]] = {"slot_size": LARGEST, "history": 64, "depth": 16384}
+# At which part of the messages who is killed. The driver is killed as soon as it has landed something.
+_MOMENTS: Final = (
+    (0.10, "publisher"),
+    (0.25, "agent"),
+    (0.40, "publisher"),
+    (0.50, "leader"),
+    (0.65, "agent"),
+    (0.75, "publisher"),
+)
+# The publisher stays away long enough to be recovered by the agent and not by its own return; the leader,
+# until another one leads.
+_AWAY_SECONDS: Final = {"publisher": 0.5, "agent": 0.1, "leader": 3.0, "driver": 0.1}
 
 
 class Plan(msgspec.Struct, frozen=True):
     """What the demo is asked to do."""
 
-    seconds: float
+    messages: int
     publishers: int
-    subscribers: int
-    kills: int
-    messages: int | None
-    rate: float
+    seconds: float
     seed: int
 
 
-class Actor:
-    """A publisher or a subscriber through all its runs; the next run begins when the last was killed."""
+class Kill(msgspec.Struct):
+    """Who was killed, when, and after how long everything went on."""
 
-    def __init__(self, role: str, index: int, kind: str, stage: "Stage") -> None:
-        self.role = role
-        self.kind = kind
-        self.name = f"{role}-{index + 1}"
-        self._index = index
-        self._stage = stage
-        self.runs: list[Assignment] = []
-        self.killed: list[bool] = []
-        self._process: subprocess.Popen[bytes] | None = None
-        self.restart_at = 0.0
+    what: str
+    name: str
+    at_seconds: float
+    sign: str
+    is_over: Callable[[], bool]
+    recovered_seconds: float | None = None
 
-    @property
-    def alive(self) -> bool:
-        return self._process is not None
-
-    @property
-    def pid(self) -> int:
-        return 0 if self._process is None else self._process.pid
-
-    def start(self) -> None:
-        stage = self._stage
-        assignment = Assignment(
-            url=stage.url,
-            topic=stage.topic_name,
-            directory=str(stage.directory),
-            name=self.name,
-            index=self._index,
-            run=len(self.runs) + 1,
-            kind=self.kind,
-            rate=stage.plan.rate / stage.plan.publishers,
-            stage_pid=os.getpid(),
-        )
-        text = msgspec.json.encode(assignment).decode()
-        with assignment.file("errors").open("wb") as errors:
-            self._process = subprocess.Popen(
-                [*_PYTHON, "-m", f"hawser.cli.demo.{self.role}", text],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                # An interrupt at the keyboard is for the stage alone.
-                start_new_session=True,
-            )
-        self.runs.append(assignment)
-        self.killed.append(False)
-
-    def kill(self) -> None:
-        """SIGKILL, at whatever instruction it is."""
-        assert self._process is not None
-        os.kill(self._process.pid, signal.SIGKILL)
-        code = self._process.wait()
-        self._process = None
-        # One that had just ended by itself was not killed.
-        self.killed[-1] = code == -signal.SIGKILL
-
-    def ended(self) -> bool:
-        """Whether it has ended well; Failure if it ended otherwise."""
-        if self._process is None:
-            return True
-        code = self._process.poll()
-        if code is None:
-            return False
-        self._process = None
-        if code != 0:
-            errors = self.runs[-1].file("errors").read_text(errors="replace").strip()
-            raise Failure(f"{self.name} ended by itself with code {code}: {errors or 'no message'}")
-        return True
-
-    def note(self) -> Note | None:
-        """The last note of its current run."""
-        return read_note(self.runs[-1].file("note")) if self.runs else None
+    def as_dict(self) -> dict[str, Any]:
+        names = ("what", "name", "at_seconds", "sign", "recovered_seconds")
+        return {name: getattr(self, name) for name in names}
 
 
 class Stage:
-    """One performance of the demo in a topic of its own."""
+    """One performance of the demo, all of it in `directory` but for the shared memory in `memory`."""
 
-    def __init__(self, plan: Plan, bus: hawser.Bus, directory: Path) -> None:
+    def __init__(self, plan: Plan, directory: Path, memory: Path) -> None:
         self.plan = plan
-        self.url = bus.url
         self.directory = directory
-        self.topic_name = f"hawser-demo-{os.getpid()}"
-        self.control = Control(directory)
-        self.kills = 0
-        self.slots_returned = 0
-        self.references_returned = 0
+        self.kills: list[Kill] = []
         self.started = time.monotonic()
         self._random = random.Random(plan.seed)
-        self.topic: hawser.Topic[Any] = bus.topic(
-            self.topic_name,
-            max_publishers=plan.publishers + 1,
-            max_subscribers=plan.subscribers + 2,
-            **_SETTINGS,
+        self._control = Control(memory)
+        self._url = f"shm://{memory}/domain"
+        self._bus = hawser.connect(self._url, name="demo-stage")
+        self.topic: hawser.Topic[Any] = self._bus.topic(
+            TOPIC, max_publishers=plan.publishers + 4, **_SETTINGS
         )
-        self._bus = bus
-        self.auditor = Auditor(self.topic)
-        kinds = list(KINDS)
-        self.publishers = [Actor("publisher", i, "", self) for i in range(plan.publishers)]
-        self.subscribers = [
-            Actor("subscriber", i, kinds[i % len(kinds)], self) for i in range(plan.subscribers)
+        rate = plan.messages / plan.seconds / plan.publishers
+        self.publishers = [
+            Publisher(index, self._url, TOPIC, memory, rate) for index in range(plan.publishers)
         ]
-        self.actors = [*self.publishers, *self.subscribers]
+        self.nodes = [
+            Daemon(
+                name,
+                directory,
+                "node",
+                "--id",
+                name,
+                "--listen",
+                "127.0.0.1:0",
+                "--dir",
+                str(directory / name),
+            )
+            for name in _NODES
+        ]
+        self.operator = Daemon("operator", directory, "operator")
+        self.agent = Daemon(AGENT, directory, "agent")
+        self.pipeline = Daemon("pipeline", directory, "pipeline")
+        self.gauges = Gauges(self.topic, self.landing)
+        self._moments = list(_MOMENTS)
+        self._returns: list[tuple[float, Process]] = []
+
+    @property
+    def landing(self) -> Path:
+        return self.directory / "landing"
+
+    @property
+    def processes(self) -> list[Process]:
+        return [*self.publishers, self.agent, *self.nodes, self.operator, self.pipeline]
 
     @property
     def elapsed_seconds(self) -> float:
         return time.monotonic() - self.started
 
-    def perform(self, show: Callable[[str], None]) -> hawser.TopicInfo:
-        """The whole demo; `show(what is happening)` is called often. The topic as it is at the end."""
-        for subscriber in self.subscribers:
-            subscriber.start()
-        self._wait(lambda: all(each.note() for each in self.subscribers), _START_SECONDS, "starting", show)
+    def perform(self, show: Callable[[str], None]) -> None:
+        """The whole demo; `show(what is happening)` is called often."""
+        show("starting the cluster")
+        url = self._start_cluster()
+        show("starting the agent")
+        self._start_agent(url)
+        self._start_pipeline(url)
         for publisher in self.publishers:
             publisher.start()
-        self._wait(lambda: self.auditor.seen > 0, _START_SECONDS, "starting", show)
-        self.started = time.monotonic()
-        for _ in self._killing():
-            show("running")
+        while self.gauges.published < self.plan.messages or self._moments or not self._driver_was_killed:
+            self._step(show, "publishing")
+        while self._returns:
+            self._step(show, "publishing")
+        self._control.stop_publishing()
+        for publisher in self.publishers:
+            publisher.wait_end()
+        self._drain(show)
         self._end(show)
-        return self.topic.info()
 
     def close(self) -> None:
-        """End every process and remove the topic."""
-        for actor in self.actors:
-            if actor.alive:
-                actor.kill()
+        """End every process; forget the topic."""
+        self.gauges.close()
+        for process in self.processes:
+            if process.alive:
+                process.kill()
         self.topic.delete(force=True)
+        self._bus.close()
 
-    def _killing(self) -> Iterator[None]:
-        """Kill and restart until the time is over; yields after each step."""
-        plan = self.plan
-        moments = sorted(self._random.uniform(0.05, 0.9) * plan.seconds for _ in range(plan.kills))
-        while self.elapsed_seconds < plan.seconds:
-            if plan.messages is not None and not moments and self.auditor.seen >= plan.messages:
-                break
-            self._step()
-            while moments and moments[0] <= self.elapsed_seconds:
-                moments.pop(0)
-                self._kill_one()
-            yield
-            time.sleep(_STEP_SECONDS)
+    def runs(self) -> list[Run]:
+        """What each run of each publisher was told."""
+        return [
+            Run(
+                each.name,
+                each.index,
+                each.run,
+                read_receipts(each.receipts),
+                each.run in publisher.killed_runs,
+            )
+            for publisher in self.publishers
+            for each in publisher.assignments
+        ]
 
-    def _step(self) -> None:
-        """Start again who is due; Failure if somebody ended who was not told to."""
-        if self.auditor.error is not None:
-            raise Failure(f"the auditor stopped: {self.auditor.error}")
-        for actor in self.actors:
-            if not actor.alive and time.monotonic() >= actor.restart_at:
-                actor.start()
-            elif actor.alive and actor.ended():
-                raise Failure(f"{actor.name} ended before it was told to")
+    @property
+    def producer(self) -> str:
+        """Whose rows are those of the publishers."""
+        return recorder_id(AGENT, self.topic.info().uuid).decode()
 
-    def _kill_one(self) -> None:
-        """Publishers and subscribers alike, living ones only."""
-        role = self._random.choice([self.publishers, self.subscribers])
-        living = [each for each in role if each.alive] or [each for each in self.actors if each.alive]
-        if not living:
+    def rows(self) -> list[Row]:
+        """The raw table, in the order of the log."""
+        from hawser.spark.pipelines import tables
+
+        found = tables.read(self.landing, "raw").sort_by(
+            [("partition", "ascending"), ("offset", "ascending")]
+        )
+        columns = (found.column(name).to_pylist() for name in ("producer", "producer_sequence", "value"))
+        return [Row(*each) for each in zip(*columns, strict=True)]
+
+    # Starting.
+
+    def _start_cluster(self) -> str:
+        for node in self.nodes:
+            node.start()
+        for node in self.nodes:
+            node.wait_ready()
+            # The same place at every start.
+            node.arguments[node.arguments.index("--listen") + 1] = node.address
+        addresses = [f"{node.name}={node.address}" for node in self.nodes]
+        self.operator.arguments += ["--metadata", f"sqlite:{self.directory / 'metadata.sqlite'}"]
+        self.operator.arguments += [part for each in addresses for part in ("--node", each)]
+        self.operator.start()
+        self.operator.wait_ready()
+        return "hawser://" + ",".join(node.address for node in self.nodes)
+
+    def _start_agent(self, url: str) -> None:
+        self.agent.arguments += ["--url", self._url, "--name", AGENT, "--record", TOPIC, "--to", url]
+        self.agent.start()
+        self.agent.wait_ready()
+        self.gauges.watch_cluster(url, TOPIC)
+
+    def _start_pipeline(self, url: str) -> None:
+        self.pipeline.arguments += ["run", "landing", "--url", url, "--topic", TOPIC]
+        self.pipeline.arguments += ["--dir", str(self.landing), "--every", "1"]
+        self.pipeline.start()
+
+    # Killing.
+
+    @property
+    def _driver_was_killed(self) -> bool:
+        return self.pipeline.kills > 0
+
+    def _step(self, show: Callable[[str], None], what: str) -> None:
+        """Kill who is due, start again who was killed long enough ago, see who has recovered."""
+        for process in self.processes:
+            process.check()
+        self.gauges.check()
+        if self._moments and self.gauges.published >= self._moments[0][0] * self.plan.messages:
+            self._kill(self._moments.pop(0)[1])
+        if not self._driver_was_killed and self.gauges.recorded.value > self.gauges.landed.value > 0:
+            self._kill("driver")
+        now = time.monotonic()
+        for moment, process in list(self._returns):
+            if moment <= now:
+                self._returns.remove((moment, process))
+                process.start()
+        for kill in self.kills:
+            if kill.recovered_seconds is None and kill.is_over():
+                kill.recovered_seconds = self.elapsed_seconds - kill.at_seconds
+        show(what)
+        time.sleep(_STEP_SECONDS)
+
+    def _kill(self, what: str) -> None:
+        victim = self._victim(what)
+        if victim is None:
+            self._moments.insert(0, (0.0, what))
             return
-        victim = self._random.choice(living)
-        victim.kill()
-        victim.restart_at = time.monotonic() + self._random.uniform(*_RESTART_SECONDS)
-        self.kills += 1
-        for recovered in self._bus.recover():
-            self.slots_returned += recovered.slots
-            self.references_returned += recovered.references
+        pid = victim.pid
+        at_seconds = self.elapsed_seconds
+        killed = victim.kill()
+        signs: dict[str, tuple[str, Callable[[], bool]]] = {
+            "publisher": ("its loans are returned", lambda: not self._takes_part(pid)),
+            "agent": ("recording goes on", self.gauges.recorded.growth()),
+            "leader": ("recording goes on", self.gauges.recorded.growth()),
+            "driver": ("landing goes on", self.gauges.landed.growth()),
+        }
+        sign, is_over = signs[what]
+        if killed:
+            self.kills.append(Kill(what, victim.name, at_seconds, sign, is_over))
+        self._returns.append((time.monotonic() + _AWAY_SECONDS[what], victim))
+
+    def _victim(self, what: str) -> Process | None:
+        """A living one of that kind; None if there is none for the moment."""
+        if what == "publisher":
+            candidates: list[Process] = [each for each in self.publishers if each.alive]
+        elif what == "leader":
+            candidates = [each for each in self.nodes if each.name == self.gauges.leader and each.alive]
+        else:
+            process = self.agent if what == "agent" else self.pipeline
+            candidates = [process] if process.alive else []
+        return self._random.choice(candidates) if candidates else None
+
+    def _takes_part(self, pid: int) -> bool:
+        return any(each.pid == pid for each in self.topic.info().participants)
+
+    # Ending.
+
+    def _drain(self, show: Callable[[str], None]) -> None:
+        """Return when all that was published has landed and everybody has recovered, or nothing moves."""
+        head = self.topic.info().head
+        last, since = -1, time.monotonic()
+        while self.gauges.landed.value < head or any(kill.recovered_seconds is None for kill in self.kills):
+            self._step(show, "landing the rest")
+            reached = self.gauges.recorded.value + self.gauges.landed.value
+            if reached != last:
+                last, since = reached, time.monotonic()
+            elif time.monotonic() - since > _STALL_SECONDS:
+                show("nothing moves any more")
+                return
 
     def _end(self, show: Callable[[str], None]) -> None:
-        """Everybody alive, nobody publishing, everything read, everything recovered."""
-        for actor in self.actors:
-            if not actor.alive:
-                actor.start()
-        self.control.stop_publishing()
-        self._wait(lambda: _all_ended(self.publishers), _END_SECONDS, "stopping the publishers", show)
-        self.auditor.stop()
-        if self.auditor.error is not None:
-            raise Failure(f"the auditor stopped: {self.auditor.error}")
-        self.control.drain(self.topic.info().head)
-        self._wait(lambda: _all_ended(self.subscribers), _END_SECONDS, "draining", show)
-        self._bus.recover()
-
-    def _wait(self, done: Callable[[], bool], seconds: float, what: str, show: Callable[[str], None]) -> None:
-        end = time.monotonic() + seconds
-        while not done():
-            if time.monotonic() > end:
-                names = ", ".join(each.name for each in self.actors if each.alive)
-                raise Failure(f"{what} took longer than {seconds:g} s; alive: {names}")
-            show(what)
-            time.sleep(_STEP_SECONDS)
-
-
-def _all_ended(actors: list[Actor]) -> bool:
-    return all(actor.ended() for actor in actors)
+        for process in (self.pipeline, self.agent, self.operator, *self.nodes):
+            show(f"ending {process.name}")
+            process.end()

@@ -1,158 +1,125 @@
-"""The proof of the demo: ledgers against the auditor, run by run."""
+"""The proof of the demo: what the publishers were told against what is in the tables, message by message.
 
-from collections import defaultdict
-from itertools import accumulate, pairwise
-from typing import Any
+A row of the table says by its producer and sequence which sample of the region it was, and its value says
+which message of which run of which publisher. So three tellings of one story are compared: the receipts, the
+samples and the rows.
+"""
 
-import hawser
-from hawser.cli.demo.ledger import Note, read_note, read_numbers
-from hawser.cli.demo.stage import Actor, Stage
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
 
-__all__ = ["Books", "prove"]
+from hawser.cli.demo.payload import Origin, read_payload
 
-_KEEPS_POSITION = frozenset({"group", "durable"})
-_LOSES_NOTHING = frozenset({"reliable", "durable"})
+__all__ = ["Books", "Row", "Run", "prove"]
+
+_SHOWN = 5
+
+
+class Run(NamedTuple):
+    """One run of a publisher: the offsets it was told, and whether it was killed."""
+
+    name: str
+    publisher: int
+    run: int
+    receipts: Sequence[int]
+    killed: bool
+
+
+class Row(NamedTuple):
+    """A row of the raw table, in the order of the log."""
+
+    producer: str
+    sequence: int
+    value: bytes
 
 
 class Books:
     """Everything counted, and every contradiction found. Proven means there is none."""
 
-    def __init__(self) -> None:
-        self.published = 0
-        self.publishers: list[dict[str, Any]] = []
-        self.subscribers: list[dict[str, Any]] = []
-        self.topic: dict[str, Any] = {}
+    def __init__(self, published: int) -> None:
+        self.published = published
+        self.receipts = 0
+        self.landed = 0
+        self.lost = 0
+        self.doubled = 0
+        self.damaged = 0
+        self.invented = 0
+        self.out_of_order = 0
+        self.without_receipt = 0
         self.contradictions: list[str] = []
 
     @property
     def proven(self) -> bool:
         return not self.contradictions
 
-    def require(self, holds: bool, otherwise: str) -> bool:
+    def require(self, holds: bool, otherwise: str) -> None:
         if not holds:
             self.contradictions.append(otherwise)
-        return holds
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "proven": self.proven,
-            "published": self.published,
-            "publishers": self.publishers,
-            "subscribers": self.subscribers,
-            "topic": self.topic,
-            "contradictions": self.contradictions,
-        }
+        return {"proven": self.proven, **vars(self)}
 
 
-def prove(stage: Stage, end: hawser.TopicInfo) -> Books:
-    """Compare what everybody wrote down with what the auditor saw."""
-    books = Books()
-    auditor = stage.auditor
-    books.published = end.head
-    seen = f"the auditor saw {auditor.seen} messages and missed {auditor.missed} of {end.head}"
-    books.require(auditor.seen == end.head and auditor.missed == 0, seen)
-    books.require(auditor.faults == 0, f"the auditor found {auditor.faults} messages damaged or out of place")
-    _prove_publishers(stage, books)
-    sums = list(accumulate(auditor.checksums, initial=0))
-    for subscriber in stage.subscribers:
-        _prove_subscriber(subscriber, end.head, sums, books)
-    _prove_slots(stage, end, books)
+def prove(runs: Iterable[Run], published: int, producer: str, rows: Sequence[Row]) -> Books:
+    """Compare. `published` is how many samples the region has had; `producer` is the recorder's name."""
+    books = Books(published)
+    books.landed = len(rows)
+    mine = [row for row in rows if row.producer == producer]
+    times = Counter(row.sequence for row in mine)
+    lost = [offset for offset in range(1, published + 1) if offset not in times]
+    doubled = {offset: count for offset, count in times.items() if count > 1}
+    beyond = [offset for offset in times if not 0 < offset <= published]
+    books.lost = len(lost)
+    books.doubled = sum(doubled.values()) - len(doubled)
+    books.invented = len(rows) - len(mine) + len(beyond)
+    books.out_of_order = sum(b.sequence < a.sequence for a, b in pairwise(mine))
+    books.require(not lost, f"{len(lost)} messages are in no table: {_some(lost)}")
+    books.require(not doubled, f"{books.doubled} messages are there twice: {_some(sorted(doubled))}")
+    books.require(books.invented == 0, f"{books.invented} rows were never published: {_some(beyond)}")
+    books.require(books.out_of_order == 0, f"{books.out_of_order} rows come before one that is older")
+    _prove_runs(runs, _contents(mine, books), books)
     return books
 
 
-def _prove_publishers(stage: Stage, books: Books) -> None:
-    offsets: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for offset in range(1, stage.auditor.seen + 1):
-        publisher, run, number = stage.auditor.origin(offset)
-        place = offsets[publisher, run]
-        if number != len(place):
-            text = f"publisher-{publisher + 1}, run {run}: message {number} is its number {len(place)}"
-            books.require(False, f"{text}, at offset {offset}")
-        place.append(offset)
-    for actor in stage.publishers:
-        row = {"name": actor.name, "runs": len(actor.runs), "killed": sum(actor.killed)}
-        published = receipts = 0
-        for assignment, killed in zip(actor.runs, actor.killed, strict=True):
-            there = offsets.pop((assignment.index, assignment.run), [])
-            noted = list(read_numbers(assignment.file("receipts")))
-            unnoted = len(there) - len(noted)
-            title = f"{actor.name}, run {assignment.run}"
-            books.require(there[: len(noted)] == noted, f"{title}: receipts differ from the topic")
-            text = f"{title}: {unnoted} messages without a receipt"
-            books.require(0 <= unnoted <= int(killed), text)
-            published += len(there)
-            receipts += len(noted)
-        unnoted = published - receipts
-        books.publishers.append({**row, "published": published, "receipts": receipts, "unnoted": unnoted})
-    books.require(not offsets, f"messages of unknown runs: {list(offsets)}")
+def _contents(rows: Iterable[Row], books: Books) -> dict[tuple[int, int], dict[int, int]]:
+    """(publisher, run): message number -> offset in the region."""
+    found: dict[tuple[int, int], dict[int, int]] = {}
+    damaged: list[int] = []
+    for row in rows:
+        origin = _origin(row.value)
+        if origin is None:
+            damaged.append(row.sequence)
+        else:
+            found.setdefault((origin.publisher, origin.run), {})[origin.number] = row.sequence
+    books.damaged = len(damaged)
+    books.require(not damaged, f"{len(damaged)} rows are not what a publisher wrote: {_some(damaged)}")
+    return found
 
 
-def _prove_subscriber(actor: Actor, head: int, sums: list[int], books: Books) -> None:
-    notes = [read_note(assignment.file("note")) for assignment in actor.runs]
-    kept = [note for note in notes if note is not None]
-    for assignment, note in zip(actor.runs, notes, strict=True):
-        if note is not None:
-            gaps = read_numbers(assignment.file("gaps"))
-            _prove_run(f"{actor.name}, run {assignment.run}", note, gaps, sums, books)
-    last = notes[-1]
-    finished = last is not None and bool(last.finished) and last.position == head
-    books.require(finished, f"{actor.name} did not read up to offset {head}")
-    missed = sum(note.missed for note in kept)
-    if actor.kind in _LOSES_NOTHING:
-        books.require(missed == 0, f"{actor.name} is {actor.kind} and missed {missed} messages")
-    repeated = _prove_chain(actor, kept, books) if actor.kind in _KEEPS_POSITION else 0
-    books.subscribers.append(
-        {
-            "name": actor.name,
-            "kind": actor.kind,
-            "runs": len(actor.runs),
-            "killed": sum(actor.killed),
-            "published": sum(note.position - note.base for note in kept),
-            "received": sum(note.received for note in kept),
-            "missed": missed,
-            "repeated": repeated,
-        }
-    )
+def _origin(value: bytes) -> Origin | None:
+    found = read_payload(memoryview(value))
+    return None if found is None else found[0]
 
 
-def _prove_run(run: str, note: Note, gaps: tuple[int, ...], sums: list[int], books: Books) -> None:
-    published = note.position - note.base
-    balance = f"{run}: received {note.received} + missed {note.missed} is not published {published}"
-    books.require(note.received + note.missed == published, balance)
-    books.require(note.faults == 0, f"{run}: {note.faults} messages damaged or out of order")
-    # A gap behind the last note was seen and not yet noted when the run was killed.
-    pairs = [(first, last) for first, last in zip(gaps[::2], gaps[1::2], strict=True) if last < note.position]
-    lost = sum(last - first + 1 for first, last in pairs)
-    books.require(lost == note.missed, f"{run}: gaps of {lost} messages, and {note.missed} missed")
-    digest = (
-        sums[note.position] - sums[note.base] - sum(sums[last] - sums[first - 1] for first, last in pairs)
-    )
-    books.require(digest % (1 << 64) == note.digest, f"{run}: what it received is not what was published")
+def _prove_runs(runs: Iterable[Run], contents: dict[tuple[int, int], dict[int, int]], books: Books) -> None:
+    for run in runs:
+        landed = contents.pop((run.publisher, run.run), {})
+        title = f"{run.name}, run {run.run}"
+        books.receipts += len(run.receipts)
+        told = dict(enumerate(run.receipts))
+        differing = [number for number, offset in told.items() if landed.get(number) != offset]
+        text = f"{title}: {len(differing)} messages are not where their receipts say: {_some(differing)}"
+        books.require(not differing, text)
+        untold = sorted(landed.keys() - told.keys())
+        books.without_receipt += len(untold)
+        # A publisher that is killed may have published one message and not have noted it.
+        expected = [] if not untold or not run.killed else [len(told)]
+        books.require(untold == expected, f"{title}: messages without a receipt: {_some(untold)}")
+    books.require(not contents, f"messages of runs that never were: {_some(sorted(contents))}")
 
 
-def _prove_chain(actor: Actor, notes: list[Note], books: Books) -> int:
-    """Each run goes on at the last note of the one before it, or one message earlier; how many came twice."""
-    repeated = 0
-    for before, after in pairwise(notes):
-        text = (
-            f"{actor.name} stopped at {before.position} (before: {before.previous}), went on at {after.base}"
-        )
-        books.require(after.base in (before.position, before.previous), text)
-        repeated += before.position - after.base
-    return repeated
-
-
-def _prove_slots(stage: Stage, end: hawser.TopicInfo, books: Books) -> None:
-    counts = {
-        "slots": end.slots,
-        "leaked": end.slots_leaked,
-        "lent": end.slots_lent,
-        "referenced": end.slots_referenced,
-        "participants": len(end.participants),
-    }
-    books.topic = {**counts, "kills": stage.kills, "returned_by_recovery": stage.slots_returned}
-    books.topic["reads_ended_by_recovery"] = stage.references_returned
-    for what in ("leaked", "lent", "referenced", "participants"):
-        books.require(counts[what] == 0, f"after recovery there are {counts[what]} {what}")
-    whole = end.slots_free + end.slots_carried == end.slots
-    books.require(whole, f"{end.slots_free} free and {end.slots_carried} carried slots are not {end.slots}")
+def _some(found: Sequence[object]) -> str:
+    shown = ", ".join(map(str, found[:_SHOWN]))
+    return f"{shown}, ..." if len(found) > _SHOWN else shown
