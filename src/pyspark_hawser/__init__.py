@@ -1,1 +1,39 @@
-"""What Spark looks for by its name: `format("hawser")` finds `DefaultSource` here."""
+"""What Spark looks for by its name: `format("hawser")` finds `DefaultSource` here.
+
+Spark imports every module whose name begins like this one's before it looks for any source; one that failed,
+or took its time, would be in the way of all. So nothing else is imported before it is used.
+"""
+
+from typing import TYPE_CHECKING
+
+try:
+    from pyspark.sql.datasource import DataSource
+except ImportError:
+    # Without sources in Python, as in Spark 3, nobody looks here.
+    pass
+else:
+    if TYPE_CHECKING:
+        from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+        from pyspark.sql.types import StructType
+
+    class DefaultSource(DataSource):
+        """Topics of a cluster as a batch or a stream, topics in shared memory as a batch."""
+
+        @classmethod
+        def name(cls) -> str:
+            return "hawser"
+
+        def schema(self) -> "StructType | str":
+            from hawser.spark.source import choosing
+
+            return choosing.schema(self.options)
+
+        def reader(self, schema: "StructType") -> "DataSourceReader":
+            from hawser.spark.source import choosing
+
+            return choosing.reader(self.options, schema)
+
+        def streamReader(self, schema: "StructType") -> "DataSourceStreamReader":  # noqa: N802
+            from hawser.spark.source import choosing
+
+            return choosing.stream_reader(self.options, schema)

@@ -1,0 +1,39 @@
+"""Ask a topic a question: python batch_query.py hawser://127.0.0.1:7400
+
+`hawser up` starts a cluster on this machine and prints its URL.
+"""
+
+import sys
+
+import msgspec
+
+import hawser
+import hawser.spark
+
+url = sys.argv[1]
+with hawser.connect(url, name="shop") as bus:
+    orders = bus.topic("spark-orders", partitions=2)
+    customers = ("anna", "ben", "cleo")
+    for number in range(30):
+        customer = customers[number % 3]
+        order = {"customer": customer, "price": 10.0 + number}
+        orders.publish(msgspec.json.encode(order), key=customer.encode())
+
+    spark = hawser.spark.session("batch query")
+    table = (
+        spark.read.format("hawser")
+        .option("endpoints", url)
+        .option("subscribe", "spark-orders")
+        .option("valueFormat", "json")
+        .option("valueSchema", "customer string, price double")
+        .load()
+    )
+    table.createOrReplaceTempView("orders")
+    answer = spark.sql(
+        "SELECT value.customer, count(*) AS orders, sum(value.price) AS total"
+        " FROM orders GROUP BY value.customer ORDER BY total DESC"
+    )
+    for row in answer.collect():
+        print(f"{row.customer} ordered {row.orders} times, for {row.total:.2f}")
+
+    orders.delete()

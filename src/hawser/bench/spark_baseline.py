@@ -1,0 +1,67 @@
+"""A source and a sink that do nothing, in Python: what a micro-batch costs before there is anything to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+
+class EmptyReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """As many micro-batches as it is told, with a task and no row each."""
+
+    def __init__(self, batches: int) -> None:
+        self._batches = batches
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        return {"batch": 0}
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+        return {"batch": min(start["batch"] + 1, self._batches)}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """The end is known already."""
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        return [InputPartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return iter(())
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Nobody wants to know."""
+
+
+class EmptyWriter(DataSourceStreamArrowWriter):
+    """Takes what comes."""
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        for _ in iterator:
+            pass
+        return WriterCommitMessage()
+
+
+class Nothing(DataSource):
+    """`format("nothing")`: the option `batches` says how many micro-batches it has as a source."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "nothing"
+
+    def schema(self) -> str:
+        return "key binary, value binary, offset bigint"
+
+    def streamReader(self, schema: StructType) -> EmptyReader:  # noqa: N802
+        return EmptyReader(int(self.options["batches"]))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> EmptyWriter:  # noqa: N802
+        return EmptyWriter()

@@ -1,0 +1,39 @@
+"""A query that ends: records of some topics, up to an end that is fixed when it is planned."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from hawser.spark.source.connection import connection
+from hawser.spark.source.offsets import ranges
+from hawser.spark.source.options import Options
+from hawser.spark.source.placing import batch_end, beginning
+from hawser.spark.source.planning import Split, plan
+from hawser.spark.source.reading import read_split
+from hawser.spark.source.schemas import check_topics, table_of
+
+__all__ = ["BatchReader"]
+
+
+class BatchReader(DataSourceReader):
+    """Planned by the driver, carried to the tasks."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        options = self._options
+        cluster = connection(options.endpoints)
+        topics = cluster.topics(options)
+        check_topics(options, topics)
+        bounds = cluster.bounds(topics)
+        start = beginning(options, cluster, topics, bounds)
+        return list(plan(ranges(start, batch_end(options, bounds)), options.min_partitions))
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        # Without anything to read Spark still has a task, with a partition of its own making.
+        if isinstance(partition, Split):
+            yield from read_split(partition, self._options, table_of(self._options, self._schema))

@@ -1,0 +1,39 @@
+"""Which reader serves a query, by its options; the packages are checked before any of them is imported."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from hawser.spark.requirements import check_packages
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.types import StructType
+
+__all__ = ["reader", "schema", "stream_reader"]
+
+
+def schema(given: Mapping[str, str]) -> "StructType | str":
+    """The columns of a query whose user gave no schema."""
+    check_packages()
+    from hawser.spark.source.options import Options
+    from hawser.spark.source.schemas import schema_of
+
+    return schema_of(Options.of(given))
+
+
+def reader(given: Mapping[str, str], schema: "StructType") -> "DataSourceReader":
+    check_packages()
+    from hawser.spark.source.batch import BatchReader
+    from hawser.spark.source.local import LocalReader
+    from hawser.spark.source.options import Options
+
+    options = Options.of(given, streaming=False)
+    return LocalReader(options, schema) if options.is_local else BatchReader(options, schema)
+
+
+def stream_reader(given: Mapping[str, str], schema: "StructType") -> "DataSourceStreamReader":
+    check_packages()
+    from hawser.spark.source.options import Options
+    from hawser.spark.source.streaming import StreamReader
+
+    return StreamReader(Options.of(given, streaming=True), schema)

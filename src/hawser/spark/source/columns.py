@@ -1,0 +1,254 @@
+"""Rows as Arrow, from the batches of the log: no Python object for a row unless its headers are asked for.
+
+| column | type | |
+|---|---|---|
+| key | binary | null where a record has none |
+| value | binary | or typed, see values.py |
+| topic | string | |
+| partition | int | |
+| offset | bigint | dense, from 1 |
+| timestamp | timestamp | of the producer, cut to microseconds |
+| headers | array<struct<key string, value binary>> | with includeHeaders; null where a record has none |
+| producer | string | null where a batch has none |
+| producer_sequence | bigint | of a recorder: the offset of the sample in its region; else of the batch |
+| _corrupt_record | binary | with mode PERMISSIVE: a value that is not what it should be |
+
+What the schema of a query does not have is not built; without key, value, headers and timestamp the records
+are not even decoded.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, Final
+
+import numpy
+import pyarrow
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from hawser.errors import UsageError
+from hawser.record.bare import decode_headers
+from hawser.record.batch import Batch
+from hawser.record.origin import GAP_HEADER, is_recorder
+from hawser.spark.source.options import Options
+
+__all__ = ["CORRUPT", "Chunk", "Rows", "Table", "check_schema", "full_schema"]
+
+CORRUPT: Final = "_corrupt_record"
+# Batches with fewer records are put together record by record: Arrow costs more for each than it gains.
+_FEW: Final = 24
+
+_HEADERS: Final = ArrayType(
+    StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+)
+_TYPES: Final[dict[str, DataType]] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "headers": _HEADERS,
+    "producer": StringType(),
+    "producer_sequence": LongType(),
+}
+
+
+def full_schema(options: Options, value: DataType) -> StructType:
+    """All columns there are with these options, with values of this type."""
+    types = {**_TYPES, "value": value}
+    if not options.with_headers:
+        del types["headers"]
+    if options.is_permissive:
+        types[CORRUPT] = BinaryType()
+    return StructType([StructField(name, kind) for name, kind in types.items()])
+
+
+def check_schema(schema: StructType, options: Options) -> None:
+    """UsageError unless each column is one of ours, of its type."""
+    known = dict(_TYPES)
+    if options.is_permissive:
+        known[CORRUPT] = BinaryType()
+    for field in schema.fields:
+        if field.name not in known:
+            hint = "; give mode=PERMISSIVE for it" if field.name == CORRUPT else ""
+            raise UsageError(
+                f"a topic has no column {field.name!r}; it has {', '.join(known)}{hint}. "
+                "Fields of typed values are in the column value"
+            )
+        if field.name == "headers" and not options.with_headers:
+            raise UsageError("the column headers needs option includeHeaders=true")
+        if field.name == "value" and options.is_typed:
+            continue
+        if not _same(field.dataType, known[field.name]):
+            raise UsageError(
+                f"column {field.name} is {known[field.name].simpleString()}, not "
+                f"{field.dataType.simpleString()}; ask for it as it is and cast it afterwards"
+            )
+
+
+def _same(one: DataType, other: DataType) -> bool:
+    """But for what may be null."""
+    return one.simpleString() == other.simpleString()
+
+
+class Chunk:
+    """A batch of the log, decoded once however many rows are taken from it."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+
+    @cached_property
+    def arrow(self) -> Any:
+        return self.batch.to_arrow()
+
+    @cached_property
+    def is_gap(self) -> bool:
+        """Whether it stands for samples that were lost before they could be recorded."""
+        header = self.batch.header
+        if header.records != 1 or not is_recorder(header.producer):
+            return False
+        (record,) = self.batch.records()
+        return not record.value and GAP_HEADER in record.headers
+
+
+class Rows:
+    """Some records of one partition that become one Arrow batch: of each chunk `count` from place `skip`."""
+
+    def __init__(self, topic: str, partition: int, parts: Sequence[tuple[Chunk, int, int, int]]) -> None:
+        self.topic = topic
+        self.partition = partition
+        self._chunks = [chunk for chunk, *_ in parts]
+        self._skips = numpy.array([skip for _, skip, _, _ in parts], "i8")
+        self._counts = numpy.array([count for _, _, count, _ in parts], "i8")
+        self._offsets = numpy.array([offset for *_, offset in parts], "i8")
+        self.count = int(self._counts.sum())
+
+    @cached_property
+    def body(self) -> Any:
+        """The columns that are in the log, as a pyarrow.RecordBatch."""
+        batches: list[Any] = []
+        few: list[Any] = []
+        for chunk, skip, count in zip(self._chunks, self._skips, self._counts, strict=True):
+            if chunk.batch.count < _FEW:
+                few += list(chunk.batch.records())[skip : skip + count]
+                continue
+            batches += _put_together(few)
+            few = []
+            batches.append(chunk.arrow.slice(skip, count))
+        batches += _put_together(few)
+        return batches[0] if len(batches) == 1 else pyarrow.concat_batches(batches)
+
+    @cached_property
+    def _places(self) -> Any:
+        """The place of each row among those of its chunk that are here, from 0."""
+        firsts = numpy.cumsum(self._counts) - self._counts
+        return numpy.arange(self.count, dtype="i8") - numpy.repeat(firsts, self._counts)
+
+    @cached_property
+    def offsets(self) -> Any:
+        return numpy.repeat(self._offsets, self._counts) + self._places
+
+    @cached_property
+    def gaps(self) -> set[int]:
+        """The places of the rows that stand for a gap."""
+        firsts = numpy.cumsum(self._counts) - self._counts
+        return {int(first) for first, chunk in zip(firsts, self._chunks, strict=True) if chunk.is_gap}
+
+    def key(self) -> Any:
+        return self.body.column("key")
+
+    def value(self) -> Any:
+        return self.body.column("value")
+
+    def timestamp(self) -> Any:
+        return self.body.column("timestamp").cast(pyarrow.timestamp("us", "UTC"), safe=False)
+
+    def headers(self) -> Any:
+        column = self.body.column("headers")
+        kind = _ARROW_HEADERS
+        if column.null_count == len(column):
+            return pyarrow.nulls(len(column), kind)
+        rows = [
+            None if each is None else [{"key": k, "value": v} for k, v in decode_headers(each).items()]
+            for each in column.to_pylist()
+        ]
+        return pyarrow.array(rows, kind)
+
+    def topic_names(self) -> Any:
+        return pyarrow.repeat(self.topic, self.count)
+
+    def partitions(self) -> Any:
+        return pyarrow.repeat(pyarrow.scalar(self.partition, pyarrow.int32()), self.count)
+
+    def offset(self) -> Any:
+        return pyarrow.array(self.offsets)
+
+    def producer(self) -> Any:
+        names = [chunk.batch.header.producer for chunk in self._chunks]
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        texts = pyarrow.array(
+            [name.decode(errors="replace") if name else None for name in numbers], pyarrow.string()
+        )
+        return texts.take(pyarrow.array(numpy.repeat([numbers[name] for name in names], self._counts)))
+
+    def producer_sequence(self) -> Any:
+        headers = [chunk.batch.header for chunk in self._chunks]
+        recorders = numpy.array([is_recorder(each.producer) for each in headers])
+        firsts = numpy.array(
+            [
+                each.incarnation + skip if is_recorder(each.producer) else each.sequence
+                for each, skip in zip(headers, self._skips, strict=True)
+            ],
+            "i8",
+        )
+        numbers = numpy.repeat(firsts, self._counts) + numpy.repeat(recorders, self._counts) * self._places
+        absent = numpy.repeat([not each.producer for each in headers], self._counts)
+        return pyarrow.array(numbers, mask=absent)
+
+
+_BUILDERS: Final[dict[str, Callable[[Rows], Any]]] = {
+    "key": Rows.key,
+    "value": Rows.value,
+    "topic": Rows.topic_names,
+    "partition": Rows.partitions,
+    "offset": Rows.offset,
+    "timestamp": Rows.timestamp,
+    "headers": Rows.headers,
+    "producer": Rows.producer,
+    "producer_sequence": Rows.producer_sequence,
+}
+_ARROW_HEADERS: Final = (
+    to_arrow_schema(StructType([StructField("h", _HEADERS)]), timezone="UTC").field(0).type
+)
+
+
+def _put_together(records: list[Any]) -> list[Any]:
+    return [Batch.of(records).to_arrow()] if records else []
+
+
+class Table:
+    """Rows as the Arrow batches of a schema. `typed` makes the columns value and _corrupt_record."""
+
+    def __init__(self, schema: StructType, typed: Callable[[Rows], dict[str, Any]] | None) -> None:
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._typed = typed
+
+    def of(self, rows: Rows) -> Any:
+        """A pyarrow.RecordBatch."""
+        names = self._schema.names
+        made: dict[str, Any] = {}
+        if self._typed is not None and ("value" in names or CORRUPT in names):
+            made = self._typed(rows)
+        arrays = [made[name] if name in made else _BUILDERS[name](rows) for name in names]
+        return pyarrow.RecordBatch.from_arrays(arrays, schema=self._schema)

@@ -1,0 +1,187 @@
+"""One connection to a cluster for each process of Spark, kept from task to task.
+
+Workers are used again for many tasks, and connecting takes longer than a small one. A forked child has none
+of its parent's connections. One through which nothing could be had is given up: perhaps there is another
+cluster at its addresses now.
+"""
+
+import asyncio
+import re
+from collections.abc import Coroutine, Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any, Final, TypeVar
+
+from hawser.cluster import wire
+from hawser.cluster.client import starts
+from hawser.cluster.client.client import Client, addresses_of
+from hawser.cluster.client.ranges import LostRange, Part, RangeReader
+from hawser.cluster.client.settings import ClientSettings
+from hawser.cluster.client.starts import Bounds
+from hawser.cluster.client.thread import LoopThread
+from hawser.cluster.client.topics import open_topic
+from hawser.errors import NotFound, Unavailable
+from hawser.spark.source.offsets import Bounded, Range
+from hawser.spark.source.options import Options
+
+__all__ = ["Connection", "connection"]
+
+Result = TypeVar("Result")
+
+# More patient than a program that somebody waits for: an election, or the restart of a node, fails no task.
+_SETTINGS: Final = ClientSettings(timeout=60.0, connect_timeout=20.0)
+# Nodes that have just started may not know of a topic yet.
+_APPEAR_SECONDS: Final = 3.0
+
+_connections: dict[tuple[str, ...], "Connection"] = {}
+
+
+def connection(endpoints: str) -> "Connection":
+    """The connection of this process to that cluster."""
+    addresses = tuple(addresses_of(endpoints))
+    known = _connections.get(addresses)
+    if known is None or not known.is_usable:
+        known = _connections[addresses] = Connection(addresses)
+    return known
+
+
+class Connection:
+    """What the source asks of a cluster, in calls that wait."""
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self._thread = LoopThread("hawser-spark")
+        try:
+            self._client = self._thread.call(_started(addresses))
+        except BaseException:
+            self._thread.stop()
+            raise
+        self.router = self._client.router
+        self._is_given_up = False
+
+    @property
+    def is_usable(self) -> bool:
+        return self._thread.is_usable and not self._is_given_up
+
+    def call(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """The result of `work`, done in the event loop of the connection."""
+        return self.result(self.begin(work))
+
+    def result(self, future: "Future[Result]") -> Result:
+        """What was begun comes to."""
+        try:
+            return future.result()
+        except Unavailable:
+            if not self._is_given_up:
+                self._is_given_up = True
+                self.begin(self._client.close())
+            raise
+
+    def begin(self, work: Coroutine[Any, Any, Result]) -> "Future[Result]":
+        """Begin `work`, without waiting for it."""
+        return asyncio.run_coroutine_threadsafe(work, self._thread.loop)
+
+    # Topics.
+
+    def topics(self, options: Options, all_of_them: bool = True) -> dict[str, wire.TopicEntry]:
+        """Those that were asked for, in the order of their names. NotFound if there is none, or if one that
+        was named is not there and `all_of_them` are needed."""
+        return self.call(self._topics(options, all_of_them))
+
+    async def _topics(self, options: Options, all_of_them: bool) -> dict[str, wire.TopicEntry]:
+        found = {}
+        names = sorted(options.topics)
+        if options.pattern is not None:
+            matches = re.compile(options.pattern).fullmatch
+            names = [name for name in await self._client.topics() if matches(name)]
+        is_needed = all_of_them and options.pattern is None
+        for name in names:
+            try:
+                found[name] = await self._topic(name, _APPEAR_SECONDS if is_needed else 0.0)
+            except NotFound:
+                if is_needed:
+                    raise
+        if not found and all_of_them:
+            raise NotFound(f"no topic matches {options.pattern!r}; see `hawser topic list`")
+        return found
+
+    async def _topic(self, name: str, seconds: float) -> wire.TopicEntry:
+        loop = self.router.loop
+        until = loop.time() + seconds
+        while True:
+            try:
+                return await open_topic(self.router, name, {}, False, loop.time() + _SETTINGS.timeout)
+            except NotFound:
+                if loop.time() >= until:
+                    raise
+            await asyncio.sleep(0.1)
+
+    def bounds(self, topics: dict[str, wire.TopicEntry]) -> dict[str, Bounded]:
+        """Where each partition begins and ends now."""
+        return self.call(self._bounds(topics))
+
+    async def _bounds(self, topics: dict[str, wire.TopicEntry]) -> dict[str, Bounded]:
+        deadline = self.router.loop.time() + _SETTINGS.timeout
+        shards = [(name, each) for name, entry in topics.items() for each in range(entry.partitions)]
+        found = await asyncio.gather(
+            *(
+                starts.inspect(self.router, name, wire.shard_of(name, topics[name].uuid, partition), deadline)
+                for name, partition in shards
+            )
+        )
+        bounds: dict[str, Bounded] = {name: Bounded(entry.uuid, {}) for name, entry in topics.items()}
+        for (name, partition), each in zip(shards, found, strict=True):
+            bounds[name].partitions[partition] = Bounds(each.start, each.end)
+        return bounds
+
+    def at_time(self, topics: dict[str, wire.TopicEntry], timestamp_ms: int) -> dict[str, dict[int, int]]:
+        """The first offset of each partition at that time or later."""
+        return self.call(self._at_time(topics, min(timestamp_ms * 1_000_000, (1 << 63) - 1)))
+
+    async def _at_time(self, topics: dict[str, wire.TopicEntry], moment_ns: int) -> dict[str, dict[int, int]]:
+        deadline = self.router.loop.time() + _SETTINGS.timeout
+        return {
+            name: dict(
+                enumerate(
+                    await asyncio.gather(
+                        *(
+                            starts.at_time(
+                                self.router,
+                                name,
+                                wire.shard_of(name, entry.uuid, partition),
+                                moment_ns,
+                                deadline,
+                            )
+                            for partition in range(entry.partitions)
+                        )
+                    )
+                )
+            )
+            for name, entry in topics.items()
+        }
+
+    # Records.
+
+    def read(self, wanted: Range, turn: int) -> Iterator[list[Part] | LostRange]:
+        """The records of a range; the next ones are fetched while these are worked on."""
+        reader = RangeReader(self.router, *wanted, turn)
+        coming = self.begin(reader.next())
+        try:
+            while (found := self.result(coming)) is not None:
+                coming = self.begin(reader.next())
+                yield found
+        finally:
+            coming.cancel()
+
+    def record_bytes(self, wanted: Range) -> int:
+        """About how many bytes a record has, by the batch in which the range begins."""
+        first = RangeReader(self.router, *wanted._replace(end=wanted.first + 1))
+        found = self.call(first.next())
+        if not isinstance(found, list):
+            return 1
+        (part,) = found
+        return max(1, len(part.batch.data) // part.batch.count)
+
+
+async def _started(addresses: Sequence[str]) -> Client:
+    client = Client(addresses, "spark", _SETTINGS)
+    await client.start()
+    return client

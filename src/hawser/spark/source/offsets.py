@@ -1,0 +1,208 @@
+"""Where a query is and what it reads next; pure, so that every case can be tried.
+
+An offset of Spark is, for each topic, its uuid and the next offset of each partition:
+
+    {"orders": {"uuid": "5f0c...", "0": 23, "1": 7}}
+
+Spark compares offsets as text, so topics and partitions are always in order. A topic, or a partition, that a
+query has not known joins with the place where it begins now, and is read from the next micro-batch on: so
+where it began is in the checkpoint, and what is lost later is lost in the open. A topic of another uuid is
+another topic, whatever its name.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from hawser.cluster.client.starts import Bounds
+from hawser.errors import UsageError
+
+__all__ = [
+    "Bounded", "Loss", "Offsets", "Range", "advance", "clipped", "ends", "from_json", "losses", "lost_text",
+    "ranges", "share", "starts", "to_json",
+]  # fmt: skip
+
+
+class Place(NamedTuple):
+    """The next offset of each partition of a topic."""
+
+    uuid: str
+    partitions: dict[int, int]
+
+
+class Bounded(NamedTuple):
+    """A topic as it is now."""
+
+    uuid: str
+    partitions: dict[int, Bounds]
+
+
+Offsets = dict[str, Place]
+
+
+class Range(NamedTuple):
+    """The records from `first` up to but not including `end`."""
+
+    topic: str
+    uuid: str
+    partition: int
+    first: int
+    end: int
+
+    @property
+    def records(self) -> int:
+        return self.end - self.first
+
+
+class Loss(NamedTuple):
+    """What a query can no longer read: a range of offsets, or all that a former topic had left."""
+
+    text: str
+    is_range: bool
+
+
+def to_json(offsets: Offsets) -> dict[str, Any]:
+    """As it is in the checkpoint."""
+    return {
+        topic: {
+            "uuid": place.uuid,
+            **{str(each): place.partitions[each] for each in sorted(place.partitions)},
+        }
+        for topic, place in sorted(offsets.items())
+    }
+
+
+def from_json(data: Mapping[str, Any]) -> Offsets:
+    """UsageError unless it is what `to_json` makes."""
+    try:
+        return {
+            topic: Place(
+                str(place["uuid"]), {int(each): int(at) for each, at in place.items() if each != "uuid"}
+            )
+            for topic, place in data.items()
+        }
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"the checkpoint has offsets that this source did not write ({data!r}); it seems to belong to "
+            "another query, so give this one a checkpoint of its own"
+        ) from error
+
+
+def starts(topics: Mapping[str, Bounded]) -> Offsets:
+    """Where everything begins."""
+    return {
+        name: Place(each.uuid, {n: b.start for n, b in each.partitions.items()})
+        for name, each in topics.items()
+    }
+
+
+def ends(topics: Mapping[str, Bounded]) -> Offsets:
+    """Behind all there is."""
+    return {
+        name: Place(each.uuid, {n: b.end for n, b in each.partitions.items()})
+        for name, each in topics.items()
+    }
+
+
+def clipped(topics: Mapping[str, Bounded], target: Offsets) -> dict[str, Bounded]:
+    """As if nothing had come behind `target`."""
+    return {
+        name: Bounded(
+            each.uuid,
+            {
+                number: Bounds(bounds.start, min(bounds.end, target[name].partitions[number]))
+                for number, bounds in each.partitions.items()
+                if number in target[name].partitions
+            },
+        )
+        for name, each in topics.items()
+        if name in target and target[name].uuid == each.uuid
+    }
+
+
+def advance(
+    start: Offsets, topics: Mapping[str, Bounded], limit: int | None, weights: Mapping[tuple[str, int], int]
+) -> Offsets:
+    """Where the next micro-batch ends: it has at most `limit`, shared fairly, or a single record with
+    more. A record weighs 1, or what `weights` says of its partition."""
+    behind = {(each.topic, each.partition): each.records for each in ranges(start, ends(topics))}
+    rows = behind if limit is None else _limited(behind, limit, weights)
+    offsets: Offsets = {}
+    for name, each in topics.items():
+        known = start.get(name)
+        if known is None or known.uuid != each.uuid:
+            known = Place(each.uuid, {})
+        offsets[name] = Place(
+            each.uuid,
+            {
+                number: known.partitions.get(number, bounds.start) + rows.get((name, number), 0)
+                for number, bounds in each.partitions.items()
+            },
+        )
+    return offsets
+
+
+def _limited(
+    behind: Mapping[tuple[str, int], int], limit: int, weights: Mapping[tuple[str, int], int]
+) -> dict[tuple[str, int], int]:
+    """How many records of each partition that has some."""
+    shares = share({name: count * weights.get(name, 1) for name, count in behind.items()}, limit)
+    rows = {name: shares[name] // weights.get(name, 1) for name in behind}
+    if behind and not any(rows.values()):
+        rows[max(behind, key=lambda name: behind[name])] = 1
+    return rows
+
+
+def share(wanted: Mapping[Any, int], limit: int) -> dict[Any, int]:
+    """`limit` divided so that nobody gets more than it wants, and whoever gets less than that gets no less
+    than anybody else, but for a remainder, which goes to those that want most."""
+    shares: dict[Any, int] = {}
+    for left, (name, want) in zip(
+        range(len(wanted), 0, -1), sorted(wanted.items(), key=lambda item: item[1]), strict=True
+    ):
+        shares[name] = min(want, limit // left)
+        limit -= shares[name]
+    return shares
+
+
+def ranges(start: Offsets, end: Offsets) -> Iterator[Range]:
+    """What lies between; nothing of a topic or a partition that only one of them knows."""
+    for name, place in end.items():
+        known = start.get(name)
+        if known is not None and known.uuid == place.uuid:
+            for number, at in place.partitions.items():
+                first = known.partitions.get(number)
+                if first is not None and first < at:
+                    yield Range(name, place.uuid, number, first, at)
+
+
+def losses(start: Offsets, topics: Mapping[str, Bounded]) -> Iterator[Loss]:
+    """What lay behind `start` and is no more."""
+    for name, place in start.items():
+        now = topics.get(name)
+        if now is None:
+            yield Loss(f"topic {name!r} was deleted; what came behind {_told(place)} is lost", False)
+        elif now.uuid != place.uuid:
+            yield Loss(
+                f"topic {name!r} was deleted and made anew; what came behind {_told(place)} of the former "
+                "one is lost",
+                False,
+            )
+        else:
+            for number, at in place.partitions.items():
+                bounds = now.partitions.get(number)
+                if bounds is not None and at < bounds.start:
+                    yield Loss(lost_text(name, number, at, bounds.start - 1), True)
+
+
+def lost_text(topic: str, partition: int, first: int, last: int) -> str:
+    """How a lost range is told, wherever it is found."""
+    return (
+        f"topic {topic!r}, partition {partition}: records {first} to {last} ({last - first + 1}) are no "
+        "longer kept and were not read"
+    )
+
+
+def _told(place: Place) -> str:
+    return ", ".join(
+        f"offset {at - 1} of partition {number}" for number, at in sorted(place.partitions.items())
+    )

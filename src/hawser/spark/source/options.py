@@ -1,0 +1,240 @@
+"""The options of the source, checked as a whole before anything else happens.
+
+They carry the names they have in Spark's source for Kafka. None of them is a secret: options appear in plans
+and logs.
+"""
+
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
+
+from hawser.cluster.client.client import addresses_of
+from hawser.errors import UsageError
+
+__all__ = ["EARLIEST", "LATEST", "Options", "Positions", "Start"]
+
+# As offsets in JSON.
+LATEST: Final = -1
+EARLIEST: Final = -2
+
+_NAMES: Final = (
+    "endpoints",
+    "subscribe",
+    "subscribePattern",
+    "startingOffsets",
+    "startingTimestamp",
+    "endingOffsets",
+    "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "minPartitions",
+    "failOnDataLoss",
+    "includeHeaders",
+    "valueFormat",
+    "valueSchema",
+    "mode",
+    "groupId",
+)
+_KNOWN: Final = {name.lower(): name for name in _NAMES}
+_ONLY_STREAMS: Final = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "groupId")
+_LOCAL: Final = ("endpoints", "subscribe", "includeHeaders", "valueFormat", "valueSchema", "mode")
+_FORMATS: Final = ("raw", "json", "msgpack", "arrow")
+_MODES: Final = ("FAILFAST", "PERMISSIVE")
+_GROUP_CHARACTERS: Final = 150
+
+Positions = dict[str, dict[int, int]]
+"""Of each topic, of each partition: an offset, EARLIEST or LATEST."""
+
+Start = Literal["earliest", "latest"] | Positions
+
+_decode_positions = msgspec.json.Decoder(dict[str, dict[str, int | str]]).decode
+
+
+class Options(NamedTuple):
+    """What was asked for. `pattern` stands in the place of `topics`, `timestamp_ms` in that of `start`."""
+
+    endpoints: str
+    topics: tuple[str, ...]
+    pattern: str | None
+    start: Start
+    timestamp_ms: int | None
+    end: Start
+    max_offsets: int | None
+    max_bytes: int | None
+    min_partitions: int | None
+    fail_on_data_loss: bool
+    with_headers: bool
+    value_format: str
+    value_schema: str | None
+    is_permissive: bool
+    group: str | None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the topics are in the memory of one host."""
+        return self.endpoints.startswith("shm://")
+
+    @property
+    def is_typed(self) -> bool:
+        return self.value_format != "raw"
+
+    @classmethod
+    def of(cls, given: Mapping[str, str], *, streaming: bool | None = None) -> "Options":
+        """UsageError names the first thing that is wrong with them, and what to do instead. Without
+        `streaming` it is not known yet what they are for."""
+        asked = _recognised(given)
+        _check_scope(asked, streaming)
+        _check_conflicts(asked)
+        topics, pattern = _topics(asked)
+        value_format = _choice(asked, "valueFormat", _FORMATS)
+        mode = _choice(asked, "mode", _MODES)
+        if value_format == "raw" and ("mode" in asked or "valueSchema" in asked):
+            raise UsageError("mode and valueSchema are about typed values; give valueFormat with them")
+        return cls(
+            endpoints=_endpoints(asked),
+            topics=topics,
+            pattern=pattern,
+            start=_place(asked, "startingOffsets", "latest" if streaming else "earliest"),
+            timestamp_ms=_number(asked, "startingTimestamp", 0),
+            end=_place(asked, "endingOffsets", "latest"),
+            max_offsets=_number(asked, "maxOffsetsPerTrigger"),
+            max_bytes=_number(asked, "maxBytesPerTrigger"),
+            min_partitions=_number(asked, "minPartitions"),
+            fail_on_data_loss=_flag(asked, "failOnDataLoss", True),
+            with_headers=_flag(asked, "includeHeaders", False),
+            value_format=value_format,
+            value_schema=asked.get("valueSchema"),
+            is_permissive=mode == "PERMISSIVE",
+            group=_group(asked),
+        )
+
+
+def _recognised(given: Mapping[str, str]) -> dict[str, str]:
+    """By the names as they are written in the documentation."""
+    asked = {}
+    for name, value in given.items():
+        if name.lower() not in _KNOWN:
+            near = get_close_matches(name.lower(), _KNOWN, 1)
+            hint = f"did you mean {_KNOWN[near[0]]}?" if near else f"there are {', '.join(_NAMES)}"
+            if name.lower() == "path":
+                hint = 'name the topics with option("subscribe", ...), and give load() nothing'
+            raise UsageError(f"the source hawser has no option {name!r}; {hint}")
+        asked[_KNOWN[name.lower()]] = value
+    return asked
+
+
+def _check_scope(asked: dict[str, str], streaming: bool | None) -> None:
+    if streaming and "endingOffsets" in asked:
+        raise UsageError(
+            "a stream has no end: leave endingOffsets out, or read it as a batch with spark.read"
+        )
+    if streaming is False:
+        for name in _ONLY_STREAMS:
+            if name in asked:
+                raise UsageError(f"{name} is for streams: leave it out, or use spark.readStream")
+    if asked.get("endpoints", "").startswith("shm://"):
+        if streaming:
+            raise UsageError(
+                "a topic in shared memory is read as a batch only; for a stream record it into a cluster "
+                "(`hawser agent --record`) and read that"
+            )
+        for name in asked:
+            if name not in _LOCAL:
+                raise UsageError(
+                    f"{name} is for topics of a cluster; with endpoints=shm:// there are {', '.join(_LOCAL)}"
+                )
+
+
+def _check_conflicts(asked: dict[str, str]) -> None:
+    for one, other in (
+        ("startingOffsets", "startingTimestamp"),
+        ("maxOffsetsPerTrigger", "maxBytesPerTrigger"),
+        ("subscribe", "subscribePattern"),
+    ):
+        if one in asked and other in asked:
+            raise UsageError(f"{one} and {other} exclude each other; give one of them")
+
+
+def _endpoints(asked: dict[str, str]) -> str:
+    endpoints = asked.get("endpoints", "").strip()
+    if not endpoints:
+        raise UsageError('the source needs option("endpoints", "hawser://host:port,...") or "shm://"')
+    if not endpoints.startswith("shm://"):
+        addresses_of(endpoints)
+    return endpoints
+
+
+def _topics(asked: dict[str, str]) -> tuple[tuple[str, ...], str | None]:
+    pattern = asked.get("subscribePattern")
+    if pattern is not None:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise UsageError(f"subscribePattern={pattern!r} is no regular expression: {error}") from error
+        return (), pattern
+    topics = tuple(dict.fromkeys(filter(None, map(str.strip, asked.get("subscribe", "").split(",")))))
+    if not topics:
+        raise UsageError('the source needs option("subscribe", "topic,...") or subscribePattern')
+    return topics, None
+
+
+def _place(asked: dict[str, str], name: str, usual: Start) -> Start:
+    text = asked.get(name, "").strip()
+    if not text:
+        return usual
+    word = text.lower()
+    if word == "latest" or (word == "earliest" and name == "startingOffsets"):
+        return "latest" if word == "latest" else "earliest"
+    try:
+        positions = {
+            topic: {int(each): _offset(name, at) for each, at in partitions.items() if each != "uuid"}
+            for topic, partitions in _decode_positions(text).items()
+        }
+    except (msgspec.DecodeError, ValueError) as error:
+        words = '"earliest", "latest"' if name == "startingOffsets" else '"latest"'
+        raise UsageError(
+            f'{name}={text!r} is not {words} or JSON such as {{"topic":{{"0":23,"1":-1}}}}: {error}'
+        ) from error
+    return positions
+
+
+def _offset(name: str, value: int | str) -> int:
+    least = EARLIEST if name == "startingOffsets" else LATEST
+    if not isinstance(value, int) or (value < 1 and not least <= value <= LATEST):
+        raise ValueError(
+            f"{value!r} is no offset; they begin at 1, -1 is the end, -2 (to start at) the start"
+        )
+    return value
+
+
+def _number(asked: dict[str, str], name: str, least: int = 1) -> int | None:
+    text = asked.get(name)
+    if text is None:
+        return None
+    if not text.strip().isdecimal() or int(text) < least:
+        raise UsageError(f"{name}={text!r} is not a whole number from {least} on")
+    return int(text)
+
+
+def _flag(asked: dict[str, str], name: str, usual: bool) -> bool:
+    text = asked.get(name, str(usual)).strip().lower()
+    if text not in ("true", "false"):
+        raise UsageError(f"{name}={text!r} is not true or false")
+    return text == "true"
+
+
+def _choice(asked: dict[str, str], name: str, choices: tuple[str, ...]) -> str:
+    text = asked.get(name, choices[0]).strip()
+    for choice in choices:
+        if text.lower() == choice.lower():
+            return choice
+    raise UsageError(f"{name}={text!r} is not one of {', '.join(choices)}")
+
+
+def _group(asked: dict[str, Any]) -> str | None:
+    group = asked.get("groupId")
+    if group is not None and not 0 < len(group) <= _GROUP_CHARACTERS:
+        raise UsageError(f"groupId has 1 to {_GROUP_CHARACTERS} characters")
+    return group

@@ -1,0 +1,85 @@
+"""What a task does: its range of a partition becomes Arrow batches, as they come.
+
+A batch for Spark has some ten thousand rows, or fewer large ones; small batches of the log are put together
+and large ones cut. So the memory of a task is bounded by two answers of a node and one such batch, however
+long the range is.
+"""
+
+import logging
+from collections.abc import Iterator
+from typing import Any, Final
+
+from hawser.cluster.client.ranges import LostRange
+from hawser.errors import Closed, OffsetOutOfRange
+from hawser.spark.source.columns import Chunk, Rows, Table
+from hawser.spark.source.connection import connection
+from hawser.spark.source.offsets import Range, lost_text
+from hawser.spark.source.options import Options
+from hawser.spark.source.planning import Split
+
+__all__ = ["lost", "read_split"]
+
+_MOST_ROWS: Final = 16_384
+_MOST_BYTES: Final = 8 << 20
+
+_log = logging.getLogger("hawser.spark.source")
+
+_Piece = tuple[Chunk, int, int, int]
+
+
+def lost(text: str, fail: bool) -> None:
+    """Something cannot be read any more: an error, or a line in the log."""
+    if fail:
+        raise OffsetOutOfRange(
+            f"{text}. Set failOnDataLoss=false to go on without them, and see the topic's retention, which a "
+            "groupId holds back"
+        )
+    _log.warning("%s", text)
+
+
+def read_split(split: Split, options: Options, table: Table) -> Iterator[Any]:
+    """The pyarrow.RecordBatches of a task."""
+    wanted = split.wanted
+    waiting: list[_Piece] = []
+    rows = size = 0
+    for piece in _pieces(split, options):
+        chunk, _, count, _ = piece
+        cost = len(chunk.batch.data) * count // chunk.batch.count
+        if waiting and (rows + count > _MOST_ROWS or size + cost > _MOST_BYTES):
+            yield table.of(Rows(wanted.topic, wanted.partition, waiting))
+            waiting, rows, size = [], 0, 0
+        waiting.append(piece)
+        rows, size = rows + count, size + cost
+    if waiting:
+        yield table.of(Rows(wanted.topic, wanted.partition, waiting))
+
+
+def _pieces(split: Split, options: Options) -> Iterator[_Piece]:
+    """The batches of the log, none of them larger than one for Spark may be."""
+    wanted = split.wanted
+    next_offset = wanted.first
+    for found in _found(split, options):
+        if isinstance(found, LostRange):
+            lost(lost_text(wanted.topic, wanted.partition, *found), options.fail_on_data_loss)
+            next_offset = found.last + 1
+            continue
+        for batch, skip, count, offset in found:
+            assert offset == next_offset, (split, offset, next_offset)
+            next_offset += count
+            chunk = Chunk(batch)
+            step = min(_MOST_ROWS, max(1, _MOST_BYTES * batch.count // len(batch.data)))
+            for place in range(0, count, step):
+                yield chunk, skip + place, min(step, count - place), offset + place
+    assert next_offset == wanted.end, (split, next_offset)
+
+
+def _found(split: Split, options: Options) -> Iterator[Any]:
+    wanted: Range = split.wanted
+    try:
+        yield from connection(options.endpoints).read(wanted, split.turn)
+    except Closed as error:
+        text = (
+            f"topic {wanted.topic!r} was deleted while it was read; of partition {wanted.partition} records "
+            f"{wanted.first} to {wanted.end - 1} were wanted"
+        )
+        raise OffsetOutOfRange(f"{text}. Start the query again to go on without") from error

@@ -1,0 +1,156 @@
+"""A query that goes on: what is new in some topics, one micro-batch after the other.
+
+One instance lives beside the driver for as long as the query runs and says what comes next; another is
+carried to the tasks. Nothing depends on what either remembers: all there is to know is in the offsets, which
+Spark keeps in the checkpoint, and in the cluster.
+"""
+
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from hawser.cluster.wire import TopicEntry
+from hawser.errors import Closed
+from hawser.spark.source.connection import Connection, connection
+from hawser.spark.source.marks import Mark
+from hawser.spark.source.offsets import (
+    Bounded,
+    Offsets,
+    advance,
+    clipped,
+    ends,
+    from_json,
+    losses,
+    ranges,
+    to_json,
+)
+from hawser.spark.source.options import Options
+from hawser.spark.source.placing import beginning
+from hawser.spark.source.planning import Split, plan
+from hawser.spark.source.reading import lost, read_split
+from hawser.spark.source.schemas import check_topics, table_of
+
+__all__ = ["StreamReader"]
+
+# So long the topics that a query reads are taken to be the same; their ends are asked for each time.
+_KNOWN_SECONDS: Final = 1.0
+# Spark asks a hundred times a second whether there is something new; the leaders need not hear all of it.
+_IDLE_SECONDS: Final = 0.05
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._topics: dict[str, TopicEntry] = {}
+        self._known_until = 0.0
+        self._target: Offsets | None = None
+        self._latest: Offsets = {}
+        self._idle_until = 0.0
+        self._mark: Mark | None = None
+
+    @property
+    def _cluster(self) -> Connection:
+        return connection(self._options.endpoints)
+
+    # Beside the driver.
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        bounds = self._look()
+        return to_json(beginning(self._options, self._cluster, self._topics, bounds))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        if self._options.max_offsets is not None:
+            return ReadMaxRows(self._options.max_offsets)
+        if self._options.max_bytes is not None:
+            return ReadMaxBytes(self._options.max_bytes)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._known_until = 0.0
+        self._target = ends(self._look())
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        offsets = from_json(start)
+        time.sleep(max(0.0, self._idle_until - time.monotonic()))
+        bounds = self._look()
+        self._latest = ends(bounds)
+        for loss in losses(offsets, bounds):
+            if self._options.fail_on_data_loss or not loss.is_range:
+                lost(loss.text, self._options.fail_on_data_loss)
+        self._hold(offsets)
+        if self._target is not None:
+            bounds = clipped(bounds, self._target)
+        following = self._advance(offsets, bounds, limit)
+        if following == offsets:
+            self._idle_until = time.monotonic() + _IDLE_SECONDS
+        return to_json(following)
+
+    def _advance(self, offsets: Offsets, bounds: dict[str, Bounded], limit: ReadLimit) -> Offsets:
+        if isinstance(limit, ReadMaxRows):
+            return advance(offsets, bounds, limit.max_rows, {})
+        if isinstance(limit, ReadMaxBytes):
+            behind = ranges(offsets, ends(bounds))
+            weights = {(each.topic, each.partition): self._cluster.record_bytes(each) for each in behind}
+            return advance(offsets, bounds, limit.max_bytes, weights)
+        return advance(offsets, bounds, None, {})
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        return to_json(self._latest)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        return list(plan(ranges(from_json(start), from_json(end)), self._options.min_partitions))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        if self._mark is not None:
+            self._mark.move(self._living(from_json(end)))
+
+    def stop(self) -> None:
+        """Nothing is left behind that somebody would have to be told of; Spark seldom calls this."""
+
+    def _hold(self, offsets: Offsets) -> None:
+        """Before anything is read: from here on nothing goes without need."""
+        if self._options.group is not None and self._mark is None:
+            self._mark = Mark(self._cluster, self._options.group)
+            self._mark.hold(self._living(offsets))
+
+    def _living(self, offsets: Offsets) -> Offsets:
+        """Without topics that are no more."""
+        return {
+            name: place
+            for name, place in offsets.items()
+            if name in self._topics and self._topics[name].uuid == place.uuid
+        }
+
+    def _look(self) -> dict[str, Bounded]:
+        """The topics as they are now."""
+        if time.monotonic() >= self._known_until:
+            self._learn()
+        try:
+            return self._cluster.bounds(self._topics)
+        except Closed:
+            # Deleted, and perhaps made anew, since we looked.
+            self._learn()
+            return self._cluster.bounds(self._topics)
+
+    def _learn(self) -> None:
+        # One that was there and is no more is a loss, and told as such.
+        self._topics = self._cluster.topics(self._options, all_of_them=not self._topics)
+        check_topics(self._options, self._topics)
+        self._known_until = time.monotonic() + _KNOWN_SECONDS
+
+    # In a task.
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        assert isinstance(partition, Split)
+        return read_split(partition, self._options, table_of(self._options, self._schema))

@@ -1,0 +1,186 @@
+"""Typed values: JSON, MessagePack or Arrow in the values of a topic become columns.
+
+A value of JSON or MessagePack is an object, and the column `value` a struct of its fields. A value of Arrow
+is a stream of batches, and the column an array of structs, one for each of their rows: so a message is a row
+in every format, with the offset it has. Fields that the schema does not have are left out; those that a
+value does not have are null.
+
+A value that is not what the schema says fails the query, with the place where it is (mode FAILFAST), or is
+null, with its bytes in the column `_corrupt_record` (mode PERMISSIVE). None is left out. The record that
+stands for a gap has no value, and is not corrupt for that.
+"""
+
+from collections.abc import Callable
+from datetime import date, datetime
+from decimal import Decimal
+from itertools import accumulate
+from typing import Annotated, Any, Final, TypedDict
+
+import msgspec
+import pyarrow
+import pyarrow.ipc
+from msgspec import Meta
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from hawser.errors import Corrupt, UsageError
+from hawser.spark.source.columns import CORRUPT, Rows
+
+__all__ = ["check_fingerprint", "type_of_arrow", "typed"]
+
+_PLAIN: Final[dict[type[DataType], Any]] = {
+    StringType: str,
+    BinaryType: bytes,
+    BooleanType: bool,
+    FloatType: float,
+    DoubleType: float,
+    DecimalType: Decimal,
+    DateType: date,
+    TimestampType: Annotated[datetime, Meta(tz=True)],
+    TimestampNTZType: Annotated[datetime, Meta(tz=False)],
+}
+# What a value may do that is not what it should be.
+_POISON: Final = (ValueError, OverflowError, RecursionError, OSError, pyarrow.ArrowException)
+_BITS: Final[dict[type[DataType], int]] = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
+
+
+def check_fingerprint(topic: str, schema: Any, value_format: str) -> None:
+    """UsageError if the topic was made with a schema of another format."""
+    kind = schema.partition(":")[0] if isinstance(schema, str) else value_format
+    if kind != value_format:
+        raise UsageError(
+            f"topic {topic!r} carries values of the schema {schema!r}; read it with valueFormat={kind} or "
+            f"raw, not {value_format}"
+        )
+
+
+def type_of_arrow(value: Any) -> DataType:
+    """The type of the column for topics whose values look like this one."""
+    with pyarrow.ipc.open_stream(value) as stream:
+        return ArrayType(from_arrow_schema(stream.schema))
+
+
+def typed(value_format: str, kind: DataType, is_permissive: bool) -> Callable[[Rows], dict[str, Any]]:
+    """What makes the typed columns of some rows."""
+    arrow_type = to_arrow_schema(StructType([StructField("value", kind)]), timezone="UTC").field(0).type
+    gather: Callable[[list[Any], Any], Any] = pyarrow.array
+    if value_format == "arrow":
+        decode, gather = _arrow_decoder(kind, arrow_type), _lists
+    else:
+        decode = _decoder(value_format, kind)
+
+    def make(rows: Rows) -> dict[str, Any]:
+        raw = rows.value().to_pylist()
+        values: list[Any] = [None] * len(raw)
+        corrupt: list[bytes | None] = [None] * len(raw)
+
+        def refuse(place: int, error: Exception) -> None:
+            if not is_permissive:
+                raise Corrupt(_told(rows, place, value_format, error)) from error
+            values[place], corrupt[place] = None, raw[place]
+
+        for place, data in enumerate(raw):
+            try:
+                if data or place not in rows.gaps:
+                    values[place] = decode(data)
+            except _POISON as error:
+                refuse(place, error)
+        try:
+            column = gather(values, arrow_type)
+        except _POISON:
+            # One of them is more than its type can hold, such as a decimal with too many digits.
+            for place, value in enumerate(values):
+                try:
+                    gather([value], arrow_type)
+                except _POISON as error:
+                    refuse(place, error)
+            column = gather(values, arrow_type)
+        return {"value": column, CORRUPT: pyarrow.array(corrupt, pyarrow.binary())}
+
+    return make
+
+
+def _told(rows: Rows, place: int, value_format: str, error: Exception) -> str:
+    return (
+        f"topic {rows.topic!r}, partition {rows.partition}, offset {rows.offsets[place]}: the value is not "
+        f"{value_format} of the schema ({error}); correct the schema, or read with mode=PERMISSIVE and see "
+        f"the column {CORRUPT}"
+    )
+
+
+def _decoder(value_format: str, kind: DataType) -> Callable[[bytes], Any]:
+    if not isinstance(kind, StructType):
+        raise UsageError(
+            f"values of {value_format} are objects: the column value is a struct of their fields, not "
+            f"{kind.simpleString()}; for others read them raw"
+        )
+    structure = _structure(kind)
+    if value_format == "json":
+        return msgspec.json.Decoder(structure).decode
+    return msgspec.msgpack.Decoder(structure).decode
+
+
+def _structure(kind: DataType) -> Any:
+    """The Python type that a value is decoded as and checked by; it allows null everywhere."""
+    if isinstance(kind, StructType):
+        fields = {field.name: _structure(field.dataType) | None for field in kind.fields}
+        return TypedDict("Value", fields, total=False)  # type: ignore[operator]
+    if isinstance(kind, ArrayType):
+        return list[_structure(kind.elementType) | None]  # type: ignore[misc]
+    if isinstance(kind, MapType) and isinstance(kind.keyType, StringType):
+        return dict[str, _structure(kind.valueType) | None]  # type: ignore[misc]
+    bits = _BITS.get(type(kind))
+    if bits is not None:
+        return Annotated[int, Meta(ge=-(1 << bits - 1), le=(1 << bits - 1) - 1)]
+    plain = _PLAIN.get(type(kind))
+    if plain is None:
+        raise UsageError(f"typed values have no {kind.simpleString()}; read them raw")
+    return plain
+
+
+def _arrow_decoder(kind: DataType, arrow_type: Any) -> Callable[[bytes], Any]:
+    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
+        raise UsageError(
+            f"a value of arrow has rows: the column value is array<struct<...>>, not {kind.simpleString()}"
+        )
+    wanted = pyarrow.schema(list(arrow_type.value_type))
+
+    def decode(data: bytes) -> Any:
+        with pyarrow.ipc.open_stream(data) as stream:
+            table = stream.read_all()
+        missing = [name for name in wanted.names if name not in table.column_names]
+        if missing:
+            raise ValueError(f"its columns are {', '.join(table.column_names)}, without {', '.join(missing)}")
+        return table.select(wanted.names).cast(wanted).to_struct_array().combine_chunks()
+
+    return decode
+
+
+def _lists(values: list[Any], arrow_type: Any) -> Any:
+    """An array of the rows of each value, which stay in Arrow."""
+    places = [0, *accumulate(0 if each is None else len(each) for each in values)]
+    nothing = pyarrow.array([], arrow_type.value_type)
+    rows = pyarrow.concat_arrays([nothing, *(each for each in values if each is not None)])
+    absent = pyarrow.array([each is None for each in values], pyarrow.bool_())
+    return pyarrow.ListArray.from_arrays(
+        pyarrow.array(places, pyarrow.int32()), rows, type=arrow_type, mask=absent
+    )

@@ -1,0 +1,204 @@
+"""Topics as a stream: limits, restarts, topics that come, go and come again, marks, lag."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import hawser
+from tests.support.cluster import RunningCluster
+from tests.support.source import follow, land, landed, trim, wait_for
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
+    with RunningCluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def bus(cluster: RunningCluster) -> hawser.Bus:
+    return cluster.connect("tests")
+
+
+def done(query: StreamingQuery) -> StreamingQuery:
+    query.awaitTermination()
+    return query
+
+
+def rows_of(query: StreamingQuery) -> list[int]:
+    """How many rows each micro-batch had."""
+    return [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
+
+
+def all_of(*topics: hawser.Topic[Any]) -> list[tuple[str, int, int]]:
+    """(topic, partition, offset) of all records, sorted."""
+    return sorted(
+        (topic.name, each.partition, offset)
+        for topic in topics
+        for each in topic.info().partitions
+        for offset in range(each.start, each.end)
+    )
+
+
+def test_a_query_goes_on_where_it_stopped(
+    spark: SparkSession, cluster: RunningCluster, bus: hawser.Bus, tmp_path: Path
+) -> None:
+    topic = bus.topic("resumed", partitions=3)
+    topic.publish_many([b"a"] * 100, keys=[b"%d" % n for n in range(100)])
+    data = follow(spark, cluster.url, "resumed")
+    assert rows_of(done(land(data, tmp_path))) == [100]
+    assert landed(spark, tmp_path) == all_of(topic)
+    assert rows_of(done(land(data, tmp_path))) == []
+    topic.publish_many([b"b"] * 50, keys=[b"%d" % n for n in range(50)])
+    assert rows_of(done(land(data, tmp_path))) == [50]
+    assert landed(spark, tmp_path) == all_of(topic)
+    offsets = json.loads((tmp_path / "checkpoint" / "offsets" / "1").read_text().splitlines()[-1])
+    ends = {str(each.partition): each.end for each in topic.info().partitions}
+    assert offsets == {"resumed": {"uuid": topic.info().uuid, **ends}}
+
+
+def test_a_limit_of_records(
+    spark: SparkSession, cluster: RunningCluster, bus: hawser.Bus, tmp_path: Path
+) -> None:
+    topic = bus.topic("limited", partitions=3)
+    topic.publish_many([b"a"] * 1000)
+    topic.publish_many([b"b"] * 90, keys=[b"%d" % n for n in range(90)])
+    data = follow(spark, cluster.url, "limited", maxOffsetsPerTrigger=300, minPartitions=4)
+    assert rows_of(done(land(data, tmp_path))) == [300, 300, 300, 190]
+    assert landed(spark, tmp_path) == all_of(topic)
+
+
+def test_a_limit_of_bytes(
+    spark: SparkSession, cluster: RunningCluster, bus: hawser.Bus, tmp_path: Path
+) -> None:
+    topic = bus.topic("weighed")
+    topic.publish_many([bytes(1000)] * 200)
+    data = follow(spark, cluster.url, "weighed", maxBytesPerTrigger=50_000)
+    rows = rows_of(done(land(data, tmp_path)))
+    assert sum(rows) == 200 and 30 <= rows[0] <= 50
+    assert landed(spark, tmp_path) == all_of(topic)
+
+
+def test_a_stream_begins_at_the_end_unless_told(
+    spark: SparkSession, cluster: RunningCluster, bus: hawser.Bus
+) -> None:
+    topic = bus.topic("late")
+    topic.publish_many([b"old"] * 10)
+    data = follow(spark, cluster.url, "late", startingOffsets="latest")
+    query = data.writeStream.format("memory").queryName("late").start()
+    try:
+        wait_for(lambda: query.lastProgress, "a first look")
+        topic.publish_many([b"new"] * 5)
+        wait_for(lambda: spark.table("late").count() == 5, "the new rows")
+        progress = query.lastProgress
+        assert progress is not None
+        # How far behind a query is: what it has read beside what there is.
+        assert json.loads(progress.sources[0].latestOffset)["late"]["0"] == 16
+        assert json.loads(progress.sources[0].endOffset)["late"]["0"] == 16
+    finally:
+        query.stop()
+
+
+def test_new_topics_of_a_pattern_are_read_from_their_beginning(
+    spark: SparkSession, cluster: RunningCluster, bus: hawser.Bus, tmp_path: Path
+) -> None:
+    first = bus.topic("pattern/a")
+    first.publish_many([b"a"] * 10)
+    data = follow(spark, cluster.url, None, subscribePattern="pattern/.*", startingOffsets="latest")
+    assert rows_of(done(land(data, tmp_path))) == []
+    first.publish_many([b"a"] * 3)
+    second = bus.topic("pattern/b", partitions=2)
+    second.publish_many([b"b"] * 20, keys=[b"%d" % n for n in range(20)])
+    done(land(data, tmp_path))
+    expected = [each for each in all_of(first) if each[2] > 10] + all_of(second)
+    assert landed(spark, tmp_path) == expected
+
+
+def test_a_topic_made_anew_is_a_loss(
+    spark: SparkSession, cluster: RunningCluster, bus: hawser.Bus, tmp_path: Path
+) -> None:
+    topic = bus.topic("remade")
+    topic.publish_many([b"a"] * 10)
+    done(land(follow(spark, cluster.url, "remade"), tmp_path))
+    topic.delete()
+    topic = bus.topic("remade")
+    topic.publish_many([b"b"] * 4)
+    with pytest.raises(
+        Exception, match="topic 'remade' was deleted and made anew; what came behind offset 10"
+    ):
+        done(land(follow(spark, cluster.url, "remade"), tmp_path))
+    done(land(follow(spark, cluster.url, "remade", failOnDataLoss=False, groupId="remade"), tmp_path))
+    offsets = [offset for _, _, offset in landed(spark, tmp_path)]
+    assert offsets == sorted([*range(1, 11), *range(1, 5)])
+
+
+def test_a_deleted_topic_ends_a_query(spark: SparkSession, cluster: RunningCluster, bus: hawser.Bus) -> None:
+    topic, other = bus.topic("gone"), bus.topic("stays")
+    topic.publish(b"a")
+    data = follow(spark, cluster.url, "gone,stays")
+    query = data.writeStream.format("memory").queryName("gone").start()
+    try:
+        wait_for(lambda: spark.table("gone").count() == 1, "the first row")
+        topic.delete()
+        other.publish(b"b")
+        with pytest.raises(
+            Exception, match="topic 'gone' was deleted; what came behind offset 1 of partition 0"
+        ):
+            query.awaitTermination(60)
+    finally:
+        query.stop()
+
+
+def test_what_retention_took_between_two_runs(
+    spark: SparkSession, cluster: RunningCluster, bus: hawser.Bus, tmp_path: Path
+) -> None:
+    topic = bus.topic("trimmed")
+    topic.publish_many([b"a"] * 10)
+    done(land(follow(spark, cluster.url, "trimmed"), tmp_path))
+    topic.publish_many([b"b"] * 50)
+    trim(cluster, topic, 31)
+    with pytest.raises(
+        Exception, match=r"topic 'trimmed', partition 0: records 11 to 30 \(20\) are no longer"
+    ):
+        done(land(follow(spark, cluster.url, "trimmed"), tmp_path))
+    done(land(follow(spark, cluster.url, "trimmed", failOnDataLoss=False, minPartitions=4), tmp_path))
+    assert [offset for _, _, offset in landed(spark, tmp_path)] == [*range(1, 11), *range(31, 61)]
+
+
+def test_the_mark_of_a_query_holds_retention_back(
+    spark: SparkSession, cluster: RunningCluster, bus: hawser.Bus, tmp_path: Path
+) -> None:
+    topic = bus.topic("marked", partitions=2)
+    topic.publish_many([b"a"] * 100, keys=[b"%d" % n for n in range(100)])
+    ends = [each.end for each in topic.info().partitions]
+    data = follow(spark, cluster.url, "marked", groupId="landing", maxOffsetsPerTrigger=40)
+    done(land(data, tmp_path))
+
+    def marks() -> list[int]:
+        return [each.mark + 1 for each in topic.info().records if each.name.startswith("group:spark:landing")]
+
+    # The last micro-batch of a run is never told; the next run begins with it.
+    assert all(1 < mark <= end for mark, end in zip(marks(), ends, strict=True))
+    behind = marks()[0]
+    trim(cluster, topic, ends[0])
+    assert topic.info().partitions[0].start == behind
+    done(land(data, tmp_path))
+    assert marks() == ends
+    trim(cluster, topic, ends[0])
+    assert topic.info().partitions[0].start == ends[0]
+    assert landed(spark, tmp_path) == sorted(("marked", n, at) for n in (0, 1) for at in range(1, ends[n]))
+    assert topic.forget("group:spark:landing")
+
+
+def test_a_wrong_option_ends_a_stream_before_it_begins(
+    spark: SparkSession, cluster: RunningCluster, tmp_path: Path
+) -> None:
+    with pytest.raises(Exception, match="there is no topic 'unheard-of'"):
+        done(land(follow(spark, cluster.url, "unheard-of"), tmp_path))
+    with pytest.raises(Exception, match="a stream has no end"):
+        done(land(follow(spark, cluster.url, "unheard-of", endingOffsets="latest"), tmp_path))
