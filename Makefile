@@ -15,6 +15,7 @@ install := $(pip) install --quiet --progress-bar off
 editable := $(install) --no-build-isolation --editable
 environment := .venv/.stamp-environment
 native := .venv/.stamp-native
+spark := .venv/.stamp-spark
 peers := .venv/.stamp-peers
 # mypy refuses a folder without Python.
 checked = $(foreach folder,src tests bench examples scripts,$(if $(shell \
@@ -29,7 +30,7 @@ setup: ## create .venv, build the native module, install everything for developm
 	@mkdir -p build
 	@flock build/setup.lock $(MAKE) installed
 
-installed: $(native)
+installed: $(native) $(spark)
 	@:
 
 $(environment): pyproject.toml scripts/install_system_packages.sh scripts/install_etcd.sh
@@ -49,13 +50,20 @@ $(native): $(environment) CMakeLists.txt $(wildcard native native/*)
 	@$(editable) .
 	@touch $@
 
+# Spark starts in a third of the time with it, and without it all the same.
+$(spark): $(native)
+	@echo "setup: keeping the classes of Spark, so that it starts sooner (a minute, once)"
+	@$(bin)/python -m hawser.spark.archive || true
+	@touch $@
+
 $(peers): $(environment)
 	@echo "setup: installing the peers that the benchmarks compare with"
 	@$(editable) '.[bench]'
 	@touch $@
 
-demo: setup ## publishers and subscribers killed at random, and the proof that nothing was lost
-	@$(bin)/hawser demo $(ARGS)
+demo: setup ## shared memory to tables with kill -9 at each part, and the proof that nothing was lost
+	@rm -rf build/demo
+	@$(bin)/hawser demo --dir build/demo $(ARGS)
 
 test: setup lint docs ## lint, types and every test
 	@$(bin)/python -m pytest $(ARGS)

@@ -50,7 +50,7 @@ class EtcdServer:
         assert self._process is None
         client, peer = (f"http://127.0.0.1:{port}" for port in (self._client_port, self._peer_port))
         command = [
-            *_dying_with_parent(),
+            *dying_with_parent(),
             self._program,
             "--name=alone",
             f"--data-dir={self.directory / 'data'}",
@@ -126,7 +126,8 @@ def _serves(health: str) -> bool:
         return False
 
 
-def _dying_with_parent() -> list[str]:
+def dying_with_parent() -> list[str]:
+    """Words before a command with which it is killed when its parent ends."""
     # A server that outlives a killed test run would keep its port and its memory for good.
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "KILL"] if setpriv else []

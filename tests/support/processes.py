@@ -2,7 +2,6 @@
 
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from typing import Any, Self
 
 import msgspec
 
-from tests.support.etcd import free_ports
+from tests.support.etcd import dying_with_parent, free_ports
 
 LIMIT_SECONDS = 60.0
 _LOOK_SECONDS = 0.05
@@ -58,7 +57,7 @@ class Daemon:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*self.prefix, *_dying_with_parent(), sys.executable, "-m", "hawser", *self.arguments],
+                [*self.prefix, *dying_with_parent(), sys.executable, "-m", "hawser", *self.arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -306,9 +305,3 @@ def metric(url: str, name: str) -> float | None:
 def until_metric(url: str, name: str, least: float) -> None:
     """Until the figure is at least so large."""
     until(lambda: (metric(url, name) or 0) >= least, f"{name} of {least} at {url}")
-
-
-def _dying_with_parent() -> list[str]:
-    # A daemon that outlives a killed test run would keep its port and its memory for good.
-    setpriv = shutil.which("setpriv")
-    return [setpriv, "--pdeathsig", "KILL"] if setpriv else []

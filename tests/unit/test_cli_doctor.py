@@ -40,8 +40,10 @@ def test_a_sound_host_and_domain(command: Command, local: LocalBus) -> None:
     assert set(verdicts) == {
         *("versions", "/proc", "memory", "O_TMPFILE", "OFD locks", "futex_waitv", "RemoveIPC"),
         *("directory", "files", "contents", "leftovers", "topics", "participants", "slots"),
+        *("Spark", "Java", "PYSPARK_PYTHON"),
     }
-    assert {name for name, verdict in verdicts.items() if verdict != "ok"} <= {"memory", "futex_waitv"}
+    may_warn = {"memory", "futex_waitv", "Java"}
+    assert {name for name, verdict in verdicts.items() if verdict != "ok"} <= may_warn
     assert "0 failed" in command.run("doctor").stderr
 
 

@@ -1,4 +1,4 @@
-"""`hawser doctor`: is this host fit for Hawser, and is the domain sound?"""
+"""`hawser doctor`: is this host fit for Hawser and for Spark, and is the domain sound?"""
 
 from pathlib import Path
 
@@ -17,13 +17,14 @@ _COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
 @click.command()
 @shared_options
 def doctor() -> None:
-    """Check this host and the domain: memory, permissions, the kernel, what the dead left.
+    """Check this host and the domain: memory, permissions, the kernel, what the dead left, Spark.
 
     Nothing is changed. Exits with 4 when a check fails; a warning alone does not.
     """
     import hawser
     from hawser.cli.checks_of_domain import domain_checks, refused_domain
     from hawser.cli.checks_of_host import host_checks
+    from hawser.cli.checks_of_spark import spark_checks
 
     if (chosen_url() or "").startswith("hawser:"):
         raise hawser.UsageError(
@@ -36,7 +37,7 @@ def doctor() -> None:
     else:
         with bus:
             directory = Path(bus.url.removeprefix("shm://"))
-            findings = [*host_checks(directory), *domain_checks(bus, directory)]
+            findings = [*host_checks(directory), *domain_checks(bus, directory), *spark_checks()]
     if wants_json():
         healthy = all(each.verdict != "fail" for each in findings)
         print_json({"healthy": healthy, "checks": msgspec.to_builtins(findings)})
