@@ -7,15 +7,17 @@ import pytest
 from hawser.testing.simulate import simulate
 
 from .defects import DEFECTS
+from .queue_defects import QUEUE_DEFECTS
 
 MOST_SEEDS = 300
+EVERY_DEFECT = DEFECTS | QUEUE_DEFECTS
 
 
-@pytest.mark.parametrize("name", DEFECTS)
+@pytest.mark.parametrize("name", EVERY_DEFECT)
 def test_a_planted_defect_is_found(
     name: str, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
 ) -> None:
-    DEFECTS[name](monkeypatch)
+    EVERY_DEFECT[name](monkeypatch)
     for seed in range(1, MOST_SEEDS + 1):
         try:
             simulate(seed)

@@ -60,6 +60,9 @@ class Kind(IntEnum):
     GROUP_LEAVE = 5
     GROUP_COMMIT = 6
     GROUP_DELETE = 7
+    QUEUE_PUT = 32
+    QUEUE_SETTLE = 33
+    QUEUE_LIMIT = 34
 
 
 class BadFrame(ValueError):

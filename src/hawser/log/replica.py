@@ -5,7 +5,7 @@ time and the moment a sync completes, and carries the outputs out. A member whos
 turns out damaged or whose invariants do not hold halts: it answers nobody any more.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 import msgspec
@@ -44,7 +44,7 @@ from hawser.log.protocol.doors import (
 from hawser.log.protocol.node import Limits, Node
 from hawser.log.snapshots import Pulling, Serving
 from hawser.log.state.machine import Machine, topic_parts
-from hawser.log.state.part import BadState, Unsupported
+from hawser.log.state.part import BadState, Part, Unsupported
 from hawser.log.state.results import OutOfRange, Result
 from hawser.log.state.topic import RUN_PLACES, Topic
 
@@ -56,7 +56,7 @@ _NOTHING_BYTES = HEADER_BYTES
 _FREEING = frozenset(
     {
         *(Kind.NOTHING, Kind.TRIM, Kind.EXPIRE_PRODUCERS),
-        *(Kind.GROUP_COMMIT, Kind.GROUP_LEAVE, Kind.GROUP_DELETE),
+        *(Kind.GROUP_COMMIT, Kind.GROUP_LEAVE, Kind.GROUP_DELETE, Kind.QUEUE_SETTLE),
     }
 )
 _SPARE_BYTES = 64 << 10
@@ -71,7 +71,8 @@ class Settings(msgspec.Struct, frozen=True):
     checkpoint_entries: int = 10_000
     # Entries kept beyond what the state needs, so that a follower that was away can go on where it was.
     spare_entries: int = 10_000
-    # Batches in one block of a topic's index.
+    # What the state machine is made of, given how many batches make one block of an index.
+    parts: Callable[[int], Sequence[Part]] = topic_parts
     index_places: int = RUN_PLACES
     # Bytes in one piece of a snapshot.
     piece_bytes: int = 1 << 20
@@ -371,6 +372,7 @@ class Replica:
         head = self.journal.head
         idle = head == self._head_at_tick and head.index == self.journal.synced and not self._syncing
         if idle and head != self._settled:
+            self.journal.mark()
             self._wants_settling = True
             self._settled = head
         self._head_at_tick = head
@@ -398,7 +400,7 @@ class Replica:
         return max(1, min(self.machine.needed, self.machine.applied + 1 - self.settings.spare_entries))
 
     def _load_machine(self) -> Machine:
-        machine = Machine(_Blocks(self.journal), topic_parts(self.settings.index_places))
+        machine = Machine(_Blocks(self.journal), self.settings.parts(self.settings.index_places))
         if self.journal.checkpoint is not None:
             machine.load(self.journal.checkpoint.state)
         return machine

@@ -176,7 +176,7 @@ class Adversary:
         inside = {leader}
         if len(self.cluster.members) > 3 and self.random.random() < 0.5:
             inside.add(self.random.choice(self.cluster.node_names))
-        self.cluster.network.isolate(sorted(inside))
+        self.cluster.network.isolate(sorted(inside), self._hosts())
         self._while(15_000, self.cluster.network.heal)
         if self.random.random() < 0.5:
             self._order(Elect(self._tag()))
@@ -204,7 +204,7 @@ class Adversary:
         leader = cluster.leader
         if leader not in (None, last):
             cluster.network.heal()
-            cluster.network.isolate([leader])
+            cluster.network.isolate([leader], self._hosts())
             self._order(Elect(self._tag()))
             rounds, last = rounds - 1, leader
         cluster.clock.after(100, self._isolate_next, rounds, last, until)

@@ -14,13 +14,26 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from hawser.log.protocol.doors import Command, Reason
+from hawser.log.queue.desk import Delivery, Get, Settlement, Turned
 from hawser.log.state.results import Result
 from hawser.testing.network import host_of
 
 if TYPE_CHECKING:
     from hawser.testing.cluster import Cluster
 
-__all__ = ["Client", "Excerpt", "Failure", "Outcome", "Reply", "Request", "Tag", "View"]
+__all__ = [
+    "Answer",
+    "Client",
+    "Deliveries",
+    "Errand",
+    "Excerpt",
+    "Failure",
+    "Outcome",
+    "Reply",
+    "Request",
+    "Tag",
+    "View",
+]
 
 PATIENCES: Final = (3_000, 20_000)
 ALL_VALUES: Final = 1 << 60
@@ -29,14 +42,23 @@ ALL_VALUES: Final = 1 << 60
 Tag = tuple[str, int, int]
 
 
+class Errand(msgspec.Struct, frozen=True):
+    """What a consumer wants of a shelf of the queue."""
+
+    shelf: int
+    wanted: Get | Settlement
+
+
 class Request(msgspec.Struct, frozen=True):
     """What goes to a node: commands for the log, or without any a read of the newest values. With an offset
-    it is a read from there on of what this very node has, whether it leads or not."""
+    it is a read from there on of what this very node has, whether it leads or not; with an errand, something
+    about the queue."""
 
     tag: Tag
     commands: tuple[Command, ...] = ()
     most_values: int = 0
     offset: int = 0
+    errand: Errand | None = None
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -64,7 +86,14 @@ class Excerpt(msgspec.Struct, frozen=True):
     values: tuple[bytes, ...]
 
 
-Outcome = Result | Failure | View | Excerpt
+class Deliveries(msgspec.Struct, frozen=True):
+    """What a session was lent."""
+
+    deliveries: tuple[Delivery, ...]
+
+
+Answer = Result | View | Excerpt | Deliveries | Turned
+Outcome = Answer | Failure
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -80,6 +109,7 @@ class Client(ABC):
     most_values = 0
     # Where to read at a node that need not lead; 0 to read what is certainly the newest.
     offset = 0
+    errand: Errand | None = None
 
     def __init__(self, cluster: "Cluster", name: str, random: Random) -> None:
         self.cluster = cluster
@@ -121,14 +151,14 @@ class Client(ABC):
         """The commands of the next request; none for a read."""
 
     @abstractmethod
-    def judge(self, place: int, outcome: Result | View | Excerpt) -> bool:
+    def judge(self, place: int, outcome: Answer) -> bool:
         """Hold the cluster to what it said; False if it has to be asked again."""
 
     def _ask(self) -> None:
         self._attempt += 1
         cluster = self.cluster
         commands = tuple(command for command in self._open.values() if command is not None)
-        request = Request((self.name, self._number, 0), commands, self.most_values, self.offset)
+        request = Request((self.name, self._number, 0), commands, self.most_values, self.offset, self.errand)
         cluster.network.send(self.name, self._whom_to_ask(), request)
         cluster.clock.after(self.patience, self._ask_again, self._number, self._attempt)
 
@@ -157,4 +187,8 @@ class Client(ABC):
         del self._open[place]
         self.done += 1
         if not self._open:
-            self.cluster.clock.after(1 + int(self.random.random() * self.cluster.pace), self.begin)
+            self.cluster.clock.after(self.rest(), self.begin)
+
+    def rest(self) -> int:
+        """For how long it does nothing between two requests."""
+        return 1 + int(self.random.random() * self.cluster.pace)

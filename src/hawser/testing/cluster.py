@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Final
 
+import msgspec
+
 from hawser.log.protocol.doors import Report
 from hawser.log.protocol.messages import Member, Role
 from hawser.log.protocol.metadata import Metadata, Status
@@ -30,7 +32,7 @@ from hawser.testing.node import SimNode
 from hawser.testing.operators import SimOperator
 from hawser.testing.store import SimStore
 from hawser.testing.swarm import Swarm
-from hawser.testing.truth import Truth
+from hawser.testing.truth import Truth, shard_parts
 from hawser.testing.workload import Hand
 
 __all__ = ["Cluster", "Stuck"]
@@ -68,7 +70,7 @@ class Cluster:
         self.clients: list[Client] = []
         self.reports: dict[object, Report] = {}
         self.pace = self.swarm.pace
-        self.settings = self.swarm.settings()
+        self.settings = msgspec.structs.replace(self.swarm.settings(), parts=shard_parts)
         self._tags = 0
         self.node_names = _names("n", nodes)
         self.nodes = {
@@ -329,6 +331,7 @@ class Cluster:
             replica = self.replica_of(member)
             assert replica is not None, f"{member} does not run; settle first"
             self.truth.compare_whole(member, replica.machine, self.nodes[host_of(member)].view())
+            self.truth.queue.compare(replica)
 
     def describe(self) -> str:
         """The state of everything, for whoever has to find out what is stuck."""

@@ -64,6 +64,17 @@ EVERY_MARK: Final = (
     "committed alone",
     "epoch entered by following",
     "order not carried out",
+    "queue full",
+    "queue led by another one",
+    "redelivered",
+    "maybe redelivered",
+    "settlement repeated",
+    "delivery taken from its holder",
+    "dead letter",
+    "dead letter moved back",
+    "consumer died with messages",
+    "came back too late",
+    "lie refused",
 )
 
 

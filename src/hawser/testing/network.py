@@ -123,11 +123,12 @@ class SimNetwork:
         """Nothing gets from one host to the other, in this direction; what is under way arrives."""
         self._cuts.add((sender, to))
 
-    def isolate(self, hosts: Iterable[str]) -> None:
-        """Cut both ways between these hosts and all others."""
+    def isolate(self, hosts: Iterable[str], among: Iterable[str] | None = None) -> None:
+        """Cut both ways between these hosts and all others, or all others among these."""
         inside = set(hosts)
-        for one in self._receivers:
-            for other in self._receivers:
+        involved = self._receivers if among is None else list(among)
+        for one in involved:
+            for other in involved:
                 if (one in inside) != (other in inside):
                     self._cuts.add((one, other))
 

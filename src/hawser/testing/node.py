@@ -16,13 +16,15 @@ from hawser.log.journal.storage import StorageFailed
 from hawser.log.protocol import messages as m
 from hawser.log.protocol.doors import Event, Halt, Propose, Read, Reason, Receive, Refuse, Send, Serve, Tick
 from hawser.log.protocol.messages import Member, Message
+from hawser.log.queue.desk import Get
 from hawser.log.replica import Done, Output, Replica, Retired
 from hawser.log.state.results import Accepted, OutOfRange
 from hawser.log.state.topic import Topic
 from hawser.record.batch import Batch
 from hawser.testing.checks import Violation, repeat_changes_nothing
-from hawser.testing.clients import ALL_VALUES, Excerpt, Failure, Outcome, Reply, Request, View
+from hawser.testing.clients import ALL_VALUES, Errand, Excerpt, Failure, Outcome, Reply, Request, View
 from hawser.testing.disk import PowerLoss, SimDisk
+from hawser.testing.queue_desks import Desks, Ending
 
 if TYPE_CHECKING:
     from hawser.testing.cluster import Cluster
@@ -67,6 +69,8 @@ class SimNode:
         self._tick_duration = int(TICK * cluster.swarm.slowness ** random.uniform(-1.0, 1.0))
         self._formatted = False
         self._most_values: dict[object, int] = {}
+        self._desks = Desks(cluster)
+        self._errands: dict[object, Errand] = {}
         # How often each tag was asked of this process and not answered yet.
         self._asked: Counter[object] = Counter()
         # Whether this process refused something for want of room and has had no more since.
@@ -159,6 +163,8 @@ class SimNode:
         self.replica = None
         self.paused = False
         self._most_values.clear()
+        self._desks.forget()
+        self._errands.clear()
         self._asked.clear()
         self._was_full = False
         self.cluster.network.forget(self.name)
@@ -252,6 +258,7 @@ class SimNode:
             return
         if not self.paused:
             self._step(Tick())
+            self._tick_desks()
         self.cluster.clock.after(self.cluster.drift(self._tick_duration), self._tick, incarnation)
 
     def _receive(self, sender: str, to: str, payload: object) -> None:
@@ -270,8 +277,44 @@ class SimNode:
             # It is not here any more, which is what was asked for.
             self.cluster.network.send(to, sender, m.RetireResponse(payload.epoch))
 
+    def _tick_desks(self) -> None:
+        if self.replica is None:
+            return
+        try:
+            endings = self._desks.tick(self.replica)
+        except Damaged as damage:
+            self._ended(Halt(str(damage)))
+            return
+        for ending in endings:
+            if self.replica is not None:
+                self._propose(ending)
+
+    def _propose(self, ending: Ending) -> None:
+        self._asked[ending] += 1
+        self._step(Propose((ending.command(),)))
+
+    def _run_errand(self, request: Request, errand: Errand) -> None:
+        """Reads go first: what was accepted elsewhere must not be lent here."""
+        assert self.replica is not None
+        if isinstance(errand.wanted, Get):
+            self._asked[request.tag] += 1
+            self._errands[request.tag] = errand
+            self._step(Read(request.tag))
+            return
+        try:
+            answer = self._desks.settle(self.replica, errand, request.tag)
+        except Damaged as damage:
+            self._ended(Halt(str(damage)))
+            return
+        if isinstance(answer, Ending):
+            self._propose(answer)
+        else:
+            self.cluster.network.send(self.name, request.tag[0], Reply(request.tag, answer))
+
     def _serve(self, request: Request) -> None:
-        if request.commands:
+        if request.errand is not None:
+            self._run_errand(request, request.errand)
+        elif request.commands:
             self._asked.update(command.tag for command in request.commands)
             self._step(Propose(request.commands))
         elif request.offset:
@@ -343,6 +386,7 @@ class SimNode:
         judge, send = self.cluster.judge, self.cluster.network.send
         if replica.halted is None:
             judge.look(replica)
+            self._desks.open(replica)
         end: Halt | Retired | None = None
         for output in outputs:
             if isinstance(output, Send):
@@ -394,9 +438,13 @@ class SimNode:
 
     def _answer(self, output: Done | Serve | Refuse) -> None:
         tag = output.tag
-        assert isinstance(tag, tuple)
         self._close(tag)
-        most_values = self._most_values.get(tag, 0)
+        if isinstance(tag, Ending):
+            tag.resolve()
+            tag = tag.tag
+            if tag is None:
+                return
+        assert isinstance(tag, tuple)
         outcome: Outcome
         if isinstance(output, Done):
             outcome = output.result
@@ -408,11 +456,19 @@ class SimNode:
             self._was_full = self._was_full or output.reason is Reason.FULL
         else:
             try:
-                outcome = self.view(most_values)
+                outcome = self._look(tag)
             except Damaged as damage:
                 self._ended(Halt(str(damage)))
                 return
         self.cluster.network.send(self.name, tag[0], Reply(tag, outcome))
+
+    def _look(self, tag: object) -> Outcome:
+        """What a read sees, now that it is certain to see the newest."""
+        assert self.replica is not None
+        errand = self._errands.get(tag)
+        if errand is not None:
+            return self._desks.get(self.replica, errand)
+        return self.view(self._most_values.get(tag, 0))
 
     def _close(self, tag: object) -> None:
         if not self._asked[tag]:
@@ -444,7 +500,11 @@ class SimNode:
     # Syncs take time.
 
     def _begin_sync(self, replica: Replica) -> None:
-        sync = replica.begin_sync()
+        try:
+            sync = replica.begin_sync()
+        except PowerLoss:
+            self._lose_power(Tick())
+            return
         delay = 20 + int(self.random.random() * self.sync_delay_most)
         self.cluster.clock.after(delay, self._finish_sync, replica, sync)
 

@@ -18,6 +18,7 @@ import msgspec
 from hawser.testing.adversary import Adversary
 from hawser.testing.cluster import Cluster, Stuck
 from hawser.testing.network import NetworkFaults, host_of
+from hawser.testing.queue_clients import Consumer, Drain, Putter
 from hawser.testing.store import StoreFaults
 from hawser.testing.swarm import Swarm
 from hawser.testing.workload import Keeper, Producer, Reader, Visitor
@@ -38,6 +39,7 @@ class Outcome(msgspec.Struct, frozen=True):
     looks: int
     committed: int
     records: int
+    messages: int
     requests: int
     marks: dict[str, int]
     deeds: dict[str, int]
@@ -68,6 +70,8 @@ class Simulation:
             (Reader, swarm.readers),
             (Visitor, swarm.visitors),
             (Keeper, swarm.keepers),
+            (Putter, swarm.putters),
+            (Consumer, swarm.consumers),
         ):
             for number in range(1, count + 1):
                 name = f"{kind.__name__.lower()}{number}"
@@ -93,6 +97,7 @@ class Simulation:
             looks=cluster.judge.looks,
             committed=cluster.truth.last,
             records=len(cluster.truth.values),
+            messages=sum(map(len, cluster.truth.queue.shelves)),
             requests=sum(client.done for client in cluster.clients),
             marks=cluster.marks.counts,
             deeds=self.adversary.deeds,
@@ -122,6 +127,7 @@ class Simulation:
             operator.start_if_down()
             if number and random.random() < 0.5:
                 operator.crash()
+        Drain(cluster, "drain", cluster.stream("drain")).begin()
 
     def restart_everything(self) -> None:
         """The power goes once more, when all is done; it must all be there again."""

@@ -11,6 +11,7 @@ import msgspec
 
 from hawser.log.journal.journal import Settings as JournalSettings
 from hawser.log.protocol.node import Limits
+from hawser.log.queue.claims import Lending
 from hawser.log.replica import Settings
 from hawser.testing.network import NetworkFaults
 from hawser.testing.store import StoreFaults
@@ -29,7 +30,12 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
     readers: int = 1
     visitors: int = 0
     keepers: int = 1
+    putters: int = 1
+    consumers: int = 1
     pace: int = 2_000
+    # The queue.
+    capacity_bytes: int = 8_192
+    lending: Lending = Lending(session_duration=30_000)
     # Events with faults, and microseconds between two of them at the most.
     events: int = 2_000
     interval: int = 8_000
@@ -76,11 +82,12 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
         everything; some go after what a mixture hardly ever comes to."""
         mixture = cls._draw_mixture(random)
         drawn = random.random()
+        chosen: dict[str, Any] = {}
         for share, special in _SPECIALS:
-            if drawn < share:
-                return msgspec.structs.replace(mixture, **special)
+            if 0 <= drawn < share:
+                chosen = special
             drawn -= share
-        return mixture
+        return msgspec.structs.replace(mixture, **(_draw_queue(random) | chosen))
 
     @classmethod
     def _draw_mixture(cls, random: Random) -> "Swarm":
@@ -117,6 +124,8 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+# Nobody uses the queue: what waits in it keeps the log long, and hides what comes of a short one.
+_WITHOUT_QUEUE: dict[str, Any] = {"putters": 0, "consumers": 0}
 # Leaders that write what nobody else gets, one after the other: logs that part in several places.
 _CHURN: dict[str, Any] = {
     "members": 3,
@@ -138,6 +147,7 @@ _CHURN: dict[str, Any] = {
 }
 # Disks that lose bits and whole disks that are lost, under logs that are often read again.
 _ROT: dict[str, Any] = {
+    **_WITHOUT_QUEUE,
     "members": 5,
     "spares": 0,
     "interval": 20_000,
@@ -151,6 +161,7 @@ _ROT: dict[str, Any] = {
 }
 # Members removed one after the other while those who remain lag behind.
 _SHRINKING: dict[str, Any] = {
+    **_WITHOUT_QUEUE,
     "members": 5,
     "spares": 0,
     "operators": 1,
@@ -172,6 +183,7 @@ _SHRINKING: dict[str, Any] = {
 }
 # Members replaced under a leader whose own disk is behind what it commits.
 _SWAPPING: dict[str, Any] = {
+    **_WITHOUT_QUEUE,
     "members": 3,
     "spares": 2,
     "operators": 1,
@@ -195,6 +207,7 @@ _SWAPPING: dict[str, Any] = {
 }
 # Followers that are left behind again and again, and pieces of snapshots that come twice and late.
 _LAGGING: dict[str, Any] = {
+    **_WITHOUT_QUEUE,
     "events": 15_000,
     "members": 3,
     "spares": 0,
@@ -245,6 +258,7 @@ _ECHOES: dict[str, Any] = {
 }
 # Leaders without room, of a log that is trimmed, and nodes that are too small to take part.
 _NARROW: dict[str, Any] = {
+    **_WITHOUT_QUEUE,
     "members": 3,
     "spares": 1,
     "operators": 1,
@@ -259,11 +273,32 @@ _NARROW: dict[str, Any] = {
     "spare_entries": 0,
     "weights": {"full leader": 4.0, "full disk": 1.0, "expand": 2.0, "swap": 2.0, "slow leader": 1.0},
 }
+# Consumers that hold much when the leader goes, and come back to it.
+_LENDING: dict[str, Any] = {
+    "members": 3,
+    "spares": 0,
+    "interval": 20_000,
+    "pace": 200,
+    "readers": 0,
+    "keepers": 0,
+    "putters": 2,
+    "consumers": 3,
+    "capacity_bytes": 30_000,
+    "weights": {
+        "leader alone": 3.0,
+        "leader restarts": 2.0,
+        "transfer": 2.0,
+        "pause": 1.0,
+        "kill": 1.0,
+        "power": 1.0,
+        "slow leader": 1.0,
+    },
+}
 
 # In what share of the runs each of them is.
 _SPECIALS = (
     *((0.1, _CHURN), (0.12, _ROT), (0.08, _SHRINKING), (0.1, _SWAPPING), (0.1, _LAGGING)),
-    *((0.14, _ECHOES), (0.06, _NARROW)),
+    *((0.14, _ECHOES), (0.06, _NARROW), (0.1, _LENDING)),
 )
 
 
@@ -275,6 +310,20 @@ def _draw_network(random: Random) -> NetworkFaults:
         straggling=random.choice((0.0, 0.01, 0.1)),
         straggling_delay_most=random.choice((10_000, 60_000)),
     )
+
+
+def _draw_queue(random: Random) -> dict[str, Any]:
+    return {
+        "putters": random.choice((0, 1, 1, 2)),
+        "consumers": random.choice((0, 1, 2, 3)),
+        "capacity_bytes": random.choice((1_000, 4_000, 30_000)),
+        "lending": Lending(
+            session_duration=random.choice((10_000, 40_000)),
+            lease_duration=random.choice((0, 0, 15_000)),
+            max_deliveries=random.choice((0, 2, 4)),
+            most_held=random.choice((5, 100)),
+        ),
+    }
 
 
 def _draw_store(random: Random) -> StoreFaults:

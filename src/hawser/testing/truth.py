@@ -10,14 +10,27 @@ from typing import Final
 
 from hawser.log.entry import NO_ENTRY, Entry, EntryId, Kind
 from hawser.log.protocol.messages import Member
-from hawser.log.state.machine import Machine
+from hawser.log.state.commands import QueueSettle, decoder
+from hawser.log.state.machine import Machine, topic_parts
+from hawser.log.state.part import Part
+from hawser.log.state.queue import Queue
 from hawser.log.state.results import Accepted, Place, Result, Trimmed
+from hawser.log.state.topic import RUN_PLACES
 from hawser.record.batch import Batch
-from hawser.record.record import Stamp
+from hawser.record.record import NO_STAMP, Stamp
 from hawser.testing.checks import Violation
 from hawser.testing.clients import View
+from hawser.testing.queue_truth import STEP_BYTES, QueueTruth
 
-__all__ = ["Truth"]
+__all__ = ["Truth", "shard_parts"]
+
+_QUEUE_KINDS: Final = (Kind.QUEUE_PUT, Kind.QUEUE_SETTLE, Kind.QUEUE_LIMIT)
+_read_settle: Final = decoder(QueueSettle)
+
+
+def shard_parts(run_places: int) -> tuple[Part, ...]:
+    """What a simulated shard is made of: a topic and a queue."""
+    return (*topic_parts(run_places), Queue(run_places, STEP_BYTES))
 
 
 class _Blocks(dict[str, bytes]):
@@ -35,7 +48,8 @@ class Truth:
         self.epochs: list[int] = []
         self.values: list[bytes] = []
         self.places: dict[Stamp, Place] = {}
-        self.machine: Final = Machine(_Blocks())
+        self.queue: Final = QueueTruth()
+        self.machine: Final = Machine(_Blocks(), shard_parts(RUN_PLACES))
         self._hashes = [self.machine.hash]
         self._bounds = [(1, 1)]
         self._latest: dict[bytes, tuple[int, int]] = {}
@@ -65,6 +79,8 @@ class Truth:
         self._hashes.append(self.machine.hash)
         if entry.kind == Kind.BATCH:
             self._extend_twin(entry, result)
+        elif entry.kind in _QUEUE_KINDS:
+            self._extend_queue(entry, result)
         start = result.start if isinstance(result, Trimmed) else self._bounds[-1][0]
         self._bounds.append((start, self.end))
 
@@ -117,6 +133,16 @@ class Truth:
             raise Violation(
                 0, f"batch {stamp} of entry {entry.id} was to be taken: {taken}; it was: {result}"
             )
+
+    def _extend_queue(self, entry: Entry, result: Result) -> None:
+        stamp = NO_STAMP
+        if entry.kind == Kind.QUEUE_PUT:
+            stamp = Batch.read(entry.payload).stamp
+        elif (command := _read_settle(entry)) is not None and entry.kind == Kind.QUEUE_SETTLE:
+            stamp = Stamp(command.consumer, command.incarnation, command.sequence)
+        is_next = bool(stamp.producer) and self._takes(stamp)
+        if self.queue.extend(entry, is_next, result) and stamp.producer:
+            self._latest[stamp.producer] = (stamp.incarnation, stamp.sequence)
 
     def _takes(self, stamp: Stamp) -> bool:
         """Whether a batch is new and in its turn; it counts once, whatever was sent."""

@@ -15,13 +15,12 @@ from hawser.log.state.results import (
     Reason,
     Rejected,
     Repeated,
-    Result,
     Trimmed,
 )
 from hawser.record.batch import Batch
 from hawser.record.record import Record, Stamp
 from hawser.testing.checks import Violation
-from hawser.testing.clients import ALL_VALUES, Client, Excerpt, View
+from hawser.testing.clients import ALL_VALUES, Answer, Client, Excerpt, View
 
 if TYPE_CHECKING:
     from hawser.testing.cluster import Cluster
@@ -29,9 +28,9 @@ if TYPE_CHECKING:
 __all__ = ["Hand", "Keeper", "Producer", "Reader", "Visitor"]
 
 
-def batch_command(stamp: Stamp, values: Sequence[bytes]) -> Command:
-    """Publish these values as one batch."""
-    return Command(Kind.BATCH, bytes(Batch.of([Record(value) for value in values], stamp).data))
+def batch_command(stamp: Stamp, values: Sequence[bytes], kind: Kind = Kind.BATCH) -> Command:
+    """Publish these values as one batch, or put them."""
+    return Command(kind, bytes(Batch.of([Record(value) for value in values], stamp).data))
 
 
 class Producer(Client):
@@ -54,8 +53,12 @@ class Producer(Client):
             self._sequence += 1
             stamp = Stamp(self.name.encode(), self._incarnation, self._sequence)
             self._stamps.append(stamp)
-            commands.append(batch_command(stamp, self._values(stamp)))
+            commands.append(self.make_command(stamp))
         return commands
+
+    def make_command(self, stamp: Stamp) -> Command:
+        """What goes out under this stamp."""
+        return batch_command(stamp, self._values(stamp))
 
     def _ask_again(self, number: int, attempt: int) -> None:
         waiting = number == self._number and attempt == self._attempt and not self.idle and not self.stopped
@@ -73,7 +76,7 @@ class Producer(Client):
         padding = "." * self.random.choice((0, 10, 300))
         return [f"{text}{number}{padding}".encode() for number in range(count)]
 
-    def judge(self, place: int, outcome: Result | View | Excerpt) -> bool:
+    def judge(self, place: int, outcome: Answer) -> bool:
         if isinstance(outcome, Rejected) and outcome.retryable:
             return False
         stamp = self._stamps[place]
@@ -97,7 +100,7 @@ class Reader(Client):
         self._told = self.cluster.truth.told
         return ()
 
-    def judge(self, place: int, outcome: Result | View | Excerpt) -> bool:
+    def judge(self, place: int, outcome: Answer) -> bool:
         assert isinstance(outcome, View), outcome
         truth = self.cluster.truth
         start, end = self._told
@@ -127,7 +130,7 @@ class Visitor(Client):
     def _whom_to_ask(self) -> str:
         return self.random.choice(self.cluster.node_names)
 
-    def judge(self, place: int, outcome: Result | View | Excerpt) -> bool:
+    def judge(self, place: int, outcome: Answer) -> bool:
         assert isinstance(outcome, Excerpt), outcome
         truth = self.cluster.truth
         bounds = truth.bounds_at(outcome.applied)
@@ -173,7 +176,7 @@ class Keeper(Client):
             return TrimTo(end, end)
         return TrimTo(self.random.randint(start, end))
 
-    def judge(self, place: int, outcome: Result | View | Excerpt) -> bool:
+    def judge(self, place: int, outcome: Answer) -> bool:
         asked = self._asked
         if isinstance(outcome, Joined):
             self._generation, self._position = outcome.generation, outcome.position
@@ -201,7 +204,7 @@ class Hand(Client):
         self.stopped = True
         self._sequence = 0
         self._commands: Sequence[Command] = ()
-        self._outcome: Result | View | Excerpt | None = None
+        self._outcome: Answer | None = None
 
     def publish(self, values: Sequence[bytes], most_events: int) -> Place:
         self._sequence += 1
@@ -220,7 +223,7 @@ class Hand(Client):
         assert isinstance(outcome, Trimmed), outcome
         return outcome.start
 
-    def _wait_for(self, commands: Sequence[Command], most_events: int = 100_000) -> Result | View | Excerpt:
+    def _wait_for(self, commands: Sequence[Command], most_events: int = 100_000) -> Answer:
         assert self.idle, "what was asked for before is not done yet; run until it is"
         self._commands = commands
         self.stopped = False
@@ -233,6 +236,6 @@ class Hand(Client):
     def compose(self) -> Sequence[Command]:
         return self._commands
 
-    def judge(self, place: int, outcome: Result | View | Excerpt) -> bool:
+    def judge(self, place: int, outcome: Answer) -> bool:
         self._outcome = outcome
         return True

@@ -1,11 +1,11 @@
 """What the entries ask for: their payloads, version 1.
 
-A payload is a MessagePack array of the fields in their order, one for each kind; a BATCH has a batch
-(`hawser.record.batch`) instead. Whatever is not exactly that is rejected when it is applied, by all replicas
-alike. A field more, or another meaning of one, is a new version of the kind.
+A payload is a MessagePack array of the fields in their order, one for each kind; a BATCH and a QUEUE_PUT have
+a batch (`hawser.record.batch`) instead. Whatever is not exactly that is rejected when it is applied, by all
+replicas alike. A field more, or another meaning of one, is a new version of the kind.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Final, TypeVar
 
 import msgspec
@@ -20,7 +20,11 @@ __all__ = [
     "GroupDelete",
     "GroupJoin",
     "GroupLeave",
+    "QueueLimit",
+    "QueueSettle",
+    "Run",
     "TrimTo",
+    "count_of",
     "decoder",
     "encode_command",
 ]
@@ -84,6 +88,44 @@ class GroupDelete(Payload, frozen=True):
     """Forget the group; it holds nothing back any more."""
 
     group: Name
+
+
+# (first offset, how many, ended deliveries of each): messages that are alike, one behind the other.
+Run = tuple[Number, Annotated[int, Meta(ge=1, le=(1 << 32) - 1)], Number]
+
+
+def count_of(runs: Iterable[Run]) -> int:
+    """How many messages these are."""
+    return sum(run[1] for run in runs)
+
+
+class QueueSettle(Payload, frozen=True):
+    """End a delivery of each of these messages of one shelf: all of them, or none if one is not as its run
+    says. Accepted ones are done, returned ones wait for the next delivery, moved ones are done here and go to
+    the other shelf with the records of `batch`, one for each in the order of their offsets.
+
+    With a stamp it is the request of a consumer, and counts once; without one it is the leader's own.
+    """
+
+    shelf: Annotated[int, Meta(ge=0, le=1)]
+    accepted: tuple[Run, ...] = ()
+    returned: tuple[Run, ...] = ()
+    moved: tuple[Run, ...] = ()
+    batch: bytes = b""
+    consumer: Annotated[bytes, Meta(max_length=255)] = b""
+    incarnation: Number = 0
+    sequence: Number = 0
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """All that it names."""
+        return (*self.accepted, *self.returned, *self.moved)
+
+
+class QueueLimit(Payload, frozen=True):
+    """Let the queue hold so many bytes; what it holds already stays."""
+
+    capacity_bytes: Number
 
 
 PayloadType = TypeVar("PayloadType", bound=Payload)

@@ -5,7 +5,7 @@ have the same hash, however often one of them was saved and loaded on the way. T
 on every entry and every result so far, so members that differ in one of them are found out at the next index
 they compare.
 
-What an entry does is up to the parts (`part.py`); queues and transactions are further parts.
+What an entry does is up to the parts (`part.py`); transactions are a further one.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,10 +18,11 @@ from hawser.log.entry import Entry, Kind
 from hawser.log.state.groups import Groups
 from hawser.log.state.part import BadState, Blocks, Context, Part, Unsupported
 from hawser.log.state.producers import Producers
+from hawser.log.state.queue import Queue
 from hawser.log.state.results import Done, Result, encode_result
 from hawser.log.state.topic import RUN_PLACES, Topic
 
-__all__ = ["Machine", "Saved", "topic_parts"]
+__all__ = ["Machine", "Saved", "queue_parts", "topic_parts"]
 
 STATE_VERSION: Final = 1
 
@@ -52,6 +53,11 @@ _decode = msgspec.msgpack.Decoder(_State).decode
 def topic_parts(run_places: int = RUN_PLACES) -> tuple[Part, ...]:
     """The parts of a topic's partition; `run_places` batches make a block of its index."""
     return (Topic(run_places), Producers(), Groups())
+
+
+def queue_parts(run_places: int = RUN_PLACES) -> tuple[Part, ...]:
+    """The parts of a queue; `run_places` batches make a block of its indices."""
+    return (Queue(run_places), Producers())
 
 
 class Machine:

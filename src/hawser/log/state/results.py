@@ -19,12 +19,14 @@ __all__ = [
     "Expired",
     "Joined",
     "Left",
+    "Limited",
     "OutOfRange",
     "Place",
     "Reason",
     "Rejected",
     "Repeated",
     "Result",
+    "Settled",
     "Trimmed",
     "decode_result",
     "encode_result",
@@ -40,14 +42,15 @@ class Done(Result, frozen=True, tag="done"):
 
 
 class Accepted(Result, frozen=True, tag="accepted"):
-    """The batch is in the topic: these are the offsets of its records."""
+    """The batch is in the topic or queue: these are the offsets of its records."""
 
     first_offset: int
     count: int
 
 
 class Repeated(Result, frozen=True, tag="repeated"):
-    """The batch was there already: this is the receipt it got then. Nothing changed."""
+    """The batch was there already, or the messages settled by it: this is the receipt it got then. Nothing
+    changed."""
 
     first_offset: int
     count: int
@@ -96,6 +99,23 @@ class Deleted(Result, frozen=True, tag="deleted"):
     existed: bool
 
 
+class Settled(Result, frozen=True, tag="settled"):
+    """So many messages were accepted, returned and moved. The first that moved has this offset on the other
+    shelf; 0 if none did."""
+
+    accepted: int
+    returned: int
+    moved: int
+    first_offset: int
+
+
+class Limited(Result, frozen=True, tag="limited"):
+    """The queue may hold so many bytes, and uses so many."""
+
+    capacity_bytes: int
+    used_bytes: int
+
+
 class Reason(IntEnum):
     """Why an entry changed nothing. Numbers are stored; they are never given a second meaning."""
 
@@ -110,6 +130,8 @@ class Reason(IntEnum):
     MOVED = 9
     BACKWARD = 10
     BEYOND_END = 11
+    QUEUE_FULL = 12
+    NOT_HELD = 13
 
 
 _TEXTS: Final[dict[int, str]] = {
@@ -128,6 +150,10 @@ _TEXTS: Final[dict[int, str]] = {
     Reason.BACKWARD: "a commit from {current} to {given} goes back; to read again, delete the group and "
     "join it anew",
     Reason.BEYOND_END: "offset {given} is beyond the end, {current}",
+    Reason.QUEUE_FULL: "the queue holds {current} bytes and has no room for {given} more; have messages "
+    "accepted, then put it again",
+    Reason.NOT_HELD: "the delivery of message {given} is over: it was accepted, given back or moved "
+    "meanwhile; nothing that was asked for together with it was done",
 }
 assert set(_TEXTS) == set(Reason)
 
@@ -143,7 +169,7 @@ class Rejected(Result, frozen=True, tag="rejected"):
     @property
     def retryable(self) -> bool:
         """Whether the very same request may succeed later."""
-        return self.reason is Reason.GAP
+        return self.reason in (Reason.GAP, Reason.QUEUE_FULL)
 
     @property
     def outcome(self) -> Literal["none", "applied"]:
@@ -176,6 +202,7 @@ class OutOfRange(msgspec.Struct, frozen=True, array_like=True):
 
 AnyResult = (
     Done | Accepted | Repeated | Trimmed | Expired | Joined | Left | Committed | Deleted | Rejected
+    | Settled | Limited
 )  # fmt: skip
 
 encode_result: Callable[[Result], bytes] = msgspec.msgpack.Encoder().encode

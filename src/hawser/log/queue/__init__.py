@@ -1,0 +1,1 @@
+"""What the leader of a queue does: it lends messages to consumers. None of it outlives the leader."""

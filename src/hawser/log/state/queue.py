@@ -1,0 +1,205 @@
+"""A queue: messages that are each there until somebody is done with them.
+
+It has two shelves. Messages are put on the first and done when they are accepted; those that nobody could
+handle, and those that were rejected, are moved to the second, the dead letters, from where they are taken in
+the same way, or moved back. A move is one entry, which carries the messages along: they are done on one shelf
+and new on the other, at the same time, and the log keeps nothing for the sake of where they were.
+
+Who holds a message is not known here: that is the soft state of the leader (`hawser.log.queue.claims`), and
+gone with it. What is known is how many deliveries of it have *ended*, given back by its holder, or taken from
+it. An entry that settles a message says that number: it takes effect only if the message is not done and no
+other delivery of it has ended meanwhile. So of two entries that end the same delivery one takes effect. It
+settles all it names or nothing, and a repeat of it, told by its stamp as that of a batch, changes nothing and
+says so. Counts only grow, and a message is settled once.
+
+A put that has no room is rejected; the bytes are counted here, so all replicas judge alike. What is put on an
+empty queue always has room, and so has what is moved.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Final
+
+import msgspec
+
+from hawser.log.entry import HEADER_BYTES, Entry, Kind
+from hawser.log.state.commands import QueueLimit, QueueSettle, count_of, decoder
+from hawser.log.state.part import BadState, Blocks, Context, Part
+from hawser.log.state.producers import Producers
+from hawser.log.state.queue_shelf import Shelf
+from hawser.log.state.results import Accepted, Limited, Reason, Rejected, Result, Settled
+from hawser.record.batch import BadBatch, Header
+
+__all__ = ["CAPACITY_BYTES", "LETTERS", "MESSAGES", "MESSAGE_BYTES", "STEP_BYTES", "Queue"]
+
+# The shelves, as entries name them.
+MESSAGES: Final = 0
+LETTERS: Final = 1
+
+# How much a queue holds unless an entry says otherwise; what a message counts beside its bytes, so that this
+# bounds their number too; how exactly bytes are counted.
+CAPACITY_BYTES: Final = 1 << 30
+MESSAGE_BYTES: Final = 64
+STEP_BYTES: Final = 64 << 10
+
+_MOST_SETTLED: Final = (1 << 32) - 1
+
+_read_limit = decoder(QueueLimit)
+_read_settle = decoder(QueueSettle)
+_BAD = Rejected(Reason.BAD_PAYLOAD)
+
+
+class _State(msgspec.Struct, frozen=True, array_like=True):
+    capacity_bytes: int
+    messages: bytes
+    letters: bytes
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_State).decode
+
+
+class Queue(Part):
+    """The messages and the dead letters of one queue. The members of a shard use the same `step_bytes`."""
+
+    name: ClassVar = "queue"
+    kinds: ClassVar = {Kind.QUEUE_PUT: 1, Kind.QUEUE_SETTLE: 1, Kind.QUEUE_LIMIT: 1}
+
+    def __init__(self, run_places: int, step_bytes: int = STEP_BYTES) -> None:
+        self._run_places = run_places
+        self._step_bytes = step_bytes
+        self.capacity_bytes = CAPACITY_BYTES
+        self._handlers: dict[int, Callable[[Entry, Context], Result]] = {
+            Kind.QUEUE_PUT: self._put,
+            Kind.QUEUE_SETTLE: self._settle,
+            Kind.QUEUE_LIMIT: self._limit,
+        }
+
+    def begin(self, blocks: Blocks) -> None:
+        names = (self.name, f"{self.name}-letters")
+        self.shelves = tuple(Shelf(blocks, name, self._run_places, self._step_bytes) for name in names)
+
+    @property
+    def messages(self) -> Shelf:
+        return self.shelves[MESSAGES]
+
+    @property
+    def letters(self) -> Shelf:
+        """The dead letters."""
+        return self.shelves[LETTERS]
+
+    @property
+    def used_bytes(self) -> int:
+        """What counts against the capacity."""
+        return self.messages.used_bytes + self.letters.used_bytes
+
+    @property
+    def needed(self) -> int | None:
+        needs = [shelf.needed for shelf in self.shelves]
+        return min((need for need in needs if need is not None), default=None)
+
+    def apply(self, entry: Entry, context: Context) -> Result:
+        return self._handlers[entry.kind](entry, context)
+
+    def _put(self, entry: Entry, context: Context) -> Result:
+        try:
+            header = Header.read(entry.frame, HEADER_BYTES + entry.transaction_size)
+        except BadBatch:
+            return _BAD
+        return self.put(header, entry, context)
+
+    def put(self, header: Header, entry: Entry, context: Context) -> Result:
+        """Commit the batch of this entry, which may have been in the log for long."""
+        name, count = header.producer, header.records
+        producers = context.part(Producers)
+        verdict = producers.judge(name, header.incarnation, header.sequence) if name else None
+        if verdict is not None:
+            return verdict
+        size_bytes = _size_bytes(entry, count)
+        used_bytes = self.used_bytes
+        if used_bytes and used_bytes + size_bytes > self.capacity_bytes:
+            return Rejected(Reason.QUEUE_FULL, used_bytes, size_bytes)
+        first = self.messages.append(entry.index, count, header.latest_ns, size_bytes)
+        if name:
+            producers.accept(name, header.incarnation, header.sequence, first, count)
+        return Accepted(first, count)
+
+    def _settle(self, entry: Entry, context: Context) -> Result:
+        command = _read_settle(entry)
+        if command is None or not _is_sound(command):
+            return _BAD
+        name = command.consumer
+        producers = context.part(Producers)
+        verdict = producers.judge(name, command.incarnation, command.sequence) if name else None
+        if verdict is not None:
+            return verdict
+        shelf = self.shelves[command.shelf]
+        for first, count, deliveries in sorted(command.runs):
+            if not shelf.are_there(first, count, deliveries):
+                return Rejected(Reason.NOT_HELD, 0, first)
+        moved_first = self._carry_out(command, entry)
+        if name:
+            first = min(command.runs)[0]
+            producers.accept(name, command.incarnation, command.sequence, first, count_of(command.runs))
+        return Settled(
+            count_of(command.accepted), count_of(command.returned), count_of(command.moved), moved_first
+        )
+
+    def _carry_out(self, command: QueueSettle, entry: Entry) -> int:
+        """The offset on the other shelf of the first one that moves; 0 if none does."""
+        shelf, other = self.shelves[command.shelf], self.shelves[1 - command.shelf]
+        for first, count, deliveries in command.returned:
+            shelf.give_back(first, count, deliveries)
+        for first, count, _ in (*command.accepted, *command.moved):
+            shelf.settle(first, count)
+        if not command.batch:
+            return 0
+        header = Header.read(command.batch)
+        size_bytes = _size_bytes(entry, header.records)
+        return other.append(entry.index, header.records, header.latest_ns, size_bytes)
+
+    def _limit(self, entry: Entry, context: Context) -> Result:
+        command = _read_limit(entry)
+        if command is None:
+            return _BAD
+        self.capacity_bytes = command.capacity_bytes
+        return Limited(self.capacity_bytes, self.used_bytes)
+
+    def save(self) -> tuple[bytes, Sequence[str]]:
+        messages, names = self.messages.save()
+        letters, more_names = self.letters.save()
+        return _encode(_State(self.capacity_bytes, messages, letters)), [*names, *more_names]
+
+    def load(self, state: bytes) -> None:
+        try:
+            saved = _decode(state)
+        except msgspec.DecodeError as error:
+            raise BadState(f"the saved queue cannot be read: {error}") from error
+        self.capacity_bytes = saved.capacity_bytes
+        self.messages.load(saved.messages)
+        self.letters.load(saved.letters)
+
+    def digest(self) -> bytes:
+        return _encode((self.capacity_bytes, [shelf.observe() for shelf in self.shelves]))
+
+
+def _size_bytes(entry: Entry, count: int) -> int:
+    return len(entry.frame) + MESSAGE_BYTES * count
+
+
+def _is_sound(command: QueueSettle) -> bool:
+    """Whether it names some messages, each once, has the records of those that move, and a stamp or none."""
+    behind = 0
+    for first, count, _ in sorted(command.runs):
+        if first < behind:
+            return False
+        behind = first + count
+    try:
+        carried = Header.read(command.batch).records if command.batch else 0
+    except BadBatch:
+        return False
+    stamped = command.incarnation > 0 and command.sequence > 0
+    return (
+        0 < count_of(command.runs) <= _MOST_SETTLED
+        and carried == count_of(command.moved)
+        and (stamped if command.consumer else command.incarnation == command.sequence == 0)
+    )

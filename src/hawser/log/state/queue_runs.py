@@ -1,0 +1,100 @@
+"""A number for every offset, kept as runs of equal ones.
+
+Runs are in order, do not overlap, hold no zeros, and two that touch have different numbers; so a stretch of
+offsets that are all alike lies within one run, and what a map costs depends on how often its numbers change,
+not on how many offsets it covers.
+"""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+
+from hawser.log.state.part import BadState
+
+__all__ = ["Runs"]
+
+
+class Runs:
+    """Every offset has the number 0 until it is given another."""
+
+    __slots__ = ("_ends", "_firsts", "_values")
+
+    def __init__(self) -> None:
+        self._firsts = array("Q")
+        self._ends = array("Q")
+        self._values = array("q")
+
+    def __len__(self) -> int:
+        """How many runs there are."""
+        return len(self._firsts)
+
+    def __iter__(self) -> Iterator[tuple[int, int, int]]:
+        """(first offset, the one behind the last, number) of each run."""
+        return zip(self._firsts, self._ends, self._values, strict=True)
+
+    def get(self, offset: int) -> int:
+        """The number of this offset."""
+        place = bisect_right(self._ends, offset)
+        return self._values[place] if place < len(self._firsts) and self._firsts[place] <= offset else 0
+
+    def end_of(self, offset: int) -> int:
+        """Where the run that holds this offset ends; `offset` itself if its number is 0."""
+        place = bisect_right(self._ends, offset)
+        held = place < len(self._firsts) and self._firsts[place] <= offset
+        return self._ends[place] if held else offset
+
+    def are_all(self, first: int, end: int, value: int) -> bool:
+        """Whether every offset from `first` up to but not including `end` has this number."""
+        low, high = bisect_right(self._ends, first), bisect_left(self._firsts, end)
+        if not value or high - low != 1:
+            return not value and low == high
+        return self._values[low] == value and self._firsts[low] <= first and end <= self._ends[low]
+
+    def put(self, first: int, end: int, value: int) -> None:
+        """Give this number to every offset from `first` up to but not including `end`."""
+        assert first < end
+        # Those that overlap or touch.
+        low, high = bisect_left(self._ends, first), bisect_right(self._firsts, end)
+        pieces = [(first, end, value)] if value else []
+        for begin, stop, old in list(
+            zip(self._firsts[low:high], self._ends[low:high], self._values[low:high], strict=True)
+        ):
+            if begin < first:
+                pieces.append((begin, min(stop, first), old))
+            if stop > end:
+                pieces.append((max(begin, end), stop, old))
+        merged = _merge(sorted(pieces))
+        self._firsts[low:high] = array("Q", [piece[0] for piece in merged])
+        self._ends[low:high] = array("Q", [piece[1] for piece in merged])
+        self._values[low:high] = array("q", [piece[2] for piece in merged])
+
+    def forget_below(self, offset: int) -> None:
+        """Give 0 to every offset below this one, which is not in the middle of a run."""
+        gone = bisect_right(self._ends, offset)
+        assert gone == len(self._firsts) or self._firsts[gone] >= offset
+        del self._firsts[:gone], self._ends[:gone], self._values[:gone]
+
+    def save(self) -> list[tuple[int, int, int]]:
+        return list(self)
+
+    def load(self, saved: list[tuple[int, int, int]]) -> None:
+        """Become what was saved; BadState if it cannot be."""
+        behind, last = 0, 0
+        for first, end, value in saved:
+            if not behind <= first < end or not value or (first == behind and value == last):
+                raise BadState("the saved runs of a queue contradict themselves")
+            behind, last = end, value
+        self._firsts = array("Q", [run[0] for run in saved])
+        self._ends = array("Q", [run[1] for run in saved])
+        self._values = array("q", [run[2] for run in saved])
+
+
+def _merge(pieces: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Those that touch and have the same number become one."""
+    merged: list[tuple[int, int, int]] = []
+    for first, end, value in pieces:
+        if merged and merged[-1][1] == first and merged[-1][2] == value:
+            merged[-1] = (merged[-1][0], end, value)
+        else:
+            merged.append((first, end, value))
+    return merged

@@ -1,0 +1,217 @@
+"""Clients of the queue of a simulated cluster: some put, some get and settle, and not all of them are sound.
+
+A consumer dies and leaves what it held, hangs until nobody waits for it any more and then goes on as if
+nothing had been, or names tokens that it never got. What it is told must be true nevertheless.
+"""
+
+from collections.abc import Sequence
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from hawser.log.entry import Kind
+from hawser.log.protocol.doors import Command
+from hawser.log.queue.claims import NO_TOKEN, Token
+from hawser.log.queue.desk import Delivery, Get, Settlement, Turned, Why
+from hawser.log.state.commands import QueueLimit, encode_command
+from hawser.log.state.queue import LETTERS, MESSAGES
+from hawser.log.state.results import Accepted, Limited, Reason, Rejected, Repeated, Settled
+from hawser.record.record import Stamp
+from hawser.testing.checks import Violation
+from hawser.testing.clients import Answer, Client, Deliveries, Errand, Reply
+from hawser.testing.workload import Producer, batch_command
+
+if TYPE_CHECKING:
+    from hawser.testing.cluster import Cluster
+
+__all__ = ["Consumer", "Drain", "Putter"]
+
+
+# Accepted, released or rejected, as often as here: a dead letter is moved back as often as not.
+_VERDICTS: Final = {MESSAGES: (0, 0, 0, 0, 0, 1, 1, 2), LETTERS: (0, 1, 2, 2)}
+
+
+class Putter(Producer):
+    """Puts batches, after it said how much the queue may hold, and again when there was no room."""
+
+    def __init__(self, cluster: "Cluster", name: str, random: Random) -> None:
+        super().__init__(cluster, name, random)
+        self._has_limited = False
+
+    def compose(self) -> Sequence[Command]:
+        if not self._has_limited:
+            self._has_limited = True
+            limit = QueueLimit(self.cluster.swarm.capacity_bytes)
+            return (Command(Kind.QUEUE_LIMIT, encode_command(limit)),)
+        return super().compose()
+
+    def make_command(self, stamp: Stamp) -> Command:
+        return batch_command(stamp, self._values(stamp), Kind.QUEUE_PUT)
+
+    def judge(self, place: int, outcome: Answer) -> bool:
+        if isinstance(outcome, Limited):
+            return True
+        if isinstance(outcome, Rejected) and outcome.retryable:
+            self.cluster.marks.count("queue full", outcome.reason is Reason.QUEUE_FULL)
+            return False
+        stamp = self._stamps[place]
+        if isinstance(outcome, Rejected) and outcome.reason is Reason.UNKNOWN_PRODUCER:
+            return False  # the first one had no room
+        if not isinstance(outcome, Accepted | Repeated):
+            raise Violation(0, f"{self.name} put {stamp} and was told {outcome}")
+        self.cluster.truth.queue.acknowledge(stamp, outcome)
+        return True
+
+
+class Consumer(Client):
+    """Gets messages and settles them, one request after the other."""
+
+    dying_share = 0.03
+    hanging_share = 0.05
+    lying_share = 0.04
+    letters_share = 0.25
+
+    def __init__(self, cluster: "Cluster", name: str, random: Random) -> None:
+        super().__init__(cluster, name, random)
+        self._lives = 0
+        self._giver: str | None = None
+        self._begin_life()
+
+    def _whom_to_ask(self) -> str:
+        """As often as not whoever gave it something last, who may lead no more and not know it."""
+        if self._giver is not None and self.random.random() < 0.5:
+            return self._giver
+        return super()._whom_to_ask()
+
+    def _receive(self, sender: str, to: str, payload: object) -> None:
+        if isinstance(payload, Reply) and isinstance(payload.outcome, Deliveries):
+            self._giver = sender
+        super()._receive(sender, to, payload)
+
+    def _begin_life(self) -> None:
+        """Another process, which knows nothing of the one before."""
+        self._lives += 1
+        self._session = f"{self.name}/{self._lives}"
+        self._shelf = LETTERS if self.random.random() < self.letters_share else MESSAGES
+        self._received = NO_TOKEN
+        self._requests = 0
+        self._incarnation, self._sequence = 1, 1
+        self._held: dict[Token, Delivery] = {}
+        self._asked = 0
+        self._is_lying = False
+
+    def compose(self) -> Sequence[Command]:
+        if self.random.random() < self.dying_share:
+            self.cluster.marks.count("consumer died with messages", bool(self._held))
+            self._begin_life()
+        self._asked = self.cluster.clock.now
+        self._is_lying = self.random.random() < self.lying_share
+        if self._is_lying:
+            wanted: Get | Settlement = self._lie()
+        elif self._held and self.random.random() < 0.7:
+            wanted = self._settlement()
+        else:
+            self._requests += 1
+            most = self.random.choice((0, 1, 1, 3, 8))
+            wanted = Get(self._session, self._requests, self._received, most)
+        self.errand = Errand(self._shelf, wanted)
+        return ()
+
+    def rest(self) -> int:
+        """Most often for a moment, sometimes for longer than anybody waits for a session."""
+        if self.random.random() < self.hanging_share:
+            return 2 * self.cluster.swarm.lending.session_duration
+        return super().rest()
+
+    def _settlement(self) -> Settlement:
+        """Some of what it holds, most of it accepted."""
+        verdicts: tuple[list[Token], list[Token], list[Token]] = ([], [], [])
+        for token in list(self._held)[: self.random.randint(1, len(self._held))]:
+            verdicts[self.random.choice(_VERDICTS[self._shelf])].append(token)
+        accepted, released, rejected = map(tuple, verdicts)
+        return Settlement(self._session, self._incarnation, self._sequence, accepted, released, rejected)
+
+    def _lie(self) -> Settlement:
+        """Accept what somebody else has, or nobody; under a number of its own, so as to spoil nothing."""
+        epoch = max(0, self.cluster.store.metadata.epoch + self.random.randint(-2, 1))
+        token = Token(epoch, self.random.randint(1, 40))
+        others = [each for each in self.cluster.clients if isinstance(each, Consumer) and each is not self]
+        theirs = [token for other in others for token in other._held]
+        if theirs and self.random.random() < 0.7:
+            token = self.random.choice(theirs)
+        while token in self._held:
+            token = Token(token.epoch, token.number + 1)
+        true = tuple(list(self._held)[: self.random.randint(0, 2)])
+        return Settlement(self._session, self._incarnation, self._sequence, (*true, token))
+
+    def judge(self, place: int, outcome: Answer) -> bool:
+        errand = self.errand
+        assert errand is not None
+        if isinstance(outcome, Deliveries):
+            self._take(outcome)
+            return True
+        wanted = errand.wanted
+        assert isinstance(wanted, Settlement), (wanted, outcome)
+        if isinstance(outcome, Turned):
+            return self._turned(wanted, outcome)
+        if isinstance(outcome, Rejected) and outcome.retryable:
+            return False
+        if self._is_lying or not isinstance(outcome, Settled | Repeated):
+            raise Violation(0, f"{self.name} asked for {wanted} and was told {outcome}")
+        marks = self.cluster.marks
+        marks.count("settlement repeated", isinstance(outcome, Repeated))
+        marks.count(
+            "dead letter", self._shelf == MESSAGES and isinstance(outcome, Settled) and outcome.moved > 0
+        )
+        marks.count("dead letter moved back", self._shelf == LETTERS and bool(wanted.rejected))
+        offsets = {token: delivery.offset for token, delivery in self._held.items()}
+        self.cluster.truth.queue.settled(self._shelf, wanted, offsets, self.cluster.clock.now)
+        self._sequence += 1
+        for token in (*wanted.accepted, *wanted.released, *wanted.rejected):
+            del self._held[token]
+        return True
+
+    def _take(self, outcome: Deliveries) -> None:
+        now = self.cluster.clock.now
+        for delivery in outcome.deliveries:
+            self.cluster.truth.queue.give(self._shelf, delivery, self._asked, now)
+            self._held[delivery.token] = delivery
+            self._received = delivery.token
+
+    def _turned(self, wanted: Settlement, outcome: Turned) -> bool:
+        """Whether that is the end of it."""
+        if outcome.why is Why.OTHER_LEADER and not self._is_lying:
+            return False
+        marks = self.cluster.marks
+        marks.count("lie refused", self._is_lying)
+        marks.count("came back too late", not self._is_lying)
+        if outcome.why is Why.NOT_HELD:
+            self.cluster.truth.queue.turned(wanted)
+        self._incarnation, self._sequence = self._incarnation + 1, 1
+        for token in outcome.tokens:
+            self._held.pop(token, None)
+        return True
+
+
+class Drain(Consumer):
+    """Accepts whatever is left, on both shelves, until nothing is."""
+
+    dying_share = hanging_share = lying_share = letters_share = 0.0
+
+    @property
+    def idle(self) -> bool:
+        return super().idle and self.cluster.truth.queue.is_empty
+
+    def compose(self) -> Sequence[Command]:
+        if not self._held:
+            self._shelf = LETTERS if self._shelf == MESSAGES else MESSAGES
+            self._begin_visit()
+        return super().compose()
+
+    def _begin_visit(self) -> None:
+        """As another session, for the last one was known at the other desk."""
+        shelf = self._shelf
+        self._begin_life()
+        self._shelf = shelf
+
+    def _settlement(self) -> Settlement:
+        return Settlement(self._session, self._incarnation, self._sequence, tuple(self._held))

@@ -1,0 +1,257 @@
+"""What the queue of a simulated cluster is supposed to be, said as plainly as can be, and what is told of it.
+
+Two lists of messages, one a shelf, each with how often it was delivered and what became of it. Every
+committed entry is played on them, and must have had the result it has here. Whatever a client is told is held
+against them, and against what anybody was told before that client asked.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from hawser.log.entry import Entry, Kind
+from hawser.log.queue.claims import Token
+from hawser.log.queue.desk import Delivery, Settlement, batch_of, consumer_id
+from hawser.log.replica import Replica
+from hawser.log.state.commands import QueueLimit, QueueSettle, Run, decoder
+from hawser.log.state.queue import CAPACITY_BYTES, LETTERS, MESSAGE_BYTES, MESSAGES, Queue
+from hawser.log.state.results import Accepted, Limited, Place, Reason, Rejected, Repeated, Result, Settled
+from hawser.record.batch import Batch
+from hawser.record.record import Stamp
+from hawser.testing.checks import Violation
+
+__all__ = ["STEP_BYTES", "QueueTruth", "values_of"]
+
+# How exactly simulated queues count their bytes.
+STEP_BYTES = 512
+
+_read_settle = decoder(QueueSettle)
+_read_limit = decoder(QueueLimit)
+
+
+class Message(msgspec.Struct):
+    """A message on a shelf, and the bytes of the batch it came with, of which it is the `place`th."""
+
+    value: bytes
+    batch_bytes: int
+    place: int
+    deliveries: int = 0
+    done: bool = False
+
+
+class Told(msgspec.Struct):
+    """What clients know of a message: when one was first given it, the highest count, when it was said to be
+    done, and by which token."""
+
+    first_given: int | None = None
+    deliveries: int = 0
+    deliveries_since: int = 0
+    done_since: int | None = None
+    winner: Token | None = None
+
+
+class QueueTruth:
+    """The queue as committed. `shelves[s][o - 1]` is message o of shelf s."""
+
+    def __init__(self) -> None:
+        self.shelves: tuple[list[Message], list[Message]] = ([], [])
+        self.capacity_bytes = CAPACITY_BYTES
+        self.receipts: dict[Stamp, Result] = {}
+        # Settlements that somebody was told would never be done.
+        self.void: set[Stamp] = set()
+        self._told: dict[tuple[int, int], Told] = {}
+
+    def left(self, shelf: int) -> Iterator[tuple[int, bytes]]:
+        """(offset, value) of each message that is not done."""
+        for offset, message in enumerate(self.shelves[shelf], 1):
+            if not message.done:
+                yield offset, message.value
+
+    @property
+    def is_empty(self) -> bool:
+        return all(message.done for shelf in self.shelves for message in shelf)
+
+    # Entries.
+
+    def extend(self, entry: Entry, is_next: bool, result: Result) -> bool:
+        """An entry of a queue is committed, and had this result; `is_next` if its stamp is a new one, in its
+        turn. Whether it took effect."""
+        if entry.kind == Kind.QUEUE_LIMIT:
+            command = _read_limit(entry)
+            assert command is not None
+            self.capacity_bytes = command.capacity_bytes
+            took = isinstance(result, Limited)
+        elif entry.kind == Kind.QUEUE_PUT:
+            took = self._put(entry, is_next, result)
+        else:
+            took = self._settle(entry, is_next, result)
+        return took
+
+    def _put(self, entry: Entry, is_next: bool, result: Result) -> bool:
+        batch = Batch.read(entry.payload)
+        size_bytes = len(entry.frame) + MESSAGE_BYTES * batch.count
+        is_full = isinstance(result, Rejected) and result.reason is Reason.QUEUE_FULL
+        took = is_next and not is_full
+        expected = Accepted(len(self.shelves[MESSAGES]) + 1, batch.count) if took else None
+        if is_next:
+            self._judge_room(size_bytes, is_full)
+        if (expected is not None and result != expected) or isinstance(result, Accepted) != took:
+            raise Violation(0, f"{batch.stamp} of {entry.id} was to be put: {took}; it was: {result}")
+        if took:
+            self._append(MESSAGES, [record.value for record in batch.records()], size_bytes)
+            self.receipts[batch.stamp] = result
+        return took
+
+    def _judge_room(self, size_bytes: int, is_full: bool) -> None:
+        """Bytes are counted from the first message on, at most so much too high."""
+        kept_bytes = sum(self._kept_bytes(shelf) for shelf in self.shelves)
+        largest_bytes = max((each.batch_bytes for shelf in self.shelves for each in shelf), default=0)
+        slack_bytes = 2 * (STEP_BYTES + largest_bytes)
+        fits = not kept_bytes or kept_bytes + size_bytes <= self.capacity_bytes
+        may_fit = fits and (not kept_bytes or kept_bytes + size_bytes + slack_bytes <= self.capacity_bytes)
+        if (is_full and may_fit) or (not is_full and not fits):
+            raise Violation(
+                0,
+                f"{size_bytes} bytes beside {kept_bytes} of {self.capacity_bytes}: called full: {is_full}",
+            )
+
+    @staticmethod
+    def _kept_bytes(shelf: list[Message]) -> int:
+        """Of the batches from the first message that is not done on."""
+        first = next((place for place, each in enumerate(shelf) if not each.done), None)
+        if first is None:
+            return 0
+        begin = first - shelf[first].place
+        return sum(message.batch_bytes for message in shelf[begin:] if not message.place)
+
+    def _append(self, shelf: int, values: Sequence[bytes], size_bytes: int) -> None:
+        self.shelves[shelf].extend(Message(value, size_bytes, place) for place, value in enumerate(values))
+
+    def _settle(self, entry: Entry, is_next: bool, result: Result) -> bool:
+        command = _read_settle(entry)
+        assert command is not None
+        shelf = self.shelves[command.shelf]
+        stamp = Stamp(command.consumer, command.incarnation, command.sequence)
+        took = (is_next or not command.consumer) and all(
+            not each.done and each.deliveries == run[2] for run in command.runs for each in _those(shelf, run)
+        )
+        if took != isinstance(result, Settled):
+            raise Violation(0, f"{command} of {entry.id} was to take effect: {took}; it had {result}")
+        if not isinstance(result, Settled):
+            return False
+        if stamp in self.void:
+            raise Violation(0, f"{stamp} took effect, and somebody was told that it would not")
+        for run in (*command.accepted, *command.moved):
+            for each in _those(shelf, run):
+                each.done = True
+        for run in command.returned:
+            for each in _those(shelf, run):
+                each.deliveries += 1
+        self._move(command, entry, result)
+        self.receipts[stamp] = result
+        return True
+
+    def _move(self, command: QueueSettle, entry: Entry, result: Settled) -> None:
+        shelf = self.shelves[command.shelf]
+        values = [each.value for run in command.moved for each in _those(shelf, run)]
+        carried = [record.value for record in batch_of(entry).records()] if command.batch else []
+        if values != carried:
+            raise Violation(0, f"{command} of {entry.id} moves {values} and carries {carried}")
+        first = len(self.shelves[1 - command.shelf]) + 1 if values else 0
+        if result.first_offset != first:
+            raise Violation(0, f"{command} of {entry.id} moves {values} to {first}, not as {result}")
+        size_bytes = len(entry.frame) + MESSAGE_BYTES * len(values)
+        self._append(1 - command.shelf, values, size_bytes)
+
+    # What clients are told.
+
+    def acknowledge(self, stamp: Stamp, outcome: Accepted | Repeated) -> None:
+        """A producer was told where its batch is; it must be there, once."""
+        receipt = self.receipts.get(stamp)
+        if not isinstance(receipt, Accepted) or tuple(_fields(receipt)) != tuple(_fields(outcome)):
+            raise Violation(0, f"{stamp} was put as {receipt}, and acknowledged as {outcome}")
+
+    def give(self, shelf: int, delivery: Delivery, asked: int, now: int) -> None:
+        """A consumer that asked at `asked` was given a message."""
+        offset = delivery.offset
+        messages = self.shelves[shelf]
+        told = self._told.setdefault((shelf, offset), Told())
+        if offset > len(messages) or messages[offset - 1].value != delivery.record.value:
+            raise Violation(0, f"message {offset} was delivered as {delivery}, which was never put")
+        if told.done_since is not None and told.done_since < asked:
+            raise Violation(0, f"message {offset} was delivered to somebody who asked after it was done")
+        if told.first_given is not None and told.first_given < asked and not delivery.redelivered:
+            raise Violation(0, f"message {offset} was delivered before, and is not called redelivered")
+        if delivery.delivery_count < told.deliveries and told.deliveries_since < asked:
+            raise Violation(
+                0, f"message {offset} was delivered {told.deliveries} times, now {delivery.delivery_count}"
+            )
+        if told.first_given is None:
+            told.first_given = now
+        if delivery.delivery_count > told.deliveries:
+            told.deliveries, told.deliveries_since = delivery.delivery_count, now
+
+    def settled(self, shelf: int, wanted: Settlement, offsets: dict[Token, int], now: int) -> None:
+        """A consumer was told that all of this is done; `offsets` are those of its messages."""
+        stamp = Stamp(consumer_id(wanted.session), wanted.incarnation, wanted.sequence)
+        receipt = self.receipts.get(stamp)
+        counts = (len(wanted.accepted), len(wanted.accepted) + len(wanted.released) + len(wanted.rejected))
+        done = (
+            isinstance(receipt, Settled)
+            and (
+                receipt.accepted,
+                receipt.accepted + receipt.returned + receipt.moved,
+            )
+            == counts
+        )
+        if not done or stamp in self.void:
+            raise Violation(0, f"{wanted} was said to be done, and {receipt} was")
+        for token in wanted.accepted:
+            self._accepted(shelf, offsets[token], token, now)
+
+    def _accepted(self, shelf: int, offset: int, token: Token, now: int) -> None:
+        told = self._told[shelf, offset]
+        if not self.shelves[shelf][offset - 1].done:
+            raise Violation(0, f"message {offset} was said to be accepted, and is not done")
+        if told.winner not in (None, token):
+            raise Violation(0, f"message {offset} was accepted by {told.winner} and by {token}")
+        told.winner = token
+        if told.done_since is None:
+            told.done_since = now
+
+    def turned(self, wanted: Settlement) -> None:
+        """A consumer was told that nothing of this is done, nor will be."""
+        stamp = Stamp(consumer_id(wanted.session), wanted.incarnation, wanted.sequence)
+        if stamp in self.receipts:
+            raise Violation(0, f"{wanted} was said not to be done, and {self.receipts[stamp]} was")
+        self.void.add(stamp)
+
+    def compare(self, replica: Replica) -> None:
+        """A member that has applied everything: all that is left can be read there, byte for byte."""
+        for shelf in (MESSAGES, LETTERS):
+            here, expected = values_of(replica, shelf), dict(self.left(shelf))
+            if here != expected:
+                raise Violation(0, f"{replica.member} holds {here} on shelf {shelf}, and not {expected}")
+
+
+def values_of(replica: Replica, shelf: int) -> dict[int, bytes]:
+    """The messages on a shelf of a member, by offset, as they lie in its journal."""
+    found: dict[int, bytes] = {}
+    part = replica.machine.part(Queue).shelves[shelf]
+    for offset in range(part.start, part.end):
+        if part.deliveries(offset) is None:
+            continue
+        place = part.locate(offset)
+        assert isinstance(place, Place)
+        records = list(batch_of(replica.journal.read(place.index, place.index, 1)[0]).records())
+        found[offset] = records[offset - place.first_offset].value
+    return found
+
+
+def _those(shelf: list[Message], run: Run) -> list[Message]:
+    first, count, _ = run
+    return shelf[first - 1 : first - 1 + count]
+
+
+def _fields(receipt: Accepted | Repeated) -> tuple[int, int]:
+    return receipt.first_offset, receipt.count

@@ -1,0 +1,138 @@
+"""Defects to plant into the queue: into what is applied, and into what its leader knows."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hawser.log.queue.claims import Claim, Claims, Token
+from hawser.log.state.queue import Queue
+from hawser.log.state.queue_shelf import Shelf
+from hawser.log.state.results import Reason, Rejected, Result
+
+__all__ = ["QUEUE_DEFECTS"]
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def accept_of_what_is_done(patch: pytest.MonkeyPatch) -> None:
+    """And nobody at the desk looks who holds it."""
+    patch.setattr(Shelf, "are_there", lambda self, first, count, deliveries: first + count <= self.end)
+    token_of_anybody_taken(patch)
+    original = Claims.resolve
+
+    def resolve(self: Claims, claims: list[Claim]) -> None:
+        ended = dict(self._claims)
+        original(self, claims)
+        self._claims.update({token: ended[token] for token in ended})
+
+    patch.setattr(Claims, "resolve", resolve)
+
+
+def token_of_anybody_taken(patch: pytest.MonkeyPatch) -> None:
+    def find(self: Claims, name: str, token: Token) -> Claim | None:
+        return self._claims.get(token)
+
+    patch.setattr(Claims, "find", find)
+
+
+def delivery_not_counted(patch: pytest.MonkeyPatch) -> None:
+    def give_back(self: Shelf, first: int, count: int, deliveries: int) -> None:
+        self._runs.put(first, first + count, deliveries)
+
+    patch.setattr(Shelf, "give_back", give_back)
+
+
+def lost_session_keeps_what_it_held(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Claims, "leave", lambda self, name: None)
+
+
+def maybe_redelivered_forgotten(patch: pytest.MonkeyPatch) -> None:
+    original = Claims.__init__
+
+    def begin(self: Claims, *arguments: Any) -> None:
+        original(self, *arguments)
+        self._began_at = 0
+
+    patch.setattr(Claims, "__init__", begin)
+
+
+def returned_to_the_end(patch: pytest.MonkeyPatch) -> None:
+    original = Claims._take
+
+    def take(self: Claims) -> int | None:
+        returned, self._returned = self._returned, []
+        offset = original(self)
+        self._returned = returned
+        return original(self) if offset is None else offset
+
+    patch.setattr(Claims, "_take", take)
+
+
+def letters_not_kept(patch: pytest.MonkeyPatch) -> None:
+    original = Queue._carry_out
+
+    def carry_out(self: Queue, command: Any, entry: Any) -> int:
+        if not command.moved:
+            return original(self, command, entry)
+        for first, count, deliveries in command.returned:
+            self.shelves[command.shelf].give_back(first, count, deliveries)
+        for first, count, _ in (*command.accepted, *command.moved):
+            self.shelves[command.shelf].settle(first, count)
+        return int(self.shelves[1 - command.shelf].end)
+
+    patch.setattr(Queue, "_carry_out", carry_out)
+
+
+def trimmed_beyond_what_is_held(patch: pytest.MonkeyPatch) -> None:
+    original = Shelf.settle
+
+    def settle(self: Shelf, first: int, count: int) -> None:
+        if first == self.start + 1 and self._runs.get(self.start) >= 0:
+            original(self, self.start, 1)
+        original(self, first, count)
+
+    patch.setattr(Shelf, "settle", settle)
+
+
+def never_full(patch: pytest.MonkeyPatch) -> None:
+    original = Queue.put
+
+    def put(self: Queue, *arguments: Any) -> Result:
+        result = original(self, *arguments)
+        if isinstance(result, Rejected) and result.reason is Reason.QUEUE_FULL:
+            capacity, self.capacity_bytes = self.capacity_bytes, 1 << 60
+            result = original(self, *arguments)
+            self.capacity_bytes = capacity
+        return result
+
+    patch.setattr(Queue, "put", put)
+
+
+def full_before_it_is_known(patch: pytest.MonkeyPatch) -> None:
+    """A repeat of what is in the queue has no room either."""
+    original = Queue.put
+
+    def put(self: Queue, header: Any, entry: Any, context: Any) -> Result:
+        if self.used_bytes > self.capacity_bytes // 2:
+            return Rejected(Reason.QUEUE_FULL, self.used_bytes, 0)
+        return original(self, header, entry, context)
+
+    patch.setattr(Queue, "put", put)
+
+
+QUEUE_DEFECTS: dict[str, Plant] = {
+    plant.__name__.replace("_", " "): plant
+    for plant in (
+        accept_of_what_is_done,
+        token_of_anybody_taken,
+        delivery_not_counted,
+        lost_session_keeps_what_it_held,
+        maybe_redelivered_forgotten,
+        returned_to_the_end,
+        letters_not_kept,
+        trimmed_beyond_what_is_held,
+        never_full,
+        full_before_it_is_known,
+    )
+}

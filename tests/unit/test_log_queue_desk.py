@@ -1,0 +1,321 @@
+"""The desk of a queue: who is lent what, for how long, and what becomes of it."""
+
+import pytest
+
+from hawser.log.entry import Kind
+from hawser.log.queue import desk as desk_module
+from hawser.log.queue.claims import NO_TOKEN, Lending, Token
+from hawser.log.queue.desk import LETTER_HEADER, Delivery, Desk, Get, Proposal, Settlement, Turned, Why
+from hawser.log.state.machine import queue_parts
+from hawser.log.state.queue import LETTERS, MESSAGES, Queue
+from hawser.log.state.results import Repeated, Result, Settled
+from hawser.record.batch import MAX_BATCH_BYTES, Batch
+from hawser.record.record import Record
+from tests.stateful.log_shard import Shard
+
+LENDING = Lending(session_duration=100)
+
+
+class Office:
+    """A queue with messages m1, m2, ..., its desk, and sessions that do as they should."""
+
+    def __init__(self, messages: int = 0, lending: Lending = LENDING, shelf: int = MESSAGES) -> None:
+        self.shard = Shard(lambda: queue_parts(3))
+        self.requests: dict[str, int] = {}
+        self.received: dict[str, Token] = {}
+        self.sequences: dict[tuple[str, int], int] = {}
+        self.epoch = 0
+        self.lead(lending, shelf)
+        for number in range(1, messages + 1):
+            self.put(f"m{number}".encode())
+
+    def lead(self, lending: Lending = LENDING, shelf: int = MESSAGES) -> None:
+        """Another leader begins."""
+        self.epoch += 1
+        log = self.shard.log
+        self.desk = Desk(self.shard.machine, lambda index: log[index - 1], self.epoch, lending, shelf)
+
+    @property
+    def queue(self) -> Queue:
+        return self.shard.machine.part(Queue)
+
+    def put(self, value: bytes) -> None:
+        self.shard.put(Kind.QUEUE_PUT, bytes(Batch.of([Record(value, b"key", {"h": b"1"})]).data))
+
+    def get(self, session: str, most: int = 1, now: int = 0) -> tuple[Delivery, ...]:
+        self.requests[session] = self.requests.get(session, 0) + 1
+        received = self.received.get(session, NO_TOKEN)
+        got = self.desk.get(Get(session, self.requests[session], received, most), now)
+        if got:
+            self.received[session] = got[-1].token
+        return got
+
+    def offsets(self, session: str, most: int = 9, now: int = 0) -> list[int]:
+        return [delivery.offset for delivery in self.get(session, most, now)]
+
+    def wish(self, session: str, **verdicts: tuple[Delivery, ...]) -> Settlement:
+        sequence = self.sequences.get((session, self.epoch), 0) + 1
+        tokens = {name: tuple(each.token for each in deliveries) for name, deliveries in verdicts.items()}
+        return Settlement(session, self.epoch, sequence, **tokens)
+
+    def settle(self, session: str, now: int = 0, **verdicts: tuple[Delivery, ...]) -> Result | Turned:
+        answer = self.desk.settle(self.wish(session, **verdicts), now)
+        if not isinstance(answer, Proposal):
+            return answer
+        self.sequences[session, self.epoch] = self.sequences.get((session, self.epoch), 0) + 1
+        return self.apply(answer)
+
+    def apply(self, proposal: Proposal) -> Result:
+        result = self.shard.put(Kind.QUEUE_SETTLE, proposal.payload)
+        self.desk.resolve(proposal)
+        return result
+
+    def tick(self, now: int) -> Result | None:
+        proposal = self.desk.tick(now)
+        return self.apply(proposal) if proposal is not None else None
+
+
+def test_each_message_goes_to_one_in_order() -> None:
+    office = Office(5)
+    first = office.get("a", 2)
+    assert [(each.offset, each.record.value, each.delivery_count) for each in first] == [
+        (1, b"m1", 1),
+        (2, b"m2", 1),
+    ]
+    assert not any(each.redelivered for each in first)
+    assert first[0].record.key == b"key" and first[0].record.headers == {"h": b"1"}
+    assert office.offsets("b") == [3, 4, 5]
+    assert office.offsets("a") == []
+    assert office.desk.claims.holders == {"a": 2, "b": 3}
+    assert office.settle("a", accepted=first) == Settled(2, 0, 0, 0)
+    assert len(office.desk.claims) == 3
+    office.put(b"m6")
+    assert office.offsets("a") == [6]
+
+
+def test_a_released_message_keeps_its_place_and_counts_its_delivery() -> None:
+    office = Office(3)
+    first = office.get("a", 2)
+    assert office.settle("a", released=first) == Settled(0, 2, 0, 0)
+    again = office.get("b", 3)
+    assert [(each.offset, each.delivery_count, each.redelivered) for each in again] == [
+        (1, 2, True),
+        (2, 2, True),
+        (3, 1, False),
+    ]
+    assert {each.token for each in again}.isdisjoint(each.token for each in first)
+
+
+def test_what_a_lost_session_held_is_given_back_and_its_late_accept_does_not_count() -> None:
+    office = Office(2)
+    held = office.get("a", 2, now=0)
+    assert office.tick(100) is None
+    assert office.tick(101) == Settled(0, 2, 0, 0)
+    late = office.settle("a", now=102, accepted=held)
+    assert late == Turned(Why.NOT_HELD, tuple(each.token for each in held))
+    assert office.offsets("b", now=103) == [1, 2]
+    assert isinstance(office.settle("a", now=104, accepted=held), Turned)
+    assert office.queue.messages.count == 2
+
+
+def test_whoever_says_that_it_is_there_keeps_what_it_holds() -> None:
+    office = Office(1)
+    held = office.get("a", 1, now=0)
+    assert office.get("a", 0, now=90) == ()
+    assert office.tick(180) is None
+    assert office.settle("a", now=185, accepted=held) == Settled(1, 0, 0, 0)
+
+
+def test_a_session_that_leaves_holds_nothing() -> None:
+    office = Office(2)
+    office.get("a", 2)
+    office.desk.claims.leave("a")
+    office.desk.claims.leave("nobody")
+    assert office.tick(1) == Settled(0, 2, 0, 0)
+    assert office.offsets("b") == [1, 2]
+
+
+def test_a_lease_ends_also_for_who_is_there() -> None:
+    office = Office(2, Lending(session_duration=1_000, lease_duration=50))
+    held = office.get("a", 2, now=0)
+    assert office.settle("a", now=10, accepted=held[:1]) == Settled(1, 0, 0, 0)
+    assert office.tick(50) is None
+    assert office.tick(51) == Settled(0, 1, 0, 0)
+    assert office.settle("a", now=52, accepted=held[1:]) == Turned(Why.NOT_HELD, (held[1].token,))
+
+
+def test_leases_of_what_is_settled_are_forgotten() -> None:
+    office = Office(0, Lending(session_duration=1_000_000, lease_duration=100_000))
+    for time in range(300):
+        office.put(b"m")
+        office.settle("a", time, accepted=office.get("a", 1, time))
+    assert len(office.desk.claims._leases) < 100
+
+
+def test_a_repeated_settlement_is_told_what_it_did_by_this_leader_and_the_next() -> None:
+    office = Office(2)
+    wanted = office.wish("a", accepted=office.get("a", 2))
+    first, second = office.desk.settle(wanted, 0), office.desk.settle(wanted, 0)
+    assert isinstance(first, Proposal) and isinstance(second, Proposal)
+    assert office.apply(first) == Settled(2, 0, 0, 0)
+    assert office.apply(second) == Repeated(1, 2)
+    assert office.desk.settle(wanted, 0) == Repeated(1, 2)
+    office.lead()
+    assert office.desk.settle(wanted, 0) == Repeated(1, 2)
+
+
+def test_a_token_of_an_earlier_leader_is_void() -> None:
+    office = Office(2)
+    held = office.get("a", 2)
+    wanted = office.wish("a", accepted=held)
+    office.lead()
+    assert office.desk.settle(wanted, 0) == Turned(Why.NOT_HELD, tuple(each.token for each in held))
+    again = office.get("b", 2)
+    assert [(each.offset, each.delivery_count, each.redelivered) for each in again] == [
+        (1, 1, True),
+        (2, 1, True),
+    ]
+    office.put(b"m3")
+    assert not office.get("b", 1)[0].redelivered
+
+
+def test_a_leader_that_was_deposed_does_not_judge_what_the_next_one_lent() -> None:
+    office = Office(1)
+    wanted = Settlement("a", 1, 1, (Token(2, 1),))
+    assert office.desk.settle(wanted, 0) == Turned(Why.OTHER_LEADER)
+
+
+def test_lies_about_tokens_change_nothing() -> None:
+    office = Office(3)
+    mine, other = office.get("a", 1), office.get("b", 1)
+    for strange in (other[0].token, Token(1, 77), Token(0, 1)):
+        wanted = Settlement("a", 1, 1, (mine[0].token, strange))
+        assert office.desk.settle(wanted, 0) == Turned(Why.NOT_HELD, (strange,))
+    twice = Settlement("a", 1, 1, (mine[0].token,), (mine[0].token,))
+    assert office.desk.settle(twice, 0) == Turned(Why.NOT_HELD, (mine[0].token, mine[0].token))
+    assert office.desk.settle(Settlement("a", 1, 1), 0) == Turned(Why.NOT_HELD)
+    assert office.settle("a", accepted=mine) == Settled(1, 0, 0, 0)
+    assert office.settle("b", accepted=other) == Settled(1, 0, 0, 0)
+
+
+def test_what_is_on_its_way_to_be_settled_is_not_taken_from_its_holder() -> None:
+    office = Office(1, Lending(session_duration=100, lease_duration=100))
+    wanted = office.wish("a", accepted=office.get("a", 1, now=0))
+    proposal = office.desk.settle(wanted, 0)
+    assert isinstance(proposal, Proposal)
+    assert office.desk.tick(500) is None
+    assert isinstance(office.desk.settle(wanted, 500), Proposal)
+    assert office.apply(proposal) == Settled(1, 0, 0, 0)
+    assert office.desk.settle(wanted, 501) == Repeated(1, 1)
+
+
+def test_an_entry_that_did_not_come_through_leaves_the_message_where_it_was() -> None:
+    office = Office(2)
+    held = office.get("a", 1)
+    proposal = office.desk.settle(office.wish("a", accepted=held), 0)
+    assert isinstance(proposal, Proposal)
+    office.desk.resolve(proposal)
+    assert office.settle("a", accepted=held) == Settled(1, 0, 0, 0)
+    office.get("a", 1)
+    back = office.desk.tick(500)
+    assert back is not None and office.desk.tick(500) is None
+    office.desk.resolve(back)
+    assert office.offsets("b", now=500) == []
+    assert office.tick(501) == Settled(0, 1, 0, 0)
+    assert office.offsets("b", now=502) == [2]
+
+
+def test_a_session_that_is_lost_while_its_accept_fails_gives_back() -> None:
+    office = Office(1)
+    proposal = office.desk.settle(office.wish("a", accepted=office.get("a", 1)), 0)
+    assert isinstance(proposal, Proposal)
+    assert office.desk.tick(500) is None
+    office.desk.resolve(proposal)
+    assert office.tick(501) == Settled(0, 1, 0, 0)
+
+
+def test_a_request_that_comes_again_gets_the_same_messages() -> None:
+    office = Office(4)
+    wanted = Get("a", 1, NO_TOKEN, 2)
+    first = office.desk.get(wanted, 0)
+    assert office.desk.get(wanted, 0) == first
+    assert len(office.desk.claims) == 2
+    second = office.desk.get(Get("a", 2, first[-1].token, 1), 0)
+    assert [each.offset for each in second] == [3]
+    assert office.desk.get(wanted, 0) == ()
+    assert len(office.desk.claims) == 3
+
+
+def test_what_did_not_reach_the_session_is_given_back() -> None:
+    office = Office(4)
+    first = office.desk.get(Get("a", 1, NO_TOKEN, 2), 0)
+    assert len(first) == 2
+    assert [each.offset for each in office.desk.get(Get("a", 2, NO_TOKEN, 1), 0)] == [3]
+    assert office.tick(1) == Settled(0, 2, 0, 0)
+    assert office.offsets("b") == [1, 2, 4]
+
+
+def test_a_session_holds_no_more_than_it_may() -> None:
+    office = Office(5, Lending(session_duration=100, most_held=3))
+    held = office.get("a", 9)
+    assert len(held) == 3
+    assert office.offsets("a") == []
+    office.settle("a", accepted=held[:1])
+    assert office.offsets("a") == [4]
+
+
+@pytest.mark.parametrize("how", ["released", "lost"])
+def test_poison_reaches_the_dead_letters_through_changes_of_leader(how: str) -> None:
+    lending = Lending(session_duration=100, max_deliveries=3)
+    office = Office(2, lending)
+    moved = []
+    for delivery in range(1, 4):
+        poison = office.get("a", 1, now=0)
+        assert (poison[0].offset, poison[0].delivery_count) == (1, delivery)
+        result = office.settle("a", released=poison) if how == "released" else office.tick(101)
+        assert isinstance(result, Settled)
+        moved.append(result.moved)
+        office.lead(lending)
+    assert moved == [0, 0, 1]
+    assert office.offsets("a") == [2]
+    assert (office.queue.messages.count, office.queue.letters.count) == (1, 1)
+
+
+def test_a_dead_letter_says_where_it_was_and_goes_back_without() -> None:
+    office = Office(3)
+    held = office.get("a", 2)
+    assert office.settle("a", rejected=held[1:], released=held[:1]) == Settled(0, 1, 1, 1)
+    office.lead(shelf=LETTERS)
+    (letter,) = office.get("b", 9)
+    assert letter.record.value == b"m2" and letter.record.key == b"key"
+    assert letter.record.headers == {"h": b"1", LETTER_HEADER: b'{"offset":2,"deliveries":1}'}
+    assert office.settle("b", rejected=(letter,)) == Settled(0, 0, 1, 4)
+    office.lead()
+    back = office.get("c", 9)
+    assert [(each.offset, each.delivery_count) for each in back] == [(1, 2), (3, 1), (4, 1)]
+    assert back[-1].record == Record(b"m2", b"key", {"h": b"1"})
+
+
+def test_what_was_delivered_too_often_already_is_not_lent_again() -> None:
+    office = Office(2)
+    office.settle("a", released=office.get("a", 1))
+    office.lead(Lending(session_duration=100, max_deliveries=1))
+    assert office.offsets("a") == [2]
+    assert office.tick(1) == Settled(0, 0, 1, 1)
+
+
+def test_a_message_that_fills_a_batch_becomes_a_letter_too() -> None:
+    office = Office()
+    office.shard.put(Kind.QUEUE_PUT, bytes(Batch.of([Record(bytes(MAX_BATCH_BYTES - 56))]).data))
+    assert office.settle("a", rejected=office.get("a", 1)) == Settled(0, 0, 1, 1)
+    assert office.queue.letters.count == 1
+
+
+def test_only_so_much_moves_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desk_module, "MOST_MOVED_BYTES", 10)
+    office = Office(3, Lending(session_duration=100, max_deliveries=1))
+    held = office.get("a", 3)
+    answer = office.settle("a", rejected=held)
+    assert isinstance(answer, Turned) and answer.why is Why.TOO_MUCH
+    assert office.settle("a", rejected=held[:2]) == Settled(0, 0, 2, 1)
+    assert office.tick(200) == Settled(0, 0, 1, 3)
