@@ -37,6 +37,8 @@ _COMMANDS = {
     "up": ("hawser.cli.up:up", "A whole cluster on this machine."),
     "node": ("hawser.cli.daemons:node", "Run a node of a cluster."),
     "operator": ("hawser.cli.daemons:operator", "Run an operator of a cluster."),
+    "agent": ("hawser.cli.agent:agent", "Recover the dead of this host at once, record its topics."),
+    "pipeline": ("hawser.cli.pipeline:pipeline", "Land topics in tables, with Spark."),
     "cluster": ("hawser.cli.cluster:cluster", "Look at a cluster, move leaders and replicas."),
     "log": ("hawser.cli.log:log", "Look at a node's log on disk and check it."),
     "config": ("hawser.cli.config:config", "What a configuration file may hold, and whether one is right."),
@@ -44,7 +46,7 @@ _COMMANDS = {
     "reap": ("hawser.cli.participants:reap", "Recover the dead, remove what nobody can use any more."),
     "doctor": ("hawser.cli.doctor:doctor", "Check this host and the domain."),
     "bench": ("hawser.cli.bench:bench", "Measure this machine, with ratios to other buses."),
-    "demo": ("hawser.cli.demo.command:demo", "Kill publishers and subscribers, prove nothing was lost."),
+    "demo": ("hawser.cli.demo.command:demo", "The whole path with everybody killed, and a proof."),
     "completion": ("hawser.cli.completion:completion", "Print the completion script of a shell."),
 }
 

@@ -1,0 +1,18 @@
+"""`hawser pipeline`: the Spark pipelines."""
+
+import click
+
+from hawser.cli.lazy import LazyGroup
+from hawser.cli.options import shared_options
+
+__all__ = ["pipeline"]
+
+_COMMANDS = {
+    "run": ("hawser.cli.pipeline_run:run", "Land topics in tables, once or again and again."),
+}
+
+
+@click.group("pipeline", cls=LazyGroup, lazy_commands=_COMMANDS)
+@shared_options
+def pipeline() -> None:
+    """Run the data pipelines on Spark. They need `pip install 'hawser[spark]'` and Java."""

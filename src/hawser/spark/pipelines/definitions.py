@@ -1,0 +1,188 @@
+"""A pipeline as its file defines it: registered with a Connect server, and looked at on the way.
+
+Tables that streams fill declare their schemas, so the definitions are all the catalog there is: before a run
+they are declared in the server's, where their directories are. Tables that are computed as a whole are made
+again by every run.
+"""
+
+import importlib.util
+import json
+import re
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+from pyspark.pipelines.add_pipeline_analysis_context import add_pipeline_analysis_context
+from pyspark.pipelines.block_session_mutations import block_session_mutations
+from pyspark.pipelines.flow import Flow
+from pyspark.pipelines.graph_element_registry import graph_element_registration_context
+from pyspark.pipelines.output import MaterializedView, Output, Sink, StreamingTable
+from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+from hawser.errors import UsageError
+from hawser.spark.pipelines import tables
+from hawser.spark.pipelines.place import Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Definitions", "create_database", "declare", "register"]
+
+_CURE: Final = "give the old type, or make the table anew with --full-refresh"
+
+
+class Definitions(SparkConnectGraphElementRegistry):
+    """What one file defines."""
+
+    def __init__(self, spark: "SparkSession", graph: str) -> None:
+        super().__init__(spark, graph)
+        self.streamed: dict[str, str | StructType] = {}
+        self.computed: list[str] = []
+        self.sinks: list[str] = []
+        self._flows: dict[str, _Flow] = {}
+
+    @property
+    def tables(self) -> list[str]:
+        return [*self.streamed, *self.computed]
+
+    def register_output(self, output: Output) -> None:
+        if isinstance(output, StreamingTable):
+            if output.schema is None:
+                raise UsageError(
+                    f"table {output.name} does not declare its columns: write @dp.table(schema="
+                    '"id bigint, ..."), because there is no catalog that would remember them'
+                )
+            self.streamed[output.name] = output.schema
+        elif isinstance(output, MaterializedView):
+            self.computed.append(output.name)
+        elif isinstance(output, Sink):
+            self.sinks.append(output.name)
+        super().register_output(output)
+
+    def register_flow(self, flow: Flow) -> None:
+        def watched() -> "DataFrame":
+            frame = flow.func()
+            plan = cast(Any, frame)._plan.plan(self._client)
+            self._flows[flow.name.rpartition(".")[2]] = _Flow.of(flow.target, plan)
+            return frame
+
+        super().register_flow(replace(flow, func=watched))
+
+    def target_of(self, flow: str) -> str:
+        """What a flow fills."""
+        known = self._flows.get(flow)
+        return flow if known is None else known.target
+
+    def flows_before(self, flow: str) -> set[str]:
+        """The flows that fill the tables of this pipeline which it reads itself."""
+        sources = self._flows[flow].reads & set(self.tables) if flow in self._flows else set()
+        return {name for name, each in self._flows.items() if each.target in sources}
+
+    def made_from(self, tables: Iterable[str]) -> list[str]:
+        """The tables, and all tables and sinks that get their rows from them, directly or not."""
+        found = set(tables)
+        flows = self._flows.values()
+        while more := {each.target for each in flows if (each.reads | each.mentions) & found} - found:
+            found |= more
+        return sorted(found)
+
+
+class _Flow(NamedTuple):
+    """What a flow fills, which tables it reads, by their names without the database, and which words are in
+    its SQL, where nobody but Spark knows what is a table."""
+
+    target: str
+    reads: set[str]
+    mentions: set[str]
+
+    @classmethod
+    def of(cls, target: str, plan: Any) -> "_Flow":
+        reads = {text.rpartition(".")[2].strip("`") for text in _texts(plan, "unparsed_identifier")}
+        return cls(target, reads, set(re.findall(r"\w+", " ".join(_texts(plan, "query")))))
+
+
+def _texts(message: Any, name: str) -> Iterator[str]:
+    """The texts of all fields of this name in a plan, which is a message of Spark Connect."""
+    for field, value in message.ListFields():
+        if field.name == name and isinstance(value, str):
+            yield value
+        elif field.message_type is not None:
+            for each in [value] if hasattr(value, "ListFields") else value:
+                if hasattr(each, "ListFields"):
+                    yield from _texts(each, name)
+
+
+def register(spark: "SparkSession", graph: str, file: Path) -> Definitions:
+    """Run the file, which defines tables in the graph. Errors in it are its own."""
+    definitions = Definitions(spark, graph)
+    specification = importlib.util.spec_from_file_location(file.stem, file)
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    with (
+        graph_element_registration_context(definitions),
+        add_pipeline_analysis_context(spark=spark, dataflow_graph_id=graph, flow_name=None),
+        block_session_mutations(),
+    ):
+        specification.loader.exec_module(module)
+    if not definitions.tables:
+        raise UsageError(f"{file} defines no table; see @dp.table and @dp.materialized_view")
+    return definitions
+
+
+def create_database(spark: "SparkSession", place: Place) -> None:
+    """The one of the tables of `place`, unless the server has it."""
+    spark.sql(f"CREATE DATABASE IF NOT EXISTS {place.database} LOCATION '{_quoted(place.tables)}'")
+
+
+def declare(spark: "SparkSession", definitions: Definitions, place: Place) -> None:
+    """Let the server know the tables there are. UsageError if one has columns of another type."""
+    for name, schema in definitions.streamed.items():
+        _check_columns(place, name, DataType.fromDDL(schema) if isinstance(schema, str) else schema)
+        directory = place.table(name)
+        if directory.is_dir() and not spark.catalog.tableExists(f"{place.database}.{name}"):
+            columns = schema if isinstance(schema, str) else schema.toDDL()
+            location = f"USING parquet LOCATION '{_quoted(directory)}'"
+            spark.sql(f"CREATE TABLE {place.database}.`{name}` ({columns}) {location}")
+    for name in definitions.computed:
+        if not spark.catalog.tableExists(f"{place.database}.{name}"):
+            shutil.rmtree(place.table(name), ignore_errors=True)
+
+
+def _check_columns(place: Place, name: str, declared: DataType) -> None:
+    """Against those of the newest file. Columns may be added; what is there stays what it is."""
+    written = tables.files(place.directory, name) if place.table(name).is_dir() else []
+    text = (
+        tables.content(max(written, key=lambda each: each.written_ms).path).spark_schema if written else None
+    )
+    if text is None:
+        return
+    change = _change(StructType.fromJson(json.loads(text)), declared, name)
+    if change is not None:
+        raise UsageError(f"{change}: {_CURE} {name}")
+
+
+def _change(old: DataType, new: DataType, path: str) -> str | None:
+    """What cannot be read any more as it was written; None if all can."""
+    if isinstance(old, StructType) and isinstance(new, StructType):
+        for field in old.fields:
+            if field.name not in new.names:
+                return f"the column {path}.{field.name} is gone"
+            if change := _change(field.dataType, new[field.name].dataType, f"{path}.{field.name}"):
+                return change
+        return None
+    if isinstance(old, ArrayType) and isinstance(new, ArrayType):
+        return _change(old.elementType, new.elementType, f"{path}[]")
+    if isinstance(old, MapType) and isinstance(new, MapType):
+        return _change(old.valueType, new.valueType, f"{path}[]")
+    if type(old) is type(new) and old.simpleString() == new.simpleString():
+        return None
+    return f"the column {path} was {old.simpleString()} and would be {new.simpleString()}"
+
+
+def _quoted(path: Path) -> str:
+    """As a text of SQL. Spark takes locations as they are written, not as URIs."""
+    text = str(path).replace("\\", "\\\\").replace("'", "\\'")
+    return f"file:{text}"

@@ -1,0 +1,173 @@
+"""The Spark of a run: a Connect server of its own, on loopback, that cannot outlive it.
+
+The server is a JVM started at a master. It asks for a token that only this process knows, because whoever may
+talk to it runs code in our name. The kernel kills it with the thread that started it, and its Python workers
+end when it is gone: so a run that is killed leaves nobody behind who goes on writing.
+"""
+
+import os
+import re
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from hawser.errors import HawserError, Unavailable
+from hawser.spark.archive import make_archive_at_exit
+from hawser.spark.requirements import check_packages
+from hawser.spark.sessions import environment, settings, spark_home
+
+__all__ = ["Server", "server"]
+
+_CLASS: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
+_STARTING_SECONDS: Final = 120.0
+_STOPPING_SECONDS: Final = 10.0
+_LOOK_SECONDS: Final = 0.02
+_ATTEMPTS: Final = 3
+# Becomes the command, after it has asked to be killed with its parent, unless that is dead already.
+_BOUND: Final = (
+    "import ctypes, os, signal, sys; ctypes.CDLL(None).prctl(1, signal.SIGKILL); "
+    "os.getppid() == int(sys.argv[1]) or os._exit(1); os.execv(sys.argv[2], sys.argv[2:])"
+)
+_SETTINGS: Final = {
+    "spark.driver.memory": "1g",
+    "spark.sql.shuffle.partitions": "4",
+    # With a time zone and with bounds, which the usual form of Spark has not.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # The tables declare themselves at every start: no metastore to start, to lock or to lose.
+    "spark.sql.catalogImplementation": "in-memory",
+    # Cheaper, and its weaker exclusion is enough: the directory has a lock.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+_LOOPBACK: Final = re.compile(r"^(local|spark://(127\.|localhost))")
+
+
+class Server:
+    """A running Connect server; `url` is for clients in this process."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", url: str, log: Path) -> None:
+        self._process = process
+        self.url = url
+        self._log = log
+
+    @property
+    def process_id(self) -> int:
+        return self._process.pid
+
+    @property
+    def runs(self) -> bool:
+        return self._process.poll() is None
+
+    def stop(self) -> None:
+        """Return when it is gone; killed if it takes too long to end by itself."""
+        self._process.terminate()
+        try:
+            self._process.wait(_STOPPING_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+@contextmanager
+def server(
+    master: str, directory: Path, log: Path, conf: Mapping[str, str], inherited: Sequence[int] = ()
+) -> Iterator[Server]:
+    """A server at `master` for as long as the block lasts; it inherits the descriptors `inherited`. Call it
+    in a thread that outlives the block. Unavailable if it does not come up."""
+    check_packages()
+    make_archive_at_exit(spark_home())
+    if log.exists():
+        log.replace(log.with_suffix(".1.log"))
+    started = _started(master, directory, log, conf, inherited)
+    try:
+        yield started
+    finally:
+        started.stop()
+
+
+def _started(
+    master: str, directory: Path, log: Path, conf: Mapping[str, str], inherited: Sequence[int]
+) -> Server:
+    for attempt in range(_ATTEMPTS):
+        port, token = _free_port(), secrets.token_hex(16)
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                _command(master, directory, port, conf),
+                env=_environment(master, token),
+                cwd=directory,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=inherited,
+                # Ctrl-C is for this process, which then ends the server in order.
+                start_new_session=True,
+            )
+        if _listens(process, port):
+            return Server(process, f"sc://localhost:{port}/;token={token}", log)
+        process.kill()
+        process.wait()
+        if attempt + 1 < _ATTEMPTS and "Address already in use" in _last_words(log):
+            continue
+        break
+    raise _failure(master, log)
+
+
+def _command(master: str, directory: Path, port: int, conf: Mapping[str, str]) -> list[str]:
+    loopback = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    wanted = {
+        **_SETTINGS,
+        **(loopback if _LOOPBACK.match(master) else {}),
+        "spark.sql.warehouse.dir": (directory / "warehouse").as_uri(),
+        **conf,
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+    }
+    submit = [str(spark_home() / "bin" / "spark-submit"), "--class", _CLASS, "--master", master]
+    submit += ["--name", "hawser pipeline"]
+    for name, value in settings(master, wanted).items():
+        submit += ["--conf", f"{name}={value}"]
+    return [sys.executable, "-I", "-S", "-c", _BOUND, str(os.getpid()), *submit, "spark-internal"]
+
+
+def _environment(master: str, token: str) -> dict[str, str]:
+    found = {**os.environ, **environment(master), "SPARK_CONNECT_AUTHENTICATE_TOKEN": token}
+    for name in ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):
+        found.pop(name, None)
+    found["SPARK_CONNECT_MODE"] = "0"
+    return found
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _listens(process: "subprocess.Popen[bytes]", port: int) -> bool:
+    """Whether the server answers, once that is known."""
+    until = time.monotonic() + _STARTING_SECONDS
+    while process.poll() is None and time.monotonic() < until:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1.0).close()
+            return True
+        except OSError:
+            time.sleep(_LOOK_SECONDS)
+    return False
+
+
+def _last_words(log: Path) -> str:
+    return log.read_text(encoding="utf-8", errors="replace")[-4000:]
+
+
+def _failure(master: str, log: Path) -> HawserError:
+    said = [line for line in _last_words(log).splitlines() if line.strip() and not line.startswith("\tat ")]
+    last = said[-1].strip() if said else "it says nothing"
+    return Unavailable(f"Spark does not start at {master}: {last} (all it said is in {log})")

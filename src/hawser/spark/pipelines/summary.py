@@ -1,0 +1,166 @@
+"""What came of a landing, from the tables themselves: whole or not, how much, how late."""
+
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from hawser.errors import NotFound
+from hawser.spark.pipelines import tables
+from hawser.spark.pipelines.coverage import Coverage, Range, coverage
+from hawser.spark.pipelines.topics import PartitionEnds
+
+__all__ = ["Latency", "Minute", "Partition", "Summary", "summarize"]
+
+_TABLES: Final = ("raw", "typed", "bad", "late", "gaps", "minutes")
+_PERCENTILES: Final = (50.0, 90.0, 99.0, 99.9, 100.0)
+# Latency is of what came last: so many records are enough for percentiles.
+_MOST_RECORDS: Final = 1_000_000
+
+
+class Minute(msgspec.Struct, frozen=True):
+    """Records of a minute in all partitions; `at` in seconds since 1970."""
+
+    at: int
+    records: int
+    bytes: int
+
+
+class Latency(msgspec.Struct, frozen=True):
+    """From the time of a record to the end of the file it landed in, in seconds; of the newest `records`."""
+
+    records: int
+    percentiles: dict[str, float]
+
+
+class Partition(msgspec.Struct, frozen=True, kw_only=True):
+    """What is landed of a partition, and how far the topic was when the run began; `behind` is None if that
+    is not known."""
+
+    landed: Coverage
+    end: int
+    behind: int | None
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything on the page. `to_come` are the records that the topics had when the run began, and the table
+    has not: none, once an update has succeeded."""
+
+    directory: str
+    written: str
+    seconds: float
+    verdict: str
+    is_whole: bool
+    to_come: int
+    records: int
+    rows: dict[str, int]
+    partitions: list[Partition]
+    unread: list[PartitionEnds]
+    minutes: list[Minute]
+    latency: Latency | None
+    gap_samples: int
+
+
+def summarize(directory: Path, ends: Sequence[PartitionEnds], began: float) -> Summary:
+    """Of a run that began at that time, when the topics had these ends."""
+    known = {(each.topic, each.partition): each for each in ends}
+    found = [
+        _from_start(each, known.get((each.topic, each.partition))) for each in coverage(directory, "raw")
+    ]
+    partitions = [_partition(each, known.get((each.topic, each.partition))) for each in found]
+    landed = {(each.topic, each.partition) for each in found}
+    unread = [each for key, each in known.items() if key not in landed and each.end > each.start]
+    to_come = sum(each.behind or 0 for each in partitions) + sum(each.end - each.start for each in unread)
+    return Summary(
+        directory=str(directory),
+        written=datetime.now(UTC).isoformat(timespec="seconds"),
+        seconds=round(time.time() - began, 1),
+        verdict=_verdict(found, to_come),
+        is_whole=all(each.is_whole for each in found),
+        to_come=to_come,
+        records=sum(each.records for each in found),
+        rows={
+            name: tables.count(directory, name) for name in _TABLES if (directory / "tables" / name).exists()
+        },
+        partitions=partitions,
+        unread=unread,
+        minutes=_minutes(directory),
+        latency=_latency(directory),
+        gap_samples=_gap_samples(directory),
+    )
+
+
+def _from_start(landed: Coverage, ends: PartitionEnds | None) -> Coverage:
+    """With what the topic still has from before the first landed record: a landing begins at the start."""
+    if ends is None or ends.end == 0 or landed.first <= ends.start:
+        return landed
+    missing = [Range(ends.start, landed.first - 1), *landed.missing]
+    return msgspec.structs.replace(landed, missing=missing)
+
+
+def _partition(landed: Coverage, ends: PartitionEnds | None) -> Partition:
+    if ends is None or ends.end == 0:
+        return Partition(landed=landed, end=0, behind=None)
+    return Partition(landed=landed, end=ends.end, behind=max(0, ends.end - 1 - landed.last))
+
+
+def _verdict(found: Sequence[Coverage], to_come: int) -> str:
+    missing = sum(each.size for one in found for each in one.missing)
+    doubled = sum(each.size for one in found for each in one.doubled)
+    if missing or doubled:
+        return f"{missing:,} records missing, {doubled:,} double"
+    return f"whole so far, {to_come:,} records to come" if to_come else "whole: every record once"
+
+
+def _minutes(directory: Path) -> list[Minute]:
+    rows = _read(directory, "minutes", ["minute", "records", "bytes"])
+    if not rows.num_rows:
+        return []
+    summed = rows.group_by("minute").aggregate([("records", "sum"), ("bytes", "sum")]).sort_by("minute")
+    columns = (summed.column(name).to_pylist() for name in ("minute", "records_sum", "bytes_sum"))
+    return [Minute(int(at.timestamp()), records, size) for at, records, size in zip(*columns, strict=True)]
+
+
+def _latency(directory: Path) -> Latency | None:
+    import numpy
+    import pyarrow.parquet
+
+    found: list[Any] = []
+    records = 0
+    for file in sorted(_files(directory, "raw"), key=lambda each: each.written_ms, reverse=True):
+        if records >= _MOST_RECORDS:
+            break
+        column = pyarrow.parquet.read_table(file.path, columns=["timestamp"]).column("timestamp")
+        found.append(file.written_ms / 1e3 - column.cast("int64").to_numpy() / 1e6)
+        records += len(column)
+    if not records:
+        return None
+    values = numpy.percentile(numpy.concatenate(found), _PERCENTILES)
+    return Latency(
+        records,
+        {f"{name:g}": round(float(value), 3) for name, value in zip(_PERCENTILES, values, strict=True)},
+    )
+
+
+def _gap_samples(directory: Path) -> int:
+    rows = _read(directory, "gaps", ["missing"])
+    return sum(rows.column("missing").to_pylist()) if rows.num_rows else 0
+
+
+def _read(directory: Path, table: str, columns: list[str]) -> Any:
+    import pyarrow
+
+    try:
+        return tables.read(directory, table, columns)
+    except NotFound:
+        return pyarrow.table({})
+
+
+def _files(directory: Path, table: str) -> list[tables.DataFile]:
+    try:
+        return tables.files(directory, table)
+    except NotFound:
+        return []

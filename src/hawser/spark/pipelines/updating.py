@@ -1,0 +1,145 @@
+"""Updates of a pipeline: each lands what is new since the last one, then ends.
+
+An update may be killed at any moment. What its flows have committed is in the tables, the rest is done by the
+next update: Spark's checkpoints and the lists of committed files see to it that no row comes twice.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pyspark.errors import PySparkException
+from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, start_run
+
+from hawser.errors import UsageError
+from hawser.spark.pipelines.definitions import Definitions, create_database, declare, register
+from hawser.spark.pipelines.failures import failure_of
+from hawser.spark.pipelines.place import Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Event", "Pipeline"]
+
+_FLOW: Final = re.compile(r"Flow (?:\S+\.)?(?P<name>\w+) (?:is|has) (?P<state>[A-Z]+)\b")
+
+
+class Event(NamedTuple):
+    """A flow into this table came into a state: QUEUED, RUNNING, COMPLETED, FAILED, ..."""
+
+    table: str
+    state: str
+
+
+class Pipeline:
+    """The pipeline of `file` in `place`, by a session of a Connect server. `conf` are settings for the file
+    and for Spark, by their names."""
+
+    def __init__(self, spark: "SparkSession", place: Place, file: Path, conf: Mapping[str, str]) -> None:
+        self._spark = spark
+        self._place = place
+        self._file = file
+        self._conf = dict(conf)
+        for name, value in self._conf.items():
+            spark.conf.set(name, value)
+
+    def define(self) -> "Update":
+        """The next update, not begun yet. Errors of the file are raised as they are, those of Spark as errors
+        of Hawser."""
+        try:
+            create_database(self._spark, self._place)
+            graph = create_dataflow_graph(
+                self._spark,
+                default_catalog=None,
+                default_database=self._place.database,
+                sql_conf=self._conf,
+            )
+            definitions = register(self._spark, graph, self._file)
+        except PySparkException as error:
+            raise failure_of(error, []) from error
+        return Update(self._spark, self._place, graph, definitions)
+
+
+class Update:
+    """One update."""
+
+    def __init__(self, spark: "SparkSession", place: Place, graph: str, definitions: Definitions) -> None:
+        self._spark = spark
+        self._place = place
+        self._graph = graph
+        self.definitions = definitions
+
+    def forget(self, tables: Sequence[str], force: bool) -> list[str]:
+        """Have these tables, and those made from them, made anew by this update; which they are. UsageError
+        if there is no such table, or, without `force`, if a sink would get rows again."""
+        for name in tables:
+            if name not in self.definitions.tables:
+                raise UsageError(
+                    f"there is no table {name!r}; there are {', '.join(self.definitions.tables)}"
+                )
+        affected = self.definitions.made_from(tables)
+        sinks = [name for name in affected if name in self.definitions.sinks]
+        if sinks and not force:
+            raise UsageError(
+                f"{', '.join(sinks)} would get every row again, made from {', '.join(tables)}: give --force "
+                "if that is what you want"
+            )
+        gone = [name for name in affected if name not in sinks]
+        self._place.forget(gone)
+        for name in gone:
+            self._spark.sql(f"DROP TABLE IF EXISTS {self._place.database}.`{name}`")
+        return affected
+
+    def run(self, tell: Callable[[Event], None]) -> None:
+        """Returns when every flow has landed what there was when it began. HawserError if one could not; what
+        the others landed stays."""
+        faults: list[str] = []
+        order = _Order(self.definitions)
+        try:
+            declare(self._spark, self.definitions, self._place)
+            for answer in start_run(
+                self._spark,
+                self._graph,
+                full_refresh=None,
+                full_refresh_all=False,
+                refresh=None,
+                dry=False,
+                storage=f"file:{self._place.checkpoints}",
+            ):
+                if "pipeline_event_result" in answer:
+                    message = answer["pipeline_event_result"].event.message
+                    if "FAILED" in message:
+                        faults.append(message)
+                    if match := _FLOW.match(message):
+                        order.note(match["name"], match["state"])
+                        tell(Event(self.definitions.target_of(match["name"]), match["state"]))
+        except PySparkException as error:
+            raise failure_of(error, faults) from error
+        order.check()
+
+
+class _Order:
+    """Whether each table was filled after those it is made from."""
+
+    def __init__(self, definitions: Definitions) -> None:
+        self._definitions = definitions
+        self._completed: set[str] = set()
+        self._early: tuple[str, str] | None = None
+
+    def note(self, flow: str, state: str) -> None:
+        if state == "COMPLETED":
+            self._completed.add(flow)
+        elif state == "STARTING":
+            for before in self._definitions.flows_before(flow) - self._completed:
+                self._early = (self._definitions.target_of(flow), self._definitions.target_of(before))
+
+    def check(self) -> None:
+        """UsageError if not: what it lacks would come with the next update, and never be up to date."""
+        if self._early is not None:
+            table, source = self._early
+            raise UsageError(
+                f"table {table} was filled before {source}, from which it is made, was done: it lacks rows "
+                "that come with the next update. Spark loses the order after withColumn; make the columns "
+                f"of {table} with select"
+            )
