@@ -12,8 +12,8 @@ from hawser.testing import LocalBus
 from tests.support.command import Command
 
 COMMANDS = [
-    "topic", "up", "node", "operator", "agent", "pipeline", "cluster", "log", "config", "ps", "reap", "doctor",
-    "bench", "demo", "completion",
+    "topic", "up", "node", "operator", "agent", "pipeline", "cluster", "log", "config", "ps", "reap",
+    "doctor", "bench", "demo", "completion",
 ]  # fmt: skip
 TOPIC_COMMANDS = ["list", "info", "pub", "echo", "hz", "bw", "record", "replay", "forget", "delete"]
 START_RATIO = 12
