@@ -39,10 +39,10 @@ class TrustsItsMark(Stream):
         self.position = self._source.mark + 1
         self._target.standing()
 
-    def _publish(self, batch: Batch) -> int:
+    def _publish(self, batch: Batch) -> bool:
         self._target.publish(batch)
         self.position = batch.header.incarnation + batch.count
-        return batch.count
+        return True
 
 
 class DeadlySource(source.Source):

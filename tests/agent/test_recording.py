@@ -1,6 +1,7 @@
 """Recorders between real shared memory and a real cluster: what is recorded, what they wait for, what is said
 of what is lost."""
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +12,12 @@ import pytest
 import hawser
 from hawser.agent.recording import Recorder
 from hawser.agent.recording import target as recording_target
+from hawser.agent.recording.blocks import Block
 from hawser.cluster.client.producers import partition_of
-from hawser.record.batch import MAX_BATCH_BYTES
+from hawser.cluster.client.stamped import Landed, StampedPartition
+from hawser.record.batch import MAX_BATCH_BYTES, Batch
 from hawser.record.origin import Gap, recorder_id
+from hawser.record.record import Stamp
 from hawser.testing import LocalBus
 from tests.agent.recorded import check_tiling, recording, rows_of, until_recorded, until_state
 from tests.support.cluster import RunningCluster
@@ -228,6 +232,94 @@ def test_a_compressed_target_gets_compressed_batches(
 
 
 # Waiting.
+
+
+def test_what_compression_makes_too_large_is_recorded_as_it_is(
+    cluster: RunningCluster, local: LocalBus, target: str
+) -> None:
+    cluster.connect().topic(target, compression="lz4")
+    largest = MAX_BATCH_BYTES - 4096
+    topic = a_topic(local, slot_size=largest, history=1, depth=1)
+    topic.publish(os.urandom(largest))
+    with recording(local.url, "t", cluster.url, target=target) as recorder:
+        until_recorded(recorder, 1)
+        assert recorder.status().recorded == 1
+
+
+def test_a_topic_that_cannot_be_read_is_no_topic_to_wait_for(
+    cluster: RunningCluster, local: LocalBus, target: str
+) -> None:
+    topic = a_topic(local, slot_size=64)
+    file = local.directory / "t.topic"
+    data = file.read_bytes()
+    with recording(local.url, "t", cluster.url, target=target) as recorder:
+        until_state(recorder, "recording")
+        topic.delete(force=True)
+        file.write_bytes(b"damaged" + data[7:])
+        file.chmod(0o600)
+        until_state(recorder, "failed")
+        assert "not a Hawser topic" in (recorder.status().error or "")
+        file.unlink()
+        until_state(recorder, "waiting for topic")
+        a_topic(local, slot_size=64).publish(b"x")
+        until(lambda: recorder.status().recorded == 1, "a sample")
+
+
+def test_a_sample_that_cannot_be_read_is_told_once(
+    cluster: RunningCluster,
+    local: LocalBus,
+    target: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tries = []
+
+    def refuse(self: Block, stamp: Stamp) -> Batch:
+        tries.append(stamp)
+        raise hawser.Corrupt("key and headers cannot be read")
+
+    caplog.set_level("INFO", "hawser.agent")
+    monkeypatch.setattr(Block, "batch", refuse)
+    a_topic(local, history=1).publish(b"x")
+    with recording(local.url, "t", cluster.url, target=target) as recorder:
+        until(lambda: len(tries) >= 3, "some tries")
+        until_state(recorder, "failed")
+        assert "key and headers" in (recorder.status().error or "")
+        assert [each.message for each in caplog.records if each.name == "hawser.agent"] == [
+            "topic t is not recorded: key and headers cannot be read"
+        ]
+        monkeypatch.undo()
+        until_recorded(recorder, 1)
+
+
+def test_a_cluster_that_never_answered_is_told(local: LocalBus, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "hawser.agent")
+    a_topic(local)
+    with recording(local.url, "t", NOWHERE):
+        until(lambda: any(each.name == "hawser.agent" for each in caplog.records), "a line of the log")
+    (line,) = [each.message for each in caplog.records if each.name == "hawser.agent"]
+    assert line.startswith("recording to t waits: no node of the cluster answers")
+
+
+def test_what_was_never_answered_is_counted_once_it_is_there(
+    cluster: RunningCluster, local: LocalBus, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish = StampedPartition.publish
+    unanswered: list[Landed | None] = []
+
+    async def lose_the_answer(self: StampedPartition, batch: Batch, timeout: float) -> Landed | None:
+        landed = await publish(self, batch, timeout)
+        if not unanswered:
+            unanswered.append(landed)
+            raise hawser.OutcomeUnknown("no answer")
+        return landed
+
+    monkeypatch.setattr(StampedPartition, "publish", lose_the_answer)
+    a_topic(local, history=3).publish_many([b"x"] * 3)
+    with recording(local.url, "t", cluster.url, target=target) as recorder:
+        until(lambda: recorder.status().recorded == 3, "all that is recorded")
+    assert unanswered == [Landed(3, True)]
+    assert check_tiling(rows_of(cluster.url, target)) == (3, 0)
 
 
 def test_it_waits_for_its_topic_then_for_the_cluster(local: LocalBus) -> None:

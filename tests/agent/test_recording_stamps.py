@@ -187,10 +187,10 @@ class TrustsItsMark(Stream):
     def _look(self) -> None:
         self.position = self._source.mark + 1
 
-    def _publish(self, batch: Batch) -> int:
+    def _publish(self, batch: Batch) -> bool:
         self._target.publish(batch)
         self.position = batch.header.incarnation + batch.count
-        return batch.count
+        return True
 
 
 class WritesGapsAtOnce(Stream):
@@ -203,10 +203,10 @@ class WritesGapsAtOnce(Stream):
 class ForgetsWhatIsThere(Stream):
     """Believes that all it sent is there, when something is."""
 
-    def _publish(self, batch: Batch) -> int:
-        count = super()._publish(batch)
+    def _publish(self, batch: Batch) -> bool:
+        is_new = super()._publish(batch)
         self.position = max(self.position, batch.header.incarnation + batch.count)
-        return count
+        return is_new
 
 
 @pytest.mark.parametrize("planted", [TrustsItsMark, WritesGapsAtOnce, ForgetsWhatIsThere])

@@ -2,8 +2,10 @@
 here, and these agents look at everything only once, when they start."""
 
 import ctypes
+import fcntl
 import os
 import signal
+import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -196,7 +198,9 @@ def test_an_ephemeral_topic_that_somebody_only_had_open(agent: Agent, local: Loc
 
 
 def test_what_is_no_topic_is_left_alone(agent: Agent, local: LocalBus) -> None:
-    (local.directory / "junk.topic").write_bytes(b"junk" * 1000)
+    # There at once: an empty one would be refused for another reason.
+    (local.directory / "junk").write_bytes(b"junk" * 1000)
+    (local.directory / "junk").rename(local.directory / "junk.topic")
     (local.directory / "folder.topic").mkdir()
     (local.directory / "link.topic").symlink_to("junk.topic")
     (local.directory / "notes.txt").write_text("not a topic")
@@ -225,3 +229,54 @@ def test_a_damaged_topic_does_not_hide_the_others(agent: Agent, local: LocalBus)
     agent.start()
     kill_one(agent, local, "x", **SETTINGS)
     assert any("'damaged'" in text and "impossible state" in text for text in agent.messages())
+
+
+def looks_a_second(agent: Agent) -> float:
+    """When there is nothing new; what the agent causes itself is not new."""
+    time.sleep(1)
+    before, began = agent.figure("agent_looks_total"), time.monotonic()
+    time.sleep(2)
+    return (agent.figure("agent_looks_total") - before) / (time.monotonic() - began)
+
+
+def test_a_recoverer_that_is_stopped_keeps_nobody_awake(agent: Agent, local: LocalBus) -> None:
+    """To try again opens the file, and to close it is news."""
+    topic = local.connect().topic("x", **SETTINGS)
+    descriptor = os.open(local.directory / "x.topic", os.O_RDWR)
+    with victim(take_part(local, "x")) as child:
+        child.hear()
+        # The recovery byte of every entry.
+        every = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 2 << 32, 1 << 31, 0)
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, every)
+        child.kill()
+        until(lambda: agent.figure("topic_participants", "x", "subscriber", "dead") == 1, "a death")
+        assert looks_a_second(agent) < 50
+    os.close(descriptor)
+    agent.until_figure(2, "agent_recovered_total")
+    assert topic.info().participants == []
+
+
+def test_a_topic_whose_remover_was_killed_keeps_nobody_awake(agent: Agent, local: LocalBus) -> None:
+    """It says that it is closed, and still has its name; looking at it is news, too."""
+    file = local.directory / "x.topic"
+    local.connect().topic("x", **SETTINGS)
+    data = bytearray(file.read_bytes())
+    local.connect().topic("x").delete(force=True)
+    data[1024:1032] = b"closed\0\0"
+    file.write_bytes(data)
+    file.chmod(0o600)
+    assert looks_a_second(agent) < 50
+    assert agent.figure("agent_topics") == 0
+    kill_one(agent, local, "x", **SETTINGS)
+
+
+def test_a_file_that_is_cut_short_does_not_end_the_agent(agent: Agent, local: LocalBus) -> None:
+    local.connect().topic("cut", **SETTINGS)
+    kill_one(agent, local, "x", **SETTINGS)
+    agent.until_figure(2, "agent_topics")
+    os.truncate(local.directory / "cut.topic", 0)
+    assert ("hawser_topic_published_total", "cut") not in agent.figures()
+    kill_one(agent, local, "cut-not", **SETTINGS)
+    os.close(os.open(local.directory / "cut.topic", os.O_RDWR))
+    until(lambda: any("'cut' is left out" in text for text in agent.messages()), "it is told")
+    assert agent.figure("agent_topics") == 2

@@ -7,6 +7,8 @@ import pytest
 
 from hawser.cli.demo.ledger import Control, Receipts, read_receipts
 from hawser.cli.demo.payload import PayloadMaker
+from hawser.cli.demo.processes import Failure
+from hawser.cli.demo.stage import Plan, Stage
 from hawser.cli.demo.verdict import Books, Row, Run, prove
 
 PRODUCER = "recorder:demo-agent/region"
@@ -64,6 +66,12 @@ def _swap_values(story: Story) -> str:
     return "publisher-2, run 1: 2 messages are not where their receipts say"
 
 
+def _repeat_a_value(story: Story) -> str:
+    """In the place of the one message that nobody has a receipt of."""
+    story.rows[19] = story.rows[19]._replace(value=story.rows[25].value)
+    return "1 rows say what another one says: 26"
+
+
 def _swap_places(story: Story) -> str:
     story.rows[30], story.rows[31] = story.rows[31], story.rows[30]
     return "1 rows come before one that is older"
@@ -110,8 +118,8 @@ def _strange_run(story: Story) -> str:
 @pytest.mark.parametrize(
     "forge",
     [
-        _lose, _double, _lose_and_double, _swap_values, _swap_places, _damage, _invent, _strange_producer,
-        _forge_receipt, _forget_receipts, _was_not_killed, _strange_run,
+        _lose, _double, _lose_and_double, _swap_values, _repeat_a_value, _swap_places, _damage, _invent,
+        _strange_producer, _forge_receipt, _forget_receipts, _was_not_killed, _strange_run,
     ],
 )  # fmt: skip
 def test_a_false_story_is_found(forge: Callable[[Story], str]) -> None:
@@ -131,3 +139,17 @@ def test_a_ledger_is_true_after_every_receipt(tmp_path: Path) -> None:
     assert not control.is_over
     Control(tmp_path).stop_publishing()
     assert control.is_over
+
+
+def test_a_part_that_stands_still_ends_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for it would wait for ever."""
+    stage = Stage(Plan(1000, 1, 1.0, 1), tmp_path, tmp_path)
+    try:
+        stage._check_movement()
+        monkeypatch.setattr("hawser.cli.demo.stage._STANDSTILL_SECONDS", -1.0)
+        stage.topic.publish(b"x")
+        stage.gauges.recorded.saw(1)
+        with pytest.raises(Failure, match="nothing more is landed than 0 messages"):
+            stage._check_movement()
+    finally:
+        stage.close()

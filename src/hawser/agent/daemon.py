@@ -42,6 +42,7 @@ class AgentDaemon:
         self._recorders = Recorders(recordings)
         self._look_seconds = look_seconds
         self._news: DirectoryNews | None = None
+        self._no_news: str | None = None
         self._heard = 0
         self._chases: dict[str, asyncio.TimerHandle] = {}
         self._looked_at: dict[str, float] = {}
@@ -107,8 +108,17 @@ class AgentDaemon:
             # Before the look: what happens after it is news.
             if self._news is not None and self._news.follow(self._domain.directory):
                 _log.info("following %s", self._domain.directory)
+            self._no_news = None
         except OSError as error:
-            _log.warning("no news of %s: %s", self._domain.directory, error.strerror)
+            if error.strerror != self._no_news:
+                _log.warning(
+                    "the kernel gives no news of %s (inotify: %s): deaths are noticed by looking every %g s; "
+                    "if it has no watch left, raise fs.inotify.max_user_watches",
+                    self._domain.directory,
+                    error.strerror,
+                    self._look_seconds,
+                )
+            self._no_news = error.strerror
         self._lookout.look_around()
         self._remove_leftovers()
 

@@ -10,8 +10,10 @@ too many is harmless, and an agent that is killed leaves nothing to clean up.
 """
 
 import logging
+import os
+import time
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from hawser.errors import Closed, HawserError, NotFound
 from hawser.memory import Domain, Region
@@ -19,6 +21,9 @@ from hawser.memory import Domain, Region
 __all__ = ["Figures", "Lookout"]
 
 _log = logging.getLogger("hawser.agent")
+
+# So long news of a topic that only others can go on with is not looked into: looking made it.
+_HELD_UP_SECONDS: Final = 0.1
 
 
 class Figures(NamedTuple):
@@ -41,7 +46,11 @@ class Lookout:
         self.problem: str | None = "the domain was not looked through yet"
         self._domain = domain
         self._watched: dict[str, Region] = {}
+        # Of their files. To look at a part of one that is cut off would end us, and every other duty with us.
+        self._sizes: dict[str, int] = {}
         self._refused: dict[str, str] = {}
+        # Topics that somebody stands still in the middle of recovering or removing, and until when.
+        self._held_up: dict[str, float] = {}
 
     @property
     def topics(self) -> list[str]:
@@ -57,22 +66,26 @@ class Lookout:
             topics = []
         else:
             self.problem = None
-        refused, self._refused = self._refused, {}
+        refused, self._refused, self._held_up = self._refused, {}, {}
         for topic in self._watched.keys() - set(topics):
             self._let_go(topic)
         for topic in topics:
             self._look(topic, refused.get(topic))
 
     def look_at(self, topic: str) -> None:
-        """At one topic; one that was refused has to wait for the next look at all."""
-        if topic not in self._refused:
+        """At one topic; one that was refused has to wait for the next look at all, one that is held up for a
+        moment."""
+        if topic not in self._refused and self._held_up.get(topic, 0.0) <= time.monotonic():
+            self._held_up.pop(topic, None)
             self._look(topic, None)
 
     def remove_leftover(self, topic: str) -> None:
         """What the last one out would have done, unless somebody uses it again. May wait for seconds."""
         try:
-            self._domain.open(topic).close()
-            _log.info("ephemeral topic %r: everybody is dead, removed", topic)
+            region = self._domain.open(topic)
+            region.close()
+            if region.closed:
+                _log.info("ephemeral topic %r: everybody is dead, removed", topic)
         except (NotFound, Closed):
             pass
         except HawserError as error:
@@ -81,6 +94,8 @@ class Lookout:
     def figures(self) -> Iterator[Figures]:
         """Of every topic that is watched."""
         for topic, region in sorted(self._watched.items()):
+            if self._size(topic) != self._sizes[topic]:
+                continue
             try:
                 yield Figures(topic, region.state(), *region.totals())
             except HawserError:
@@ -92,10 +107,14 @@ class Lookout:
         try:
             # Twice: the topic may have been made anew.
             for _ in range(2):
+                if self._sizes.get(topic) != (size := self._size(topic)):
+                    self._let_go(topic)
                 region = self._watched.get(topic) or self._domain.watch(topic)
                 if region is None:
+                    if os.path.lexists(self._domain.path_of(topic)):
+                        self._hold_up(topic)
                     return
-                self._watched[topic] = region
+                self._watched[topic], self._sizes[topic] = region, size
                 if not region.closed and self._attend(topic, region):
                     return
                 self._let_go(topic)
@@ -120,6 +139,7 @@ class Lookout:
     def _recover(self, topic: str, region: Region) -> None:
         for each in region.recover():
             if not each["complete"]:
+                self._hold_up(topic)
                 _log.debug(
                     "%s %r of topic %r is being recovered by another", each["kind"], each["name"], topic
                 )
@@ -135,8 +155,19 @@ class Lookout:
                 each["references"],
             )
 
+    def _size(self, topic: str) -> int:
+        """Of its file; -1 if there is none."""
+        try:
+            return os.lstat(self._domain.path_of(topic)).st_size
+        except OSError:
+            return -1
+
+    def _hold_up(self, topic: str) -> None:
+        self._held_up[topic] = time.monotonic() + _HELD_UP_SECONDS
+
     def _let_go(self, topic: str) -> None:
         self._watched.pop(topic, None)
+        self._sizes.pop(topic, None)
         self.leftovers.discard(topic)
 
     def _complain(self, problem: str) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
@@ -42,10 +43,11 @@ class Recorders:
             thread.start()
 
     def stop(self, seconds: float) -> bool:
-        """Whether all of them have ended in order within that time, each."""
+        """Whether all of them have ended in order within that time."""
         self._stop.set()
+        end = time.monotonic() + seconds
         for thread in self._threads:
-            thread.join(seconds)
+            thread.join(max(0.0, end - time.monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
 
     def why_not_ready(self) -> str | None:

@@ -11,7 +11,7 @@ from hawser.agent.recording.stream import Counts, Stream
 from hawser.agent.recording.target import Stopped, Target
 from hawser.cluster.client.client import addresses_of
 from hawser.cluster.client.topics import check_settings
-from hawser.errors import HawserError, SettingsMismatch, UsageError
+from hawser.errors import Closed, HawserError, NotFound, SettingsMismatch, UsageError
 from hawser.memory import Domain
 from hawser.memory.names import check_bus_name, check_topic_name, group_record
 from hawser.record.origin import recorder_id
@@ -29,7 +29,8 @@ _LOOK_SECONDS: Final = 0.2
 class RecorderStatus(msgspec.Struct, kw_only=True):
     """How far a recorder is. `recorded`, `gaps` and `lost` count samples, gap records and the samples that
     those stand for, since it was started; `position` is the offset of the last sample that is in the cluster;
-    `lag` is how many were published since. `error` says what it waits for, or why it failed."""
+    `lag` is how many were published since. `error` says what it waits for, or why it failed: for good, or to
+    read a topic that is there, which it tries again."""
 
     topic: str
     target: str
@@ -98,7 +99,7 @@ class Recorder:
 
     def status(self) -> RecorderStatus:
         """How it is now; from any thread."""
-        state: State = "waiting for topic"
+        state: State = "failed" if self._has_failed else "waiting for topic"
         now, error, position, lag = self._now, self._error, self._position, 0
         if now is not None:
             source, target, stream = now
@@ -108,7 +109,7 @@ class Recorder:
         return RecorderStatus(
             topic=self._topic,
             target=self._target,
-            state="failed" if self._has_failed else state,
+            state=state,
             recorded=self._counts.recorded,
             gaps=self._counts.gaps,
             lost=self._counts.lost,
@@ -128,18 +129,24 @@ class Recorder:
         with source, Target(self._addresses, self._target, self._settings, producer, stop) as target:
             stream = Stream(source, target, self._name, self._counts)
             self._now = source, target, stream
-            self._error = None
+            recorded = self._counts.recorded
             try:
                 stream.record(stop)
             except SettingsMismatch:
                 raise
             except HawserError as error:
+                if self._counts.recorded > recorded:
+                    # What was in the way before is not any more.
+                    self._error = None
                 self._note(error)
             finally:
                 self._position = stream.position - 1
                 self._now = None
 
     def _note(self, error: HawserError) -> None:
+        # A topic that is not there, or that another recorder of this name is at, is waited for.
+        self._has_failed = not isinstance(error, NotFound | Closed | UsageError)
         if str(error) != self._error:
-            _log.info("topic %s is not recorded: %s", self._topic, error)
+            level = logging.ERROR if self._has_failed else logging.INFO
+            _log.log(level, "topic %s is not recorded: %s", self._topic, error)
         self._error = str(error)

@@ -76,10 +76,14 @@ class Stream:
     def _put(self, taken: Block | Gap) -> None:
         """Return when all of it, and what is missing before it, is in the cluster."""
         while self.position <= taken.last:
+            before = max(self.position, taken.first)
             try:
                 self._put_next(taken)
             except Replaced:
                 self._look()
+            if isinstance(taken, Block):
+                # By how far we are: what an attempt became that was never answered is not known otherwise.
+                self._counts.recorded += max(0, min(self.position, taken.last + 1) - before)
 
     def _put_next(self, taken: Block | Gap) -> None:
         if self.position < taken.first:
@@ -88,7 +92,7 @@ class Stream:
             self._put_gap(Gap(self.position, taken.last))
         else:
             rest = taken.behind(self.position)
-            self._counts.recorded += self._publish(rest.batch(self._stamp(rest.first)))
+            self._publish(rest.batch(self._stamp(rest.first)))
 
     def _put_gap(self, gap: Gap) -> None:
         """The rest only behind a first part that was accepted: one that was there before may be somebody's
@@ -99,7 +103,7 @@ class Stream:
 
     def _put_part(self, gap: Gap) -> bool:
         """Whether it was accepted."""
-        is_new = self._publish(Batch.of([gap.record(time_ns())], self._stamp(gap.last))) > 0
+        is_new = self._publish(Batch.of([gap.record(time_ns())], self._stamp(gap.last)))
         if is_new:
             self._counts.gaps += 1
             self._counts.lost += gap.lost
@@ -108,11 +112,11 @@ class Stream:
     def _stamp(self, offset: int) -> Stamp:
         return Stamp(self._producer, offset, 1)
 
-    def _publish(self, batch: Batch) -> int:
-        """How many records of it were accepted; in any case we know where to go on."""
+    def _publish(self, batch: Batch) -> bool:
+        """Whether it was accepted; in any case we know where to go on."""
         landed = self._target.publish(batch)
         if landed is None:
             self._look()
-            return 0
+            return False
         self.position = batch.header.incarnation + landed.records
-        return landed.records if landed.is_new else 0
+        return landed.is_new

@@ -57,6 +57,7 @@ class Target:
         self._thread = LoopThread(f"recorder-{topic}")
         self.trouble: str | None = "not connected yet"
         """What is in the way; None if the last call was answered."""
+        self._is_told = False
 
     def standing(self) -> Standing:
         """What the cluster knows of the producer now. The topic is opened if it is not, or not any more."""
@@ -134,10 +135,14 @@ class Target:
             raise Stopped
 
     def _note(self, error: HawserError | None) -> None:
-        trouble = None if error is None else str(error)
-        if (trouble is None) != (self.trouble is None):
-            _log.info("recording to %s %s", self._topic, trouble or "goes on")
-        self.trouble = trouble
+        self.trouble = None if error is None else str(error)
+        if (self.trouble is not None) == self._is_told:
+            return
+        self._is_told = not self._is_told
+        if self._is_told:
+            _log.warning("recording to %s waits: %s", self._topic, self.trouble)
+        else:
+            _log.info("recording to %s goes on", self._topic)
 
     def __enter__(self) -> Self:
         return self

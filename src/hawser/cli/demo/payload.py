@@ -37,11 +37,11 @@ class PayloadMaker:
         return _CHECKSUM.pack(zlib.crc32(message)) + message
 
 
-def read_payload(data: memoryview) -> tuple[Origin, int] | None:
-    """The origin and the checksum of a message; None if it is not what its publisher wrote."""
+def read_payload(data: bytes) -> Origin | None:
+    """The origin of a message; None if it is not what its publisher wrote."""
     if len(data) < _CHECKSUM.size + _ORIGIN.size:
         return None
     (checksum,) = _CHECKSUM.unpack_from(data)
     if zlib.crc32(data[_CHECKSUM.size :]) != checksum:
         return None
-    return Origin(*_ORIGIN.unpack_from(data, _CHECKSUM.size)), checksum
+    return Origin(*_ORIGIN.unpack_from(data, _CHECKSUM.size))

@@ -18,7 +18,7 @@ import hawser
 from hawser.cli.demo.gauges import Gauges
 from hawser.cli.demo.ledger import Control, read_receipts
 from hawser.cli.demo.payload import LARGEST
-from hawser.cli.demo.processes import Daemon, Process, Publisher
+from hawser.cli.demo.processes import Daemon, Failure, Process, Publisher
 from hawser.cli.demo.verdict import Row, Run
 from hawser.record.origin import recorder_id
 
@@ -30,6 +30,8 @@ TOPIC: Final = "demo"
 _NODES: Final = ("n1", "n2", "n3")
 _STEP_SECONDS: Final = 0.02
 _STALL_SECONDS: Final = 120.0
+# While publishers publish: also what waits for Spark to start, on a busy machine.
+_STANDSTILL_SECONDS: Final = 300.0
 _SETTINGS: Final[dict[str, Any]] = {"slot_size": LARGEST, "history": 64, "depth": 16384}
 # At which part of the messages who is killed. The driver is killed as soon as it has landed something.
 _MOMENTS: Final = (
@@ -108,6 +110,8 @@ class Stage:
         self.gauges = Gauges(self.topic, self.landing)
         self._moments = list(_MOMENTS)
         self._returns: list[tuple[float, Process]] = []
+        # How far each part was last, and since when.
+        self._reached: dict[str, tuple[int, float]] = {}
 
     @property
     def landing(self) -> Path:
@@ -132,6 +136,7 @@ class Stage:
             publisher.start()
         while self.gauges.published < self.plan.messages or self._moments or not self._driver_was_killed:
             self._step(show, "publishing")
+            self._check_movement()
         while self._returns:
             self._step(show, "publishing")
         self._control.stop_publishing()
@@ -230,6 +235,22 @@ class Stage:
                 kill.recovered_seconds = self.elapsed_seconds - kill.at_seconds
         show(what)
         time.sleep(_STEP_SECONDS)
+
+    def _check_movement(self) -> None:
+        """Failure if a part of the path stands still: the others would wait for it for ever, or go on without
+        it."""
+        gauges, now = self.gauges, time.monotonic()
+        parts = (
+            ("published", gauges.published),
+            ("recorded", gauges.recorded.value),
+            ("landed", gauges.landed.value),
+        )
+        for part, value in parts:
+            reached, since = self._reached.setdefault(part, (value, now))
+            if value != reached:
+                self._reached[part] = value, now
+            elif now - since > _STANDSTILL_SECONDS:
+                raise Failure(f"nothing more is {part} than {value} messages, for {now - since:.0f} s")
 
     def _kill(self, what: str) -> None:
         victim = self._victim(what)

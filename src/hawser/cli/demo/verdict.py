@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from hawser.cli.demo.payload import Origin, read_payload
+from hawser.cli.demo.payload import read_payload
 
 __all__ = ["Books", "Row", "Run", "prove"]
 
@@ -87,20 +87,20 @@ def _contents(rows: Iterable[Row], books: Books) -> dict[tuple[int, int], dict[i
     """(publisher, run): message number -> offset in the region."""
     found: dict[tuple[int, int], dict[int, int]] = {}
     damaged: list[int] = []
+    repeated: list[int] = []
     for row in rows:
-        origin = _origin(row.value)
+        origin = read_payload(row.value)
         if origin is None:
             damaged.append(row.sequence)
-        else:
-            found.setdefault((origin.publisher, origin.run), {})[origin.number] = row.sequence
+            continue
+        offsets = found.setdefault((origin.publisher, origin.run), {})
+        if offsets.setdefault(origin.number, row.sequence) != row.sequence:
+            repeated.append(row.sequence)
     books.damaged = len(damaged)
+    books.doubled += len(repeated)
     books.require(not damaged, f"{len(damaged)} rows are not what a publisher wrote: {_some(damaged)}")
+    books.require(not repeated, f"{len(repeated)} rows say what another one says: {_some(repeated)}")
     return found
-
-
-def _origin(value: bytes) -> Origin | None:
-    found = read_payload(memoryview(value))
-    return None if found is None else found[0]
 
 
 def _prove_runs(runs: Iterable[Run], contents: dict[tuple[int, int], dict[int, int]], books: Books) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from hawser.cluster import wire
 from hawser.cluster.client.client import OpenTopic
-from hawser.errors import OutcomeUnknown
+from hawser.errors import OutcomeUnknown, UsageError
 from hawser.log.state.results import Accepted, Reason, Rejected, Repeated, decode_result
 from hawser.record.batch import Batch, Compression
 
@@ -63,9 +63,7 @@ class StampedPartition:
     async def publish(self, batch: Batch, timeout: float) -> Landed | None:
         """What is in the topic under the stamp of this batch, on the disks of a majority; None if a newer
         stamp is there, and so this batch is not and never will be. After an error it may be sent again."""
-        if self._compression is not Compression.NONE:
-            batch = Batch.of_arrow(batch.to_arrow(), batch.stamp, self._compression)
-        request = wire.Publish(self._shard, bytes(batch.data))
+        request = wire.Publish(self._shard, bytes(self._compressed(batch).data))
         answer = await self._ask(request, f"publishing to {self._name}", timeout)
         assert isinstance(answer, wire.Executed), answer
         result = decode_result(answer.result)
@@ -75,6 +73,15 @@ class StampedPartition:
         if result.reason is Reason.FENCED:
             return None
         raise OutcomeUnknown(f"publishing to {self._name}: {result.text}")
+
+    def _compressed(self, batch: Batch) -> Batch:
+        """As the topic wants it, unless it would become too large for a batch by that."""
+        if self._compression is Compression.NONE:
+            return batch
+        try:
+            return Batch.of_arrow(batch.to_arrow(), batch.stamp, self._compression)
+        except UsageError:
+            return batch
 
     async def _ask(self, request: "wire.Inspect | wire.Publish", what: str, timeout: float) -> wire.Answer:
         router = self._topic.router
