@@ -1,5 +1,6 @@
 """Topics landed in tables: what is in them, once, however often it runs and whatever the topics carry."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from tests.spark.landing import Landing
 from tests.support.cluster import RunningCluster
 from tests.support.etcd import free_ports
 from tests.support.processes import until
+from tests.support.source import trim
 from tests.support.spark import SMALL, need_java
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -187,6 +189,20 @@ def test_killed_on_a_server_that_lives_on(bus: hawser.Bus, landing: Landing) -> 
     assert len(landing.rows("raw")) == 3100
 
 
+def test_what_retention_took_is_missed_until_it_is_given_up(
+    cluster: RunningCluster, bus: hawser.Bus, landing: Landing
+) -> None:
+    topic = bus.topic("brief", replication=1)
+    topic.publish_many([b"a"] * 10)
+    landing.run("--topic", "brief")
+    topic.publish_many([b"b"] * 10)
+    trim(cluster, topic, 15)
+    assert "records 11 to 14 (4)" in landing.run("--topic", "brief", code=2).stderr
+    landing.run("--topic", "brief", "--force", code=7)
+    assert [row["offset"] for row in landing.rows("raw")] == [*range(1, 11), *range(15, 21)]
+    assert landing.summary["partitions"][0]["landed"]["missing"] == [[11, 14]]
+
+
 OWN = """
 from pyspark import pipelines as dp
 from pyspark.sql import SparkSession
@@ -295,3 +311,33 @@ def test_secrets_are_not_shown(landing: Landing, bus: hawser.Bus) -> None:
     done = landing.run("--topic", "orders", "--remote", nowhere, code=4)
     assert "no Spark Connect server answers" in done.stderr
     assert "secret-" not in done.stderr + done.stdout
+
+
+FORGETFUL = """
+from hawser.spark.pipelines import running
+
+running._MOST_UPDATES = 1
+
+from hawser.cli.main import main
+
+main()
+"""
+
+
+def test_sessions_begin_anew(bus: hawser.Bus, landing: Landing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After so many updates, before Spark is full of them; what is to be made anew is made anew once."""
+    topic = bus.topic("endless", replication=1)
+    topic.publish_many([b"a"] * 3)
+    landing.run("--topic", "endless")
+    words = landing.command("--topic", "endless", "--every", "0", "--full-refresh", "minutes")
+    monkeypatch.setattr(landing, "command", lambda *_: [sys.executable, "-c", FORGETFUL, *words[3:]])
+    said = landing.directory / "said.txt"
+    with landing.begin() as process:
+        try:
+            until(lambda: said.read_text().count(" answers") > 2, "some sessions")
+            topic.publish_many([b"b"] * 2)
+            until(lambda: tables.count(landing.directory, "raw") == 5, "the rows")
+        finally:
+            process.terminate()
+    assert process.returncode == 0
+    assert said.read_text().count("made anew") == 1

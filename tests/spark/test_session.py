@@ -87,6 +87,15 @@ def test_settings_of_the_defaults_file_win(tmp_path: Path, monkeypatch: pytest.M
     )
 
 
+def test_a_defaults_file_that_spark_does_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "spark-defaults.conf").write_text("spark.ui.enabled true")
+    for name in ("SPARK_CONF_DIR", "SPARK_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert settings("local[*]", {})["spark.ui.enabled"] == "false"
+
+
 def test_a_cluster_gets_nothing_that_is_for_one_machine() -> None:
     found = settings("spark://h1:7077", {})
     assert found["spark.sql.session.timeZone"] == "UTC"

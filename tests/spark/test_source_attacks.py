@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
 import hawser
 from hawser.bench.spark import python_workers
@@ -140,6 +142,41 @@ def test_lost_ranges_are_logged_exactly(
     words = f"topic 'logged', partition 0: records {first} to 200 ({201 - first}) are no longer kept"
     assert line.startswith(words)
     assert offsets == [*range(1, first), *range(201, MANY + 1)]
+
+
+def test_a_topic_is_deleted_in_a_batch_that_has_to_be_read_again(
+    cluster: RunningCluster, bus: hawser.Bus, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its offsets are in the checkpoint: whoever starts the query again begins with them."""
+    topic = bus.topic("forgotten")
+    topic.publish_many([b"x"] * 10)
+    given = {"endpoints": cluster.url, "subscribe": topic.name, "startingOffsets": "earliest"}
+    schema = choosing.schema(given)
+    assert not isinstance(schema, str)
+    reader = choosing.stream_reader(given, schema)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    topic.delete()
+    (split,) = reader.partitions(start, end)
+    words = "topic 'forgotten', partition 0: records 1 to 10 (10) are no longer kept and were not read"
+    with pytest.raises(hawser.OffsetOutOfRange, match=re.escape(words)):
+        list(reader.read(split))
+    careless = choosing.stream_reader({**given, "failOnDataLoss": "false"}, schema)
+    with caplog.at_level(logging.WARNING, "hawser.spark.source"):
+        assert list(careless.read(split)) == []
+    assert caplog.messages == [f"{words}, because the topic was deleted"]
+
+
+def test_a_limit_of_bytes_holds_behind_what_is_lost(cluster: RunningCluster, bus: hawser.Bus) -> None:
+    topic = filled(bus, "weighed")
+    given = {"endpoints": cluster.url, "subscribe": topic.name, "startingOffsets": "earliest"}
+    schema = choosing.schema(given)
+    assert not isinstance(schema, str)
+    reader = choosing.stream_reader({**given, "failOnDataLoss": "false"}, schema)
+    start = reader.initialOffset()
+    trim(cluster, topic, 11)
+    end = reader.latestOffset(start, ReadMaxBytes(30 * LARGE))
+    assert 25 <= end[topic.name]["0"] - start[topic.name]["0"] <= 31
 
 
 def test_a_reader_that_skips_is_caught(

@@ -136,6 +136,7 @@ def _settings_of_file(topics: Sequence[str], options: dict[str, Any]) -> dict[st
         "spark.hawser.value.schema": options["schema"],
         "spark.hawser.late.seconds": f"{options['late_after']:g}",
         "spark.hawser.group": options["group"],
+        "spark.hawser.force": "true" if options["force"] else "false",
     }
 
 

@@ -152,7 +152,7 @@ def _with(builder: "SparkSession.Builder", conf: Mapping[str, Any]) -> "SparkSes
 
 def _defaults_of_user() -> dict[str, str]:
     """What `spark-defaults.conf` says; empty without one."""
-    directory = os.environ.get("SPARK_CONF_DIR") or os.path.join(os.environ.get("SPARK_HOME", ""), "conf")
+    directory = os.environ.get("SPARK_CONF_DIR") or spark_home() / "conf"
     try:
         text = Path(directory, "spark-defaults.conf").read_text(encoding="utf-8")
     except OSError:

@@ -38,6 +38,7 @@ VALUE_SCHEMA = spark.conf.get("spark.hawser.value.schema", "")
 LATE_SECONDS = float(spark.conf.get("spark.hawser.late.seconds", None) or 600)
 GROUP = spark.conf.get("spark.hawser.group", "")
 BATCH_RECORDS = spark.conf.get("spark.hawser.batch.records", "1000000")
+FORCE = spark.conf.get("spark.hawser.force", "false")
 
 PLACE = "topic string, partition int, offset bigint, key binary"
 STAMPS = "timestamp timestamp, producer string, producer_sequence bigint, landed_at timestamp"
@@ -59,6 +60,7 @@ def raw() -> "DataFrame":
     source = spark.readStream.format("hawser").option("endpoints", URL).option("subscribe", TOPICS)
     source = source.option("startingOffsets", "earliest").option("includeHeaders", "true")
     source = source.option("maxOffsetsPerTrigger", BATCH_RECORDS)
+    source = source.option("failOnDataLoss", "false" if FORCE == "true" else "true")
     if GROUP:
         source = source.option("groupId", GROUP)
     size = F.coalesce(F.octet_length("value"), F.lit(0)).cast("bigint")

@@ -2,9 +2,9 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -13,12 +13,17 @@ from hawser.spark.pipelines.place import Place
 from hawser.spark.pipelines.server import Server, server
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from hawser.spark.pipelines.updating import Event
 
 __all__ = ["LANDING", "Plan", "Watcher", "run"]
 
 LANDING: Final = Path(__file__).with_name("landing.py")
 _OURS: Final = "spark.hawser."
+# Spark 4.3 keeps all that an update was made of, some three megabytes, until its session ends. A session
+# leaves a Python process behind that stays until its server ends. So after so many updates both begin anew.
+_MOST_UPDATES: Final = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,46 +60,53 @@ def run(plan: Plan, watcher: Watcher, after_update: Callable[[], None] = lambda:
     use. Whatever ends it, by an exception or a signal, the next run goes on where it was."""
     with plan.place.lock() as lock:
         plan.place.finish_forgetting()
-        with _server(plan, lock, watcher) as own_server:
-            for _ in _updates(plan, own_server, watcher):
-                after_update()
+        to_refresh = list(plan.full_refresh)
+        while True:
+            with _spark(plan, lock, watcher) as (spark, own_server):
+                updates = _updates(plan, spark, own_server, watcher, to_refresh)
+                for _ in islice(updates, _MOST_UPDATES):
+                    after_update()
+            if plan.every_seconds is None:
+                return
 
 
 @contextmanager
-def _server(plan: Plan, lock: int, watcher: Watcher) -> Iterator[Server | None]:
-    """One of our own, None if there is to be one already."""
-    if plan.remote is not None:
-        # What is behind the address may be a secret.
-        watcher.say(f"connecting to {plan.remote.partition(';')[0]}")
-        yield None
-        return
-    watcher.say(f"starting Spark at {plan.master}")
-    with server(plan.master, plan.place.directory, plan.place.log, _of_spark(plan.conf), [lock]) as started:
-        yield started
+def _spark(plan: Plan, lock: int, watcher: Watcher) -> Iterator[tuple["SparkSession", Server | None]]:
+    # What is behind the address of a server may be a secret.
+    remote = None if plan.remote is None else plan.remote.partition(";")[0]
+    watcher.say(f"starting Spark at {plan.master}" if remote is None else f"connecting to {remote}")
+    own = (
+        nullcontext(None)
+        if plan.remote is not None
+        else server(plan.master, plan.place.directory, plan.place.log, _of_spark(plan.conf), [lock])
+    )
+    with own as started:
+        from hawser.spark.pipelines.connecting import connected
+
+        url = plan.remote if started is None else started.url
+        assert url is not None
+        with connected(url) as spark:
+            watcher.say(f"Spark {spark.version} answers")
+            yield spark, started
 
 
-def _updates(plan: Plan, own_server: Server | None, watcher: Watcher) -> Iterator[None]:
-    from hawser.spark.pipelines.connecting import connected
+def _updates(
+    plan: Plan, spark: "SparkSession", own_server: Server | None, watcher: Watcher, to_refresh: list[str]
+) -> Iterator[None]:
     from hawser.spark.pipelines.updating import Pipeline
 
-    url = plan.remote if own_server is None else own_server.url
-    assert url is not None
     # A server of our own got the others when it was started; many can be set only then.
     conf = plan.conf if own_server is None else _of_pipeline(plan.conf)
-    full_refresh = plan.full_refresh
-    for number in count():
+    pipeline = Pipeline(spark, plan.place, plan.file, conf)
+    while True:
         began = time.monotonic()
         try:
-            # The server keeps all that an update is made of, some megabytes, as long as its session lasts.
-            with connected(url) as spark:
-                if number == 0:
-                    watcher.say(f"Spark {spark.version} answers")
-                update = Pipeline(spark, plan.place, plan.file, conf).define()
-                if full_refresh:
-                    watcher.say(f"made anew: {', '.join(update.forget(full_refresh, plan.force))}")
-                    full_refresh = ()
-                watcher.begin(update.definitions.tables)
-                update.run(watcher.tell)
+            update = pipeline.define()
+            if to_refresh:
+                watcher.say(f"made anew: {', '.join(update.forget(to_refresh, plan.force))}")
+                to_refresh.clear()
+            watcher.begin(update.definitions.tables)
+            update.run(watcher.tell)
             watcher.end(None)
         except HawserError as error:
             watcher.end(error)

@@ -172,13 +172,11 @@ class Connection:
             coming.cancel()
 
     def record_bytes(self, wanted: Range) -> int:
-        """About how many bytes a record has, by the batch in which the range begins."""
-        first = RangeReader(self.router, *wanted._replace(end=wanted.first + 1))
-        found = self.call(first.next())
-        if not isinstance(found, list):
-            return 1
-        (part,) = found
-        return max(1, len(part.batch.data) // part.batch.count)
+        """About how many bytes a record has, by the first batch that is still kept of the range."""
+        reader = RangeReader(self.router, *wanted)
+        while isinstance(found := self.call(reader.next()), LostRange):
+            pass
+        return 1 if found is None else max(1, len(found[0].batch.data) // found[0].batch.count)
 
 
 async def _started(addresses: Sequence[str]) -> Client:

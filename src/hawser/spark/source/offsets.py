@@ -180,7 +180,11 @@ def losses(start: Offsets, topics: Mapping[str, Bounded]) -> Iterator[Loss]:
     for name, place in start.items():
         now = topics.get(name)
         if now is None:
-            yield Loss(f"topic {name!r} was deleted; what came behind {_told(place)} is lost", False)
+            yield Loss(
+                f"topic {name!r} was deleted, or is not asked for any more; what came behind {_told(place)} "
+                "is lost",
+                False,
+            )
         elif now.uuid != place.uuid:
             yield Loss(
                 f"topic {name!r} was deleted and made anew; what came behind {_told(place)} of the former "

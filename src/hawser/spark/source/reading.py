@@ -9,11 +9,11 @@ import logging
 from collections.abc import Iterator
 from typing import Any, Final
 
-from hawser.cluster.client.ranges import LostRange
+from hawser.cluster.client.ranges import LostRange, Part
 from hawser.errors import Closed, OffsetOutOfRange
 from hawser.spark.source.columns import Chunk, Rows, Table
 from hawser.spark.source.connection import connection
-from hawser.spark.source.offsets import Range, lost_text
+from hawser.spark.source.offsets import lost_text
 from hawser.spark.source.options import Options
 from hawser.spark.source.planning import Split
 
@@ -58,28 +58,26 @@ def _pieces(split: Split, options: Options) -> Iterator[_Piece]:
     """The batches of the log, none of them larger than one for Spark may be."""
     wanted = split.wanted
     next_offset = wanted.first
-    for found in _found(split, options):
-        if isinstance(found, LostRange):
-            lost(lost_text(wanted.topic, wanted.partition, *found), options.fail_on_data_loss)
-            next_offset = found.last + 1
-            continue
-        for batch, skip, count, offset in found:
-            assert offset == next_offset, (split, offset, next_offset)
-            next_offset += count
-            chunk = Chunk(batch)
-            step = min(_MOST_ROWS, max(1, _MOST_BYTES * batch.count // len(batch.data)))
-            for place in range(0, count, step):
-                yield chunk, skip + place, min(step, count - place), offset + place
+    try:
+        for found in _found(split, options):
+            if isinstance(found, LostRange):
+                lost(lost_text(wanted.topic, wanted.partition, *found), options.fail_on_data_loss)
+                next_offset = found.last + 1
+                continue
+            for batch, skip, count, offset in found:
+                assert offset == next_offset, (split, offset, next_offset)
+                next_offset += count
+                chunk = Chunk(batch)
+                step = min(_MOST_ROWS, max(1, _MOST_BYTES * batch.count // len(batch.data)))
+                for place in range(0, count, step):
+                    yield chunk, skip + place, min(step, count - place), offset + place
+    except Closed:
+        # What a micro-batch has in the checkpoint is read by every run: without this none could go on.
+        text = lost_text(wanted.topic, wanted.partition, next_offset, wanted.end - 1)
+        lost(f"{text}, because the topic was deleted", options.fail_on_data_loss)
+        next_offset = wanted.end
     assert next_offset == wanted.end, (split, next_offset)
 
 
-def _found(split: Split, options: Options) -> Iterator[Any]:
-    wanted: Range = split.wanted
-    try:
-        yield from connection(options.endpoints).read(wanted, split.turn)
-    except Closed as error:
-        text = (
-            f"topic {wanted.topic!r} was deleted while it was read; of partition {wanted.partition} records "
-            f"{wanted.first} to {wanted.end - 1} were wanted"
-        )
-        raise OffsetOutOfRange(f"{text}. Start the query again to go on without") from error
+def _found(split: Split, options: Options) -> Iterator[list[Part] | LostRange]:
+    return connection(options.endpoints).read(split.wanted, split.turn)
