@@ -7,6 +7,7 @@ __all__ = [
     "MAX_ENCODED_TOPIC_NAME_BYTES",
     "MAX_PARTICIPANT_NAME_BYTES",
     "MAX_REGION_BYTES",
+    "MAX_FIELDS_BYTES",
     "MAX_SCHEMA_BYTES",
     "MAX_SLOTS",
     "MAX_TOPIC_NAME_BYTES",
@@ -44,6 +45,8 @@ MAX_TOPIC_NAME_BYTES: Final = 100
 MAX_ENCODED_TOPIC_NAME_BYTES: Final = 200
 MAX_PARTICIPANT_NAME_BYTES: Final = 55
 MAX_SCHEMA_BYTES: Final = 200
+# The fields of a schema in words, with a topic of a cluster.
+MAX_FIELDS_BYTES: Final = 16 << 10
 TOPIC_SUFFIX: Final = ".topic"
 # Kept positions of groups and of participants share one name space in a region.
 GROUP_PREFIX: Final = "group:"

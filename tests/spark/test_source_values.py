@@ -16,6 +16,7 @@ from hawser.cluster import wire
 from hawser.record.batch import Batch
 from hawser.record.origin import GAP_HEADER, Gap, recorder_id
 from hawser.record.record import Record, Stamp
+from hawser.spark.pipelines.topics import common_fields
 from hawser.testing import LocalBus
 from tests.support.cluster import RunningCluster
 from tests.support.source import read
@@ -145,8 +146,6 @@ def test_topics_with_a_schema(spark: SparkSession, cluster: RunningCluster, bus:
     # The query's idea of the schema is another than the topic's.
     with pytest.raises(Exception, match=r"offset 1: the value is not msgpack of the schema \(Expected `int"):
         read(spark, cluster.url, "orders", valueFormat="msgpack", valueSchema="name int").collect()
-    with pytest.raises(Exception, match="valueFormat=msgpack needs the fields"):
-        read(spark, cluster.url, "orders", valueFormat="msgpack")
     with pytest.raises(Exception, match="the column value is a struct"):
         read(spark, cluster.url, "orders", "value string", valueFormat="msgpack").collect()
 
@@ -154,8 +153,9 @@ def test_topics_with_a_schema(spark: SparkSession, cluster: RunningCluster, bus:
 def test_arrow_brings_its_schema(spark: SparkSession, cluster: RunningCluster, bus: hawser.Bus) -> None:
     schema = pyarrow.schema([("x", pyarrow.int32()), ("name", pyarrow.string())])
     topic = bus.topic("arrow", schema=schema)
-    with pytest.raises(Exception, match="there is none yet"):
-        read(spark, cluster.url, "arrow", valueFormat="arrow")
+    # Known before there is a message, because the topic was made with it.
+    data = read(spark, cluster.url, "arrow", valueFormat="arrow")
+    assert dict(data.dtypes)["value"] == "array<struct<x:int,name:string>>"
     for number in range(30):
         rows = {"x": list(range(number)), "name": [f"n{each}" for each in range(number)]}
         topic.publish(pyarrow.RecordBatch.from_pydict(rows, schema))
@@ -171,8 +171,38 @@ def test_arrow_brings_its_schema(spark: SparkSession, cluster: RunningCluster, b
     assert values(narrow)[2] == [(0,), (1,)]
 
 
+class Part(msgspec.Struct):
+    code: str
+    weights: list[float] = []
+
+
+class Shipment(msgspec.Struct, rename="camel"):
+    order_id: int
+    sent_at: datetime.datetime | None
+    parts: dict[str, Part]
+
+
+def test_a_topic_names_its_fields(spark: SparkSession, cluster: RunningCluster, bus: hawser.Bus) -> None:
+    sent = datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC)
+    bus.topic("shipments", schema=Shipment).publish(Shipment(7, sent, {"a": Part("x", [0.5])}))
+    data = read(spark, cluster.url, "shipments", valueFormat="msgpack")
+    assert dict(data.dtypes)["value"] == (
+        "struct<orderId:bigint,sentAt:timestamp,parts:map<string,struct<code:string,weights:array<double>>>>"
+    )
+    (row,) = data.select("value.orderId", "value.parts.a.code", "value.parts.a.weights").collect()
+    assert tuple(row) == (7, "x", [0.5])
+    assert common_fields(cluster.url, ["shipments"]).startswith("orderId bigint, sentAt timestamp")
+    bus.topic("plain").publish(b"{}")
+    with pytest.raises(Exception, match="needs the fields of the values"):
+        read(spark, cluster.url, "plain,shipments", valueFormat="msgpack")
+    with pytest.raises(hawser.UsageError, match="say with --schema"):
+        common_fields(cluster.url, ["plain", "shipments"])
+
+
 def test_arrow_that_is_none(spark: SparkSession, cluster: RunningCluster, bus: hawser.Bus) -> None:
     topic = bus.topic("half-arrow")
+    with pytest.raises(Exception, match="there is none yet"):
+        read(spark, cluster.url, "half-arrow", valueFormat="arrow")
     batch = pyarrow.RecordBatch.from_pydict({"x": [1, 2]})
     topic.publish(batch)
     topic.publish(b"no arrow")

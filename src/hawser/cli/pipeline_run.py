@@ -40,7 +40,12 @@ _FORMATS: Final = ("raw", "json", "msgpack", "arrow")
 @click.option(
     "--value-format", type=click.Choice(_FORMATS), default="raw", show_default=True, help="Of the values."
 )
-@click.option("--schema", default="", metavar="FIELDS", help="Of the values: 'id bigint, name string'.")
+@click.option(
+    "--schema",
+    default="",
+    metavar="FIELDS",
+    help="Of the values: 'id bigint, name string'; else that of the topics.",
+)
 @click.option(
     "--late-after",
     type=click.FloatRange(min=0),
@@ -120,11 +125,15 @@ def _check_landing(topics: Sequence[str], options: dict[str, Any]) -> None:
         )
     if not topics:
         raise hawser.UsageError("which topics? Give --topic, as often as there are; see `hawser topic list`")
-    if (options["value_format"] == "raw") != (not options["schema"]):
-        raise hawser.UsageError(
-            "--schema and --value-format json, msgpack or arrow belong together: the one says how values are "
-            "written, the other what is in them"
-        )
+    if options["value_format"] == "raw":
+        if options["schema"]:
+            raise hawser.UsageError(
+                "--schema says what is in the values; say with --value-format how they are written"
+            )
+    elif not options["schema"]:
+        from hawser.spark.pipelines.topics import common_fields
+
+        options["schema"] = common_fields(url, topics)
 
 
 def _settings_of_file(topics: Sequence[str], options: dict[str, Any]) -> dict[str, str]:

@@ -14,6 +14,7 @@ import msgspec
 from hawser.errors import Corrupt, UsageError
 from hawser.limits import MAX_SCHEMA_BYTES
 from hawser.record.arrays import arrow_bytes, as_arrow
+from hawser.record.fields import fields_of
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -27,9 +28,10 @@ _DESCRIPTIVE = frozenset({"title", "description", "examples", "default"})
 
 
 class Codec(NamedTuple, Generic[T]):
-    """How values of one schema become bytes and come back."""
+    """How values of one schema become bytes and come back. `fields` names them as SQL does, if it can."""
 
     fingerprint: str
+    fields: str | None
     encode: Callable[[T], "Buffer"]
     decode: Callable[[Any], T]
 
@@ -69,7 +71,8 @@ def _structure_codec(schema: type[T]) -> Codec[T]:
             ) from error
 
     digest = msgspec.json.encode(_bare(structure), order="sorted")
-    return Codec(_fingerprint("msgpack", schema.__name__, digest), encode, decode)
+    fingerprint = _fingerprint("msgpack", schema.__name__, digest)
+    return Codec(fingerprint, fields_of(schema), encode, decode)
 
 
 def _arrow_codec(schema: Any) -> Codec[Any]:
@@ -81,7 +84,8 @@ def _arrow_codec(schema: Any) -> Codec[Any]:
         return arrow_bytes(value)
 
     fields = "\n".join(f"{field.name!r} {field.type} {field.nullable}" for field in schema)
-    return Codec(_fingerprint("arrow", ",".join(schema.names), fields.encode()), encode, as_arrow)
+    fingerprint = _fingerprint("arrow", ",".join(schema.names), fields.encode())
+    return Codec(fingerprint, fields_of(schema), encode, as_arrow)
 
 
 def _bare(structure: Any) -> Any:

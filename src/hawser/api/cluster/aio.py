@@ -37,8 +37,7 @@ class _ClusterAsyncTopic(ClusterAsyncPublishing[T], AsyncTopic[T]):
         self._bus = bus
         self._codec = codec_of(schema)
         self._create = create
-        fingerprint = None if self._codec is None else self._codec.fingerprint
-        self._given, self._unused = check_settings(settings, fingerprint)
+        self._given, self._unused = check_settings(settings, self._codec)
         self._topic: OpenTopic | None = None
         self._once = Once()
 

@@ -53,7 +53,7 @@ class ClusterBus(Bus):
         check_topic_name(name)
         self._require_open()
         codec = codec_of(schema)
-        given, unused = check_settings(settings, None if codec is None else codec.fingerprint)
+        given, unused = check_settings(settings, codec)
         decode = None if codec is None else codec.decode
         with self._lock:
             opened = self._thread.call(self._client.open(name, given, create, decode))

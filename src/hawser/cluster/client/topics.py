@@ -2,12 +2,15 @@
 
 import asyncio
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hawser.cluster import wire
 from hawser.cluster.client.failures import Backoff
 from hawser.cluster.client.routing import Router
 from hawser.errors import NotFound, Rejected, SettingsMismatch, Unavailable, UsageError
+
+if TYPE_CHECKING:
+    from hawser.record.schema import Codec
 
 __all__ = ["check_settings", "delete_topic", "list_topics", "open_topic"]
 
@@ -29,7 +32,7 @@ _LOOK_SECONDS: Final = 2.0
 _MOST: Final = {"partitions": 1024, "replication": 7}
 
 
-def check_settings(asked: dict[str, Any], fingerprint: str | None) -> tuple[Settings, dict[str, Any]]:
+def check_settings(asked: dict[str, Any], codec: "Codec[Any] | None") -> tuple[Settings, dict[str, Any]]:
     """What was asked for as it is stored, and those settings without meaning here; UsageError names the first
     wrong one."""
     given: Settings = {}
@@ -48,8 +51,10 @@ def check_settings(asked: dict[str, Any], fingerprint: str | None) -> tuple[Sett
         else:
             known = ", ".join(("partitions", *_DEFAULTS, *sorted(_FOREIGN)))
             raise UsageError(f"a topic has no setting {name!r}; it has {known}")
-    if fingerprint is not None:
-        given["schema"] = fingerprint
+    if codec is not None:
+        given["schema"] = codec.fingerprint
+        if codec.fields is not None:
+            given["fields"] = codec.fields
     return given, unused
 
 
@@ -133,7 +138,8 @@ def _check_same(name: str, given: Settings, entry: wire.TopicEntry) -> None:
     differences = [
         f"{key}={value!r} was asked for but it has {key}={has[key]!r}"
         for key, value in given.items()
-        if has[key] != value
+        # The fields follow from the schema.
+        if key != "fields" and has[key] != value
     ]
     if differences:
         raise SettingsMismatch(

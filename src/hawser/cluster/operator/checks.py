@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from hawser.cluster import wire
-from hawser.limits import MAX_SCHEMA_BYTES
+from hawser.limits import MAX_FIELDS_BYTES, MAX_SCHEMA_BYTES
 from hawser.record.names import check_topic_name
 
 __all__ = ["check_creation", "check_nodes"]
@@ -53,6 +53,10 @@ def _is_bound(value: Setting) -> bool:
     return value is None or _is_number(value, (1 << 63) - 1)
 
 
+def _is_text(value: Setting, most_bytes: int) -> bool:
+    return value is None or (isinstance(value, str) and len(value.encode()) <= most_bytes)
+
+
 _SETTINGS: Final[dict[str, tuple[Callable[[Setting], bool], str]]] = {
     "replication": (
         lambda value: _is_number(value, _MOST_REPLICAS),
@@ -65,7 +69,11 @@ _SETTINGS: Final[dict[str, tuple[Callable[[Setting], bool], str]]] = {
         'it is "lz4", "zstd" or null',
     ),
     "schema": (
-        lambda value: value is None or (isinstance(value, str) and len(value.encode()) <= MAX_SCHEMA_BYTES),
+        lambda value: _is_text(value, MAX_SCHEMA_BYTES),
         f"it is text of at most {MAX_SCHEMA_BYTES} bytes, or null",
+    ),
+    "fields": (
+        lambda value: _is_text(value, MAX_FIELDS_BYTES),
+        f"it is text of at most {MAX_FIELDS_BYTES} bytes, or null",
     ),
 }

@@ -8,7 +8,7 @@ import hawser
 from hawser.errors import UsageError
 from hawser.spark.pipelines.coverage import Coverage
 
-__all__ = ["PartitionEnds", "check_kept", "look"]
+__all__ = ["PartitionEnds", "check_kept", "common_fields", "look"]
 
 
 class PartitionEnds(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +42,20 @@ def _check_format(topic: str, schema: object, value_format: str) -> None:
             f"topic {topic!r} carries values of the schema {schema!r}; land it with --value-format {kind} or "
             "raw"
         )
+
+
+def common_fields(url: str, topics: Sequence[str]) -> str:
+    """What the values of these topics hold, as SQL names it. UsageError unless all were made with a schema of
+    the same fields, NotFound if one does not exist."""
+    with hawser.connect(url) as bus:
+        found = {bus.topic(name, create=False).info().settings.get("fields") for name in topics}
+    fields = found.pop() if len(found) == 1 else None
+    if not isinstance(fields, str):
+        raise UsageError(
+            "these topics were not made with a schema that names the same fields: say with --schema what is "
+            "in their values, as in 'id bigint, name string'"
+        )
+    return fields
 
 
 def check_kept(ends: Sequence[PartitionEnds], landed: Sequence[Coverage]) -> None:

@@ -22,8 +22,9 @@ def schema_of(options: Options) -> StructType | str:
     only Spark itself can read."""
     if not options.is_typed:
         return full_schema(options, BinaryType())
-    if options.value_schema is not None:
-        struct = f"struct<{options.value_schema}>"
+    fields = options.value_schema if options.value_schema is not None else _fields_of_topics(options)
+    if fields is not None:
+        struct = f"struct<{fields}>"
         value = f"array<{struct}>" if options.value_format == "arrow" else struct
         columns = full_schema(options, BinaryType())
         return ", ".join(
@@ -33,9 +34,19 @@ def schema_of(options: Options) -> StructType | str:
     if options.value_format == "arrow" and not options.is_local:
         return full_schema(options, _type_of_first(options))
     raise UsageError(
-        f'valueFormat={options.value_format} needs the fields of the values: option("valueSchema", "id '
-        'bigint, name string"), or schema("value struct<id: bigint, name: string>, offset bigint")'
+        f"valueFormat={options.value_format} needs the fields of the values, and the topics were not made "
+        'with a schema that names the same ones: give option("valueSchema", "id bigint, name string"), or '
+        'schema("value struct<id: bigint, name: string>, offset bigint")'
     )
+
+
+def _fields_of_topics(options: Options) -> str | None:
+    """Those that the topics were made with, if all were made with the same ones."""
+    if options.is_local:
+        return None
+    found = {entry.settings.get("fields") for entry in connection(options.endpoints).topics(options).values()}
+    fields = found.pop() if len(found) == 1 else None
+    return fields if isinstance(fields, str) else None
 
 
 def _type_of_first(options: Options) -> DataType:

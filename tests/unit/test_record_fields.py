@@ -1,0 +1,116 @@
+"""The fields of a schema as SQL names them."""
+
+import datetime
+import decimal
+import enum
+import uuid
+from dataclasses import dataclass
+from typing import Any, Literal, Optional
+
+import msgspec
+import pyarrow
+import pytest
+
+from hawser.limits import MAX_FIELDS_BYTES
+from hawser.record.fields import fields_of
+
+
+class Color(enum.Enum):
+    RED = "red"
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+@dataclass
+class Inner:
+    x: float
+
+
+class Everything(msgspec.Struct):
+    yes: bool
+    count: int
+    ratio: float
+    name: str
+    raw: bytes
+    at: datetime.datetime
+    day: datetime.date
+    who: uuid.UUID
+    price: decimal.Decimal
+    color: Color
+    level: Level
+    word: Literal["a", "b"]
+    perhaps: int | None
+    many: list[Inner]
+    few: tuple[int, ...]
+    by_name: dict[str, set[int]]
+    inner: Inner
+
+
+class Odd(msgspec.Struct):
+    first: int = msgspec.field(name="the `first`")
+
+
+class Node(msgspec.Struct):
+    next: Optional["Node"] = None
+
+
+class Flat(msgspec.Struct, array_like=True):
+    x: int
+
+
+class Holder(msgspec.Struct):
+    flat: Flat
+
+
+class Either(msgspec.Struct):
+    what: int | str
+
+
+class Unknown(msgspec.Struct):
+    what: Any
+
+
+class Nothing(msgspec.Struct):
+    pass
+
+
+def test_every_type_that_has_a_name() -> None:
+    assert fields_of(Everything) == (
+        "yes boolean, count bigint, ratio double, name string, raw binary, at timestamp, day date, "
+        "who string, price string, color string, level bigint, word string, perhaps bigint, "
+        "many array<struct<x: double>>, few array<bigint>, by_name map<string, array<bigint>>, "
+        "inner struct<x: double>"
+    )
+    assert fields_of(Odd) == "`the ``first``` bigint"
+    assert fields_of(Inner) == "x double"
+
+
+@pytest.mark.parametrize("schema", [Node, Flat, Holder, Either, Unknown, Nothing])
+def test_what_has_no_name(schema: type) -> None:
+    assert fields_of(schema) is None
+
+
+def test_too_many_fields() -> None:
+    wide = msgspec.defstruct("Wide", [(f"field_{number}", int) for number in range(MAX_FIELDS_BYTES // 16)])
+    assert fields_of(wide) is None
+
+
+def test_columns_of_arrow() -> None:
+    inner = pyarrow.struct([("x", pyarrow.float32()), ("odd name", pyarrow.uint32())])
+    schema = pyarrow.schema(
+        [
+            ("small", pyarrow.int8()),
+            ("at", pyarrow.timestamp("us", tz="UTC")),
+            ("local", pyarrow.timestamp("ns")),
+            ("price", pyarrow.decimal128(10, 2)),
+            ("rows", pyarrow.list_(inner)),
+            ("day", pyarrow.date32()),
+        ]
+    )
+    assert fields_of(schema) == (
+        "small tinyint, at timestamp, local timestamp_ntz, price decimal(10, 2), "
+        "rows array<struct<x: float, `odd name`: bigint>>, day date"
+    )
+    assert fields_of(pyarrow.schema([("far", pyarrow.uint64())])) is None
