@@ -7,9 +7,15 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import BinaryType
 
 import hawser
+from hawser.spark.source.columns import full_schema
+from hawser.spark.source.connection import connection
+from hawser.spark.source.options import Options
+from hawser.spark.source.streaming import StreamReader
 from tests.support.cluster import RunningCluster
 from tests.support.source import follow, land, landed, trim, wait_for
 
@@ -117,6 +123,29 @@ def test_new_topics_of_a_pattern_are_read_from_their_beginning(
     done(land(data, tmp_path))
     expected = [each for each in all_of(first) if each[2] > 10] + all_of(second)
     assert landed(spark, tmp_path) == expected
+
+
+def test_a_topic_that_a_node_does_not_know_yet_is_not_taken_for_deleted(
+    cluster: RunningCluster, bus: hawser.Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("known/a", "known/b"):
+        bus.topic(name).publish_many([b"x"] * 10)
+    given = {"endpoints": cluster.url, "subscribePattern": "known/.*", "startingOffsets": "earliest"}
+    options = Options.of({**given, "failOnDataLoss": "false"}, streaming=True)
+    schema = full_schema(options, BinaryType())
+    read = StreamReader(options, schema).latestOffset(
+        StreamReader(options, schema).initialOffset(), ReadAllAvailable()
+    )
+    assert set(read) == {"known/a", "known/b"}
+    # A restart that is answered by a node with an older map.
+    client = connection(options.endpoints)._client
+    listed = client.topics
+
+    async def older() -> list[str]:
+        return [name for name in await listed() if name != "known/b"]
+
+    monkeypatch.setattr(client, "topics", older)
+    assert StreamReader(options, schema).latestOffset(read, ReadAllAvailable()) == read
 
 
 def test_a_topic_made_anew_is_a_loss(

@@ -6,7 +6,6 @@ cluster at its addresses now.
 """
 
 import asyncio
-import re
 from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
@@ -90,8 +89,7 @@ class Connection:
         found = {}
         names = sorted(options.topics)
         if options.pattern is not None:
-            matches = re.compile(options.pattern).fullmatch
-            names = [name for name in await self._client.topics() if matches(name)]
+            names = [name for name in await self._client.topics() if options.wants(name)]
         is_needed = all_of_them and options.pattern is None
         for name in names:
             try:
@@ -102,6 +100,13 @@ class Connection:
         if not found and all_of_them:
             raise NotFound(f"no topic matches {options.pattern!r}; see `hawser topic list`")
         return found
+
+    def topic(self, name: str) -> wire.TopicEntry | None:
+        """One that should be there; None if it does not appear."""
+        try:
+            return self.call(self._topic(name, _APPEAR_SECONDS))
+        except NotFound:
+            return None
 
     async def _topic(self, name: str, seconds: float) -> wire.TopicEntry:
         loop = self.router.loop

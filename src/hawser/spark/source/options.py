@@ -76,6 +76,10 @@ class Options(NamedTuple):
         """Whether the topics are in the memory of one host."""
         return self.endpoints.startswith("shm://")
 
+    def wants(self, topic: str) -> bool:
+        """Whether a topic of this name was asked for."""
+        return topic in self.topics if self.pattern is None else re.fullmatch(self.pattern, topic) is not None
+
     @property
     def is_typed(self) -> bool:
         return self.value_format != "raw"

@@ -6,7 +6,7 @@ Spark keeps in the checkpoint, and in the cluster.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -54,6 +54,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._topics: dict[str, TopicEntry] = {}
         self._known_until = 0.0
+        self._waited_for: set[str] = set()
         self._target: Offsets | None = None
         self._latest: Offsets = {}
         self._idle_until = 0.0
@@ -83,7 +84,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         offsets = from_json(start)
         time.sleep(max(0.0, self._idle_until - time.monotonic()))
-        bounds = self._look()
+        bounds = self._look(offsets)
         self._latest = ends(bounds)
         for loss in losses(offsets, bounds):
             if self._options.fail_on_data_loss or not loss.is_range:
@@ -132,10 +133,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if name in self._topics and self._topics[name].uuid == place.uuid
         }
 
-    def _look(self) -> dict[str, Bounded]:
-        """The topics as they are now."""
+    def _look(self, expected: Collection[str] = ()) -> dict[str, Bounded]:
+        """The topics as they are now. One that is expected and not there is waited for, once: the node that
+        answers may only not know it yet, and what is taken for deleted is read again if it is not."""
         if time.monotonic() >= self._known_until:
             self._learn()
+        for name in set(expected) - self._topics.keys() - self._waited_for:
+            self._waited_for.add(name)
+            entry = self._cluster.topic(name)
+            if entry is not None and self._options.wants(name):
+                self._topics[name] = entry
         try:
             return self._cluster.bounds(self._topics)
         except Closed:
