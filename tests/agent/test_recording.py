@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import hawser
@@ -381,6 +382,28 @@ def test_a_second_one_of_the_name_waits_for_the_first(
             until_recorded(first, 1)
             assert second.status().recorded == 0
     assert check_tiling(rows_of(cluster.url, target)) == (1, 0)
+
+
+class Order(msgspec.Struct):
+    number: int
+
+
+class Invoice(msgspec.Struct):
+    number: int
+    total: float
+
+
+def test_a_typed_topic_stays_typed(cluster: RunningCluster, local: LocalBus, target: str) -> None:
+    topic = a_topic(local, schema=Order)
+    topic.publish(Order(7))
+    with recording(local.url, "t", cluster.url, target=target) as recorder:
+        until_recorded(recorder, 1)
+    recorded = cluster.connect().topic(target, schema=Order)
+    assert recorded.subscribe(start="earliest").take_value(60) == Order(7)
+    other = f"{target[:50]}-other"
+    cluster.connect().topic(other, schema=Invoice)
+    with pytest.raises(hawser.SettingsMismatch, match="has the schema 'msgpack:Invoice:"):
+        Recorder(local.url, "t", cluster.url, name="agent", target=other).run(threading.Event())
 
 
 def test_a_target_with_other_settings_is_refused_for_good(

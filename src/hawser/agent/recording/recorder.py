@@ -126,7 +126,8 @@ class Recorder:
             self._note(error)
             return
         producer = recorder_id(self._name, source.uuid)
-        with source, Target(self._addresses, self._target, self._settings, producer, stop) as target:
+        settings = (self._target, self._settings, source.schema)
+        with source, Target(self._addresses, *settings, producer, stop) as target:
             stream = Stream(source, target, self._name, self._counts)
             self._now = source, target, stream
             recorded = self._counts.recorded

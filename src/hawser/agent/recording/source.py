@@ -53,6 +53,11 @@ class Source:
         return self._region.uuid
 
     @property
+    def schema(self) -> str | None:
+        """The fingerprint of the schema that the topic was made with, if it was."""
+        return str(self._region.settings()["schema"]) or None
+
+    @property
     def head(self) -> int:
         """Offset of the newest sample."""
         return self._subscriber.head

@@ -8,13 +8,13 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from hawser.cluster.client.client import Client
+from hawser.cluster.client.client import Client, OpenTopic
 from hawser.cluster.client.producers import partition_of
 from hawser.cluster.client.settings import ClientSettings
 from hawser.cluster.client.stamped import Landed, StampedPartition, Standing
 from hawser.cluster.client.thread import LoopThread
 from hawser.cluster.client.topics import Settings
-from hawser.errors import Closed, HawserError, SettingsMismatch
+from hawser.errors import Closed, HawserError, NotFound, SettingsMismatch
 from hawser.record.batch import Batch
 
 __all__ = ["Replaced", "Stopped", "Target"]
@@ -42,14 +42,22 @@ class Replaced(Exception):
 class Target:
     """One partition of a topic, created if need be; which one follows from the producer's id. Every call
     waits until the cluster has answered, however long that takes, and raises Stopped if `stop` is set
-    meanwhile; SettingsMismatch if the topic exists and contradicts the settings."""
+    meanwhile; SettingsMismatch if the topic exists and contradicts the settings, or has another schema than
+    what is recorded."""
 
     def __init__(
-        self, addresses: list[str], topic: str, settings: Settings, producer: bytes, stop: threading.Event
+        self,
+        addresses: list[str],
+        topic: str,
+        settings: Settings,
+        schema: str | None,
+        producer: bytes,
+        stop: threading.Event,
     ) -> None:
         self._addresses = addresses
         self._topic = topic
         self._settings = settings
+        self._schema = schema
         self._producer = producer
         self._stop = stop
         self._client: Client | None = None
@@ -95,8 +103,21 @@ class Target:
             client = Client(self._addresses, self._producer.decode(), _PATIENCE)
             await client.start()
             self._client = client
-        topic = await self._client.open(self._topic, self._settings, True, None)
+        topic = await self._open_topic(self._client)
         return StampedPartition(topic, partition_of(self._producer, topic.partitions))
+
+    async def _open_topic(self, client: Client) -> OpenTopic:
+        try:
+            topic = await client.open(self._topic, self._settings, False, None)
+        except NotFound:
+            return await client.open(self._topic, {**self._settings, "schema": self._schema}, True, None)
+        schema = topic.entry.settings.get("schema")
+        if schema and self._schema and schema != self._schema:
+            raise SettingsMismatch(
+                f"topic {self._topic!r} of the cluster has the schema {schema!r}, and what is to be recorded "
+                f"has {self._schema!r}; record it into another topic"
+            )
+        return topic
 
     def _insist(self, begin: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
         """The result of what `begin` begins, as often as it takes."""
