@@ -247,3 +247,16 @@ def test_files_are_looked_at_once(tmp_path: Path) -> None:
     assert tables.count(tmp_path, "raw") == 1
     os.truncate(path, 0)
     assert tables.count(tmp_path, "raw") == 1
+
+
+def test_samples_in_two_gaps_are_lost_once(tmp_path: Path) -> None:
+    gaps = {
+        "producer": ["a", "a", "a", "b", "a"],
+        "first_missing": [1, 2, 4, 2, 20],
+        "last_missing": [1, 9, 7, 3, 20],
+    }
+    place = tmp_path / "tables" / "gaps"
+    place.mkdir(parents=True)
+    pyarrow.parquet.write_table(pyarrow.table(gaps), place / "one.parquet")
+    (place / "_SUCCESS").touch()
+    assert summarize(tmp_path, [], 0.0).gap_samples == 9 + 2 + 1

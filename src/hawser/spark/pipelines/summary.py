@@ -146,8 +146,21 @@ def _latency(directory: Path) -> Latency | None:
 
 
 def _gap_samples(directory: Path) -> int:
-    rows = _read(directory, "gaps", ["missing"])
-    return sum(rows.column("missing").to_pylist()) if rows.num_rows else 0
+    """Each once, also where two gaps of a recorder name it."""
+    columns = ["producer", "first_missing", "last_missing"]
+    rows = _read(directory, "gaps", columns)
+    if not rows.num_rows:
+        return 0
+    samples = 0
+    last_producer, reached = None, 0
+    for producer, first, last in sorted(
+        zip(*(rows.column(name).to_pylist() for name in columns), strict=True)
+    ):
+        if producer != last_producer:
+            last_producer, reached = producer, 0
+        samples += max(0, last - max(reached, first - 1))
+        reached = max(reached, last)
+    return samples
 
 
 def _read(directory: Path, table: str, columns: list[str]) -> Any:
