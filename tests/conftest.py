@@ -9,8 +9,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.support.cluster import RunningCluster
 
 ROOT = Path(__file__).resolve().parent.parent
 SOAK_GRACE_SECONDS = 600
@@ -50,6 +54,15 @@ def soak_seconds(request: pytest.FixtureRequest) -> float:
     """This soak test's equal share of the time that was told."""
     soaking = [item for item in request.session.items if item.get_closest_marker("soak")]
     return soak_seconds_told() / max(1, len(soaking))
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator["RunningCluster"]:
+    """Three nodes and an operator, for all tests of a file."""
+    from tests.support.cluster import RunningCluster
+
+    with RunningCluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
 
 
 @pytest.hookimpl

@@ -28,12 +28,6 @@ from tests.support.processes import Daemon, until
 NOWHERE = "hawser://127.0.0.1:1"
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    with RunningCluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
-
-
 @pytest.fixture
 def local() -> Iterator[LocalBus]:
     with LocalBus() as local:

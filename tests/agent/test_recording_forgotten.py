@@ -1,7 +1,6 @@
 """What a cluster forgets of recorders, and recorders that were forgotten; and a disk with no room."""
 
 import os
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,15 +26,10 @@ from hawser.testing import LocalBus
 from hawser.testing.disk import SimDisk
 from tests.agent.recorded import check_tiling, recording, rows_of, until_recorded, until_state
 from tests.support.cluster import RunningCluster
+from tests.support.disks import small_disk
 from tests.support.processes import until
 
 DAY_SECONDS = 86_400.0
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    with RunningCluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
 
 
 # The cluster's side.
@@ -147,31 +141,20 @@ def test_one_that_is_new_to_a_trimmed_topic_says_what_it_lacks(cluster: RunningC
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    if os.geteuid() != 0:
-        pytest.skip("only root may mount a small disk")
-    place = tmp_path / "small"
-    place.mkdir()
-    options = ["-o", "size=160m,mode=0700"]
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", *options, "small", str(place)], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.strip()}")
-    try:
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk that the test fills."""
+    with small_disk(tmp_path / "small", "160m") as place:
         yield place
-    finally:
-        subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
-def test_a_full_disk_is_waited_for(small_disk: Path, record_property: Callable[[str, object], None]) -> None:
+def test_a_full_disk_is_waited_for(full_disk: Path, record_property: Callable[[str, object], None]) -> None:
     message = bytes(100_000)
-    filler = small_disk / "filler"
-    with LocalBus() as local, RunningCluster(small_disk / "cluster") as own:
+    filler = full_disk / "filler"
+    with LocalBus() as local, RunningCluster(full_disk / "cluster") as own:
         topic = local.connect("p").topic("t", slot_size=len(message), history=0, depth=1000)
         with recording(local.url, "t", own.url) as recorder:
             until_state(recorder, "recording")
-            free = os.statvfs(small_disk)
+            free = os.statvfs(full_disk)
             filler.write_bytes(bytes(max(0, free.f_bavail * free.f_frsize - (30 << 20))))
             topic.publish_many([message] * 300)
             until(lambda: "disk is full" in (recorder.status().error or ""), "a full disk")

@@ -1,33 +1,20 @@
 """No memory left on the tmpfs: a clear Full, nothing lost, and on it goes when there is space again."""
 
-import os
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.builds import Build
+from tests.support.disks import small_disk
 
 
 @pytest.fixture
 def small_tmpfs(tmp_path: Path) -> Iterator[Path]:
     """A tmpfs of 16 MiB."""
-    if os.geteuid() != 0:
-        pytest.skip("only root may mount a tmpfs")
-    place = tmp_path / "small"
-    place.mkdir()
-    options = ["-o", "size=16m,mode=0700"]
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", *options, "small", str(place)], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.strip()}")
-    try:
+    with small_disk(tmp_path / "small", "16m") as place:
         yield place
-    finally:
-        subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 def test_full_is_an_error_and_nothing_is_lost(

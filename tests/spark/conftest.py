@@ -5,9 +5,11 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
+import hawser
 import hawser.spark
 from hawser.spark.archive import make_archive
 from hawser.spark.sessions import spark_home
+from tests.support.cluster import RunningCluster
 from tests.support.spark import SMALL, need_java
 
 
@@ -29,3 +31,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="module")
+def bus(cluster: RunningCluster) -> hawser.Bus:
+    """A bus of the file's cluster."""
+    return cluster.connect("tests")

@@ -36,12 +36,6 @@ from tests.support.spark import SMALL
 LARGE, MANY = 200_000, 300
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    with RunningCluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
-
-
 @pytest.fixture(autouse=True)
 def rows_flow(spark: SparkSession) -> Iterator[None]:
     """Spark hands on a few rows at a time, so that whoever waits for rows makes the source wait."""
@@ -49,11 +43,6 @@ def rows_flow(spark: SparkSession) -> Iterator[None]:
     spark.conf.set(name, "5")
     yield
     spark.conf.unset(name)
-
-
-@pytest.fixture(scope="module")
-def bus(cluster: RunningCluster) -> hawser.Bus:
-    return cluster.connect("tests")
 
 
 def filled(bus: hawser.Bus, name: str) -> hawser.Topic[Any]:

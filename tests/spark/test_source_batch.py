@@ -3,7 +3,6 @@
 import datetime
 import json
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,17 +19,6 @@ from tests.support.source import read, trim
 
 NOON = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
 NOON_NS = int(NOON.timestamp()) * 10**9
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    with RunningCluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def bus(cluster: RunningCluster) -> hawser.Bus:
-    return cluster.connect("tests")
 
 
 def publish(cluster: RunningCluster, topic: Any, records: list[Record], stamp: Stamp) -> None:

@@ -1,6 +1,5 @@
 """The measuring code of the source, on little data. Nothing here judges a time."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,12 +10,6 @@ from hawser.bench.plan import Plan
 from tests.support.cluster import RunningCluster
 
 ROWS = 8_000
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    with RunningCluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import re
 import runpy
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -20,12 +19,6 @@ LAST_LINES = {
     "notebook.py": "200 clicks on 4 pages",
     "streaming_aggregation.py": "run 2: sensor 0 1140, sensor 1 1180, sensor 2 1220",
 }
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    with RunningCluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
 
 
 def test_all_examples_are_known() -> None:

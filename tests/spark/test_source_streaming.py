@@ -1,7 +1,6 @@
 """Topics as a stream: limits, restarts, topics that come, go and come again, marks, lag."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +17,6 @@ from hawser.spark.source.options import Options
 from hawser.spark.source.streaming import StreamReader
 from tests.support.cluster import RunningCluster
 from tests.support.source import follow, land, landed, trim, wait_for
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    with RunningCluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def bus(cluster: RunningCluster) -> hawser.Bus:
-    return cluster.connect("tests")
 
 
 def done(query: StreamingQuery) -> StreamingQuery:

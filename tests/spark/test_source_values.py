@@ -2,7 +2,6 @@
 
 import datetime
 import decimal
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,17 +30,6 @@ FIELDS = (
 class Order:
     id: int
     name: str
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    with RunningCluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def bus(cluster: RunningCluster) -> hawser.Bus:
-    return cluster.connect("tests")
 
 
 def values(data: Any) -> list[Any]:

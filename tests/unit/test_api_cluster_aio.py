@@ -1,7 +1,7 @@
 """The API for event loops on a cluster: the same names, awaited."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
@@ -14,12 +14,6 @@ from tests.support.cluster import RunningCluster
 SECONDS = 20.0
 
 Story = Callable[[aio.AsyncBus], Coroutine[Any, Any, None]]
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    with RunningCluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,12 +15,6 @@ LAST_LINES = {
     "consumer_group.py": "40 orders were billed, 0 of them twice",
     "hello_cluster.py": "received 'world' from 'hello', offset 3",
 }
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    with RunningCluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
 
 
 def run(cluster: RunningCluster, *program: str) -> str:
