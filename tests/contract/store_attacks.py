@@ -56,6 +56,8 @@ def race_of_increments(url: str, writers: int, increments: int, client: Client =
 
     def count(channel: Channel) -> None:
         store = client(open_store(url, 60))
+        channel.tell("ready")
+        channel.hear()
         done = conflicts = newest = 0
         while done < increments:
             current = store.get(COUNTER)
@@ -71,6 +73,10 @@ def race_of_increments(url: str, writers: int, increments: int, client: Client =
 
     with ExitStack() as children:
         running = [children.enter_context(Child(count)) for _ in range(writers)]
+        for child in running:
+            assert child.hear(250) == "ready"
+        for child in running:
+            child.tell("go")
         conflicts = sum(int(child.hear(250)) for child in running)
     store = open_store(url)
     counted = store.get(COUNTER)

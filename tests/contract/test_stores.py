@@ -245,7 +245,7 @@ def test_no_increment_is_lost(url: str, record_property: Record) -> None:
 
 def test_lost_increments_would_be_noticed(url: str) -> None:
     with pytest.raises(AssertionError, match="increments were lost"):
-        race_of_increments(url, writers=4, increments=100, client=Careless)
+        race_of_increments(url, writers=4, increments=300, client=Careless)
 
 
 def test_a_killed_writer_leaves_the_old_value_or_the_new(url: str, record_property: Record) -> None:

@@ -1,7 +1,7 @@
 """What a node refused, and what a link lost, as the errors that users see."""
 
-import random
 from collections.abc import Sequence
+from random import SystemRandom
 from typing import Final
 
 from hawser.cluster.client.settings import ClientSettings
@@ -36,6 +36,8 @@ _KINDS: Final[dict[Code, type[HawserError]]] = {
 }
 assert set(_KINDS) == set(Code)
 _OUTCOMES: Final = ("none", "applied", "unknown")
+# The program's own generator is the program's business, and is copied by a fork.
+_RANDOM: Final = SystemRandom()
 
 
 def error_of(failed: Failed, what: str) -> HawserError:
@@ -97,6 +99,6 @@ class Backoff:
         self._most = settings.backoff_most_seconds
 
     def next(self) -> float:
-        pause = random.uniform(self._bound / 2, self._bound)
+        pause = _RANDOM.uniform(self._bound / 2, self._bound)
         self._bound = min(2 * self._bound, self._most)
         return pause

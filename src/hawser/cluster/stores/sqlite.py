@@ -15,13 +15,13 @@ A connection must not be carried over a fork: each process opens its own.
 """
 
 import os
-import random
 import sqlite3
 import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from random import SystemRandom
 from threading import Lock
 from typing import Final
 
@@ -46,6 +46,8 @@ _TABLE: Final = """CREATE TABLE entries (
     version INTEGER PRIMARY KEY AUTOINCREMENT, key BLOB UNIQUE NOT NULL, data BLOB NOT NULL)"""
 # A write takes about as long.
 _PAUSE_SECONDS: Final = 0.001
+# The program's own generator is the program's business, and is copied by a fork.
+_RANDOM: Final = SystemRandom()
 _PRIMARY_CODE: Final = 0xFF
 _BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
@@ -174,7 +176,7 @@ class SqliteStore:
             except sqlite3.OperationalError as error:
                 if _code(error) not in _BUSY or time.monotonic() >= deadline:
                     raise
-            time.sleep(_PAUSE_SECONDS * (0.5 + random.random()))
+            time.sleep(_PAUSE_SECONDS * (0.5 + _RANDOM.random()))
 
     @contextmanager
     def _connected(self, doing: str) -> Iterator[sqlite3.Connection]:

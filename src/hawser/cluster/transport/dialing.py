@@ -2,10 +2,11 @@
 
 import asyncio
 import logging
-import random
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
+from random import SystemRandom
+from typing import Final
 
 from hawser.cluster.transport.addresses import Address
 from hawser.cluster.transport.failures import Refused, TransportError, Unreachable
@@ -18,6 +19,8 @@ from hawser.cluster.transport.settings import DEFAULT_SETTINGS, Counters, LinkSe
 __all__ = ["Dialer", "Server", "dial", "listen"]
 
 _log = logging.getLogger("hawser.cluster.transport")
+# The program's own generator is the program's business, and is copied by a fork.
+_RANDOM: Final = SystemRandom()
 
 _BACKLOG = 512
 
@@ -236,7 +239,7 @@ class Dialer:
     async def _pause(self, seconds: float) -> None:
         # Jitter, so that those who lost the same peer do not come back all at once.
         with suppress(TimeoutError):
-            async with asyncio.timeout(seconds * random.uniform(0.5, 1.0)):
+            async with asyncio.timeout(seconds * _RANDOM.uniform(0.5, 1.0)):
                 await self._hurry.wait()
 
     def _note(self, trouble: str) -> None:
