@@ -56,6 +56,8 @@ def test_new_steps_for_as_long_as_told(
 ) -> None:
     until = time.monotonic() + soak_seconds
     number = int(time.time())
+    missed = Machine.missed
     while time.monotonic() < until:
         number += 1
         run(record_property, settings(COMMON, max_examples=100, print_blob=True), number)
+    assert Machine.missed > missed
