@@ -5,6 +5,13 @@ namespace hawser::python {
 
 namespace {
 
+bool is_queue(const nb::dict& given) {
+  if (!given.contains("kind")) return false;
+  const auto kind = nb::cast<std::string>(given["kind"]);
+  if (kind != "topic" && kind != "queue") throw Error(Kind::usage, "kind is \"topic\" or \"queue\", not \"" + kind + "\"");
+  return kind == "queue";
+}
+
 Settings settings_from(const nb::dict& given) {
   const auto number = [&](const char* name) { return nb::cast<uint64_t>(given[name]); };
   const auto small = [&](const char* name) {
@@ -12,13 +19,19 @@ Settings settings_from(const nb::dict& given) {
     if (value > UINT32_MAX) throw Error(Kind::usage, std::string(name) + " is " + std::to_string(value) + ", far too large");
     return static_cast<uint32_t>(value);
   };
-  return {number("slot_size"), small("history"), small("depth"), small("max_publishers"), small("max_subscribers"),
-          small("max_held"), small("max_loans"), small("ephemeral"), small("group")};
+  Settings settings{number("slot_size"), small("history"),  small("depth"),     small("max_publishers"), small("max_subscribers"),
+                    small("max_held"),   small("max_loans"), small("ephemeral"), small("group")};
+  if (!is_queue(given)) return settings;
+  settings.kind = kKindQueue;
+  settings.max_deliveries = small("max_deliveries");
+  settings.lease_ns = number("lease_ns");
+  return settings;
 }
 
 nb::dict settings_of(const Region& region) {
   const Settings& settings = region.memory().layout.settings;
   nb::dict result;
+  result["kind"] = region.memory().noun();
   result["slot_size"] = settings.slot_size;
   result["history"] = settings.history;
   result["depth"] = settings.depth;
@@ -29,6 +42,10 @@ nb::dict settings_of(const Region& region) {
   result["ephemeral"] = settings.ephemeral;
   result["group"] = settings.group;
   result["schema"] = nb::str(region.label().schema);
+  if (settings.kind != kKindQueue) return result;
+  result["max_deliveries"] = settings.max_deliveries;
+  result["lease_ns"] = settings.lease_ns;
+  result["dead_letter"] = nb::str(region.label().dead_letter);
   return result;
 }
 
@@ -42,10 +59,11 @@ std::shared_ptr<Region> attach(const std::string& path, const std::string& lock_
   const nb::dict given = nb::cast<nb::dict>(settings);
   const Settings wanted = settings_from(given);
   const auto schema = nb::cast<std::string>(given["schema"]);
-  if (name.size() >= kTextBytes || schema.size() >= kTextBytes)
-    throw Error(Kind::usage, "a topic's name and schema have at most " + std::to_string(kTextBytes - 1) + " bytes");
+  const std::string dead_letter = is_queue(given) ? nb::cast<std::string>(given["dead_letter"]) : "";
+  if (std::max({name.size(), schema.size(), dead_letter.size()}) >= kTextBytes)
+    throw Error(Kind::usage, "names and schemas have at most " + std::to_string(kTextBytes - 1) + " bytes");
   const GilReleased released;
-  return Region::attach(place, &wanted, schema);
+  return Region::attach(place, &wanted, schema, dead_letter);
 }
 
 std::shared_ptr<Region> watch(const std::string& path, const std::string& lock_path, const std::string& name) {
@@ -78,14 +96,19 @@ nb::object make_subscriber(const std::shared_ptr<Region>& region, const std::str
   return nb::cast(new SubscriberBox{region, std::move(core), name, std::move(decode)}, nb::rv_policy::take_ownership);
 }
 
+const char* kind_of(const Region& region, bool publisher) {
+  if (region.memory().layout.queue) return publisher ? "producer" : "consumer";
+  return publisher ? "publisher" : "subscriber";
+}
+
 nb::list participants(const Region& region) {
   region.made().require();
   nb::list result;
   for (const ParticipantView& view : view_participants(region)) {
     nb::dict one;
     one["index"] = view.index;
-    one["kind"] = view.publisher ? "publisher" : "subscriber";
-    one["name"] = nb::steal(PyUnicode_DecodeUTF8(view.name.data(), static_cast<Py_ssize_t>(view.name.size()), "replace"));
+    one["kind"] = kind_of(region, view.publisher);
+    one["name"] = text_of(view.name);
     one["pid"] = view.pid;
     one["uid"] = view.uid;
     one["incarnation"] = view.incarnation;
@@ -108,7 +131,7 @@ nb::list records(const Region& region) {
   nb::list result;
   for (const RecordView& view : view_records(region)) {
     nb::dict one;
-    one["name"] = nb::steal(PyUnicode_DecodeUTF8(view.name.data(), static_cast<Py_ssize_t>(view.name.size()), "replace"));
+    one["name"] = text_of(view.name);
     one["mark"] = view.mark;
     one["durable"] = view.durable;
     one["max_lag"] = view.max_lag;
@@ -128,11 +151,12 @@ nb::list recover(Region& region) {
   nb::list result;
   for (const Recovered& recovered : done) {
     nb::dict one;
-    one["kind"] = region.memory().is_publisher(recovered.index) ? "publisher" : "subscriber";
-    one["name"] = nb::steal(PyUnicode_DecodeUTF8(recovered.name.data(), static_cast<Py_ssize_t>(recovered.name.size()), "replace"));
+    one["kind"] = kind_of(region, region.memory().is_publisher(recovered.index));
+    one["name"] = text_of(recovered.name);
     one["pid"] = recovered.pid;
     one["incarnation"] = recovered.incarnation;
     one["slots"] = recovered.loans;
+    one["claims"] = recovered.claims;
     one["references"] = recovered.references;
     one["complete"] = recovered.complete;
     result.append(one);
@@ -215,11 +239,16 @@ void bind_region(nb::module_& module) {
       .def_prop_ro("path", [](const Region& self) { return self.place().path; })
       .def_prop_ro("name", [](const Region& self) { return self.place().name; })
       .def_prop_ro("uuid", &uuid_text)
+      .def_prop_ro("kind", [](const Region& self) { return self.memory().noun(); })
       .def("settings", &settings_of)
       .def("publisher", &make_publisher, nb::arg("name"), nb::kw_only(), nb::arg("exclusive") = false)
       .def("subscriber", &make_subscriber, nb::arg("name"), nb::kw_only(), nb::arg("history") = 0, nb::arg("start") = 0,
            nb::arg("reliable") = 0, nb::arg("record") = "", nb::arg("commit") = false, nb::arg("max_lag") = 0,
            nb::arg("max_held") = 0, nb::arg("decode") = nb::none())
+      .def("consumer", &make_consumer, nb::arg("name"), nb::kw_only(), nb::arg("max_held") = 0,
+           nb::arg("decode") = nb::none(), nb::arg("dying") = nb::none(), nb::arg("reserve") = false)
+      .def("queue_state", &queue_state)
+      .def("peek", &peek_messages, nb::arg("count"), nb::arg("decode").none() = nb::none())
       .def("participants", &participants)
       .def("records", &records)
       .def("forget", [](Region& self, const std::string& record) {
@@ -252,14 +281,14 @@ void bind_region(nb::module_& module) {
 
 nb::object error_class(Kind kind) {
   static constexpr const char* names[] = {"UsageError", "NotFound", "Full", "Closed", "Timeout", "Corrupt",
-                                          "PermissionDenied", "SettingsMismatch", "OffsetOutOfRange", "Unavailable"};
+                                          "PermissionDenied", "SettingsMismatch", "OffsetOutOfRange", "Unavailable", "Fenced"};
   return nb::module_::import_("hawser.errors").attr(names[static_cast<int>(kind)]);
 }
 
 void set_python_error(const Error& error) {
   try {
     const nb::object type = error_class(error.kind());
-    PyErr_SetObject(type.ptr(), nb::str(error.what()).ptr());
+    PyErr_SetObject(type.ptr(), text_of(error.what()).ptr());
   } catch (nb::python_error& failed) {
     failed.restore();
   }
@@ -288,8 +317,10 @@ NB_MODULE(_native, module) {
         configuration.decode_metadata = decode_metadata.release().ptr();
         configuration.durability = PyUnicode_InternFromString("process");
       }, nb::arg("receipt_type"), nb::arg("as_payload"), nb::arg("encode_metadata"), nb::arg("decode_metadata"));
-  add_sample_type(module.ptr());
+  add_sample_types(module.ptr());
   bind_region(module);
   bind_publishing(module);
   bind_subscribing(module);
+  bind_consuming(module);
+  bind_waiting(module);
 }

@@ -8,9 +8,9 @@
 
 #include <thread>
 
-#include "inspection.hpp"
 #include "joining.hpp"
-#include "reading.hpp"
+#include "letters.hpp"
+#include "queue_view.hpp"
 
 namespace hawser::python {
 
@@ -43,6 +43,19 @@ struct SubscriberBox {
   }
 };
 
+struct ConsumerBox {
+  std::shared_ptr<Region> region;
+  std::unique_ptr<Consumer> core;
+  std::string name;
+  nb::object decode;
+  nb::object dying;      // called when messages wait to go to the dead letters, or None
+  bool drained = false;  // the last batch took all there was
+  int64_t looked_at = coarse_now();  // when it last looked for what came back without a word
+  ~ConsumerBox() {
+    region->made().here() ? core->close() : core->abandon();
+  }
+};
+
 // Set once by configure().
 struct Configuration {
   PyTypeObject* receipt_type = nullptr;
@@ -53,20 +66,55 @@ struct Configuration {
 };
 extern Configuration configuration;
 
+// Text from a file that may be damaged, made readable.
+inline nb::object text_of(const std::string& bytes) {
+  return nb::steal(PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
+}
+
 nb::object error_class(Kind kind);
 // Turn an Error into the Python exception of the same name, set but not thrown.
 void set_python_error(const Error& error);
 
 void bind_publishing(nb::module_& module);
 void bind_subscribing(nb::module_& module);
+void bind_consuming(nb::module_& module);
+void bind_waiting(nb::module_& module);
 
-// Sample
-PyObject* add_sample_type(PyObject* module);
+// Of a Region that is a queue's.
+nb::object make_consumer(const std::shared_ptr<Region>& region, const std::string& name, uint32_t max_held,
+                         nb::object decode, nb::object dying, bool reserve);
+nb::dict queue_state(const Region& region);
+nb::list peek_messages(const Region& region, uint64_t count, nb::handle decode);
+
+// Housekeeping of a sleeper: what keeps it from being done now is no error of the call that sleeps.
+void recover_quietly(Region& region);
+void look_around_quietly(ConsumerBox& box);
+// Whoever took all there was a moment ago and wants many again gives them time to gather: a reader at the
+// publisher's heels slows both down.
+void let_them_gather(bool& drained, nb::handle timeout);
+
+constexpr uint64_t kCopyFromRing = 4096;  // larger messages are worth a reference, and a copy without the GIL
+
+// Sample, and Message, which is a sample of a queue
+void add_sample_types(PyObject* module);
 SampleObject* new_sample();
+SampleObject* new_message();
 void free_unused(SampleObject* sample);
 PyObject* fill_sample(SampleObject* sample, PyObject* owner, SubscriberBox& box, const Taken& taken);
+PyObject* fill_message(SampleObject* message, PyObject* owner, ConsumerBox& box, const Claimed& claimed);
 PyObject* copied_sample(const Copied& copied, PyObject* decode);
 void let_go_of(SampleObject* sample);  // as on leaving a with block
+
+// What becomes of a message.
+enum class Verdict { accept, release, reject, unclaim };  // unclaim: as if it had not been claimed
+Error settled_otherwise(const std::string& what, Verdict verdict);
+bool settle_claim(Consumer& core, const Claimed& claimed, Verdict verdict);  // false: the claim was taken away
+// Of one consumer's message, if it is still held; false: the claim was taken away. UsageError if it is not its own.
+bool settle_message(PyObject* message, ConsumerBox& box, Verdict verdict);
+// Somebody else has the claim now, or it is settled with others: only the bytes are left to let go of.
+Claimed take_claim(SampleObject* message);
+Error claim_lost(const ConsumerBox& box, uint64_t count, uint64_t sequence);
+void tell_of_the_dying(ConsumerBox& box);
 
 // The GIL is given up for as long as this lives. Python 3.11 to 3.13 end a daemon thread that wants it back
 // while the interpreter goes away by unwinding its stack, which C++ cannot survive; such a thread stays here.
@@ -157,6 +205,30 @@ void without_gil(const Function& function) {
   }
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }
+
+// A thread's turn to publish: beside its loans a publisher has one place, which threads share. Only who copies a
+// large message or waits for space gives up the GIL in the middle; the others look again until it is done.
+class Turn {
+ public:
+  Turn(PublisherBox& box, const Deadline& deadline) : box_(box) {
+    while (box_.publishing != std::thread::id()) wait(deadline);
+    box_.publishing = std::this_thread::get_id();
+  }
+  ~Turn() { box_.publishing = {}; }
+  Turn(const Turn&) = delete;
+
+ private:
+  void wait(const Deadline& deadline) const {
+    if (box_.publishing == std::this_thread::get_id())
+      throw Error(Kind::usage, "a signal handler publishes through a publisher that is in the middle of a publish; "
+                               "give the handler a publisher of its own");
+    if (deadline.over()) throw Error(Kind::full, "another thread is publishing through the same publisher; wait longer");
+    without_gil([] { usleep(kLookAgainMicroseconds); });
+  }
+
+  static constexpr useconds_t kLookAgainMicroseconds = 50;
+  PublisherBox& box_;
+};
 
 inline Deadline deadline_of(nb::handle timeout) {
   if (!timeout.is_valid() || timeout.is_none()) return Deadline::for_ever();

@@ -95,35 +95,22 @@ struct ReturnLater {
 
 uint32_t quota(const PublisherBox& box) { return box.region->memory().layout.settings.max_loans; }
 
-// A thread's turn to publish: beside its loans a publisher has one place, which threads share. Only who copies a
-// large message or waits for space gives up the GIL in the middle; the others look again until it is done.
-class Turn {
- public:
-  Turn(PublisherBox& box, const Deadline& deadline) : box_(box) {
-    while (box_.publishing != std::thread::id()) wait(deadline);
-    box_.publishing = std::this_thread::get_id();
+// A queue may have no slot just now.
+uint32_t borrow_patiently(PublisherBox& box, uint64_t bytes, const Deadline& deadline) {
+  for (;;) {
+    const uint32_t slot = box.core->try_to_borrow(bytes, quota(box) + 1);
+    if (slot != kNoSlot) [[likely]] return slot;
+    if (deadline.over()) box.core->refuse_slots();
+    box.core->wake_subscribers();
+    without_gil([&] { box.core->wait_for_space(deadline.slice()); });
   }
-  ~Turn() { box_.publishing = {}; }
-  Turn(const Turn&) = delete;
-
- private:
-  void wait(const Deadline& deadline) const {
-    if (box_.publishing == std::this_thread::get_id())
-      throw Error(Kind::usage, "a signal handler publishes through a publisher that is in the middle of a publish; "
-                               "give the handler a publisher of its own");
-    if (deadline.over()) throw Error(Kind::full, "another thread is publishing through the same publisher; wait longer");
-    without_gil([] { usleep(kLookAgainMicroseconds); });
-  }
-
-  static constexpr useconds_t kLookAgainMicroseconds = 50;
-  PublisherBox& box_;
-};
+}
 
 // In the caller's turn.
 uint64_t publish_one(PublisherBox& box, nb::handle data, const Metadata& metadata, const Deadline& deadline,
                      uint64_t timestamp = wall_clock_now()) {
   const Input input(data);
-  const uint32_t slot = box.core->borrow(input.size() + metadata.size, quota(box) + 1);
+  const uint32_t slot = borrow_patiently(box, input.size() + metadata.size, deadline);
   const ReturnLater later{box, slot};
   copy_large(box.core->payload(slot), input.data(), input.size());
   return deliver(box, slot, input.size(), metadata, deadline, timestamp);
@@ -156,7 +143,9 @@ PyObject* publish(PyObject* self, PyObject* const* given, Py_ssize_t places, PyO
 // and a wake-up, 64 at a time. An iterator may take its time, so each of its messages goes out by itself.
 class Batch {
  public:
-  Batch(PublisherBox& box, const Deadline& deadline) : box_(box), deadline_(deadline) {}
+  Batch(PublisherBox& box, const Deadline& deadline, nb::handle keys) : box_(box), deadline_(deadline) {
+    if (!keys.is_none()) keys_ = nb::iter(keys);
+  }
   uint64_t first() const { return first_; }
   uint64_t count() const { return count_; }
 
@@ -180,26 +169,35 @@ class Batch {
     }
   }
   void publish_next(nb::handle item, uint64_t now) {
-    const uint64_t sequence = publish_one(box_, item, Metadata(), deadline_, now);
+    const nb::object metadata = keys_.is_valid() ? next_key() : nb::none();
+    const uint64_t sequence = publish_one(box_, item, Metadata(metadata), deadline_, now);
     if (count_++ == 0) first_ = sequence;
+  }
+
+  nb::object next_key() {
+    const nb::object key = nb::steal(PyIter_Next(keys_.ptr()));
+    if (key.is_valid()) return encode_metadata(key.ptr(), nullptr);
+    if (PyErr_Occurred()) throw nb::python_error();
+    throw Error(Kind::usage, "there are fewer keys than messages; give one for each, None for none");
   }
 
   static constexpr Py_ssize_t kTogether = 64;
   PublisherBox& box_;
   const Deadline& deadline_;
+  nb::object keys_;
   uint64_t first_ = 0;
   uint64_t count_ = 0;
 };
 
-nb::object publish_many(PublisherBox& box, nb::handle items, const nb::object& timeout) {
+nb::object publish_many(PublisherBox& box, nb::handle items, const nb::object& timeout, nb::handle keys) {
   box.region->made().require();
   const Deadline deadline = deadline_of(timeout);
-  Batch batch(box, deadline);
+  Batch batch(box, deadline, keys);
   try {
     batch.publish(items);
   } catch (const Error& error) {
     box.core->wake_subscribers();
-    nb::object exception = error_class(error.kind())(error.what());
+    nb::object exception = error_class(error.kind())(text_of(error.what()));
     exception.attr("published") = batch.count();
     PyErr_SetObject(exception.type().ptr(), exception.ptr());
     throw nb::python_error();
@@ -395,7 +393,9 @@ void bind_publishing(nb::module_& module) {
   nb::class_<PublisherBox>(module, "Publisher", nb::is_final(), nb::type_slots(slots))
       .def_prop_ro("name", [](const PublisherBox& self) { return self.name; })
       .def_prop_ro("incarnation", [](const PublisherBox& self) { return self.core->membership().incarnation; })
-      .def("publish_many", &publish_many, nb::arg("items").none(), nb::arg("timeout") = nb::none())
+      .def_prop_ro("kind", [](const PublisherBox& self) { return self.region->memory().layout.queue ? "producer" : "publisher"; })
+      .def("publish_many", &publish_many, nb::arg("items").none(), nb::arg("timeout") = nb::none(),
+           nb::arg("keys") = nb::none())
       .def("close", [](PublisherBox& self) {
         if (self.region->made().here()) self.core->close();
       });

@@ -2,6 +2,9 @@
 //
 // A view of a sample keeps the sample, and a sample keeps its slot: nothing can dangle. release() refuses while
 // views are alive; leaving a with block, or the next step of an iteration, lets the slot go with the last view.
+//
+// Message is a sample of a queue. What becomes of it, accept, release or reject, is said once; then its slot goes with
+// the last view. One that is dropped before is released.
 #include "bind.hpp"
 
 namespace hawser::python {
@@ -10,52 +13,78 @@ Configuration configuration;
 
 struct SampleObject {
   PyObject_HEAD
-  PyObject* owner;         // the Subscriber, or the bytes of a copy
-  SubscriberBox* box;      // null for a copy
+  PyObject* owner;         // the Subscriber or Consumer, or the bytes of a copy
+  SubscriberBox* box;      // null for a copy and for a message
+  ConsumerBox* consumer;   // of a message
   PyObject* publisher;     // name, once asked for
   PyObject* decoded;       // (key, headers), once asked for
   PyObject* metadata;      // bytes, of a copy
   PyObject* decode;        // of a copy
   const uint8_t* data;
   Py_ssize_t exports;
-  Taken taken;
+  Claimed taken;
   bool released;
   bool leaving;  // the slot goes with the last view
+  bool settled;  // it is said what becomes of the message
+  bool lost;     // its claim was taken away
+  Verdict verdict;
 };
 
 namespace {
 
 PyTypeObject* sample_type = nullptr;
+PyTypeObject* message_type = nullptr;
 constexpr int kKept = 256;
 SampleObject* kept[kKept];  // unused objects, under the GIL
 int kept_count = 0;
 
 SampleObject* as_sample(PyObject* object) { return reinterpret_cast<SampleObject*>(object); }
 
+// Null for a copy.
+Region* region_of(const SampleObject* sample) {
+  return sample->box ? sample->box->region.get() : sample->consumer ? sample->consumer->region.get() : nullptr;
+}
+
+bool let_go_of_slot(SampleObject* sample) {
+  const Claimed& taken = sample->taken;
+  if (ConsumerBox* box = sample->consumer) {
+    if (!sample->settled) box->core->release(taken);
+    sample->settled = true;
+    const bool sound = box->core->let_go(taken.slot);
+    box->core->wake_producers();
+    if (box->core->closing()) box->core->close();
+    return sound;
+  }
+  SubscriberBox* box = sample->box;
+  if (box->last == sample) box->last = nullptr;
+  const bool sound = box->core->release(taken.slot, taken.sequence);
+  if (box->core->closing()) box->core->close();
+  return sound;
+}
+
 // Clears the bit. False (with a Python error) when the bit was gone, which only damage can do.
 bool give_back(SampleObject* sample) {
   if (sample->released) return true;
   sample->released = true;
-  SubscriberBox* box = sample->box;
-  if (!box || !box->region->made().here()) return true;
-  if (box->last == sample) box->last = nullptr;
-  const bool sound = box->core->release(sample->taken.slot, sample->taken.sequence);
-  if (box->core->closing()) box->core->close();
-  if (sound) return true;
-  set_python_error(Error(Kind::corrupt, box->region->place().path + ": a reference to sample " +
+  const Region* region = region_of(sample);
+  if (!region || !region->made().here() || let_go_of_slot(sample)) return true;
+  set_python_error(Error(Kind::corrupt, region->place().path + ": a reference to message " +
                                             std::to_string(sample->taken.sequence) + " was lost; its bytes may have changed"));
   return false;
 }
 
 bool check_usable(SampleObject* sample) {
   // In a forked child the slot is kept by the parent alone and may change at any moment.
-  const bool foreign = sample->box && !sample->box->region->made().here();
+  const Region* region = region_of(sample);
+  const bool foreign = region && !region->made().here();
   if (!sample->released && !foreign) return true;
+  const std::string noun = sample->consumer ? "message" : "sample";
   if (foreign) {
-    set_python_error(Error(Kind::usage, "this sample belongs to the parent process; after a fork connect again in the child"));
+    set_python_error(Error(Kind::usage, "this " + noun + " belongs to the parent process; after a fork connect again in the child"));
     return false;
   }
-  set_python_error(Error(Kind::usage, "this sample was released; keep it longer, or copy it with bytes(sample)"));
+  set_python_error(Error(Kind::usage, "this " + noun + (sample->consumer ? " was accepted, released or rejected" : " was released") +
+                                          "; keep it longer, or copy it with bytes(" + noun + ")"));
   return false;
 }
 
@@ -105,9 +134,9 @@ PyObject* get_publisher(PyObject* self, void*) {
   if (!sample->publisher) {
     if (!check_usable(sample)) return nullptr;
     sample->publisher = guarded([&] {
-      const Memory& memory = sample->box->region->memory();
+      const Memory& memory = region_of(sample)->memory();
       std::string name;
-      if (!read_name(memory.slot(sample->taken.slot), sample->taken.publisher, name))
+      if (!read_name(memory, sample->taken.slot, sample->taken.publisher, name))
         memory.corrupt("the publisher's name of sample " + std::to_string(sample->taken.sequence) + " is damaged");
       return PyUnicode_DecodeUTF8(name.data(), static_cast<Py_ssize_t>(name.size()), "replace");
     });
@@ -150,7 +179,7 @@ PyObject* call_bytes(PyObject* self, PyObject*) {
 PyObject* get_value(PyObject* self, void*) {
   SampleObject* sample = as_sample(self);
   if (!check_usable(sample)) return nullptr;
-  PyObject* decode = sample->box ? sample->box->decode.ptr() : sample->decode;
+  PyObject* decode = sample->box ? sample->box->decode.ptr() : sample->consumer ? sample->consumer->decode.ptr() : sample->decode;
   return decode && decode != Py_None ? PyObject_CallOneArg(decode, self) : call_bytes(self, nullptr);
 }
 
@@ -206,9 +235,43 @@ PyObject* call_exit(PyObject* self, PyObject*) {
 Py_ssize_t sample_length(PyObject* self) { return static_cast<Py_ssize_t>(as_sample(self)->taken.payload); }
 PyObject* sample_repr(PyObject* self) {
   const SampleObject* sample = as_sample(self);
-  return PyUnicode_FromFormat("<Sample offset=%llu, %llu bytes%s>", static_cast<unsigned long long>(sample->taken.sequence),
-                              static_cast<unsigned long long>(sample->taken.payload),
-                              sample->released ? ", released" : "");
+  const char* state = sample->consumer ? (sample->settled ? ", settled" : "") : sample->released ? ", released" : "";
+  return PyUnicode_FromFormat("<%s offset=%llu, %llu bytes%s>", sample->consumer ? "Message" : "Sample",
+                              static_cast<unsigned long long>(sample->taken.sequence),
+                              static_cast<unsigned long long>(sample->taken.payload), state);
+}
+
+PyObject* get_delivery_count(PyObject* self, void*) {
+  const SampleObject* message = as_sample(self);
+  const uint32_t uncounted = message->consumer->core->options().reserved ? 1 : 0;
+  return PyLong_FromUnsignedLong(claim_deliveries(message->taken.claim) + uncounted);
+}
+PyObject* get_redelivered(PyObject* self, void*) { return PyBool_FromLong(as_sample(self)->taken.redelivered); }
+
+PyObject* settle_and_return(PyObject* self, Verdict verdict) {
+  return guarded([&] {
+    SampleObject* message = as_sample(self);
+    ConsumerBox& box = *message->consumer;
+    if (message->settled && !message->lost && message->verdict != verdict)
+      throw settled_otherwise("message " + std::to_string(message->taken.sequence) + " was", message->verdict);
+    if (!settle_message(self, box, verdict)) throw claim_lost(box, 1, message->taken.sequence);
+    box.core->wake_producers();
+    tell_of_the_dying(box);
+    return nb::none().release().ptr();
+  });
+}
+PyObject* call_accept(PyObject* self, PyObject*) { return settle_and_return(self, Verdict::accept); }
+PyObject* call_give_back(PyObject* self, PyObject*) { return settle_and_return(self, Verdict::release); }
+PyObject* call_reject(PyObject* self, PyObject*) { return settle_and_return(self, Verdict::reject); }
+// Accepts when the block has ended well. Otherwise the error of the block is what counts. What was said in the block
+// stays.
+PyObject* call_exit_message(PyObject* self, PyObject* const* given, Py_ssize_t count) {
+  if (as_sample(self)->settled && !as_sample(self)->lost) Py_RETURN_NONE;
+  if (count == 0 || given[0] == Py_None) return call_accept(self, nullptr);
+  PyObject* released = call_give_back(self, nullptr);
+  if (released) return released;
+  PyErr_Clear();
+  Py_RETURN_NONE;
 }
 
 PyMethodDef methods[] = {
@@ -220,6 +283,32 @@ PyMethodDef methods[] = {
     {"__enter__", call_enter, METH_NOARGS, nullptr},
     {"__exit__", call_exit, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr}};
+
+PyMethodDef message_methods[] = {
+    {"array", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call_array)), METH_VARARGS | METH_KEYWORDS,
+     "array(dtype='u1', shape=None): the payload as a read-only numpy array, without copying."},
+    {"arrow", call_arrow, METH_NOARGS, "The payload as an Arrow record batch or table, without copying."},
+    {"accept", call_accept, METH_NOARGS, "It is done. Fenced if the claim was taken away."},
+    {"release", call_give_back, METH_NOARGS, "Give it back, to be delivered again. Fenced if the claim was taken away."},
+    {"reject", call_reject, METH_NOARGS, "Let it go to the dead letters. Fenced if the claim was taken away."},
+    {"__bytes__", call_bytes, METH_NOARGS, "A copy of the payload."},
+    {"__enter__", call_enter, METH_NOARGS, nullptr},
+    {"__exit__", c_method(call_exit_message), METH_FASTCALL, nullptr},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyGetSetDef message_properties[] = {
+    {"data", get_data, nullptr, "The payload as a read-only memoryview.", nullptr},
+    {"offset", get_offset, nullptr, "Position in the queue: dense, from 1.", nullptr},
+    {"timestamp_ns", get_timestamp, nullptr, "When it was put, wall clock.", nullptr},
+    {"publisher", get_publisher, nullptr, "Name of whoever put it.", nullptr},
+    {"key", get_key, nullptr, "The key it was put with, or None.", nullptr},
+    {"headers", get_headers, nullptr, "The headers it was put with.", nullptr},
+    {"partition", get_partition, nullptr, "Always 0 on one host.", nullptr},
+    {"lost_before", get_lost_before, nullptr, "Always 0: a queue loses nothing.", nullptr},
+    {"value", get_value, nullptr, "The payload decoded by the queue's schema; bytes without one.", nullptr},
+    {"delivery_count", get_delivery_count, nullptr, "How often it was delivered, this time included.", nullptr},
+    {"redelivered", get_redelivered, nullptr, "Whether somebody had it before.", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
 PyGetSetDef properties[] = {
     {"data", get_data, nullptr, "The payload as a read-only memoryview.", nullptr},
@@ -243,38 +332,55 @@ PyType_Slot slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(sample_dealloc)},
                        {Py_sq_length, reinterpret_cast<void*>(sample_length)},
                        {0, nullptr}};
 
-PyType_Spec specification = {"hawser.memory._native.Sample", sizeof(SampleObject), 0,
-                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+PyType_Slot message_slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(sample_dealloc)},
+                               {Py_tp_repr, reinterpret_cast<void*>(sample_repr)},
+                               {Py_tp_methods, message_methods},
+                               {Py_tp_getset, message_properties},
+                               {Py_tp_doc, const_cast<char*>("A message claimed from a queue: a read-only buffer over its slot.")},
+                               {Py_bf_getbuffer, reinterpret_cast<void*>(sample_getbuffer)},
+                               {Py_bf_releasebuffer, reinterpret_cast<void*>(sample_releasebuffer)},
+                               {Py_sq_length, reinterpret_cast<void*>(sample_length)},
+                               {0, nullptr}};
 
-}  // namespace
-
-PyObject* add_sample_type(PyObject* module) {
+PyTypeObject* add_type(PyObject* module, const char* name, PyType_Slot* of) {
+  const std::string full = std::string("hawser.memory._native.") + name;
+  PyType_Spec specification = {full.c_str(), sizeof(SampleObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, of};
   PyObject* type = PyType_FromSpec(&specification);
-  if (!type || PyModule_AddObjectRef(module, "Sample", type) != 0) throw nb::python_error();
-  sample_type = reinterpret_cast<PyTypeObject*>(type);
-  return type;
+  if (!type || PyModule_AddObjectRef(module, name, type) != 0) throw nb::python_error();
+  return reinterpret_cast<PyTypeObject*>(type);
 }
 
-SampleObject* new_sample() {
+SampleObject* new_object(PyTypeObject* type) {
   SampleObject* sample = nullptr;
   if (kept_count > 0) {
     sample = kept[--kept_count];
-    PyObject_Init(reinterpret_cast<PyObject*>(sample), sample_type);
+    PyObject_Init(reinterpret_cast<PyObject*>(sample), type);
   } else {
-    sample = PyObject_New(SampleObject, sample_type);
+    sample = PyObject_New(SampleObject, type);
     if (!sample) throw nb::python_error();
   }
   sample->owner = sample->publisher = sample->decoded = sample->metadata = sample->decode = nullptr;
   sample->box = nullptr;
+  sample->consumer = nullptr;
   sample->exports = 0;
-  sample->released = true;
-  sample->leaving = false;
+  sample->released = sample->settled = true;
+  sample->leaving = sample->lost = false;
   return sample;
 }
 
+}  // namespace
+
+void add_sample_types(PyObject* module) {
+  sample_type = add_type(module, "Sample", slots);
+  message_type = add_type(module, "Message", message_slots);
+}
+
+SampleObject* new_sample() { return new_object(sample_type); }
+SampleObject* new_message() { return new_object(message_type); }
+
 // Memory of an object nobody refers to any more.
 void free_unused(SampleObject* sample) {
-  Py_DECREF(sample_type);  // an instance of a heap type holds its type
+  Py_DECREF(Py_TYPE(sample));  // an instance of a heap type holds its type
   if (kept_count < kKept) {
     kept[kept_count++] = sample;
   } else {
@@ -288,9 +394,20 @@ PyObject* fill_sample(SampleObject* sample, PyObject* owner, SubscriberBox& box,
   sample->owner = owner;
   sample->box = &box;
   sample->data = memory.readable + memory.payload_at(taken.slot);
-  sample->taken = taken;
+  static_cast<Taken&>(sample->taken) = taken;
   sample->released = false;
   return reinterpret_cast<PyObject*>(sample);
+}
+
+PyObject* fill_message(SampleObject* message, PyObject* owner, ConsumerBox& box, const Claimed& claimed) {
+  const Memory& memory = box.region->memory();
+  Py_INCREF(owner);
+  message->owner = owner;
+  message->consumer = &box;
+  message->data = memory.readable + memory.payload_at(claimed.slot);
+  message->taken = claimed;
+  message->released = message->settled = false;
+  return reinterpret_cast<PyObject*>(message);
 }
 
 PyObject* copied_sample(const Copied& copied, PyObject* decode) {
@@ -298,8 +415,8 @@ PyObject* copied_sample(const Copied& copied, PyObject* decode) {
   Py_XINCREF(decode);
   sample->decode = decode;
   sample->released = false;
-  sample->taken = {0, copied.sequence, copied.payload.size(), static_cast<uint32_t>(copied.metadata.size()),
-                   copied.timestamp_ns, copied.publisher, 0};
+  static_cast<Taken&>(sample->taken) = {0, copied.sequence, copied.payload.size(), static_cast<uint32_t>(copied.metadata.size()),
+                                        copied.timestamp_ns, copied.publisher, 0};
   sample->owner = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(copied.payload.size()));
   if (sample->owner) copy_large(PyBytes_AS_STRING(sample->owner), copied.payload.data(), copied.payload.size());
   sample->metadata = PyBytes_FromStringAndSize(copied.metadata.data(), static_cast<Py_ssize_t>(copied.metadata.size()));
@@ -315,6 +432,44 @@ PyObject* copied_sample(const Copied& copied, PyObject* decode) {
 void let_go_of(SampleObject* sample) {
   sample->leaving = true;
   if (sample->exports == 0) give_back(sample);
+}
+
+bool settle_claim(Consumer& core, const Claimed& claimed, Verdict verdict) {
+  return verdict == Verdict::accept    ? core.accept(claimed)
+         : verdict == Verdict::release ? core.release(claimed)
+         : verdict == Verdict::reject  ? core.reject(claimed)
+                                       : core.release_uncounted(claimed);
+}
+
+bool settle_message(PyObject* object, ConsumerBox& box, Verdict verdict) {
+  SampleObject* message = as_sample(object);
+  if (Py_TYPE(object) != message_type || message->consumer != &box)
+    throw Error(Kind::usage, "only messages that this consumer has claimed can be settled by it");
+  box.region->made().require();
+  if (message->settled) return !message->lost;
+  message->settled = true;
+  message->verdict = verdict;
+  message->lost = !settle_claim(*box.core, message->taken, verdict);
+  let_go_of(message);
+  if (PyErr_Occurred()) throw nb::python_error();
+  return !message->lost;
+}
+
+Claimed take_claim(SampleObject* message) {
+  message->settled = true;
+  return message->taken;
+}
+
+Error settled_otherwise(const std::string& what, Verdict verdict) {
+  const char* said = verdict == Verdict::accept ? "accepted" : verdict == Verdict::reject ? "rejected" : "released";
+  return {Kind::usage, what + " " + said + " already; what becomes of a message is said once"};
+}
+
+Error claim_lost(const ConsumerBox& box, uint64_t count, uint64_t sequence) {
+  const std::string what = count == 1 ? "message " + std::to_string(sequence) : std::to_string(count) + " messages";
+  return {Kind::fenced, box.region->place().path + ": the claim of " + what +
+                            " was taken away, because its lease was over or its consumer was closed; nothing was "
+                            "changed, and somebody else gets it"};
 }
 
 }  // namespace hawser::python

@@ -24,14 +24,27 @@ enum class Canary {
   joins_are_not_noticed,       // a publisher trusts the cursors it knew before somebody joined
   removed_while_open,          // nobody asks whether others have the file open before it is removed
   sleep_without_flag,          // a waiter sleeps without telling publishers
+  claim_without_bit,           // a consumer claims first and sets its bit afterwards
+  unclaimed_positions_are_reused,  // a message is overwritten in the ring before anybody had it
+  undone_slots_are_lent,       // a slot is lent though its message is not done
+  accept_by_store,             // who accepts does not look whether the claim is still its own
+  claims_outlive_their_owner,  // recovery leaves the claims of the dead
+  claims_of_the_living_return,  // recovery gives back claims of every consumer
+  claimed_ones_are_not_passed,  // a consumer waits behind a message that somebody else has claimed
+  release_without_hint,        // who gives a message back tells nobody to look for it
+  moved_without_pin,           // nothing says later whether a letter had arrived
+  lease_of_the_moment,         // a claim is taken over however short ago it was made
 };
 
-#ifdef HAWSER_CANARY
-inline constexpr Canary canary = Canary::HAWSER_CANARY;
+#ifdef HAWSER_CANARIES
+inline Canary canary = Canary::none;  // chosen when the program starts
+inline bool planted(Canary bug) { return canary == bug; }
 #else
-inline constexpr Canary canary = Canary::none;
+#ifndef HAWSER_CANARY
+#define HAWSER_CANARY none
 #endif
-
+inline constexpr Canary canary = Canary::HAWSER_CANARY;
 constexpr bool planted(Canary bug) { return canary == bug; }
+#endif
 
 }  // namespace hawser

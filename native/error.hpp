@@ -8,7 +8,7 @@
 
 namespace hawser {
 
-enum class Kind { usage, not_found, full, closed, timeout, corrupt, permission, mismatch, out_of_range, unavailable };
+enum class Kind { usage, not_found, full, closed, timeout, corrupt, permission, mismatch, out_of_range, unavailable, fenced };
 
 class Error : public std::exception {
  public:

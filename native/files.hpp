@@ -54,14 +54,14 @@ inline Descriptor open_existing(const std::string& path, int access = O_RDWR) {
   const bool shared = (info.st_mode & S_IWGRP) && in_group(info.st_gid);
   if (info.st_uid != geteuid() && !shared)
     throw Error(Kind::permission, path + " belongs to user " + std::to_string(info.st_uid) +
-                                      "; use that user, or create the topic with mode=\"group\" in a shared group");
+                                      "; use that user, or create it with mode=\"group\" in a shared group");
   return file;
 }
 
 // A description of the same inode, or Closed.
 inline Descriptor open_same(const std::string& path, const Inode& inode, int access = O_RDWR) {
   Descriptor file = open_existing(path, access);
-  if (!file.valid() || Inode::of(file) != inode) throw Error(Kind::closed, path + ": the topic was deleted; open it again");
+  if (!file.valid() || Inode::of(file) != inode) throw Error(Kind::closed, path + ": it was deleted; open it again");
   return file;
 }
 
@@ -88,7 +88,7 @@ class Mapping {
     address_ = mmap(nullptr, size, protection, MAP_SHARED | MAP_NORESERVE, file.number(), static_cast<off_t>(offset));
     if (address_ == MAP_FAILED) {
       address_ = nullptr;
-      throw Error(Kind::full, std::string("cannot map the topic: ") + std::strerror(errno));
+      throw Error(Kind::full, std::string("cannot map the file: ") + std::strerror(errno));
     }
   }
   Mapping(Mapping&& other) noexcept : address_(std::exchange(other.address_, nullptr)), size_(other.size_) {}

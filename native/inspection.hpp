@@ -1,8 +1,9 @@
-// Looking at a topic: for info(), ps, doctor and the tests. Changes nothing.
+// Looking at a topic or queue: for info(), ps, doctor and the tests. Changes nothing.
 #pragma once
 
-#include "region.hpp"
+#include "reading.hpp"
 #include "records.hpp"
+#include "region.hpp"
 
 namespace hawser {
 
@@ -14,11 +15,12 @@ struct ParticipantView {
   EntryState state;
   bool alive;
   bool reliable = false, durable = false;
-  uint32_t held = 0;  // bits or loans
+  uint32_t held = 0;  // bits, claims or loans
 };
 
 struct SlotCounts {
   uint32_t lent = 0, referenced = 0, carried = 0, free = 0, leaked = 0;
+  uint32_t kept = 0;  // of a queue: not done, or pinned
 };
 
 inline bool bit_set(const Bits& bits, uint32_t index) { return bits.words[index / 64].load_ordered() >> index % 64 & 1; }
@@ -29,6 +31,17 @@ inline bool holds_durable_record(const Memory& memory, uint64_t owner) {
         memory.record(i).word.load_ordered() == record_word(owner, RecordState::used))
       return true;
   return false;
+}
+
+inline bool is_claimed_by(const Memory& memory, uint32_t slot, uint32_t consumer, uint64_t incarnation) {
+  const uint64_t claim = memory.claim(slot).load_ordered();
+  return is_owned(claim) && claim_owner_bits(claim) == claim_owner_bits(claim_signature(consumer, incarnation, ClaimState::claimed));
+}
+
+// A subscriber reads it, or a consumer reads or has claimed it.
+inline bool is_held_by(const Memory& memory, uint32_t slot, uint32_t bit, uint64_t incarnation) {
+  return (memory.references(slot, bit / 64).load_relaxed() >> bit % 64 & 1) ||
+         (memory.layout.queue && is_claimed_by(memory, slot, bit, incarnation));
 }
 
 inline std::vector<ParticipantView> view_participants(const Region& region) {
@@ -49,7 +62,7 @@ inline std::vector<ParticipantView> view_participants(const Region& region) {
     view.durable = view.reliable && holds_durable_record(memory, owner_word(i, view.incarnation));
     for (uint32_t slot = 0; slot < memory.layout.slots; slot++)
       view.held += view.publisher ? memory.slot(slot).state.load_relaxed() == owner_word(i, view.incarnation)
-                                  : memory.references(slot, (i - publishers) / 64).load_relaxed() >> (i - publishers) % 64 & 1;
+                                  : is_held_by(memory, slot, i - publishers, view.incarnation);
     views.push_back(std::move(view));
   }
   return views;
@@ -104,6 +117,13 @@ inline Glance glance_at(const Region& region) {
   return glance;
 }
 
+inline bool claim_accounted_for(const Memory& memory, uint64_t claim) {
+  if (!is_owned(claim)) return true;
+  if (claim_consumer(claim) >= memory.layout.settings.max_subscribers) return false;
+  const uint64_t word = memory.entry(memory.subscriber_entry(claim_consumer(claim))).word.load_ordered();
+  return entry_state(word) != EntryState::free && (entry_incarnation(word) & 0xff) == claim_incarnation(claim);
+}
+
 // Whether somebody who takes part, dead or alive, answers for what holds this slot.
 inline bool accounted_for(const Memory& memory, uint32_t index) {
   const uint64_t lent = memory.slot(index).state.load_ordered();
@@ -120,7 +140,7 @@ inline bool accounted_for(const Memory& memory, uint32_t index) {
       const Word& word = memory.entry(memory.subscriber_entry(bit)).word;
       if (entry_state(word.load_ordered()) == EntryState::free) return false;
     }
-  return true;
+  return !memory.layout.queue || claim_accounted_for(memory, memory.claim(index).load_ordered());
 }
 
 inline SlotCounts count_slots(const Memory& memory) {
@@ -130,7 +150,9 @@ inline SlotCounts count_slots(const Memory& memory) {
     counts.lent += lent;
     counts.carried += in_ring;
     counts.referenced += read;
-    counts.free += !lent && !in_ring && !read;
+    const bool kept = memory.layout.queue && kept_by_queue(memory, i);
+    counts.kept += kept;
+    counts.free += !lent && !in_ring && !read && !kept;
     counts.leaked += !accounted_for(memory, i);
   }
   return counts;

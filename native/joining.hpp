@@ -1,7 +1,8 @@
-// Joining a topic as a publisher or a subscriber. Whoever joins recovers the dead first, its own former
+// Joining a topic as a publisher or a subscriber, or a queue as a producer or a consumer. Whoever joins recovers the dead first, its own former
 // self among them, and finds its place among those that are free.
 #pragma once
 
+#include "consumer.hpp"
 #include "region.hpp"
 #include "subscriber.hpp"
 
@@ -36,10 +37,10 @@ Membership enter(const Memory& memory, const Descriptor& file, EntryRange range,
   auto membership = join(memory, file, range, me, prepare);
   if (!membership)
     throw Error(Kind::full, memory.label + ": all " + std::to_string(range.count) + " places of " + limit +
-                                " are taken; close one, or create the topic with a larger " + limit);
+                                " are taken; close one, or create the " + memory.noun() + " with a larger " + limit);
   if (memory.closed()) {
     leave(memory, *membership);
-    throw Error(Kind::closed, memory.label + ": the topic was deleted; open it again");
+    memory.deleted();
   }
   return std::move(*membership);
 }
@@ -89,6 +90,38 @@ inline void settle_start(const Memory& memory, Start& start) {
   start.cursor = safe;
 }
 
+// The record of whoever a queue is reserved for, or kNoRecord.
+inline uint32_t reservation(const Memory& memory) {
+  for (uint32_t i = 0; i < memory.layout.settings.max_subscribers; i++)
+    if (record_state(memory.record(i).word.load_acquire()) == RecordState::used) return i;
+  return kNoRecord;
+}
+
+// The bytes that say who may consume: shared by all, or held alone by the one that has reserved the queue.
+inline void reserve_queue(const Memory& memory, const Descriptor& file, const std::string& name, bool reserve) {
+  if (reserve && !file.try_lock(byte::record(name)))
+    throw Error(Kind::usage, memory.label + ": it is reserved by a living consumer of the same name, '" + name + "'; end that one first");
+  const bool locked = file.try_lock(byte::consuming, reserve);
+  const uint32_t record = reservation(memory);
+  const std::string holder = record == kNoRecord ? "" : record_name(memory.record(record));
+  if (locked && (record == kNoRecord || (reserve && holder == name))) return;
+  if (!locked && reserve)
+    throw Error(Kind::usage, memory.label + ": it has consumers, and who reserves a queue must be the only one; close them first");
+  throw Error(Kind::usage, memory.label + ": it is recorded by '" + holder +
+                               "', which alone gets its messages; stop that agent, and forget its reservation: hawser queue forget");
+}
+
+inline void keep_reservation(const Memory& memory, const FileLiveness& liveness, const std::string& name,
+                             const Membership& membership) {
+  if (find_record(memory, name) == kNoRecord && make_record(memory, liveness, name, membership.owner(), 0) == kNoRecord)
+    memory.corrupt("a queue has no place for a reservation");
+}
+
+inline void require_kind(const Memory& memory, bool queue) {
+  if (memory.layout.queue != queue)
+    throw Error(Kind::usage, memory.label + " is a " + memory.noun() + ", which has no " + (queue ? "consumers" : "subscribers"));
+}
+
 }  // namespace joining
 
 // `exclusive`: nobody else publishes while this one lives.
@@ -103,7 +136,8 @@ inline std::unique_ptr<Publisher> join_as_publisher(Region& region, const std::s
   if (!file.try_lock(byte::publishing, exclusive))
     throw Error(Kind::usage, memory.label + (exclusive ? ": it has a publisher already, so there can be no exclusive one"
                                                        : ": it has an exclusive publisher; close that one first"));
-  Membership membership = joining::enter(memory, file, {0, memory.layout.settings.max_publishers}, me, "max_publishers",
+  const char* limit = memory.layout.queue ? "max_producers" : "max_publishers";
+  Membership membership = joining::enter(memory, file, {0, memory.layout.settings.max_publishers}, me, limit,
                                          [&](uint32_t index) { memory.header().space.waiters.clear(index); });
   return std::make_unique<Publisher>(memory, region, std::move(membership), name);
 }
@@ -112,6 +146,7 @@ inline std::unique_ptr<Subscriber> join_as_subscriber(Region& region, const std:
                                                       const SubscribeOptions& options) {
   joining::check_name(name);
   const Memory& memory = region.memory();
+  joining::require_kind(memory, false);
   const Settings& settings = memory.layout.settings;
   const uint32_t max_held = options.max_held ? options.max_held : settings.max_held;
   if (max_held > settings.max_held)
@@ -153,6 +188,32 @@ inline std::unique_ptr<Subscriber> join_as_subscriber(Region& region, const std:
   }
   return std::make_unique<Subscriber>(memory, std::move(membership), start.cursor, start.missed,
                                       Subscriber::Options{max_held, options.reliable, start.record, options.commits});
+}
+
+// As a consumer; `reserve`: nobody else consumes while this one lives, nor after its death until its record is
+// forgotten.
+inline std::unique_ptr<Consumer> join_as_consumer(Region& region, const std::string& name, uint32_t wanted_held = 0,
+                                                  bool reserve = false) {
+  joining::check_name(name);
+  const Memory& memory = region.memory();
+  joining::require_kind(memory, true);
+  const Settings& settings = memory.layout.settings;
+  const uint32_t allowed = settings.max_held * (reserve ? settings.max_subscribers : 1);
+  if (wanted_held > allowed)
+    throw Error(Kind::usage, "max_held " + std::to_string(wanted_held) + " is more than the queue's " + std::to_string(allowed));
+  const Identity me = joining::identity(name);
+  region.recover();
+  const std::lock_guard no_fork(no_fork_mutex());
+  const Descriptor file = region.open_again(), probe = region.open_again();
+  joining::reserve_queue(memory, file, name, reserve);
+  // What somebody had claimed who died meanwhile must be back before we claim: older ones come before newer ones.
+  if (reserve) recover_all(memory, FileLiveness(probe));
+  const auto prepare = [&](uint32_t index) { memory.header().samples.waiters.clear(index - settings.max_publishers); };
+  Membership membership = joining::enter(memory, file, {settings.max_publishers, settings.max_subscribers}, me,
+                                         "max_consumers", prepare);
+  if (reserve) joining::keep_reservation(memory, FileLiveness(probe), name, membership);
+  const Consumer::Options options{wanted_held ? wanted_held : allowed, reserve, region.keeps_letters()};
+  return std::make_unique<Consumer>(memory, std::move(membership), options);
 }
 
 inline bool forget_record(Region& region, const std::string& name) {

@@ -1,4 +1,7 @@
-// What a topic's file looks like, byte by byte (docs/formats/topic-region.md says the same in prose).
+// What the file of a topic or queue looks like, byte by byte (docs/formats/topic-region.md says the same in prose).
+//
+// A queue is a topic without history whose slots have claims (claims.hpp): its publishers are called producers, its
+// subscribers consumers.
 //
 //   header | entries (publishers, subscribers, tracer) | records | ring | slots | payloads
 //
@@ -19,9 +22,10 @@
 
 namespace hawser {
 
-constexpr uint32_t kFormatVersion = 2;
+constexpr uint32_t kFormatVersion = 3;
 constexpr char kMagic[8] = {'H', 'A', 'W', 'S', 'E', 'R', '\r', '\n'};
 constexpr uint32_t kKindTopic = 1;
+constexpr uint32_t kKindQueue = 2;
 constexpr uint32_t kMaxSlots = 65534;  // a ring word has 16 bits for the slot, and one value means none
 constexpr uint32_t kMaxSubscribers = 256;
 constexpr uint32_t kMaxPublishers = 256;
@@ -29,7 +33,8 @@ constexpr uint64_t kMaxSlotSize = (uint64_t{1} << 40) - 1;  // a slot has 40 bit
 constexpr uint32_t kMaxMetadata = (1u << 24) - 1;
 constexpr uint32_t kNameBytes = 56;  // of a participant, with its terminating zero
 constexpr uint32_t kRecordNameBytes = 96;
-constexpr uint32_t kTextBytes = 256;  // of a topic's name and of its schema
+constexpr uint32_t kTextBytes = 256;  // of a name and of a schema
+constexpr uint32_t kMaxDeliveries = 1023;  // a claim has 10 bits for them
 constexpr uint32_t kPage = 4096;
 
 struct Settings {
@@ -42,8 +47,11 @@ struct Settings {
   uint32_t max_loans;
   uint32_t ephemeral;
   uint32_t group;
+  uint32_t kind = kKindTopic;
+  uint32_t max_deliveries = 0;  // of a queue; 0: no bound
+  uint64_t lease_ns = 0;        // of a queue; 0: none
 };
-static_assert(sizeof(Settings) == 40);
+static_assert(sizeof(Settings) == 56);
 
 // A futex word and who sleeps on it. `value` changes when there is news for somebody who sleeps.
 struct alignas(64) Signal {
@@ -57,11 +65,11 @@ struct alignas(64) Line {  // one word on a cache line of its own
   Word word;
 };
 
-// What a topic's file says about itself; written once, before anybody else can see it.
+// What the file says about itself; written once, before anybody else can see it.
 struct Label {
   char magic[8];
   uint32_t format_version;
-  uint32_t kind;
+  uint32_t kind;  // as in the settings: whoever reads the first bytes finds it here
   uint64_t layout_hash;
   uint8_t uuid[16];
   char boot_id[40];
@@ -69,9 +77,10 @@ struct Label {
   Settings settings;
   char name[kTextBytes];
   char schema[kTextBytes];
-  uint8_t reserved[384];
+  char dead_letter[kTextBytes];  // of a queue: where dead letters go; empty for its own
+  uint8_t reserved[112];
 };
-static_assert(sizeof(Label) == 1024 && offsetof(Label, name) == 128);
+static_assert(sizeof(Label) == 1024 && offsetof(Label, kind) == 12 && offsetof(Label, name) == 144);
 
 struct Header {
   Label label;
@@ -83,6 +92,8 @@ struct Header {
   alignas(64) Bits reliable;  // subscribers that publishers wait for
   alignas(64) Bits durable;   // records that publishers wait for
   Line waits;          // counts joins that publishers must wait for from then on
+  Line tail;           // of a queue: every message up to here was claimed once; behind by any number
+  Line returns;        // of a queue: counts messages that were given back
 };
 static_assert(offsetof(Header, state) == 1024 && sizeof(Header) <= kPage);
 
@@ -132,7 +143,8 @@ static_assert(sizeof(Record) == 128);
 enum class RecordState : uint64_t { free = 0, claiming = 1, used = 2 };
 
 // One payload's place. Subscribers read the first cache line; `state`, which its publisher writes once more after
-// the sample is out, is on the second, so that the two do not meet.
+// the sample is out, is on the second, so that the two do not meet. A consumer changes `references` and the claim,
+// which is therefore on the first, too.
 struct alignas(64) Slot {
   Word references;   // one bit per subscriber 0..63
   Word sequence;
@@ -141,7 +153,7 @@ struct alignas(64) Slot {
   Word publisher;    // who wrote it, as in `state`; 0 while `name` is being changed
   Word check;        // of the four words above
   Word backed;       // pages reserved so far, and their complement
-  Word name_check;
+  Word last;         // of a queue: the claim; of a topic: the check of `name`
   Word state;        // 0 idle, else the publisher it is lent to
   char name[kNameBytes];  // of the publisher
 };
@@ -151,6 +163,14 @@ struct alignas(64) MoreReferences {  // behind the slot when a topic allows more
   Word unused[4];
 };
 static_assert(sizeof(MoreReferences) == 64);
+struct alignas(64) Origin {  // behind that, in a queue: where a message that was moved here comes from
+  Word name_check;
+  Word region;    // the first 8 bytes of that region's uuid; 0: it was put here
+  Word sequence;  // there
+  Word pin;       // a hash of both while it is being moved: the slot is not lent while this is not 0
+  Word unused[4];
+};
+static_assert(sizeof(Origin) == 64);
 
 // A participant in 64 bits: incarnation and entry. Never 0.
 constexpr uint64_t owner_word(uint32_t index, uint64_t incarnation) { return incarnation << 16 | (index + 1); }
@@ -174,6 +194,8 @@ struct Layout {
   uint32_t entries = 0;
   uint32_t bit_words = 0;     // words of a set of subscribers
   uint32_t slot_bytes = 0;    // of a slot's control part
+  uint32_t origin_at = 0;     // within it, in a queue
+  bool queue = false;
   uint64_t payload_bytes = 0;  // from one payload to the next
   uint64_t entries_at = 0, records_at = 0, ring_at = 0, slots_at = 0, payloads_at = 0, total = 0;
   uint64_t ring_inverse = 0;  // 2^64 / ring, rounded up
@@ -190,7 +212,9 @@ struct Layout {
     slots = static_cast<uint32_t>(wanted);
     entries = given.max_publishers + given.max_subscribers + 1;
     bit_words = (given.max_subscribers + 1 + 63) / 64;
-    slot_bytes = sizeof(Slot) + (bit_words > 1 ? sizeof(MoreReferences) : 0);
+    queue = given.kind == kKindQueue;
+    origin_at = sizeof(Slot) + (bit_words > 1 ? sizeof(MoreReferences) : 0);
+    slot_bytes = origin_at + (queue ? sizeof(Origin) : 0);
     payload_bytes = (given.slot_size + 63) / 64 * 64;
     entries_at = kPage;
     records_at = entries_at + uint64_t{entries} * sizeof(Entry);
@@ -206,8 +230,9 @@ struct Layout {
     for (uint64_t value : {settings.slot_size, uint64_t{settings.history}, uint64_t{settings.depth},
                            uint64_t{settings.max_publishers}, uint64_t{settings.max_subscribers},
                            uint64_t{settings.max_held}, uint64_t{settings.max_loans},
-                           uint64_t{settings.ephemeral}, uint64_t{settings.group}, entries_at, records_at,
-                           ring_at, slots_at, payloads_at, total})
+                           uint64_t{settings.ephemeral}, uint64_t{settings.group}, uint64_t{settings.kind},
+                           uint64_t{settings.max_deliveries}, settings.lease_ns, entries_at, records_at, ring_at,
+                           slots_at, payloads_at, total})
       hash = mix(hash, value);
     return hash;
   }
@@ -235,6 +260,11 @@ struct Layout {
     bound("max_loans", settings.max_loans, 1, kMaxSlots);
     bound("ephemeral", settings.ephemeral, 0, 1);
     bound("group", settings.group, 0, 1);
+    bound("kind", settings.kind, kKindTopic, kKindQueue);
+    const bool is_queue = settings.kind == kKindQueue;
+    if (is_queue) bound("history of a queue", settings.history, 0, 0);
+    bound("max_deliveries", settings.max_deliveries, 0, is_queue ? kMaxDeliveries : 0);
+    bound("lease_ns", settings.lease_ns, 0, is_queue ? INT64_MAX : 0);
   }
 };
 
@@ -245,6 +275,7 @@ struct Memory {
   const uint8_t* readable = nullptr;  // payloads, mapped read-only
   uint8_t* writable = nullptr;        // payloads, mapped when this process publishes
   std::string label;                  // the file's path, for errors
+  uint32_t max_deliveries = 0;        // of a queue, after which a message is doomed; 0: no bound
 
   Header& header() const { return *reinterpret_cast<Header*>(base); }
   Word& head() const { return header().head.word; }
@@ -264,6 +295,11 @@ struct Memory {
     Slot& place = slot(index);
     return word == 0 ? place.references : reinterpret_cast<MoreReferences*>(&place + 1)->words[word - 1];
   }
+  Origin& origin(uint32_t index) const {  // of a queue
+    return *reinterpret_cast<Origin*>(reinterpret_cast<uint8_t*>(&slot(index)) + layout.origin_at);
+  }
+  Word& claim(uint32_t index) const { return slot(index).last; }  // of a queue
+  Word& name_check(uint32_t index) const { return layout.queue ? origin(index).name_check : slot(index).last; }
   uint64_t payload_at(uint32_t index) const { return uint64_t{index} * layout.payload_bytes; }
 
   uint32_t subscriber_entry(uint32_t bit) const { return layout.settings.max_publishers + bit; }
@@ -271,9 +307,13 @@ struct Memory {
   bool closed() const {
     return header().state.word.load_relaxed() == static_cast<uint64_t>(RegionState::closed);
   }
+  const char* noun() const { return layout.queue ? "queue" : "topic"; }
   [[noreturn]] void corrupt(const std::string& what) const {
     throw Error(Kind::corrupt, label + ": " + what +
-                                   "; the file was changed by something other than Hawser: delete the topic");
+                                   "; the file was changed by something other than Hawser: delete the " + noun());
+  }
+  [[noreturn]] void deleted() const {
+    throw Error(Kind::closed, label + ": the " + noun() + " was deleted; open it again");
   }
 };
 

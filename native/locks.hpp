@@ -21,6 +21,7 @@ namespace hawser {
 namespace byte {
 constexpr off_t use = 1;        // shared: everybody who has the file open
 constexpr off_t publishing = 2;  // shared: publishers; exclusive: an exclusive publisher
+constexpr off_t consuming = 3;   // shared: consumers; exclusive: the one that a queue is reserved for
 inline off_t life(uint32_t index) { return (off_t{1} << 32) + index; }
 inline off_t recovery(uint32_t index) { return (off_t{2} << 32) + index; }
 inline off_t record(const std::string& name) {

@@ -1,8 +1,10 @@
-// Publishing: borrow a slot, write it, and let one exchange in the ring deliver it.
+// Publishing: borrow a slot, write it, and let one exchange in the ring deliver it. The producers of a queue are
+// publishers, too: only what they wait for is another thing, messages that nobody had yet instead of reliable
+// subscribers.
 #pragma once
 
 #include <algorithm>
-#include <deque>
+#include <bit>
 #include <vector>
 
 #include "participants.hpp"
@@ -57,6 +59,22 @@ inline Slowest find_slowest(const Memory& memory, uint64_t head, uint64_t evicte
   return slowest;
 }
 
+// Slots that a publisher has evicted, the last one first: each at most once a lap of the ring, and no more of them than
+// there are slots.
+class Evicted {
+ public:
+  explicit Evicted(uint32_t slots) : places_(std::bit_ceil(slots + 1)) {}
+  uint32_t size() const { return last_ - first_; }
+  void add(uint32_t slot) { at(last_++) = slot; }
+  void postpone(uint32_t slot) { at(--first_) = slot; }  // it comes after all others
+  uint32_t take() { return at(--last_); }
+
+ private:
+  uint32_t& at(uint32_t place) { return places_[place & (places_.size() - 1)]; }
+  std::vector<uint32_t> places_;
+  uint32_t first_ = 0, last_ = 0;
+};
+
 // Somebody whom publishers must wait for from now on: its entry or record says so already.
 inline void announce_wait(const Memory& memory) { memory.header().waits.word.add(1); }
 
@@ -67,19 +85,30 @@ class Publisher {
     std::memcpy(name_, name.data(), name.size());
   }
 
+  const Memory& memory() const { return memory_; }
   const Membership& membership() const { return membership_; }
   uint32_t loans() const { return loans_; }
   bool closing() const { return closing_; }
 
   // A slot of at least `bytes`, lent to us. `quota` is how many may be lent before this one.
   uint32_t borrow(uint64_t bytes, uint32_t quota) {
+    const uint32_t slot = try_to_borrow(bytes, quota);
+    if (slot == kNoSlot) refuse_slots();
+    return slot;
+  }
+
+  // The same; kNoSlot if there is none, which can happen in a queue: wait_for_space then waits for one.
+  uint32_t try_to_borrow(uint64_t bytes, uint32_t quota) {
     require_open();
     if (bytes > memory_.layout.settings.slot_size) refuse_size(bytes);
     if (loans_ >= quota)
       throw Error(Kind::full, "this publisher has " + std::to_string(loans_) +
                                   " loans, as many as max_loans allows; publish or drop one, and let go of arrays of former ones");
     const uint32_t slot = find_slot();
+    starved_ = slot == kNoSlot;
+    if (starved_) return kNoSlot;
     loans_++;
+    if (memory_.layout.queue && memory_.origin(slot).region.load_relaxed() != 0) memory_.origin(slot).region.store_relaxed(0);
     std::atomic_thread_fence(std::memory_order_release);  // pairs with the fence of whoever copies without a bit
     try {
       if (!planted(Canary::lent_without_backing)) back(slot, bytes);
@@ -97,7 +126,7 @@ class Publisher {
     loans_--;
   }
 
-  // Deliver a lent slot: its sequence, or 0 when a reliable subscriber would lose a sample by it. The slot
+  // Deliver a lent slot: its sequence, or 0 when a sample that is still wanted would be lost by it. The slot
   // stays lent: give it up with put_back when no view of it is left.
   uint64_t try_publish(uint32_t index, uint64_t payload, uint32_t metadata, uint64_t timestamp = wall_clock_now()) {
     require_open();
@@ -109,10 +138,11 @@ class Publisher {
     if (planted(Canary::idle_before_publish)) set_idle(memory_, index);
     for (;;) {
       const Place place = find_place();
-      if (blocker_at(place.head)) [[unlikely]] return 0;
+      if (must_wait(place)) [[unlikely]] return 0;
       const uint64_t sequence = place.head + 1;
       slot.sequence.store_relaxed(sequence);
       slot.check.store_relaxed(slot_check(lengths, timestamp, owner_, sequence));
+      if (memory_.layout.queue) slot.last.store_relaxed(fresh_claim(sequence));
       // The commit. Releases the payload to every taker that reads this word.
       if (!memory_.ring(sequence).exchange_if(place.word, ring_word(sequence, index))) continue;
       last_ = sequence;
@@ -127,14 +157,22 @@ class Publisher {
   // After one or several samples: wake whoever sleeps for them.
   void wake_subscribers() const { wake_waiters(memory_.header().samples, memory_.layout.bit_words); }
 
-  // Who is in the way now. Remembers nothing, so that a thread may wait while another one publishes.
+  // Which reliable subscriber is in the way now.
   std::optional<Blocker> blocker() const {
     const uint64_t head = next_place(memory_).head, ring = memory_.layout.ring;
     return head < ring ? std::nullopt : find_slowest(memory_, head, head + 1 - ring).blocker;
   }
 
-  // Deliver, waiting while a reliable subscriber is in the way; `sleep(nanoseconds)` is one slice of waiting
-  // (wait_for_space, without whatever lock the caller holds). The dead are never waited for.
+  // Whether anybody is in the way now. Remembers nothing, so that a thread may wait while another one publishes.
+  bool blocked() const {
+    const Place place = next_place(memory_);
+    if (place.head < memory_.layout.ring) return false;
+    return memory_.layout.queue ? waits_in_ring(memory_, place) : blocker().has_value();
+  }
+
+  // Deliver, waiting while somebody is in the way; `sleep(nanoseconds)` is one slice of waiting (wait_for_space,
+  // without whatever lock the caller holds). The dead are never waited for: a queue's messages wait in the ring for
+  // anybody, a topic's only for those that live.
   template <class Sleep>
   uint64_t publish(uint32_t index, uint64_t payload, uint32_t metadata, const Deadline& deadline, const Sleep& sleep,
                    uint64_t timestamp = wall_clock_now()) {
@@ -142,13 +180,13 @@ class Publisher {
       uint64_t sequence = try_publish(index, payload, metadata, timestamp);
       if (sequence) [[likely]] return sequence;
       const bool last_try = deadline.over();
-      if (last_try || monotonic_now() - recovered_at_ > kSliceNanoseconds) {
+      if ((last_try && !memory_.layout.queue) || monotonic_now() - recovered_at_ > kSliceNanoseconds) {
         host_.recover_dead();
         recovered_at_ = monotonic_now();
         sequence = try_publish(index, payload, metadata, timestamp);
         if (sequence) return sequence;
       }
-      if (last_try) refuse_for(blocker());
+      if (last_try) memory_.layout.queue ? refuse_messages() : refuse_for(blocker());
       sleep(deadline.slice());
     }
   }
@@ -158,11 +196,20 @@ class Publisher {
     if (spin_until([&] { return ready(); }, nanoseconds, kPausesForOne)) return;
     Sleeper sleeper(memory_.header().space, membership_.index, sleepers_);
     const uint32_t seen = sleeper.value();
-    if (blocker() && !memory_.closed()) sleeper.sleep(seen, nanoseconds);
+    if (!ready()) sleeper.sleep(seen, nanoseconds);
   }
   Signal& signal() const { return memory_.header().space; }
   Sleepers& sleepers() { return sleepers_; }
-  bool ready() const { return closing_ || memory_.closed() || !blocker(); }
+  bool ready() const {
+    if (closing_ || memory_.closed()) return true;
+    return starved_ ? any_borrowable() : !blocked();
+  }
+
+  // Why nothing can be borrowed or put now.
+  [[noreturn]] void refuse_slots() const {
+    throw Error(Kind::full, memory_.label + ": consumers hold or gave back so many messages that no slot is free; let "
+                                            "them accept and drop some, or wait longer");
+  }
 
   // The place is given up now, or with the last loan.
   void close() {
@@ -183,11 +230,16 @@ class Publisher {
     return last ? Place{last_, word} : next_place(memory_);
   }
 
+  // Whether the sample that would be overwritten is still wanted.
+  bool must_wait(const Place& place) {
+    if (place.head < memory_.layout.ring) return false;
+    return memory_.layout.queue ? waits_in_ring(memory_, place) : blocker_at(place.head).has_value();
+  }
+
   // Who would lose a sample if the one after `head` were published. Cursors only grow, so what was found
   // once holds until it is used up, or until somebody joins: either we see the join counted, or the joiner
   // sees our head and starts behind what we overwrite.
   std::optional<Blocker> blocker_at(uint64_t head) {
-    if (head < memory_.layout.ring) return std::nullopt;
     const uint64_t evicted = head + 1 - memory_.layout.ring;
     const uint64_t waits = memory_.header().waits.word.load_ordered();
     if (evicted <= slowest_ && (waits == waits_ || planted(Canary::joins_are_not_noticed))) [[likely]] return std::nullopt;
@@ -198,16 +250,20 @@ class Publisher {
   }
 
   void require_open() const {
-    if (memory_.closed() || closing_) [[unlikely]]
-      throw Error(Kind::closed, closing_ ? "this publisher is closed"
-                                         : memory_.label + ": the topic was deleted; open it again");
+    if (closing_) [[unlikely]] throw Error(Kind::closed, "this publisher is closed");
+    if (memory_.closed()) [[unlikely]] memory_.deleted();
     require_membership(memory_, membership_);
   }
 
   [[noreturn]] void refuse_size(uint64_t bytes) const {
-    throw Error(Kind::usage, "a sample of " + std::to_string(bytes) + " bytes (with key and headers) does not fit slot_size " +
-                                 std::to_string(memory_.layout.settings.slot_size) +
-                                 "; create the topic with a larger slot_size");
+    throw Error(Kind::usage, "a message of " + std::to_string(bytes) + " bytes (with key and headers) does not fit slot_size " +
+                                 std::to_string(memory_.layout.settings.slot_size) + "; create the " + memory_.noun() +
+                                 " with a larger slot_size");
+  }
+
+  [[noreturn]] void refuse_messages() const {
+    throw Error(Kind::full, memory_.label + ": full, " + std::to_string(memory_.layout.ring) +
+                                " messages wait for a consumer; wait longer, or let more consumers work");
   }
 
   [[noreturn]] void refuse_for(const std::optional<Blocker>& blocker) const {
@@ -225,26 +281,34 @@ class Publisher {
   // Slots we evicted are tried first: nearly always the last one is free, and memory use stays with what is
   // in use. One that is still being read waits for its turn; one that somebody else took is forgotten.
   std::optional<uint32_t> find_evicted() {
-    for (size_t tries = std::min<size_t>(evicted_.size(), 8); tries > 0; tries--) {
-      const uint32_t index = evicted_.back();
-      evicted_.pop_back();
-      if (try_borrow(memory_, index, owner_)) return index;
-      if (referenced(memory_, index)) evicted_.push_front(index);
+    for (uint32_t tries = std::min(evicted_.size(), 8u); tries > 0; tries--) {
+      const uint32_t index = evicted_.take();
+      const bool used = in_use(memory_, index);
+      if (!used && try_borrow(memory_, index, owner_)) return index;
+      if (used) evicted_.postpone(index);
     }
     return std::nullopt;
   }
 
+  // By construction there always is one, but for a queue: messages that came back are held by nobody.
   uint32_t find_slot() {
     if (const auto index = find_evicted()) return *index;
     const uint32_t slots = memory_.layout.slots;
-    for (int round = 0; round < kRounds; round++) {
+    for (int round = 0; round < (memory_.layout.queue ? kRoundsOfQueue : kRounds); round++) {
       for (uint32_t i = 0; i < slots; i++) {
         next_ = next_ + 1 < slots ? next_ + 1 : 0;
-        if (try_borrow(memory_, next_, owner_)) return next_;
+        if (borrowable(memory_, next_) && try_borrow(memory_, next_, owner_)) return next_;
       }
       host_.recover_dead();
     }
+    if (memory_.layout.queue) return kNoSlot;
     memory_.corrupt("no slot is free, though by construction one must be");
+  }
+
+  bool any_borrowable() const {
+    for (uint32_t i = 0; i < memory_.layout.slots; i++)
+      if (borrowable(memory_, i)) return true;
+    return false;
   }
 
   // The slot that a publish evicts is the one borrowed for the next: fetch from the subscribers' caches what
@@ -259,7 +323,7 @@ class Publisher {
   }
 
   void remember_evicted(uint32_t index) {
-    if (index < memory_.layout.slots && evicted_.size() < memory_.layout.slots) evicted_.push_back(index);
+    if (index < memory_.layout.slots && evicted_.size() < memory_.layout.slots) evicted_.add(index);
   }
 
   // Reserve the pages a sample needs. Slots smaller than a page are reserved many at a time: a system call for
@@ -297,11 +361,12 @@ class Publisher {
     slot.publisher.store_relaxed(0);
     std::atomic_signal_fence(std::memory_order_seq_cst);
     std::memcpy(slot.name, name_, sizeof slot.name);
-    slot.name_check.store_release(hash_bytes(name_, sizeof name_, owner_));
+    memory_.name_check(index).store_release(hash_bytes(name_, sizeof name_, owner_));
     slot.publisher.store_release(owner_);
   }
 
   static constexpr int kRounds = 20;
+  static constexpr int kRoundsOfQueue = 2;
   static constexpr uint64_t kPrefetchDistance = 8;
   static constexpr uint64_t kReserveBytes = 64 << 10;
   const Memory& memory_;
@@ -312,13 +377,14 @@ class Publisher {
   Sleepers sleepers_;
   uint32_t loans_ = 0;
   std::vector<uint8_t> signed_ = std::vector<uint8_t>(memory_.layout.slots);  // slots that have our name
-  std::deque<uint32_t> evicted_;
+  Evicted evicted_{memory_.layout.slots};
   uint32_t next_ = 0;
   uint64_t count_ = memory_.entry(membership_.index).count.load_relaxed();
   uint64_t last_ = 0;  // our last sample
   int64_t recovered_at_ = 0;  // when we last looked for the dead because somebody was in the way
   uint64_t slowest_ = 0;  // nobody waited for is before this position, as of `waits_` joins
   uint64_t waits_ = 0;
+  bool starved_ = false;  // the last look for a slot found none
   bool closing_ = false;
   bool left_ = false;
 };

@@ -5,6 +5,8 @@
 #pragma once
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "slots.hpp"
 
@@ -20,11 +22,31 @@ struct Copied {
 };
 
 // False: what the slot says is not the name of that publisher.
-inline bool read_name(const Slot& slot, uint64_t publisher, std::string& name) {
+inline bool read_name(const Memory& memory, uint32_t index, uint64_t publisher, std::string& name) {
   char bytes[kNameBytes];
-  std::memcpy(bytes, slot.name, sizeof bytes);
+  std::memcpy(bytes, memory.slot(index).name, sizeof bytes);
   name.assign(bytes, strnlen(bytes, sizeof bytes));
-  return slot.name_check.load_acquire() == hash_bytes(bytes, sizeof bytes, publisher);
+  return memory.name_check(index).load_acquire() == hash_bytes(bytes, sizeof bytes, publisher);
+}
+
+// What a slot says about sample `sequence`, and its bytes, which may be overwritten meanwhile. False: the slot's words
+// do not belong together.
+inline bool copy_slot(const Memory& memory, uint32_t index, uint64_t sequence, Copied& copied) {
+  const Slot& slot = memory.slot(index);
+  const uint64_t lengths = slot.lengths.load_relaxed(), payload = payload_length(lengths);
+  const uint32_t metadata = metadata_length(lengths);
+  copied.sequence = sequence;
+  copied.timestamp_ns = slot.timestamp_ns.load_relaxed();
+  copied.publisher = slot.publisher.load_relaxed();
+  if (slot.check.load_relaxed() != slot_check(lengths, copied.timestamp_ns, copied.publisher, sequence) ||
+      payload + metadata > memory.layout.settings.slot_size)
+    return false;
+  std::string bytes(payload + metadata, '\0');
+  copy_racing(bytes.data(), memory.readable + memory.payload_at(index), bytes.size());
+  copied.metadata = bytes.substr(payload);
+  bytes.resize(payload);
+  copied.payload = std::move(bytes);
+  return read_name(memory, index, copied.publisher, copied.name);
 }
 
 // False: the sample is not (or no longer) in the ring.
@@ -34,24 +56,8 @@ inline bool read_sample(const Memory& memory, uint64_t sequence, Copied& copied)
   if (ring_tag(word) != tag_of(sequence)) return false;
   const uint32_t index = ring_slot(word);
   if (index >= memory.layout.slots) memory.corrupt("the ring names a slot that does not exist");
-  const Slot& slot = memory.slot(index);
-  const uint64_t lengths = slot.lengths.load_relaxed(), payload = payload_length(lengths);
-  const uint32_t metadata = metadata_length(lengths);
-  copied.sequence = sequence;
-  copied.timestamp_ns = slot.timestamp_ns.load_relaxed();
-  copied.publisher = slot.publisher.load_relaxed();
-  bool sound =
-      slot.check.load_relaxed() == slot_check(lengths, copied.timestamp_ns, copied.publisher, sequence) &&
-      payload + metadata <= memory.layout.settings.slot_size;
-  if (sound) {
-    std::string bytes(payload + metadata, '\0');
-    copy_racing(bytes.data(), memory.readable + memory.payload_at(index), bytes.size());
-    copied.metadata = bytes.substr(payload);
-    bytes.resize(payload);
-    copied.payload = std::move(bytes);
-    sound = read_name(slot, copied.publisher, copied.name);
-  }
-  std::atomic_thread_fence(std::memory_order_acquire);
+  const bool sound = copy_slot(memory, index, sequence, copied);
+  std::atomic_thread_fence(std::memory_order_acquire);  // pairs with the borrower's fence
   if (place.load_ordered() != word) return false;
   if (!sound) memory.corrupt("sample " + std::to_string(sequence) + " is damaged");
   return true;

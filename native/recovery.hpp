@@ -1,14 +1,16 @@
 // Recovery of the dead: by anybody, any number of times, killed anywhere.
 //
-// Mark it dead (active -> dead, so that reliable waits ignore it); set the slots it had lent to idle; then,
-// under its recovery byte, clear its bits, its waiter and reliable bits, count its death, and free its entry.
-// Every step is one idempotent word. Only the last part needs the byte: a recoverer stopped there holds up those bits and
-// nothing else. Nothing of any other participant, nor of the same entry's next incarnation, is touched,
-// because loans carry the incarnation and bits are cleared only while the word says dead.
+// Mark it dead (active -> dead, so that reliable waits ignore it); set the slots it had lent to idle, give back the
+// messages it had claimed; then, under its recovery byte, clear its bits, its waiter and reliable bits, count its
+// death, and free its entry. Every step is one idempotent word. Only the last part needs the byte: a recoverer
+// stopped there holds up those bits and nothing else. Nothing of any other participant, nor of the same entry's next
+// incarnation, is touched, because loans carry the incarnation, claims are given back and bits are cleared only while
+// the word says dead.
 #pragma once
 
 #include <vector>
 
+#include "claims.hpp"
 #include "participants.hpp"
 
 namespace hawser {
@@ -19,6 +21,7 @@ struct Recovered {
   std::string name;
   uint64_t pid;
   uint32_t loans = 0;
+  uint32_t claims = 0;
   uint32_t references = 0;
   bool complete = false;
 };
@@ -61,6 +64,26 @@ inline uint32_t return_loans(const Memory& memory, uint64_t owner) {
     const bool mine = planted(Canary::recovery_takes_all_loans) ? lent != 0 : lent == owner;
     if (mine && state.exchange_if(lent, 0)) returned++;
   }
+  return returned;
+}
+
+// Give back what a consumer has claimed, of which `entry` was seen; stops when that changes. The claim is read first:
+// as long as the entry is still the one that was seen, a claim with its number and the low bits of its incarnation
+// is its own. Returns are announced even if there were none: a recoverer killed before us may have found them.
+inline uint32_t return_claims(const Memory& memory, uint32_t consumer, uint64_t entry) {
+  uint32_t returned = 0;
+  if (planted(Canary::claims_outlive_their_owner)) return 0;
+  const Word& word = memory.entry(memory.subscriber_entry(consumer)).word;
+  const uint64_t owner = claim_owner_bits(claim_signature(consumer, entry_incarnation(entry), ClaimState::claimed));
+  for (uint32_t i = 0; i < memory.layout.slots; i++) {
+    Word& claim = memory.claim(i);
+    const uint64_t seen = claim.load_ordered();
+    const bool its_own = claim_owner_bits(seen) == owner || planted(Canary::claims_of_the_living_return);
+    if (!is_owned(seen) || !its_own) continue;
+    if (word.load_ordered() != entry) break;
+    if (claim.exchange_if(seen, returned_claim(seen, memory.max_deliveries))) returned++;
+  }
+  announce_returns(memory);
   return returned;
 }
 
@@ -130,6 +153,8 @@ bool recover_entry(const Memory& memory, const Liveness& liveness, uint32_t inde
   // The word again: what was read just now may be the identity of the entry's next owner.
   if (state == EntryState::active ? !entry.word.exchange_if(word, dead) : entry.word.load_ordered() != dead) return false;
   if (memory.is_publisher(index)) report.loans = return_loans(memory, owner_word(index, report.incarnation));
+  if (memory.layout.queue && !memory.is_publisher(index))
+    report.claims = return_claims(memory, index - memory.layout.settings.max_publishers, dead);
   finish_recovery(memory, liveness, dead, report);
   return true;
 }

@@ -1,4 +1,4 @@
-// A topic's file: made, found, removed, mapped.
+// The file of a topic or queue: made, found, removed, mapped.
 //
 // It appears complete or not at all: built without a name, its use byte already locked, then linked; who
 // loses the race opens the winner's. Everybody who has it open holds the use byte shared. To remove it: under
@@ -28,16 +28,17 @@ class Region : public Host {
     std::string name;
   };
 
-  // Open the topic at a place; with settings, create it when nothing (or only a leftover) is there.
-  static std::shared_ptr<Region> attach(const Place& place, const Settings* settings, const std::string& schema) {
+  // Open what is at a place; with settings, create it when nothing (or only a leftover) is there.
+  static std::shared_ptr<Region> attach(const Place& place, const Settings* settings, const std::string& schema,
+                                        const std::string& dead_letter = "") {
     watch_forks();
     std::shared_ptr<Region> region;
     patiently(place, [&] {
       const std::lock_guard no_fork(no_fork_mutex());
       const Descriptor file = open_existing(place.path);
       if (!file.valid() && !settings)
-        throw Error(Kind::not_found, "there is no topic '" + place.name + "' at " + place.path);
-      region = file.valid() ? open_at(place, file, settings != nullptr) : create(place, *settings, schema);
+        throw Error(Kind::not_found, "there is no '" + place.name + "' at " + place.path);
+      region = file.valid() ? open_at(place, file, settings != nullptr) : create(place, *settings, schema, dead_letter);
       return region != nullptr;
     });
     return region;
@@ -52,7 +53,7 @@ class Region : public Host {
     const Label label = read_label(place.path, file);
     if (strncmp(label.boot_id, boot_id().c_str(), sizeof label.boot_id) != 0) return nullptr;
     std::shared_ptr<Region> region(new Region(place, label.settings, file, file));
-    region->label_ = label;
+    region->believe(label);
     region->let_go_ = true;
     return region->memory_.closed() ? nullptr : region;
   }
@@ -65,6 +66,14 @@ class Region : public Host {
   const Place& place() const { return place_; }
   const MadeHere& made() const { return made_; }
   const Label& label() const { return label_; }  // as it was when we attached
+  // What others call this region in one word; never 0.
+  uint64_t number() const {
+    uint64_t number;
+    std::memcpy(&number, label_.uuid, sizeof number);
+    return number ? number : 1;
+  }
+  // Whether a queue's dead letters stay where they are: nothing dies in it.
+  bool keeps_letters() const { return place_.name == label_.dead_letter; }
   Descriptor open_again() const { return open_same(place_.path, inode_); }
   // To ask the kernel something. Closing it is no news to those who are told when files were written to.
   Descriptor open_to_look() const { return open_same(place_.path, inode_, O_RDONLY); }
@@ -157,7 +166,8 @@ class Region : public Host {
   }
 
   // Null: somebody else was faster.
-  static std::shared_ptr<Region> create(const Place& place, const Settings& settings, const std::string& schema) {
+  static std::shared_ptr<Region> create(const Place& place, const Settings& settings, const std::string& schema,
+                                        const std::string& dead_letter) {
     const Layout layout(settings);
     const std::string directory = place.path.substr(0, place.path.rfind('/'));
     const mode_t mode = settings.group ? 0660 : 0600;
@@ -167,15 +177,15 @@ class Region : public Host {
     const auto control = static_cast<off_t>(layout.payloads_at);
     if (fchmod(file.number(), mode) != 0 || ftruncate(file.number(), static_cast<off_t>(layout.total)) != 0 ||
         !reserve_pages(file, 0, layout.payloads_at))
-      throw file_error("reserve " + std::to_string(control) + " bytes for topic '" + place.name + "' in", directory, errno);
+      throw file_error("reserve " + std::to_string(control) + " bytes for '" + place.name + "' in", directory, errno);
     std::shared_ptr<Region> region(new Region(place, settings, file, another_description(file)));
-    region->initialise(settings, schema);
+    region->initialise(settings, schema, dead_letter);
     file.try_lock(byte::use, false);
     region->use_ = Anchor(file);
     const std::string unnamed = "/proc/self/fd/" + std::to_string(file.number());
     if (linkat(AT_FDCWD, unnamed.c_str(), AT_FDCWD, place.path.c_str(), AT_SYMLINK_FOLLOW) != 0) {
       if (errno == EEXIST) return nullptr;
-      throw file_error("name the topic", place.path, errno);
+      throw file_error("name the file", place.path, errno);
     }
     return region;
   }
@@ -187,11 +197,11 @@ class Region : public Host {
       throw file_error("give a file to the group of", directory, errno);
   }
 
-  void initialise(const Settings& settings, const std::string& schema) {
-    Label& label = label_;
+  void initialise(const Settings& settings, const std::string& schema, const std::string& dead_letter) {
+    Label label{};
     std::memcpy(label.magic, kMagic, sizeof kMagic);
     label.format_version = kFormatVersion;
-    label.kind = kKindTopic;
+    label.kind = settings.kind;
     if (getrandom(label.uuid, sizeof label.uuid, 0) != sizeof label.uuid)
       throw Error(Kind::usage, "cannot get random bytes from the kernel");
     std::memcpy(label.boot_id, boot_id().c_str(), 36);
@@ -199,9 +209,16 @@ class Region : public Host {
     label.settings = settings;
     place_.name.copy(label.name, sizeof label.name - 1);
     schema.copy(label.schema, sizeof label.schema - 1);
+    dead_letter.copy(label.dead_letter, sizeof label.dead_letter - 1);
     label.layout_hash = hash_of(label, memory_.layout);
     memory_.header().label = label;
+    believe(label);
     for (uint32_t i = 0; i < memory_.layout.ring; i++) memory_.ring(i).store_relaxed(kEmptyRingWord);
+  }
+
+  void believe(const Label& label) {
+    label_ = label;
+    memory_.max_deliveries = keeps_letters() ? 0 : label.settings.max_deliveries;
   }
 
   // Of everything the label says, so that nothing in it can change unnoticed.
@@ -219,7 +236,7 @@ class Region : public Host {
       return nullptr;
     }
     std::shared_ptr<Region> region(new Region(place, label.settings, file, another_description(file)));
-    region->label_ = label;
+    region->believe(label);
     std::atomic_thread_fence(std::memory_order_seq_cst);  // our byte first, then the state
     region->state().exchange_if(static_cast<uint64_t>(RegionState::closing), static_cast<uint64_t>(RegionState::open));
     if (region->memory_.closed()) {
@@ -237,12 +254,12 @@ class Region : public Host {
       return {Kind::corrupt, path + ": " + why + "; nothing was changed: move the file away if it is not needed"};
     };
     Label label;
-    if (pread(file.number(), &label, sizeof label, 0) != sizeof label) throw refuse("too short for a topic");
-    if (std::memcmp(label.magic, kMagic, sizeof kMagic) != 0) throw refuse("not a Hawser topic");
+    if (pread(file.number(), &label, sizeof label, 0) != sizeof label) throw refuse("too short for a topic or queue");
+    if (std::memcmp(label.magic, kMagic, sizeof kMagic) != 0) throw refuse("not a Hawser topic or queue");
     if (label.format_version != kFormatVersion)
       throw Error(Kind::mismatch, path + ": format version " + std::to_string(label.format_version) + ", this Hawser reads " +
                                       std::to_string(kFormatVersion) + "; use the Hawser that made it, or delete it there");
-    if (label.kind != kKindTopic) throw refuse("not a topic");
+    if (label.kind != label.settings.kind) throw refuse("neither a topic nor a queue");
     try {
       const Layout layout(label.settings);
       struct stat info{};

@@ -1,12 +1,13 @@
-// Slots: who may write one, who is reading one.
+// Slots: who may write one, who is reading one, and in a queue whether its message is done.
 //
 // `state` says which publisher a slot is lent to; `references` has one bit per subscriber that reads it.
 // To borrow: exchange idle for my own word; then see that the ring does not carry the slot (at the position
 // its sequence names); then that nobody refers to it; in that order; put it back on either. A taker sets its
-// bit and then looks at the ring again, so one of the two always sees the other.
+// bit and then looks at the ring again, so one of the two always sees the other. In a queue the claim comes between
+// ring and references: a consumer sets its bit and then exchanges the claim, which fails once the message is done.
 #pragma once
 
-#include "ring.hpp"
+#include "claims.hpp"
 
 namespace hawser {
 
@@ -50,11 +51,23 @@ inline void copy_racing(char* to, const uint8_t* from, size_t size) {
 // Give a lent slot back. Releases what the owner wrote to whoever borrows it next.
 inline void set_idle(const Memory& memory, uint32_t index) { memory.slot(index).state.store_release(0); }
 
+// In a queue: whether the message is not done, or somebody must still find out that it is here.
+inline bool kept_by_queue(const Memory& memory, uint32_t index) {
+  return !is_over(memory.claim(index).load_ordered()) || memory.origin(index).pin.load_ordered() != 0;
+}
+
+inline bool in_use(const Memory& memory, uint32_t index) {
+  return (memory.layout.queue && kept_by_queue(memory, index)) || referenced(memory, index);
+}
+
+inline bool borrowable(const Memory& memory, uint32_t index) {
+  return memory.slot(index).state.load_relaxed() == 0 && !in_use(memory, index) && !carried(memory, index);
+}
+
+// A first look, at `borrowable` or `in_use`, is cheaper where it is likely to fail.
 inline bool try_borrow(const Memory& memory, uint32_t index, uint64_t owner) {
-  Slot& slot = memory.slot(index);
-  if (slot.state.load_relaxed() != 0 || referenced(memory, index) || carried(memory, index)) return false;
-  if (!slot.state.exchange_if(0, owner)) return false;  // what was seen so far was only a cheap first look
-  if (!carried(memory, index) && (planted(Canary::references_before_ring) || !referenced(memory, index))) return true;
+  if (!memory.slot(index).state.exchange_if(0, owner)) return false;
+  if (!carried(memory, index) && (planted(Canary::references_before_ring) || !in_use(memory, index))) return true;
   set_idle(memory, index);
   return false;
 }

@@ -11,31 +11,9 @@
 
 #include "records.hpp"
 #include "slots.hpp"
+#include "taken.hpp"
 
 namespace hawser {
-
-struct Taken {
-  uint32_t slot;
-  uint64_t sequence;
-  uint64_t payload;
-  uint32_t metadata;
-  uint64_t timestamp_ns;
-  uint64_t publisher;
-  uint64_t lost_before;
-};
-
-// A sample that is about to be copied, as its slot describes it, and where its parts go to: a null payload leaves
-// the sample where it is, null metadata leaves that out.
-struct Copyable {
-  uint64_t sequence;
-  uint64_t payload;
-  uint32_t metadata;
-  uint64_t timestamp_ns;
-};
-struct CopyPlaces {
-  char* payload;
-  char* metadata;
-};
 
 // How far back a joiner may start: the last `history` samples, never more than the topic promises to keep.
 inline uint64_t cursor_for_history(const Memory& memory, uint64_t head, uint64_t history) {
@@ -212,9 +190,8 @@ class Subscriber {
 
  private:
   void require_open() const {
-    if (memory_.closed() || closing_) [[unlikely]]
-      throw Error(Kind::closed, closing_ ? "this subscription is closed"
-                                         : memory_.label + ": the topic was deleted; open it again");
+    if (closing_) [[unlikely]] throw Error(Kind::closed, "this subscription is closed");
+    if (memory_.closed()) [[unlikely]] memory_.deleted();
     require_membership(memory_, membership_);
   }
 

@@ -3,14 +3,18 @@
 from typing import Final, NamedTuple
 
 __all__ = [
+    "DEAD_LETTER_SUFFIX",
     "GROUP_PREFIX",
+    "MAX_DELIVERIES",
     "MAX_ENCODED_TOPIC_NAME_BYTES",
+    "MAX_LEASE_SECONDS",
     "MAX_PARTICIPANT_NAME_BYTES",
     "MAX_REGION_BYTES",
     "MAX_FIELDS_BYTES",
     "MAX_SCHEMA_BYTES",
     "MAX_SLOTS",
     "MAX_TOPIC_NAME_BYTES",
+    "QUEUE_SETTING_BOUNDS",
     "SETTING_BOUNDS",
     "TOPIC_SUFFIX",
     "Bound",
@@ -36,6 +40,17 @@ SETTING_BOUNDS: Final[dict[str, Bound]] = {
     "max_loans": Bound(1, 256, 2),
 }
 
+QUEUE_SETTING_BOUNDS: Final[dict[str, Bound]] = {
+    "slot_size": SETTING_BOUNDS["slot_size"],
+    "capacity": Bound(1, 60_000, 1024),
+    "max_producers": SETTING_BOUNDS["max_publishers"],
+    "max_consumers": SETTING_BOUNDS["max_subscribers"],
+    "max_held": Bound(1, 4096, 64),
+}
+# A claim word has 10 bits for deliveries, and counts no further.
+MAX_DELIVERIES: Final = 1000
+MAX_LEASE_SECONDS: Final = 366 * 86_400
+
 # A ring word has 16 bits for the slot; two values of them mean "none" and "claimed".
 MAX_SLOTS: Final = 65_534
 # Half of the address space of a process, so that a mapping of it can be placed.
@@ -48,6 +63,8 @@ MAX_SCHEMA_BYTES: Final = 200
 # The fields of a schema in words, with a topic of a cluster.
 MAX_FIELDS_BYTES: Final = 16 << 10
 TOPIC_SUFFIX: Final = ".topic"
+# A queue's own dead letters are, on one host, in a queue of its name with this behind it.
+DEAD_LETTER_SUFFIX: Final = ".dead"
 # Kept positions of groups and of participants share one name space in a region.
 GROUP_PREFIX: Final = "group:"
 
@@ -55,7 +72,8 @@ _LONGEST_FILE_NAME: Final = 255
 
 
 def required_slots(settings: dict[str, int]) -> int:
-    """Slots a topic needs so that a publisher always finds a free one."""
+    """Slots a region needs so that a publisher always finds a free one; a queue's settings have the names of
+    a topic's there."""
     ring = settings["history"] + settings["depth"]
     held = (settings["max_subscribers"] + 1) * settings["max_held"]
     lent = settings["max_publishers"] * (settings["max_loans"] + 1)
@@ -65,12 +83,16 @@ def required_slots(settings: dict[str, int]) -> int:
 def _check_relations() -> None:
     defaults = {name: bound.default for name, bound in SETTING_BOUNDS.items()}
     smallest = {name: bound.lowest for name, bound in SETTING_BOUNDS.items()}
-    assert all(bound.lowest <= bound.default <= bound.highest for bound in SETTING_BOUNDS.values())
+    bounds = (*SETTING_BOUNDS.values(), *QUEUE_SETTING_BOUNDS.values())
+    assert all(bound.lowest <= bound.default <= bound.highest for bound in bounds)
     assert required_slots(defaults) <= MAX_SLOTS
     assert required_slots(defaults) * defaults["slot_size"] <= MAX_REGION_BYTES
     assert required_slots(smallest) * SETTING_BOUNDS["slot_size"].highest <= MAX_REGION_BYTES
     assert required_slots(smallest | {"history": SETTING_BOUNDS["history"].highest}) <= MAX_SLOTS
     assert required_slots(smallest | {"depth": SETTING_BOUNDS["depth"].highest}) <= MAX_SLOTS
+    assert QUEUE_SETTING_BOUNDS["capacity"].highest <= SETTING_BOUNDS["depth"].highest
+    assert QUEUE_SETTING_BOUNDS["max_held"].highest <= SETTING_BOUNDS["max_held"].highest
+    assert MAX_DELIVERIES < 1 << 10
     assert MAX_TOPIC_NAME_BYTES <= MAX_ENCODED_TOPIC_NAME_BYTES
     assert MAX_ENCODED_TOPIC_NAME_BYTES + len(TOPIC_SUFFIX) <= _LONGEST_FILE_NAME
     assert len(GROUP_PREFIX) < MAX_PARTICIPANT_NAME_BYTES

@@ -80,7 +80,8 @@ static void recoverer_successors(const State& from, Successors<State>& out, int 
     out.add('R', i, [&](State& q) {
       q.kills--;
       if (q.recovery[r.target] == 2 + i) q.recovery[r.target] = 0;
-      q.recoverer[i] = Recoverer{R_DEAD, 0, 0};
+      start_again(q.recoverer[i], "");
+      q.recoverer[i].at = R_DEAD;
       return "KILLED";
     });
   }
@@ -104,6 +105,7 @@ static State initial() {
     p.left = MESSAGES;
   }
   for (auto& c : q.consumer) c.slot = NO_SLOT;
+  for (auto& r : q.recoverer) r.slot = NO_SLOT;
   q.kills = static_cast<uint8_t>(options.kills);
   canonical(q);
   return q;
@@ -114,8 +116,8 @@ int main(int count, char** arguments) {
     return option(count, arguments, name, otherwise);
   };
   options = {given("bug", NO_BUG), given("kills", 1), given("lease", 0)};
-  printf("queue producers=%d consumers=%d ring=%d slots=%d messages=%d recoverers=%d ", PRODUCERS, CONSUMERS,
-         RING, SLOTS, MESSAGES, RECOVERERS);
+  printf("queue producers=%d consumers=%d ring=%d slots=%d messages=%d recoverers=%d copies=%d ", PRODUCERS,
+         CONSUMERS, RING, SLOTS, MESSAGES, RECOVERERS, COPIES);
   printf("kills=%d lease=%d bug=%d: ", options.kills, options.lease, options.bug);
   return explore(initial(), static_cast<size_t>(given("limit", 60000000)), successors, check);
 }

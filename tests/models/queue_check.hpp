@@ -2,17 +2,19 @@
 #pragma once
 #include "queue_steps.hpp"
 
+// Where a message is, by the shared words alone: in the ring until somebody has had it, then in its slot.
 inline int slot_of(const State& q, int sequence) {
+  const int at = place(sequence);
+  if (q.ring_tag[at] == sequence && q.claim[q.ring_slot[at]] == fresh(sequence)) return q.ring_slot[at];
   for (int x = 0; x < SLOTS; x++) {
-    if (q.claim[x].tag == sequence) return x;
+    if (q.claim[x].tag == sequence && q.claim[x].state != FRESH) return x;
   }
-  return q.ring_tag[place(sequence)] == sequence ? q.ring_slot[place(sequence)] : NO_SLOT;
+  return NO_SLOT;
 }
 
-// By the shared words alone.
 inline bool is_ready(const State& q, int sequence) {
   const int slot = slot_of(q, sequence);
-  return slot != NO_SLOT && (q.claim[slot].tag < sequence || q.claim[slot].state == READY);
+  return slot != NO_SLOT && (q.claim[slot].state == FRESH || q.claim[slot].state == READY);
 }
 
 inline int outstanding(const State& q) {
@@ -32,7 +34,8 @@ inline const char* check_messages(const State& q) {
     if (q.payload[slot] != q.value[s]) return "payload of a waiting or claimed message changed";
   }
   for (const auto& c : q.consumer) {
-    if (c.at == HOLDS && q.payload[c.slot] != q.value[c.sequence]) return "payload changed under a consumer";
+    const uint8_t bytes = COPIES ? c.copied : q.payload[c.slot];
+    if (c.at == HOLDS && bytes != q.value[c.sequence]) return "payload changed under a consumer";
   }
   return nullptr;
 }
@@ -58,8 +61,8 @@ inline const char* check_living(const State& q) {
 inline bool claim_explained(const State& q, const Claim& claim) {
   const Consumer& c = q.consumer[claim.owner];
   if (c.at >= C_DEAD) return q.entry[PRODUCERS + claim.owner] != FREE;
-  const bool has = c.at == HOLDS || c.at == SET_BIT_LATE;
-  return has && c.sequence == claim.tag && c.incarnation == claim.incarnation;
+  const bool has = c.at == HOLDS || c.at == SET_BIT_LATE || c.at == COPY || c.at == LOOK_AGAIN;
+  return has && c.sequence == claim.tag;
 }
 
 inline bool bit_explained(const State& q, int slot, int i) {
@@ -132,7 +135,7 @@ inline const char* consumer_alone(State q, int i) {
   if (oldest > q.put) return nullptr;
   for (const auto& candidate : candidates(q)) {
     step_consumer(q, i, candidate.choice);
-    for (int steps = 0; steps < 10 && c.at != C_READY && c.at != HOLDS; steps++) step_consumer(q, i, 0);
+    for (int steps = 0; steps < 12 && c.at != C_READY && c.at != HOLDS; steps++) step_consumer(q, i, 0);
     if (c.at == HOLDS) break;
   }
   if (c.at != HOLDS) return "a consumer alone gets nothing though a message is ready";

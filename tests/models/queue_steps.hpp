@@ -34,8 +34,8 @@ inline const char* load_word(State& q, Producer& p) {
 
 inline const char* load_claim(State& q, Producer& p) {
   const Claim& claim = q.claim[p.seen_slot];
-  const bool claimed = claim.tag > p.seen_tag || (claim.tag == p.seen_tag && claim.state != READY);
-  if (!claimed && options.bug != REUSE_UNCLAIMED) return start_over(p, PUT_FULL);
+  const bool waits = claim.tag == p.seen_tag && (claim.state == FRESH || claim.state == READY);
+  if (waits && options.bug != REUSE_UNCLAIMED) return start_over(p, PUT_FULL);
   p.at = WRITE_SEQUENCE;
   return "put: position may be reused";
 }
@@ -69,9 +69,11 @@ inline const char* step_borrow(State& q, int i, int choice) {
       p.at = there ? PUT_BACK : options.bug == BORROW_CLAIMED ? BORROW_REFS : BORROW_CLAIM;
       return "borrow: look at the ring";
     }
-    case BORROW_CLAIM:
-      p.at = q.claim[p.slot].state == DONE ? BORROW_REFS : PUT_BACK;
+    case BORROW_CLAIM: {
+      const uint8_t state = q.claim[p.slot].state;
+      p.at = state == DONE || state == FRESH ? BORROW_REFS : PUT_BACK;
       return "borrow: look at the claim";
+    }
     case BORROW_REFS:
       p.at = q.refs[p.slot] ? PUT_BACK : WRITE_HALF;
       return "borrow: look at refs";
@@ -110,8 +112,12 @@ inline const char* step_producer(State& q, int i, int choice) {
       return load_claim(q, p);
     case WRITE_SEQUENCE:
       q.sequence[p.slot] = static_cast<uint8_t>(p.head + 1);
-      p.at = CAS_RING;
+      p.at = WRITE_CLAIM;
       return "put: write sequence";
+    case WRITE_CLAIM:
+      q.claim[p.slot] = fresh(p.head + 1);
+      p.at = CAS_RING;
+      return "put: write a fresh claim";
     case CAS_RING:
       return cas_ring(q, p);
     case MOVE_HEAD:
@@ -145,7 +151,7 @@ inline const char* reset(Consumer& c, const char* label) {
   return label;
 }
 
-inline bool bit_first() { return options.bug != BIT_AFTER_CLAIM && options.bug != NO_BITS; }
+inline bool bit_first() { return !COPIES && options.bug != BIT_AFTER_CLAIM && options.bug != NO_BITS; }
 
 inline bool may_take_over(const Claim& claim, int consumer) {
   const bool by_another = claim.state == CLAIMED && claim.owner != consumer;
@@ -164,7 +170,8 @@ inline const char* find_message(State& q, int i, int choice) {
   }
   const int slot = choice - RING;
   const Claim& claim = q.claim[slot];
-  if (!claim.tag || !(claim.state == READY || may_take_over(claim, i))) return nullptr;
+  const bool not_published = options.bug == CLAIM_UNPUBLISHED && claim.state == FRESH;
+  if (!claim.tag || !(claim.state == READY || may_take_over(claim, i) || not_published)) return nullptr;
   c.sequence = claim.tag;
   c.slot = static_cast<uint8_t>(slot);
   c.seen = claim;
@@ -175,9 +182,7 @@ inline const char* find_message(State& q, int i, int choice) {
 inline const char* read_claim(State& q, int i) {
   Consumer& c = q.consumer[i];
   c.seen = q.claim[c.slot];
-  const bool newer = c.seen.tag < c.sequence;
-  const bool same = c.seen.tag == c.sequence && (c.seen.state == READY || may_take_over(c.seen, i));
-  if (!newer && !same) return reset(c, "claim: not ready");
+  if (!(c.seen == fresh(c.sequence))) return reset(c, "claim: somebody has had it");
   c.at = bit_first() ? SET_BIT : CAS_CLAIM;
   return "claim: read claim word";
 }
@@ -190,11 +195,17 @@ inline const char* cas_claim(State& q, int i) {
     c.at = CLEAR_BIT;
     return "claim: CAS lost, bit still set";
   }
-  const int deliveries = word.tag == c.sequence ? word.deliveries + 1 : 1;
-  word = Claim{c.sequence, CLAIMED, static_cast<uint8_t>(i), c.incarnation, static_cast<uint8_t>(deliveries)};
+  word = Claim{c.sequence, CLAIMED, static_cast<uint8_t>(i), static_cast<uint8_t>(word.deliveries + 1)};
   c.seen = word;
-  c.at = options.bug == BIT_AFTER_CLAIM ? SET_BIT_LATE : HOLDS;
+  c.at = COPIES ? COPY : options.bug == BIT_AFTER_CLAIM ? SET_BIT_LATE : HOLDS;
   return "claim: CAS";
+}
+
+// A copy counts only if the claim is still there afterwards; then it is what was put.
+inline const char* look_again(State& q, Consumer& c) {
+  if (!(q.claim[c.slot] == c.seen) && options.bug != COPY_WITHOUT_LOOK) return reset(c, "copy: the claim was taken away");
+  c.at = HOLDS;
+  return "copy: look at the claim again";
 }
 
 inline const char* end_claim(State& q, int i, bool accept) {
@@ -203,10 +214,11 @@ inline const char* end_claim(State& q, int i, bool accept) {
   if (!accept && c.seen.deliveries >= MAX_DELIVERIES) return nullptr;
   const bool mine = word == c.seen || (accept && options.bug == ACCEPT_BY_STORE);
   if (mine && accept) q.accepted[c.sequence]++;
-  const Claim returned{c.sequence, READY, 0, 0, c.seen.deliveries};
-  if (mine) word = accept ? Claim{c.sequence, DONE, 0, 0, 0} : returned;
+  const uint8_t state = options.bug == RETURN_TO_FRESH ? FRESH : READY;
+  const Claim returned{c.sequence, state, 0, state == FRESH ? uint8_t{0} : c.seen.deliveries};
+  if (mine) word = accept ? Claim{c.sequence, DONE, 0, 0} : returned;
   const char* label = !mine ? "claim was taken away" : accept ? "accept: CAS" : "release: CAS";
-  if (options.bug == NO_BITS) return reset(c, label);
+  if (options.bug == NO_BITS || COPIES) return reset(c, label);
   c.at = CLEAR_BIT;
   c.seen = Claim{};
   return label;
@@ -231,6 +243,12 @@ inline const char* step_consumer(State& q, int i, int choice) {
       q.refs[c.slot] |= bit;
       c.at = HOLDS;
       return "claim: set bit late";
+    case COPY:
+      c.copied = q.payload[c.slot];
+      c.at = LOOK_AGAIN;
+      return "copy";
+    case LOOK_AGAIN:
+      return look_again(q, c);
     case CLEAR_BIT:
       q.refs[c.slot] &= static_cast<uint8_t>(~bit);
       return reset(c, "clear bit");
@@ -255,15 +273,30 @@ inline const char* return_a_loan(State& q, const Recoverer& r) {
   return nullptr;
 }
 
-inline const char* return_a_claim(State& q, const Recoverer& r) {
-  for (Claim& claim : q.claim) {
-    const bool same = claim.incarnation == r.incarnation || options.bug == CLAIMS_WITHOUT_INCARNATION;
-    if (r.target >= PRODUCERS && claim.state == CLAIMED && claim.owner == r.target - PRODUCERS && same) {
-      claim = Claim{claim.tag, READY, 0, 0, claim.deliveries};
-      return "recover: CAS claimed to ready";
-    }
+inline const char* find_a_claim(State& q, Recoverer& r) {
+  for (int x = 0; x < SLOTS; x++) {
+    if (r.target < PRODUCERS || q.claim[x].state != CLAIMED || q.claim[x].owner != r.target - PRODUCERS) continue;
+    r.slot = static_cast<uint8_t>(x);
+    r.seen = q.claim[x];
+    r.at = options.bug == RETURN_WITHOUT_LOOK ? RETURN_CLAIM : LOOK_AT_ENTRY;
+    return "recover: load a claim";
   }
   return nullptr;
+}
+
+inline const char* return_the_claim(State& q, Recoverer& r) {
+  const bool there = q.claim[r.slot] == r.seen;
+  if (there) q.claim[r.slot] = Claim{r.seen.tag, READY, 0, r.seen.deliveries};
+  r.slot = NO_SLOT;
+  r.seen = Claim{};
+  r.at = FIND_CLAIM;
+  return there ? "recover: CAS claimed to ready" : "recover: the claim is another one";
+}
+
+inline const char* start_again(Recoverer& r, const char* label) {
+  r = Recoverer{};
+  r.slot = NO_SLOT;
+  return label;
 }
 
 inline const char* clear_a_bit(State& q, const Recoverer& r) {
@@ -296,25 +329,27 @@ inline const char* step_recoverer(State& q, int i, int choice) {
       return find_dead(q, r, choice);
     case MARK_DEAD:
       if (q.entry[t] != ACTIVE || q.incarnation[t] != r.incarnation) {
-        r = Recoverer{};
-        return "recover: CAS active to dead lost";
+        return start_again(r, "recover: CAS active to dead lost");
       }
       q.entry[t] = DEAD;
       r.at = options.bug == FREE_ENTRY_FIRST ? FREE_ENTRY : RETURN_LOANS;
       return "recover: CAS active to dead";
     case RETURN_LOANS:
       if (const char* label = return_a_loan(q, r)) return label;
-      r.at = RETURN_CLAIMS;
+      r.at = FIND_CLAIM;
       return "recover: no more loans";
-    case RETURN_CLAIMS:
-      if (const char* label = return_a_claim(q, r)) return label;
+    case FIND_CLAIM:
+      if (const char* label = find_a_claim(q, r)) return label;
       r.at = LOCK_RECOVERY;
       return "recover: no more claims";
+    case LOOK_AT_ENTRY:
+      if (q.entry[t] != DEAD || q.incarnation[t] != r.incarnation) return start_again(r, "recover: it is over");
+      r.at = RETURN_CLAIM;
+      return "recover: look at the entry again";
+    case RETURN_CLAIM:
+      return return_the_claim(q, r);
     case LOCK_RECOVERY:
-      if (q.recovery[t]) {
-        r = Recoverer{};
-        return "recover: somebody else has the recovery byte";
-      }
+      if (q.recovery[t]) return start_again(r, "recover: somebody else has the recovery byte");
       q.recovery[t] = static_cast<uint8_t>(2 + i);
       r.at = REREAD_ENTRY;
       return "recover: lock recovery byte";
@@ -331,8 +366,7 @@ inline const char* step_recoverer(State& q, int i, int choice) {
       return "recover: free the entry";
     case UNLOCK:
       if (q.recovery[t] == 2 + i) q.recovery[t] = 0;
-      r = Recoverer{};
-      return "recover: unlock";
+      return start_again(r, "recover: unlock");
   }
   return nullptr;
 }

@@ -15,6 +15,7 @@ HOLDS: dict[str, Configuration] = {
     "two consumers, lease": LEASE,
     "two producers": ({"PRODUCERS": 2, "CONSUMERS": 1, "RING": 1, "MESSAGES": 2}, {"kills": 1}),
     "lease and kill": ({"MESSAGES": 2}, {"kills": 1, "lease": 1}),
+    "copies": ({"COPIES": 1, "MESSAGES": 4}, {"kills": 0, "lease": 1}),
 }
 LARGE: dict[str, Configuration] = {
     "two and two": ({"PRODUCERS": 2, "MESSAGES": 2}, {"kills": 0}),
@@ -27,8 +28,11 @@ CANARIES: dict[str, Configuration] = {
     "BIT_AFTER_CLAIM": LEASE,
     "BORROW_CLAIMED": LEASE,
     "NO_BITS": LEASE,
-    "CLAIMS_WITHOUT_INCARNATION": ({"RECOVERERS": 2}, {"kills": 1}),
+    "RETURN_WITHOUT_LOOK": ({"RECOVERERS": 2}, {"kills": 1}),
     "FREE_ENTRY_FIRST": ({}, {"kills": 1}),
+    "CLAIM_UNPUBLISHED": ({}, {"kills": 0}),
+    "COPY_WITHOUT_LOOK": ({"COPIES": 1, "MESSAGES": 4}, {"kills": 0, "lease": 1}),
+    "RETURN_TO_FRESH": ({}, {"kills": 0}),
 }
 
 

@@ -1,4 +1,4 @@
-// A topic in ordinary memory: the real algorithms and real byte locks, without a named file.
+// A topic or queue in ordinary memory: the real algorithms and real byte locks, without a named file.
 #pragma once
 
 #include <sys/mman.h>
@@ -7,9 +7,9 @@
 #include <cstdlib>
 #include <memory>
 
-#include "inspection.hpp"
 #include "joining.hpp"
-#include "reading.hpp"
+#include "letters.hpp"
+#include "queue_view.hpp"
 
 namespace testing {
 
@@ -18,6 +18,12 @@ using namespace hawser;
 inline Settings small_settings() {
   return {.slot_size = 64, .history = 2, .depth = 2, .max_publishers = 3, .max_subscribers = 3,
           .max_held = 2, .max_loans = 2, .ephemeral = 0, .group = 0};
+}
+
+inline Settings small_queue(uint32_t capacity = 4, uint32_t max_deliveries = 0, uint64_t lease_ns = 0) {
+  return {.slot_size = 64, .history = 0, .depth = capacity, .max_publishers = 3, .max_subscribers = 3, .max_held = 4,
+          .max_loans = 2, .ephemeral = 0, .group = 0, .kind = kKindQueue, .max_deliveries = max_deliveries,
+          .lease_ns = lease_ns};
 }
 
 // The kernel orders a death before whoever learns of it. A race detector cannot see that and is told here.
@@ -50,6 +56,7 @@ class HeapTopic : public Host {
     if (ftruncate(locks_.number(), kPage) != 0) std::abort();
     std::memset(base_.get(), 0, bytes_);
     memory_.readable = memory_.writable = base_.get() + memory_.layout.payloads_at;
+    memory_.max_deliveries = settings.max_deliveries;
     for (uint32_t i = 0; i < memory_.layout.ring; i++) memory_.ring(i).store_relaxed(kEmptyRingWord);
   }
 
@@ -94,6 +101,14 @@ class HeapTopic : public Host {
                                         Subscriber::Options{settings.max_held, reliable, record, commits});
   }
 
+  std::unique_ptr<Consumer> consumer(const std::string& name = "consumer", bool reserved = false) const {
+    const Settings& settings = layout().settings;
+    Membership membership = joining::enter(memory_, description(), {settings.max_publishers, settings.max_subscribers},
+                                           {name, 9, 0, 1}, "max_consumers", [](uint32_t) {});
+    const Consumer::Options options{settings.max_held, reserved, false};
+    return std::make_unique<Consumer>(memory_, std::move(membership), options);
+  }
+
   // As if `head` samples had been published, all of them empty and by nobody who is still here.
   void start_at(uint64_t head) const {
     for (uint32_t i = 0; i < layout().ring; i++) {
@@ -101,8 +116,9 @@ class HeapTopic : public Host {
       Slot& slot = memory_.slot(i);
       slot.sequence.store_relaxed(sequence);
       slot.publisher.store_relaxed(owner_word(0, 1));
-      slot.name_check.store_relaxed(hash_bytes(slot.name, sizeof slot.name, owner_word(0, 1)));
+      memory_.name_check(i).store_relaxed(hash_bytes(slot.name, sizeof slot.name, owner_word(0, 1)));
       slot.check.store_relaxed(slot_check(0, 0, owner_word(0, 1), sequence));
+      if (layout().queue) memory_.claim(i).store_relaxed(claim_as(fresh_claim(sequence), ClaimState::done));
       memory_.ring(sequence).store_relaxed(ring_word(sequence, i));
     }
     memory_.head().store_ordered(head);
@@ -129,6 +145,36 @@ inline uint64_t value_in(const Memory& memory, uint32_t slot) {
   uint64_t value = 0;
   std::memcpy(&value, memory.readable + memory.payload_at(slot), sizeof value);
   return value;
+}
+
+inline bool claim(Consumer& consumer, Claimed& claimed) {
+  const bool there = consumer.try_claim(claimed);
+  consumer.settle();
+  return there;
+}
+inline uint64_t value_of(const Consumer& consumer, const Claimed& claimed) { return value_in(consumer.memory(), claimed.slot); }
+// False: the claim was taken away.
+inline bool accept(Consumer& consumer, const Claimed& claimed) {
+  const bool ours = consumer.accept(claimed);
+  consumer.let_go(claimed.slot);
+  return ours;
+}
+inline bool release(Consumer& consumer, const Claimed& claimed) {
+  const bool ours = consumer.release(claimed);
+  consumer.let_go(claimed.slot);
+  return ours;
+}
+inline bool reject(Consumer& consumer, const Claimed& claimed) {
+  const bool ours = consumer.reject(claimed);
+  consumer.let_go(claimed.slot);
+  return ours;
+}
+// The next message's value, accepted at once; 0 if there is none.
+inline uint64_t next_value(Consumer& consumer) {
+  Claimed claimed{};
+  if (!claim(consumer, claimed)) return 0;
+  const uint64_t value = value_of(consumer, claimed);
+  return accept(consumer, claimed) ? value : 0;
 }
 
 inline bool take(Subscriber& subscriber, Taken& taken) {

@@ -75,6 +75,25 @@ static void limits_are_refused() {
   THROWN(usage, Layout(with_ring(kMaxSlots - others, 1)));
 }
 
+static void a_queue_has_more_and_less() {
+  const Layout topic(small_settings()), queue(small_queue(4));
+  CHECK(!topic.queue && queue.queue && queue.slot_bytes == topic.slot_bytes + sizeof(Origin));
+  CHECK(queue.ring == 4 && queue.origin_at == sizeof(Slot));
+  Settings many = small_queue(4);
+  many.max_subscribers = 200;
+  CHECK(Layout(many).origin_at == sizeof(Slot) + sizeof(MoreReferences));
+  const auto refuse = [](Settings settings, auto member, auto value) {
+    settings.*member = value;
+    THROWN(usage, Layout{settings});
+  };
+  refuse(small_settings(), &Settings::kind, 3u);
+  refuse(small_settings(), &Settings::max_deliveries, 1u);
+  refuse(small_settings(), &Settings::lease_ns, 1u);
+  refuse(small_queue(4), &Settings::history, 1u);
+  refuse(small_queue(4), &Settings::max_deliveries, kMaxDeliveries + 1);
+  CHECK(Layout(small_queue(4, 1)).hash() != queue.hash() && Layout(small_queue(4, 0, 1)).hash() != queue.hash());
+}
+
 static void hash_tells_settings_apart() {
   const uint64_t hash = Layout(small_settings()).hash();
   const auto differs = [&](auto member) {
@@ -107,6 +126,7 @@ int main() {
   return run({{"position is the remainder", position_is_the_remainder},
               {"parts follow each other", parts_follow_each_other},
               {"limits are refused", limits_are_refused},
+              {"a queue has more and less", a_queue_has_more_and_less},
               {"hash tells settings apart", hash_tells_settings_apart},
               {"words keep what is packed", words_keep_what_is_packed}});
 }

@@ -69,9 +69,10 @@ static void damage_is_not_passed_off_as_a_sample() {
   HeapTopic topic;
   const auto publisher = topic.publisher();
   publish(*publisher, 1);
-  Slot& slot = topic.memory().slot(ring_slot(topic.memory().ring(1).load_ordered()));
+  const uint32_t index = ring_slot(topic.memory().ring(1).load_ordered());
+  Slot& slot = topic.memory().slot(index);
   Copied copied{};
-  for (Word* word : {&slot.lengths, &slot.timestamp_ns, &slot.publisher, &slot.check, &slot.name_check}) {
+  for (Word* word : {&slot.lengths, &slot.timestamp_ns, &slot.publisher, &slot.check, &topic.memory().name_check(index)}) {
     const uint64_t before = word->load_ordered();
     word->store_ordered(before ^ 1);
     THROWN(corrupt, read_sample(topic.memory(), 1, copied));

@@ -116,10 +116,10 @@ static void metadata_and_author_travel_along() {
   CHECK(take(*subscriber, taken) && taken.payload == 16 && taken.metadata == 8 && taken.timestamp_ns != 0);
   CHECK(taken.publisher == publisher->membership().owner());
   std::string name;
-  CHECK(read_name(topic.memory().slot(taken.slot), taken.publisher, name) && name == "somebody");
-  CHECK(!read_name(topic.memory().slot(taken.slot), taken.publisher + 1, name));
+  CHECK(read_name(topic.memory(), taken.slot, taken.publisher, name) && name == "somebody");
+  CHECK(!read_name(topic.memory(), taken.slot, taken.publisher + 1, name));
   topic.memory().slot(taken.slot).name[0] = 'x';
-  CHECK(!read_name(topic.memory().slot(taken.slot), taken.publisher, name));
+  CHECK(!read_name(topic.memory(), taken.slot, taken.publisher, name));
 }
 
 static void damage_is_noticed() {

@@ -1,12 +1,33 @@
-"""Topics in the shared memory of one host. The only importer of the native module."""
+"""Topics and queues in the shared memory of one host. The only importer of the native module."""
 
 from hawser.memory import _native
-from hawser.memory._native import Loan, Publisher, Region, Sample, Subscriber, Waiter
+from hawser.memory._native import (
+    Consumer,
+    Loan,
+    Message,
+    Publisher,
+    Region,
+    Sample,
+    Subscriber,
+    Values,
+    Waiter,
+)
 from hawser.memory.domain import Domain
 from hawser.record.metadata import decode_metadata, encode_metadata
 from hawser.record.payload import as_payload
 from hawser.record.receipt import Receipt
 
-__all__ = ["Domain", "Loan", "Publisher", "Region", "Sample", "Subscriber", "Waiter"]
+__all__ = [
+    "Consumer",
+    "Domain",
+    "Loan",
+    "Message",
+    "Publisher",
+    "Region",
+    "Sample",
+    "Subscriber",
+    "Values",
+    "Waiter",
+]
 
 _native.configure(Receipt, as_payload, encode_metadata, decode_metadata)

@@ -25,15 +25,17 @@ def boot_id() -> str: ...
 
 @final
 class Region:
-    """One topic's file, mapped. Holds the file's use lock for as long as it is open."""
+    """The file of a topic or queue, mapped. Holds the file's use lock for as long as it is open."""
 
     @staticmethod
     def attach(path: str, lock_path: str, name: str, settings: dict[str, int | str] | None) -> Region:
-        """Open the region at `path`, or create it when `settings` are given and nothing (or only a
-        leftover of an earlier boot, or an ephemeral one with nobody alive) is there.
+        """Open the region at `path`, or create it when `settings` are given and nothing (or only a leftover
+        of an earlier boot, or an ephemeral one with nobody alive) is there.
 
-        `settings` has exactly: slot_size, history, depth, max_publishers, max_subscribers, max_held,
-        max_loans, ephemeral (0|1), group (0|1), schema (str). `lock_path` is the domain's lock file.
+        `settings` has: kind ("topic", also if left out, or "queue"), slot_size, history, depth,
+        max_publishers, max_subscribers, max_held, max_loans, ephemeral (0|1), group (0|1), schema (str);
+        for a queue, whose history is 0, also max_deliveries (0: no bound), lease_ns (0: none), dead_letter
+        (str, "": its own). `lock_path` is the domain's lock file. What exists is opened whatever its kind.
         Raises NotFound (settings None and no file), Corrupt, PermissionDenied, Full (tmpfs)."""
 
     @staticmethod
@@ -43,7 +45,8 @@ class Region:
         None if there is none, or only one that is being removed or of an earlier boot. Raises Corrupt,
         PermissionDenied, SettingsMismatch (another format)."""
 
-    closed: bool  # whether somebody removed the topic
+    kind: str  # "topic" or "queue"
+    closed: bool  # whether somebody removed it
     path: str
     name: str
     uuid: str
@@ -71,11 +74,35 @@ class Region:
         behind a dead holder may be before publishers stop waiting for it. `max_held` 0 means the
         topic's. `decode` is what `Sample.value` calls."""
 
+    def consumer(
+        self,
+        name: str,
+        *,
+        max_held: int = 0,
+        decode: Callable[[Message], Any] | None = None,
+        dying: Callable[[Consumer], object] | None = None,
+        reserve: bool = False,
+    ) -> Consumer:
+        """Join a queue as a consumer. `max_held` 0 means the queue's. `decode` is what `Message.value`
+        calls. `dying` is called with the consumer when a claim, a slice of waiting, a release or a reject
+        has found messages that must go to the dead letters; what it raises is printed. `reserve`: this one
+        alone consumes while it lives, and after its death nobody but a consumer of its name until
+        `forget(name)`; refused with UsageError while there are others. Its deliveries are not counted, and
+        its `max_held` may be that of all consumers together."""
+
+    def queue_state(self) -> dict[str, Any]:
+        """Of a queue: ready, claimed, dying (to go to the dead letters), moving (on their way to another
+        queue), oldest_ns (when the oldest that is not done was put, 0 without), slots_pinned (kept until a
+        move is over), owners: (name, pid, incarnation, claimed) of each consumer that has claimed some."""
+
+    def peek(self, count: int, decode: Callable[[Sample], Any] | None = None) -> list[Sample]:
+        """Copies of the `count` oldest messages of a queue that are not done, claimed ones too."""
+
     def participants(self) -> list[dict[str, Any]]:
-        """One dict a participant: index, kind ("publisher"|"subscriber"), name, pid, uid,
-        incarnation, state ("active"|"dead"), alive (bool), started_ns (process start, boot clock),
-        joined_ns (wall clock), reliable ("" | "reliable" | "durable"), cursor, count (samples
-        published or received), missed, held (bits or loans it owns now)."""
+        """One dict a participant: index, kind ("publisher"|"subscriber", of a queue "producer"|"consumer"),
+        name, pid, uid, incarnation, state ("active"|"dead"), alive (bool), started_ns (process start, boot
+        clock), joined_ns (wall clock), reliable ("" | "reliable" | "durable"), cursor, count (samples
+        published or received), missed, held (bits, claims or loans it owns now)."""
 
     def records(self) -> list[dict[str, Any]]:
         """Positions kept by name: name, mark, durable (bool), max_lag, held (bool, somebody lives)."""
@@ -84,8 +111,9 @@ class Region:
         """Drop a kept position nobody holds; False if there is none. UsageError while it is held."""
 
     def recover(self) -> list[dict[str, Any]]:
-        """Recover every dead participant; one dict each: kind, name, pid, incarnation, slots
-        (loans returned), references (bits cleared), complete (False: another recoverer has it)."""
+        """Recover every dead participant; one dict each: kind, name, pid, incarnation, slots (loans
+        returned), claims (messages given back), references (bits cleared), complete (False: another
+        recoverer has it)."""
 
     def state(self) -> dict[str, int]:
         """head, oldest, ring, slots, slots_lent, slots_referenced, slots_carried, slots_free,
@@ -122,6 +150,7 @@ class Region:
 
 @final
 class Publisher:
+    kind: str  # "publisher" of a topic or "producer" of a queue
     name: str
     incarnation: int
     def publish(
@@ -132,10 +161,15 @@ class Publisher:
         headers: Mapping[str, bytes] | None = None,
         timeout: float | None = None,
     ) -> Any:
-        """Copy in and publish; a receipt. Full when a reliable subscriber is in the way for longer
-        than `timeout`."""
+        """Copy in and publish; a receipt. Full when for longer than `timeout` a reliable subscriber is in the
+        way, or a queue is full."""
 
-    def publish_many(self, items: Iterable[Buffer], timeout: float | None = None) -> Any:
+    def publish_many(
+        self,
+        items: Iterable[Buffer],
+        timeout: float | None = None,
+        keys: Iterable[bytes | None] | None = None,
+    ) -> Any:
         """In order; one receipt for all. If it fails in the middle, the error has `published`, the
         number that went out before it."""
 
@@ -249,11 +283,108 @@ class Subscriber:
         """Leave. Samples still held stay valid; the place is freed with the last of them."""
 
 @final
-class Waiter:
-    """Waits for many subscribers and publishers at once (futex_waitv), for one thread."""
+class Message:
+    """A message claimed from a queue: a read-only buffer over its slot. What becomes of it is said once, by
+    accept, release or reject, or by leaving a `with` block: accept if it ended well, else release. From
+    then on the slot goes with the last view. One that is dropped before is released. Saying it again does
+    nothing; Fenced if the claim was taken away meanwhile, and nothing has changed."""
 
-    def wait(self, waiting: list[Subscriber | Publisher], timeout: float) -> list[Subscriber | Publisher]:
-        """Those with something to do: a sample, space, or an end. Without the GIL while asleep."""
+    data: memoryview
+    offset: int
+    timestamp_ns: int
+    publisher: str
+    key: bytes | None
+    headers: dict[str, bytes]
+    partition: int
+    lost_before: int
+    value: Any
+    delivery_count: int  # this delivery included; stays at 1023
+    redelivered: bool
+    def array(self, dtype: Any = "u1", shape: Any = None) -> Any: ...
+    def arrow(self) -> Any: ...
+    def accept(self) -> None: ...
+    def release(self) -> None: ...
+    def reject(self) -> None: ...
+    def __bytes__(self) -> bytes: ...
+    def __len__(self) -> int: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
+class Values:
+    """Messages of a queue as copies, decoded or as bytes, and the claims on them, which are settled together:
+    accept, release or reject those that are not settled yet. Fenced if claims were taken away; the others are
+    settled. Dropped before: released."""
+
+    values: list[Any]
+    offsets: list[int]
+    delivery_counts: list[int]
+    def __len__(self) -> int: ...
+    def accept(self) -> None: ...
+    def release(self) -> None: ...
+    def reject(self) -> None: ...
+
+@final
+class Consumer:
+    name: str
+    incarnation: int
+    held: int
+    def claim(self, timeout: float | None = None) -> Message | None:
+        """The oldest message that nobody has; None when the time is over. Full at `max_held`."""
+
+    def claim_many(
+        self, count: int, timeout: float | None = None, into: list[Any] | None = None
+    ) -> list[Message]:
+        """What is there, at most `count` and at most what `max_held` leaves; waits for the first. Appended to
+        `into` if that is given."""
+
+    def claim_values(self, count: int, timeout: float | None = None) -> Values:
+        """As claim_many, as copies; nothing in it when the time is over. A message that cannot be decoded
+        is given back, with the error if it is the first."""
+
+    def claim_columns(
+        self, count: int, nbytes: int, timeout: float | None = None
+    ) -> tuple[int, bytes, bytes, bytes, list[bytes] | None, Values] | None:
+        """As Subscriber.take_columns, and the claims behind them, whose `values` are empty."""
+
+    def accept_many(self, messages: Iterable[Message]) -> None:
+        """Those that are still held. Fenced if claims were taken away; the others are accepted."""
+
+    def release_many(self, messages: Iterable[Message]) -> None: ...
+    def reject_many(self, messages: Iterable[Message]) -> None: ...
+    def unclaim_many(self, messages: Iterable[Message]) -> None:
+        """As release_many, but the delivery is not counted: nobody has seen these messages."""
+
+    def bury(self, publisher: Publisher, describe: Callable[[bytes, int, int], bytes | None]) -> int:
+        """Move dying messages to the queue of `publisher`, the oldest first, each exactly once whoever is
+        killed; how many. `describe(metadata, offset, deliveries)` gives the metadata over there, or None to
+        leave that message. One that does not fit with it goes with its own; one that does not fit at all
+        stays, and UsageError says so when the others are moved. Stops when the other queue is full."""
+
+    def retry(
+        self, publisher: Publisher, describe: Callable[[bytes, int, int], bytes | None], count: int = ...
+    ) -> int:
+        """The same with messages that anybody may claim, and those that such a move has left half-way. Full
+        if the other queue has no room for any."""
+
+    def close(self) -> None:
+        """Give back what is claimed, and leave. Views stay valid; the place is freed with the last of
+        them."""
+
+@final
+class Waiter:
+    """Waits for many participants at once (futex_waitv), for one thread."""
+
+    def wait(
+        self, waiting: list[Subscriber | Publisher | Consumer], timeout: float
+    ) -> list[Subscriber | Publisher | Consumer]:
+        """Those with something to do: a sample, a message, space, or an end. Without the GIL while asleep."""
 
     def wake(self) -> None:
         """End the current or the next wait at once; any thread may call it."""

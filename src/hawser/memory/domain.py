@@ -1,4 +1,6 @@
-"""A domain: the directory in which the topics of one host live.
+"""A domain: the directory in which the topics and queues of one host live.
+
+A name is a topic or a queue: it has one file, whose label says what it is.
 
 The directory and everything in it belong to one user (0700), or with `mode="group"` to one group
 (0770). Symbolic links are never followed into it, and a directory somebody else could have prepared
@@ -13,8 +15,9 @@ from typing import Any, Final, TypeVar
 
 from hawser.errors import Closed, HawserError, NotFound, PermissionDenied, UsageError
 from hawser.memory._native import Region
+from hawser.memory.labels import kind_of_file
 from hawser.memory.names import file_name_of, topic_name_of
-from hawser.memory.settings import RegionSettings, check_same, complete
+from hawser.memory.settings import RegionSettings, check_same, complete, kind_of
 
 __all__ = ["Domain"]
 
@@ -27,7 +30,7 @@ _OPEN_ATTEMPTS: Final = 100
 
 
 class Domain:
-    """A checked domain directory; it exists from the first topic on."""
+    """A checked domain directory; it exists from the first topic or queue on."""
 
     def __init__(self, directory: Path, *, group: bool = False, private_parent: bool = False) -> None:
         self.directory = directory
@@ -60,7 +63,19 @@ class Domain:
         return f"{_SCHEME}{self.directory}"
 
     def topics(self) -> list[str]:
-        """Names of all topics, sorted; none while the directory does not exist."""
+        """Names of all topics, sorted; so is whatever has the file name of one and is no queue."""
+        return [name for name in self.names() if self.kind_of(name) != "queue"]
+
+    def queues(self) -> list[str]:
+        """Names of all queues, sorted."""
+        return [name for name in self.names() if self.kind_of(name) == "queue"]
+
+    def kind_of(self, name: str) -> str | None:
+        """What the label of its file says: "topic" or "queue"; None if there is none to be read."""
+        return kind_of_file(self.path_of(name))
+
+    def names(self) -> list[str]:
+        """Of topics and queues, sorted; none while the directory does not exist."""
         try:
             files = os.listdir(self.directory)
         except FileNotFoundError:
@@ -69,51 +84,55 @@ class Domain:
             raise PermissionDenied(f"domain {self.directory} cannot be read: {error.strerror}") from error
         return sorted(name for name in map(topic_name_of, files) if name is not None)
 
-    def path_of(self, topic: str) -> Path:
-        """The file of a topic, whether it exists or not."""
-        return self.directory / file_name_of(topic)
+    def path_of(self, name: str) -> Path:
+        """The file of a topic or queue, whether it exists or not."""
+        return self.directory / file_name_of(name)
 
-    def open(self, topic: str, given: RegionSettings | None = None) -> Region:
-        """The region of a topic that exists; NotFound otherwise, SettingsMismatch if it contradicts a
-        given setting."""
-        path = self.path_of(topic)
+    def open(self, name: str, given: RegionSettings | None = None) -> Region:
+        """The region of that name; NotFound if there is none. With given settings a UsageError if it is of
+        the other kind, and SettingsMismatch if it contradicts one of them."""
+        path = self.path_of(name)
         if not os.path.lexists(path):
-            raise NotFound(f"there is no topic {topic!r} in {self.directory}; see `hawser topic list`")
+            kind = kind_of(given or {})
+            raise NotFound(f"there is no {kind} {name!r} in {self.directory}; see `hawser {kind} list`")
         self._check()
-        region = Region.attach(str(path), str(self._lock_file()), topic, None)
-        return _checked(region, topic, given or {})
+        region = Region.attach(str(path), str(self._lock_file()), name, None)
+        return region if given is None else _checked(region, name, given)
 
-    def watch(self, topic: str) -> Region | None:
-        """A look at a topic's region that nobody notices and that waits for nobody (Region.watch); None if
-        there is no such topic."""
-        path = self.path_of(topic)
+    def watch(self, name: str) -> Region | None:
+        """A look at a region that nobody notices and that waits for nobody (Region.watch); None if there is
+        none of that name."""
+        path = self.path_of(name)
         if not os.path.lexists(path):
             return None
         self._check()
-        return Region.watch(str(path), str(self.directory / _LOCK_NAME), topic)
+        return Region.watch(str(path), str(self.directory / _LOCK_NAME), name)
 
-    def open_or_create(self, topic: str, given: RegionSettings) -> Region:
-        """The topic's region, made with the given settings and defaults for the rest if there is none.
+    def open_or_create(self, name: str, given: RegionSettings, rest: RegionSettings | None = None) -> Region:
+        """The region of that name. If there is none it is made with the given settings, `rest` for those that
+        are not given, and defaults for what is in neither.
 
-        SettingsMismatch if it exists and contradicts a given one; nothing is changed then."""
-        path = self.path_of(topic)
+        UsageError or SettingsMismatch as for `open`; nothing is changed then."""
+        path = self.path_of(name)
         self._create(group=bool(given.get("group", self.group)))
-        given_here = given if not self.group else {"group": 1, **given}
+        of_new = {**({"group": 1} if self.group else {}), **(rest or {}), **given}
         for _ in range(_OPEN_ATTEMPTS):
             try:
-                region = self._attach(topic, path, given_here)
+                region = self._attach(name, path, of_new)
             except Closed:
                 continue
-            return _checked(region, topic, given)
-        raise Closed(f"topic {topic!r} is deleted again and again by others; open it when they are done")
+            return _checked(region, name, given)
+        raise Closed(
+            f"{kind_of(given)} {name!r} is deleted again and again by others; open it when they are done"
+        )
 
     def gather(self, look: Callable[[Region], list[R]]) -> list[R]:
-        """What `look` finds in each topic, all in one list. A topic that cannot be looked at is left out
+        """What `look` finds in each topic and queue, all in one list. What cannot be looked at is left out
         and logged, so that it does not hide the others."""
         found: list[R] = []
-        for topic in self.topics():
+        for name in self.names():
             try:
-                region = self.open(topic)
+                region = self.open(name)
                 try:
                     found.extend(look(region))
                 finally:
@@ -123,18 +142,18 @@ class Domain:
             except HawserError as error:
                 import logging
 
-                logging.getLogger("hawser.memory").warning("topic %r is left out: %s", topic, error)
+                logging.getLogger("hawser.memory").warning("%r is left out: %s", name, error)
         return found
 
-    def _attach(self, topic: str, path: Path, given: RegionSettings) -> Region:
+    def _attach(self, name: str, path: Path, of_new: RegionSettings) -> Region:
         try:
-            settings = complete(given)
+            settings = complete(of_new)
         except UsageError:
-            # With an existing topic's own settings what was given may well fit.
+            # With the settings of what exists what was given may well fit.
             if not os.path.lexists(path):
                 raise
-            return Region.attach(str(path), str(self._lock_file()), topic, None)
-        return Region.attach(str(path), str(self._lock_file()), topic, settings)
+            return Region.attach(str(path), str(self._lock_file()), name, None)
+        return Region.attach(str(path), str(self._lock_file()), name, settings)
 
     def _create(self, *, group: bool) -> None:
         try:
@@ -186,10 +205,10 @@ class Domain:
         return path
 
 
-def _checked(region: Region, topic: str, given: RegionSettings) -> Region:
+def _checked(region: Region, name: str, given: RegionSettings) -> Region:
     """The region itself if it has the given settings; otherwise it is closed."""
     try:
-        check_same(topic, given, region.settings())
+        check_same(name, given, region.settings())
     except BaseException:
         region.close()
         raise

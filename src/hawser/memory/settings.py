@@ -1,16 +1,39 @@
-"""Settings of a topic on one host: what was asked for, checked, completed, compared.
+"""Settings of a topic or queue on one host: what was asked for, checked, completed, compared.
 
-Asked-for settings are kept apart from defaults: only what the caller said himself can contradict a
-topic that exists.
+Asked-for settings are kept apart from defaults: only what the caller said himself can contradict a topic that
+exists. A region stores those of both kinds under the same names: a queue is a ring without history whose
+publishers and subscribers are its producers and consumers.
 """
 
 import operator
 from typing import Any, Final, NamedTuple, TypedDict
 
 from hawser.errors import SettingsMismatch, UsageError
-from hawser.limits import MAX_REGION_BYTES, MAX_SLOTS, SETTING_BOUNDS, required_slots
+from hawser.limits import (
+    MAX_DELIVERIES,
+    MAX_LEASE_SECONDS,
+    MAX_REGION_BYTES,
+    MAX_SLOTS,
+    QUEUE_SETTING_BOUNDS,
+    SETTING_BOUNDS,
+    Bound,
+    required_slots,
+)
+from hawser.record.names import check_topic_name
 
-__all__ = ["Request", "TopicOptions", "check_same", "complete", "group_of_mode", "readable", "request"]
+__all__ = [
+    "QueueOptions",
+    "RegionSettings",
+    "Request",
+    "TopicOptions",
+    "check_same",
+    "complete",
+    "group_of_mode",
+    "kind_of",
+    "queue_request",
+    "readable",
+    "request",
+]
 
 RegionSettings = dict[str, int | str]
 
@@ -19,6 +42,12 @@ _MODES: Final = ("user", "group")
 _FOREIGN: Final = frozenset(
     {"partitions", "replication", "retention_bytes", "retention_seconds", "compression", "trace"}
 )
+_FOREIGN_TO_QUEUES: Final = frozenset({"replication", "capacity_bytes"})
+# A queue's setting, and the name a region stores it under.
+_STORED: Final = {"capacity": "depth", "max_producers": "max_publishers", "max_consumers": "max_subscribers"}
+# What a queue's region has besides: one slot for each producer to write into, and one to spare.
+_FIXED: Final = {"history": 0, "max_loans": 1}
+_NANOSECONDS: Final = 1_000_000_000
 
 
 class TopicOptions(TypedDict, total=False):
@@ -41,6 +70,23 @@ class TopicOptions(TypedDict, total=False):
     trace: str | None
 
 
+class QueueOptions(TypedDict, total=False):
+    """The settings `Bus.queue` takes besides `schema`."""
+
+    max_deliveries: int | None
+    dead_letter: str | None
+    lease: float | None
+    slot_size: int
+    capacity: int
+    max_producers: int
+    max_consumers: int
+    max_held: int
+    ephemeral: bool
+    mode: str
+    replication: int
+    capacity_bytes: int | None
+
+
 class Request(NamedTuple):
     """What a caller asked for: settings as a region stores them, and those without meaning here."""
 
@@ -49,12 +95,12 @@ class Request(NamedTuple):
 
 
 def request(settings: dict[str, Any], fingerprint: str | None = None) -> Request:
-    """Check each asked-for setting by itself; UsageError names the first wrong one."""
+    """Check each asked-for setting of a topic by itself; UsageError names the first wrong one."""
     given: RegionSettings = {}
     unused: dict[str, Any] = {}
     for name, value in settings.items():
         if name in SETTING_BOUNDS:
-            given[name] = _bounded(name, value)
+            given[name] = _bounded(name, value, SETTING_BOUNDS[name])
         elif name == "ephemeral":
             given[name] = _flag(name, value)
         elif name == "mode":
@@ -69,43 +115,81 @@ def request(settings: dict[str, Any], fingerprint: str | None = None) -> Request
     return Request(given, unused)
 
 
+def queue_request(settings: dict[str, Any], fingerprint: str | None = None) -> Request:
+    """As `request`, for a queue."""
+    own = ("max_deliveries", "dead_letter", "lease")
+    numbers = {name: value for name, value in settings.items() if name in QUEUE_SETTING_BOUNDS}
+    rest = {name: value for name, value in settings.items() if name not in {*numbers, *own}}
+    unused = {name: rest.pop(name) for name in _FOREIGN_TO_QUEUES & rest.keys()}
+    unknown = rest.keys() - {"ephemeral", "mode"}
+    if unknown:
+        known = ", ".join((*own, *QUEUE_SETTING_BOUNDS, "ephemeral", "mode", "schema", *_FOREIGN_TO_QUEUES))
+        raise UsageError(f"a queue has no setting {sorted(unknown)[0]!r}; it has {known}")
+    given, _ = request(rest, fingerprint)
+    given["kind"] = "queue"
+    for name, value in numbers.items():
+        given[_STORED.get(name, name)] = _bounded(name, value, QUEUE_SETTING_BOUNDS[name])
+    if "max_deliveries" in settings:
+        given["max_deliveries"] = _deliveries(settings["max_deliveries"])
+    if "dead_letter" in settings:
+        letters = settings["dead_letter"]
+        given["dead_letter"] = "" if letters is None else check_topic_name(letters)
+    if "lease" in settings:
+        given["lease_ns"] = _lease(settings["lease"])
+    return Request(given, unused)
+
+
+def kind_of(settings: RegionSettings) -> str:
+    """What they are the settings of: "topic" or "queue"."""
+    return str(settings.get("kind", "topic"))
+
+
 def complete(given: RegionSettings) -> RegionSettings:
     """All settings for a new region; UsageError when together they need more than a region can have."""
-    numbers = {name: int(given.get(name, bound.default)) for name, bound in SETTING_BOUNDS.items()}
+    kind = kind_of(given)
+    numbers = {name: int(given.get(name, default)) for name, default in _defaults(kind).items()}
     slots = required_slots(numbers)
     if slots > MAX_SLOTS:
         raise UsageError(
-            f"these settings need {slots} slots of at most {MAX_SLOTS}; slots are history + depth + "
-            "(max_subscribers + 1) x max_held + max_publishers x (max_loans + 1): lower one of them"
+            f"these settings need {slots} slots of at most {MAX_SLOTS}; slots are {_SLOTS[kind]}: lower one "
+            "of them"
         )
     if slots * numbers["slot_size"] > MAX_REGION_BYTES:
         raise UsageError(
             f"{slots} slots of {numbers['slot_size']} bytes are more than the {MAX_REGION_BYTES} bytes a "
-            "topic can have; lower slot_size or the number of slots"
+            f"{kind} can have; lower slot_size or the number of slots"
         )
-    rest: RegionSettings = {"ephemeral": 0, "group": 0, "schema": ""}
+    rest: RegionSettings = {"kind": kind, "ephemeral": 0, "group": 0, "schema": ""}
+    if kind == "queue":
+        rest |= {"max_deliveries": 0, "dead_letter": "", "lease_ns": 0}
     return {**numbers, **{name: given.get(name, default) for name, default in rest.items()}}
 
 
-def check_same(topic: str, given: RegionSettings, existing: RegionSettings) -> None:
-    """SettingsMismatch naming every asked-for setting that the existing topic has otherwise."""
+def check_same(name: str, given: RegionSettings, existing: RegionSettings) -> None:
+    """SettingsMismatch naming every asked-for setting that the existing topic has otherwise; UsageError if it
+    is not even of that kind."""
+    kind = kind_of(existing)
+    if kind_of(given) != kind:
+        raise UsageError(f"{name!r} is a {kind}, not a {kind_of(given)}; open it with bus.{kind}()")
     asked = readable(given)
     has = readable(existing)
     differences = [
-        f"{name}={value!r} was asked for but it has {name}={has[name]!r}"
-        for name, value in asked.items()
-        if has[name] != value
+        f"{setting}={value!r} was asked for but it has {setting}={has[setting]!r}"
+        for setting, value in asked.items()
+        if has[setting] != value
     ]
     if differences:
         raise SettingsMismatch(
-            f"topic {topic!r} exists with other settings: {'; '.join(differences)}. "
-            "Leave them out to take the topic as it is, or delete it first"
+            f"{kind} {name!r} exists with other settings: {'; '.join(differences)}. "
+            f"Leave them out to take the {kind} as it is, or delete it first"
         )
 
 
 def readable(settings: RegionSettings) -> dict[str, Any]:
     """Settings as users write them."""
-    shown: dict[str, Any] = dict(settings)
+    shown: dict[str, Any] = {name: value for name, value in settings.items() if name != "kind"}
+    if kind_of(settings) == "queue":
+        shown = _readable_of_queue(shown)
     if "ephemeral" in shown:
         shown["ephemeral"] = bool(shown["ephemeral"])
     if "group" in shown:
@@ -120,8 +204,32 @@ def group_of_mode(mode: Any) -> int:
     return _MODES.index(mode)
 
 
-def _bounded(name: str, value: Any) -> int:
-    bound = SETTING_BOUNDS[name]
+_SLOTS: Final = {
+    "topic": "history + depth + (max_subscribers + 1) x max_held + max_publishers x (max_loans + 1)",
+    "queue": "capacity + (max_consumers + 1) x max_held + max_producers x 2",
+}
+
+
+def _defaults(kind: str) -> dict[str, int]:
+    if kind == "topic":
+        return {name: bound.default for name, bound in SETTING_BOUNDS.items()}
+    own = {_STORED.get(name, name): bound.default for name, bound in QUEUE_SETTING_BOUNDS.items()}
+    return {name: {**own, **_FIXED}[name] for name in SETTING_BOUNDS}
+
+
+def _readable_of_queue(stored: dict[str, Any]) -> dict[str, Any]:
+    shown_as = {region: name for name, region in _STORED.items()}
+    shown = {shown_as.get(name, name): value for name, value in stored.items() if name not in _FIXED}
+    if "max_deliveries" in shown:
+        shown["max_deliveries"] = shown["max_deliveries"] or None
+    if "dead_letter" in shown:
+        shown["dead_letter"] = shown["dead_letter"] or None
+    if "lease_ns" in shown:
+        shown["lease"] = shown.pop("lease_ns") / _NANOSECONDS or None
+    return shown
+
+
+def _bounded(name: str, value: Any, bound: Bound) -> int:
     try:
         number = operator.index(value)
     except TypeError:
@@ -131,6 +239,20 @@ def _bounded(name: str, value: Any) -> int:
     if not bound.lowest <= number <= bound.highest:
         raise UsageError(f"{name}={number} is outside {bound.lowest} to {bound.highest}")
     return number
+
+
+def _deliveries(value: Any) -> int:
+    """0 for no bound."""
+    return 0 if value is None else _bounded("max_deliveries", value, Bound(1, MAX_DELIVERIES, 1))
+
+
+def _lease(value: Any) -> int:
+    """In nanoseconds, 0 for none."""
+    if value is None:
+        return 0
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= MAX_LEASE_SECONDS:
+        raise UsageError(f"lease={value!r} is not a number of seconds, above 0 and at most a year, or None")
+    return max(1, round(value * _NANOSECONDS))
 
 
 def _flag(name: str, value: Any) -> int:

@@ -9,14 +9,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from hawser.memory._native import FORMAT_VERSION, boot_id
+from hawser.memory.labels import Label, read_label
 from hawser.memory.names import topic_name_of
 
 __all__ = ["survey"]
 
-# The start of a topic's file, as in native/layout.hpp: magic, version, kind, hash, uuid, boot id, time of
-# creation, settings up to `ephemeral`.
-_LABEL: Final = struct.Struct("=8sIIQ16s40sQ32sI")
-_MAGIC: Final = b"HAWSER\r\n"
 _LOCK_NAME: Final = ".lock"
 # What fcntl wants: type, whence, start, length, pid.
 _FLOCK: Final = struct.Struct("hhqqi")
@@ -62,20 +59,20 @@ def _state_of(path: Path) -> tuple[str, bool]:
     except OSError:
         return "unreadable", False
     try:
-        return _state_of_label(os.read(descriptor, _LABEL.size), _in_use(descriptor))
+        in_use = _in_use(descriptor)
+        return _state_of_label(read_label(descriptor), in_use), in_use
     finally:
         os.close(descriptor)
 
 
-def _state_of_label(label: bytes, in_use: bool) -> tuple[str, bool]:
-    if len(label) < _LABEL.size or not label.startswith(_MAGIC):
-        return "foreign", in_use
-    _, version, _, _, _, boot, _, _, ephemeral = _LABEL.unpack(label)
-    if version != FORMAT_VERSION:
-        return "other version", in_use
-    if boot.rstrip(b"\0").decode(errors="replace") != boot_id():
-        return "earlier boot", in_use
-    return ("leftover" if ephemeral and not in_use else "topic"), in_use
+def _state_of_label(label: Label | None, in_use: bool) -> str:
+    if label is None:
+        return "foreign"
+    if label.version != FORMAT_VERSION:
+        return "other version"
+    if label.boot_id != boot_id():
+        return "earlier boot"
+    return "leftover" if label.ephemeral and not in_use else label.kind or "foreign"
 
 
 def _in_use(descriptor: int) -> bool:

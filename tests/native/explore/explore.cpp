@@ -1,7 +1,7 @@
 // Explores the real headers: every interleaving of a few processes, killed at any step.
 //
-// Usage: explore [scenario=NAME] [preemptions=N|all] [kills=N] [seconds=N]; preemptions and kills replace each
-// scenario's own. One line a scenario: OK when it was exhausted, LIMIT when the time was over. Exit status 1 after
+// Usage: explore [scenario=NAME] [preemptions=N|all] [kills=N] [seconds=N] [canary=N]; preemptions and kills replace
+// each scenario's own, and a build with HAWSER_CANARIES can be told which bug to have. One line a scenario: OK when it was exhausted, LIMIT when the time was over. Exit status 1 after
 // a VIOLATION, whose schedule is printed.
 #include "search.hpp"
 
@@ -65,6 +65,62 @@ void release_once() {
   process.held_count--;
   if (!process.subscriber->release(static_cast<uint32_t>(held.slot), held.sequence))
     throw Violation{"the bit of a held sample was gone"};
+}
+
+bool claim_once() {
+  Process& process = me();
+  Claimed claimed{};
+  const bool there = process.consumer->try_claim(claimed);
+  if (there) {
+    if (world->value_in(claimed.slot) != world->truth().values[claimed.sequence]) throw Violation{"a wrong message was claimed"};
+    process.held[process.held_count++] = {claimed.slot, claimed.sequence, claimed.claim};
+  }
+  process.consumer->settle();
+  return there;
+}
+
+// The message claimed first: `verdict` says what becomes of it.
+template <class Verdict>
+void settle_once(const Verdict& verdict) {
+  Process& process = me();
+  if (process.held_count == 0) return;
+  const Held held = process.held[0];
+  Claimed claimed{};
+  claimed.slot = static_cast<uint32_t>(held.slot);
+  claimed.claim = held.claim;
+  process.held[0].claim = 0;  // from here on it may be anybody's; the bytes are still ours
+  const bool leased = world->memory().layout.settings.lease_ns != 0;
+  std::copy(process.held.begin() + 1, process.held.end(), process.held.begin());
+  process.held_count--;
+  if (!verdict(claimed, held.sequence) && !leased) throw Violation{"the claim of a living consumer was taken"};
+  explore_point();
+  if (world->value_in(held.slot) != world->truth().values[held.sequence]) throw Violation{"a payload changed before it was let go of"};
+  if (!process.consumer->let_go(claimed.slot)) throw Violation{"the bit of a held message was gone"};
+  process.consumer->wake_producers();
+}
+void accept_once() {
+  settle_once([](const Claimed& claimed, uint64_t sequence) {
+    const bool ours = me().consumer->accept(claimed);
+    if (ours) world->count_accepted(sequence);
+    return ours;
+  });
+}
+void release_claim() {
+  settle_once([](const Claimed& claimed, uint64_t) { return me().consumer->release(claimed); });
+}
+void reject_claim() {
+  settle_once([](const Claimed& claimed, uint64_t) { return me().consumer->reject(claimed); });
+}
+void bury_once() {
+  Mover mover(*me().consumer, world->region().number(), *me().publisher, ClaimState::burying);
+  mover.move(1, [](const Taken&, uint64_t, const std::string&) { return Description{true, ""}; });
+}
+
+void join_consumer() { me().consumer = join_as_consumer(world->region(), me().name); }
+// The first look through all slots is over when the search begins.
+void join_and_look() {
+  join_consumer();
+  me().consumer->look_around();
 }
 
 void join_publisher() { me().publisher = join_as_publisher(world->region(), me().name, false); }
@@ -131,6 +187,20 @@ void take_and_hold() {
 }
 void recover_once() { world->region().recover(); }
 
+template <int count>
+void claim_and_accept() {
+  for (int i = 0; i < count; i++)
+    if (claim_once()) accept_once();
+}
+template <int count>
+void claim_and_hold() {
+  for (int i = 0; i < count; i++) claim_once();
+}
+void claim_release_and_accept() {
+  if (claim_once()) release_claim();
+  if (claim_once()) accept_once();
+}
+
 }  // namespace exploring
 
 #include "scenarios.hpp"
@@ -182,6 +252,9 @@ int main(int count, char** arguments) {
     if (argument.starts_with("preemptions=")) wish.preemptions = value == "all" ? UINT64_MAX : std::stoull(value);
     if (argument.starts_with("kills=")) wish.kills = std::stoull(value);
     if (argument.starts_with("seconds=")) wish.seconds = std::stod(value);
+#ifdef HAWSER_CANARIES
+    if (argument.starts_with("canary=")) hawser::canary = static_cast<hawser::Canary>(std::stoi(value));
+#endif
   }
   char directory[] = "/dev/shm/hawser-test-explore-XXXXXX";
   if (!mkdtemp(directory)) return 2;

@@ -151,6 +151,134 @@ inline void sleeping_publisher() {
   will<take_and_release<2>>(1, "subscriber");
 }
 
+constexpr Settings queue_sized(uint32_t ring, uint32_t producers, uint32_t consumers, uint64_t lease_ns = 0) {
+  Settings settings = sized(1, producers, consumers + 1, 1);  // one more consumer for the end, too
+  settings.depth = ring;
+  settings.kind = kKindQueue;
+  settings.lease_ns = lease_ns;
+  return settings;
+}
+
+inline void two_consumers() {
+  as(0, "producer", join_publisher);
+  as(1, "consumer", join_and_look);
+  as(2, "rival", join_and_look);
+  as(0, "producer", [] { publish_once(); });
+  will<publish_some<1>>(0, "producer");
+  will<claim_and_accept<1>>(1, "consumer");
+  will<claim_and_accept<1>>(2, "rival");
+}
+
+inline void put_against_claim() {
+  as(0, "producer", join_publisher);
+  as(1, "consumer", join_and_look);
+  as(0, "producer", [] { publish_once(); });
+  will<publish_some<3>>(0, "producer");
+  will<claim_and_accept<2>>(1, "consumer");
+}
+
+// A message comes back while others look for it and the producer wants its place.
+inline void released_and_claimed() {
+  as(0, "producer", join_publisher);
+  as(1, "consumer", join_and_look);
+  as(2, "rival", join_and_look);
+  as(0, "producer", [] { publish_once(); });
+  as(1, "consumer", [] { claim_once(); });
+  will<publish_some<2>>(0, "producer");
+  will<release_claim>(1, "consumer");
+  will<claim_and_accept<2>>(2, "rival");
+}
+
+inline void killed_consumer() {
+  as(0, "producer", join_publisher);
+  as(1, "consumer", join_and_look);
+  as(2, "rival", join_and_look);
+  as(0, "producer", [] { publish_once(); });
+  will<claim_release_and_accept>(1, "consumer");
+  will<claim_and_accept<1>>(2, "rival");
+  will<recover_once>(3, "recoverer");
+}
+
+// A consumer died with a message; two recover it, one of which takes its place and the same message.
+inline void join_and_claim() {
+  join_consumer();
+  claim_once();
+}
+inline void consumer_comes_back() {
+  as(0, "producer", join_publisher);
+  as(1, "former", join_and_look);
+  as(0, "producer", [] { publish_once(); });
+  as(1, "former", [] { claim_once(); });
+  is_dead(1);
+  will<recover_once>(2, "recoverer");
+  will<join_and_claim>(3, "joiner");
+}
+
+// One is slow, the other one takes its message over, and the producer fills the queue again. The clock of a process
+// goes to and fro between two seconds: its first look is in the first, the next one in the second.
+inline void look_and_accept() {
+  for (int i = 0; i < 2; i++) me().consumer->look_around();
+  if (claim_once()) accept_once();
+}
+inline void claimed_too_long() {
+  as(0, "producer", join_publisher);
+  as(1, "slow", join_and_look);
+  as(2, "other", join_consumer);
+  as(0, "producer", [] { publish_once(); });
+  will<publish_some<2>>(0, "producer");
+  will<claim_and_accept<1>>(1, "slow");
+  will<look_and_accept>(2, "other");
+}
+
+// A rejected message is moved, here to the end of its own queue, by two who may be killed.
+inline void buried_by_two() {
+  as(0, "mover", join_publisher);
+  as(0, "mover", join_and_look);
+  as(1, "rival", join_publisher);
+  as(1, "rival", join_and_look);
+  as(0, "mover", [] { publish_once(); });
+  as(0, "mover", [] { claim_once(); });
+  as(0, "mover", reject_claim);
+  will<bury_once>(0, "mover");
+  will<bury_once>(1, "rival");
+}
+// The first one died half-way; whoever comes next finds out how far it came.
+inline void recover_and_bury() {
+  world->region().recover();
+  bury_once();
+}
+inline void buried_after_a_death() {
+  buried_by_two();
+  will<recover_and_bury>(1, "rival");
+}
+
+inline void wait_and_accept() {
+  while (!claim_once()) me().consumer->wait_for_message(kSliceNanoseconds);
+  accept_once();
+}
+inline void sleeping_consumer() {
+  as(0, "producer", join_publisher);
+  as(1, "consumer", join_and_look);
+  will<publish_some<1>>(0, "producer");
+  will<wait_and_accept>(1, "consumer");
+}
+inline void sleeping_for_a_return() {
+  as(0, "producer", join_publisher);
+  as(1, "consumer", join_and_look);
+  as(2, "holder", join_and_look);
+  as(0, "producer", [] { publish_once(); });
+  as(2, "holder", [] { claim_once(); });
+  will<wait_and_accept>(1, "consumer");
+  will<release_claim>(2, "holder");
+}
+inline void sleeping_producer() {
+  as(0, "producer", join_publisher);
+  as(1, "consumer", join_and_look);
+  as(0, "producer", [] { publish_once(); });
+  will<wait_and_publish>(0, "producer");
+  will<claim_and_accept<1>>(1, "consumer");
+}
+
 inline const Scenario scenarios[] = {
     {"two_publishers", sized(1, 2, 1), {}, two_publishers},
     {"lapped_on_ring_1", sized(1, 1, 1), {}, one_laps_the_other},
@@ -166,6 +294,17 @@ inline const Scenario scenarios[] = {
     {"publisher_comes_back", sized(1, 2, 1), {1}, publisher_comes_back},
     {"sleeping_subscriber", sized(1, 1, 1), {}, sleeping_subscriber},
     {"sleeping_publisher", sized(1, 1, 1), {}, sleeping_publisher},
+    {"two_consumers", queue_sized(2, 1, 2), {}, two_consumers},
+    {"put_against_claim", queue_sized(1, 1, 1), {}, put_against_claim},
+    {"released_and_claimed", queue_sized(1, 1, 2), {0, 2}, released_and_claimed},
+    {"killed_consumer", queue_sized(1, 1, 2), {1, 1}, killed_consumer},
+    {"consumer_comes_back", queue_sized(1, 1, 2), {1, 2}, consumer_comes_back},
+    {"claimed_too_long", queue_sized(1, 1, 2, 1), {0, 2}, claimed_too_long},
+    {"buried_by_two", queue_sized(2, 2, 2), {0}, buried_by_two},
+    {"buried_after_a_death", queue_sized(2, 2, 2), {1}, buried_after_a_death},
+    {"sleeping_consumer", queue_sized(1, 1, 1), {}, sleeping_consumer},
+    {"sleeping_for_a_return", queue_sized(1, 1, 2), {}, sleeping_for_a_return},
+    {"sleeping_producer", queue_sized(1, 1, 1), {}, sleeping_producer},
 };
 
 }  // namespace exploring

@@ -1,4 +1,4 @@
-// One topic, its simulated processes, and what must hold whenever anybody has made a step.
+// One topic or queue, its simulated processes, and what must hold whenever anybody has made a step.
 #pragma once
 
 #include <algorithm>
@@ -6,9 +6,10 @@
 #include <memory>
 
 #include "arena.hpp"
-#include "inspection.hpp"
 #include "joining.hpp"
 #include "kernel.hpp"
+#include "letters.hpp"
+#include "queue_view.hpp"
 
 namespace exploring {
 
@@ -26,6 +27,7 @@ struct Violation {
 struct Held {
   uint64_t slot = 0;
   uint64_t sequence = 0;
+  uint64_t claim = 0;  // of a message
 };
 
 struct Facts {  // of a process; words only, because they are hashed
@@ -44,12 +46,15 @@ struct Process : Facts {
   const char* name = "";
   std::unique_ptr<Publisher> publisher;
   std::unique_ptr<Subscriber> subscriber;
+  std::unique_ptr<Consumer> consumer;
 };
 
 // What is true, as told by watching the ring: the samples and their values.
 struct Truth {
   uint64_t published = 0;
   std::array<uint64_t, kMaxSamples> values{};
+  std::array<uint64_t, kMaxSamples> done{};      // of a queue, as told by watching the claims
+  std::array<uint64_t, kMaxSamples> accepted{};  // how often somebody was told that it has accepted it
 };
 
 class World {
@@ -69,6 +74,9 @@ class World {
   Region& region() { return *region_; }
   const Memory& memory() const { return memory_; }
   const Truth& truth() const { return truth_; }
+  void count_accepted(uint64_t sequence) {
+    if (++truth_.accepted[sequence] > 1) throw Violation{"a message was accepted twice"};
+  }
   Process& process(uint32_t number) { return processes_[number]; }
 
   void reset() {
@@ -101,6 +109,12 @@ class World {
   void watch_subscriber(Process& process) const;
   void check_publisher(const Process& process) const;
   void check_sleepers() const;
+  void watch_claims();
+  void check_messages() const;
+  void check_consumer(const Process& process) const;
+  bool is_kept(uint64_t sequence) const;
+  void end_queue();
+  void end_topic();
   void use_everything();
   void drain(Process& process) const;
 
@@ -119,12 +133,13 @@ inline uint64_t World::hash() const {
     hash = hash_words(memory_.readable + memory_.payload_at(slot), kPayloadBytes, hash);
   for (const auto& process : processes_)
     hash = hash_words(static_cast<const Facts*>(&process), sizeof(Facts), hash);
-  hash = hash_words(truth_.values.data(), sizeof truth_.values, hash);
+  hash = hash_words(&truth_, sizeof truth_, hash);
   return kernel.hash(hash_words(arena.bytes, arena.used, hash));
 }
 
 inline void World::watch() {
   watch_ring();
+  if (memory_.layout.queue) watch_claims();
   for (auto& process : processes_)
     if (process.subscriber && !process.dead) watch_subscriber(process);
 }
@@ -148,7 +163,7 @@ inline void World::watch_ring() {
   if (truth_.values[next] == 0 || word_in(ring_slot(word), 1) != truth_.values[next])
     throw Violation{"a torn sample was published"};
   for (uint64_t i = 1; i < next; i++)
-    if (truth_.values[i] == truth_.values[next]) throw Violation{"a sample was published twice"};
+    if (truth_.values[i] == truth_.values[next] && !memory_.layout.queue) throw Violation{"a sample was published twice"};
 }
 
 inline void World::check_ring() const {
@@ -196,7 +211,9 @@ inline void World::check() {
     if (process.dead) continue;
     if (process.subscriber) check_subscriber(process);
     if (process.publisher) check_publisher(process);
+    if (process.consumer) check_consumer(process);
   }
+  if (memory_.layout.queue) check_messages();
   if (count_slots(memory_).leaked != 0) throw Violation{"a slot is held by nobody"};
 }
 
@@ -235,7 +252,8 @@ inline void World::check_sleepers() const {
   for (size_t i = 0; i < processes_.size(); i++) {
     const Process& process = processes_[i];
     if (!kernel.asleep[i] || process.dead) continue;
-    if ((process.subscriber && process.subscriber->ready()) || (process.publisher && process.publisher->ready()))
+    if ((process.subscriber && process.subscriber->ready()) || (process.publisher && process.publisher->ready()) ||
+        (process.consumer && (process.consumer->ready() || view_queue(memory_).ready > 0)))
       throw Violation{"somebody sleeps though there is news"};
   }
 }
@@ -243,8 +261,15 @@ inline void World::check_sleepers() const {
 inline void World::check_the_end() {
   check_sleepers();
   kernel.process = kMaxProcesses;
-  uint32_t lent = 0;
   region_->recover();
+  memory_.layout.queue ? end_queue() : end_topic();
+  for (uint32_t i = 0; i < memory_.layout.entries; i++)
+    if (entry_state(memory_.entry(i).word.load_ordered()) == EntryState::dead) throw Violation{"a dead entry stayed"};
+  kernel.process = Kernel::kNobody;
+}
+
+inline void World::end_topic() {
+  uint32_t lent = 0;
   for (auto& process : processes_) {
     if (process.dead) continue;
     if (process.subscriber) drain(process);
@@ -253,9 +278,8 @@ inline void World::check_the_end() {
   use_everything();
   const SlotCounts counts = count_slots(memory_);
   if (counts.leaked != 0 || counts.lent != lent || counts.referenced != 0) throw Violation{"a slot was not given back"};
-  for (uint32_t i = 0; i < memory_.layout.entries; i++)
-    if (entry_state(memory_.entry(i).word.load_ordered()) == EntryState::dead) throw Violation{"a dead entry stayed"};
-  kernel.process = Kernel::kNobody;
 }
 
 }  // namespace exploring
+
+#include "queue_world.hpp"

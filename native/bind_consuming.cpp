@@ -1,0 +1,409 @@
+// Consumer: claiming messages of a queue, one by one, many at once, or as copies that are settled together.
+#include "bind_columns.hpp"
+
+namespace hawser::python {
+
+namespace {
+
+// One message into an object that is already there: what is claimed is never lost to a failed allocation. Not valid
+// if there is none.
+nb::object claim_now(nb::handle self, ConsumerBox& box) {
+  SampleObject* message = new_message();
+  Claimed claimed{};
+  bool there = false;
+  try {
+    there = box.core->try_claim(claimed);
+  } catch (...) {
+    free_unused(message);
+    throw;
+  }
+  if (!there) {
+    free_unused(message);
+    return {};
+  }
+  return nb::steal(fill_message(message, self.ptr(), box, claimed));
+}
+
+// Look for what came back without a word: from who is stopped, and from who is dead if somebody holds messages. Every
+// consumer does so now and then, however busy it is: others may be dead with messages for ever.
+void look_for_returns(ConsumerBox& box) {
+  box.looked_at = coarse_now();
+  box.core->look_around();
+  if (box.core->others_hold()) recover_quietly(*box.region);
+}
+bool look_is_due(const ConsumerBox& box) { return coarse_now() - box.looked_at >= kSliceNanoseconds; }
+
+// Sleep until there may be a message. False: the time is over.
+bool wait_for_message(ConsumerBox& box, const Deadline& deadline, int pauses) {
+  if (deadline.over()) return false;
+  without_gil([&] { box.core->wait_for_message(deadline.slice(), pauses); });
+  if (box.core->ready()) return true;
+  box.core->confirm_nothing();
+  look_for_returns(box);
+  return true;
+}
+
+// Whatever happens: producers that wait for us learn how far we are.
+struct SettleLater {
+  Consumer& core;
+  ~SettleLater() { core.settle(); }
+};
+
+// What `attempt` gets, tried at once and whenever there may be a message; not valid when the time is over.
+template <class Attempt>
+nb::object wait_and_claim(ConsumerBox& box, nb::handle timeout, int pauses, const Attempt& attempt) {
+  box.region->made().require();
+  const Deadline deadline = deadline_of(timeout);
+  const SettleLater later{*box.core};
+  if (look_is_due(box)) look_for_returns(box);
+  for (;;) {
+    nb::object result = attempt();  // dropped, and so given back, if what follows is interrupted
+    tell_of_the_dying(box);
+    if (result.is_valid()) {
+      box.core->prefetch();
+      return result;
+    }
+    if (!wait_for_message(box, deadline, pauses)) break;
+  }
+  box.core->confirm_nothing();
+  return {};
+}
+
+PyObject* call_claim(PyObject* self, PyObject* const* given, Py_ssize_t places, PyObject* keywords) {
+  return guarded([&] {
+    const Arguments<1> arguments("claim", {"timeout"}, 1, given, places, keywords);
+    ConsumerBox& box = *nb::inst_ptr<ConsumerBox>(self);
+    nb::object message = wait_and_claim(box, arguments.values[0], kPausesForOne, [&] { return claim_now(self, box); });
+    return message.is_valid() ? message.release().ptr() : nb::none().release().ptr();
+  });
+}
+
+// Calls `another` until it has `count`, or gives nothing more. What was claimed is not lost to an error of one that
+// comes later: the next call meets it.
+template <class Another>
+void claim_more(ConsumerBox& box, int64_t count, const Another& another) {
+  const auto more = std::min<int64_t>(count - 1, box.core->free_places());
+  try {
+    for (int64_t i = 0; i < more; i++) {
+      box.core->prefetch();
+      box.drained = !another();
+      if (box.drained) break;
+    }
+  } catch (const Error&) {
+  } catch (const nb::python_error& error) {
+    if (!error.matches(PyExc_Exception)) throw;
+  }
+}
+
+nb::object claim_many(nb::handle self, int64_t count, nb::handle timeout, nb::object into) {
+  ConsumerBox& box = *nb::inst_ptr<ConsumerBox>(self);
+  if (count < 1) throw Error(Kind::usage, "claim_many takes a count of 1 or more");
+  if (into.is_none()) into = nb::list();
+  let_them_gather(box.drained, timeout);
+  const auto append = [&](const nb::object& message) {
+    if (message.is_valid() && PyList_Append(into.ptr(), message.ptr()) != 0) throw nb::python_error();
+    return message.is_valid();
+  };
+  if (!append(wait_and_claim(box, timeout, kPausesForMany, [&] { return claim_now(self, box); }))) return into;
+  claim_more(box, count, [&] { return append(claim_now(self, box)); });
+  box.core->settle();
+  return into;
+}
+
+void settle_many(ConsumerBox& box, nb::handle messages, Verdict verdict) {
+  box.region->made().require();
+  uint64_t lost = 0, sequence = 0;
+  for (nb::handle message : nb::iter(messages)) {
+    if (settle_message(message.ptr(), box, verdict)) continue;
+    lost++;
+    sequence = nb::cast<uint64_t>(message.attr("offset"));
+  }
+  box.core->wake_producers();
+  tell_of_the_dying(box);
+  if (lost) throw claim_lost(box, lost, sequence);
+}
+
+// Messages as their reader wants them, their slots let go of, and the claims that are settled together.
+class Values {
+ public:
+  explicit Values(nb::object consumer) : consumer_(std::move(consumer)), box_(*nb::inst_ptr<ConsumerBox>(consumer_)) {}
+  ~Values() {
+    if (box_.region->made().here()) settle_now(Verdict::release);
+  }
+  Values(const Values&) = delete;
+
+  nb::list values() const { return values_; }
+  size_t size() const { return claims_.size(); }
+  nb::list offsets() const { return numbers([](const Claimed& claimed) { return claimed.sequence; }); }
+  nb::list delivery_counts() const {
+    const uint32_t uncounted = box_.core->options().reserved ? 1 : 0;
+    return numbers([&](const Claimed& claimed) { return uint64_t{claim_deliveries(claimed.claim)} + uncounted; });
+  }
+
+  // The next message. False: there is none.
+  bool claim_one() {
+    Claimed claimed{};
+    if (box_.decode.is_none()) {
+      nb::object bytes;
+      const auto copy = box_.core->try_claim_copy([&](const Copyable& found) {
+        bytes.reset();
+        if (found.payload > kCopyFromRing) return CopyPlaces{};
+        bytes = nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(found.payload)));
+        if (!bytes.is_valid()) throw nb::python_error();
+        return CopyPlaces{PyBytes_AS_STRING(bytes.ptr()), nullptr};
+      }, claimed);
+      if (copy == Consumer::Copy::nothing) return false;
+      if (copy == Consumer::Copy::copied) return add(bytes, claimed), true;
+    }
+    return claim_decoded();
+  }
+
+  // The next message, to where `room` says. False: there is none, or no room.
+  template <class Room>
+  bool copy_one(const Room& room) {
+    Claimed claimed{};
+    if (box_.core->try_claim_copy(room, claimed) != Consumer::Copy::copied) return false;
+    claims_.push_back(claimed);
+    return true;
+  }
+
+  // What becomes of all of them. Said again it does nothing; something else cannot be said any more.
+  void settle(Verdict verdict) {
+    box_.region->made().require();
+    if (verdict_ && *verdict_ != verdict) throw settled_otherwise("these messages were", *verdict_);
+    settle_now(verdict);
+    tell_of_the_dying(box_);
+    if (lost_) throw claim_lost(box_, lost_, lost_sequence_);
+  }
+
+ private:
+  void settle_now(Verdict verdict) {
+    if (verdict_) return;
+    verdict_ = verdict;
+    for (const Claimed& claimed : claims_) {
+      if (!settle_claim(*box_.core, claimed, verdict)) {
+        lost_++;
+        lost_sequence_ = claimed.sequence;
+      }
+      box_.core->let_go_of_copy();
+    }
+    box_.core->wake_producers();
+    if (box_.core->closing()) box_.core->close();
+  }
+  void add(const nb::object& value, const Claimed& claimed) {
+    claims_.push_back(claimed);
+    values_.append(value);
+  }
+  // By a message that has the slot while its value is made. One that cannot be decoded is given back; if others came
+  // before it, as if it had not been claimed.
+  bool claim_decoded() {
+    const nb::object message = claim_now(consumer_, box_);
+    if (!message.is_valid()) return false;
+    auto* sample = reinterpret_cast<SampleObject*>(message.ptr());
+    const nb::object value = nb::steal(PyObject_GetAttrString(message.ptr(), "value"));
+    if (!value.is_valid()) {
+      nb::python_error error;
+      if (!claims_.empty()) box_.core->release_uncounted(take_claim(sample));
+      throw error;
+    }
+    add(value, take_claim(sample));
+    box_.core->keep_copy();
+    let_go_of(sample);
+    return true;
+  }
+  template <class Number>
+  nb::list numbers(const Number& number) const {
+    nb::list result;
+    for (const Claimed& claimed : claims_) result.append(number(claimed));
+    return result;
+  }
+
+  nb::object consumer_;
+  ConsumerBox& box_;
+  nb::list values_;
+  std::vector<Claimed> claims_;
+  std::optional<Verdict> verdict_;
+  uint64_t lost_ = 0, lost_sequence_ = 0;  // claims that were taken away, and the last one of them
+};
+
+nb::object claim_values(nb::object self, int64_t count, nb::handle timeout) {
+  ConsumerBox& box = *nb::inst_ptr<ConsumerBox>(self);
+  if (count < 1) throw Error(Kind::usage, "claim_values takes a count of 1 or more");
+  let_them_gather(box.drained, timeout);
+  auto* values = new Values(self);
+  const nb::object result = nb::cast(values, nb::rv_policy::take_ownership);
+  const auto attempt = [&] { return values->claim_one() ? self : nb::object(); };
+  if (!wait_and_claim(box, timeout, kPausesForMany, attempt).is_valid()) return result;
+  claim_more(box, count, [&] { return values->claim_one(); });
+  box.core->settle();
+  return result;
+}
+
+// As Subscriber.take_columns, with the claims behind them.
+nb::object claim_columns(nb::object self, int64_t count, int64_t nbytes, nb::handle timeout) {
+  ConsumerBox& box = *nb::inst_ptr<ConsumerBox>(self);
+  if (count < 1 || nbytes < 1 || nbytes > INT32_MAX)
+    throw Error(Kind::usage, "claim_columns takes a count of 1 or more, and 1 byte to 2 GiB");
+  let_them_gather(box.drained, timeout);
+  Columns columns(std::min<int64_t>(count, std::max<int64_t>(box.core->free_places(), 1)), nbytes);
+  auto* values = new Values(self);
+  const nb::object claims = nb::cast(values, nb::rv_policy::take_ownership);
+  const auto copy = [&](const auto& room) { return values->copy_one(room); };
+  const auto attempt = [&] { return columns.fill(box, copy) ? self : nb::object(); };
+  if (!wait_and_claim(box, timeout, kPausesForMany, attempt).is_valid()) return nb::none();
+  box.core->settle();
+  return columns.finish() + nb::make_tuple(claims);
+}
+
+// Moves messages through `publisher`; how many. `describe(metadata, offset, deliveries)` gives the metadata over there,
+// or None to leave the message.
+uint64_t move(ConsumerBox& box, nb::handle publisher, uint64_t count, nb::handle describe, ClaimState moving) {
+  box.region->made().require();
+  if (!nb::isinstance<PublisherBox>(publisher)) throw Error(Kind::usage, "dead letters go through the publisher of a queue");
+  PublisherBox& target = *nb::inst_ptr<PublisherBox>(publisher);
+  if (!target.region->memory().layout.queue) throw Error(Kind::usage, "dead letters go to a queue, not to a topic");
+  const Turn turn(target, Deadline::for_ever());
+  Mover mover(*box.core, box.region->number(), *target.core, moving);
+  mover.move(count, [&](const Taken& taken, uint64_t claim, const std::string& metadata) {
+    const nb::object made = describe(nb::bytes(metadata.data(), metadata.size()), taken.sequence, claim_deliveries(claim));
+    if (made.is_none()) return Description{false, ""};
+    if (!PyBytes_Check(made.ptr()) || PyBytes_GET_SIZE(made.ptr()) > kMaxMetadata)
+      throw Error(Kind::usage, "the description of a letter is bytes, at most 16 MiB, or None");
+    return Description{true, std::string(PyBytes_AS_STRING(made.ptr()), static_cast<size_t>(PyBytes_GET_SIZE(made.ptr())))};
+  });
+  if (moving == ClaimState::reviving && mover.full() && mover.moved() == 0)
+    throw Error(Kind::full, target.region->place().path + ": full, so that no letter can go back; let it be emptied first");
+  if (mover.too_large())
+    throw Error(Kind::usage, target.region->place().path + ": " + std::to_string(mover.too_large()) +
+                                 " messages do not fit its slot_size and stay where they are; make it with a larger one");
+  return mover.moved();
+}
+
+uint64_t bury(ConsumerBox& box, nb::handle publisher, nb::handle describe) {
+  return move(box, publisher, UINT64_MAX, describe, ClaimState::burying);
+}
+uint64_t retry(ConsumerBox& box, nb::handle publisher, nb::handle describe, uint64_t count) {
+  return move(box, publisher, count, describe, ClaimState::reviving);
+}
+
+template <Verdict verdict>
+void settle_all(ConsumerBox& box, nb::handle messages) {
+  settle_many(box, messages, verdict);
+}
+
+void bind_values(nb::module_& module) {
+  nb::class_<Values>(module, "Values", nb::is_final())
+      .def_prop_ro("values", &Values::values)
+      .def_prop_ro("offsets", &Values::offsets)
+      .def_prop_ro("delivery_counts", &Values::delivery_counts)
+      .def("__len__", &Values::size)
+      .def("accept", [](Values& self) { self.settle(Verdict::accept); })
+      .def("release", [](Values& self) { self.settle(Verdict::release); })
+      .def("reject", [](Values& self) { self.settle(Verdict::reject); });
+}
+
+}  // namespace
+
+void tell_of_the_dying(ConsumerBox& box) {
+  if (!box.core->found_dying() || box.dying.is_none()) return;
+  const nb::object told = nb::steal(PyObject_CallOneArg(box.dying.ptr(), nb::find(box).ptr()));
+  if (told.is_valid()) return;
+  if (!PyErr_ExceptionMatches(PyExc_Exception)) throw nb::python_error();
+  PyErr_WriteUnraisable(box.dying.ptr());
+}
+
+void look_around_quietly(ConsumerBox& box) {
+  try {
+    if (box.core->closing() || box.region->memory().closed() || !look_is_due(box)) return;
+    look_for_returns(box);
+    tell_of_the_dying(box);
+  } catch (const Error&) {
+  }
+}
+
+nb::object make_consumer(const std::shared_ptr<Region>& region, const std::string& name, uint32_t max_held,
+                         nb::object decode, nb::object dying, bool reserve) {
+  region->made().require();
+  std::unique_ptr<Consumer> core;
+  {
+    const GilReleased released;
+    core = join_as_consumer(*region, name, max_held, reserve);
+  }
+  return nb::cast(new ConsumerBox{region, std::move(core), name, std::move(decode), std::move(dying)},
+                  nb::rv_policy::take_ownership);
+}
+
+nb::dict queue_state(const Region& region) {
+  region.made().require();
+  if (!region.memory().layout.queue) throw Error(Kind::usage, region.place().path + " is a topic, not a queue");
+  const QueueView view = view_queue(region.memory());
+  nb::list owners;
+  for (const OwnerView& owner : view.owners)
+    owners.append(nb::make_tuple(text_of(owner.name), owner.pid, owner.incarnation, owner.claimed));
+  nb::dict result;
+  result["ready"] = view.ready;
+  result["claimed"] = view.claimed;
+  result["dying"] = view.dying;
+  result["moving"] = view.moving;
+  result["oldest_ns"] = view.oldest_ns;
+  result["slots_pinned"] = view.pinned;
+  result["owners"] = owners;
+  return result;
+}
+
+nb::list peek_messages(const Region& region, uint64_t count, nb::handle decode) {
+  region.made().require();
+  if (!region.memory().layout.queue) throw Error(Kind::usage, region.place().path + " is a topic, not a queue");
+  std::vector<Copied> copies;
+  {
+    const GilReleased released;
+    copies = peek(region.memory(), count);
+  }
+  nb::list result;
+  for (const Copied& copied : copies) result.append(nb::steal(copied_sample(copied, decode.ptr())));
+  return result;
+}
+
+// What a consumer calls may refer to whoever has the consumer: the collector must see it.
+int traverse_consumer(PyObject* self, visitproc visit, void* arg) {  // Py_VISIT wants these names
+  Py_VISIT(Py_TYPE(self));
+  if (!nb::inst_ready(self)) return 0;
+  const ConsumerBox* box = nb::inst_ptr<ConsumerBox>(self);
+  Py_VISIT(box->dying.ptr());
+  Py_VISIT(box->decode.ptr());
+  return 0;
+}
+int clear_consumer(PyObject* self) {
+  ConsumerBox* box = nb::inst_ptr<ConsumerBox>(self);
+  box->dying = nb::none();
+  box->decode = nb::none();
+  return 0;
+}
+
+void bind_consuming(nb::module_& module) {
+  static PyMethodDef methods[] = {
+      {"claim", c_method(call_claim), METH_FASTCALL | METH_KEYWORDS, "claim(timeout=None): the oldest message, or None."},
+      {nullptr, nullptr, 0, nullptr}};
+  static PyType_Slot slots[] = {{Py_tp_methods, methods},
+                                {Py_tp_traverse, reinterpret_cast<void*>(traverse_consumer)},
+                                {Py_tp_clear, reinterpret_cast<void*>(clear_consumer)},
+                                {0, nullptr}};
+  nb::class_<ConsumerBox>(module, "Consumer", nb::is_final(), nb::type_slots(slots))
+      .def_prop_ro("name", [](const ConsumerBox& self) { return self.name; })
+      .def_prop_ro("incarnation", [](const ConsumerBox& self) { return self.core->membership().incarnation; })
+      .def_prop_ro("held", [](const ConsumerBox& self) { return self.core->held(); })
+      .def("claim_many", &claim_many, nb::arg("count"), nb::arg("timeout").none() = nb::none(), nb::arg("into").none() = nb::none())
+      .def("claim_values", &claim_values, nb::arg("count"), nb::arg("timeout").none() = nb::none())
+      .def("claim_columns", &claim_columns, nb::arg("count"), nb::arg("nbytes"), nb::arg("timeout").none() = nb::none())
+      .def("accept_many", &settle_all<Verdict::accept>, nb::arg("messages"))
+      .def("release_many", &settle_all<Verdict::release>, nb::arg("messages"))
+      .def("reject_many", &settle_all<Verdict::reject>, nb::arg("messages"))
+      .def("unclaim_many", &settle_all<Verdict::unclaim>, nb::arg("messages"))
+      .def("bury", &bury, nb::arg("publisher"), nb::arg("describe"))
+      .def("retry", &retry, nb::arg("publisher"), nb::arg("describe"), nb::arg("count") = UINT64_MAX)
+      .def("close", [](ConsumerBox& self) {
+             if (self.region->made().here()) self.core->close(); });
+  bind_values(module);
+}
+
+}  // namespace hawser::python

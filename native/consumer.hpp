@@ -1,0 +1,416 @@
+// Consuming: claim the oldest message that nobody has, and say what became of it.
+//
+// Messages that came back are older than any that nobody had yet, so they go first. They are found by looking through
+// the slots, and a look is worth it when the count of returns has changed. The others are claimed in the order of the
+// ring. A consumer remembers how far it is there; the tail in the header tells those who come later where to begin.
+//
+// To claim: set my bit in the slot, then exchange the claim. Taken: the message is mine until I say what became of it,
+// and its bytes stay until I clear the bit, whatever happens to the claim meanwhile. Lost: clear the bit and look
+// again. Who copies the message at once needs no bit: a claim keeps the slot, and with a lease, which can end a claim
+// while its owner lives, the copy counts only if the claim is still there afterwards.
+#pragma once
+
+#include <algorithm>
+
+#include "recovery.hpp"
+#include "slots.hpp"
+#include "taken.hpp"
+
+namespace hawser {
+
+struct Claimed : Taken {
+  uint64_t claim = 0;  // the word by which it is ours
+  bool redelivered = false;
+};
+
+// A message that may be claimed: its claim was `word`.
+struct Candidate {
+  uint64_t sequence;
+  uint32_t slot;
+  uint64_t word;
+};
+
+class Consumer {
+ public:
+  struct Options {
+    uint32_t max_held = 0;
+    bool reserved = false;       // the only consumer: its deliveries are not counted
+    bool keeps_letters = false;  // the queue is its own dead-letter queue: nothing in it can die
+  };
+
+  Consumer(const Memory& memory, Membership membership, Options options)
+      : memory_(memory),
+        membership_(std::move(membership)),
+        options_(options),
+        bit_(membership_.index - memory.layout.settings.max_publishers),
+        mask_(uint64_t{1} << bit_ % 64),
+        seen_returns_(memory.header().returns.word.load_ordered() - 1) {}
+
+  const Memory& memory() const { return memory_; }
+  const Membership& membership() const { return membership_; }
+  const Options& options() const { return options_; }
+  uint32_t held() const { return held_; }
+  uint32_t free_places() const { return options_.max_held - std::min(held_, options_.max_held); }
+  bool closing() const { return closing_; }
+  uint32_t bit() const { return bit_; }
+
+  // Claim the oldest message there is, and keep its slot. settle() must follow before the caller returns.
+  bool try_claim(Claimed& claimed) {
+    require_room();
+    for (Candidate found; find(found);)
+      if (refer(found, claimed)) return true;
+    return false;
+  }
+
+  // Claim the oldest message and copy it. `room(copyable)` says where its parts go, maybe more than once; a null payload
+  // leaves the message for try_claim.
+  enum class Copy { nothing, copied, left };
+  template <class Room>
+  Copy try_claim_copy(const Room& room, Claimed& claimed) {
+    require_room();
+    for (Candidate found; find(found);) {
+      if (!describe(found, claimed)) continue;
+      const CopyPlaces to = room(Copyable{claimed.sequence, claimed.payload, claimed.metadata, claimed.timestamp_ns});
+      if (!to.payload) {
+        if (claim_state(found.word) == ClaimState::ready) keep_for_later(found);
+        return Copy::left;
+      }
+      if (!exchange(found, claimed)) continue;
+      const uint8_t* from = memory_.readable + memory_.payload_at(found.slot);
+      if (!memory_.layout.settings.lease_ns) {
+        std::memcpy(to.payload, from, claimed.payload);
+        if (to.metadata) std::memcpy(to.metadata, from + claimed.payload, claimed.metadata);
+        return Copy::copied;
+      }
+      copy_racing(to.payload, from, claimed.payload);
+      if (to.metadata) copy_racing(to.metadata, from + claimed.payload, claimed.metadata);
+      std::atomic_thread_fence(std::memory_order_acquire);  // pairs with the borrower's fence
+      if (memory_.claim(found.slot).load_ordered() == claimed.claim) return Copy::copied;
+      let_go_of_copy();
+    }
+    return Copy::nothing;
+  }
+
+  // What became of a message. False: the claim was taken away, and nothing has changed. The messages' own bytes are
+  // let go of by let_go(), or by let_go_of_copy().
+  bool accept(const Claimed& claimed) {
+    const uint64_t done = claim_as(claimed.claim, ClaimState::done);
+    if (!planted(Canary::accept_by_store)) return memory_.claim(claimed.slot).exchange_if(claimed.claim, done);
+    memory_.claim(claimed.slot).store_ordered(done);
+    return true;
+  }
+  bool release(const Claimed& claimed) { return give_back(claimed, returned_claim(claimed.claim, memory_.max_deliveries)); }
+  // As if it had never been claimed.
+  bool release_uncounted(const Claimed& claimed) {
+    return give_back(claimed, claim_as(options_.reserved ? claimed.claim : delivered_once_less(claimed.claim), ClaimState::ready));
+  }
+  bool reject(const Claimed& claimed) {
+    const ClaimState end = options_.keeps_letters ? ClaimState::ready : ClaimState::doomed;
+    return give_back(claimed, claim_as(claimed.claim, end));
+  }
+
+  // Stop reading a slot. False: the bit was gone, which only damage can do.
+  bool let_go(uint32_t slot) {
+    held_--;
+    return drop_reference(slot);
+  }
+  void let_go_of_copy() { held_--; }
+  void keep_copy() { held_++; }  // the claim outlives the message that is about to be let go of
+
+  // After one or several claims: producers may use their places in the ring.
+  void settle() {
+    if (left_) return;
+    Word& tail = memory_.header().tail.word;
+    const uint64_t seen = tail.load_relaxed();
+    if (fresh_ > seen) tail.exchange_if(seen, fresh_);
+    memory_.entry(membership_.index).count.store_relaxed(count_);
+    wake_producers();
+  }
+  // After messages are done, or their slots were let go of.
+  void wake_producers() const { wake_waiters(memory_.header().space, kBitWords - 1); }
+  void wake_consumers() const { wake_waiters(memory_.header().samples, memory_.layout.bit_words); }
+
+  // Look through all slots: for messages that came back, for dying ones, and for leases that are over.
+  void look_around() {
+    if (memory_.layout.settings.lease_ns) end_leases(monotonic_now());
+    scan();
+  }
+
+  // There are messages that must go to the dead letters, as far as the last look has shown; asking forgets it.
+  bool found_dying() { return std::exchange(found_dying_, false); }
+  bool others_hold() const { return others_hold_; }  // somebody did at the last look
+
+  // One slice of waiting until there may be a message.
+  void wait_for_message(int64_t nanoseconds, int pauses = kPausesForOne) {
+    if (const auto lease = static_cast<int64_t>(memory_.layout.settings.lease_ns))
+      nanoseconds = std::min(nanoseconds, std::max(lease / 4, kShortestSlice));
+    if (spin_until([&] { return ready(); }, nanoseconds, pauses)) return;
+    Sleeper sleeper(memory_.header().samples, bit_, sleepers_);
+    const uint32_t seen = sleeper.value();
+    if (!ready()) sleeper.sleep(seen, nanoseconds);
+  }
+  Signal& signal() const { return memory_.header().samples; }
+  Sleepers& sleepers() { return sleepers_; }
+
+  // Whether a claim would find something. Changes nothing, so that a thread may wait while another one claims.
+  bool ready() const {
+    if (closing_ || memory_.closed() || has_returned_.load(std::memory_order_relaxed)) return true;
+    if (memory_.header().returns.word.load_ordered() != seen_returns_) return true;
+    for (uint64_t next = fresh_ + 1;; next++) {
+      const uint64_t word = memory_.ring(next).load_ordered();
+      if (ring_tag(word) == last_lap_tag(next, memory_.layout.ring)) return false;
+      if (ring_tag(word) != tag_of(next) || ring_slot(word) >= memory_.layout.slots) return true;
+      if (memory_.claim(ring_slot(word)).load_ordered() == fresh_claim(next)) return true;
+      if (planted(Canary::claimed_ones_are_not_passed)) return false;
+    }
+  }
+
+  // Before telling a caller that there is nothing: the head must agree.
+  void confirm_nothing() const {
+    const uint64_t next = fresh_ + 1, head = memory_.head().load_ordered();
+    const uint64_t word = memory_.ring(next).load_ordered();
+    if (head >= next && ring_tag(word) == last_lap_tag(next, memory_.layout.ring))
+      memory_.corrupt("the ring does not carry message " + std::to_string(next));
+  }
+
+  // Fetch what will be claimed a few messages from now, if it is there.
+  void prefetch() const {
+    const uint64_t sequence = fresh_ + kPrefetchDistance, word = memory_.ring(sequence).load_relaxed();
+    const uint32_t slot = ring_slot(word);
+    if (ring_tag(word) != tag_of(sequence) || slot >= memory_.layout.slots) return;
+    prefetch_for_writing(&memory_.slot(slot));
+    __builtin_prefetch(memory_.readable + memory_.payload_at(slot), 0);
+  }
+
+  // For letters.hpp: claim a message to move it. The deliveries stay as they are.
+  bool claim_to_move(const Candidate& found, ClaimState moving, Claimed& claimed) {
+    if (closing_ || memory_.closed()) return false;
+    claimed.claim = claim_as(found.word, ClaimState::done) | signature(moving);
+    return memory_.claim(found.slot).exchange_if(found.word, claimed.claim);
+  }
+  // Words of the slot, read before a claim: they count if the claim was `found.word` afterwards. False: they do not
+  // belong together, because the message has gone meanwhile.
+  bool describe(const Candidate& found, Taken& taken) const {
+    const Slot& slot = memory_.slot(found.slot);
+    const uint64_t lengths = slot.lengths.load_relaxed();
+    taken = {found.slot, found.sequence, payload_length(lengths), metadata_length(lengths),
+             slot.timestamp_ns.load_relaxed(), slot.publisher.load_relaxed(), 0};
+    const bool sound = slot.check.load_relaxed() == slot_check(lengths, taken.timestamp_ns, taken.publisher, found.sequence) &&
+                       slot.sequence.load_relaxed() == found.sequence && found.sequence != 0 &&
+                       taken.payload + taken.metadata <= memory_.layout.settings.slot_size;
+    if (sound || planted(Canary::lengths_are_not_checked)) [[likely]] return true;
+    std::atomic_thread_fence(std::memory_order_acquire);  // pairs with the borrower's fence
+    if (memory_.claim(found.slot).load_ordered() == found.word)
+      memory_.corrupt("message " + std::to_string(found.sequence) + " is damaged");
+    return false;
+  }
+
+  // Every message still held goes back now, and its holder's last word does not count; the place is given up now, or
+  // with the last view.
+  void close() {
+    if (!closing_) {
+      closing_ = true;
+      if (!memory_.closed()) {
+        return_claims(memory_, bit_, entry_word(membership_.incarnation, EntryState::active));
+        wake_consumers();
+      }
+    }
+    if (held_ == 0 && !left_) {
+      left_ = true;
+      leave(memory_, membership_);
+    }
+  }
+  void abandon() { membership_.anchor.forget(); }  // in a forked child
+
+ private:
+  struct Watched {
+    uint64_t word = 0;
+    int64_t since = 0;
+  };
+
+  uint64_t signature(ClaimState state) const { return claim_signature(bit_, membership_.incarnation, state); }
+
+  void require_room() {
+    if (closing_) [[unlikely]] throw Error(Kind::closed, "this consumer is closed");
+    if (memory_.closed()) [[unlikely]] memory_.deleted();
+    require_membership(memory_, membership_);
+    if (held_ >= options_.max_held)
+      throw Error(Kind::full, "this consumer holds " + std::to_string(held_) +
+                                  " messages, as many as max_held allows; accept, release or drop one first");
+    if (memory_.layout.settings.lease_ns) [[unlikely]] end_leases(monotonic_now());
+  }
+
+  bool find(Candidate& found) { return find_returned(found) || find_fresh(found); }
+
+  bool find_returned(Candidate& found) {
+    const Word& returns = memory_.header().returns.word;
+    if (returns.load_ordered() != seen_returns_) [[unlikely]] scan();  // pairs with announce_returns
+    while (!returned_.empty()) {
+      found = returned_.back();
+      returned_.pop_back();
+      has_returned_.store(!returned_.empty(), std::memory_order_relaxed);
+      if (memory_.claim(found.slot).load_ordered() == found.word) return true;
+    }
+    return false;
+  }
+
+  bool find_fresh(Candidate& found) {
+    for (uint32_t passed = 1;; passed++) {
+      const uint64_t next = fresh_ + 1;
+      const Word& place = memory_.ring(next);
+      const uint64_t word = place.load_ordered();  // pairs with the producer's exchange
+      if (ring_tag(word) == last_lap_tag(next, memory_.layout.ring)) return false;
+      if (ring_tag(word) != tag_of(next)) {
+        skip_to_the_oldest(place, word);
+        continue;
+      }
+      const uint32_t slot = ring_slot(word);
+      if (slot >= memory_.layout.slots) memory_.corrupt("the ring names a slot that does not exist");
+      found = {next, slot, memory_.claim(slot).load_ordered()};
+      if (found.word == fresh_claim(next)) [[likely]] return true;
+      if (planted(Canary::claimed_ones_are_not_passed)) return false;
+      // Somebody has had it. While the ring carries a slot its claim is of that message.
+      if (claim_tag(found.word) != claim_tag_of(next) && place.load_ordered() == word) [[unlikely]]
+        memory_.corrupt("the claim of message " + std::to_string(next) + " is damaged");
+      fresh_ = passed % kStepsToTheTail == 0 ? std::max(next, tail()) : next;
+    }
+  }
+
+  // How far somebody has come. It must be believable, because what it passes nobody would ever look for.
+  uint64_t tail() const {
+    const uint64_t tail = memory_.header().tail.word.load_ordered(), head = memory_.head().load_ordered();
+    const uint64_t word = memory_.ring(tail).load_ordered();
+    const bool carried = tail != 0 && ring_tag(word) == tag_of(tail) && ring_slot(word) < memory_.layout.slots;
+    if (tail > head + 1 || (carried && memory_.claim(ring_slot(word)).load_ordered() == fresh_claim(tail)))
+      memory_.corrupt("the tail passes messages that nobody had");
+    return tail;
+  }
+
+  // The ring has gone on a whole lap: whatever is overwritten was claimed.
+  void skip_to_the_oldest(const Word& place, uint64_t word) {
+    const uint64_t head = next_place(memory_).head, ring = memory_.layout.ring;
+    const uint64_t seen = sequence_of(ring_tag(word), head);
+    if (seen > head + 1) memory_.corrupt("the ring carries a message from the future");
+    const uint64_t newest = std::max(head, seen), oldest = newest > ring ? newest - ring : 0;
+    const bool possible = oldest > fresh_ && seen > fresh_ && memory_.layout.position(seen) == memory_.layout.position(fresh_ + 1);
+    if (!possible && place.load_ordered() == word)
+      memory_.corrupt("ring entry " + std::to_string(memory_.layout.position(fresh_ + 1)) + " is damaged");
+    fresh_ = std::max(fresh_, oldest);
+  }
+
+  bool refer(const Candidate& found, Claimed& claimed) {
+    if (!describe(found, claimed)) return false;
+    if (planted(Canary::claim_without_bit)) return exchange(found, claimed) && (add_reference(found.slot), true);
+    add_reference(found.slot);
+    if (exchange(found, claimed)) [[likely]] return true;
+    drop_reference(found.slot);
+    return false;
+  }
+
+  bool exchange(const Candidate& found, Claimed& claimed) {
+    const bool fresh = claim_state(found.word) == ClaimState::fresh;
+    const uint64_t counted = options_.reserved ? found.word : delivered_once_more(found.word);
+    const uint64_t mine = claim_as(counted, ClaimState::done) | signature(ClaimState::claimed);
+    if (!memory_.claim(found.slot).exchange_if(found.word, mine)) return false;
+    claimed.claim = mine;
+    claimed.redelivered = !fresh;
+    if (fresh) fresh_ = found.sequence;
+    held_++;
+    count_++;
+    return true;
+  }
+
+  bool give_back(const Claimed& claimed, uint64_t word) {
+    if (!memory_.claim(claimed.slot).exchange_if(claimed.claim, word)) return false;
+    found_dying_ |= claim_state(word) == ClaimState::doomed;
+    announce_returns(memory_);  // after the claim is back
+    wake_consumers();
+    return true;
+  }
+
+  // Several holders in this process share the bit: one message can be given back and claimed again while somebody
+  // still reads it.
+  void add_reference(uint32_t slot) {
+    if (references_[slot]++ == 0) memory_.references(slot, bit_ / 64).set_bits(mask_);  // pairs with the borrower's look
+  }
+  bool drop_reference(uint32_t slot) {
+    if (--references_[slot] != 0) return true;
+    return memory_.references(slot, bit_ / 64).clear_bits(mask_) & mask_;
+  }
+
+  void scan() {
+    const uint64_t returns = memory_.header().returns.word.load_ordered();  // before the slots
+    const uint64_t me = claim_owner_bits(signature(ClaimState::claimed));
+    returned_.clear();
+    has_returned_.store(false, std::memory_order_relaxed);
+    found_dying_ = others_hold_ = false;
+    for (uint32_t i = 0; i < memory_.layout.slots; i++) {
+      const uint64_t word = memory_.claim(i).load_ordered();  // pairs with who gave it back
+      const ClaimState state = claim_state(word);
+      if (state == ClaimState::done || state == ClaimState::fresh) continue;
+      others_hold_ |= is_owned(word) && claim_owner_bits(word) != me;
+      found_dying_ |= state == ClaimState::doomed;
+      if (state == ClaimState::ready) consider(i, word);
+    }
+    std::sort(returned_.begin(), returned_.end(), [](auto& a, auto& b) { return a.sequence > b.sequence; });
+    seen_returns_ = returns;
+  }
+
+  void keep_for_later(const Candidate& found) {
+    returned_.push_back(found);
+    has_returned_.store(true, std::memory_order_relaxed);
+  }
+
+  void consider(uint32_t slot, uint64_t word) {
+    const uint64_t sequence = memory_.slot(slot).sequence.load_relaxed();
+    if (claim_tag_of(sequence) == claim_tag(word)) return keep_for_later({sequence, slot, word});
+    std::atomic_thread_fence(std::memory_order_acquire);  // pairs with the borrower's fence
+    if (memory_.claim(slot).load_ordered() == word) memory_.corrupt("the claim of a slot does not belong to its message");
+  }
+
+  // Give back what others have had in hand for longer than the lease, on our own clock. Who is moving a message is
+  // left alone: only its death tells how far it came.
+  void end_leases(int64_t now) {
+    const auto lease = static_cast<int64_t>(memory_.layout.settings.lease_ns);
+    if (now - watched_at_ < std::min(lease / 4, kSliceNanoseconds) && !planted(Canary::lease_of_the_moment)) return;
+    watched_at_ = now;
+    watched_.resize(memory_.layout.slots);
+    const uint64_t me = claim_owner_bits(signature(ClaimState::claimed));
+    bool ended = false;
+    for (uint32_t i = 0; i < memory_.layout.slots; i++) {
+      const uint64_t word = memory_.claim(i).load_ordered();
+      if (claim_state(word) != ClaimState::claimed || claim_owner_bits(word) == me) continue;
+      if (watched_[i].word != word) watched_[i] = {word, now};
+      if (now - watched_[i].since < lease && !planted(Canary::lease_of_the_moment)) continue;
+      ended |= memory_.claim(i).exchange_if(word, returned_claim(word, memory_.max_deliveries));
+    }
+    if (!ended) return;
+    announce_returns(memory_);
+    wake_consumers();
+  }
+
+  static constexpr uint32_t kStepsToTheTail = 8;
+  static constexpr uint64_t kPrefetchDistance = 6;
+  static constexpr int64_t kShortestSlice = 1'000'000;
+  const Memory& memory_;
+  Membership membership_;
+  Options options_;
+  uint32_t bit_;
+  uint64_t mask_;
+  uint64_t fresh_ = 0;  // every message up to here was claimed once
+  uint64_t seen_returns_;               // the count of returns before the last look
+  std::vector<Candidate> returned_;     // what that look found and is left of it, the oldest last
+  std::atomic<bool> has_returned_{false};  // that there is something left, for a thread that waits
+  bool found_dying_ = false;
+  bool others_hold_ = false;
+  std::vector<uint32_t> references_ = std::vector<uint32_t>(memory_.layout.slots);  // holders of our bit, by slot
+  std::vector<Watched> watched_;
+  int64_t watched_at_ = 0;
+  uint64_t count_ = memory_.entry(membership_.index).count.load_relaxed();
+  uint32_t held_ = 0;
+  Sleepers sleepers_;
+  bool closing_ = false;
+  bool left_ = false;
+};
+
+}  // namespace hawser
