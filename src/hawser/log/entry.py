@@ -63,6 +63,20 @@ class Kind(IntEnum):
     QUEUE_PUT = 32
     QUEUE_SETTLE = 33
     QUEUE_LIMIT = 34
+    BRANCH_PREPARE = 64
+    BRANCH_COMMIT = 65
+    BRANCH_ABORT = 66
+    BRANCH_FORGET = 67
+    BRANCH_LIMIT = 68
+    HOME_CALL = 80
+    HOME_CLOSE = 81
+    HOME_VOTES = 82
+    HOME_DECIDE = 83
+    HOME_TOLD = 84
+    HOME_SESSION_LOST = 85
+    HOME_BATCH = 86
+    HOME_FORGET = 87
+    HOME_LIMIT = 88
 
 
 class BadFrame(ValueError):

@@ -6,6 +6,9 @@ back. Any change of members is a new generation. Generations are never given out
 that was deleted and made again is not mistaken for its former self.
 
 A group without members keeps its position, and holds retention back as any other, until it is deleted.
+
+A transaction that moves a group locks its position when it is prepared: until it ends nobody else moves or
+deletes the group. Members come and go as ever.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -42,6 +45,7 @@ class Group(msgspec.Struct, frozen=True, array_like=True):
 class _State(msgspec.Struct, frozen=True, array_like=True):
     generation: int
     groups: dict[str, Group]
+    locked: list[str] = []
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -59,6 +63,7 @@ class Groups(Part):
     def __init__(self) -> None:
         self._groups: dict[str, Group] = {}
         self._generation = 0
+        self._locked: set[str] = set()
         self._handlers: dict[int, Callable[[Entry, Context], Result]] = {
             Kind.GROUP_JOIN: self._join,
             Kind.GROUP_LEAVE: self._leave,
@@ -117,34 +122,58 @@ class Groups(Part):
         command = _read_commit(entry)
         if command is None:
             return _BAD
+        verdict = self.judge(command, context)
+        if verdict is not None:
+            return verdict
+        self.move(command)
+        return Committed(command.after)
+
+    def judge(self, command: GroupCommit, context: Context, before: int | None = None) -> Rejected | None:
+        """Why the group cannot be moved so; None if it can. With `before`, as if it were there already.
+        Changes nothing."""
         group = self._groups.get(command.group)
         if group is None:
             return _NO_GROUP
+        if command.group in self._locked:
+            return Rejected(Reason.LOCKED)
+        position = group.position if before is None else before
         if command.member not in group.members:
             return Rejected(Reason.NOT_MEMBER)
         if command.generation != group.generation:
             return Rejected(Reason.OTHER_GENERATION, group.generation, command.generation)
-        if command.before != group.position:
-            return Rejected(Reason.MOVED, group.position, command.before)
-        if command.after < group.position:
-            return Rejected(Reason.BACKWARD, group.position, command.after)
+        if command.before != position:
+            return Rejected(Reason.MOVED, position, command.before)
+        if command.after < position:
+            return Rejected(Reason.BACKWARD, position, command.after)
         end = context.offsets.end
-        if command.after > end:
-            return Rejected(Reason.BEYOND_END, end, command.after)
+        return Rejected(Reason.BEYOND_END, end, command.after) if command.after > end else None
+
+    def move(self, command: GroupCommit) -> None:
+        """The group goes on behind what it has read; nothing speaks against it."""
+        group = self._groups[command.group]
         self._groups[command.group] = Group(group.generation, command.after, group.members)
-        return Committed(command.after)
+
+    def lock(self, name: str) -> None:
+        """A prepared transaction will move this group, or unlock it."""
+        assert name in self._groups and name not in self._locked
+        self._locked.add(name)
+
+    def unlock(self, name: str) -> None:
+        self._locked.remove(name)
 
     def _delete(self, entry: Entry, context: Context) -> Result:
         command = _read_delete(entry)
         if command is None:
             return _BAD
+        if command.group in self._locked:
+            return Rejected(Reason.LOCKED)
         return Deleted(self._groups.pop(command.group, None) is not None)
 
     def save(self) -> tuple[bytes, Sequence[str]]:
         return self.digest(), ()
 
     def digest(self) -> bytes:
-        return _encode(_State(self._generation, dict(sorted(self._groups.items()))))
+        return _encode(_State(self._generation, dict(sorted(self._groups.items())), sorted(self._locked)))
 
     def load(self, state: bytes) -> None:
         try:
@@ -153,4 +182,7 @@ class Groups(Part):
             raise BadState(f"the saved groups cannot be read: {error}") from error
         if any(group.generation > saved.generation for group in saved.groups.values()):
             raise BadState("a saved group is of a generation that was never given out")
+        if not saved.groups.keys() >= set(saved.locked):
+            raise BadState("a saved group is locked and not there")
         self._groups, self._generation = saved.groups, saved.generation
+        self._locked = set(saved.locked)

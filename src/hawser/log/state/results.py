@@ -13,20 +13,25 @@ import msgspec
 
 __all__ = [
     "Accepted",
+    "Answered",
     "Committed",
     "Deleted",
     "Done",
     "Expired",
+    "Finished",
     "Joined",
     "Left",
     "Limited",
     "OutOfRange",
+    "Outcome",
     "Place",
+    "Prepared",
     "Reason",
     "Rejected",
     "Repeated",
     "Result",
     "Settled",
+    "Staged",
     "Trimmed",
     "decode_result",
     "encode_result",
@@ -116,6 +121,72 @@ class Limited(Result, frozen=True, tag="limited"):
     used_bytes: int
 
 
+class Staged(Result, frozen=True, tag="staged"):
+    """The operation of this number is part of its transaction, by this entry or an earlier one."""
+
+    number: int
+
+
+class Prepared(Result, frozen=True, tag="prepared"):
+    """So many operations, or participants of a whole transaction, wait for a decision that nothing but
+    somebody's word can bring."""
+
+    count: int
+
+
+class Outcome(IntEnum):
+    """How a transaction ended, for good. Numbers are stored; they are never given a second meaning."""
+
+    COMMITTED = 1
+    ROLLED_BACK = 2
+    TIMED_OUT = 3
+    SESSION_LOST = 4
+    INCOMPLETE = 5
+    NO_ROOM = 6
+    TOO_MUCH = 7
+    CONFLICT = 8
+    ORPHANED = 9
+    DROPPED = 10
+    FAILED = 11
+
+    @property
+    def text(self) -> str:
+        """What happened, for people."""
+        return _OUTCOMES[self]
+
+
+_OUTCOMES: Final[dict[int, str]] = {
+    Outcome.COMMITTED: "it was committed",
+    Outcome.ROLLED_BACK: "it was rolled back by request",
+    Outcome.TIMED_OUT: "it was not prepared in time",
+    Outcome.SESSION_LOST: "the session that worked in it was lost before it was prepared",
+    Outcome.INCOMPLETE: "not all of its operations had arrived when it was to be committed",
+    Outcome.NO_ROOM: "a queue has no room for what was put into it",
+    Outcome.TOO_MUCH: "as much prepared work as is allowed waits for decisions already",
+    Outcome.CONFLICT: "the position of a group was moved by somebody else",
+    Outcome.ORPHANED: "nobody decided it for as long as it was to wait",
+    Outcome.DROPPED: "its batch was decided without it",
+    Outcome.FAILED: "a session that worked in it has ended it as failed",
+}
+assert set(_OUTCOMES) == set(Outcome)
+
+
+class Finished(Result, frozen=True, tag="finished"):
+    """The transaction has this outcome, by this entry or an earlier one."""
+
+    outcome: Outcome
+
+
+class Answered(Result, frozen=True, tag="answered"):
+    """What a call of the XA interface got: its code (`hawser.transaction.xa`), the incarnation of the xid and
+    the worker that it was about, or 0, and the value that it asked for."""
+
+    code: int
+    incarnation: int = 0
+    worker: int = 0
+    value: int = 0
+
+
 class Reason(IntEnum):
     """Why an entry changed nothing. Numbers are stored; they are never given a second meaning."""
 
@@ -132,6 +203,14 @@ class Reason(IntEnum):
     BEYOND_END = 11
     QUEUE_FULL = 12
     NOT_HELD = 13
+    LOCKED = 14
+    TRANSACTION_OVER = 15
+    TRANSACTION_CLOSED = 16
+    OLD_INCARNATION = 17
+    TOO_MANY_TRANSACTIONS = 18
+    NOT_PREPARED = 19
+    NO_BRANCH = 20
+    OTHER_QUERY = 21
 
 
 _TEXTS: Final[dict[int, str]] = {
@@ -154,8 +233,23 @@ _TEXTS: Final[dict[int, str]] = {
     "accepted, then put it again",
     Reason.NOT_HELD: "the delivery of message {given} is over: it was accepted, given back or moved "
     "meanwhile; nothing that was asked for together with it was done",
+    Reason.LOCKED: "a transaction holds message or group {given}; try again when it has ended",
+    Reason.TRANSACTION_OVER: "the transaction has ended, outcome {current}; begin another one",
+    Reason.TRANSACTION_CLOSED: "the transaction is prepared, nothing can join it; commit it or roll it back",
+    Reason.OLD_INCARNATION: "this is incarnation {given} of the transaction's id, and {current} has begun; "
+    "the one that is meant is over",
+    Reason.TOO_MANY_TRANSACTIONS: "there are {current} of as much transactional work as this shard takes; "
+    "end some, `hawser tx list` shows them, then try again",
+    Reason.NOT_PREPARED: "the transaction is not prepared, so nobody can have decided to commit it",
+    Reason.NO_BRANCH: "branch {given} of those that the batch names is not prepared; the batch was not "
+    "committed, run it again",
+    Reason.OTHER_QUERY: "another query writes under this application's name; give this one a name of its "
+    "own (txnAppId), or go on from the other's checkpoint",
 }
 assert set(_TEXTS) == set(Reason)
+
+
+_RETRYABLE: Final = (Reason.GAP, Reason.QUEUE_FULL, Reason.LOCKED, Reason.TOO_MANY_TRANSACTIONS)
 
 
 class Rejected(Result, frozen=True, tag="rejected"):
@@ -169,7 +263,7 @@ class Rejected(Result, frozen=True, tag="rejected"):
     @property
     def retryable(self) -> bool:
         """Whether the very same request may succeed later."""
-        return self.reason in (Reason.GAP, Reason.QUEUE_FULL)
+        return self.reason in _RETRYABLE
 
     @property
     def outcome(self) -> Literal["none", "applied"]:
@@ -202,7 +296,7 @@ class OutOfRange(msgspec.Struct, frozen=True, array_like=True):
 
 AnyResult = (
     Done | Accepted | Repeated | Trimmed | Expired | Joined | Left | Committed | Deleted | Rejected
-    | Settled | Limited
+    | Settled | Limited | Staged | Prepared | Finished | Answered
 )  # fmt: skip
 
 encode_result: Callable[[Result], bytes] = msgspec.msgpack.Encoder().encode

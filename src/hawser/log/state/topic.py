@@ -97,6 +97,10 @@ class Topic(Offsets):
         producers.accept(name, header.incarnation, header.sequence, first, count)
         return Accepted(first, count)
 
+    def commit_staged(self, index: int, count: int, latest_ns: int) -> None:
+        """A transaction commits the batch of entry `index`, which has no producer; it cannot fail."""
+        self._index.append(index, count, latest_ns)
+
     def _trim(self, entry: Entry, context: Context) -> Result:
         command = _read_trim(entry)
         if command is None:

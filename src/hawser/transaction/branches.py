@@ -1,0 +1,352 @@
+"""The branches of a shard: what each transaction that touches it has staged, and what becomes of that.
+
+    nothing --operation--> open --prepare--> prepared --home decides--> over, with an outcome
+                            open --commit with counts, abort, or a vote against--> over
+
+An operation is staged at its number: one behind the last of its worker. A repeat changes nothing; behind a
+gap nothing is staged. So the counts that come with prepare or commit say exactly whether all operations are
+here, and a branch that misses one, or that could not be committed, is rolled back: that is its vote. A vote
+for it reserves what the commit needs; from then on only home's decision ends the branch, whatever happens and
+however long it takes.
+
+Commit is one entry, and everything staged takes effect in it: no replica ever has a part of it. Nobody waits
+for a branch that is undecided, since its messages have no offsets yet.
+
+What became of a branch is remembered (`register.py`), so a repeat of any entry gets the same answer. An
+operation of a later incarnation rolls back an earlier one that is still open: its client has moved on.
+
+Work is bounded. When too much is open a new operation is rejected, when too much is prepared a new prepare is
+voted down; nothing that is there is dropped.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+import msgspec
+
+from hawser.log.entry import Entry, Kind
+from hawser.log.state.commands import decoder
+from hawser.log.state.part import BadState, Context, Part
+from hawser.log.state.results import (
+    Done,
+    Expired,
+    Finished,
+    Outcome,
+    Prepared,
+    Reason,
+    Rejected,
+    Result,
+    Staged,
+)
+from hawser.transaction import staged
+from hawser.transaction.commands import (
+    BranchAbort,
+    BranchCommit,
+    BranchForget,
+    BranchLimit,
+    BranchPrepare,
+    Counts,
+    id_of,
+)
+from hawser.transaction.identity import Label, TransactionId
+from hawser.transaction.observers import Observers
+from hawser.transaction.register import MOST_TOMBSTONES, Register, SavedTombstone
+from hawser.transaction.staged import Operation, StagedBatch
+
+__all__ = ["Branch", "Branches"]
+
+_read_prepare = decoder(BranchPrepare)
+_read_commit = decoder(BranchCommit)
+_read_abort = decoder(BranchAbort)
+_read_forget = decoder(BranchForget)
+_read_limit = decoder(BranchLimit)
+_BAD = Rejected(Reason.BAD_PAYLOAD)
+_DONE = Done()
+_LIMIT = BranchLimit(
+    most_open=4096, most_open_bytes=256 << 20, most_prepared=4096, most_prepared_bytes=1 << 30
+)
+
+
+class Branch(msgspec.Struct, array_like=True):
+    """What one transaction has on this shard. `opened` is the index of its first entry, `owners` are those
+    who worked in it, `places` the worker and the number of each operation; `home` is the shard that decides
+    once it is prepared."""
+
+    opened: int
+    timeout_seconds: int
+    owners: list[int] = []
+    counts: dict[int, int] = {}
+    operations: list[Operation] = []
+    places: list[tuple[int, int]] = []
+    size_bytes: int = 0
+    home: str = ""
+
+    @property
+    def is_prepared(self) -> bool:
+        return bool(self.home)
+
+    def add(self, label: Label, operation: Operation, size_bytes: int) -> None:
+        """The next operation of its worker."""
+        self.counts[label.worker] = label.number
+        self.operations.append(operation)
+        self.places.append((label.worker, label.number))
+        self.size_bytes += size_bytes
+        if label.owner not in self.owners:
+            self.owners.append(label.owner)
+
+
+class _Tally:
+    """So many branches of one state, and the bytes they have staged."""
+
+    __slots__ = ("count", "size_bytes")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.size_bytes = 0
+
+    def add(self, branch: Branch) -> None:
+        self.count += 1
+        self.size_bytes += branch.size_bytes
+
+    def remove(self, branch: Branch) -> None:
+        self.count -= 1
+        self.size_bytes -= branch.size_bytes
+        assert self.count >= 0 and self.size_bytes >= 0
+
+    def has_room(self, branch: Branch, limit: BranchLimit) -> bool:
+        """Whether one more may be prepared."""
+        size_bytes = self.size_bytes + branch.size_bytes
+        return self.count < limit.most_prepared and size_bytes <= limit.most_prepared_bytes
+
+
+class _State(msgspec.Struct, frozen=True, array_like=True):
+    limit: BranchLimit
+    branches: list[tuple[int, bytes, bytes, int, Branch]]
+    tombstones: list[SavedTombstone]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_State).decode
+
+
+class Branches(Part):
+    """Every branch of this shard. `observers` are told on the leader, if there are some."""
+
+    name: ClassVar = "branches"
+    kinds: ClassVar = {
+        Kind.BRANCH_PREPARE: 1,
+        Kind.BRANCH_COMMIT: 1,
+        Kind.BRANCH_ABORT: 1,
+        Kind.BRANCH_FORGET: 1,
+        Kind.BRANCH_LIMIT: 1,
+    }
+    transactional: ClassVar = True
+
+    def __init__(self, most_tombstones: int = MOST_TOMBSTONES) -> None:
+        self.limit = _LIMIT
+        self.register: Register[Branch] = Register(most_tombstones)
+        self.observers: Observers | None = None
+        # How many are open and how many prepared, and their bytes.
+        self._open = _Tally()
+        self._prepared = _Tally()
+        self._handlers: dict[int, Callable[[Entry, Label, Context], Result]] = {
+            Kind.BRANCH_PREPARE: self._prepare,
+            Kind.BRANCH_COMMIT: self._commit,
+            Kind.BRANCH_ABORT: self._abort,
+        }
+
+    @property
+    def open_count(self) -> int:
+        return self._open.count
+
+    @property
+    def prepared_count(self) -> int:
+        return self._prepared.count
+
+    @property
+    def needed(self) -> int | None:
+        operations = (each for _, branch in self.register for each in branch.operations)
+        return min((each.index for each in operations if isinstance(each, StagedBatch)), default=None)
+
+    def judge(self, label: Label) -> Result | None:
+        """What an operation with this label gets; None if it is to be staged. Changes nothing."""
+        verdict = self.register.verdict(label.id)
+        if verdict is not None:
+            return verdict
+        branch = self.register.get(label.id)
+        last = branch.counts.get(label.worker, 0) if branch is not None else 0
+        if 0 < label.number <= last:
+            return Staged(label.number)
+        if branch is not None and branch.is_prepared:
+            return Rejected(Reason.TRANSACTION_CLOSED)
+        return None if label.number == last + 1 else Rejected(Reason.GAP, last + 1, label.number)
+
+    # Applying.
+
+    def apply(self, entry: Entry, context: Context) -> Result:
+        if entry.kind == Kind.BRANCH_FORGET:
+            return self._forget(entry)
+        if entry.kind == Kind.BRANCH_LIMIT:
+            return self._set_limit(entry)
+        label = Label.read(entry.transaction)
+        if label is None:
+            return _BAD
+        handler = self._handlers.get(entry.kind, self._stage)
+        return handler(entry, label, context)
+
+    def _stage(self, entry: Entry, label: Label, context: Context) -> Result:
+        verdict = self.judge(label)
+        if verdict is not None:
+            carries = label.carried and isinstance(verdict, Staged)
+            return self._carry(entry, label) if carries else verdict
+        branch = self.register.get(label.id)
+        size_bytes = len(entry.frame)
+        if branch is None and self._open.count >= self.limit.most_open:
+            return Rejected(Reason.TOO_MANY_TRANSACTIONS, self._open.count)
+        if self._open.size_bytes + size_bytes > self.limit.most_open_bytes:
+            return Rejected(Reason.TOO_MANY_TRANSACTIONS, self._open.size_bytes, size_bytes)
+        operation = staged.stage(entry, branch.operations if branch is not None else (), context)
+        if isinstance(operation, Rejected):
+            return operation
+        if branch is None:
+            branch = self._begin(entry, label, context)
+        branch.add(label, operation, size_bytes)
+        self._open.size_bytes += size_bytes
+        if self.observers is not None:
+            self.observers.staged(label.id, operation)
+        return Staged(label.number)
+
+    def _begin(self, entry: Entry, label: Label, context: Context) -> Branch:
+        """The first operation has come. An earlier incarnation that is still open is of no more use, also if
+        one between them has ended without ever being here."""
+        for earlier in self.register.incarnations(label.id.xid):
+            forsaken = self.register.get(earlier)
+            if forsaken is not None and not forsaken.is_prepared:
+                self._end(earlier, Outcome.ROLLED_BACK, context)
+        branch = Branch(entry.index, label.timeout_seconds)
+        self.register.begin(label.id, branch)
+        self._open.count += 1
+        return branch
+
+    def _carry(self, entry: Entry, label: Label) -> Result:
+        """The batch is in this entry too; the earlier one need not be kept for it."""
+        branch = self.register.get(label.id)
+        assert branch is not None
+        place = branch.places.index((label.worker, label.number))
+        carried = staged.carry(branch.operations[place], entry)
+        if carried is None:
+            return _BAD
+        branch.operations[place] = carried
+        return Staged(label.number)
+
+    def _prepare(self, entry: Entry, label: Label, context: Context) -> Result:
+        command = _read_prepare(entry)
+        if command is None:
+            return _BAD
+        ended = self._ended(label.id)
+        if ended is not None:
+            return ended
+        branch = self.register.get(label.id)
+        if branch is not None and branch.is_prepared:
+            return Prepared(len(branch.operations))
+        obstacle = self._obstacle(branch, command.counts, context)
+        if branch is None or obstacle is not None:
+            return self._end(label.id, obstacle or Outcome.INCOMPLETE, context)
+        if not self._prepared.has_room(branch, self.limit):
+            return self._end(label.id, Outcome.TOO_MUCH, context)
+        staged.reserve(branch.operations, context)
+        self._open.remove(branch)
+        self._prepared.add(branch)
+        branch.home = command.home
+        if self.observers is not None:
+            self.observers.prepared(label.id)
+        return Prepared(len(branch.operations))
+
+    def _ended(self, transaction: TransactionId) -> Result | None:
+        """The answer, if it is over already."""
+        outcome = self.register.outcome(transaction)
+        return self.register.verdict(transaction) if outcome is None else Finished(outcome)
+
+    def _obstacle(self, branch: Branch | None, counts: Counts, context: Context) -> Outcome | None:
+        """Why these operations cannot be committed; None if they can."""
+        wanted = {worker: count for worker, count in counts if count}
+        if branch is None or branch.counts != wanted:
+            return Outcome.INCOMPLETE
+        return staged.obstacle(branch.operations, context)
+
+    def _commit(self, entry: Entry, label: Label, context: Context) -> Result:
+        command = _read_commit(entry)
+        if command is None:
+            return _BAD
+        ended = self._ended(label.id)
+        if ended is not None:
+            return ended
+        branch = self.register.get(label.id)
+        if command.counts is not None:
+            if branch is not None and branch.is_prepared:
+                return Rejected(Reason.TRANSACTION_CLOSED)
+            outcome = self._obstacle(branch, command.counts, context) or Outcome.COMMITTED
+            return self._end(label.id, outcome, context)
+        if branch is None:
+            # It was prepared, or nobody would have decided so: it was committed, and that is forgotten.
+            return Rejected(Reason.TRANSACTION_OVER)
+        if not branch.is_prepared:
+            return Rejected(Reason.NOT_PREPARED)
+        return self._end(label.id, Outcome.COMMITTED, context)
+
+    def _abort(self, entry: Entry, label: Label, context: Context) -> Result:
+        command = _read_abort(entry)
+        if command is None or command.outcome is Outcome.COMMITTED:
+            return _BAD
+        ended = self._ended(label.id)
+        if ended is not None:
+            return ended
+        branch = self.register.get(label.id)
+        if branch is not None and branch.is_prepared and not command.decided:
+            return Prepared(len(branch.operations))
+        return self._end(label.id, command.outcome, context)
+
+    def _end(self, transaction: TransactionId, outcome: Outcome, context: Context) -> Finished:
+        """It is over, for good; also one of which nothing was here, lest it begin later."""
+        branch = self.register.get(transaction)
+        if branch is not None:
+            (self._prepared if branch.is_prepared else self._open).remove(branch)
+            finish = staged.commit if outcome is Outcome.COMMITTED else staged.undo
+            finish(branch.operations, context, branch.is_prepared)
+        self.register.bury(transaction, outcome)
+        if branch is not None and self.observers is not None:
+            self.observers.ended(transaction, outcome)
+        return Finished(outcome)
+
+    def _forget(self, entry: Entry) -> Result:
+        command = _read_forget(entry)
+        if command is None:
+            return _BAD
+        return Expired(sum(self.register.forget(id_of(fields)) for fields in command.transactions))
+
+    def _set_limit(self, entry: Entry) -> Result:
+        command = _read_limit(entry)
+        if command is None:
+            return _BAD
+        self.limit = command
+        return _DONE
+
+    # Saving.
+
+    def save(self) -> tuple[bytes, Sequence[str]]:
+        return self.digest(), ()
+
+    def digest(self) -> bytes:
+        return _encode(_State(self.limit, *self.register.save()))
+
+    def load(self, state: bytes) -> None:
+        try:
+            saved = _decode(state)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadState(f"the saved branches of transactions cannot be read: {error}") from error
+        self.limit = saved.limit
+        self.register.load(saved.branches, saved.tombstones)
+        for _, branch in self.register:
+            if not len(branch.operations) == len(branch.places) == sum(branch.counts.values()) > 0:
+                raise BadState("a saved branch of a transaction has not as many operations as it counts")
+            (self._prepared if branch.is_prepared else self._open).add(branch)

@@ -1,0 +1,234 @@
+"""Calls of the XA interface, applied at home: `xa.TABLE` says what the caller gets, this is what it does.
+
+A call has a name of its own, the request, and asking again under it is the same call: it is answered for the
+incarnation that it was about, also when the xid has been used anew, and does nothing. The last so many
+answers are kept.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from hawser.log.state.results import Answered, Outcome, Result
+from hawser.transaction.commands import HomeCall, id_of
+from hawser.transaction.identity import DEFAULT_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS, TransactionId
+from hawser.transaction.ledger import Ledger
+from hawser.transaction.record import Phase, Record, state_of
+from hawser.transaction.xa import TABLE, Call, Code, State
+
+__all__ = ["MOST_ANSWERS", "Calls", "SavedAnswer"]
+
+MOST_ANSWERS: Final = 4096
+
+# request, code, incarnation, worker, value.
+SavedAnswer = tuple[bytes, int, int, int, int]
+
+_STARTS: Final = (Call.START, Call.START_JOIN, Call.START_RESUME)
+_ENDS: Final = (Call.END, Call.END_FAIL, Call.END_SUSPEND)
+_COMPLETIONS: Final = (Call.COMMIT_ONE_PHASE, Call.COMMIT, Call.ROLLBACK)
+
+
+class Calls:
+    """The calls on one ledger. `answers` are the last ones, the oldest first."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self.answers: dict[bytes, Answered] = {}
+        self._do: dict[Call, Callable[[TransactionId, Record, HomeCall, int], Answered]] = {
+            Call.START_JOIN: self._join,
+            Call.START_RESUME: self._join,
+            Call.PREPARE: self._prepare,
+            Call.COMMIT_ONE_PHASE: self._commit_one_phase,
+            Call.COMMIT: self._commit,
+            Call.ROLLBACK: self._roll_back,
+            Call.FORGET: self._forget,
+            Call.SET_TIMEOUT: self._set_timeout,
+        }
+
+    def find(self, command: HomeCall) -> TransactionId:
+        """What the call is about: the incarnation that it names, or else the latest."""
+        transaction = id_of(command.xid)
+        if transaction.incarnation:
+            return transaction
+        return TransactionId(transaction.xid, self._ledger.register.latest(transaction.xid))
+
+    def state(self, transaction: TransactionId, session: str) -> State:
+        """What this session sees."""
+        record = self._ledger.register.get(transaction)
+        if record is not None:
+            return record.state(session)
+        outcome = self._ledger.register.outcome(transaction)
+        return State.UNKNOWN if outcome is None else state_of(outcome)
+
+    def apply(self, command: HomeCall, index: int) -> Result:
+        """What the call in the entry at this index gets; what it does is done."""
+        call = Call(command.call)
+        earlier = self.answers.get(command.request) if command.request else None
+        if earlier is not None:
+            return self._again(call, command, earlier)
+        answer = self._first(call, command, index)
+        if command.request and isinstance(answer, Answered):
+            self.answers[command.request] = answer
+            if len(self.answers) > MOST_ANSWERS:
+                del self.answers[next(iter(self.answers))]
+        return answer
+
+    def _again(self, call: Call, command: HomeCall, earlier: Answered) -> Answered:
+        if earlier.code != Code.PENDING:
+            return earlier
+        transaction = TransactionId(id_of(command.xid).xid, earlier.incarnation)
+        return self.answer(call, transaction, command.session)
+
+    def answer(self, call: Call, transaction: TransactionId, session: str) -> Answered:
+        """What the call gets, as things are; nothing is done."""
+        state = self.state(transaction, session)
+        outcome = self._ledger.register.outcome(transaction)
+        value = self._value(call, transaction) or (outcome or 0)
+        return Answered(TABLE[call, state], transaction.incarnation, 0, value)
+
+    def _value(self, call: Call, transaction: TransactionId) -> int:
+        record = self._ledger.register.get(transaction)
+        if record is None:
+            return 0
+        return record.timeout_seconds if call is Call.GET_TIMEOUT else record.outcome or 0
+
+    def _first(self, call: Call, command: HomeCall, index: int) -> Result:
+        if call is Call.SET_TIMEOUT and command.seconds > MAX_TIMEOUT_SECONDS:
+            return Answered(Code.INVALID_ARGUMENT)
+        transaction = self.find(command)
+        answer = self.answer(call, transaction, command.session)
+        if call in _STARTS and answer.code == Code.OK and self._works_elsewhere(command.session, transaction):
+            return Answered(Code.ILLEGAL_STATE)
+        if call is Call.START and answer.code == Code.OK:
+            return self._start(command, index)
+        record = self._ledger.register.get(transaction)
+        if record is None:
+            if call in _COMPLETIONS and answer.code in _ROLLED_BACK:
+                self._ledger.acknowledge(transaction)
+            return answer
+        return self._on_record(call, command, index, transaction, record, answer)
+
+    def _on_record(
+        self,
+        call: Call,
+        command: HomeCall,
+        index: int,
+        transaction: TransactionId,
+        record: Record,
+        answer: Answered,
+    ) -> Answered:
+        if call in _ENDS and answer.code in (Code.OK, *_ROLLED_BACK):
+            self._end(call, transaction, record, command)
+        elif answer.code in _ROLLED_BACK:
+            self._learn(call, transaction, record, command.session)
+        elif answer.code in (Code.OK, Code.PENDING) and call in self._do:
+            return self._do[call](transaction, record, command, index)
+        return answer
+
+    def _works_elsewhere(self, session: str, transaction: TransactionId) -> bool:
+        return any(
+            other != transaction and not record.sessions.get(session, (0, True))[1]
+            for other, record in self._ledger.register
+        )
+
+    def _learn(self, call: Call, transaction: TransactionId, record: Record, session: str) -> None:
+        """The session is told that it can only be rolled back."""
+        if call in _COMPLETIONS:
+            self._ledger.acknowledge(transaction)
+        elif call in _STARTS:
+            record.sessions.pop(session, None)
+            self._ledger.settle(transaction, record)
+
+    # What is done.
+
+    def _start(self, command: HomeCall, index: int) -> Result:
+        """A new incarnation: the index of this entry is higher than all that were given out before."""
+        transaction = TransactionId(id_of(command.xid).xid, index)
+        refused = self._ledger.refuse(transaction)
+        if refused is not None:
+            return refused
+        seconds = min(command.seconds, MAX_TIMEOUT_SECONDS) or DEFAULT_TIMEOUT_SECONDS
+        record = Record(Phase.ACTIVE, index, timeout_seconds=seconds, workers=1)
+        record.sessions[command.session] = 1, False
+        self._ledger.begin(transaction, record)
+        return Answered(Code.OK, index, 1)
+
+    def _join(self, transaction: TransactionId, record: Record, command: HomeCall, index: int) -> Answered:
+        """A session that had suspended it goes on as the worker that it was."""
+        relation = record.sessions.get(command.session)
+        if relation is None:
+            record.workers += 1
+        worker = relation[0] if relation is not None else record.workers
+        record.sessions[command.session] = worker, False
+        return Answered(Code.OK, transaction.incarnation, worker)
+
+    def _end(self, call: Call, transaction: TransactionId, record: Record, command: HomeCall) -> None:
+        """What the session has staged is known, also if it can only be rolled back."""
+        worker, _ = record.sessions.pop(command.session)
+        if call is Call.END_SUSPEND and record.outcome is None:
+            record.sessions[command.session] = worker, True
+        self._ledger.enlist(transaction, record, worker, command.participants)
+        if record.outcome is not None:
+            self._ledger.settle(transaction, record)
+        elif call is Call.END_FAIL:
+            self._ledger.decide(transaction, record, Outcome.FAILED)
+
+    def _prepare(self, transaction: TransactionId, record: Record, command: HomeCall, index: int) -> Answered:
+        if record.phase is Phase.ACTIVE:
+            if not record.participants:
+                self._ledger.register.remove(transaction)
+                return Answered(Code.READONLY, transaction.incarnation)
+            self._ledger.close(transaction, record, one_phase=False)
+        return self.answer(Call.PREPARE, transaction, command.session)
+
+    def _commit_one_phase(
+        self, transaction: TransactionId, record: Record, command: HomeCall, index: int
+    ) -> Answered:
+        if record.phase is Phase.ACTIVE:
+            self._ledger.close(transaction, record, one_phase=True)
+            if not record.participants:
+                self._ledger.decide(transaction, record, Outcome.COMMITTED)
+        return self.answer(Call.COMMIT_ONE_PHASE, transaction, command.session)
+
+    def _commit(self, transaction: TransactionId, record: Record, command: HomeCall, index: int) -> Answered:
+        if record.outcome is None:
+            assert record.phase is Phase.PREPARED
+            self._ledger.decide(transaction, record, Outcome.COMMITTED)
+        return Answered(Code.OK, transaction.incarnation)
+
+    def _roll_back(
+        self, transaction: TransactionId, record: Record, command: HomeCall, index: int
+    ) -> Answered:
+        if record.outcome is None:
+            self._ledger.decide(transaction, record, Outcome.ROLLED_BACK)
+        else:
+            self._ledger.acknowledge(transaction)
+        return Answered(Code.OK, transaction.incarnation)
+
+    def _forget(self, transaction: TransactionId, record: Record, command: HomeCall, index: int) -> Answered:
+        record.heuristic = ""
+        record.acknowledged = record.outcome is not Outcome.COMMITTED
+        self._ledger.settle(transaction, record)
+        return Answered(Code.OK, transaction.incarnation)
+
+    def _set_timeout(
+        self, transaction: TransactionId, record: Record, command: HomeCall, index: int
+    ) -> Answered:
+        """Its time runs from here, also if it is the same; 0 is the default."""
+        record.timeout_seconds = command.seconds or DEFAULT_TIMEOUT_SECONDS
+        record.armed = index
+        self._ledger.changed(transaction)
+        return Answered(Code.OK, transaction.incarnation, 0, record.timeout_seconds)
+
+    # Saving.
+
+    def save(self) -> list[SavedAnswer]:
+        return [
+            (request, answer.code, answer.incarnation, answer.worker, answer.value)
+            for request, answer in self.answers.items()
+        ]
+
+    def load(self, saved: list[SavedAnswer]) -> None:
+        self.answers = {request: Answered(*fields) for request, *fields in saved}
+
+
+_ROLLED_BACK: Final = (Code.RB_ROLLBACK, Code.RB_TIMEOUT)

@@ -1,0 +1,278 @@
+"""One transaction as its client runs it: what to send where, what to send again, and what came of it.
+
+Pure: requests come out, results go in. Operations on one shard are numbered and may be sent one behind the
+other without waiting; what is not acknowledged is sent again when the shard has another leader, and costs
+nothing if it was there. One shard commits alone, in one entry; with several, home is told which they are and
+what each must have, and does the rest.
+
+    open --commit--> committing --result--> over
+    open --rollback, or an operation is refused--> rolling back --result--> over
+    open --prepare--> preparing --result--> prepared, or over
+
+Whoever has no answer to a commit and waits no longer asks for a rollback of what is not prepared (`resolve`).
+That decides: what comes back is how it ended, and if it was not committed by then it never will be. Only if
+nobody answers that either is the outcome unknown.
+"""
+
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Final
+
+import msgspec
+
+from hawser.errors import HawserError, InDoubt, OutcomeUnknown, TransactionAborted
+from hawser.log.entry import Kind
+from hawser.log.state.commands import Payload, encode_command
+from hawser.log.state.results import Finished, Outcome, Prepared, Reason, Rejected, Result, Staged
+from hawser.transaction.commands import (
+    BranchAbort,
+    BranchCommit,
+    HomeClose,
+    HomeDecide,
+    Participants,
+    to_fields,
+)
+from hawser.transaction.identity import DEFAULT_TIMEOUT_SECONDS, Label, TransactionId
+
+__all__ = ["Progress", "Request", "Transaction"]
+
+_OPERATIONS: Final = (Kind.BATCH, Kind.QUEUE_PUT, Kind.QUEUE_SETTLE, Kind.GROUP_COMMIT)
+
+
+class Progress(IntEnum):
+    """How far a transaction is, for its client."""
+
+    OPEN = 1
+    ROLLING_BACK = 2
+    COMMITTING = 3
+    RESOLVING = 4
+    PREPARING = 5
+    PREPARED = 6
+    OVER = 7
+
+
+class Request(msgspec.Struct, frozen=True):
+    """Propose this entry on that shard; number 0 is no operation."""
+
+    shard: str
+    kind: int
+    payload: bytes
+    label: bytes = b""
+    number: int = 0
+
+
+class _Shard:
+    """`unacknowledged` operations by their numbers, in order; `count` were numbered; `early` are those that
+    came before the one in front of them."""
+
+    __slots__ = ("count", "early", "unacknowledged")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.early: set[int] = set()
+        self.unacknowledged: dict[int, Request] = {}
+
+
+class Transaction:
+    """A transaction on a lane, decided by `home` if it touches several shards. Or, with a worker, the work
+    of one session in a branch of the XA interface, which is ended and completed by calls."""
+
+    def __init__(
+        self,
+        transaction: TransactionId,
+        home: str,
+        owner: int = 0,
+        timeout_seconds: int = DEFAULT_TIMEOUT_SECONDS,
+        worker: int = 0,
+    ) -> None:
+        self.id = transaction
+        self.home = home
+        self.progress = Progress.OPEN
+        self.outcome: Outcome | None = None
+        # Why an operation was refused; the transaction can only be rolled back since.
+        self.refused: Rejected | None = None
+        self._owner = owner
+        self._timeout_seconds = timeout_seconds
+        self._worker = worker
+        self._shards: dict[str, _Shard] = {}
+        # What ends it: sent until it is answered.
+        self._ending: list[Request] = []
+
+    @property
+    def shards(self) -> list[str]:
+        """Those that it touches."""
+        return list(self._shards)
+
+    @property
+    def counts(self) -> tuple[tuple[str, int], ...]:
+        """What it has staged where, as the end of the work in a branch names it."""
+        return tuple((name, each.count) for name, each in sorted(self._shards.items()))
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether every operation is acknowledged."""
+        return not any(each.unacknowledged for each in self._shards.values())
+
+    def operation(self, shard: str, kind: int, payload: bytes) -> Request:
+        """Stage this: a BATCH or QUEUE_PUT without a stamp, a QUEUE_SETTLE that accepts, a GROUP_COMMIT."""
+        assert kind in _OPERATIONS and self.progress is Progress.OPEN
+        touched = self._shards.setdefault(shard, _Shard())
+        touched.count += 1
+        number = touched.count
+        label = Label(self.id, number, self._worker, self._owner, self._timeout_seconds).encode()
+        request = touched.unacknowledged[number] = Request(shard, kind, payload, label, number)
+        return request
+
+    def commit(self) -> list[Request]:
+        """Commit; what was refused is rolled back instead. Without operations it is over at once."""
+        assert self.progress is Progress.OPEN
+        if self.refused is not None:
+            return self.rollback()
+        if not self._shards:
+            self._finish(Outcome.COMMITTED)
+            return []
+        self.progress = Progress.COMMITTING
+        if len(self._shards) == 1:
+            ((shard, touched),) = self._shards.items()
+            self._ending = [self._end(shard, Kind.BRANCH_COMMIT, BranchCommit(((0, touched.count),)))]
+        else:
+            close = HomeClose(to_fields(self.id), self._participants())
+            self._ending = [Request(self.home, Kind.HOME_CLOSE, encode_command(close))]
+        return self._ending
+
+    def prepare(self, query: bytes, batch: int, orphan_seconds: int) -> list[Request]:
+        """Have it prepared as a branch of its application's batch: one decision will commit it with others,
+        or drop it; so will an entry, if there is none for as long as is said."""
+        assert self.progress is Progress.OPEN and self._shards
+        if self.refused is not None:
+            return self.rollback()
+        self.progress = Progress.PREPARING
+        close = HomeClose(to_fields(self.id), self._participants(), False, query, batch, orphan_seconds)
+        self._ending = [Request(self.home, Kind.HOME_CLOSE, encode_command(close))]
+        return self._ending
+
+    def _participants(self) -> Participants:
+        return tuple((name, ((self._worker, count),)) for name, count in self.counts)
+
+    def rollback(self) -> list[Request]:
+        """Roll back what was staged; there is no need to wait for the answers."""
+        assert self.progress is Progress.OPEN
+        self.progress = Progress.ROLLING_BACK
+        self._ending = self._aborts()
+        if not self._ending:
+            self._finish(Outcome.ROLLED_BACK)
+        return list(self._ending)
+
+    def resolve(self) -> list[Request]:
+        """It is not known what became of the commit: find out, and have it rolled back if it was not done."""
+        assert self.progress in (Progress.COMMITTING, Progress.RESOLVING)
+        self.progress = Progress.RESOLVING
+        if len(self._shards) == 1:
+            self._ending = self._aborts()
+        else:
+            decide = HomeDecide(to_fields(self.id), Outcome.ROLLED_BACK)
+            self._ending = [Request(self.home, Kind.HOME_DECIDE, encode_command(decide))]
+        return self._ending
+
+    def again(self, shard: str) -> list[Request]:
+        """This shard has another leader, or its answers were lost: all that it has not acknowledged."""
+        return [*self._unacknowledged(shard), *(each for each in self._ending if each.shard == shard)]
+
+    def _unacknowledged(self, shard: str) -> Iterator[Request]:
+        staging = self.progress in (Progress.OPEN, Progress.COMMITTING, Progress.PREPARING)
+        if staging and shard in self._shards:
+            yield from self._shards[shard].unacknowledged.values()
+
+    def hear(self, request: Request, result: Result) -> list[Request]:
+        """What became of a request, and what to send because of that. Answers may come in any order, and
+        again."""
+        if self.progress is Progress.OVER:
+            return []
+        if request.number:
+            return self._hear_operation(request, result)
+        if isinstance(result, Finished):
+            return self._hear_end(request, result.outcome)
+        if isinstance(result, Prepared) and self.progress is Progress.PREPARING:
+            self.progress = Progress.PREPARED
+        if isinstance(result, Rejected) and request in self._ending:
+            return self._hear_refusal(request, result)
+        # Votes are being collected: home answers when they are in.
+        return []
+
+    def _hear_operation(self, request: Request, result: Result) -> list[Request]:
+        touched = self._shards[request.shard]
+        if isinstance(result, Staged):
+            touched.unacknowledged.pop(request.number, None)
+            return self._send_next(request.shard, request.number + 1)
+        if isinstance(result, Rejected) and result.reason is Reason.GAP:
+            # One before it was lost on its way. Only that one goes out at once, and this one behind it: an
+            # answer to each that sends them all would make more and more of them.
+            touched.early.update((result.current, request.number))
+            return self._send_next(request.shard, result.current)
+        if isinstance(result, Rejected):
+            over = result.reason is Reason.TRANSACTION_OVER and self.progress is not Progress.OPEN
+            if not over:
+                self.refused = self.refused or result
+            elif len(self._shards) == 1:
+                # By the commit whose answer was lost, or before it. Of several shards only home knows.
+                self._finish(Outcome(result.current))
+        return []
+
+    def _send_next(self, shard: str, number: int) -> list[Request]:
+        """This one, if it came too early before."""
+        touched = self._shards[shard]
+        if number not in touched.early or self.refused is not None:
+            return []
+        touched.early.discard(number)
+        return [each for each in self._unacknowledged(shard) if each.number == number]
+
+    def _hear_end(self, request: Request, outcome: Outcome) -> list[Request]:
+        self._ending = [each for each in self._ending if each != request]
+        if self.progress is Progress.ROLLING_BACK:
+            if not self._ending:
+                self._finish(Outcome.ROLLED_BACK)
+            return []
+        self._finish(outcome)
+        # What home was never told of it tells nobody.
+        forsaken = outcome is not Outcome.COMMITTED and request.kind == Kind.HOME_DECIDE
+        return self._aborts() if forsaken else []
+
+    def _hear_refusal(self, request: Request, result: Rejected) -> list[Request]:
+        if request.kind == Kind.HOME_CLOSE and result.reason is Reason.TOO_MANY_TRANSACTIONS:
+            # It was not begun there, so it is not prepared anywhere.
+            self.refused = result
+            self.progress = Progress.OPEN
+            return self.rollback()
+        self._ending = [each for each in self._ending if each != request]
+        if not self._ending:
+            self.progress = Progress.OVER
+        return []
+
+    def _aborts(self) -> list[Request]:
+        abort = BranchAbort(Outcome.ROLLED_BACK)
+        return [self._end(shard, Kind.BRANCH_ABORT, abort) for shard in self._shards]
+
+    def _end(self, shard: str, kind: int, payload: Payload) -> Request:
+        label = Label(self.id, 0, self._worker, self._owner, self._timeout_seconds).encode()
+        return Request(shard, kind, encode_command(payload), label)
+
+    def _finish(self, outcome: Outcome) -> None:
+        self.progress = Progress.OVER
+        self.outcome = outcome
+
+    def error(self) -> HawserError | None:
+        """What to raise for a commit that is over, or that nobody waits for any more; None if it is done."""
+        if self.outcome is Outcome.COMMITTED:
+            return None
+        if self.outcome is not None:
+            why = self.refused.text if self.refused is not None else self.outcome.text
+            return TransactionAborted(f"transaction {self.id} was rolled back: {why}. It may be run again")
+        if len(self._shards) > 1 and self.progress is Progress.RESOLVING:
+            return InDoubt(
+                f"transaction {self.id} was to be committed and its home does not answer; it will be "
+                "committed or rolled back as a whole. `hawser tx show` says which, once it is reached"
+            )
+        return OutcomeUnknown(
+            f"transaction {self.id} was to be committed and nobody said whether it was; look for its "
+            "effects before it is run again"
+        )

@@ -1,0 +1,175 @@
+"""What the entries of transactions ask for: their payloads, version 1.
+
+As those of `hawser.log.state.commands`: MessagePack arrays of the fields in their order. An operation of a
+transaction is an entry of its usual kind, BATCH, QUEUE_PUT, QUEUE_SETTLE or GROUP_COMMIT, with a label; so
+are the entries that end a branch. Those of home name transactions in their payloads.
+"""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from hawser.log.state.commands import Name, Number, Payload
+from hawser.log.state.results import Outcome
+from hawser.transaction.identity import MAX_TIMEOUT_SECONDS, TransactionId, Xid
+
+__all__ = [
+    "BranchAbort",
+    "BranchCommit",
+    "BranchForget",
+    "BranchLimit",
+    "BranchPrepare",
+    "Counts",
+    "HomeBatch",
+    "HomeCall",
+    "HomeClose",
+    "HomeDecide",
+    "HomeForget",
+    "HomeLimit",
+    "HomeSessionLost",
+    "HomeTold",
+    "HomeVotes",
+    "Participants",
+    "XidFields",
+    "id_of",
+    "to_fields",
+]
+
+Small = Annotated[int, Meta(ge=0, le=(1 << 32) - 1)]
+Identifier = Annotated[bytes, Meta(max_length=255)]
+Request = Annotated[bytes, Meta(max_length=32)]
+Seconds = Annotated[int, Meta(ge=0, le=MAX_TIMEOUT_SECONDS)]
+
+# An xid and an incarnation, flat.
+XidFields = tuple[Small, Annotated[bytes, Meta(min_length=1, max_length=255)], Identifier, Number]
+# How many operations each worker has staged on one shard.
+Counts = tuple[tuple[Annotated[int, Meta(ge=0, le=(1 << 16) - 1)], Small], ...]
+Participants = tuple[tuple[Name, Counts], ...]
+
+
+def to_fields(transaction: TransactionId) -> XidFields:
+    """As commands name it."""
+    return (*transaction.xid, transaction.incarnation)
+
+
+def id_of(fields: XidFields) -> TransactionId:
+    """The transaction that a command names."""
+    return TransactionId(Xid(*fields[:3]), fields[3])
+
+
+# Entries of a shard that takes part; all but the last two have a label.
+
+
+class BranchPrepare(Payload, frozen=True):
+    """Close the branch and promise that it can be committed, if these are the operations it has; `home` is
+    the shard that decides."""
+
+    counts: Counts
+    home: Name
+
+
+class BranchCommit(Payload, frozen=True):
+    """Home has decided to commit the branch. With counts nobody else takes part: commit it if these are the
+    operations it has, otherwise roll it back."""
+
+    counts: Counts | None = None
+
+
+class BranchAbort(Payload, frozen=True):
+    """Roll the branch back, but not a prepared one unless home has decided so."""
+
+    outcome: Outcome
+    decided: bool = False
+
+
+class BranchForget(Payload, frozen=True):
+    """Forget what became of these, unless the xid was used again since."""
+
+    transactions: tuple[XidFields, ...]
+
+
+class BranchLimit(Payload, frozen=True):
+    """Let so many transactions be open, and so many prepared, with so many bytes staged each."""
+
+    most_open: Number
+    most_open_bytes: Number
+    most_prepared: Number
+    most_prepared_bytes: Number
+
+
+# Entries of home.
+
+
+class HomeCall(Payload, frozen=True):
+    """A call of the XA interface (`xa.Call`). `end` names what the session has staged where; `request` is the
+    caller's own name for this call, under which it may be asked again."""
+
+    xid: XidFields
+    call: Small
+    session: Annotated[str, Meta(max_length=200)] = ""
+    request: Request = b""
+    seconds: Number = 0
+    participants: tuple[tuple[Name, Small], ...] = ()
+
+
+class HomeClose(Payload, frozen=True):
+    """These shards take part in the transaction, and nothing joins it from here on. `one_phase`: it is
+    committed once all are prepared; otherwise it waits for a decision, at most for as long as is said."""
+
+    transaction: XidFields
+    participants: Participants
+    one_phase: bool = True
+    query: Identifier = b""
+    batch: Number = 0
+    orphan_seconds: Number = 0
+
+
+class HomeVotes(Payload, frozen=True):
+    """All of these have prepared their branches."""
+
+    transaction: XidFields
+    shards: tuple[Name, ...]
+
+
+class HomeDecide(Payload, frozen=True):
+    """Commit the transaction, or roll it back for this reason. A prepared one is decided only by somebody who
+    may: its coordinator, or a person who says why (`heuristic`)."""
+
+    transaction: XidFields
+    outcome: Outcome
+    prepared: bool = False
+    heuristic: Annotated[str, Meta(max_length=500)] = ""
+
+
+class HomeTold(Payload, frozen=True):
+    """These shards have it in their logs what became of their branches."""
+
+    told: tuple[tuple[XidFields, tuple[Name, ...]], ...]
+
+
+class HomeSessionLost(Payload, frozen=True):
+    """The session is gone: what it had started and not ended can only be rolled back."""
+
+    session: Name
+
+
+class HomeBatch(Payload, frozen=True):
+    """Commit these prepared branches of the application together, as its batch of this number, and drop its
+    others up to this batch."""
+
+    application: Annotated[bytes, Meta(min_length=1, max_length=255)]
+    query: Identifier
+    batch: Number
+    branches: tuple[Identifier, ...]
+
+
+class HomeForget(Payload, frozen=True):
+    """Forget what became of these, unless the xid was used again since."""
+
+    transactions: tuple[XidFields, ...]
+
+
+class HomeLimit(Payload, frozen=True):
+    """Let home know so many unfinished transactions."""
+
+    most: Number

@@ -1,0 +1,369 @@
+"""The coordinator: what the leader of home does so that transactions end.
+
+Pure, with one door: `step(event) -> effects`. Everything it needs is in the ledger; what it remembers beside
+that saves questions, no more. So a new leader makes a new one, which asks and tells again whatever is not
+finished: all that is asked may be asked any number of times.
+
+Whoever drives it
+
+1. makes one when this member begins to lead and has applied everything that came before, calls
+   `step(Began(now))`, and drops it when it leads no more;
+2. calls `step(Changed(now))` whenever entries were applied;
+3. has a `Tell` proposed on its shard by whoever leads that, and gives back what became of it: `Heard`, or
+   `Lost` if nobody answers; a shard that was deleted answers that the transaction is over, and was never
+   prepared, or it could not have been deleted;
+4. proposes a `Propose` on home; what becomes of it shows in the ledger;
+5. calls `step(Tick(now))` now and then.
+
+A question that nobody answers is asked again after a while. Time decides when something is proposed and never
+what becomes of it: a time-out is an entry that rolls back what is not prepared.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import msgspec
+
+from hawser.log.entry import Kind
+from hawser.log.protocol.doors import Tag
+from hawser.log.state.commands import Payload, encode_command
+from hawser.log.state.results import Answered, Finished, Outcome, Prepared, Reason, Rejected, Result
+from hawser.transaction.ageing import Ageing
+from hawser.transaction.commands import (
+    BranchAbort,
+    BranchCommit,
+    BranchPrepare,
+    HomeDecide,
+    HomeForget,
+    HomeSessionLost,
+    HomeTold,
+    HomeVotes,
+    to_fields,
+)
+from hawser.transaction.home import Home
+from hawser.transaction.identity import Label, TransactionId
+from hawser.transaction.record import Phase, Record
+from hawser.transaction.xa import Call, Code
+
+__all__ = [
+    "Await",
+    "Began",
+    "Changed",
+    "Coordinator",
+    "Effect",
+    "Event",
+    "Heard",
+    "Lost",
+    "Propose",
+    "Reply",
+    "Tell",
+    "Tick",
+]
+
+# Between asking and asking again.
+RETRY_SECONDS: Final = 1.0
+# Answers of a shard on which the branch is not there any more, whatever it was told.
+_GONE: Final = (Reason.TRANSACTION_OVER, Reason.OLD_INCARNATION)
+
+
+class Began(msgspec.Struct, frozen=True):
+    """This member leads home."""
+
+    now: float
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """Entries were applied."""
+
+    now: float
+
+
+class Tick(msgspec.Struct, frozen=True):
+    """Time passes. Of the sessions that work in transactions (`Ledger.sessions`) these are lost."""
+
+    now: float
+    lost: tuple[str, ...] = ()
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """This is what became of a `Tell`."""
+
+    now: float
+    shard: str
+    transaction: TransactionId
+    kind: int
+    result: Result
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """Nobody answered a `Tell`, or nobody who leads."""
+
+    now: float
+    shard: str
+    transaction: TransactionId
+
+
+class Await(msgspec.Struct, frozen=True):
+    """A client wants to know what becomes of a transaction; with a call, what that gets."""
+
+    now: float
+    tag: Tag
+    transaction: TransactionId
+    call: Call | None = None
+    session: str = ""
+
+
+Event = Began | Changed | Tick | Heard | Lost | Await
+
+
+class Tell(msgspec.Struct, frozen=True):
+    """Propose this entry on that shard."""
+
+    shard: str
+    transaction: TransactionId
+    kind: int
+    payload: bytes
+    label: bytes
+
+
+class Propose(msgspec.Struct, frozen=True):
+    """Propose this entry on home."""
+
+    kind: int
+    payload: bytes
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """Answer a client."""
+
+    tag: Tag
+    result: Result
+
+
+Effect = Tell | Propose | Reply
+
+
+class _Work:
+    """What is known of one transaction beside its record."""
+
+    __slots__ = ("armed", "asked", "away", "deadline", "phase", "proposed", "told", "votes", "waiters")
+
+    def __init__(self) -> None:
+        self.votes: set[str] = set()
+        self.told: set[str] = set()
+        # Shards that did not answer since the phase began.
+        self.away: set[str] = set()
+        # When each shard was asked last, and when something was proposed last.
+        self.asked: dict[str, float] = {}
+        self.proposed = float("-inf")
+        self.phase: Phase | None = None
+        self.armed = 0
+        self.deadline = float("inf")
+        self.waiters: list[Await] = []
+
+
+class Coordinator:
+    """The coordinator of one home, whose shard has this name."""
+
+    def __init__(self, home: Home, shard: str) -> None:
+        self._home = home
+        self._ledger = home.ledger
+        self._shard = shard
+        self._works: dict[TransactionId, _Work] = {}
+        self._touched: dict[TransactionId, None] = {}
+        self._effects: list[Effect] = []
+        self._ageing = Ageing()
+        self._ledger.on_change = self._touch
+        self._do: dict[type, Callable[[Any], None]] = {
+            Began: self._begin,
+            Tick: self._tick,
+            Heard: self._hear,
+            Lost: self._lose,
+            Await: self._await,
+        }
+
+    def step(self, event: Event) -> list[Effect]:
+        """What to do about `event`, in any order."""
+        self._effects = []
+        do = self._do.get(type(event))
+        if do is not None:
+            do(event)
+        while self._touched:
+            touched, self._touched = self._touched, {}
+            for transaction in touched:
+                self._drive(transaction, event.now)
+        return self._effects
+
+    def _touch(self, transaction: TransactionId) -> None:
+        self._touched[transaction] = None
+
+    # Events.
+
+    def _begin(self, event: Began) -> None:
+        for transaction, _ in self._ledger.register:
+            self._touch(transaction)
+
+    def _tick(self, event: Tick) -> None:
+        told = {
+            transaction: sorted(work.told & set(record.waiting))
+            for transaction, work in self._works.items()
+            if (record := self._ledger.register.get(transaction)) is not None and work.told
+        }
+        self._report({transaction: shards for transaction, shards in told.items() if shards})
+        for session in event.lost:
+            self._propose(Kind.HOME_SESSION_LOST, HomeSessionLost(session))
+        for transaction in self._works:
+            self._touch(transaction)
+        old = self._ageing.old(self._ledger.register.tombstones, event.now)
+        if old:
+            self._propose(Kind.HOME_FORGET, HomeForget(tuple(map(to_fields, old))))
+
+    def _await(self, event: Await) -> None:
+        self._works.setdefault(event.transaction, _Work()).waiters.append(event)
+        self._touch(event.transaction)
+
+    def _lose(self, event: Lost) -> None:
+        work = self._works.get(event.transaction)
+        if work is not None:
+            work.away.add(event.shard)
+            self._touch(event.transaction)
+
+    def _hear(self, event: Heard) -> None:
+        record = self._ledger.register.get(event.transaction)
+        work = self._works.get(event.transaction)
+        if record is None or work is None or event.shard not in record.participants:
+            return
+        work.away.discard(event.shard)
+        if record.phase is Phase.CLOSED and event.kind == Kind.BRANCH_PREPARE:
+            self._count(event, work)
+        elif record.outcome is not None and event.kind != Kind.BRANCH_PREPARE:
+            self._check(event, record.outcome)
+            work.told.add(event.shard)
+        self._touch(event.transaction)
+
+    def _count(self, event: Heard, work: _Work) -> None:
+        """A vote has come in; one against it is enough."""
+        if isinstance(event.result, Prepared):
+            work.votes.add(event.shard)
+            return
+        outcome = event.result.outcome if isinstance(event.result, Finished) else Outcome.INCOMPLETE
+        assert outcome is not Outcome.COMMITTED, f"{event.transaction} was committed before it was decided"
+        self._decide(event.transaction, outcome)
+
+    def _check(self, event: Heard, outcome: Outcome) -> None:
+        """What was decided is what has happened."""
+        result = event.result
+        committed = outcome is Outcome.COMMITTED
+        if isinstance(result, Finished):
+            assert (result.outcome is Outcome.COMMITTED) == committed, (event, outcome)
+        else:
+            assert isinstance(result, Rejected) and result.reason in _GONE, (event, outcome)
+
+    # What there is to do about one transaction.
+
+    def _drive(self, transaction: TransactionId, now: float) -> None:
+        record = self._ledger.register.get(transaction)
+        work = self._works.setdefault(transaction, _Work())
+        if record is None:
+            self._answer(transaction, work)
+            if not work.waiters:
+                del self._works[transaction]
+            return
+        if record.phase is not work.phase:
+            work.phase = record.phase
+            work.asked.clear()
+            work.away.clear()
+            work.proposed = float("-inf")
+        self._arm(record, work, now)
+        if record.phase is Phase.CLOSED:
+            self._collect(transaction, record, work, now)
+        elif record.phase is Phase.PREPARED:
+            self._answer(transaction, work)
+        elif record.outcome is not None:
+            self._spread(transaction, record, work, now)
+        if now >= work.deadline:
+            self._time_out(transaction, record, work, now)
+
+    def _arm(self, record: Record, work: _Work, now: float) -> None:
+        """Its time runs anew when it is armed, and differently once it is prepared."""
+        if record.phase is Phase.PREPARED:
+            if work.armed >= 0:
+                work.armed = -1
+                work.deadline = now + record.orphan_seconds if record.orphan_seconds else float("inf")
+        elif record.outcome is not None:
+            work.deadline = float("inf")
+        elif work.armed != record.armed:
+            work.armed = record.armed
+            work.deadline = now + record.timeout_seconds
+
+    def _time_out(self, transaction: TransactionId, record: Record, work: _Work, now: float) -> None:
+        if self._may_propose(work, now):
+            prepared = record.phase is Phase.PREPARED
+            self._decide(transaction, Outcome.ORPHANED if prepared else Outcome.TIMED_OUT)
+
+    def _collect(self, transaction: TransactionId, record: Record, work: _Work, now: float) -> None:
+        """Votes."""
+        shards = record.participants.keys()
+        for shard in sorted(shards - work.votes):
+            prepare = BranchPrepare(record.counts(shard), self._shard)
+            self._tell(shard, transaction, Kind.BRANCH_PREPARE, prepare, work, now)
+        if shards <= work.votes and self._may_propose(work, now):
+            votes = HomeVotes(to_fields(transaction), tuple(sorted(shards)))
+            self._propose(Kind.HOME_VOTES, votes)
+
+    def _spread(self, transaction: TransactionId, record: Record, work: _Work, now: float) -> None:
+        """The outcome."""
+        assert record.outcome is not None
+        kind: int = Kind.BRANCH_COMMIT
+        payload: Payload = BranchCommit()
+        if record.outcome is not Outcome.COMMITTED:
+            kind, payload = Kind.BRANCH_ABORT, BranchAbort(record.outcome, decided=True)
+        untold = [shard for shard in record.waiting if shard not in work.told]
+        for shard in untold:
+            self._tell(shard, transaction, kind, payload, work, now)
+        if record.waiting and not untold and self._may_propose(work, now):
+            self._report({transaction: record.waiting})
+        if set(untold) <= work.away:
+            self._answer(transaction, work)
+
+    def _answer(self, transaction: TransactionId, work: _Work) -> None:
+        """Those who wait, as far as there is something to say."""
+        left: list[Await] = []
+        for waiter in work.waiters:
+            result: Result
+            if waiter.call is None:
+                result = self._ledger.answer(transaction)
+            else:
+                result = self._home.calls.answer(waiter.call, transaction, waiter.session)
+            if isinstance(result, Answered) and result.code == Code.PENDING:
+                left.append(waiter)
+            else:
+                self._effects.append(Reply(waiter.tag, result))
+        work.waiters = left
+
+    # Effects.
+
+    def _tell(
+        self, shard: str, transaction: TransactionId, kind: int, payload: Payload, work: _Work, now: float
+    ) -> None:
+        if now - work.asked.get(shard, float("-inf")) >= RETRY_SECONDS:
+            work.asked[shard] = now
+            label = Label(transaction).encode()
+            self._effects.append(Tell(shard, transaction, kind, encode_command(payload), label))
+
+    def _may_propose(self, work: _Work, now: float) -> bool:
+        if now - work.proposed < RETRY_SECONDS:
+            return False
+        work.proposed = now
+        return True
+
+    def _decide(self, transaction: TransactionId, outcome: Outcome) -> None:
+        self._propose(Kind.HOME_DECIDE, HomeDecide(to_fields(transaction), outcome))
+
+    def _report(self, told: "dict[TransactionId, Iterable[str]]") -> None:
+        if told:
+            pairs = tuple((to_fields(transaction), tuple(shards)) for transaction, shards in told.items())
+            self._propose(Kind.HOME_TOLD, HomeTold(pairs))
+
+    def _propose(self, kind: int, payload: Payload) -> None:
+        self._effects.append(Propose(kind, encode_command(payload)))

@@ -1,0 +1,263 @@
+"""Home: where it is decided what becomes of a transaction over several shards.
+
+A transaction that sessions work in through the XA interface is known here from its start (`calls.py`); any
+other from the moment that it is closed, with the shards that take part and how many operations each of them
+must have. Only then are these asked to prepare. So home knows of every branch that is prepared anywhere, and
+whoever has one may ask: what home knows nothing of is rolled back.
+
+A decision is one entry, so branches cannot differ. Time-outs and lost sessions are entries like any other; of
+those that race the log has one first, and all who asked are told which. A prepared transaction is decided by
+its coordinator, or by a person with a reason, which is remembered until it is forgotten. One that was told
+how long to wait may be dropped after that, by an entry, and no other.
+
+*Applications* decide many branches with one entry: it commits those that it names, as batch n, and drops the
+application's others up to n. Batches count up; the highest is kept for ever, with the query that wrote it. So
+a batch that comes again changes nothing, and a branch of a batch that is decided cannot be prepared.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+import msgspec
+
+from hawser.log.entry import Entry, Kind
+from hawser.log.state.commands import decoder
+from hawser.log.state.part import BadState, Context, Part
+from hawser.log.state.results import Done, Expired, Finished, Outcome, Prepared, Reason, Rejected, Result
+from hawser.transaction.calls import Calls, SavedAnswer
+from hawser.transaction.commands import (
+    HomeBatch,
+    HomeCall,
+    HomeClose,
+    HomeDecide,
+    HomeForget,
+    HomeLimit,
+    HomeSessionLost,
+    HomeTold,
+    HomeVotes,
+    id_of,
+)
+from hawser.transaction.identity import APPLICATION_FORMAT, TransactionId, Xid
+from hawser.transaction.ledger import Ledger
+from hawser.transaction.record import Phase, Record
+from hawser.transaction.register import MOST_TOMBSTONES, SavedTombstone
+from hawser.transaction.xa import Call
+
+__all__ = ["Home"]
+
+_read_call = decoder(HomeCall)
+_read_close = decoder(HomeClose)
+_read_votes = decoder(HomeVotes)
+_read_decide = decoder(HomeDecide)
+_read_told = decoder(HomeTold)
+_read_lost = decoder(HomeSessionLost)
+_read_batch = decoder(HomeBatch)
+_read_forget = decoder(HomeForget)
+_read_limit = decoder(HomeLimit)
+_BAD = Rejected(Reason.BAD_PAYLOAD)
+_DONE = Done()
+_CALLS = frozenset(Call)
+
+
+class _State(msgspec.Struct, frozen=True, array_like=True):
+    most: int
+    records: list[tuple[int, bytes, bytes, int, Record]]
+    tombstones: list[SavedTombstone]
+    answers: list[SavedAnswer]
+    # Of each application: its query, and the first batch that is not decided.
+    applications: dict[bytes, tuple[bytes, int]]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_State).decode
+
+
+class Home(Part):
+    """Every transaction that is decided on this shard."""
+
+    name: ClassVar = "home"
+    kinds: ClassVar = {
+        Kind.HOME_CALL: 1,
+        Kind.HOME_CLOSE: 1,
+        Kind.HOME_VOTES: 1,
+        Kind.HOME_DECIDE: 1,
+        Kind.HOME_TOLD: 1,
+        Kind.HOME_SESSION_LOST: 1,
+        Kind.HOME_BATCH: 1,
+        Kind.HOME_FORGET: 1,
+        Kind.HOME_LIMIT: 1,
+    }
+
+    def __init__(self, most_tombstones: int = MOST_TOMBSTONES) -> None:
+        self.ledger = Ledger(most_tombstones)
+        self.calls = Calls(self.ledger)
+        self.applications: dict[bytes, tuple[bytes, int]] = {}
+        self._handlers: dict[int, Callable[[Entry], Result]] = {
+            Kind.HOME_CALL: self._call,
+            Kind.HOME_CLOSE: self._close,
+            Kind.HOME_VOTES: self._votes,
+            Kind.HOME_DECIDE: self._decide,
+            Kind.HOME_TOLD: self._told,
+            Kind.HOME_SESSION_LOST: self._session_lost,
+            Kind.HOME_BATCH: self._batch,
+            Kind.HOME_FORGET: self._forget,
+            Kind.HOME_LIMIT: self._limit,
+        }
+
+    def recover(self) -> list[TransactionId]:
+        """All that are prepared, and all that a person has decided and nobody has forgotten, in order."""
+        return sorted(
+            transaction
+            for transaction, record in self.ledger.register
+            if record.phase is Phase.PREPARED or record.heuristic
+        )
+
+    def apply(self, entry: Entry, context: Context) -> Result:
+        return self._handlers[entry.kind](entry)
+
+    def _call(self, entry: Entry) -> Result:
+        command = _read_call(entry)
+        if command is None or command.call not in _CALLS:
+            return _BAD
+        return self.calls.apply(command, entry.index)
+
+    def _close(self, entry: Entry) -> Result:
+        command = _read_close(entry)
+        if (
+            command is None
+            or not command.participants
+            or not all(counts for _, counts in command.participants)
+        ):
+            return _BAD
+        transaction = id_of(command.transaction)
+        if not transaction.incarnation:
+            return _BAD
+        ledger = self.ledger
+        if ledger.register.get(transaction) is not None:
+            return ledger.answer(transaction)
+        refused = self._refuse(transaction, command) or ledger.refuse(transaction)
+        if refused is not None:
+            return refused
+        record = Record(
+            Phase.CLOSED,
+            entry.index,
+            command.one_phase,
+            participants={shard: dict(counts) for shard, counts in command.participants},
+            query=command.query,
+            batch=command.batch,
+            orphan_seconds=command.orphan_seconds,
+        )
+        ledger.begin(transaction, record)
+        return ledger.answer(transaction)
+
+    def _refuse(self, transaction: TransactionId, command: HomeClose) -> Result | None:
+        """Why a branch of an application is too late; None if it is not, or is none."""
+        if transaction.xid.format != APPLICATION_FORMAT:
+            return None
+        query, undecided = self.applications.get(transaction.xid.global_id, (command.query, 0))
+        if query != command.query:
+            return Rejected(Reason.OTHER_QUERY)
+        return Finished(Outcome.DROPPED) if command.batch < undecided else None
+
+    def _votes(self, entry: Entry) -> Result:
+        command = _read_votes(entry)
+        return _BAD if command is None else self.ledger.vote(id_of(command.transaction), command.shards)
+
+    def _decide(self, entry: Entry) -> Result:
+        command = _read_decide(entry)
+        if command is None:
+            return _BAD
+        transaction = id_of(command.transaction)
+        register = self.ledger.register
+        record = register.get(transaction)
+        commit = command.outcome is Outcome.COMMITTED
+        if record is None:
+            if commit or register.verdict(transaction) is not None:
+                return self.ledger.answer(transaction)
+            # Lest it begin later.
+            register.bury(transaction, command.outcome)
+            return Finished(command.outcome)
+        if record.outcome is not None:
+            return Finished(record.outcome)
+        prepared = record.phase is Phase.PREPARED
+        if not prepared and (commit or command.heuristic):
+            return Rejected(Reason.NOT_PREPARED)
+        orphaned = command.outcome is Outcome.ORPHANED and record.orphan_seconds > 0
+        if prepared and not (command.prepared or command.heuristic or orphaned):
+            return Prepared(len(record.participants))
+        record.heuristic = command.heuristic
+        return self.ledger.decide(transaction, record, command.outcome)
+
+    def _told(self, entry: Entry) -> Result:
+        command = _read_told(entry)
+        if command is None:
+            return _BAD
+        return Expired(self.ledger.tell({id_of(fields): shards for fields, shards in command.told}))
+
+    def _session_lost(self, entry: Entry) -> Result:
+        command = _read_lost(entry)
+        return _BAD if command is None else Expired(self.ledger.lose(command.session))
+
+    def _batch(self, entry: Entry) -> Result:
+        command = _read_batch(entry)
+        if command is None:
+            return _BAD
+        query, undecided = self.applications.get(command.application, (command.query, 0))
+        if query != command.query:
+            return Rejected(Reason.OTHER_QUERY)
+        if command.batch < undecided:
+            return Finished(Outcome.COMMITTED)
+        named = [
+            TransactionId(Xid(APPLICATION_FORMAT, command.application, branch), 1)
+            for branch in command.branches
+        ]
+        for number, transaction in enumerate(named):
+            record = self.ledger.register.get(transaction)
+            if record is None or record.phase is not Phase.PREPARED or record.batch != command.batch:
+                return Rejected(Reason.NO_BRANCH, 0, number)
+        self.applications[command.application] = command.query, command.batch + 1
+        self._decide_all(command, frozenset(named))
+        return Finished(Outcome.COMMITTED)
+
+    def _decide_all(self, command: HomeBatch, named: frozenset[TransactionId]) -> None:
+        for transaction, record in list(self.ledger.register):
+            xid = transaction.xid
+            concerned = xid.format == APPLICATION_FORMAT and xid.global_id == command.application
+            if concerned and record.outcome is None and record.batch <= command.batch:
+                outcome = Outcome.COMMITTED if transaction in named else Outcome.DROPPED
+                self.ledger.decide(transaction, record, outcome)
+
+    def _forget(self, entry: Entry) -> Result:
+        command = _read_forget(entry)
+        if command is None:
+            return _BAD
+        return Expired(sum(self.ledger.register.forget(id_of(fields)) for fields in command.transactions))
+
+    def _limit(self, entry: Entry) -> Result:
+        command = _read_limit(entry)
+        if command is None:
+            return _BAD
+        self.ledger.most = command.most
+        return _DONE
+
+    def save(self) -> tuple[bytes, Sequence[str]]:
+        return self.digest(), ()
+
+    def digest(self) -> bytes:
+        applications = dict(sorted(self.applications.items()))
+        return _encode(
+            _State(self.ledger.most, *self.ledger.register.save(), self.calls.save(), applications)
+        )
+
+    def load(self, state: bytes) -> None:
+        try:
+            saved = _decode(state)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadState(f"the saved home of transactions cannot be read: {error}") from error
+        self.ledger.most = saved.most
+        self.ledger.register.load(saved.records, saved.tombstones)
+        self.calls.load(saved.answers)
+        self.applications = saved.applications
+        for _, record in self.ledger.register:
+            if (record.phase is Phase.DECIDED) != (record.outcome is not None):
+                raise BadState("a saved transaction is decided without an outcome, or the other way")

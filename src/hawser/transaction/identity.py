@@ -1,0 +1,133 @@
+"""Names of transactions, and the label that every entry of one carries.
+
+An xid is reused: each use of it is an *incarnation*, and of two the higher one is the later. Whoever is told
+something about an earlier incarnation than it knows turns it away, so nothing that comes late can join,
+commit or roll back the next use of the same xid.
+
+A transaction of Hawser's own runs on a *lane*: an xid that one client has to itself and uses for one
+transaction after the other, counting incarnations from 1. By beginning the next one the client says that it
+knows what became of the one before; so a shard remembers one outcome for each lane, however many transactions
+there were. Incarnations of other xids are given out by home.
+
+The label is the transaction's id in the header of an entry (`hawser.log.entry`):
+
+    0   format of the xid                     u32
+    4   incarnation                           u64, from 1
+    12  owner: a hash of the session's name   u64
+    20  number of the operation               u32, from 1 for each worker; 0 is no operation
+    24  worker                                u16, from 1 for each session that works in the branch
+    26  seconds it may stay unprepared        u16
+    28  1 if it is carried forward            u8
+    29  length of the global id               u8
+    30  global id, branch id
+
+Integers are little-endian.
+"""
+
+import struct
+from typing import Final, NamedTuple
+
+from xxhash import xxh3_64_intdigest
+
+from hawser.errors import UsageError
+
+__all__ = [
+    "APPLICATION_FORMAT",
+    "DEFAULT_TIMEOUT_SECONDS",
+    "LANE_FORMAT",
+    "MAX_TIMEOUT_SECONDS",
+    "Label",
+    "TransactionId",
+    "Xid",
+    "home_number",
+    "owner_of",
+]
+
+# Formats that are Hawser's own, far from those that transaction managers use: "HwLn" and "HwAp".
+LANE_FORMAT: Final = 0x48774C6E
+APPLICATION_FORMAT: Final = 0x48774170
+
+DEFAULT_TIMEOUT_SECONDS: Final = 60
+MAX_TIMEOUT_SECONDS: Final = 3600
+
+_FIELDS: Final = struct.Struct("<IQQIHHBB")
+_MOST_ID_BYTES: Final = 255
+assert MAX_TIMEOUT_SECONDS < 1 << 16
+
+
+class Xid(NamedTuple):
+    """The name of a branch of a transaction; two are the same if all three fields are."""
+
+    format: int
+    global_id: bytes
+    branch_id: bytes
+
+    def check(self) -> None:
+        """UsageError if it cannot be one."""
+        sizes = len(self.global_id), len(self.branch_id)
+        if not (0 <= self.format < 1 << 32 and 0 < sizes[0] <= _MOST_ID_BYTES and sizes[1] <= _MOST_ID_BYTES):
+            raise UsageError(
+                f"{self} is not an xid: its format is a number of 32 bits, its global id has 1 to "
+                f"{_MOST_ID_BYTES} bytes and its branch id at most {_MOST_ID_BYTES}"
+            )
+
+    def __str__(self) -> str:
+        return f"{self.format}:{self.global_id.hex()}:{self.branch_id.hex()}"
+
+
+class TransactionId(NamedTuple):
+    """One use of an xid."""
+
+    xid: Xid
+    incarnation: int
+
+    def __str__(self) -> str:
+        return f"{self.xid}#{self.incarnation}"
+
+
+class Label(NamedTuple):
+    """What an entry says of the transaction it belongs to."""
+
+    id: TransactionId
+    number: int = 0
+    worker: int = 0
+    owner: int = 0
+    timeout_seconds: int = DEFAULT_TIMEOUT_SECONDS
+    carried: bool = False
+
+    def encode(self) -> bytes:
+        xid = self.id.xid
+        fields = _FIELDS.pack(
+            xid.format,
+            self.id.incarnation,
+            self.owner,
+            self.number,
+            self.worker,
+            self.timeout_seconds,
+            self.carried,
+            len(xid.global_id),
+        )
+        return fields + xid.global_id + xid.branch_id
+
+    @classmethod
+    def read(cls, data: bytes) -> "Label | None":
+        """The label in these bytes; None if they are none. Depends on nothing else: replicas judge alike."""
+        if len(data) <= _FIELDS.size:
+            return None
+        form, incarnation, owner, number, worker, timeout, carried, length = _FIELDS.unpack_from(data)
+        middle = _FIELDS.size + length
+        sound = length > 0 and middle <= len(data) <= middle + _MOST_ID_BYTES
+        if not sound or not 0 < incarnation < 1 << 63 or carried > 1 or timeout > MAX_TIMEOUT_SECONDS:
+            return None
+        xid = Xid(form, data[_FIELDS.size : middle], data[middle:])
+        return cls(TransactionId(xid, incarnation), number, worker, owner, timeout, bool(carried))
+
+
+def owner_of(session: str) -> int:
+    """A session as labels name it."""
+    return xxh3_64_intdigest(session.encode())
+
+
+def home_number(xid: Xid, homes: int) -> int:
+    """Which of so many homes decides about this xid; all branches of one global id have the same."""
+    return xxh3_64_intdigest(xid.global_id) % homes

@@ -1,0 +1,164 @@
+"""The ledger of home: every transaction that it knows, and the steps that one takes.
+
+    active --close--> closed --vote--> prepared --decide--> decided --tell--> over
+                      closed --vote, if it is one-phase------^
+                      anything that is not prepared --decide: rolled back--^
+
+The first decision counts. To commit needs all the votes; to roll back needs nothing, as long as it is not
+prepared. It is over when every shard that takes part has the outcome in its log, and everybody who has to
+know knows.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from hawser.log.state.results import Answered, Finished, Outcome, Prepared, Reason, Rejected, Result
+from hawser.transaction.identity import LANE_FORMAT, TransactionId
+from hawser.transaction.record import Phase, Record
+from hawser.transaction.register import MOST_TOMBSTONES, Register
+from hawser.transaction.xa import Code
+
+__all__ = ["MOST_TRANSACTIONS", "Ledger"]
+
+MOST_TRANSACTIONS: Final = 65_536
+
+
+class Ledger:
+    """Transactions by their ids. `on_change` is told of each that somebody has to do something about."""
+
+    def __init__(self, most_tombstones: int = MOST_TOMBSTONES) -> None:
+        self.register: Register[Record] = Register(most_tombstones)
+        self.most = MOST_TRANSACTIONS
+        self.on_change: Callable[[TransactionId], None] | None = None
+
+    def outcome(self, transaction: TransactionId) -> Outcome | None:
+        """What a shard with a prepared branch of it is to do; None if that is not decided yet.
+
+        A branch is prepared only after its shard was registered here, and what was decided is remembered
+        until the shard has heard it. So one that nothing is known of was never to be committed."""
+        record = self.register.get(transaction)
+        if record is not None:
+            return record.outcome
+        return self.register.outcome(transaction) or Outcome.ROLLED_BACK
+
+    @property
+    def sessions(self) -> set[str]:
+        """Those that work in transactions, or have suspended them."""
+        return {session for _, record in self.register for session in record.sessions}
+
+    def refuse(self, transaction: TransactionId) -> Result | None:
+        """What it gets instead of being begun; None if it may begin."""
+        outcome = self.register.outcome(transaction)
+        if outcome is not None:
+            return Finished(outcome)
+        verdict = self.register.verdict(transaction)
+        if verdict is None and len(self.register) >= self.most:
+            return Rejected(Reason.TOO_MANY_TRANSACTIONS, len(self.register))
+        return verdict
+
+    def begin(self, transaction: TransactionId, record: Record) -> None:
+        """It is known from here on."""
+        self.register.begin(transaction, record)
+        self.changed(transaction)
+
+    def enlist(
+        self, transaction: TransactionId, record: Record, worker: int, counts: Iterable[tuple[str, int]]
+    ) -> None:
+        """A worker has staged so many operations on these shards."""
+        for shard, count in counts:
+            if not count:
+                continue
+            record.participants.setdefault(shard, {})[worker] = count
+            if record.outcome is not None and shard not in record.waiting:
+                record.waiting.append(shard)
+        self.changed(transaction)
+
+    def close(self, transaction: TransactionId, record: Record, one_phase: bool) -> None:
+        """Nothing joins it any more; its shards are to vote."""
+        assert record.phase is Phase.ACTIVE and not record.sessions
+        record.phase = Phase.CLOSED
+        record.one_phase = one_phase
+        self.changed(transaction)
+
+    def vote(self, transaction: TransactionId, shards: Iterable[str]) -> Result:
+        """All of these have prepared their branches."""
+        record = self.register.get(transaction)
+        if record is None or record.outcome is not None:
+            return self.answer(transaction)
+        if record.phase is Phase.ACTIVE or set(shards) != record.participants.keys():
+            return Rejected(Reason.NOT_PREPARED)
+        if record.one_phase:
+            return self.decide(transaction, record, Outcome.COMMITTED)
+        record.phase = Phase.PREPARED
+        self.changed(transaction)
+        return Prepared(len(record.participants))
+
+    def answer(self, transaction: TransactionId) -> Result:
+        """What is known of it."""
+        record = self.register.get(transaction)
+        outcome = record.outcome if record is not None else self.register.outcome(transaction)
+        if outcome is not None:
+            return Finished(outcome)
+        if record is None:
+            return self.register.verdict(transaction) or Rejected(Reason.TRANSACTION_OVER)
+        return Prepared(len(record.participants)) if record.phase is Phase.PREPARED else _PENDING
+
+    def decide(self, transaction: TransactionId, record: Record, outcome: Outcome) -> Finished:
+        """For good."""
+        assert record.outcome is None
+        assert outcome is not Outcome.COMMITTED or record.phase is not Phase.ACTIVE or not record.participants
+        record.phase = Phase.DECIDED
+        record.outcome = outcome
+        record.waiting = sorted(record.participants)
+        self.settle(transaction, record)
+        self.changed(transaction)
+        return Finished(outcome)
+
+    def tell(self, told: Mapping[TransactionId, Iterable[str]]) -> int:
+        """These shards have the outcomes in their logs; how many transactions are over by that."""
+        before = len(self.register)
+        for transaction, shards in told.items():
+            record = self.register.get(transaction)
+            if record is not None and record.outcome is not None:
+                record.waiting = [shard for shard in record.waiting if shard not in shards]
+                self.settle(transaction, record)
+        return before - len(self.register)
+
+    def acknowledge(self, transaction: TransactionId) -> None:
+        """Somebody who asked was told that it is rolled back."""
+        record = self.register.get(transaction)
+        if record is None:
+            self.register.bury(transaction, Outcome.ROLLED_BACK)
+        else:
+            record.acknowledged = True
+            record.sessions.clear()
+            self.settle(transaction, record)
+
+    def lose(self, session: str) -> int:
+        """The session is gone; how many transactions fail by that."""
+        failed = 0
+        for transaction, record in list(self.register):
+            if record.sessions.pop(session, None) is None:
+                continue
+            if record.outcome is None:
+                self.decide(transaction, record, Outcome.SESSION_LOST)
+                failed += 1
+            else:
+                self.settle(transaction, record)
+        return failed
+
+    def settle(self, transaction: TransactionId, record: Record) -> None:
+        """Bury it, if it is over."""
+        if record.outcome is None or record.waiting or record.sessions or record.heuristic:
+            return
+        # Whoever asked for a commit in one phase is told, and asks for no rollback.
+        told = record.acknowledged or (record.one_phase and transaction.xid.format != LANE_FORMAT)
+        rolled_back = told and record.outcome is not Outcome.COMMITTED
+        self.register.bury(transaction, Outcome.ROLLED_BACK if rolled_back else record.outcome)
+
+    def changed(self, transaction: TransactionId) -> None:
+        if self.on_change is not None:
+            self.on_change(transaction)
+
+
+_PENDING: Final = Answered(Code.PENDING)

@@ -1,0 +1,86 @@
+"""What home knows of one transaction, until every shard that takes part has heard what became of it."""
+
+from enum import IntEnum
+
+import msgspec
+
+from hawser.log.state.results import Outcome
+from hawser.transaction.commands import Counts
+from hawser.transaction.identity import DEFAULT_TIMEOUT_SECONDS
+from hawser.transaction.xa import State
+
+__all__ = ["Phase", "Record", "state_of"]
+
+
+class Phase(IntEnum):
+    """How far it is. Numbers are stored."""
+
+    ACTIVE = 1
+    CLOSED = 2
+    PREPARED = 3
+    DECIDED = 4
+
+
+class Record(msgspec.Struct, array_like=True):
+    """`armed` is the index of the entry from which its time-out runs; `waiting` are the shards that have not
+    heard the outcome; `heuristic` is why a person decided, until that is forgotten; `acknowledged` if
+    somebody who asked was told that it is rolled back."""
+
+    phase: Phase
+    armed: int
+    one_phase: bool = False
+    timeout_seconds: int = DEFAULT_TIMEOUT_SECONDS
+    outcome: Outcome | None = None
+    acknowledged: bool = False
+    heuristic: str = ""
+    # Of each session that works in it, or has suspended it: its worker, and whether it has.
+    sessions: dict[str, tuple[int, bool]] = {}
+    workers: int = 0
+    # Of each shard: how many operations each worker has staged there.
+    participants: dict[str, dict[int, int]] = {}
+    waiting: list[str] = []
+    # Of a branch that one decision of its application commits together with others.
+    query: bytes = b""
+    batch: int = 0
+    orphan_seconds: int = 0
+
+    def state(self, session: str) -> State:
+        """As this session sees it."""
+        relation = self.sessions.get(session)
+        if self.outcome is not None:
+            return self._decided(self.outcome, relation)
+        if self.phase is Phase.PREPARED:
+            return State.PREPARED
+        if self.phase is Phase.CLOSED:
+            return State.COMMITTING if self.one_phase else State.PREPARING
+        if relation is not None:
+            return State.SUSPENDED if relation[1] else State.ASSOCIATED
+        return State.ELSEWHERE if self.sessions else State.ENDED
+
+    def _decided(self, outcome: Outcome, relation: tuple[int, bool] | None) -> State:
+        if self.heuristic:
+            committed = outcome is Outcome.COMMITTED
+            return State.HEURISTIC_COMMIT if committed else State.HEURISTIC_ROLLBACK
+        state = State.ROLLED_BACK if self.acknowledged else state_of(outcome)
+        return state if relation is None else _UNAWARE.get(state, (state, state))[relation[1]]
+
+    def counts(self, shard: str) -> Counts:
+        """As they are named to the shard."""
+        return tuple(sorted(self.participants[shard].items()))
+
+
+# States of which a session that is associated, or has suspended, does not know yet.
+_UNAWARE = {
+    State.FAILED: (State.FAILED_ASSOCIATED, State.FAILED_SUSPENDED),
+    State.TIMED_OUT: (State.TIMED_OUT_ASSOCIATED, State.TIMED_OUT_SUSPENDED),
+}
+
+
+def state_of(outcome: Outcome) -> State:
+    """What a transaction with this outcome is to everybody."""
+    states = {
+        Outcome.COMMITTED: State.COMMITTED,
+        Outcome.ROLLED_BACK: State.ROLLED_BACK,
+        Outcome.TIMED_OUT: State.TIMED_OUT,
+    }
+    return states.get(outcome, State.FAILED)

@@ -1,0 +1,132 @@
+"""Transactions as a shard knows them: those that are not over, and what became of the others.
+
+An xid may have several incarnations that are not over: the earlier ones wait for decisions while its owner
+has gone on to the next. Nothing begins that is not later than all that are known.
+
+Of those that are over one *tombstone* is kept for each xid, that of its latest incarnation, so that whoever
+asks again is told the same. There are so many at most, and the one that was written longest ago makes room;
+entries forget those that are old. Lanes are few, and used again and again, so theirs stay.
+"""
+
+from collections.abc import Iterator
+from typing import Final, Generic, TypeVar
+
+from hawser.log.state.part import BadState
+from hawser.log.state.results import Outcome, Reason, Rejected
+from hawser.transaction.identity import TransactionId, Xid
+
+__all__ = ["MOST_TOMBSTONES", "Register", "SavedTombstone"]
+
+MOST_TOMBSTONES: Final = 16_384
+
+T = TypeVar("T")
+# The fields of the xid, incarnation, outcome.
+SavedTombstone = tuple[int, bytes, bytes, int, Outcome]
+
+
+class Register(Generic[T]):
+    """What is kept of each transaction, by its id and in the order in which they began."""
+
+    __slots__ = ("_incarnations", "_live", "_most", "_outcomes")
+
+    def __init__(self, most_tombstones: int = MOST_TOMBSTONES) -> None:
+        self._most = most_tombstones
+        self._live: dict[TransactionId, T] = {}
+        # Of each xid the incarnations that are not over, in order.
+        self._incarnations: dict[Xid, list[int]] = {}
+        # Tombstones, in the order in which they were written.
+        self._outcomes: dict[Xid, tuple[int, Outcome]] = {}
+
+    def __len__(self) -> int:
+        """How many are not over."""
+        return len(self._live)
+
+    def __iter__(self) -> Iterator[tuple[TransactionId, T]]:
+        return iter(self._live.items())
+
+    def get(self, transaction: TransactionId) -> T | None:
+        """What is kept of it, unless it is over or unknown."""
+        return self._live.get(transaction)
+
+    def outcome(self, transaction: TransactionId) -> Outcome | None:
+        """What became of it; None if it is not over, or unknown."""
+        incarnation, outcome = self._outcomes.get(transaction.xid, (0, None))
+        return outcome if incarnation == transaction.incarnation else None
+
+    def latest(self, xid: Xid) -> int:
+        """The latest incarnation that is known; 0 if none is."""
+        over, _ = self._outcomes.get(xid, (0, None))
+        live = self._incarnations.get(xid)
+        return max(over, live[-1]) if live else over
+
+    def incarnations(self, xid: Xid) -> list[TransactionId]:
+        """Those of this xid that are not over, in order."""
+        return [TransactionId(xid, incarnation) for incarnation in self._incarnations.get(xid, ())]
+
+    def verdict(self, transaction: TransactionId) -> Rejected | None:
+        """Why nothing can be done about it; None if it is there, or may begin."""
+        if transaction in self._live:
+            return None
+        outcome = self.outcome(transaction)
+        if outcome is not None:
+            return Rejected(Reason.TRANSACTION_OVER, outcome)
+        latest = self.latest(transaction.xid)
+        old = latest > transaction.incarnation
+        return Rejected(Reason.OLD_INCARNATION, latest, transaction.incarnation) if old else None
+
+    def begin(self, transaction: TransactionId, kept: T) -> None:
+        """It is later than all others of its xid."""
+        xid, incarnation = transaction
+        assert self.latest(xid) < incarnation
+        self._live[transaction] = kept
+        self._incarnations.setdefault(xid, []).append(incarnation)
+
+    def remove(self, transaction: TransactionId) -> None:
+        """As if it had never been."""
+        xid, incarnation = transaction
+        del self._live[transaction]
+        self._incarnations[xid].remove(incarnation)
+        if not self._incarnations[xid]:
+            del self._incarnations[xid]
+
+    def bury(self, transaction: TransactionId, outcome: Outcome) -> None:
+        """It is over, or will never begin."""
+        if transaction in self._live:
+            self.remove(transaction)
+        xid, incarnation = transaction
+        if self._outcomes.get(xid, (0, None))[0] > incarnation:
+            return
+        self._outcomes.pop(xid, None)
+        self._outcomes[xid] = incarnation, outcome
+        if len(self._outcomes) > self._most:
+            del self._outcomes[next(iter(self._outcomes))]
+
+    @property
+    def tombstones(self) -> Iterator[tuple[TransactionId, Outcome]]:
+        """Those that are over, the oldest first."""
+        for xid, (incarnation, outcome) in self._outcomes.items():
+            yield TransactionId(xid, incarnation), outcome
+
+    def forget(self, transaction: TransactionId) -> bool:
+        """Forget what became of it; whether that was known."""
+        if self.outcome(transaction) is None:
+            return False
+        del self._outcomes[transaction.xid]
+        return True
+
+    def save(self) -> tuple[list[tuple[int, bytes, bytes, int, T]], list[SavedTombstone]]:
+        """(those that are not over, tombstones)."""
+        live = [(*xid, incarnation, kept) for (xid, incarnation), kept in self._live.items()]
+        return live, [(*xid, *found) for xid, found in self._outcomes.items()]
+
+    def load(self, live: list[tuple[int, bytes, bytes, int, T]], tombstones: list[SavedTombstone]) -> None:
+        """As the first thing: become what was saved; BadState if it cannot be."""
+        for form, global_id, branch_id, incarnation, kept in live:
+            transaction = TransactionId(Xid(form, global_id, branch_id), incarnation)
+            if self.latest(transaction.xid) >= incarnation:
+                raise BadState("the saved transactions contradict themselves")
+            self.begin(transaction, kept)
+        for form, global_id, branch_id, incarnation, outcome in tombstones:
+            self._outcomes[Xid(form, global_id, branch_id)] = incarnation, outcome
+        if len(self._outcomes) != len(tombstones) or len(tombstones) > self._most:
+            raise BadState("the saved outcomes of transactions contradict themselves")

@@ -1,0 +1,196 @@
+"""Operations of a transaction on one shard: what is kept of one until the end, and what it does then.
+
+A batch stays in the log, where its entry is; what is kept is where that is. It takes its offsets when it is
+committed. Messages that are accepted are locked at once, with the number of their ended deliveries, and given
+back with one more. A position of a group is looked at when it is staged and again when the transaction is
+closed, and locked from then on.
+
+Nothing here can fail once `obstacle` had nothing to say and everything was reserved.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from hawser.log.entry import HEADER_BYTES, Entry, Kind
+from hawser.log.state.commands import GroupCommit, QueueSettle, Run, decoder
+from hawser.log.state.groups import Groups
+from hawser.log.state.part import Context
+from hawser.log.state.queue import Queue, is_sound, size_of
+from hawser.log.state.results import Outcome, Reason, Rejected
+from hawser.log.state.topic import Topic
+from hawser.record.batch import BadBatch, Header
+
+__all__ = [
+    "Operation",
+    "StagedAccept",
+    "StagedBatch",
+    "StagedMove",
+    "commit",
+    "obstacle",
+    "reserve",
+    "stage",
+    "undo",
+]
+
+_read_settle = decoder(QueueSettle)
+_read_move = decoder(GroupCommit)
+_BAD = Rejected(Reason.BAD_PAYLOAD)
+
+
+class StagedBatch(msgspec.Struct, frozen=True, array_like=True, tag="batch"):
+    """The records of entry `index`, for the topic or for the queue."""
+
+    index: int
+    records: int
+    latest_ns: int
+    size_bytes: int
+    for_queue: bool
+
+
+class StagedAccept(msgspec.Struct, frozen=True, array_like=True, tag="accept"):
+    """Messages of a shelf, locked."""
+
+    shelf: int
+    runs: tuple[Run, ...]
+
+
+class StagedMove(msgspec.Struct, frozen=True, array_like=True, tag="move"):
+    """A group is to go on elsewhere."""
+
+    command: GroupCommit
+
+
+Operation = StagedBatch | StagedAccept | StagedMove
+
+
+def stage(entry: Entry, before: Sequence[Operation], context: Context) -> Operation | Rejected:
+    """The operation of this entry, behind those of its transaction that came before; messages are locked."""
+    if entry.kind in (Kind.BATCH, Kind.QUEUE_PUT):
+        return _stage_batch(entry)
+    if entry.kind == Kind.QUEUE_SETTLE:
+        return _stage_accept(entry, context)
+    if entry.kind == Kind.GROUP_COMMIT:
+        return _stage_move(entry, before, context)
+    return _BAD
+
+
+def _stage_batch(entry: Entry) -> Operation | Rejected:
+    try:
+        header = Header.read(entry.frame, HEADER_BYTES + entry.transaction_size)
+    except BadBatch:
+        return _BAD
+    # Its number tells a repeat; the stamp of a producer could only make the commit fail.
+    if header.producer:
+        return _BAD
+    size_bytes = size_of(entry, header.records)
+    return StagedBatch(
+        entry.index, header.records, header.latest_ns, size_bytes, entry.kind == Kind.QUEUE_PUT
+    )
+
+
+def carry(operation: Operation, entry: Entry) -> Operation | None:
+    """The same operation with its batch in this later entry; None if that has another one."""
+    copy = _stage_batch(entry)
+    if not isinstance(copy, StagedBatch) or not isinstance(operation, StagedBatch):
+        return None
+    return copy if msgspec.structs.replace(copy, index=operation.index) == operation else None
+
+
+def _stage_accept(entry: Entry, context: Context) -> Operation | Rejected:
+    command = _read_settle(entry)
+    if command is None or not is_sound(command) or command.consumer or command.runs != command.accepted:
+        return _BAD
+    shelf = context.part(Queue).shelves[command.shelf]
+    for first, count, deliveries in sorted(command.accepted):
+        if not shelf.are_there(first, count, deliveries):
+            return Rejected(Reason.LOCKED if shelf.is_locked(first) else Reason.NOT_HELD, 0, first)
+    for run in command.accepted:
+        shelf.lock(*run)
+    return StagedAccept(command.shelf, command.accepted)
+
+
+def _stage_move(entry: Entry, before: Sequence[Operation], context: Context) -> Operation | Rejected:
+    command = _read_move(entry)
+    if command is None:
+        return _BAD
+    position = _positions(before).get(command.group)
+    return context.part(Groups).judge(command, context, position) or StagedMove(command)
+
+
+def _positions(operations: Iterable[Operation]) -> dict[str, int]:
+    """Where these leave the groups that they move."""
+    return {each.command.group: each.command.after for each in operations if isinstance(each, StagedMove)}
+
+
+def _put_bytes(operations: Iterable[Operation]) -> int:
+    """What the messages among these need of their queue."""
+    return sum(each.size_bytes for each in operations if isinstance(each, StagedBatch) and each.for_queue)
+
+
+def obstacle(operations: Sequence[Operation], context: Context) -> Outcome | None:
+    """Why these cannot be committed now; None if they can. Changes nothing."""
+    put_bytes = _put_bytes(operations)
+    if put_bytes and not context.part(Queue).has_room(put_bytes):
+        return Outcome.NO_ROOM
+    positions: dict[str, int] = {}
+    for each in operations:
+        if isinstance(each, StagedMove):
+            command = each.command
+            if context.part(Groups).judge(command, context, positions.get(command.group)) is not None:
+                return Outcome.CONFLICT
+            positions[command.group] = command.after
+    return None
+
+
+def reserve(operations: Sequence[Operation], context: Context) -> None:
+    """Keep what the commit of these needs, for as long as it takes."""
+    put_bytes = _put_bytes(operations)
+    if put_bytes:
+        context.part(Queue).reserved_bytes += put_bytes
+    for group in _positions(operations):
+        context.part(Groups).lock(group)
+
+
+def release(operations: Sequence[Operation], context: Context) -> None:
+    """What was reserved for these is free again, for them or for others."""
+    put_bytes = _put_bytes(operations)
+    if put_bytes:
+        context.part(Queue).reserved_bytes -= put_bytes
+        assert context.part(Queue).reserved_bytes >= 0
+    for group in _positions(operations):
+        context.part(Groups).unlock(group)
+
+
+def commit(operations: Sequence[Operation], context: Context, reserved: bool) -> None:
+    """All of these happen, in this order."""
+    if reserved:
+        release(operations, context)
+    for each in operations:
+        if isinstance(each, StagedBatch):
+            _commit_batch(each, context)
+        elif isinstance(each, StagedAccept):
+            shelf = context.part(Queue).shelves[each.shelf]
+            for first, count, _ in each.runs:
+                shelf.settle(first, count)
+        else:
+            context.part(Groups).move(each.command)
+
+
+def _commit_batch(batch: StagedBatch, context: Context) -> None:
+    if batch.for_queue:
+        shelf = context.part(Queue).messages
+        shelf.append(batch.index, batch.records, batch.latest_ns, batch.size_bytes)
+    else:
+        context.part(Topic).commit_staged(batch.index, batch.records, batch.latest_ns)
+
+
+def undo(operations: Sequence[Operation], context: Context, reserved: bool) -> None:
+    """None of these happens; messages go back to their places."""
+    if reserved:
+        release(operations, context)
+    for each in operations:
+        if isinstance(each, StagedAccept):
+            shelf = context.part(Queue).shelves[each.shelf]
+            for run in each.runs:
+                shelf.unlock(*run)

@@ -1,0 +1,256 @@
+"""Canaries of `test_transactions.py`: each is a bug that one could write, and a few lives find it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hawser.log.queue.claims import Claims
+from hawser.log.state.groups import Groups
+from hawser.log.state.part import BadState
+from hawser.log.state.queue import Queue
+from hawser.log.state.results import Finished, Outcome, Result
+from hawser.transaction import staged
+from hawser.transaction.branches import Branches
+from hawser.transaction.calls import Calls
+from hawser.transaction.client import Transaction
+from hawser.transaction.coordinator import Coordinator
+from hawser.transaction.home import Home
+from hawser.transaction.ledger import Ledger
+from hawser.transaction.record import Phase
+from hawser.transaction.register import Register
+
+from .test_transactions import STEPS, run
+
+Record_property = Callable[[str, object], None]
+Patch = pytest.MonkeyPatch
+
+
+def must_be_caught(record_property: Record_property, seeds: int = 25) -> None:
+    for seed in range(seeds):
+        try:
+            run(seed, STEPS)
+        except (AssertionError, KeyError, BadState, ValueError) as error:
+            record_property("caught in life", seed)
+            record_property("as", (str(error) or type(error).__name__).splitlines()[0][:60])
+            return
+    pytest.fail("the planted bug was not caught")
+
+
+def test_a_branch_is_prepared_although_an_operation_is_missing(
+    monkeypatch: Patch, record_property: Record_property
+) -> None:
+    def obstacle(self: Any, branch: Any, counts: Any, context: Any) -> Any:
+        return Outcome.INCOMPLETE if branch is None else staged.obstacle(branch.operations, context)
+
+    monkeypatch.setattr(Branches, "_obstacle", obstacle)
+    must_be_caught(record_property)
+
+
+def test_a_time_out_ends_what_is_prepared(monkeypatch: Patch, record_property: Record_property) -> None:
+    real = Branches._end
+
+    def prepare(self: Any, entry: Any, label: Any, context: Any) -> Result:
+        branch = self.register.get(label.id)
+        if branch is None or not branch.is_prepared:
+            return abort(self, entry, label, context)
+        return real(self, label.id, Outcome.TIMED_OUT, context)
+
+    abort = Branches._abort
+    monkeypatch.setattr(Branches, "_abort", prepare)
+    must_be_caught(record_property)
+
+
+def test_rollback_keeps_the_messages(monkeypatch: Patch, record_property: Record_property) -> None:
+    def undo(operations: Any, context: Any, reserved: bool) -> None:
+        if reserved:
+            staged.release(operations, context)
+
+    monkeypatch.setattr(staged, "undo", undo)
+    must_be_caught(record_property)
+
+
+def test_rollback_forgets_what_was_reserved(monkeypatch: Patch, record_property: Record_property) -> None:
+    real = staged.undo
+    monkeypatch.setattr(
+        staged, "undo", lambda operations, context, reserved: real(operations, context, False)
+    )
+    must_be_caught(record_property)
+
+
+def test_commit_leaves_out_the_last_operation(monkeypatch: Patch, record_property: Record_property) -> None:
+    real = staged.commit
+
+    def commit(operations: Any, context: Any, reserved: bool) -> None:
+        if reserved:
+            staged.release(operations, context)
+        real(operations[:-1] or operations, context, False)
+
+    monkeypatch.setattr(staged, "commit", commit)
+    must_be_caught(record_property)
+
+
+def test_messages_are_visible_when_they_are_staged(
+    monkeypatch: Patch, record_property: Record_property
+) -> None:
+    def stage(entry: Any, before: Any, context: Any) -> Any:
+        operation = staged_before(entry, before, context)
+        if isinstance(operation, staged.StagedBatch):
+            staged._commit_batch(operation, context)
+        return operation
+
+    staged_before = staged.stage
+    monkeypatch.setattr(staged, "stage", stage)
+    must_be_caught(record_property)
+
+
+def test_one_vote_is_enough(monkeypatch: Patch, record_property: Record_property) -> None:
+    real = Coordinator._collect
+
+    def collect(self: Any, transaction: Any, record: Any, work: Any, now: float) -> None:
+        if work.votes:
+            work.votes.update(record.participants)
+        real(self, transaction, record, work, now)
+
+    monkeypatch.setattr(Coordinator, "_collect", collect)
+    must_be_caught(record_property)
+
+
+def test_home_forgets_when_the_first_was_told(monkeypatch: Patch, record_property: Record_property) -> None:
+    def tell(self: Any, told: Any) -> int:
+        for transaction in told:
+            record = self.register.get(transaction)
+            if record is not None and record.outcome is not None:
+                record.waiting = []
+                record.sessions.clear()
+                record.heuristic = ""
+                self.register.bury(transaction, record.outcome)
+                self.register.forget(transaction)
+        return len(told)
+
+    real = Coordinator._spread
+
+    def spread(self: Any, transaction: Any, record: Any, work: Any, now: float) -> None:
+        real(self, transaction, record, work, now)
+        if work.told:
+            self._report({transaction: sorted(work.told)})
+
+    monkeypatch.setattr(Ledger, "tell", tell)
+    monkeypatch.setattr(Coordinator, "_spread", spread)
+    must_be_caught(record_property)
+
+
+def test_a_second_decision_counts(monkeypatch: Patch, record_property: Record_property) -> None:
+    real = Home._decide
+
+    def decide(self: Any, entry: Any) -> Result:
+        result = real(self, entry)
+        for _, record in self.ledger.register:
+            if record.phase is Phase.DECIDED and isinstance(result, Finished) and record.waiting:
+                record.outcome = Outcome.ROLLED_BACK
+        return result
+
+    monkeypatch.setattr(Home, "_decide", decide)
+    must_be_caught(record_property)
+
+
+def test_what_comes_late_begins_anew(monkeypatch: Patch, record_property: Record_property) -> None:
+    monkeypatch.setattr(Register, "verdict", lambda self, transaction: None)
+    monkeypatch.setattr(Register, "outcome", lambda self, transaction: None)
+    monkeypatch.setattr(Register, "latest", lambda self, xid: 0)
+    must_be_caught(record_property)
+
+
+def test_a_snapshot_leaves_out_what_is_over(monkeypatch: Patch, record_property: Record_property) -> None:
+    real = Register.load
+    monkeypatch.setattr(Register, "load", lambda self, live, tombstones: real(self, live, []))
+    must_be_caught(record_property)
+
+
+def test_a_snapshot_forgets_who_is_prepared(monkeypatch: Patch, record_property: Record_property) -> None:
+    real = Branches.load
+
+    def load(self: Any, state: bytes) -> None:
+        real(self, state)
+        for _, branch in self.register:
+            branch.home = ""
+
+    monkeypatch.setattr(Branches, "load", load)
+    must_be_caught(record_property)
+
+
+def test_a_prepared_put_reserves_nothing(monkeypatch: Patch, record_property: Record_property) -> None:
+    def reserve(operations: Any, context: Any) -> None:
+        for group in staged._positions(operations):
+            context.part(Groups).lock(group)
+
+    monkeypatch.setattr(staged, "reserve", reserve)
+    must_be_caught(record_property)
+
+
+def test_the_staged_batch_may_be_deleted(monkeypatch: Patch, record_property: Record_property) -> None:
+    """The log is shortened over it."""
+    monkeypatch.setattr(Branches, "needed", property(lambda self: None))
+    must_be_caught(record_property)
+
+
+def test_an_accept_locks_nothing(monkeypatch: Patch, record_property: Record_property) -> None:
+    def stage(entry: Any, context: Any) -> Any:
+        command = staged._read_settle(entry)
+        assert command is not None
+        shelf = context.part(Queue).shelves[command.shelf]
+        for first, count, deliveries in command.accepted:
+            if not shelf.are_there(first, count, deliveries):
+                return staged._BAD
+        return staged.StagedAccept(command.shelf, command.accepted)
+
+    monkeypatch.setattr(staged, "_stage_accept", stage)
+    must_be_caught(record_property)
+
+
+def test_a_late_retry_of_a_call_is_a_new_one(monkeypatch: Patch, record_property: Record_property) -> None:
+    """It ends the next use of the xid."""
+    real = Calls.apply
+
+    def apply(self: Any, command: Any, index: int) -> Result:
+        self.answers.clear()
+        return real(self, command, index)
+
+    monkeypatch.setattr(Calls, "apply", apply)
+    must_be_caught(record_property, 60)
+
+
+def test_a_client_takes_silence_for_a_rollback(monkeypatch: Patch, record_property: Record_property) -> None:
+    def resolve(self: Any) -> Any:
+        self._finish(Outcome.ROLLED_BACK)
+        return []
+
+    monkeypatch.setattr(Transaction, "resolve", resolve)
+    must_be_caught(record_property, 60)
+
+
+def test_a_vote_is_taken_back_by_a_repeat(monkeypatch: Patch, record_property: Record_property) -> None:
+    """Prepare again rolls back."""
+    real = Branches._prepare
+
+    def prepare(self: Any, entry: Any, label: Any, context: Any) -> Result:
+        branch = self.register.get(label.id)
+        if branch is not None and branch.is_prepared:
+            return self._end(label.id, Outcome.ROLLED_BACK, context)  # type: ignore[no-any-return]
+        return real(self, entry, label, context)
+
+    monkeypatch.setattr(Branches, "_prepare", prepare)
+    must_be_caught(record_property)
+
+
+def test_what_comes_back_is_lent_to_nobody(monkeypatch: Patch, record_property: Record_property) -> None:
+    monkeypatch.setattr(Claims, "_came_back", lambda self, first, count: None)
+    must_be_caught(record_property)
+
+
+def test_what_comes_back_is_lent_twice(monkeypatch: Patch, record_property: Record_property) -> None:
+    def came_back(self: Any, first: int, count: int) -> None:
+        self._returned.extend(range(first, first + count))
+
+    monkeypatch.setattr(Claims, "_came_back", came_back)
+    must_be_caught(record_property)

@@ -1,0 +1,139 @@
+"""One shard with transactions, and a short way to say what is to be applied."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from hawser.log.entry import Kind
+from hawser.log.state.commands import GroupCommit, Payload, QueueSettle, Run, encode_command
+from hawser.log.state.part import Part
+from hawser.log.state.queue import MESSAGES, Queue
+from hawser.log.state.results import Outcome, Result
+from hawser.transaction import commands as t
+from hawser.transaction.branches import Branches
+from hawser.transaction.commands import to_fields
+from hawser.transaction.home import Home
+from hawser.transaction.identity import LANE_FORMAT, Label, TransactionId, Xid
+from hawser.transaction.ledger import Ledger
+from hawser.transaction.parts import transactional_parts
+from hawser.transaction.xa import Call
+
+from .log_shard import Shard, batch
+
+HOME = "__tx/0"
+
+
+def parts() -> Sequence[Part]:
+    return transactional_parts(3)
+
+
+def lane(incarnation: int = 1, name: bytes = b"lane") -> TransactionId:
+    return TransactionId(Xid(LANE_FORMAT, name, b""), incarnation)
+
+
+class Site(Shard):
+    """A shard that takes part, and decides. Operations are numbered unless a number is given."""
+
+    def __init__(self) -> None:
+        super().__init__(parts)
+        self.numbers: dict[tuple[TransactionId, int], int] = {}
+
+    @property
+    def branches(self) -> Branches:
+        return self.machine.part(Branches)
+
+    @property
+    def queue(self) -> Queue:
+        return self.machine.part(Queue)
+
+    @property
+    def home(self) -> Home:
+        return self.machine.part(Home)
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.home.ledger
+
+    # A branch.
+
+    def operation(
+        self,
+        transaction: TransactionId,
+        kind: int,
+        payload: bytes,
+        number: int = 0,
+        worker: int = 0,
+        **fields: Any,
+    ) -> Result:
+        if not number:
+            number = self.numbers.get((transaction, worker), 0) + 1
+            self.numbers[transaction, worker] = number
+        return self.put(kind, payload, transaction=Label(transaction, number, worker, **fields).encode())
+
+    def stage(self, transaction: TransactionId, count: int = 1, **fields: Any) -> Result:
+        """Publish into the topic."""
+        return self.operation(transaction, Kind.BATCH, batch(count), **fields)
+
+    def stage_put(self, transaction: TransactionId, count: int = 1, **fields: Any) -> Result:
+        return self.operation(transaction, Kind.QUEUE_PUT, batch(count), **fields)
+
+    def stage_accept(self, transaction: TransactionId, *runs: Run, **fields: Any) -> Result:
+        payload = encode_command(QueueSettle(MESSAGES, runs))
+        return self.operation(transaction, Kind.QUEUE_SETTLE, payload, **fields)
+
+    def stage_move(self, transaction: TransactionId, command: GroupCommit, **fields: Any) -> Result:
+        return self.operation(transaction, Kind.GROUP_COMMIT, encode_command(command), **fields)
+
+    def end(self, transaction: TransactionId, kind: int, command: Payload) -> Result:
+        return self.put(kind, encode_command(command), transaction=Label(transaction).encode())
+
+    def prepare(self, transaction: TransactionId, *counts: int) -> Result:
+        """With these counts of the workers from 0 on."""
+        command = t.BranchPrepare(tuple(enumerate(counts)), HOME)
+        return self.end(transaction, Kind.BRANCH_PREPARE, command)
+
+    def commit(self, transaction: TransactionId, *counts: int) -> Result:
+        """With counts nobody else takes part."""
+        command = t.BranchCommit(tuple(enumerate(counts)) if counts else None)
+        return self.end(transaction, Kind.BRANCH_COMMIT, command)
+
+    def abort(
+        self, transaction: TransactionId, outcome: Outcome = Outcome.ROLLED_BACK, decided: bool = False
+    ) -> Result:
+        return self.end(transaction, Kind.BRANCH_ABORT, t.BranchAbort(outcome, decided))
+
+    # Home.
+
+    def close(
+        self, transaction: TransactionId, *shards: str, one_phase: bool = True, **fields: Any
+    ) -> Result:
+        participants = tuple((shard, ((0, 1),)) for shard in shards)
+        command = t.HomeClose(to_fields(transaction), participants, one_phase, **fields)
+        return self.put(Kind.HOME_CLOSE, encode_command(command))
+
+    def vote(self, transaction: TransactionId, *shards: str) -> Result:
+        return self.put(Kind.HOME_VOTES, encode_command(t.HomeVotes(to_fields(transaction), shards)))
+
+    def decide(self, transaction: TransactionId, outcome: Outcome, **fields: Any) -> Result:
+        command = t.HomeDecide(to_fields(transaction), outcome, **fields)
+        return self.put(Kind.HOME_DECIDE, encode_command(command))
+
+    def tell(self, transaction: TransactionId, *shards: str) -> Result:
+        return self.put(Kind.HOME_TOLD, encode_command(t.HomeTold(((to_fields(transaction), shards),))))
+
+    def call(self, xid: Xid, call: Call, session: str = "s", incarnation: int = 0, **fields: Any) -> Result:
+        command = t.HomeCall((*xid, incarnation), call, session, **fields)
+        return self.put(Kind.HOME_CALL, encode_command(command))
+
+    def lose(self, session: str) -> Result:
+        return self.put(Kind.HOME_SESSION_LOST, encode_command(t.HomeSessionLost(session)))
+
+    def decide_batch(self, number: int, *branches: bytes, query: bytes = b"q") -> Result:
+        command = t.HomeBatch(b"app", query, number, branches)
+        return self.put(Kind.HOME_BATCH, encode_command(command))
+
+    def restart_equal(self) -> None:
+        """Saved, loaded, and the same."""
+        before = self.machine.hash, self.machine.digest(), self.machine.needed
+        self.save()
+        self.restart()
+        assert (self.machine.hash, self.machine.digest(), self.machine.needed) == before

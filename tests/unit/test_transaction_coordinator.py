@@ -1,0 +1,380 @@
+"""The leaders' part: the coordinator of a home, the keeper of a shard, and who is told."""
+
+from typing import Any
+
+import pytest
+
+from hawser.log.entry import Kind
+from hawser.log.state.results import Answered, Finished, Outcome, Prepared, Reason, Rejected
+from hawser.transaction import coordinator as c
+from hawser.transaction import keeper as k
+from hawser.transaction.ageing import KEEP_SECONDS
+from hawser.transaction.identity import Label, TransactionId, Xid, owner_of
+from hawser.transaction.observers import Observers
+from hawser.transaction.xa import Call, Code
+from tests.stateful.log_shard import batch
+from tests.stateful.transaction_shard import HOME, Site, lane
+
+ONE = lane()
+COMMITTED = Finished(Outcome.COMMITTED)
+
+
+class Leader:
+    """A home that proposes whatever its coordinator wants, and shows the rest."""
+
+    def __init__(self, site: Site | None = None) -> None:
+        self.site = site or Site()
+        self.coordinator = c.Coordinator(self.site.home, HOME)
+        self.replies: list[tuple[Any, Any]] = []
+        self.proposed: list[int] = []
+        self.began = self.step(c.Began(0.0))
+
+    def step(self, event: c.Event) -> list[tuple[str, int]]:
+        """What it tells whom, everything it proposes being applied."""
+        told: list[tuple[str, int]] = []
+        effects = self.coordinator.step(event)
+        while effects:
+            effect = effects.pop(0)
+            if isinstance(effect, c.Tell):
+                told.append((effect.shard, effect.kind))
+            elif isinstance(effect, c.Reply):
+                self.replies.append((effect.tag, effect.result))
+            else:
+                self.proposed.append(effect.kind)
+                self.site.put(effect.kind, effect.payload)
+                effects += self.coordinator.step(c.Changed(event.now))
+        return told
+
+    def close(self, *shards: str, **fields: Any) -> list[tuple[str, int]]:
+        self.site.close(ONE, *shards, **fields)
+        return self.step(c.Changed(0.0))
+
+    def hear(self, shard: str, kind: int, result: Any, now: float = 0.0) -> list[tuple[str, int]]:
+        return self.step(c.Heard(now, shard, ONE, kind, result))
+
+
+def test_it_asks_all_then_decides_then_tells_all() -> None:
+    leader = Leader()
+    assert leader.close("q", "p") == [("p", Kind.BRANCH_PREPARE), ("q", Kind.BRANCH_PREPARE)]
+    leader.step(c.Await(0.0, "client", ONE))
+    assert leader.hear("p", Kind.BRANCH_PREPARE, Prepared(1)) == []
+    assert leader.proposed == []
+    told = leader.hear("q", Kind.BRANCH_PREPARE, Prepared(1))
+    assert told == [("p", Kind.BRANCH_COMMIT), ("q", Kind.BRANCH_COMMIT)]
+    leader.hear("p", Kind.BRANCH_COMMIT, COMMITTED)
+    assert leader.replies == []
+    leader.hear("q", Kind.BRANCH_COMMIT, COMMITTED)
+    assert leader.replies == [("client", COMMITTED)]
+    assert leader.proposed == [Kind.HOME_VOTES, Kind.HOME_TOLD]
+    assert len(leader.site.ledger.register) == 0
+
+
+@pytest.mark.parametrize("vote", [Finished(Outcome.NO_ROOM), Rejected(Reason.OLD_INCARNATION, 2, 1)])
+def test_one_vote_against_it_is_enough(vote: Any) -> None:
+    leader = Leader()
+    leader.close("p", "q")
+    told = leader.hear("p", Kind.BRANCH_PREPARE, vote)
+    assert told == [("p", Kind.BRANCH_ABORT), ("q", Kind.BRANCH_ABORT)]
+    expected = Outcome.NO_ROOM if isinstance(vote, Finished) else Outcome.INCOMPLETE
+    assert leader.site.ledger.outcome(ONE) is expected
+
+
+def test_a_shard_that_was_deleted_holds_nothing_up() -> None:
+    leader = Leader()
+    leader.close("p", "deleted")
+    gone = Rejected(Reason.TRANSACTION_OVER)
+    assert leader.hear("deleted", Kind.BRANCH_PREPARE, gone) == [
+        ("deleted", Kind.BRANCH_ABORT),
+        ("p", Kind.BRANCH_ABORT),
+    ]
+    leader.hear("deleted", Kind.BRANCH_ABORT, gone)
+    leader.hear("p", Kind.BRANCH_ABORT, Finished(Outcome.INCOMPLETE))
+    assert len(leader.site.ledger.register) == 0
+
+
+def test_a_new_leader_goes_on_where_the_log_ends() -> None:
+    leader = Leader()
+    leader.close("p", "q")
+    leader.hear("p", Kind.BRANCH_PREPARE, Prepared(1))
+    second = Leader(leader.site)
+    assert second.began == [("p", Kind.BRANCH_PREPARE), ("q", Kind.BRANCH_PREPARE)]
+    second.hear("p", Kind.BRANCH_PREPARE, Prepared(1))
+    second.hear("q", Kind.BRANCH_PREPARE, Prepared(1))
+    second.hear("p", Kind.BRANCH_COMMIT, COMMITTED)
+    third = Leader(leader.site)
+    assert third.began == [("p", Kind.BRANCH_COMMIT), ("q", Kind.BRANCH_COMMIT)]
+    third.step(c.Await(0.0, "client", ONE))
+    # It was told twice, and its tombstone is gone.
+    third.hear("p", Kind.BRANCH_COMMIT, Rejected(Reason.TRANSACTION_OVER))
+    third.hear("q", Kind.BRANCH_COMMIT, COMMITTED)
+    assert third.replies == [("client", COMMITTED)]
+
+
+def test_it_asks_again_what_nobody_answers() -> None:
+    leader = Leader()
+    leader.close("p", "q")
+    leader.hear("p", Kind.BRANCH_PREPARE, Prepared(1))
+    assert leader.step(c.Tick(0.5)) == []
+    assert leader.step(c.Tick(1.5)) == [("q", Kind.BRANCH_PREPARE)]
+
+
+def test_a_client_waits_for_those_that_can_be_reached_only() -> None:
+    leader = Leader()
+    leader.close("p", "q")
+    leader.step(c.Await(0.0, "client", ONE))
+    for shard in ("p", "q"):
+        leader.hear(shard, Kind.BRANCH_PREPARE, Prepared(1))
+    leader.hear("p", Kind.BRANCH_COMMIT, COMMITTED)
+    assert leader.replies == []
+    leader.step(c.Lost(0.0, "q", ONE))
+    assert leader.replies == [("client", COMMITTED)]
+    leader.step(c.Tick(1.0))
+    record = leader.site.ledger.register.get(ONE)
+    assert record is not None and record.waiting == ["q"]
+    assert leader.step(c.Tick(3.0)) == [("q", Kind.BRANCH_COMMIT)]
+    leader.hear("q", Kind.BRANCH_COMMIT, COMMITTED, 3.0)
+    assert len(leader.site.ledger.register) == 0
+
+
+def test_a_vote_missing_at_the_time_out_rolls_back() -> None:
+    leader = Leader()
+    leader.close("p", "q")
+    leader.hear("p", Kind.BRANCH_PREPARE, Prepared(1))
+    leader.step(c.Tick(59.0))
+    assert leader.site.ledger.outcome(ONE) is None
+    leader.step(c.Tick(60.0))
+    assert leader.site.ledger.outcome(ONE) is Outcome.TIMED_OUT
+
+
+def test_what_is_prepared_has_no_time_out_but_its_own() -> None:
+    leader = Leader()
+    leader.close("p", one_phase=False)
+    leader.step(c.Await(0.0, "client", ONE))
+    leader.hear("p", Kind.BRANCH_PREPARE, Prepared(1))
+    assert leader.replies == [("client", Prepared(1))]
+    leader.step(c.Tick(1e9))
+    assert leader.site.ledger.outcome(ONE) is None
+    other = Leader()
+    other.close("p", one_phase=False, orphan_seconds=100)
+    other.hear("p", Kind.BRANCH_PREPARE, Prepared(1))
+    other.step(c.Tick(99.0))
+    assert other.site.ledger.outcome(ONE) is None
+    other.step(c.Tick(101.0))
+    assert other.site.ledger.outcome(ONE) is Outcome.ORPHANED
+
+
+def test_calls_of_the_xa_interface_are_answered_when_the_votes_are_in() -> None:
+    leader = Leader()
+    site = leader.site
+    xid = Xid(1, b"g", b"b")
+    started = site.call(xid, Call.START)
+    assert isinstance(started, Answered)
+    transaction = TransactionId(xid, started.incarnation)
+    site.call(xid, Call.END, participants=(("p", 2),))
+    site.call(xid, Call.PREPARE)
+    leader.step(c.Changed(0.0))
+    leader.step(c.Await(0.0, "prepare", transaction, Call.PREPARE, "s"))
+    leader.step(c.Heard(0.0, "p", transaction, Kind.BRANCH_PREPARE, Prepared(2)))
+    assert leader.replies == [("prepare", Answered(Code.OK, transaction.incarnation))]
+    site.call(xid, Call.ROLLBACK)
+    leader.step(c.Changed(0.0))
+    leader.step(c.Await(0.0, "rollback", transaction, Call.ROLLBACK, "s"))
+    told = Finished(Outcome.ROLLED_BACK)
+    leader.step(c.Heard(0.0, "p", transaction, Kind.BRANCH_ABORT, told))
+    assert leader.replies[-1] == (
+        "rollback",
+        Answered(Code.OK, transaction.incarnation, 0, Outcome.ROLLED_BACK),
+    )
+
+
+def test_lost_sessions_are_proposed_as_such() -> None:
+    leader = Leader()
+    leader.site.call(Xid(1, b"g", b"b"), Call.START)
+    assert leader.site.ledger.sessions == {"s"}
+    leader.step(c.Tick(0.0, ("s",)))
+    assert Kind.HOME_SESSION_LOST in leader.proposed
+    assert leader.site.ledger.sessions == set()
+
+
+def test_old_tombstones_are_forgotten() -> None:
+    leader = Leader()
+    leader.site.decide(ONE, Outcome.ROLLED_BACK)
+    leader.step(c.Tick(0.0))
+    leader.step(c.Tick(KEEP_SECONDS - 1.0))
+    assert list(leader.site.ledger.register.tombstones)
+    leader.step(c.Tick(KEEP_SECONDS + 60.0))
+    assert not list(leader.site.ledger.register.tombstones)
+
+
+def test_what_was_decided_is_what_has_happened_or_it_stops() -> None:
+    leader = Leader()
+    leader.close("p", "q")
+    for shard in ("p", "q"):
+        leader.hear(shard, Kind.BRANCH_PREPARE, Prepared(1))
+    with pytest.raises(AssertionError):
+        leader.hear("p", Kind.BRANCH_COMMIT, Finished(Outcome.ROLLED_BACK))
+
+
+# The keeper.
+
+
+def nobody(owner: int) -> bool:
+    return False
+
+
+def carry_out(site: Site, actions: list[k.Action]) -> None:
+    for action in actions:
+        assert isinstance(action, k.Propose)
+        site.put(action.kind, action.payload, transaction=action.label)
+
+
+def test_an_open_branch_ends_at_its_time_out_and_a_prepared_one_asks() -> None:
+    site = Site()
+    keeper = k.Keeper(site.branches)
+    site.stage(ONE, timeout_seconds=30)
+    other = lane(name=b"other")
+    site.stage(other)
+    site.prepare(other, 1)
+    assert keeper.tick(0.0, 0, nobody) == []
+    assert keeper.tick(29.0, 0, nobody) == [k.Ask(HOME, other)]
+    carry_out(site, [each for each in keeper.tick(30.0, 0, nobody) if isinstance(each, k.Propose)])
+    assert site.branches.register.outcome(ONE) is Outcome.TIMED_OUT
+    carry_out(site, [keeper.decided(other, Outcome.COMMITTED)])
+    assert site.branches.register.outcome(other) is Outcome.COMMITTED
+    assert site.topic.end == 2
+
+
+def test_what_a_lost_session_has_open_is_rolled_back() -> None:
+    site = Site()
+    keeper = k.Keeper(site.branches)
+    site.stage(ONE, owner=owner_of("s"))
+    other = lane(name=b"other")
+    site.stage(other, owner=owner_of("s"))
+    site.prepare(other, 1)
+    carry_out(site, keeper.tick(0.0, 0, {owner_of("s")}.__contains__))
+    assert site.branches.register.outcome(ONE) is Outcome.SESSION_LOST
+    assert site.branches.prepared_count == 1
+
+
+def test_a_proposal_to_time_out_that_comes_behind_prepare_does_nothing() -> None:
+    site = Site()
+    keeper = k.Keeper(site.branches)
+    site.stage(ONE)
+    keeper.tick(0.0, 0, nobody)
+    late = keeper.tick(60.0, 0, nobody)
+    site.prepare(ONE, 1)
+    carry_out(site, late)
+    assert site.branches.prepared_count == 1
+
+
+def test_a_branch_that_home_knows_nothing_of_is_rolled_back() -> None:
+    site, home = Site(), Site()
+    site.stage(ONE)
+    site.prepare(ONE, 1)
+    outcome = home.ledger.outcome(ONE)
+    assert outcome is not None
+    carry_out(site, [k.Keeper(site.branches).decided(ONE, outcome)])
+    assert site.branches.register.outcome(ONE) is Outcome.ROLLED_BACK
+
+
+def test_what_lies_far_back_is_carried_forward() -> None:
+    site = Site()
+    keeper = k.Keeper(site.branches, carry_entries=5)
+    site.stage(ONE)
+    for _ in range(4):
+        site.publish()
+    assert keeper.tick(0.0, site.machine.applied, nobody) == []
+    site.publish()
+    (carry,) = keeper.tick(0.0, site.machine.applied, nobody)
+    assert carry == k.Carry(1, Label(ONE, 1, carried=True).encode())
+    site.put(Kind.BATCH, batch(), transaction=carry.label)
+    assert keeper.tick(0.0, site.machine.applied, nobody) == []
+
+
+def test_old_tombstones_of_a_shard_are_forgotten() -> None:
+    site = Site()
+    keeper = k.Keeper(site.branches)
+    site.abort(ONE)
+    keeper.tick(0.0, 0, nobody)
+    carry_out(site, keeper.tick(float(KEEP_SECONDS), 0, nobody))
+    assert not list(site.branches.register.tombstones)
+
+
+# Observers.
+
+
+class Notes:
+    """Writes down what it is told; raises at one word."""
+
+    def __init__(self, raises_at: str = "") -> None:
+        self.heard: list[tuple[Any, ...]] = []
+        self.raises_at = raises_at
+
+    def note(self, *words: Any) -> None:
+        self.heard.append(words)
+        if words[0] == self.raises_at:
+            raise RuntimeError("an observer of a user")
+
+    def publish(self, records: int, for_queue: bool) -> None:
+        self.note("publish", records, for_queue)
+
+    def accept(self, shelf: int, messages: int) -> None:
+        self.note("accept", shelf, messages)
+
+    def prepare(self) -> None:
+        self.note("prepare")
+
+    def commit(self) -> None:
+        self.note("commit")
+
+    def rollback(self, outcome: Outcome) -> None:
+        self.note("rollback", outcome)
+
+
+def test_observers_are_made_for_each_transaction_and_told_in_order() -> None:
+    site = Site()
+    made: dict[TransactionId, Notes] = {}
+
+    def factory(transaction: TransactionId) -> Notes:
+        return made.setdefault(transaction, Notes())
+
+    site.branches.observers = Observers([factory, lambda transaction: None])
+    site.put(Kind.QUEUE_PUT, batch())
+    site.stage(ONE, 2)
+    site.stage_accept(ONE, (1, 1, 0))
+    site.stage_put(ONE)
+    site.stage(ONE, number=1)  # a repeat is nothing new
+    site.prepare(ONE, 3)
+    site.prepare(ONE, 3)
+    site.commit(ONE)
+    site.commit(ONE)
+    other = lane(2)
+    site.stage(other)
+    site.abort(other, Outcome.TIMED_OUT)
+    site.abort(lane(name=b"nothing here"))
+    assert made[ONE].heard == [
+        ("publish", 2, False),
+        ("accept", 0, 1),
+        ("publish", 1, True),
+        ("prepare",),
+        ("commit",),
+    ]
+    assert made[other].heard == [("publish", 1, False), ("rollback", Outcome.TIMED_OUT)]
+    assert set(made) == {ONE, other}
+
+
+def test_what_an_observer_raises_goes_no_further() -> None:
+    site = Site()
+    bad, good = Notes("publish"), Notes()
+
+    def broken(transaction: TransactionId) -> Notes:
+        raise RuntimeError("a factory of a user")
+
+    observers = site.branches.observers = Observers(
+        [broken, lambda transaction: bad, lambda transaction: good]
+    )
+    site.stage(ONE)
+    assert site.commit(ONE, 1) == COMMITTED
+    assert bad.heard == [("publish", 1, False)]
+    assert good.heard == [("publish", 1, False), ("commit",)]
+    assert observers.failures == 2

@@ -1,0 +1,229 @@
+"""Home: closing, voting, deciding, telling; applications and their batches; what is remembered."""
+
+import msgspec
+import pytest
+
+from hawser.log.entry import Kind
+from hawser.log.state.commands import encode_command
+from hawser.log.state.part import BadState
+from hawser.log.state.results import (
+    Answered,
+    Done,
+    Expired,
+    Finished,
+    Outcome,
+    Prepared,
+    Reason,
+    Rejected,
+    Result,
+)
+from hawser.transaction.commands import HomeClose, HomeForget, HomeLimit, to_fields
+from hawser.transaction.home import Home
+from hawser.transaction.identity import APPLICATION_FORMAT, TransactionId, Xid
+from hawser.transaction.xa import Code
+from tests.stateful.transaction_shard import Site, lane
+
+ONE = lane()
+PENDING = Answered(Code.PENDING)
+COMMITTED, ROLLED_BACK = Finished(Outcome.COMMITTED), Finished(Outcome.ROLLED_BACK)
+BAD = Rejected(Reason.BAD_PAYLOAD)
+
+
+def test_all_votes_decide_a_transaction_in_one_entry() -> None:
+    site = Site()
+    assert site.close(ONE, "p", "q") == PENDING
+    assert site.vote(ONE, "p") == Rejected(Reason.NOT_PREPARED)
+    assert site.vote(ONE, "p", "q") == COMMITTED
+    assert site.vote(ONE, "p", "q") == site.close(ONE, "p", "q") == COMMITTED
+    assert site.decide(ONE, Outcome.TIMED_OUT) == COMMITTED
+    assert site.ledger.outcome(ONE) is Outcome.COMMITTED
+
+
+def test_a_time_out_before_the_votes_wins() -> None:
+    site = Site()
+    site.close(ONE, "p", "q")
+    assert site.decide(ONE, Outcome.TIMED_OUT) == Finished(Outcome.TIMED_OUT)
+    assert site.vote(ONE, "p", "q") == Finished(Outcome.TIMED_OUT)
+    assert site.ledger.outcome(ONE) is Outcome.TIMED_OUT
+
+
+def test_nobody_commits_without_votes() -> None:
+    site = Site()
+    assert site.decide(ONE, Outcome.COMMITTED, prepared=True) == Rejected(Reason.TRANSACTION_OVER)
+    site.close(ONE, "p", one_phase=False)
+    assert site.decide(ONE, Outcome.COMMITTED, prepared=True) == Rejected(Reason.NOT_PREPARED)
+
+
+def test_what_home_knows_nothing_of_is_rolled_back() -> None:
+    assert Site().ledger.outcome(ONE) is Outcome.ROLLED_BACK
+
+
+def test_an_undecided_transaction_has_no_outcome() -> None:
+    site = Site()
+    site.close(ONE, "p", one_phase=False)
+    assert site.ledger.outcome(ONE) is None
+    site.vote(ONE, "p")
+    assert site.ledger.outcome(ONE) is None
+
+
+def test_asking_for_a_rollback_decides_also_what_was_never_heard_of() -> None:
+    site = Site()
+    assert site.decide(ONE, Outcome.ROLLED_BACK) == ROLLED_BACK
+    assert site.close(ONE, "p", "q") == ROLLED_BACK
+    assert site.vote(ONE, "p", "q") == ROLLED_BACK
+
+
+def test_a_decision_is_kept_until_everybody_was_told() -> None:
+    site = Site()
+    site.close(ONE, "p", "q")
+    assert site.tell(ONE, "p") == Expired(0)  # nothing is decided
+    site.vote(ONE, "p", "q")
+    assert site.tell(ONE, "p") == Expired(0)
+    record = site.ledger.register.get(ONE)
+    assert record is not None and record.waiting == ["q"]
+    site.restart_equal()
+    assert site.tell(ONE, "q", "r") == Expired(1)
+    assert len(site.ledger.register) == 0
+    assert site.vote(ONE, "p", "q") == COMMITTED
+
+
+def test_an_old_incarnation_is_turned_away() -> None:
+    site = Site()
+    site.close(lane(2), "p")
+    assert site.close(lane(1), "p") == Rejected(Reason.OLD_INCARNATION, 2, 1)
+    assert site.decide(lane(1), Outcome.ROLLED_BACK) == Rejected(Reason.OLD_INCARNATION, 2, 1)
+    assert site.close(lane(3), "p") == PENDING
+    assert len(site.ledger.register) == 2
+
+
+def test_home_is_bounded() -> None:
+    site = Site()
+    assert site.put(Kind.HOME_LIMIT, encode_command(HomeLimit(1))) == Done()
+    site.close(ONE, "p")
+    refused = site.close(lane(name=b"other"), "p")
+    assert refused == Rejected(Reason.TOO_MANY_TRANSACTIONS, 1) and refused.retryable
+    assert site.close(ONE, "p") == PENDING
+
+
+def test_tombstones_are_forgotten_by_an_entry() -> None:
+    site = Site()
+    site.decide(ONE, Outcome.ROLLED_BACK)
+    command = encode_command(HomeForget((to_fields(ONE), to_fields(lane(2)))))
+    assert site.put(Kind.HOME_FORGET, command) == Expired(1)
+    assert list(site.ledger.register.tombstones) == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        HomeClose(to_fields(ONE), ()),
+        HomeClose(to_fields(ONE), (("p", ()),)),
+        HomeClose(to_fields(lane(0)), (("p", ((0, 1),)),)),
+    ],
+)
+def test_a_transaction_without_shards_operations_or_incarnation_is_none(command: HomeClose) -> None:
+    assert Site().put(Kind.HOME_CLOSE, encode_command(command)) == BAD
+
+
+# Applications.
+
+
+def branch(name: bytes) -> TransactionId:
+    return TransactionId(Xid(APPLICATION_FORMAT, b"app", name), 1)
+
+
+def prepare(site: Site, name: bytes, number: int, query: bytes = b"q", ttl: int = 0) -> Result:
+    transaction = branch(name)
+    answer = site.close(transaction, "p", one_phase=False, query=query, batch=number, orphan_seconds=ttl)
+    return site.vote(transaction, "p") if answer == PENDING else answer
+
+
+def test_a_batch_commits_what_it_names_and_drops_the_rest() -> None:
+    site = Site()
+    for name in (b"a", b"b", b"zombie"):
+        assert prepare(site, name, 0) == Prepared(1)
+    assert prepare(site, b"next", 1) == Prepared(1)
+    site.close(branch(b"late"), "p", one_phase=False, query=b"q", batch=0)
+    assert site.decide_batch(0, b"a", b"b") == COMMITTED
+    outcomes = [site.ledger.outcome(branch(name)) for name in (b"a", b"b", b"zombie", b"late", b"next")]
+    assert outcomes == [Outcome.COMMITTED] * 2 + [Outcome.DROPPED] * 2 + [None]
+    assert site.vote(branch(b"late"), "p") == Finished(Outcome.DROPPED)
+
+
+def test_a_batch_that_comes_again_changes_nothing() -> None:
+    site = Site()
+    prepare(site, b"a", 0)
+    site.decide_batch(0, b"a")
+    assert prepare(site, b"again", 0) == Finished(Outcome.DROPPED)
+    assert prepare(site, b"c", 1) == Prepared(1)
+    assert site.decide_batch(0, b"again") == COMMITTED
+    site.restart_equal()
+    assert site.decide_batch(0) == COMMITTED
+    assert site.ledger.outcome(branch(b"c")) is None
+    assert site.home.applications == {b"app": (b"q", 1)}
+
+
+def test_naming_a_branch_that_is_missing_fails_the_batch() -> None:
+    site = Site()
+    prepare(site, b"a", 3)
+    prepare(site, b"other batch", 4)
+    site.close(branch(b"voting"), "p", one_phase=False, query=b"q", batch=3)
+    for missing in (b"gone", b"other batch", b"voting"):
+        assert site.decide_batch(3, b"a", missing) == Rejected(Reason.NO_BRANCH, 0, 1)
+    assert site.home.applications == {}
+    assert site.decide_batch(3, b"a") == COMMITTED
+
+
+def test_another_query_under_the_same_name_is_refused() -> None:
+    site = Site()
+    prepare(site, b"a", 0)
+    site.decide_batch(0, b"a")
+    refused = site.decide_batch(1, query=b"another")
+    assert isinstance(refused, Rejected) and refused.reason is Reason.OTHER_QUERY
+    assert "txnAppId" in refused.text
+    assert prepare(site, b"b", 1, query=b"another") == Rejected(Reason.OTHER_QUERY)
+
+
+def test_an_orphan_is_dropped_by_an_entry_and_nothing_else_is() -> None:
+    site = Site()
+    prepare(site, b"a", 0, ttl=10)
+    prepare(site, b"b", 0)
+    assert site.decide(branch(b"a"), Outcome.TIMED_OUT) == Prepared(1)
+    assert site.decide(branch(b"b"), Outcome.ORPHANED) == Prepared(1)
+    assert site.decide(branch(b"a"), Outcome.ORPHANED) == Finished(Outcome.ORPHANED)
+
+
+def test_discarding_never_touches_what_is_committed_and_never_bars_the_batch() -> None:
+    site = Site()
+    prepare(site, b"a", 0)
+    assert site.decide(branch(b"a"), Outcome.ROLLED_BACK, prepared=True) == ROLLED_BACK
+    prepare(site, b"b", 0)
+    assert site.decide_batch(0, b"b") == COMMITTED
+    assert site.decide(branch(b"b"), Outcome.ROLLED_BACK, prepared=True) == COMMITTED
+
+
+# Saving.
+
+
+@pytest.mark.parametrize("state", [b"", b"\x95", msgspec.msgpack.encode([1, [], [], []])])
+def test_a_state_that_was_never_saved_is_refused(state: bytes) -> None:
+    with pytest.raises(BadState):
+        Home().load(state)
+
+
+def test_a_state_that_contradicts_itself_is_refused() -> None:
+    site = Site()
+    site.close(ONE, "p")
+    most, records, *rest = msgspec.msgpack.decode(site.home.save()[0])
+    decided = [*records[0][:4], [4, *records[0][4][1:]]]
+    for changed in ([decided], [records[0], records[0]]):
+        with pytest.raises(BadState):
+            Home().load(msgspec.msgpack.encode([most, changed, *rest]))
+
+
+def test_recover_lists_what_is_prepared_in_order() -> None:
+    site = Site()
+    for name in (b"b", b"a"):
+        prepare(site, name, 0)
+    site.close(branch(b"open"), "p", one_phase=False, query=b"q")
+    assert site.home.recover() == [branch(b"a"), branch(b"b")]
