@@ -21,12 +21,16 @@ from hawser.api.info import (
     KeptPosition,
     Participant,
     PartitionInfo,
+    QueueInfo,
+    QueueOwner,
     ReadResult,
     Recovered,
     TopicInfo,
 )
 from hawser.api.loan import ArrayLoan, Loan
+from hawser.api.message import Message, Messages, Values
 from hawser.api.publishing import Publisher
+from hawser.api.queue import Consumer, Queue
 from hawser.api.sample import Sample
 from hawser.api.subscription import Subscription
 from hawser.api.topic import Topic
@@ -71,11 +75,18 @@ __all__ = [
     "Sample",
     "Loan",
     "ArrayLoan",
+    "Queue",
+    "Consumer",
+    "Message",
+    "Messages",
+    "Values",
     "Receipt",
     # what it tells
     "ReadResult",
     "TopicInfo",
     "PartitionInfo",
+    "QueueInfo",
+    "QueueOwner",
     "Participant",
     "Recovered",
     "KeptPosition",

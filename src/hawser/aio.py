@@ -1,5 +1,18 @@
 """The whole API for event loops: the same names, with `async` and `await`."""
 
 from hawser.api.aio import AsyncBus, AsyncLoan, AsyncPublisher, AsyncSubscription, AsyncTopic, connect
+from hawser.api.aio_queue import AsyncConsumer, AsyncMessage, AsyncMessages, AsyncQueue, AsyncValues
 
-__all__ = ["AsyncBus", "AsyncLoan", "AsyncPublisher", "AsyncSubscription", "AsyncTopic", "connect"]
+__all__ = [
+    "AsyncBus",
+    "AsyncConsumer",
+    "AsyncLoan",
+    "AsyncMessage",
+    "AsyncMessages",
+    "AsyncPublisher",
+    "AsyncQueue",
+    "AsyncSubscription",
+    "AsyncTopic",
+    "AsyncValues",
+    "connect",
+]

@@ -113,8 +113,10 @@ class QueueTwin:
         for first, count, deliveries in sorted(command.runs):
             those = shelf.those(first, count)
             right = [not each.done and each.deliveries == deliveries for each in those]
-            if first < 1 or len(those) < count or not all(right):
+            if first < 1:
                 return Rejected(Reason.NOT_HELD, 0, first)
+            if len(those) < count or not all(right):
+                return Rejected(Reason.NOT_HELD, 0, first + [*right, False].index(False))
         counts = []
         for runs, is_done in ((command.accepted, True), (command.returned, False), (command.moved, True)):
             those = [each for first, count, _ in runs for each in shelf.those(first, count)]

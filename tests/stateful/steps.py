@@ -1,15 +1,15 @@
-"""The state machine once, without a search for the shortest failure: `python -m tests.stateful.steps 50`."""
+"""One state machine, without a search for the shortest failure: `python -m tests.stateful.steps 50 queue`."""
 
 import sys
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from .machine import Machine
+from . import local_queue_machine, machine
 
 if __name__ == "__main__":
     run_state_machine_as_test(
-        Machine,
+        local_queue_machine.Machine if sys.argv[2:] == ["queue"] else machine.Machine,
         settings=settings(
             deadline=None,
             database=None,
@@ -20,4 +20,3 @@ if __name__ == "__main__":
             suppress_health_check=list(HealthCheck),
         ),
     )
-    print(Machine.steps)

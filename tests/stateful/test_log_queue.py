@@ -225,7 +225,7 @@ class Office:
         self.requests[session] += 1
         received = self.received.get(session, NO_TOKEN)
         wanted = Get(session, self.requests[session], received, self.chance.choice((0, 1, 3, 9)))
-        ready = self.ready()
+        ready = self.ready(session, received)
         got = self.desk.get(wanted, self.now)
         offsets = [delivery.offset for delivery in got]
         held = self.desk.claims.holders[session] - len(got)
@@ -241,12 +241,19 @@ class Office:
             for delivery in got:
                 self.held.setdefault(session, {})[delivery.token] = delivery.offset
                 self.received[session] = delivery.token
-        self.given.update(offsets)
+            self.given.update(offsets)
+        else:
+            reached["lost"] += len(got)
         reached["given"] += len(got)
 
-    def ready(self) -> list[int]:
-        """All that may be lent, in order, by a look at every message."""
-        lent = {claim.offset for claim in self.desk.claims}
+    def ready(self, session: str, received: Token) -> list[int]:
+        """All that may be lent, in order, by a look at every message: also what the session did not get."""
+        known = received.number if received.epoch == self.epoch else 0
+        lent = {
+            claim.offset
+            for claim in self.desk.claims
+            if claim.session != session or claim.number <= known or claim.pending
+        }
         return [
             offset
             for offset, message in enumerate(self.pair.twin.shelves[0].messages, 1)
@@ -315,9 +322,10 @@ class Office:
             )
             self.sequences[wanted.session, wanted.incarnation] = wanted.sequence
             for claim in proposal.claims:
-                self.held[wanted.session].pop(claim.token, None)
-                if claim.token in wanted.accepted:
-                    assert self.accepted.setdefault(claim.offset, claim.token) == claim.token
+                token = Token(wanted.incarnation, claim.number)
+                self.held[wanted.session].pop(token, None)
+                if token in wanted.accepted:
+                    assert self.accepted.setdefault(claim.offset, token) == token
 
     def close(self) -> None:
         """Everybody leaves; all that was lent comes back, or is where it belongs."""
@@ -464,7 +472,7 @@ def test_canary_a_message_is_lent_twice(
 
     def resolve(self: Any, claims: Any) -> None:
         real(self, claims)
-        self._returned.extend(claim.offset for claim in claims if claim.token in self._claims)
+        self._returned.extend(claim.offset for claim in claims if claim.number in self._claims)
 
     monkeypatch.setattr(claims_module.Claims, "resolve", resolve)
     must_be_caught(work_long, record_property)
@@ -474,7 +482,7 @@ def test_canary_a_claim_outlives_its_leader(
     monkeypatch: pytest.MonkeyPatch, record_property: Record_property
 ) -> None:
     def find(self: Any, name: str, token: Token) -> Any:
-        return next((each for each in self._claims.values() if each.token.number == token.number), None)
+        return next((each for each in self._claims.values() if each.number == token.number), None)
 
     monkeypatch.setattr(claims_module.Claims, "find", find)
     must_be_caught(work_long, record_property)

@@ -260,7 +260,8 @@ def test_long_walks(record_property: Record_property) -> None:
     record_property("blocks read", sum(pair.shard.blocks.reads for pair in pairs))
     for name, count in sorted(reached.items()):
         record_property(name, count)
-    assert {reason.name for reason in Reason} - set(reached) == {"BAD_PAYLOAD", "QUEUE_FULL", "NOT_HELD"}
+    of_topics = {reason.name for reason in Reason if Reason.BAD_PAYLOAD < reason < Reason.QUEUE_FULL}
+    assert of_topics <= set(reached)
     assert sum(pair.shard.blocks.reads for pair in pairs) > 0
 
 

@@ -218,14 +218,14 @@ class ClusterProcesses:
     def status(self) -> Any:
         return self.json("cluster", "status")
 
-    def shard(self, topic: str, partition: int = 0) -> Any:
-        """A shard as `hawser cluster status` shows it."""
+    def shard(self, name: str, partition: int = 0) -> Any:
+        """A shard of a topic or queue as `hawser cluster status` shows it."""
         found = [
             each
             for each in self.status()["shards"]
-            if (each["topic"], each["partition"]) == (topic, partition)
+            if (each.get("topic") or each.get("queue"), each["partition"]) == (name, partition)
         ]
-        assert found, f"there is no shard {topic}/{partition}"
+        assert found, f"there is no shard {name}/{partition}"
         return found[0]
 
     def wait_until_alive(self, *names: str) -> None:

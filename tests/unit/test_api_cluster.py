@@ -285,7 +285,7 @@ def test_a_publisher_that_nobody_has_any_more_ends_after_what_it_has_to_publish(
 def test_looking_for_participants_opens_no_topic(cluster: RunningCluster, topic: hawser.Topic[Any]) -> None:
     with topic.subscribe(group="g"), hawser.connect(cluster.url, name="looker") as bus:
         assert ("group g", topic.name) in {(each.state, each.topic) for each in bus.participants()}
-        assert not bus._topics and not bus._client._topics  # type: ignore[attr-defined]
+        assert not bus._topics and not bus._client._opened  # type: ignore[attr-defined]
 
 
 def test_a_topic_that_is_deleted_meanwhile_has_no_participants(
@@ -465,9 +465,7 @@ def test_too_much_at_once_is_refused_not_hoarded(cluster: RunningCluster) -> Non
     assert topic.info().head == 500 - len(refused)
 
 
-def test_queues_and_transactions_are_announced(bus: hawser.Bus) -> None:
-    with pytest.raises(hawser.UsageError, match="not part of this version"):
-        bus.queue("jobs")
+def test_transactions_are_announced(bus: hawser.Bus) -> None:
     with pytest.raises(hawser.UsageError, match="not part of this version"):
         bus.transaction()
 

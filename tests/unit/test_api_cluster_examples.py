@@ -14,6 +14,7 @@ EXAMPLES = sorted((ROOT / "examples" / "cluster").glob("*.py"))
 LAST_LINES = {
     "consumer_group.py": "40 orders were billed, 0 of them twice",
     "hello_cluster.py": "received 'world' from 'hello', offset 3",
+    "shared_jobs.py": "10 pictures were resized, 1 of them in a second attempt",
 }
 
 

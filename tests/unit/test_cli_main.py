@@ -12,10 +12,11 @@ from hawser.testing import LocalBus
 from tests.support.command import Command
 
 COMMANDS = [
-    "topic", "up", "node", "operator", "agent", "pipeline", "cluster", "log", "config", "ps", "reap",
+    "topic", "queue", "up", "node", "operator", "agent", "pipeline", "cluster", "log", "config", "ps", "reap",
     "doctor", "bench", "demo", "completion",
 ]  # fmt: skip
 TOPIC_COMMANDS = ["list", "info", "pub", "echo", "hz", "bw", "record", "replay", "forget", "delete"]
+QUEUE_COMMANDS = ["list", "info", "put", "get", "peek", "retry", "forget", "delete"]
 START_RATIO = 12
 HEAVY = ["rich", "numpy", "asyncio", "ctypes", "pyspark", "pyarrow", "hawser.bench"]
 
@@ -29,6 +30,7 @@ def command() -> Iterator[Command]:
 def test_help_names_every_command(command: Command) -> None:
     assert [line.split()[0] for line in _commands(command.run("--help").stdout)] == COMMANDS
     assert [line.split()[0] for line in _commands(command.run("topic", "--help").stdout)] == TOPIC_COMMANDS
+    assert [line.split()[0] for line in _commands(command.run("queue", "--help").stdout)] == QUEUE_COMMANDS
 
 
 def _commands(text: str) -> list[str]:
@@ -36,7 +38,12 @@ def _commands(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "arguments", [*([name] for name in COMMANDS), *(["topic", name] for name in TOPIC_COMMANDS)]
+    "arguments",
+    [
+        *([name] for name in COMMANDS),
+        *(["topic", name] for name in TOPIC_COMMANDS),
+        *(["queue", name] for name in QUEUE_COMMANDS),
+    ],
 )
 def test_every_command_has_help_and_takes_output(command: Command, arguments: list[str]) -> None:
     text = command.run(*arguments, "--help").stdout
@@ -141,7 +148,16 @@ def test_start_up_is_quick(command: Command, record_property: Callable[[str, obj
     assert min(helped) < START_RATIO * min(bare)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["topic", "list"], ["topic", "pub", "x", "1"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["topic", "list"],
+        ["topic", "pub", "x", "1"],
+        ["queue", "list"],
+        ["queue", "put", "x", "1"],
+    ],
+)
 def test_start_up_imports_little(command: Command, arguments: list[str]) -> None:
     report = f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
     program = (

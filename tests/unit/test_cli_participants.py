@@ -76,6 +76,26 @@ def test_reap_recovers_the_dead(command: Command, local: LocalBus) -> None:
     assert "nothing to do" in command.run("reap").stderr
 
 
+def _hold_a_message(url: str, channel: Channel) -> None:
+    held = hawser.connect(url, name="victim").queue("jobs").get(timeout=10)
+    channel.tell("ready")
+    sleep_for_ever()
+    del held
+
+
+def test_reap_gives_the_messages_of_the_dead_back(command: Command, local: LocalBus) -> None:
+    queue = local.connect("tester").queue("jobs")
+    queue.put(b"x")
+    with victim(lambda channel: _hold_a_message(local.url, channel)) as child:
+        assert child.hear() == "ready"
+        child.kill()
+        shown = {(each["kind"], each["name"]): each["alive"] for each in command.json("ps")}
+        assert shown == {("producer", "tester"): True, ("consumer", "victim"): False}
+        (recovered,) = command.json("reap")["recovered"]
+    assert (recovered["topic"], recovered["kind"], recovered["claims"]) == ("jobs", "consumer", 1)
+    assert (queue.info().ready, queue.info().claimed) == (1, 0)
+
+
 def _leave_behind(url: str, channel: Channel) -> None:
     hawser.connect(url).topic("passing", ephemeral=True)
     channel.tell("ready")

@@ -12,7 +12,9 @@ from hawser.testing import LocalBus
 EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples").glob("*.py"))
 LAST_LINES = {
     "camera_frames.py": "viewer: the last line is still there: True",
+    "dead_letters.py": "1 dead letter left",
     "hello_world.py": "received 'world' from 'hello', offset 3",
+    "job_queue.py": "0 jobs left",
     "late_joiner.py": "the last two were 20.4, 20.7",
     "surviving_a_crash.py": "received [1, 2, 3, 4, 5, 6], missed 0",
 }

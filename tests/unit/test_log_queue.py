@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hawser.log.entry import Kind
 from hawser.log.state.commands import QueueLimit, QueueSettle, Run, encode_command
-from hawser.log.state.machine import Machine, queue_parts, topic_parts
+from hawser.log.state.machine import Machine, shard_parts
 from hawser.log.state.part import BadState, Part
 from hawser.log.state.queue import LETTERS, MESSAGES, Queue
 from hawser.log.state.queue_runs import Runs
@@ -34,7 +34,7 @@ BAD = Rejected(Reason.BAD_PAYLOAD)
 
 
 def parts() -> Sequence[Part]:
-    return queue_parts(3)
+    return shard_parts(3)
 
 
 def a_queue(messages: int = 0) -> Shard:
@@ -95,7 +95,7 @@ def test_an_ended_delivery_is_not_ended_again() -> None:
 def test_it_settles_all_or_nothing() -> None:
     shard = a_queue(4)
     accept(shard, (3, 1, 0))
-    assert settle(shard, accepted=((1, 1, 0),), returned=((2, 2, 0),)) == Rejected(Reason.NOT_HELD, 0, 2)
+    assert settle(shard, accepted=((1, 1, 0),), returned=((2, 2, 0),)) == Rejected(Reason.NOT_HELD, 0, 3)
     assert [queue(shard).messages.deliveries(offset) for offset in (1, 2)] == [0, 0]
 
 
@@ -217,9 +217,21 @@ def test_what_is_no_settlement_is_rejected(payload: bytes) -> None:
     assert a_queue(3).put(Kind.QUEUE_SETTLE, payload) == BAD
 
 
-@pytest.mark.parametrize("runs", [((4, 1, 0),), ((0, 1, 0),), ((3, 2, 0),), ((1, 1, 1),), ((1 << 60, 1, 0),)])
-def test_what_is_not_there_is_not_held(runs: tuple[Run, ...]) -> None:
-    assert accept(a_queue(3), *runs) == Rejected(Reason.NOT_HELD, 0, runs[0][0])
+@pytest.mark.parametrize(
+    ("run", "missing"),
+    [((4, 1, 0), 4), ((0, 1, 0), 0), ((3, 2, 0), 4), ((1, 1, 1), 1), ((1 << 60, 1, 0), 1 << 60)],
+)
+def test_what_is_not_there_is_not_held(run: Run, missing: int) -> None:
+    assert accept(a_queue(3), run) == Rejected(Reason.NOT_HELD, 0, missing)
+
+
+def test_of_a_run_the_message_that_is_not_held_is_named() -> None:
+    shard = a_queue(9)
+    accept(shard, (5, 1, 0))
+    settle(shard, returned=((8, 1, 0),))
+    assert accept(shard, (1, 9, 0)) == Rejected(Reason.NOT_HELD, 0, 5)
+    assert accept(shard, (6, 4, 0)) == Rejected(Reason.NOT_HELD, 0, 8)
+    assert accept(shard, (8, 2, 1)) == Rejected(Reason.NOT_HELD, 0, 9)
 
 
 @pytest.mark.parametrize("kind", [Kind.QUEUE_PUT, Kind.QUEUE_SETTLE, Kind.QUEUE_LIMIT])
@@ -240,7 +252,7 @@ def test_results_are_read_as_they_were_written(result: Result) -> None:
 
 
 def test_a_topic_and_a_queue_share_a_shard() -> None:
-    shard = Shard(lambda: (*topic_parts(3), Queue(3)))
+    shard = Shard(lambda: shard_parts(3))
     assert shard.publish(2, Stamp(b"p", 1, 1)) == Accepted(1, 2)
     assert put(shard, 3, Stamp(b"p", 1, 2)) == Accepted(1, 3)
     assert (shard.topic.end, queue(shard).messages.end) == (3, 4)
@@ -273,7 +285,7 @@ def test_it_is_the_same_after_it_was_saved_and_loaded() -> None:
 def damaged_states() -> list[bytes]:
     """The state of a used queue with one thing in it that cannot be."""
     state, _ = queue(a_used_queue()).save()
-    capacity, messages, letters = msgspec.msgpack.decode(state)
+    capacity, messages, letters, _ = msgspec.msgpack.decode(state)
     shelf = msgspec.msgpack.decode(messages)
     changes: list[tuple[int, object]] = [
         (1, [[5, 5, 1]]),

@@ -5,12 +5,22 @@ import pytest
 from hawser.log.entry import Kind
 from hawser.log.queue import desk as desk_module
 from hawser.log.queue.claims import NO_TOKEN, Lending, Token
-from hawser.log.queue.desk import LETTER_HEADER, Delivery, Desk, Get, Proposal, Settlement, Turned, Why
-from hawser.log.state.machine import queue_parts
+from hawser.log.queue.desk import (
+    LETTER_HEADER,
+    Delivery,
+    Desk,
+    Get,
+    Proposal,
+    Settlement,
+    Turned,
+    Why,
+    nbytes_of,
+)
+from hawser.log.state.machine import shard_parts
 from hawser.log.state.queue import LETTERS, MESSAGES, Queue
 from hawser.log.state.results import Repeated, Result, Settled
 from hawser.record.batch import MAX_BATCH_BYTES, Batch
-from hawser.record.record import Record
+from hawser.record.record import Record, Stamp
 from tests.stateful.log_shard import Shard
 
 LENDING = Lending(session_duration=100)
@@ -20,7 +30,7 @@ class Office:
     """A queue with messages m1, m2, ..., its desk, and sessions that do as they should."""
 
     def __init__(self, messages: int = 0, lending: Lending = LENDING, shelf: int = MESSAGES) -> None:
-        self.shard = Shard(lambda: queue_parts(3))
+        self.shard = Shard(lambda: shard_parts(3))
         self.requests: dict[str, int] = {}
         self.received: dict[str, Token] = {}
         self.sequences: dict[tuple[str, int], int] = {}
@@ -33,14 +43,18 @@ class Office:
         """Another leader begins."""
         self.epoch += 1
         log = self.shard.log
-        self.desk = Desk(self.shard.machine, lambda index: log[index - 1], self.epoch, lending, shelf)
+        self.desk = Desk(self.shard.machine, lambda index: log[index - 1], self.epoch, lending, shelf, "jobs")
 
     @property
     def queue(self) -> Queue:
         return self.shard.machine.part(Queue)
 
-    def put(self, value: bytes) -> None:
-        self.shard.put(Kind.QUEUE_PUT, bytes(Batch.of([Record(value, b"key", {"h": b"1"})]).data))
+    def put(self, *values: bytes) -> None:
+        """As one batch."""
+        records = [Record(value, b"key", {"h": b"1"}) for value in values]
+        self.shard.put(
+            Kind.QUEUE_PUT, bytes(Batch.of(records, Stamp(b"me", len(self.shard.log) + 1, 1)).data)
+        )
 
     def get(self, session: str, most: int = 1, now: int = 0) -> tuple[Delivery, ...]:
         self.requests[session] = self.requests.get(session, 0) + 1
@@ -192,7 +206,7 @@ def test_lies_about_tokens_change_nothing() -> None:
         wanted = Settlement("a", 1, 1, (mine[0].token, strange))
         assert office.desk.settle(wanted, 0) == Turned(Why.NOT_HELD, (strange,))
     twice = Settlement("a", 1, 1, (mine[0].token,), (mine[0].token,))
-    assert office.desk.settle(twice, 0) == Turned(Why.NOT_HELD, (mine[0].token, mine[0].token))
+    assert office.desk.settle(twice, 0) == Turned(Why.NOT_HELD, (mine[0].token,))
     assert office.desk.settle(Settlement("a", 1, 1), 0) == Turned(Why.NOT_HELD)
     assert office.settle("a", accepted=mine) == Settled(1, 0, 0, 0)
     assert office.settle("b", accepted=other) == Settled(1, 0, 0, 0)
@@ -246,13 +260,79 @@ def test_a_request_that_comes_again_gets_the_same_messages() -> None:
     assert len(office.desk.claims) == 3
 
 
-def test_what_did_not_reach_the_session_is_given_back() -> None:
+def test_what_did_not_reach_the_session_is_lent_anew_and_not_counted() -> None:
     office = Office(4)
     first = office.desk.get(Get("a", 1, NO_TOKEN, 2), 0)
     assert len(first) == 2
-    assert [each.offset for each in office.desk.get(Get("a", 2, NO_TOKEN, 1), 0)] == [3]
-    assert office.tick(1) == Settled(0, 2, 0, 0)
-    assert office.offsets("b") == [1, 2, 4]
+    (again,) = office.desk.get(Get("a", 2, NO_TOKEN, 1), 0)
+    assert (again.offset, again.delivery_count) == (1, 1) and again.token != first[0].token
+    assert office.tick(1) is None
+    assert office.offsets("b") == [2, 3, 4]
+    assert office.desk.settle(Settlement("a", 1, 1, (first[0].token,)), 0) == Turned(
+        Why.NOT_HELD, (first[0].token,)
+    )
+
+
+def test_what_a_session_shows_to_nobody_is_lent_to_others_and_not_counted() -> None:
+    office = Office(3)
+    held = office.desk.get(Get("a", 1, NO_TOKEN, 3), 0)
+    unseen = tuple(each.token for each in held[1:])
+    # Of what others hold, or nobody, nothing can be given back.
+    assert office.desk.get(Get("b", 1, NO_TOKEN, 0, unseen=unseen), 0) == ()
+    assert office.offsets("b") == []
+    assert office.desk.get(Get("a", 2, held[-1].token, 0, unseen=(*unseen, Token(1, 77))), 0) == ()
+    found = office.get("b", 9)
+    assert [(each.offset, each.delivery_count, each.redelivered) for each in found] == [
+        (2, 1, False),
+        (3, 1, False),
+    ]
+    assert office.settle("a", accepted=held[:1]) == Settled(1, 0, 0, 0)
+
+
+def test_a_request_that_got_nothing_may_be_asked_again() -> None:
+    office = Office(1)
+    office.get("a", 1)
+    wanted = Get("b", 1, NO_TOKEN, 5)
+    assert office.desk.get(wanted, 0) == ()
+    office.put(b"m2", b"m3")
+    lent = office.desk.get(wanted, 0)
+    assert [each.offset for each in lent] == [2, 3]
+    office.put(b"m4")
+    assert office.desk.get(wanted, 0) == lent
+
+
+def test_what_has_no_room_in_an_answer_stays_for_the_next() -> None:
+    office = Office(4)
+    size_bytes = nbytes_of(office.desk.get(Get("a", 1, NO_TOKEN, 1), 0)[0].record)
+    wanted = Get("b", 1, NO_TOKEN, 9, most_bytes=2 * size_bytes)
+    first = office.desk.get(wanted, 0)
+    assert [each.offset for each in first] == [2, 3]
+    assert office.desk.get(wanted, 0) == first
+    assert [each.offset for each in office.desk.get(Get("c", 1, NO_TOKEN, 9, most_bytes=1), 0)] == [4]
+
+
+def test_a_session_says_for_how_long_it_is_there() -> None:
+    office = Office(2, Lending(session_duration=100))
+    office.desk.get(Get("a", 1, NO_TOKEN, 1, session_duration=500), 0)
+    office.desk.get(Get("b", 1, NO_TOKEN, 1), 0)
+    assert office.tick(200) == Settled(0, 1, 0, 0)
+    assert office.tick(500) is None
+    assert office.tick(501) == Settled(0, 1, 0, 0)
+
+
+def test_parcels_are_batches_as_they_were_put() -> None:
+    office = Office()
+    office.put(b"m1", b"m2", b"m3")
+    office.put(b"m4", b"m5", b"m6")
+    whole, part = office.desk.lend(Get("a", 1, NO_TOKEN, 5), 0)
+    assert (whole.offset, whole.count, whole.delivery_count, whole.redelivered) == (1, 3, 1, False)
+    assert whole.batch == office.shard.log[0].payload
+    assert (part.offset, part.count, part.token) == (4, 2, Token(1, 4))
+    assert Batch.read(part.batch).stamp == Stamp(b"me", 2, 1)
+    assert [each.value for each in Batch.read(part.batch).records()] == [b"m4", b"m5"]
+    found = office.desk.peek(5, 1 << 20)
+    assert [(each.offset, each.count, each.delivery_count) for each in found] == [(1, 3, 0), (4, 2, 0)]
+    assert len(office.desk.peek(5, 1)) == 1
 
 
 def test_a_session_holds_no_more_than_it_may() -> None:
@@ -288,7 +368,7 @@ def test_a_dead_letter_says_where_it_was_and_goes_back_without() -> None:
     office.lead(shelf=LETTERS)
     (letter,) = office.get("b", 9)
     assert letter.record.value == b"m2" and letter.record.key == b"key"
-    assert letter.record.headers == {"h": b"1", LETTER_HEADER: b'{"offset":2,"deliveries":1}'}
+    assert letter.record.headers == {"h": b"1", LETTER_HEADER: b'{"queue":"jobs","offset":2,"deliveries":1}'}
     assert office.settle("b", rejected=(letter,)) == Settled(0, 0, 1, 4)
     office.lead()
     back = office.get("c", 9)
@@ -312,9 +392,9 @@ def test_a_message_that_fills_a_batch_becomes_a_letter_too() -> None:
 
 
 def test_only_so_much_moves_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desk_module, "MOST_MOVED_BYTES", 10)
     office = Office(3, Lending(session_duration=100, max_deliveries=1))
     held = office.get("a", 3)
+    monkeypatch.setattr(desk_module, "MOST_MOVED_BYTES", 2 * nbytes_of(held[0].record))
     answer = office.settle("a", rejected=held)
     assert isinstance(answer, Turned) and answer.why is Why.TOO_MUCH
     assert office.settle("a", rejected=held[:2]) == Settled(0, 0, 2, 1)

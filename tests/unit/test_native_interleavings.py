@@ -22,6 +22,9 @@ KERNEL_FILE = SOURCE.with_name("kernel.hpp")
 SYSTEM_CALLS = re.findall(
     r"__real_(\w+)\(", KERNEL_FILE.read_text(encoding="utf-8").split("explore_sleep")[0]
 )
+CANARIES = re.findall(
+    r"^  (\w+),", (ROOT / "native" / "canary.hpp").read_text(encoding="utf-8"), re.MULTILINE
+)
 LEAST_SCHEDULES = 200_000
 LIMIT_SECONDS = 250
 
@@ -40,21 +43,31 @@ PLANTED = {
     "misses_are_not_counted": "lapped_on_ring_1",
     "copy_without_second_look": "copied_while_lapped",
     "sleep_without_flag": "sleeping_subscriber",
+    "claim_without_bit": "claimed_too_long",
+    "accept_by_store": "claimed_too_long",
+    "unclaimed_positions_are_reused": "put_against_claim",
+    "undone_slots_are_lent": "released_and_claimed",
+    "claims_outlive_their_owner": "killed_consumer",
+    "claims_of_the_living_return": "killed_consumer",
+    "claimed_ones_are_not_passed": "two_consumers",
+    "release_without_hint": "sleeping_for_a_return",
+    "moved_without_pin": "buried_after_a_death",
 }
 
 
 @functools.cache
-def explorer(canary: str = "") -> Path:
-    """The explorer, perhaps with a planted bug."""
+def explorer(with_canaries: bool = False) -> Path:
+    """The explorer, perhaps one that can be told which planted bug to have."""
     wrapped = "-Wl," + ",".join(f"--wrap={name}" for name in sorted(set(SYSTEM_CALLS)))
-    planted = ["-O1", f"-DHAWSER_CANARY={canary}"] if canary else ["-O2"]
+    planted = ["-DHAWSER_CANARIES"] if with_canaries else []
     # A fortified longjmp refuses to change stacks.
-    return build(SOURCE, ["-U_FORTIFY_SOURCE", "-DHAWSER_EXPLORE", *planted, wrapped])
+    return build(SOURCE, ["-U_FORTIFY_SOURCE", "-O2", "-DHAWSER_EXPLORE", *planted, wrapped])
 
 
 def explore(scenario: str, canary: str = "", *options: str, limit_seconds: float = LIMIT_SECONDS) -> str:
     """What the explorer says about a scenario."""
-    command = [str(explorer(canary)), f"scenario={scenario}", *options]
+    planted = [f"canary={CANARIES.index(canary)}"] if canary else []
+    command = [str(explorer(bool(canary))), f"scenario={scenario}", *planted, *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit_seconds)
     assert done.returncode in (0, 1), f"{command} ended with {done.returncode}: {done.stdout}{done.stderr}"
     return done.stdout
@@ -75,7 +88,9 @@ def test_every_scenario_holds(record_property: Callable[[str, object], None]) ->
     assert schedules >= LEAST_SCHEDULES
 
 
-@pytest.mark.parametrize("scenario", ["lapped_on_ring_2", "rejoin", "sleeping_publisher"])
+@pytest.mark.parametrize(
+    "scenario", ["lapped_on_ring_2", "rejoin", "sleeping_publisher", "put_against_claim"]
+)
 def test_a_quick_scenario_holds(scenario: str, record_property: Callable[[str, object], None]) -> None:
     output = explore(scenario)
     assert output.startswith(f"{scenario}: OK "), output
@@ -84,6 +99,7 @@ def test_a_quick_scenario_holds(scenario: str, record_property: Callable[[str, o
 
 @pytest.mark.slow
 def test_every_planted_bug_is_found(record_property: Callable[[str, object], None]) -> None:
+    explorer(with_canaries=True)
     with ThreadPoolExecutor(max_workers=2) as pool:
         outputs = list(pool.map(explore_planted, PLANTED))
     for canary, output in zip(PLANTED, outputs, strict=True):

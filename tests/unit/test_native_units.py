@@ -16,7 +16,10 @@ from tests.support.programs import ROOT, build, numbers
 SOURCES = ROOT / "tests" / "native"
 SANITIZERS = {"plain": "", "thread": "thread", "address": "address,undefined"}
 PROGRAMS = sorted(source.stem for source in SOURCES.glob("*.cpp"))
-STRESS_ROUNDS = {"plain": "3000", "thread": "1500", "address": "1500"}
+ROUNDS = {
+    "stress": {"plain": "3000", "thread": "1500", "address": "1500"},
+    "queue_stress": {"plain": "1000", "thread": "400", "address": "400"},
+}
 LIMIT_SECONDS = 120
 REPORTED_BY_THE_SANITIZER = 66
 
@@ -45,15 +48,26 @@ def built(flavour: str) -> Path:
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("flavour", SANITIZERS)
 def test_program(flavour: str, program: str, record_property: Callable[[str, object], None]) -> None:
-    arguments = [STRESS_ROUNDS[flavour]] if program == "stress" else []
+    arguments = [ROUNDS[program][flavour]] if program in ROUNDS else []
     run_program(flavour, program, arguments, record_property)
 
 
-@pytest.mark.parametrize("canary", ["idle_before_publish", "recovery_takes_all_loans"])
-def test_a_planted_bug_does_not_survive_the_stress(canary: str) -> None:
+# A planted bug, and the program that must not survive it.
+PLANTED = {
+    "idle_before_publish": "stress",
+    "recovery_takes_all_loans": "stress",
+    "undone_slots_are_lent": "queue_stress",
+    "claims_of_the_living_return": "queue_stress",
+    "lease_of_the_moment": "claiming",
+}
+
+
+@pytest.mark.parametrize("canary", PLANTED)
+def test_a_planted_bug_does_not_survive(canary: str) -> None:
+    name = PLANTED[canary]
     sanitized = ["-O0", "-g", "-fsanitize=thread", "-Wno-tsan"]
-    program = build(SOURCES / "stress.cpp", [*sanitized, f"-DHAWSER_CANARY={canary}"])
-    command = [str(program), STRESS_ROUNDS["thread"]]
+    program = build(SOURCES / f"{name}.cpp", [*sanitized, f"-DHAWSER_CANARY={canary}"])
+    command = [str(program), *([ROUNDS[name]["thread"]] if name in ROUNDS else [])]
     environment = os.environ | {"TSAN_OPTIONS": "halt_on_error=1"}
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, env=environment, timeout=LIMIT_SECONDS
@@ -62,9 +76,12 @@ def test_a_planted_bug_does_not_survive_the_stress(canary: str) -> None:
 
 
 @pytest.mark.soak
-def test_stress_for_long(soak_seconds: float, record_property: Callable[[str, object], None]) -> None:
-    rounds = str(max(1, int(soak_seconds * 150)))
-    run_program("thread", "stress", [rounds], record_property, limit_seconds=soak_seconds * 10 + 60)
+@pytest.mark.parametrize("program", ROUNDS)
+def test_stress_for_long(
+    program: str, soak_seconds: float, record_property: Callable[[str, object], None]
+) -> None:
+    rounds = str(max(1, int(soak_seconds * (150 if program == "stress" else 60))))
+    run_program("thread", program, [rounds], record_property, limit_seconds=soak_seconds * 10 + 60)
 
 
 def run_program(

@@ -5,12 +5,13 @@ from typing import Any
 import pytest
 
 from hawser.errors import SettingsMismatch, UsageError
-from hawser.limits import MAX_SLOTS, SETTING_BOUNDS, required_slots
-from hawser.memory.settings import check_same, complete, readable, request
+from hawser.limits import MAX_DELIVERIES, MAX_SLOTS, QUEUE_SETTING_BOUNDS, SETTING_BOUNDS, required_slots
+from hawser.memory.settings import check_same, complete, queue_request, readable, request
 
 
 def test_defaults_are_those_of_the_contract() -> None:
     assert complete({}) == {
+        "kind": "topic",
         "slot_size": 64 << 10,
         "history": 64,
         "depth": 64,
@@ -86,3 +87,74 @@ def test_settings_read_as_they_are_written() -> None:
     assert shown["mode"] == "group"
     assert shown["ephemeral"] is True
     assert "group" not in shown
+
+
+def test_a_queue_has_the_defaults_of_the_contract() -> None:
+    assert readable(complete(queue_request({}).given)) == {
+        "slot_size": 64 << 10,
+        "capacity": 1024,
+        "max_producers": 8,
+        "max_consumers": 32,
+        "max_held": 64,
+        "ephemeral": False,
+        "schema": "",
+        "mode": "user",
+        "max_deliveries": None,
+        "dead_letter": None,
+        "lease": None,
+    }
+
+
+@pytest.mark.parametrize("name", QUEUE_SETTING_BOUNDS)
+def test_each_number_of_a_queue_has_its_bounds(name: str) -> None:
+    bound = QUEUE_SETTING_BOUNDS[name]
+    for good in (bound.lowest, bound.highest):
+        assert readable(queue_request({name: good}).given) == {name: good}
+    for bad in (bound.lowest - 1, bound.highest + 1, True, 1.0, "1", None):
+        with pytest.raises(UsageError, match=name):
+            queue_request({name: bad})
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("max_deliveries", [1, MAX_DELIVERIES, None], [0, -1, MAX_DELIVERIES + 1, True, 1.5, "3"]),
+        ("lease", [0.5, 3, None, 1e-9], [0, -1, float("nan"), float("inf"), True, "1", 1e12]),
+        ("dead_letter", ["other", None], ["", "/", 5, b"a", "a" * 101]),
+        ("ephemeral", [True, False], [1, None]),
+        ("mode", ["user", "group"], ["world", None]),
+    ],
+)
+def test_each_other_setting_of_a_queue_comes_back_or_is_refused(
+    name: str, good: list[Any], bad: list[Any]
+) -> None:
+    for value in good:
+        assert readable(queue_request({name: value}).given) == {name: value}
+    for value in bad:
+        with pytest.raises(UsageError):
+            queue_request({name: value})
+
+
+def test_a_queue_has_no_setting_of_a_topic() -> None:
+    for name in ("history", "depth", "max_publishers", "max_loans", "partitions", "kind"):
+        with pytest.raises(UsageError, match=f"no setting '{name}'.*capacity"):
+            queue_request({name: 1})
+    assert queue_request({"replication": 5, "capacity_bytes": None}).unused == {
+        "replication": 5,
+        "capacity_bytes": None,
+    }
+
+
+def test_too_many_slots_of_a_queue_are_refused_in_its_own_words() -> None:
+    with pytest.raises(UsageError, match=r"capacity \+ \(max_consumers \+ 1\) x max_held"):
+        complete(queue_request({"capacity": 60_000, "max_consumers": 256}).given)
+
+
+def test_a_topic_and_a_queue_contradict_each_other() -> None:
+    topic, queue = complete({}), complete(queue_request({"capacity": 7}).given)
+    with pytest.raises(UsageError, match=r"'t' is a topic, not a queue; open it with bus.topic\(\)"):
+        check_same("t", queue_request({}).given, topic)
+    with pytest.raises(UsageError, match=r"'q' is a queue, not a topic; open it with bus.queue\(\)"):
+        check_same("q", {}, queue)
+    with pytest.raises(SettingsMismatch, match=r"queue 'q' exists .*capacity=8 .*capacity=7"):
+        check_same("q", queue_request({"capacity": 8}).given, queue)

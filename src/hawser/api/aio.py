@@ -1,23 +1,25 @@
 """The API for event loops: the same names as the plain one, with `async` and `await`.
 
-What opens something (`connect`, `topic`, `publisher`, `subscribe`) gives an object that may be awaited, used
-in `async with`, or used at once: on one host it is open already, on a cluster its first use opens it. All
-that can wait is awaited without holding up the loop. On one host a cancelled call has not happened; on a
-cluster a publish that was sent before may have.
+What opens something (`connect`, `topic`, `queue`, `publisher`, `subscribe`, `consume`) gives an object that
+may be awaited, used in `async with`, or used at once: on one host it is open already, on a cluster its first
+use opens it. All that can wait is awaited without holding up the loop. On one host a cancelled call has not
+happened; on a cluster a publish that was sent before may have.
 """
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Generator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, overload
 
+from hawser.api.aio_queue import AsyncQueue
 from hawser.api.bus import is_cluster
 from hawser.api.info import DomainFile, Participant, ReadResult, Recovered, TopicInfo
+from hawser.api.opened import Opened
 from hawser.api.sample import Sample
 from hawser.api.subscription import Reliable, Start
 from hawser.errors import UsageError
-from hawser.memory.settings import TopicOptions
+from hawser.memory.settings import QueueOptions, TopicOptions
 from hawser.record.receipt import Receipt
 
 if TYPE_CHECKING:
@@ -46,33 +48,6 @@ def connect(url: str = "shm://", *, name: str | None = None, **options: Any) -> 
     from hawser.api.local.bus import LocalBus
 
     return LocalAsyncBus(LocalBus(url, name=name, **options))
-
-
-class Opened(ABC):
-    """Awaiting it gives itself, open; leaving its block closes it."""
-
-    async def _open(self) -> None:  # noqa: B027
-        """Be open; on one host there is nothing to do."""
-
-    def __await__(self) -> Generator[Any, None, Self]:
-        yield from self._open().__await__()
-        return self
-
-    @abstractmethod
-    async def close(self) -> None:
-        """Leave, with everything that was made from this object, after what `publish_nowait` has begun."""
-
-    async def __aenter__(self) -> Self:
-        await self._open()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
 
 class AsyncLoan(ABC):
@@ -328,9 +303,30 @@ class AsyncBus(Opened):
     async def recover(self) -> list[Recovered]:
         """As `Bus.recover`."""
 
-    def queue(self, name: str, **settings: Any) -> Any:
+    @overload
+    def queue(
+        self, name: str, *, create: bool = True, **settings: Unpack[QueueOptions]
+    ) -> "AsyncQueue[Buffer]": ...
+    @overload
+    def queue(
+        self, name: str, *, schema: type[T], create: bool = True, **settings: Unpack[QueueOptions]
+    ) -> AsyncQueue[T]: ...
+    @overload
+    def queue(
+        self, name: str, *, schema: Any, create: bool = True, **settings: Unpack[QueueOptions]
+    ) -> AsyncQueue[Any]: ...
+    def queue(
+        self, name: str, *, schema: Any = None, create: bool = True, **settings: Any
+    ) -> AsyncQueue[Any]:
         """As `Bus.queue`."""
-        raise UsageError(f"queue {name!r}: queues are not part of this version; use a topic with a group")
+        return self._queue(name, schema, create, settings)
+
+    @abstractmethod
+    def _queue(self, name: str, schema: Any, create: bool, settings: dict[str, Any]) -> AsyncQueue[Any]: ...
+
+    @abstractmethod
+    async def queues(self) -> list[str]:
+        """As `Bus.queues`."""
 
     def transaction(self, timeout: float | None = None) -> Any:
         """As `Bus.transaction`."""

@@ -1,4 +1,4 @@
-"""The bus: one process's way to topics."""
+"""The bus: one process's way to topics and queues."""
 
 import atexit
 import os
@@ -8,10 +8,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack, overload
 
 from hawser.api.info import DomainFile, Participant, Recovered
+from hawser.api.queue import Queue
 from hawser.api.topic import Topic
 from hawser.errors import Closed, UsageError
 from hawser.memory.names import check_bus_name
-from hawser.memory.settings import TopicOptions
+from hawser.memory.settings import QueueOptions, TopicOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -92,17 +93,38 @@ class Bus(ABC):
 
     @abstractmethod
     def participants(self) -> list[Participant]:
-        """Publishers and subscribers of all topics of the domain, the dead not yet recovered included; on a
+        """Whoever takes part in a topic or queue of the domain, the dead not yet recovered included; on a
         cluster the members of its groups."""
 
     @abstractmethod
     def recover(self) -> list[Recovered]:
-        """Return to every topic what dead participants had of it; what was recovered. On a cluster there is
-        never anything: what a dead client had is nobody's."""
+        """Return to every topic and queue what dead participants had of it; what was recovered. On a cluster
+        there is never anything: what a dead client had is nobody's, and the messages it held come back by
+        themselves."""
 
-    def queue(self, name: str, **settings: Any) -> Any:
-        """Queues are not part of this version: a UsageError."""
-        raise UsageError(f"queue {name!r}: queues are not part of this version; use a topic with a group")
+    @overload
+    def queue(
+        self, name: str, *, create: bool = True, **settings: Unpack[QueueOptions]
+    ) -> "Queue[Buffer]": ...
+    @overload
+    def queue(
+        self, name: str, *, schema: type[T], create: bool = True, **settings: Unpack[QueueOptions]
+    ) -> Queue[T]: ...
+    @overload
+    def queue(
+        self, name: str, *, schema: Any, create: bool = True, **settings: Unpack[QueueOptions]
+    ) -> Queue[Any]: ...
+    def queue(self, name: str, *, schema: Any = None, create: bool = True, **settings: Any) -> Queue[Any]:
+        """Open the queue, or create it with these settings; as `topic`. A name is a topic's or a queue's: a
+        UsageError if it is a topic."""
+        return self._queue(name, schema, create, settings)
+
+    @abstractmethod
+    def _queue(self, name: str, schema: Any, create: bool, settings: dict[str, Any]) -> Queue[Any]: ...
+
+    @abstractmethod
+    def queues(self) -> list[str]:
+        """Names of all queues, sorted."""
 
     def transaction(self, timeout: float | None = None) -> Any:
         """Transactions are not part of this version: a UsageError."""
@@ -110,8 +132,9 @@ class Bus(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Leave every topic opened here, after what `publish_nowait` has begun. Samples still held stay
-        valid; topics stay. In a forked child it does nothing: the connection is the parent's."""
+        """Leave every topic and queue opened here, after what `publish_nowait` has begun. Samples still held
+        stay valid, messages still held are given back; topics and queues stay. In a forked child it does
+        nothing: the connection is the parent's."""
 
     def __enter__(self) -> Self:
         return self

@@ -11,6 +11,8 @@ __all__ = [
     "KeptPosition",
     "Participant",
     "PartitionInfo",
+    "QueueInfo",
+    "QueueOwner",
     "ReadResult",
     "Recovered",
     "TopicInfo",
@@ -29,11 +31,15 @@ class ReadResult(NamedTuple):
     missed: int
 
 
+ParticipantKind = Literal["publisher", "subscriber", "producer", "consumer"]
+
+
 class Participant(msgspec.Struct, frozen=True, kw_only=True):
-    """A publisher or subscriber of a topic, alive or not yet recovered."""
+    """A publisher or subscriber of a topic, or a producer or consumer of a queue, alive or not yet recovered.
+    `topic` is the name of either."""
 
     topic: str
-    kind: Literal["publisher", "subscriber"]
+    kind: ParticipantKind
     name: str
     pid: int
     uid: int
@@ -51,28 +57,32 @@ class Participant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recovered(msgspec.Struct, frozen=True, kw_only=True):
-    """What recovery returned of one dead participant; not `complete` while another one is at it."""
+    """What recovery returned of one dead participant: slots it had to write into, samples it read, messages
+    it had claimed; not `complete` while another one is at it."""
 
     topic: str
-    kind: Literal["publisher", "subscriber"]
+    kind: ParticipantKind
     name: str
     pid: int
     incarnation: int
     slots: int
     references: int
     complete: bool
+    claims: int = 0
 
 
 class DomainFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file in a domain's directory.
 
-    `state`: "topic"; "leftover", an ephemeral topic nobody uses any more; "earlier boot"; "other version";
-    "lock", the domain's own; "foreign", none of Hawser's; "unreadable". `in_use` while somebody alive has
-    it open."""
+    `state`: "topic" or "queue"; "leftover", an ephemeral one nobody uses any more; "earlier boot"; "other
+    version"; "lock", the domain's own; "foreign", none of Hawser's; "unreadable". `topic` is the name of what
+    is in it. `in_use` while somebody alive has it open."""
 
     file: str
     topic: str | None
-    state: Literal["topic", "leftover", "earlier boot", "other version", "lock", "foreign", "unreadable"]
+    state: Literal[
+        "topic", "queue", "leftover", "earlier boot", "other version", "lock", "foreign", "unreadable"
+    ]
     in_use: bool
     uid: int
     mode: int
@@ -125,6 +135,50 @@ class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
     slots_lent: int = 0
     slots_referenced: int = 0
     slots_carried: int = 0
+    slots_free: int = 0
+    slots_leaked: int = 0
+    configured_bytes: int = 0
+    resident_bytes: int = 0
+    created_ns: int = 0
+    recoveries: int = 0
+    records: list[KeptPosition] = []
+
+
+class QueueOwner(msgspec.Struct, frozen=True, kw_only=True):
+    """Who holds messages of a queue: a process on one host, a session on a cluster."""
+
+    name: str
+    pid: int = 0
+    session: str = ""
+    claimed: int
+
+
+class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue as it is now. `unused` are the settings given here that have no meaning in this scope.
+
+    `ready` messages wait for a consumer, `claimed` ones are held, and `dead` counts its dead letters, those
+    that are yet to be moved included. `oldest_age_seconds` is that of the oldest message, held or not.
+    `head` is the offset of the newest message. `used_bytes`, of `capacity_bytes`, and `partitions`, which has
+    one, are about a cluster only; everything behind them is about one host only, as in `TopicInfo`.
+    """
+
+    name: str
+    uuid: str
+    settings: dict[str, Any]
+    unused: dict[str, Any]
+    ready: int
+    claimed: int
+    dead: int
+    oldest_age_seconds: float | None
+    head: int
+    owners: list[QueueOwner]
+    participants: list[Participant] = []
+    used_bytes: int = 0
+    partitions: list[PartitionInfo] = []
+    path: str = ""
+    slots: int = 0
+    slots_lent: int = 0
+    slots_referenced: int = 0
     slots_free: int = 0
     slots_leaked: int = 0
     configured_bytes: int = 0

@@ -9,7 +9,7 @@ from typing import Any, Generic, Literal, Self, TypeVar
 from hawser.api.sample import Sample
 from hawser.errors import UsageError
 
-__all__ = ["Reliable", "Start", "Subscription", "check_start", "is_count"]
+__all__ = ["Reliable", "Start", "Subscription", "check_count", "check_start", "is_count"]
 
 T = TypeVar("T")
 
@@ -139,3 +139,10 @@ def check_start(history: int, start: Start) -> None:
 def is_count(value: Any) -> bool:
     """Whether it is a whole number from 0 on."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def check_count(count: Any, least: int) -> int:
+    """UsageError unless it is a whole number that is large enough."""
+    if not is_count(count) or count < least:
+        raise UsageError(f"count={count!r} is not a whole number from {least} on")
+    return int(count)

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from hawser.errors import Full, UsageError
-from hawser.memory import Publisher, Subscriber, Waiter
+from hawser.memory import Consumer, Publisher, Subscriber, Waiter
 
 __all__ = ["end", "ready", "until", "until_space"]
 
 R = TypeVar("R")
-Endpoint = Subscriber | Publisher
+Endpoint = Subscriber | Publisher | Consumer
 _Ticket = tuple[asyncio.AbstractEventLoop, "asyncio.Future[bool]"]
 
 # Bounds one sleep of the thread; news and new waiters end it at once.
@@ -54,7 +54,7 @@ async def until(attempt: Callable[[], R | None], endpoint: Endpoint, timeout: fl
 
 async def until_space(attempt: Callable[[], R], publisher: Publisher, timeout: float | None) -> R:
     """The result of `attempt`, a publish that does not wait: tried again while a reliable subscriber is
-    in the way, for `timeout` seconds; then Full."""
+    in the way, or the queue is full, for `timeout` seconds; then Full."""
     refused: Full
     in_a_row = 0
 
@@ -64,7 +64,8 @@ async def until_space(attempt: Callable[[], R], publisher: Publisher, timeout: f
             return attempt()
         except Full as error:
             refused = error
-            in_a_row = in_a_row + 1 if Waiter().wait([publisher], 0) else 0
+            # A queue may be full again and again, for others; a topic only for who has too many loans.
+            in_a_row = in_a_row + 1 if publisher.kind == "publisher" and Waiter().wait([publisher], 0) else 0
             if in_a_row > _FULL_IN_A_ROW:
                 raise
             return None

@@ -4,16 +4,20 @@ Shards are counted, not listed, where a figure of each would say no more: a node
 """
 
 import shutil
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from hawser.cluster.health import Metric
+from hawser.cluster.maps import topic_of
 from hawser.cluster.node.service import Node
+from hawser.cluster.node.shard import Shard
 from hawser.cluster.operator.service import OperatorService
 from hawser.cluster.transport import Counters
 from hawser.log.protocol.metadata import Status
+from hawser.log.state.queue import MESSAGES, Queue
 
 __all__ = ["node_metrics", "operator_metrics"]
 
@@ -53,6 +57,8 @@ def node_metrics(node: Node, directory: Path) -> Iterator[Metric]:
         yield Metric("hawser_shard_commit", "Last entry known to be committed.", replica.node.commit, labels)
         yield Metric("hawser_shard_apply", "Last entry applied.", replica.node.applied, labels)
         yield Metric("hawser_shard_leads", "1 if this node leads the shard.", int(shard.leads), labels)
+    for shard in shards:
+        yield from _of_queue(shard)
     disk = node.disk_counters
     yield Metric("hawser_disk_syncs_total", "Syncs of files and directories.", disk.syncs)
     yield Metric("hawser_disk_sync_seconds_total", "Time that syncs took.", disk.sync_seconds)
@@ -62,12 +68,33 @@ def node_metrics(node: Node, directory: Path) -> Iterator[Metric]:
     yield from _of_links(node.counters)
 
 
+def _of_queue(shard: Shard) -> Iterator[Metric]:
+    """Of a queue that this node leads."""
+    lender = shard.lending
+    if lender is None:
+        return
+    labels = (("queue", topic_of(shard.name)),)
+    queue, claimed = shard.replica.machine.part(Queue), lender.lent(MESSAGES)
+    counts = {"ready": queue.messages.count - claimed, "claimed": claimed, "dead": queue.letters.count}
+    for state, count in counts.items():
+        text = "Messages that wait for a consumer, are held by one, or are dead letters."
+        yield Metric("hawser_queue_messages", text, count, (*labels, ("state", state)))
+    oldest_ns = lender.oldest_ns(MESSAGES)
+    age = 0.0 if oldest_ns is None else max(0.0, (time.time_ns() - oldest_ns) / 1e9)
+    text = "Age of the oldest message that is not done; 0 without one."
+    yield Metric("hawser_queue_oldest_age_seconds", text, age, labels)
+    yield Metric("hawser_queue_used_bytes", "What counts against the capacity.", queue.used_bytes, labels)
+    yield Metric("hawser_queue_capacity_bytes", "What the queue may hold.", queue.capacity_bytes, labels)
+
+
 def operator_metrics(operator: OperatorService) -> Iterator[Metric]:
     """Of one operator, as it is now."""
     found = [desk.metadata for desk in operator.desks.values()]
     states = Counter(metadata.status for metadata in found if metadata is not None)
     yield Metric("hawser_nodes_alive", "Nodes that answer this operator.", len(operator.alive))
-    yield Metric("hawser_topics", "Topics.", sum(not each.deleted for each in operator.topics.values()))
+    kinds = Counter(each.kind for each in operator.topics.values() if not each.deleted)
+    yield Metric("hawser_topics", "Topics.", kinds["topic"])
+    yield Metric("hawser_queues", "Queues.", kinds["queue"])
     for status in Status:
         text = "Shards by what the store says of them."
         yield Metric("hawser_shards", text, states[status], (("state", status.value),))

@@ -12,6 +12,9 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from hawser.log.queue.claims import Token
+from hawser.log.queue.desk import Parcel
+
 __all__ = [
     "Admin",
     "AdminDone",
@@ -32,17 +35,27 @@ __all__ = [
     "Inspect",
     "Inspected",
     "KeepAlive",
+    "Lent",
+    "Looked",
     "Map",
     "MapPushed",
     "NodeEntry",
     "Publish",
+    "QueueGet",
+    "QueueLook",
+    "QueuePut",
+    "QueueSettle",
     "Request",
     "RollCall",
     "Rolled",
     "ShardEntry",
+    "Setting",
     "ShardReport",
     "Told",
+    "TokenRun",
     "TopicEntry",
+    "TopicKind",
+    "Turned",
     "decode_answer",
     "decode_request",
     "decode_told",
@@ -51,6 +64,9 @@ __all__ = [
 ]
 
 Count = Annotated[int, Meta(ge=0)]
+Setting = int | float | str | bool | None
+# A name is one or the other.
+TopicKind = Literal["topic", "queue"]
 MAX_WAIT_SECONDS: Final = 60.0
 MAX_SESSION_SECONDS: Final = 3600.0
 
@@ -75,13 +91,15 @@ class NodeEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TopicEntry(msgspec.Struct, frozen=True, array_like=True):
-    """A topic of the cluster and its settings; one that is deleted is kept as such."""
+    """A topic of the cluster, or a queue, and its settings; one that is deleted is kept as such. A queue has
+    one partition."""
 
     version: Count
     uuid: str
     partitions: int
-    settings: dict[str, int | str | bool | None]
+    settings: dict[str, Setting]
     deleted: bool = False
+    kind: TopicKind = "topic"
 
 
 class ShardEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -181,6 +199,57 @@ class KeepAlive(_Body, frozen=True, tag="keep alive"):
     wait_seconds: Annotated[float, Meta(ge=0, le=MAX_WAIT_SECONDS)]
 
 
+# Tokens of a queue's claims, one behind the other: epoch, number of the first, how many.
+TokenRun = tuple[Count, Count, Annotated[int, Meta(ge=1)]]
+
+
+class QueuePut(_Body, frozen=True, tag="put"):
+    """As `Publish`, for the shard of a queue."""
+
+    shard: str
+    batch: bytes
+
+
+class QueueGet(_Body, frozen=True, tag="get"):
+    """Messages for a session, as `hawser.log.queue.desk.Get` has it; if there are none it waits for them, up
+    to `wait_seconds`, and then answers with none. The session is there for another `session_seconds` behind
+    the answer, unless this is the last of it: then what it holds is given back."""
+
+    shard: str
+    shelf: Annotated[int, Meta(ge=0, le=1)]
+    session: Annotated[str, Meta(min_length=1, max_length=200)]
+    request: Annotated[int, Meta(ge=1)]
+    received: Token
+    most: Count
+    most_bytes: Annotated[int, Meta(gt=0)]
+    session_seconds: Annotated[float, Meta(gt=0, le=MAX_SESSION_SECONDS)]
+    wait_seconds: Annotated[float, Meta(ge=0, le=MAX_WAIT_SECONDS)] = 0.0
+    unseen: tuple[TokenRun, ...] = ()
+    is_last: bool = False
+
+
+class QueueSettle(_Body, frozen=True, tag="settle"):
+    """What a session wants to become of messages that it holds, as `hawser.log.queue.desk.Settlement`."""
+
+    shard: str
+    shelf: Annotated[int, Meta(ge=0, le=1)]
+    session: Annotated[str, Meta(min_length=1, max_length=200)]
+    incarnation: Annotated[int, Meta(ge=1)]
+    sequence: Annotated[int, Meta(ge=1)]
+    accepted: tuple[TokenRun, ...] = ()
+    released: tuple[TokenRun, ...] = ()
+    rejected: tuple[TokenRun, ...] = ()
+
+
+class QueueLook(_Body, frozen=True, tag="look"):
+    """What the leader of a queue knows to be true now, and its oldest messages, up to so many."""
+
+    shard: str
+    shelf: Annotated[int, Meta(ge=0, le=1)] = 0
+    most: Count = 0
+    most_bytes: Annotated[int, Meta(gt=0)] = 1
+
+
 class AdminKind(StrEnum):
     CREATE = "create"
     DELETE = "delete"
@@ -193,14 +262,16 @@ class AdminKind(StrEnum):
 
 
 class Admin(_Body, frozen=True, tag="admin"):
-    """For an operator; the node passes it on. `name` is a topic for create and delete, a node that wants to
-    lead nothing any more for drain, else a shard; `nodes` are those it is about, as on the command line."""
+    """For an operator; the node passes it on. `name` is a topic or queue for create and delete, a node that
+    wants to lead nothing any more for drain, else a shard; `nodes` are those it is about, as on the command
+    line."""
 
     kind: AdminKind
     name: str
     nodes: tuple[str, ...] = ()
     partitions: int = 1
-    settings: dict[str, int | str | bool | None] = {}
+    settings: dict[str, Setting] = {}
+    topic_kind: TopicKind = "topic"
 
 
 # Requests of operators to nodes.
@@ -226,7 +297,7 @@ class Batches(_Body, frozen=True, tag="batches"):
     """(offset of the first record, payload of the entry) for each batch; the partition's bounds as this
     replica has applied them."""
 
-    batches: tuple[tuple[int, bytes], ...]
+    batches: tuple[tuple[int, memoryview], ...]
     start: int
     end: int
 
@@ -264,6 +335,35 @@ class Alive(_Body, frozen=True, tag="alive"):
     settled: tuple[str, ...]
 
 
+class Lent(_Body, frozen=True, tag="lent"):
+    """What a session is lent."""
+
+    parcels: tuple[Parcel, ...] = ()
+
+
+class Turned(_Body, frozen=True, tag="turned"):
+    """Nothing of a settlement was done, nor will be, because of these of its tokens."""
+
+    text: str
+    tokens: tuple[TokenRun, ...]
+
+
+class Looked(_Body, frozen=True, tag="looked"):
+    """One shelf of a queue: how many messages are not done, how many of those are lent, and to which session
+    how many; the offset behind the newest, and when the oldest came. `letters` are all dead letters at home,
+    and the bytes are those of the whole queue. `parcels` have no tokens."""
+
+    count: int
+    lent: int
+    holders: dict[str, int]
+    end: int
+    oldest_ns: int | None
+    letters: int
+    used_bytes: int
+    capacity_bytes: int
+    parcels: tuple[Parcel, ...] = ()
+
+
 class AdminDone(_Body, frozen=True, tag="done"):
     done: bool
     text: str
@@ -296,6 +396,7 @@ class Code(StrEnum):
     NOT_FOUND = "not found"
     BUSY = "busy"
     FULL = "disk full"
+    QUEUE_FULL = "queue full"
     OUT_OF_RANGE = "out of range"
     UNAVAILABLE = "unavailable"
     UNKNOWN = "unknown"
@@ -324,8 +425,24 @@ class Failed(_Body, frozen=True, tag="failed"):
 
 
 Told = Deliver | MapPushed
-Request = GetMap | Publish | Execute | Fetch | Inspect | KeepAlive | Admin | RollCall | Host
-Answer = Map | Batches | Executed | Inspected | Alive | AdminDone | Rolled | Hosted | Failed
+Request = (
+    GetMap | Publish | Execute | Fetch | Inspect | KeepAlive | QueuePut | QueueGet | QueueSettle | QueueLook
+    | Admin | RollCall | Host
+)  # fmt: skip
+Answer = (
+    Map
+    | Batches
+    | Executed
+    | Inspected
+    | Alive
+    | AdminDone
+    | Rolled
+    | Hosted
+    | Failed
+    | Lent
+    | Turned
+    | Looked
+)
 
 encode: Final = msgspec.msgpack.Encoder().encode
 

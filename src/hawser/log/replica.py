@@ -43,7 +43,7 @@ from hawser.log.protocol.doors import (
 )
 from hawser.log.protocol.node import Limits, Node
 from hawser.log.snapshots import Pulling, Serving
-from hawser.log.state.machine import Machine, topic_parts
+from hawser.log.state.machine import Machine, shard_parts
 from hawser.log.state.part import BadState, Part, Unsupported
 from hawser.log.state.results import OutOfRange, Result
 from hawser.log.state.topic import RUN_PLACES, Topic
@@ -57,6 +57,8 @@ _FREEING = frozenset(
     {
         *(Kind.NOTHING, Kind.TRIM, Kind.EXPIRE_PRODUCERS),
         *(Kind.GROUP_COMMIT, Kind.GROUP_LEAVE, Kind.GROUP_DELETE, Kind.QUEUE_SETTLE),
+        *(Kind.BRANCH_COMMIT, Kind.BRANCH_ABORT, Kind.BRANCH_FORGET),
+        *(Kind.HOME_VOTES, Kind.HOME_DECIDE, Kind.HOME_TOLD, Kind.HOME_SESSION_LOST, Kind.HOME_FORGET),
     }
 )
 _SPARE_BYTES = 64 << 10
@@ -72,7 +74,7 @@ class Settings(msgspec.Struct, frozen=True):
     # Entries kept beyond what the state needs, so that a follower that was away can go on where it was.
     spare_entries: int = 10_000
     # What the state machine is made of, given how many batches make one block of an index.
-    parts: Callable[[int], Sequence[Part]] = topic_parts
+    parts: Callable[[int], Sequence[Part]] = shard_parts
     index_places: int = RUN_PLACES
     # Bytes in one piece of a snapshot.
     piece_bytes: int = 1 << 20
@@ -248,6 +250,10 @@ class Replica:
             max_bytes -= len(entry.frame)
             offset = place.first_offset + place.count
         return batches
+
+    def entry(self, index: int) -> Entry:
+        """The entry at this index, which must be kept."""
+        return self.journal.read(index, index, 1)[0]
 
     # What comes in.
 

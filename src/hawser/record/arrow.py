@@ -106,10 +106,11 @@ def from_columns(columns: Columns) -> Any:
     pa = _pyarrow()
     count = columns.records
     kind = schema().field("timestamp").type
-    if columns.timestamp_ns is None:
-        timestamps = pa.Array.from_buffers(kind, count, [None, pa.py_buffer(columns.timestamps)])
-    else:
-        timestamps = pa.repeat(pa.scalar(columns.timestamp_ns, pa.int64()), count).view(kind)
+    times = columns.timestamps
+    if columns.timestamp_ns is not None:
+        # A tenth of the time of pyarrow.repeat.
+        times = memoryview(columns.timestamp_ns.to_bytes(8, "little", signed=True) * count)
+    timestamps = pa.Array.from_buffers(kind, count, [None, pa.py_buffer(times)])
     try:
         binaries = [_array(each, count) for each in (columns.keys, columns.values, columns.headers)]
         batch = pa.RecordBatch.from_arrays([*binaries, timestamps], schema=schema())

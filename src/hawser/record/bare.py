@@ -14,7 +14,6 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, pairwise, repeat
-from operator import gt
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -86,13 +85,16 @@ def fixed_bytes(columns: int, records: int, same_timestamp: bool) -> int:
     )
 
 
-def encode(records: Sequence[Record]) -> tuple[int, int, int, list[bytes]]:
+def encode(
+    values: Sequence[bytes],
+    keys: Sequence[bytes | None],
+    headers: Sequence[Mapping[str, bytes]],
+    timestamps: Sequence[int],
+) -> tuple[int, int, int, list[bytes]]:
     """(column byte, earliest and latest timestamp, the buffers in their order) of at least one record.
 
     Raises TypeError, ValueError or struct.error for a record with something else in it than it should have.
     """
-    column: Any = zip(*records, strict=True)
-    values, keys, headers, timestamps = column
     return encode_columns(timestamps, *_buffers(values), keys, headers)
 
 
@@ -105,7 +107,10 @@ def encode_columns(
 ) -> tuple[int, int, int, list[bytes]]:
     """As `encode`, of at least one record whose values are in the buffers of their column already."""
     count = len(timestamps)
-    earliest, latest = min(timestamps), max(timestamps)
+    # Counting what is the same object is several times quicker than comparing; most batches have one time.
+    earliest = latest = timestamps[0]
+    if timestamps[-1] != earliest or timestamps.count(earliest) != count:
+        earliest, latest = min(timestamps), max(timestamps)
     # Packed also where it is left out, so that what is no timestamp is found.
     times = struct.pack("<q", earliest) if earliest == latest else struct.pack(f"<{count}q", *timestamps)
     fixed = [] if earliest == latest else [times]
@@ -121,7 +126,7 @@ def encode_columns(
         offsets, key_data = _buffers([key or b"" for key in keys])
         fixed.append(offsets)
         data.append(key_data)
-    if any(headers):
+    if headers.count(NO_HEADERS) != count and any(headers):
         columns |= HEADERS
         if not all(headers):
             columns |= SOME_HEADERS
@@ -254,6 +259,7 @@ def _items(binaries: Binaries, count: int) -> Sequence[Any]:
 
 def _offsets(binaries: Binaries, count: int) -> tuple[int, ...]:
     offsets = struct.unpack(f"<{count + 1}i", binaries.offsets)
-    if any(map(gt, offsets, offsets[1:])):
+    # Sorting what is in order is one quick pass.
+    if offsets != tuple(sorted(offsets)):
         raise BadBatch("the offsets of a column go back")
     return offsets

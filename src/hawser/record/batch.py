@@ -29,6 +29,7 @@ from typing import Any, Final, NamedTuple
 from hawser.errors import UsageError
 from hawser.record import bare
 from hawser.record.record import NO_STAMP, BadBatch, Record, Stamp
+from hawser.record.rows import Records, Rows
 
 __all__ = ["MAX_BATCH_BYTES", "MAX_RECORDS", "BadBatch", "Batch", "Compression", "Format", "Header"]
 
@@ -131,7 +132,7 @@ class Batch:
     @classmethod
     def of(
         cls,
-        records: Sequence[Record],
+        records: Records,
         stamp: Stamp = NO_STAMP,
         compression: Compression = Compression.NONE,
     ) -> "Batch":
@@ -141,7 +142,10 @@ class Batch:
         if compression is not Compression.NONE:
             return cls.of_arrow(cls.of(records).to_arrow(), stamp, compression)
         try:
-            columns, earliest, latest, body = bare.encode(records)
+            rows = Rows.of(records)
+            columns, earliest, latest, body = bare.encode(
+                rows.values, rows.keys, rows.headers, rows.timestamps
+            )
         except (TypeError, ValueError, struct.error) as error:
             raise UsageError(
                 f"a record cannot be written ({error}); value and key are bytes, headers map str to bytes, "
@@ -244,6 +248,8 @@ class Batch:
         if header.format == Format.BARE:
             columns = self._columns()
             bare.check(columns)
+            if columns.timestamp_ns is not None:
+                return
             times = bare.timestamps(columns)
         else:
             from hawser.record import arrow

@@ -3,7 +3,8 @@
 A recorder is a producer of its own kind. Its id names the recorder and the region it records; the
 incarnation of each of its batches is the offset in that region of the batch's first record, and the sequence
 is always 1. So the newest batch says where to go on: behind its last record. A gap is one record in a batch
-of its own, whose incarnation is the last offset that is missing.
+of its own, whose incarnation is the last offset that is missing. A recorded queue has no gaps: what was not
+there to be recorded had been accepted.
 """
 
 from typing import Final, NamedTuple

@@ -8,11 +8,13 @@ from typing import Any, TypeVar
 from hawser.api.aio import AsyncBus, AsyncPublisher, AsyncSubscription, AsyncTopic
 from hawser.api.bus import anonymous_name, codec_of
 from hawser.api.cluster.aio_publishing import ClusterAsyncPublisher, ClusterAsyncPublishing, Once
+from hawser.api.cluster.aio_queue import ClusterAsyncQueue
 from hawser.api.cluster.aio_subscription import ClusterAsyncSubscription
 from hawser.api.cluster.bus import settings_of
 from hawser.api.cluster.publishing import check_exclusive
+from hawser.api.cluster.queue import participants
 from hawser.api.cluster.subscription import check_options
-from hawser.api.cluster.topic import check_counts, group_named, info_of, participants_of
+from hawser.api.cluster.topic import check_counts, group_named, info_of
 from hawser.api.info import DomainFile, Participant, ReadResult, Recovered, TopicInfo
 from hawser.api.subscription import Reliable, Start
 from hawser.cluster.client.client import Client, OpenTopic, addresses_of
@@ -132,6 +134,7 @@ class ClusterAsyncBus(AsyncBus):
         self._settings = settings_of(options)
         self._client: Client | None = None
         self._topics: dict[tuple[str, Any], _ClusterAsyncTopic[Any]] = {}
+        self._queues: dict[tuple[str, Any], ClusterAsyncQueue[Any]] = {}
         self._once = Once()
 
     @property
@@ -167,6 +170,23 @@ class ClusterAsyncBus(AsyncBus):
     def _forget(self, topic: _ClusterAsyncTopic[Any]) -> None:
         self._topics = {key: each for key, each in self._topics.items() if each is not topic}
 
+    def _queue(
+        self, name: str, schema: Any, create: bool, settings: dict[str, Any]
+    ) -> ClusterAsyncQueue[Any]:
+        asked = ClusterAsyncQueue[Any](self, name, schema, create, settings)
+        known = self._queues.get((name, schema))
+        if known is not None and known._serves(asked):
+            known._unused.update(asked._unused)
+            return known
+        self._queues[name, schema] = asked
+        return asked
+
+    def _forget_queue(self, queue: ClusterAsyncQueue[Any]) -> None:
+        self._queues = {key: each for key, each in self._queues.items() if each is not queue}
+
+    async def queues(self) -> list[str]:
+        return await (await self._started()).queues()
+
     async def topics(self) -> list[str]:
         return await (await self._started()).topics()
 
@@ -174,16 +194,15 @@ class ClusterAsyncBus(AsyncBus):
         return []
 
     async def participants(self) -> list[Participant]:
-        looked = await (await self._started()).look_at_all()
-        return [each for name, partitions in looked.items() for each in participants_of(name, partitions)]
+        return await participants(await self._started())
 
     async def recover(self) -> list[Recovered]:
         return []
 
     async def close(self) -> None:
         if not self._once.is_closed:
-            for topic in list(self._topics.values()):
-                await topic.close()
+            for opened in [*self._topics.values(), *self._queues.values()]:
+                await opened.close()
             self._once.is_closed = True
             if self._client is not None:
                 await self._client.close()

@@ -19,11 +19,12 @@ except ImportError as _error:
         f"hawser:// needs the package {_error.name}; run: pip install 'hawser[cluster]'"
     ) from _error
 
-from hawser.api.cluster.topic import ClusterTopic, participants_of
+from hawser.api.cluster.queue import ClusterQueue, participants
+from hawser.api.cluster.topic import ClusterTopic
 from hawser.cluster.client.client import Client, addresses_of
 from hawser.cluster.client.settings import ClientSettings
 from hawser.cluster.client.thread import LoopThread
-from hawser.cluster.client.topics import check_settings
+from hawser.cluster.client.topics import check_queue_settings, check_settings
 
 __all__ = ["ClusterBus", "settings_of"]
 
@@ -37,6 +38,7 @@ class ClusterBus(Bus):
         settings = settings_of(options)
         self._lock = threading.RLock()
         self._topics: dict[tuple[str, Any], ClusterTopic[Any]] = {}
+        self._queues: dict[tuple[str, Any], ClusterQueue[Any]] = {}
         self._thread = LoopThread(f"hawser-{self.name}")
         try:
             self._client = self._thread.call(_started(self._addresses, self.name, settings))
@@ -69,14 +71,33 @@ class ClusterBus(Bus):
         self._require_open()
         return self._thread.call(self._client.topics())
 
+    def _queue(self, name: str, schema: Any, create: bool, settings: dict[str, Any]) -> ClusterQueue[Any]:
+        check_topic_name(name)
+        self._require_open()
+        codec = codec_of(schema)
+        given, unused = check_queue_settings(settings, codec)
+        decode = None if codec is None else codec.decode
+        with self._lock:
+            opened = self._thread.call(self._client.open_queue(name, given, create, decode))
+            known = self._queues.get((name, schema))
+            if known is not None and known._queue.entry.uuid == opened.entry.uuid:
+                known._unused.update(unused)
+                return known
+            queue: ClusterQueue[Any] = ClusterQueue(self, opened, codec, unused)
+            self._queues[name, schema] = queue
+            return queue
+
+    def queues(self) -> list[str]:
+        self._require_open()
+        return self._thread.call(self._client.queues())
+
     def files(self) -> list[DomainFile]:
         self._require_open()
         return []
 
     def participants(self) -> list[Participant]:
         self._require_open()
-        looked = self._thread.call(self._client.look_at_all())
-        return [each for name, partitions in looked.items() for each in participants_of(name, partitions)]
+        return self._thread.call(participants(self._client))
 
     def recover(self) -> list[Recovered]:
         self._require_open()
@@ -96,6 +117,11 @@ class ClusterBus(Bus):
         """Called by a topic that was closed."""
         with self._lock:
             self._topics = {key: each for key, each in self._topics.items() if each is not topic}
+
+    def release_queue(self, queue: ClusterQueue[Any]) -> None:
+        """Called by a queue that was closed."""
+        with self._lock:
+            self._queues = {key: each for key, each in self._queues.items() if each is not queue}
 
 
 def settings_of(options: dict[str, Any]) -> ClientSettings:

@@ -15,7 +15,7 @@ from hawser.cluster.client.thread import LoopThread
 from hawser.errors import Closed, UsageError
 from hawser.record.payload import as_payloads
 from hawser.record.receipt import Receipt
-from hawser.record.record import Record
+from hawser.record.rows import Rows
 
 if TYPE_CHECKING:
     from hawser.record.schema import Codec
@@ -25,9 +25,7 @@ __all__ = ["ClusterLoan", "ClusterPublisher", "ClusterPublishing", "batch_of", "
 T = TypeVar("T")
 
 
-def batch_of(
-    items: Iterable[Any], keys: Iterable[bytes | None] | None, codec: "Codec[Any] | None"
-) -> list[Record]:
+def batch_of(items: Iterable[Any], keys: Iterable[bytes | None] | None, codec: "Codec[Any] | None") -> Rows:
     """The messages of a batch."""
     return records_of(as_payloads(items, None if codec is None else codec.encode), keys)
 

@@ -17,7 +17,15 @@ from hawser.limits import GROUP_PREFIX
 if TYPE_CHECKING:
     from hawser.record.schema import Codec
 
-__all__ = ["ClusterTopic", "Owner", "check_counts", "group_named", "info_of", "participants_of"]
+__all__ = [
+    "ClusterTopic",
+    "Owner",
+    "check_counts",
+    "group_named",
+    "info_of",
+    "participants_of",
+    "partition_info",
+]
 
 T = TypeVar("T")
 
@@ -131,7 +139,7 @@ def info_of(topic: OpenTopic, partitions: list[Partition], unused: dict[str, Any
         head=max((each.end - 1 for each in known), default=0),
         oldest=min((each.start for each in known), default=0),
         participants=participants_of(topic.name, partitions),
-        partitions=[_partition_info(each) for each in partitions],
+        partitions=[partition_info(each) for each in partitions],
         records=[
             KeptPosition(
                 name=f"group:{name}" if topic.partitions == 1 else f"group:{name}/{partition.number}",
@@ -180,7 +188,8 @@ def participants_of(topic: str, partitions: list[Partition]) -> list[Participant
     ]
 
 
-def _partition_info(partition: Partition) -> PartitionInfo:
+def partition_info(partition: Partition) -> PartitionInfo:
+    """A partition as users see it."""
     entry = partition.entry
     return PartitionInfo(
         partition=partition.number,

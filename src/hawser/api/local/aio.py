@@ -4,197 +4,27 @@ Opening does not wait here. Everything that can wait is awaited without holding 
 call has not happened.
 """
 
-import asyncio
-from collections.abc import Awaitable, Iterable, Mapping
-from types import TracebackType
+from collections.abc import Awaitable
 from typing import Any, TypeVar, cast
 
-from hawser.api.aio import AsyncBus, AsyncLoan, AsyncPublisher, AsyncPublishing, AsyncSubscription, AsyncTopic
+from hawser.api.aio import AsyncBus, AsyncPublisher, AsyncSubscription, AsyncTopic
 from hawser.api.info import DomainFile, Participant, ReadResult, Recovered, TopicInfo
-from hawser.api.loan import ArrayLoan, Loan
+from hawser.api.local.aio_publishing import LocalAsyncPublishing
+from hawser.api.local.aio_queue import LocalAsyncQueue
 from hawser.api.local.bus import LocalBus
-from hawser.api.local.publishing import KeyedProgress, LocalPublisher, LocalPublishing
+from hawser.api.local.publishing import LocalPublisher
 from hawser.api.local.subscription import LocalSubscription
 from hawser.api.local.topic import LocalTopic
 from hawser.api.sample import Sample
 from hawser.api.subscription import Reliable, Start
-from hawser.api.waiting import until, until_space
-from hawser.errors import Full, HawserError
-from hawser.record.receipt import Receipt
+from hawser.api.waiting import until
 
 __all__ = ["LocalAsyncBus"]
 
 T = TypeVar("T")
 
 
-class LocalAsyncLoan(AsyncLoan):
-    """Awaits space at the end of its block."""
-
-    def __init__(
-        self, loan: Loan | ArrayLoan, publishing: LocalPublishing[Any], timeout: float | None
-    ) -> None:
-        self._loan = loan
-        self._publishing = publishing
-        self._timeout = timeout
-
-    @property
-    def receipt(self) -> Receipt | None:
-        return self._loan.receipt
-
-    async def __aenter__(self) -> Any:
-        return self._loan.__enter__()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if kind is not None:
-            self._loan.__exit__(kind, error, traceback)
-            return
-        try:
-            self._loan._seal()
-            publisher = self._publishing._native()
-            await until_space(lambda: self._loan.publish(0), publisher, self._timeout)
-        finally:
-            self._loan.drop()
-
-
-class _Batch:
-    """A batch that goes out in as many parts as there is space for."""
-
-    def __init__(self, publishing: LocalPublishing[Any], items: Iterable[Any]) -> None:
-        self._publishing = publishing
-        self._payloads = list(publishing._payloads(items))
-        self._first: Receipt | None = None
-        self.done = 0
-
-    def publish_rest(self) -> Receipt:
-        """Publish what is left; Full when there is no space even for one message."""
-        if self._first is None:
-            # Alone, because only a part that went out as a whole tells its first offset.
-            self._first = self._publishing._publish_payloads(self._payloads[:1], 0)
-            self.done = self._first.count
-        while self.done < len(self._payloads):
-            try:
-                self.done += self._publishing._publish_payloads(self._payloads[self.done :], 0).count
-            except HawserError as error:
-                self.done += error.published
-                if not (isinstance(error, Full) and error.published):
-                    raise
-        return self._first._replace(count=self.done)
-
-
-class _LocalAsyncPublishing(AsyncPublishing[T]):
-    """The publishing half of the API."""
-
-    def __init__(self, publishing: LocalPublishing[T]) -> None:
-        self._publishing = publishing
-        # The last publish_nowait still under way: whatever comes later waits for it, to keep the order.
-        self._last: asyncio.Task[Receipt] | None = None
-
-    @property
-    def name(self) -> str:
-        return self._publishing.name
-
-    async def publish(
-        self,
-        data: T,
-        *,
-        key: bytes | None = None,
-        headers: Mapping[str, bytes] | None = None,
-        timeout: float | None = None,
-    ) -> Receipt:
-        await self.flush()
-        return await self._publish(data, key, headers, timeout)
-
-    async def publish_many(
-        self,
-        items: Iterable[T],
-        *,
-        keys: Iterable[bytes | None] | None = None,
-        timeout: float | None = None,
-    ) -> list[Receipt]:
-        await self.flush()
-        if keys is not None:
-            return [await self._publish_with_keys(items, keys, timeout)]
-        batch = _Batch(self._publishing, items)
-        try:
-            return [await until_space(batch.publish_rest, self._publishing._native(), timeout)]
-        except HawserError as error:
-            error.published = batch.done
-            error.outcome = "applied" if batch.done else error.outcome
-            raise
-
-    async def _publish_with_keys(
-        self, items: Iterable[T], keys: Iterable[bytes | None], timeout: float | None
-    ) -> Receipt:
-        progress = KeyedProgress()
-        with progress:
-            for item, key in zip(items, keys, strict=True):
-                progress.add(await self._publish(item, key, None, timeout))
-        return progress.receipt()
-
-    def publish_nowait(
-        self, data: T, *, key: bytes | None = None, headers: Mapping[str, bytes] | None = None
-    ) -> "asyncio.Future[Receipt]":
-        before = self._last
-
-        async def in_turn() -> Receipt:
-            if before is not None:
-                await asyncio.wait([before])
-            return await self._publish(data, key, headers, None)
-
-        task = self._last = asyncio.get_running_loop().create_task(in_turn())
-        return task
-
-    async def flush(self) -> None:
-        while self._last is not None:
-            last = self._last
-            await asyncio.wait([last])
-            if self._last is last:
-                self._last = None
-
-    def loan(
-        self,
-        nbytes: int,
-        *,
-        key: bytes | None = None,
-        headers: Mapping[str, bytes] | None = None,
-        timeout: float | None = None,
-    ) -> LocalAsyncLoan:
-        loan = self._publishing.loan(nbytes, key=key, headers=headers)
-        return LocalAsyncLoan(loan, self._publishing, timeout)
-
-    def loan_array(
-        self,
-        shape: Any,
-        dtype: Any = "u1",
-        *,
-        key: bytes | None = None,
-        headers: Mapping[str, bytes] | None = None,
-        timeout: float | None = None,
-    ) -> LocalAsyncLoan:
-        loan = self._publishing.loan_array(shape, dtype, key=key, headers=headers)
-        return LocalAsyncLoan(loan, self._publishing, timeout)
-
-    async def _publish(
-        self, data: T, key: bytes | None, headers: Mapping[str, bytes] | None, timeout: float | None
-    ) -> Receipt:
-        publishing = self._publishing
-        native = publishing._native()
-        try:
-            return publishing.publish(data, key=key, headers=headers, timeout=0)
-        except Full:
-            if timeout == 0:
-                raise
-        return await until_space(
-            lambda: publishing.publish(data, key=key, headers=headers, timeout=0), native, timeout
-        )
-
-
-class _LocalAsyncPublisher(_LocalAsyncPublishing[T], AsyncPublisher[T]):
+class _LocalAsyncPublisher(LocalAsyncPublishing[T], AsyncPublisher[T]):
     """As `Publisher`."""
 
     def __init__(self, publisher: LocalPublisher[T]) -> None:
@@ -267,7 +97,7 @@ class _LocalAsyncSubscription(AsyncSubscription[T]):
         return self._subscription.__anext__()
 
 
-class _LocalAsyncTopic(_LocalAsyncPublishing[T], AsyncTopic[T]):
+class _LocalAsyncTopic(LocalAsyncPublishing[T], AsyncTopic[T]):
     """As `Topic`."""
 
     def __init__(self, topic: LocalTopic[T]) -> None:
@@ -326,6 +156,7 @@ class LocalAsyncBus(AsyncBus):
     def __init__(self, bus: LocalBus) -> None:
         self._bus = bus
         self._topics: dict[int, _LocalAsyncTopic[Any]] = {}
+        self._queues: dict[int, LocalAsyncQueue[Any]] = {}
 
     @property
     def name(self) -> str:
@@ -342,8 +173,18 @@ class LocalAsyncBus(AsyncBus):
             known = self._topics[id(topic)] = _LocalAsyncTopic(topic)
         return known
 
+    def _queue(self, name: str, schema: Any, create: bool, settings: dict[str, Any]) -> LocalAsyncQueue[Any]:
+        queue = self._bus._queue(name, schema, create, settings)
+        known = self._queues.get(id(queue))
+        if known is None or known._queue is not queue:
+            known = self._queues[id(queue)] = LocalAsyncQueue(queue)
+        return known
+
     async def topics(self) -> list[str]:
         return self._bus.topics()
+
+    async def queues(self) -> list[str]:
+        return self._bus.queues()
 
     async def files(self) -> list[DomainFile]:
         return self._bus.files()

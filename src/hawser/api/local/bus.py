@@ -8,11 +8,13 @@ import msgspec
 
 from hawser.api.bus import Bus, codec_of
 from hawser.api.info import DomainFile, Participant, Recovered
+from hawser.api.local.letters import check_dead_letter
+from hawser.api.local.queue import LocalQueue
 from hawser.api.local.topic import LocalTopic, participants_of
 from hawser.errors import UsageError
 from hawser.memory import Domain, Region
 from hawser.memory.names import check_topic_name
-from hawser.memory.settings import check_same, group_of_mode, request
+from hawser.memory.settings import RegionSettings, Request, check_same, group_of_mode, queue_request, request
 from hawser.memory.survey import survey
 
 __all__ = ["LocalBus"]
@@ -29,7 +31,8 @@ class LocalBus(Bus):
         self._domain = Domain.of_url(url, group=bool(group_of_mode(mode)))
         self._lock = threading.RLock()
         self._regions: dict[str, Region] = {}
-        self._topics: dict[tuple[str, Any], LocalTopic[Any]] = {}
+        # A name is a topic's or a queue's: they share this.
+        self._users: dict[tuple[str, Any], LocalTopic[Any] | LocalQueue[Any]] = {}
         if self.named:
             self.recover()
         self._opened()
@@ -42,21 +45,34 @@ class LocalBus(Bus):
         check_topic_name(name)
         self._require_open()
         codec = codec_of(schema)
-        given, unused = request(settings, None if codec is None else codec.fingerprint)
+        asked = request(settings, None if codec is None else codec.fingerprint)
         with self._lock:
-            self._require_open()
-            region = self._region(name, given, create)
-            existing = self._topics.get((name, schema))
-            if existing is not None:
-                existing._unused.update(unused)
-                return existing
-            topic: LocalTopic[Any] = LocalTopic(self, region, codec, unused)
-            self._topics[name, schema] = topic
-            return topic
+            region, known = self._look_up(name, schema, create, asked)
+            if known is None:
+                known = self._users[name, schema] = LocalTopic(self, region, codec, asked.unused)
+            assert isinstance(known, LocalTopic)
+            return known
+
+    def _queue(self, name: str, schema: Any, create: bool, settings: dict[str, Any]) -> LocalQueue[Any]:
+        check_topic_name(name)
+        self._require_open()
+        codec = codec_of(schema)
+        asked = queue_request(settings, None if codec is None else codec.fingerprint)
+        check_dead_letter(self._domain, name, asked.given, create)
+        with self._lock:
+            region, known = self._look_up(name, schema, create, asked)
+            if known is None:
+                known = self._users[name, schema] = LocalQueue(self, region, schema, codec, asked.unused)
+            assert isinstance(known, LocalQueue)
+            return known
 
     def topics(self) -> list[str]:
         self._require_open()
         return self._domain.topics()
+
+    def queues(self) -> list[str]:
+        self._require_open()
+        return self._domain.queues()
 
     def files(self) -> list[DomainFile]:
         self._require_open()
@@ -76,20 +92,33 @@ class LocalBus(Bus):
         with self._lock:
             if self._closed:
                 return
-            for topic in list(self._topics.values()):
-                topic.close()
+            # One that is closed may open another, for the dead letters of what it gives back; and one that
+            # another thread is closing stays away by itself only when that thread has the lock.
+            while self._users:
+                self._users.pop(next(iter(self._users))).close()
             self._closed = True
 
-    def release_topic(self, topic: LocalTopic[Any]) -> None:
-        """Called by a topic that was closed."""
+    def release(self, user: LocalTopic[Any] | LocalQueue[Any]) -> None:
+        """Called by a topic or queue that was closed."""
         with self._lock:
-            self._topics = {key: each for key, each in self._topics.items() if each is not topic}
-            if not any(name == topic.name for name, _ in self._topics):
-                region = self._regions.pop(topic.name, None)
+            self._users = {key: each for key, each in self._users.items() if each is not user}
+            if not any(name == user.name for name, _ in self._users):
+                region = self._regions.pop(user.name, None)
                 if region is not None:
                     region.close()
 
-    def _region(self, name: str, given: dict[str, int | str], create: bool) -> Region:
+    def _look_up(
+        self, name: str, schema: Any, create: bool, asked: Request
+    ) -> tuple[Region, LocalTopic[Any] | LocalQueue[Any] | None]:
+        """The region of that name, and what this bus has made of it already."""
+        self._require_open()
+        region = self._region(name, asked.given, create)
+        known = self._users.get((name, schema))
+        if known is not None:
+            known._unused.update(asked.unused)
+        return region, known
+
+    def _region(self, name: str, given: RegionSettings, create: bool) -> Region:
         region = self._regions.get(name)
         if region is not None and region.closed:
             self._drop(name)
@@ -102,9 +131,9 @@ class LocalBus(Bus):
         return region
 
     def _drop(self, name: str) -> None:
-        """Let go of a topic that somebody deleted, so that it can be made anew."""
-        for topic in [each for (key, _), each in self._topics.items() if key == name]:
-            topic.close()
+        """Let go of what somebody deleted, so that it can be made anew."""
+        for user in [each for (key, _), each in self._users.items() if key == name]:
+            user.close()
 
 
 def _recover(region: Region) -> list[Recovered]:

@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from hawser.api.loan import ArrayLoan, Loan
@@ -17,46 +16,9 @@ if TYPE_CHECKING:
 
     from hawser.record.schema import Codec
 
-__all__ = ["KeyedProgress", "LocalPublisher", "LocalPublishing"]
+__all__ = ["LocalPublisher", "LocalPublishing"]
 
 T = TypeVar("T")
-
-
-class KeyedProgress:
-    """A batch that goes out one by one: an error in its block says how many did."""
-
-    def __init__(self) -> None:
-        self._first: Receipt | None = None
-        self._published = 0
-
-    def add(self, receipt: Receipt) -> None:
-        self._first = self._first or receipt
-        self._published += 1
-
-    def receipt(self) -> Receipt:
-        """Of all of them."""
-        if self._first is None:
-            raise UsageError("a batch has at least one message; there is nothing to publish")
-        return self._first._replace(count=self._published)
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if isinstance(error, ValueError) and not isinstance(error, HawserError):
-            error = UsageError("publish_many was given not as many keys as messages; give one for each")
-            self._tell(error)
-            raise error from None
-        if isinstance(error, HawserError):
-            self._tell(error)
-
-    def _tell(self, error: HawserError) -> None:
-        error.published = self._published
-        error.outcome = "applied" if self._published else error.outcome
 
 
 class LocalPublishing(Publishing[T]):
@@ -82,19 +44,7 @@ class LocalPublishing(Publishing[T]):
         keys: Iterable[bytes | None] | None = None,
         timeout: float | None = None,
     ) -> list[Receipt]:
-        if keys is not None:
-            return [self._publish_with_keys(self._payloads(items), keys, timeout)]
-        return [self._publish_payloads(self._payloads(items), timeout)]
-
-    def _publish_with_keys(
-        self, payloads: "Iterable[Buffer]", keys: Iterable[bytes | None], timeout: float | None
-    ) -> Receipt:
-        """One by one: a batch has no keys on one host."""
-        progress = KeyedProgress()
-        with progress:
-            for payload, key in zip(payloads, keys, strict=True):
-                progress.add(self._native().publish(payload, key=key, headers=None, timeout=timeout))
-        return progress.receipt()
+        return [self._publish_payloads(*self._batch(items, keys), timeout)]
 
     def loan(
         self,
@@ -121,12 +71,23 @@ class LocalPublishing(Publishing[T]):
         loan = self._native().loan(nbytes, key=key, headers=headers)
         return ArrayLoan(loan, timeout, sizes, element)
 
-    def _payloads(self, items: Iterable[T]) -> "Iterable[Buffer]":
-        return as_payloads(items, None if self._codec is None else self._codec.encode)
+    def _batch(
+        self, items: Iterable[T], keys: Iterable[bytes | None] | None
+    ) -> "tuple[Iterable[Buffer], list[bytes | None] | None]":
+        """The messages, as they are asked for, and their keys; with keys all of them at once."""
+        payloads = as_payloads(items, None if self._codec is None else self._codec.encode)
+        if keys is None:
+            return payloads, None
+        payloads, keys = list(payloads), list(keys)
+        if len(payloads) != len(keys):
+            raise UsageError(f"there are {len(keys)} keys for {len(payloads)} messages; give one for each")
+        return payloads, keys
 
-    def _publish_payloads(self, payloads: "Iterable[Buffer]", timeout: float | None) -> Receipt:
+    def _publish_payloads(
+        self, payloads: "Iterable[Buffer]", keys: list[bytes | None] | None, timeout: float | None
+    ) -> Receipt:
         try:
-            return cast("Receipt", self._native().publish_many(payloads, timeout))
+            return cast("Receipt", self._native().publish_many(payloads, timeout, keys))
         except HawserError as error:
             if error.published:
                 error.outcome = "applied"

@@ -34,7 +34,7 @@ class Owner(Protocol):
     name: str
     named: bool
 
-    def release_topic(self, topic: "LocalTopic[Any]") -> None: ...
+    def release(self, user: "LocalTopic[Any]") -> None: ...
 
 
 class LocalTopic(LocalPublishing[T], Topic[T]):
@@ -153,7 +153,7 @@ class LocalTopic(LocalPublishing[T], Topic[T]):
             each.close()
         if own is not None:
             own.close()
-        self._bus.release_topic(self)
+        self._bus.release(self)
 
     def _native(self) -> NativePublisher:
         with self._lock:
@@ -169,5 +169,5 @@ class LocalTopic(LocalPublishing[T], Topic[T]):
 
 
 def participants_of(region: Region) -> list[Participant]:
-    """The participants of one topic."""
+    """The participants of one topic or queue."""
     return [msgspec.convert({**each, "topic": region.name}, Participant) for each in region.participants()]

@@ -1,10 +1,9 @@
-"""A connection to a cluster and the topics opened through it, in one event loop."""
+"""A connection to a cluster and the topics and queues opened through it, in one event loop."""
 
 import asyncio
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from itertools import repeat
 from time import time_ns
 from typing import Any, Final, NamedTuple
 
@@ -13,17 +12,19 @@ from hawser.cluster.client import starts, topics
 from hawser.cluster.client.consumer import Consumer
 from hawser.cluster.client.failures import joint_error
 from hawser.cluster.client.group import Member, delete_group
+from hawser.cluster.client.opening import Open
 from hawser.cluster.client.producers import Producers
+from hawser.cluster.client.queue import OpenQueue
 from hawser.cluster.client.routing import Router
 from hawser.cluster.client.settings import ClientSettings
 from hawser.cluster.client.starts import Place
 from hawser.cluster.transport import Address, BadAddress
 from hawser.errors import HawserError, UsageError
-from hawser.record.bare import make_records
 from hawser.record.metadata import encode_metadata
 from hawser.record.payload import as_payload
 from hawser.record.receipt import Receipt
 from hawser.record.record import NO_HEADERS, Record
+from hawser.record.rows import Records, Rows
 
 __all__ = ["Client", "OpenTopic", "Partition", "addresses_of", "record_of", "records_of"]
 
@@ -62,19 +63,20 @@ def _key(key: Any) -> bytes:
     return bytes(key)
 
 
-def records_of(payloads: Iterable[Any], keys: Iterable[bytes | None] | None) -> list[Record]:
+def records_of(payloads: Iterable[Any], keys: Iterable[bytes | None] | None) -> Rows:
     """The messages of a batch, all of one time; `keys` has one for each, or there are none."""
     values = [
         each if type(each) is bytes else bytes(memoryview(as_payload(each)).cast("B")) for each in payloads
     ]
-    names: Iterable[bytes | None] = repeat(None)
+    count = len(values)
+    names: list[bytes | None] = [None] * count
     if keys is not None:
         names = [None if key is None else _key(key) for key in keys]
-        if len(names) != len(values):
+        if len(names) != count:
             raise UsageError(
-                f"publish_many was given {len(names)} keys for {len(values)} messages; give one for each"
+                f"publish_many was given {len(names)} keys for {count} messages; give one for each"
             )
-    return list(make_records(values, names, repeat(NO_HEADERS), repeat(time_ns())))
+    return Rows(values, names, [NO_HEADERS] * count, [time_ns()] * count)
 
 
 class Partition(NamedTuple):
@@ -95,7 +97,7 @@ class Client:
         self.name = name
         self.settings = settings
         self.router = Router(addresses, name, settings)
-        self._topics: weakref.WeakSet[OpenTopic] = weakref.WeakSet()
+        self._opened: weakref.WeakSet[Open] = weakref.WeakSet()
 
     async def start(self) -> None:
         """Return when the cluster answers; Unavailable if it does not in time."""
@@ -107,8 +109,8 @@ class Client:
 
     async def close(self) -> None:
         """Publish what was begun, then leave."""
-        for topic in list(self._topics):
-            await topic.close()
+        for opened in list(self._opened):
+            await opened.close()
         await self.router.close()
 
     def deadline(self, timeout: float | None) -> float:
@@ -129,11 +131,23 @@ class Client:
         """The topic, created if need be."""
         entry = await topics.open_topic(self.router, name, given, create, self.deadline(None))
         topic = OpenTopic(self, name, entry, decode)
-        self._topics.add(topic)
+        self._opened.add(topic)
         return topic
+
+    async def open_queue(
+        self, name: str, given: topics.Settings, create: bool, decode: Callable[[Any], Any] | None
+    ) -> OpenQueue:
+        """The queue, created if need be."""
+        entry = await topics.open_topic(self.router, name, given, create, self.deadline(None), "queue")
+        queue = OpenQueue(self, name, entry, decode)
+        self._opened.add(queue)
+        return queue
 
     async def topics(self) -> list[str]:
         return await topics.list_topics(self.router)
+
+    async def queues(self) -> list[str]:
+        return await topics.list_topics(self.router, "queue")
 
     async def look(self, name: str, entry: wire.TopicEntry) -> list[Partition]:
         """Each partition of a topic as it is now."""
@@ -161,60 +175,36 @@ class Client:
             found[name] = [] if entry is None else await self.look(name, entry)
         return found
 
+    async def look_at_holders(self) -> dict[str, dict[str, int]]:
+        """For every queue, how many messages each session at it holds; none if nobody leads it."""
+        found = {}
+        for name in await self.queues():
+            entry = self.router.map.topics.get(name)
+            if entry is None:
+                continue
+            request = wire.QueueLook(wire.shard_of(name, entry.uuid, 0))
+            deadline = self.router.loop.time() + min(_LOOK_SECONDS, self.settings.timeout)
+            with suppress(HawserError):
+                what = f"looking at queue {name!r}"
+                answer = await self.router.ask_leader(name, request.shard, request, what, deadline)
+                assert isinstance(answer, wire.Looked), answer
+                found[name] = answer.holders
+        return found
 
-class OpenTopic:
+
+class OpenTopic(Open):
     """A topic that this client uses."""
 
     def __init__(
         self, client: Client, name: str, entry: wire.TopicEntry, decode: Callable[[Any], Any] | None
     ) -> None:
-        self.client = client
-        self.router = client.router
-        self.name = name
-        self.entry = entry
-        self.decode = decode
+        super().__init__(client, name, entry, decode)
         self.producers = self.new_producers()
-        self._users: set[Producers | Consumer] = {self.producers}
-        self._releases: set[asyncio.Task[None]] = set()
-
-    @property
-    def partitions(self) -> int:
-        return self.entry.partitions
-
-    def shard(self, partition: int) -> str:
-        return wire.shard_of(self.name, self.entry.uuid, partition)
+        self.use(self.producers)
 
     def new_producers(self) -> Producers:
         """Those of a publisher of its own."""
         return Producers(self.router, self.name, self.entry, self.client.name)
-
-    def use(self, user: Producers | Consumer) -> None:
-        """Close it with the topic."""
-        self._users.add(user)
-
-    async def release(self, user: Producers | Consumer) -> None:
-        """Close it now, after what it has to publish."""
-        self._users.discard(user)
-        if isinstance(user, Producers):
-            await user.flush()
-        await user.close()
-
-    def abandon(self, user: Producers | Consumer) -> None:
-        """From any thread, and at any time: release it if there is still a loop to do so."""
-        if user in self._users:
-            with suppress(RuntimeError):
-                self.router.loop.call_soon_threadsafe(self._begin_release, user)
-
-    def _begin_release(self, user: Producers | Consumer) -> None:
-        task = self.router.loop.create_task(self.release(user))
-        self._releases.add(task)
-        task.add_done_callback(self._releases.discard)
-
-    async def close(self) -> None:
-        for user in list(self._users):
-            await self.release(user)
-        if self._releases:
-            await asyncio.wait(self._releases)
 
     # Publishing.
 
@@ -224,7 +214,7 @@ class OpenTopic:
         return await future
 
     async def publish_many(
-        self, producers: Producers, records: list[Record], timeout: float | None
+        self, producers: Producers, records: Records, timeout: float | None
     ) -> list[Receipt]:
         """All or none for each partition; one error for those that failed, once all are settled."""
         if not records:
@@ -305,13 +295,6 @@ class OpenTopic:
 
     # The topic itself.
 
-    async def look(self) -> list[Partition]:
-        """Each partition as it is now."""
-        return await self.client.look(self.name, self.entry)
-
     async def forget_group(self, group: str) -> bool:
         """Whether there was such a group; there is none now."""
         return await delete_group(self.router, self.name, self.entry, group, self.client.deadline(None))
-
-    async def delete(self) -> None:
-        await topics.delete_topic(self.router, self.name, self.client.deadline(None))

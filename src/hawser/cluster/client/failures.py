@@ -26,6 +26,7 @@ _KINDS: Final[dict[Code, type[HawserError]]] = {
     Code.NOT_FOUND: NotFound,
     Code.BUSY: Unavailable,
     Code.FULL: Full,
+    Code.QUEUE_FULL: Full,
     Code.OUT_OF_RANGE: OffsetOutOfRange,
     Code.UNAVAILABLE: Unavailable,
     Code.UNKNOWN: OutcomeUnknown,

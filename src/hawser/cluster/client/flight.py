@@ -1,12 +1,13 @@
 """Messages on their way: what waits for a partition, and the batches it is sent in."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from hawser.cluster.client.failures import copy_of
-from hawser.cluster.wire import Publish, encode
+from hawser.cluster.wire import Publish, QueuePut, encode
 from hawser.errors import HawserError
 from hawser.record.batch import Batch
-from hawser.record.record import Record
+from hawser.record.rows import Records, Rows
 
 __all__ = ["Flight", "Item", "fail"]
 
@@ -19,7 +20,7 @@ class Item:
 
     __slots__ = ("deadline", "future", "nbytes", "records", "seconds")
 
-    def __init__(self, records: list[Record], future: Any, seconds: float, now: float) -> None:
+    def __init__(self, records: Records, future: Any, seconds: float, now: float) -> None:
         self.records = records
         self.nbytes = _nbytes(records)
         self.future = future
@@ -27,25 +28,39 @@ class Item:
         self.deadline = now + seconds
 
 
-def _nbytes(records: list[Record]) -> int:
+def _nbytes(records: Records) -> int:
     """What they take in a batch, about."""
     nbytes = _RECORD_BYTES * len(records)
+    if isinstance(records, Rows):
+        nbytes += sum(map(len, records.values)) + sum(map(len, filter(None, records.keys)))
+        return nbytes + sum(map(_header_bytes, filter(None, records.headers)))
     for value, key, headers, _ in records:
         nbytes += len(value)
         if key is not None:
             nbytes += len(key)
         if headers:
-            nbytes += sum([len(name) + len(text) for name, text in headers.items()])
+            nbytes += _header_bytes(headers)
     return nbytes
+
+
+def _header_bytes(headers: Mapping[str, bytes]) -> int:
+    return sum([len(name) + len(text) for name, text in headers.items()])
 
 
 class Flight:
     """A batch that was stamped. In doubt: it may have landed."""
 
-    __slots__ = ("batch", "body", "deadline", "doubt", "items")
+    __slots__ = ("batch", "body", "deadline", "doubt", "items", "_request")
 
-    def __init__(self, items: list[Item], batch: Batch, shard: str) -> None:
+    def __init__(
+        self,
+        items: list[Item],
+        batch: Batch,
+        shard: str,
+        request: type[Publish] | type[QueuePut] = Publish,
+    ) -> None:
         self.items = items
+        self._request = request
         self.deadline = min(item.deadline for item in items)
         self.doubt = False
         self.stamped(batch, shard)
@@ -57,7 +72,7 @@ class Flight:
 
     def stamped(self, batch: Batch, shard: str) -> None:
         self.batch = batch
-        self.body = encode(Publish(shard, bytes(batch.data)))
+        self.body = encode(self._request(shard, bytes(batch.data)))
 
 
 def fail(item: Item, error: HawserError) -> None:

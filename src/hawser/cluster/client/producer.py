@@ -20,20 +20,21 @@ import asyncio
 import logging
 from collections import deque
 from math import inf
-from typing import Final
+from typing import ClassVar, Final
 
 from hawser.cluster.client.asking import ask
 from hawser.cluster.client.failures import Backoff, given_up, refused
 from hawser.cluster.client.flight import Flight, Item, fail
 from hawser.cluster.client.routing import Router
 from hawser.cluster.transport import Link, TransportError
-from hawser.cluster.wire import Answer, Executed, Failed
+from hawser.cluster.wire import Answer, Executed, Failed, Publish, QueuePut
 from hawser.errors import Closed, Fenced, Full, HawserError, OutcomeUnknown, UsageError
 from hawser.log.state.producers import RECEIPTS
 from hawser.log.state.results import Accepted, Reason, Rejected, Repeated, decode_result
 from hawser.record.batch import Batch, Compression
 from hawser.record.receipt import Receipt
-from hawser.record.record import Record, Stamp
+from hawser.record.record import Stamp
+from hawser.record.rows import Rows
 
 __all__ = ["Producer"]
 
@@ -45,6 +46,9 @@ _SAME_TIME_SECONDS: Final = 1.0
 
 class Producer:
     """Of one partition. Everything happens in the event loop; futures of threads may be settled, too."""
+
+    request: ClassVar[type[Publish] | type[QueuePut]] = Publish
+    how_to_see: ClassVar = "Read the topic to see"
 
     def __init__(
         self,
@@ -96,7 +100,7 @@ class Producer:
         """Publish it as soon as possible; its future tells. `departures` counts the batches that took off."""
         if self._fenced is not None:
             fail(item, self._fenced)
-        elif self._queued_bytes > self._settings.queue_bytes:
+        elif self._is_overfull:
             fail(
                 item,
                 Full(
@@ -111,6 +115,11 @@ class Producer:
                 self._send_what_waits()
             if self._queue and (self._timer is None or item.deadline < self._timer.when()):
                 self._set_timer(item.deadline)
+
+    @property
+    def _is_overfull(self) -> bool:
+        """Whether so much waits that no more is taken."""
+        return self._queued_bytes > self._settings.queue_bytes
 
     async def flush(self) -> None:
         """Return when everything submitted so far, and since, is settled."""
@@ -132,6 +141,10 @@ class Producer:
     @property
     def _name(self) -> str:
         return f"topic {self._topic!r}, partition {self._partition}"
+
+    @property
+    def _what(self) -> str:
+        return f"publishing to {self._name}"
 
     @property
     def _reason(self) -> str:
@@ -172,23 +185,25 @@ class Producer:
 
     def _take_off(self, is_alone: bool = False) -> Flight | None:
         """The next batch of what waits, or the next item alone; None if it cannot be written."""
-        items, records, nbytes = list[Item](), list[Record](), 0
+        items, count, nbytes = list[Item](), 0, 0
         settings, queue = self._settings, self._queue
         latest = queue[0].deadline + _SAME_TIME_SECONDS
         earliest = queue[0].deadline - _SAME_TIME_SECONDS
         while queue and earliest <= queue[0].deadline <= latest:
             item = queue[0]
             full = is_alone or nbytes + item.nbytes > settings.batch_bytes
-            if items and (full or len(records) + len(item.records) > settings.batch_records):
+            if items and (full or count + len(item.records) > settings.batch_records):
                 break
             queue.popleft()
             items.append(item)
-            records.extend(item.records)
+            count += len(item.records)
             nbytes += item.nbytes
         self._queued_bytes -= nbytes
         stamp = Stamp(self._id, self._incarnation, self._sequence + 1)
         try:
-            flight = Flight(items, Batch.of(records, stamp, self._compression), self._shard)
+            records = Rows.joined([item.records for item in items])
+            batch = Batch.of(records, stamp, self._compression)
+            flight = Flight(items, batch, self._shard, self.request)
         except UsageError as error:
             if len(items) > 1:
                 # Each may be fine without the others.
@@ -274,7 +289,7 @@ class Producer:
             self._is_sent_elsewhere = self._router.note(self._shard, failed) or self._is_sent_elsewhere
             self._failed(failed)
         else:
-            self._crash(flight, refused(failed, f"publishing to {self._name}", self._is_in_doubt(flight)))
+            self._crash(flight, refused(failed, self._what, self._is_in_doubt(flight)))
 
     def _crash(self, flight: Flight, error: HawserError) -> None:
         """This one will never land."""
@@ -395,7 +410,7 @@ class Producer:
         for item in [each for each in self._queue if each.deadline <= now]:
             self._queue.remove(item)
             self._queued_bytes -= item.nbytes
-            fail(item, given_up(f"publishing to {self._name}", item.seconds, self._trouble, False))
+            fail(item, given_up(self._what, item.seconds, self._trouble, False))
         self._changed.set()
         if self._queue:
             self._set_timer(min(item.deadline for item in self._queue))
@@ -415,13 +430,12 @@ class Producer:
             if self._is_in_doubt(flight):
                 fail(item, self._unknown(item, f"no answer came within {item.seconds:g} s ({text})"))
             else:
-                what = f"publishing to {self._name}"
-                fail(item, given_up(what, item.seconds, self._trouble, False))
+                fail(item, given_up(self._what, item.seconds, self._trouble, False))
 
     def _unknown(self, item: Item, why: str) -> HawserError:
         return OutcomeUnknown(
             f"publishing {len(item.records)} messages to {self._name} is perhaps done: {why}. "
-            "Read the topic to see, before publishing them again"
+            f"{self.how_to_see}, before publishing them again"
         )
 
     def _renew(self) -> None:

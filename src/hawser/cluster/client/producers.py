@@ -7,8 +7,8 @@ batch each.
 
 import secrets
 from collections import deque
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from xxhash import xxh3_64_intdigest
 
@@ -19,6 +19,7 @@ from hawser.cluster.wire import TopicEntry, shard_of
 from hawser.errors import SettingsMismatch
 from hawser.record.batch import Compression
 from hawser.record.record import Record
+from hawser.record.rows import Records, Rows
 
 __all__ = ["Producers", "partition_of"]
 
@@ -46,17 +47,19 @@ class Producers:
     """One publisher: a producer for each partition, all with the same id. `submit` and `split` belong to the
     event loop, `hand_over` to any thread."""
 
+    producer: ClassVar[type[Producer]] = Producer
+
     def __init__(self, router: Router, topic: str, entry: TopicEntry, name: str) -> None:
         self.id = f"{name}#{secrets.token_hex(6)}".encode()
         self._partitions = entry.partitions
         self._sticky = secrets.randbelow(entry.partitions)
         compression = _compression_of(topic, entry)
         self._producers = [
-            Producer(router, topic, each, shard_of(topic, entry.uuid, each), self.id, compression)
+            self.producer(router, topic, each, shard_of(topic, entry.uuid, each), self.id, compression)
             for each in range(entry.partitions)
         ]
         self._loop = router.loop
-        self._handed: deque[tuple[list[Record], Any, float]] = deque()
+        self._handed: deque[tuple[Records, Any, float]] = deque()
         self._is_called = False
         self._departures = 0
 
@@ -65,12 +68,10 @@ class Producers:
         """The highest of its partitions'."""
         return max(producer.incarnation for producer in self._producers)
 
-    def submit(
-        self, records: list[Record], future: Any, seconds: float, partition: int | None = None
-    ) -> None:
+    def submit(self, records: Records, future: Any, seconds: float, partition: int | None = None) -> None:
         """Publish messages that go to one partition together; the future gets their receipt."""
         if partition is None:
-            key = records[0].key
+            key = next(iter(records)).key
             partition = self._keyless() if key is None else partition_of(key, self._partitions)
         self._producers[partition].submit(Item(records, future, seconds, self._loop.time()))
 
@@ -82,7 +83,7 @@ class Producers:
             self._departures = self._producers[self._sticky].departures
         return self._sticky
 
-    def hand_over(self, records: list[Record], future: Any, seconds: float) -> None:
+    def hand_over(self, records: Records, future: Any, seconds: float) -> None:
         """As `submit`, from any thread and in its order. Those that come before the loop has its turn cost
         one call."""
         self._handed.append((records, future, seconds))
@@ -97,14 +98,14 @@ class Producers:
         while handed:
             self.submit(*handed.popleft())
 
-    def split(self, records: Sequence[Record]) -> dict[int, list[Record]]:
+    def split(self, records: Records) -> Mapping[int, Records]:
         """The messages of each partition, in order; those without a key stay together. What was handed over
         before goes first."""
         self._take_over()
-        if self._partitions == 1:
-            return {0: list(records)}
-        parts: dict[int, list[Record]] = {}
         keyless = self._keyless()
+        if self._partitions == 1 or Rows.of(records).keys.count(None) == len(records):
+            return {keyless: records}
+        parts: dict[int, list[Record]] = {}
         for record in records:
             partition = keyless if record.key is None else partition_of(record.key, self._partitions)
             parts.setdefault(partition, []).append(record)

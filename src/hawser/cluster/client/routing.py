@@ -186,7 +186,8 @@ class Router:
         """Closed if the topic that a shard belongs to is no more, as far as is known."""
         entry = self.map.topics.get(topic)
         if entry is not None and (entry.deleted or not is_shard_of(shard, topic, entry.uuid)):
-            raise Closed(f"topic {topic!r} was deleted; open it again with bus.topic()")
+            kind = entry.kind
+            raise Closed(f"{kind} {topic!r} was deleted; open it again with bus.{kind}()")
 
     async def look_after(self, topic: str, shard: str) -> None:
         """Get a newer map; Closed if the topic is no more."""
@@ -199,7 +200,7 @@ class Router:
         self,
         topic: str,
         shard: str,
-        request: "wire.Execute | wire.Inspect | wire.Publish",
+        request: "wire.Execute | wire.Inspect | wire.Publish | wire.QueuePut | wire.QueueLook",
         what: str,
         deadline: float,
     ) -> wire.Answer:
@@ -207,7 +208,7 @@ class Router:
         there is time."""
         body = wire.encode(request)
         began = self.loop.time()
-        changes = not isinstance(request, wire.Inspect)
+        changes = not isinstance(request, wire.Inspect | wire.QueueLook)
         backoff, doubt = Backoff(self.settings), False
         trouble: str | wire.Failed = "nobody leads the shard"
         while (left := deadline - self.loop.time()) > 0:

@@ -7,8 +7,8 @@ stamp that it knows with what is there under it, and refuses one that is older t
 from typing import NamedTuple
 
 from hawser.cluster import wire
-from hawser.cluster.client.client import OpenTopic
-from hawser.errors import OutcomeUnknown, UsageError
+from hawser.cluster.client.opening import Open
+from hawser.errors import Full, OutcomeUnknown, UsageError
 from hawser.log.state.results import Accepted, Reason, Rejected, Repeated, decode_result
 from hawser.record.batch import Batch, Compression
 
@@ -40,9 +40,10 @@ class Landed(NamedTuple):
 
 
 class StampedPartition:
-    """One partition of a topic. Everything happens in the event loop of the client."""
+    """One partition of a topic, or a queue, which has one. Everything happens in the event loop of the
+    client."""
 
-    def __init__(self, topic: OpenTopic, partition: int) -> None:
+    def __init__(self, topic: Open, partition: int) -> None:
         self._topic = topic
         self._partition = partition
         self._shard = topic.shard(partition)
@@ -51,6 +52,8 @@ class StampedPartition:
 
     @property
     def _name(self) -> str:
+        if self._topic.entry.kind == "queue":
+            return f"queue {self._topic.name!r}"
         return f"topic {self._topic.name!r}, partition {self._partition}"
 
     async def standing(self, producer: bytes, timeout: float) -> Standing:
@@ -62,8 +65,10 @@ class StampedPartition:
 
     async def publish(self, batch: Batch, timeout: float) -> Landed | None:
         """What is in the topic under the stamp of this batch, on the disks of a majority; None if a newer
-        stamp is there, and so this batch is not and never will be. After an error it may be sent again."""
-        request = wire.Publish(self._shard, bytes(self._compressed(batch).data))
+        stamp is there, and so this batch is not and never will be. After an error it may be sent again; Full
+        says that a queue has no room for it."""
+        make = wire.QueuePut if self._topic.entry.kind == "queue" else wire.Publish
+        request = make(self._shard, bytes(self._compressed(batch).data))
         answer = await self._ask(request, f"publishing to {self._name}", timeout)
         assert isinstance(answer, wire.Executed), answer
         result = decode_result(answer.result)
@@ -72,6 +77,8 @@ class StampedPartition:
         assert isinstance(result, Rejected), result
         if result.reason is Reason.FENCED:
             return None
+        if result.reason is Reason.QUEUE_FULL:
+            raise Full(f"putting into {self._name}: {result.text}")
         raise OutcomeUnknown(f"publishing to {self._name}: {result.text}")
 
     def _compressed(self, batch: Batch) -> Batch:
@@ -83,7 +90,9 @@ class StampedPartition:
         except UsageError:
             return batch
 
-    async def _ask(self, request: "wire.Inspect | wire.Publish", what: str, timeout: float) -> wire.Answer:
+    async def _ask(
+        self, request: "wire.Inspect | wire.Publish | wire.QueuePut", what: str, timeout: float
+    ) -> wire.Answer:
         router = self._topic.router
         return await router.ask_leader(
             self._topic.name, self._shard, request, what, router.loop.time() + timeout

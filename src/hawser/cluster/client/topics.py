@@ -1,4 +1,4 @@
-"""Topics of a cluster: opening, creating, deleting, looking at them."""
+"""Topics and queues of a cluster: opening, creating, deleting, looking at them."""
 
 import asyncio
 from contextlib import suppress
@@ -8,33 +8,48 @@ from hawser.cluster import wire
 from hawser.cluster.client.failures import Backoff
 from hawser.cluster.client.routing import Router
 from hawser.errors import NotFound, Rejected, SettingsMismatch, Unavailable, UsageError
+from hawser.limits import MAX_DELIVERIES, MAX_LEASE_SECONDS
+from hawser.log.state.queue import CAPACITY_BYTES
+from hawser.record.names import check_topic_name
 
 if TYPE_CHECKING:
     from hawser.record.schema import Codec
 
-__all__ = ["check_settings", "delete_topic", "list_topics", "open_topic"]
+__all__ = ["check_queue_settings", "check_settings", "delete_topic", "list_topics", "open_topic"]
 
-Settings = dict[str, int | str | bool | None]
+Settings = dict[str, wire.Setting]
 
-_DEFAULTS: Final[Settings] = {
+_TOPIC_DEFAULTS: Final[Settings] = {
     "replication": 3,
     "retention_bytes": None,
     "retention_seconds": None,
     "compression": None,
     "schema": None,
 }
+_QUEUE_DEFAULTS: Final[Settings] = {
+    "replication": 3,
+    "capacity_bytes": CAPACITY_BYTES,
+    "max_deliveries": None,
+    "dead_letter": None,
+    "lease": None,
+    "schema": None,
+}
+_DEFAULTS: Final[dict[wire.TopicKind, Settings]] = {"topic": _TOPIC_DEFAULTS, "queue": _QUEUE_DEFAULTS}
 # Known on one host; here they are accepted and reported as unused.
 _FOREIGN: Final = frozenset(
     {"slot_size", "history", "depth", "max_publishers", "max_subscribers", "max_held", "max_loans"}
     | {"ephemeral", "mode", "trace"}
+)
+_FOREIGN_TO_QUEUES: Final = frozenset(
+    {"slot_size", "capacity", "max_producers", "max_consumers", "max_held", "ephemeral", "mode"}
 )
 _LOOK_SECONDS: Final = 2.0
 _MOST: Final = {"partitions": 1024, "replication": 7}
 
 
 def check_settings(asked: dict[str, Any], codec: "Codec[Any] | None") -> tuple[Settings, dict[str, Any]]:
-    """What was asked for as it is stored, and those settings without meaning here; UsageError names the first
-    wrong one."""
+    """What was asked of a topic as it is stored, and those settings without meaning here; UsageError names
+    the first wrong one."""
     given: Settings = {}
     unused: dict[str, Any] = {}
     for name, value in asked.items():
@@ -46,16 +61,53 @@ def check_settings(asked: dict[str, Any], codec: "Codec[Any] | None") -> tuple[S
             given[name] = value
         elif name in _MOST:
             given[name] = _number(name, value, _MOST[name])
-        elif name in _DEFAULTS:
+        elif name in _TOPIC_DEFAULTS:
             given[name] = None if value is None else _number(name, value, (1 << 63) - 1)
         else:
-            known = ", ".join(("partitions", *_DEFAULTS, *sorted(_FOREIGN)))
+            known = ", ".join(("partitions", *_TOPIC_DEFAULTS, *sorted(_FOREIGN)))
             raise UsageError(f"a topic has no setting {name!r}; it has {known}")
+    _add_schema(given, codec)
+    return given, unused
+
+
+def check_queue_settings(
+    asked: dict[str, Any], codec: "Codec[Any] | None"
+) -> tuple[Settings, dict[str, Any]]:
+    """As `check_settings`, of a queue."""
+    given: Settings = {}
+    unused: dict[str, Any] = {}
+    for name, value in asked.items():
+        if name in _FOREIGN_TO_QUEUES:
+            unused[name] = value
+        elif name not in _QUEUE_DEFAULTS or name == "schema":
+            known = ", ".join((*_QUEUE_DEFAULTS, *sorted(_FOREIGN_TO_QUEUES)))
+            raise UsageError(f"a queue has no setting {name!r}; it has {known}")
+        elif value is None and name == "capacity_bytes":
+            continue
+        elif value is None and name != "replication":
+            given[name] = None
+        elif name == "lease":
+            given[name] = _lease(value)
+        elif name == "dead_letter":
+            given[name] = check_topic_name(value)
+        else:
+            most = {**_MOST, "max_deliveries": MAX_DELIVERIES}
+            given[name] = _number(name, value, most.get(name, (1 << 63) - 1))
+    _add_schema(given, codec)
+    return given, unused
+
+
+def _add_schema(given: Settings, codec: "Codec[Any] | None") -> None:
     if codec is not None:
         given["schema"] = codec.fingerprint
         if codec.fields is not None:
             given["fields"] = codec.fields
-    return given, unused
+
+
+def _lease(value: Any) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= MAX_LEASE_SECONDS:
+        raise UsageError(f"lease={value!r} is not a number of seconds, above 0 and at most a year, or None")
+    return value
 
 
 def _number(name: str, value: Any, most: int) -> int:
@@ -68,22 +120,32 @@ def _number(name: str, value: Any, most: int) -> int:
 
 
 async def open_topic(
-    router: Router, name: str, given: Settings, create: bool, deadline: float
+    router: Router,
+    name: str,
+    given: Settings,
+    create: bool,
+    deadline: float,
+    kind: wire.TopicKind = "topic",
 ) -> wire.TopicEntry:
-    """The topic, created if there is none and `create` says so; SettingsMismatch if it exists otherwise."""
+    """The topic or queue, created if there is none and `create` says so; SettingsMismatch if it exists
+    otherwise, UsageError if the name is that of the other kind."""
     await _know(router, deadline)
     entry = await _find(router, name)
     if entry is None:
         if not create:
-            raise NotFound(f"there is no topic {name!r} in this cluster; see `hawser topic list`")
-        entry = await _created(router, name, given, deadline)
+            raise NotFound(f"there is no {kind} {name!r} in this cluster; see `hawser {kind} list`")
+        entry = await _created(router, name, given, deadline, kind)
+    if entry.kind != kind:
+        raise UsageError(f"{name!r} is a {entry.kind}, not a {kind}; open it with bus.{entry.kind}()")
     _check_same(name, given, entry)
     return entry
 
 
-async def _created(router: Router, name: str, given: Settings, deadline: float) -> wire.TopicEntry:
+async def _created(
+    router: Router, name: str, given: Settings, deadline: float, kind: wire.TopicKind
+) -> wire.TopicEntry:
     try:
-        await _create(router, name, given, deadline)
+        await _create(router, name, given, deadline, kind)
     except Rejected as refused:
         # It may exist all the same: nodes that have just started do not know of it yet.
         try:
@@ -93,14 +155,15 @@ async def _created(router: Router, name: str, given: Settings, deadline: float) 
     return await _appear(router, name, deadline)
 
 
-async def _create(router: Router, name: str, given: Settings, deadline: float) -> None:
+async def _create(router: Router, name: str, given: Settings, deadline: float, kind: wire.TopicKind) -> None:
     asked = {key: value for key, value in given.items() if value is not None}
     partitions = asked.pop("partitions", 1)
     assert isinstance(partitions, int)
-    request = wire.Admin(wire.AdminKind.CREATE, name, (), partitions, {**_DEFAULTS, **asked})
-    answer = await router.ask_any(request, f"creating topic {name!r}", deadline)
+    settings = {**_DEFAULTS[kind], **asked}
+    request = wire.Admin(wire.AdminKind.CREATE, name, (), partitions, settings, kind)
+    answer = await router.ask_any(request, f"creating {kind} {name!r}", deadline)
     if not isinstance(answer, wire.AdminDone) or not answer.done:
-        raise Rejected(f"topic {name!r} was not created: {getattr(answer, 'text', answer)}")
+        raise Rejected(f"{kind} {name!r} was not created: {getattr(answer, 'text', answer)}")
 
 
 async def _know(router: Router, deadline: float) -> None:
@@ -126,15 +189,13 @@ async def _appear(router: Router, name: str, deadline: float) -> wire.TopicEntry
     backoff = Backoff(router.settings)
     while (entry := await _find(router, name)) is None:
         if router.loop.time() >= deadline:
-            raise Unavailable(
-                f"topic {name!r} was created, but no node that answers knows it yet; open it again"
-            )
+            raise Unavailable(f"{name!r} was created, but no node that answers knows it yet; open it again")
         await asyncio.sleep(backoff.next())
     return entry
 
 
 def _check_same(name: str, given: Settings, entry: wire.TopicEntry) -> None:
-    has = {**_DEFAULTS, **entry.settings, "partitions": entry.partitions}
+    has = {**_DEFAULTS[entry.kind], **entry.settings, "partitions": entry.partitions}
     differences = [
         f"{key}={value!r} was asked for but it has {key}={has[key]!r}"
         for key, value in given.items()
@@ -143,22 +204,23 @@ def _check_same(name: str, given: Settings, entry: wire.TopicEntry) -> None:
     ]
     if differences:
         raise SettingsMismatch(
-            f"topic {name!r} exists with other settings: {'; '.join(differences)}. "
-            "Leave them out to take the topic as it is, or delete it first"
+            f"{entry.kind} {name!r} exists with other settings: {'; '.join(differences)}. "
+            f"Leave them out to take the {entry.kind} as it is, or delete it first"
         )
 
 
-async def list_topics(router: Router) -> list[str]:
-    """Names of all topics, sorted."""
+async def list_topics(router: Router, kind: wire.TopicKind = "topic") -> list[str]:
+    """Names of all topics, or of all queues, sorted."""
     if not await router.refresh(None):
         raise Unavailable(f"no node of the cluster answers: {router.trouble()}")
-    return sorted(name for name, entry in router.map.topics.items() if not entry.deleted)
+    found = router.map.topics.items()
+    return sorted(name for name, entry in found if not entry.deleted and entry.kind == kind)
 
 
 async def delete_topic(router: Router, name: str, deadline: float) -> None:
     """Return when nothing of it is left; that is also so if somebody else deleted it."""
     with suppress(NotFound):
-        await router.ask_any(wire.Admin(wire.AdminKind.DELETE, name), f"deleting topic {name!r}", deadline)
+        await router.ask_any(wire.Admin(wire.AdminKind.DELETE, name), f"deleting {name!r}", deadline)
     backoff = Backoff(router.settings)
     while await _find(router, name) is not None and router.loop.time() < deadline:
         await asyncio.sleep(backoff.next())

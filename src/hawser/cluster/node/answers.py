@@ -31,7 +31,7 @@ def encode_answer(answer: wire.Answer) -> Body:
 def _pieces(answer: wire.Batches) -> Body:
     batches = answer.batches
     head = _FOUR + wire.encode("batches") + _MANY.pack(_ARRAY, len(batches))
-    pieces = []
+    pieces: list[bytes | memoryview] = []
     for first_offset, payload in batches:
         pieces.append(head + _PLACE.pack(_PAIR, _NUMBER, first_offset, _BINARY, len(payload)))
         pieces.append(payload)

@@ -20,6 +20,8 @@ from hawser.cluster.background import Background
 from hawser.cluster.maps import ShardMap, node_of, topic_of
 from hawser.cluster.node.answers import encode_answer
 from hawser.cluster.node.directory import NodeDirectory
+from hawser.cluster.node.forwarding import Forwarder
+from hawser.cluster.node.lending import Lender
 from hawser.cluster.node.retention import Retention
 from hawser.cluster.node.shard import Shard
 from hawser.cluster.node.threads import DiskThreads
@@ -43,6 +45,7 @@ from hawser.log.journal.failures import Damaged, NotFormatted, OtherVersion
 from hawser.log.journal.journal import Settings as JournalSettings
 from hawser.log.protocol import messages as m
 from hawser.log.protocol.node import Limits
+from hawser.log.queue.letters import shard_of_letters
 from hawser.log.replica import Replica, Settings
 from hawser.log.state.results import encode_result
 from hawser.record.batch import BadBatch, Batch
@@ -69,6 +72,9 @@ _MOST_FETCHED_BYTES = 16 << 20
 
 # Requests that are answered without waiting for anything.
 _AT_ONCE = frozenset({wire.GetMap, wire.RollCall, wire.Host})
+_TOO_EARLY = wire.Failed(
+    wire.Code.BUSY, "this node leads the queue and does not know its settings yet; ask again", True
+)
 
 
 class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +90,8 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Publishing:
-    """A publish whose entry is under way: settled as a future would be, with no task that waits for it."""
+    """A publish or a put whose entry is under way: settled as a future would be, with no task that waits for
+    it."""
 
     __slots__ = ("_helpful", "_request")
 
@@ -122,12 +129,14 @@ class Node(Handler):
         self._peers: dict[str, Link] = {}
         self._operators: dict[str, Link] = {}
         self._background = Background()
+        self._forwarder = Forwarder(name, lambda: [each.address for each in self.map.nodes.values()])
         self._requests: dict[type, Callable[[Link, Any], Coroutine[Any, Any, wire.Answer] | wire.Answer]] = {
             wire.GetMap: self._get_map,
             wire.Execute: self._execute,
             wire.Fetch: self._fetch,
             wire.Inspect: self._inspect,
             wire.KeepAlive: self._keep_alive,
+            wire.QueueLook: self._queue_look,
             wire.Admin: self._admin,
             wire.RollCall: self._roll_call,
             wire.Host: self._host,
@@ -151,6 +160,7 @@ class Node(Handler):
         if drain:
             await self._drain()
         self._background.cancel()
+        await self._forwarder.close()
         await asyncio.gather(*(dialer.close("the node stops") for dialer in self._dialers.values()))
         if self._server is not None:
             await self._server.close("the node stops")
@@ -215,18 +225,35 @@ class Node(Handler):
                 # Shards that rest take their turns.
                 turn = (number + hash(shard.name)) % self.settings.resting_ticks == 0
                 try:
-                    if turn or shard.replica.node.restless:
+                    if turn or shard.restless:
                         shard.tick()
                     if turn:
-                        shard.retain(self._retention(shard.name))
+                        shard.retain(self._retention(shard.name), self._is_needed)
+                        shard.lender(self._entry(shard.name))
+                    if shard.tick_queue():
+                        self._forwarder.send(shard)
                 except Exception:
                     _log.exception("shard %s: a tick failed", shard.name)
 
     def _retention(self, shard: str) -> Retention:
         """What the topic of a shard is to keep."""
-        entry = self.map.topics.get(topic_of(shard))
+        entry = self._entry(shard)
         settings = entry.settings if entry is not None else {}
         return Retention(settings.get("retention_bytes"), settings.get("retention_seconds"))
+
+    def _is_needed(self, producer: bytes) -> bool:
+        """Whether it puts the dead letters of a queue that there is on another one: without the place that is
+        kept for it some would be put twice."""
+        shard = shard_of_letters(producer)
+        return shard is not None and shard in self.map.shards
+
+    def _entry(self, shard: str) -> wire.TopicEntry | None:
+        """The topic or queue that this shard is of, and not one of the same name before it or behind it; None
+        if that is not known, or deleted."""
+        topic = topic_of(shard)
+        entry = self.map.topics.get(topic)
+        is_that = entry is not None and shard.startswith(wire.shard_of(topic, entry.uuid, 0)[:-1])
+        return entry if entry is not None and is_that and not entry.deleted else None
 
     # Links.
 
@@ -257,8 +284,12 @@ class Node(Handler):
 
     def asked(self, link: Link, request: Request) -> Body | Coroutine[Any, Any, Body] | None:
         message = wire.decode_request(request.body)
-        if isinstance(message, wire.Publish):
+        if isinstance(message, wire.Publish | wire.QueuePut):
             return self._publish(request, message)
+        if isinstance(message, wire.QueueGet):
+            return self._queue_get(request, message)
+        if isinstance(message, wire.QueueSettle):
+            return self._queue_settle(request, message)
         if type(message) in _AT_ONCE:
             return wire.encode(self._requests[type(message)](link, message))
         return self._answered(link, message)
@@ -305,7 +336,7 @@ class Node(Handler):
     def _get_map(self, _: Link, request: wire.GetMap) -> wire.Answer:
         return self.map.extract(request.topic)
 
-    def _publish(self, request: Request, message: wire.Publish) -> Body | None:
+    def _publish(self, request: Request, message: wire.Publish | wire.QueuePut) -> Body | None:
         """Answered when the batch is committed and applied, or now if it cannot be."""
         try:
             batch = Batch.read(message.batch)
@@ -320,8 +351,62 @@ class Node(Handler):
         shard = self.shards.get(message.shard)
         if shard is None or not shard.leads:
             return wire.encode(self._not_leader(message.shard))
-        shard.propose(Kind.BATCH, message.batch, _Publishing(request, partial(self._helpful, message.shard)))
+        entry = self._entry(message.shard)
+        wanted = "queue" if isinstance(message, wire.QueuePut) else "topic"
+        if entry is not None and entry.kind != wanted:
+            text = f"shard {message.shard} is that of a {entry.kind}, not of a {wanted}"
+            return wire.encode(wire.Failed(wire.Code.BAD_REQUEST, text, False))
+        publishing = _Publishing(request, partial(self._helpful, message.shard))
+        if wanted == "topic":
+            shard.propose(Kind.BATCH, message.batch, publishing)
+        elif batch.header.compression:
+            text = "a queue takes messages one by one out of a batch; send it without compression"
+            return wire.encode(wire.Failed(wire.Code.BAD_REQUEST, text, False))
+        else:
+            # Here before the first message is, or it would not know that nobody can have had it, nor how many
+            # the queue holds.
+            lender = shard.lender(entry)
+            if lender is None:
+                return wire.encode(_TOO_EARLY)
+            lender.limit()
+            shard.put(batch.header, message.batch, publishing)
         return None
+
+    def _queue_get(self, request: Request, message: wire.QueueGet) -> Body | None:
+        lender = self._lender_of(message.shard)
+        if isinstance(lender, wire.Failed):
+            return wire.encode(lender)
+        lender.get(message, request, partial(self._answer, request, message.shard))
+        return None
+
+    def _queue_settle(self, request: Request, message: wire.QueueSettle) -> Body | None:
+        lender = self._lender_of(message.shard)
+        if isinstance(lender, wire.Failed):
+            return wire.encode(lender)
+        lender.settle(message, partial(self._answer, request, message.shard))
+        return None
+
+    def _answer(self, request: Request, shard: str, answer: wire.Answer) -> None:
+        request.answer(wire.encode(self._helpful(shard, answer)))
+
+    def _queue_look(
+        self, _: Link, request: wire.QueueLook
+    ) -> "Coroutine[Any, Any, wire.Answer] | wire.Answer":
+        lender = self._lender_of(request.shard)
+        if isinstance(lender, wire.Failed):
+            return lender
+        shard = self.shards[request.shard]
+        return self._helped(request.shard, shard.look(self._entry(request.shard), request))
+
+    def _lender_of(self, name: str) -> Lender | wire.Failed:
+        shard = self.shards.get(name)
+        if shard is None or not shard.leads:
+            return self._not_leader(name)
+        entry = self._entry(name)
+        if entry is not None and entry.kind != "queue":
+            text = f"shard {name} is that of a topic, not of a queue"
+            return wire.Failed(wire.Code.BAD_REQUEST, text, False)
+        return shard.lender(entry) or _TOO_EARLY
 
     def _execute(self, _: Link, request: wire.Execute) -> "Coroutine[Any, Any, wire.Answer] | wire.Answer":
         if request.kind not in _CLIENT_KINDS:
@@ -409,11 +494,8 @@ class Node(Handler):
                     f"{request.cluster}; start it with another directory"
                 )
                 return wire.Failed(wire.Code.REJECTED, text, False)
-        reports = {name: self._report(shard) for name, shard in self.shards.items()}
+        reports = {name: shard.report for name, shard in self.shards.items()}
         return wire.Rolled(self._directory.cluster, self._incarnation, self._directory.free_bytes, reports)
-
-    def _report(self, shard: Shard) -> wire.ShardReport:
-        return wire.ShardReport(shard.member, m.encode(shard.replica.node.status()), shard.replica.halted)
 
     def _host(self, link: Link, request: wire.Host) -> wire.Answer:
         if link.peer is None or link.peer.role is not PeerRole.OPERATOR:

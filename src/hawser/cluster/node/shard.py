@@ -11,6 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from hawser.cluster.disk import Disk
+from hawser.cluster.maps import topic_of
+from hawser.cluster.node.lending import Lender
 from hawser.cluster.node.retention import Retention
 from hawser.cluster.node.sessions import Sessions
 from hawser.cluster.node.threads import DiskThreads
@@ -25,8 +27,12 @@ from hawser.cluster.wire import (
     Inspect,
     Inspected,
     KeepAlive,
+    Looked,
+    QueueLook,
+    ShardReport,
+    TopicEntry,
 )
-from hawser.log.entry import Kind
+from hawser.log.entry import HEADER_BYTES, Kind
 from hawser.log.journal.journal import Sync
 from hawser.log.protocol import messages as m
 from hawser.log.protocol.doors import (
@@ -46,8 +52,10 @@ from hawser.log.replica import Done, Output, Replica, Retired
 from hawser.log.state.commands import GroupLeave, encode_command
 from hawser.log.state.groups import Groups
 from hawser.log.state.producers import Producers
+from hawser.log.state.queue import Queue
 from hawser.log.state.results import OutOfRange, encode_result
 from hawser.log.state.topic import Topic
+from hawser.record.batch import Header
 
 __all__ = ["Shard"]
 
@@ -77,7 +85,11 @@ class Shard:
         gone: Callable[["Shard", bool], None],
     ) -> None:
         self.name = name
+        self.member = replica.member
         self.replica = replica
+        # What is asked again and again while nothing happens; None: an event came meanwhile.
+        self._report: ShardReport | None = None
+        self._is_restless: bool | None = None
         self._disk = disk
         self._threads = threads
         self._route = route
@@ -92,14 +104,26 @@ class Shard:
         self._closed = False
         self._upkeep: Upkeep | None = None
         self._sessions = Sessions(self._groups, self._drop_member)
-
-    @property
-    def member(self) -> str:
-        return self.replica.member
+        self._lender: Lender | None = None
 
     @property
     def leads(self) -> bool:
         return self.replica.node.leadership is not None
+
+    @property
+    def restless(self) -> bool:
+        """Whether a tick has more to do than to remind of its presence."""
+        if self._is_restless is None:
+            self._is_restless = self.replica.node.restless
+        return self._is_restless
+
+    @property
+    def report(self) -> ShardReport:
+        """How the replica is, as operators hear it."""
+        if self._report is None:
+            status = m.encode(self.replica.node.status())
+            self._report = ShardReport(self.member, status, self.replica.halted)
+        return self._report
 
     # Events.
 
@@ -113,20 +137,28 @@ class Shard:
         else:
             self._sessions.forget()
 
+    def tick_queue(self) -> bool:
+        """As often as time passes, also while the shard rests; whether there are dead letters to be sent."""
+        if self._lender is None:
+            return False
+        self._lender.tick()
+        return self._lender.has_mail
+
     def _step(self, event: Event) -> None:
         if not self._closed:
             self._carry_out(self.replica.step(event))
 
     def _carry_out(self, outputs: list[Output]) -> None:
+        self._report = self._is_restless = None
         for output in outputs:
             if isinstance(output, Send):
                 self._route(self.name, output.to, output.message)
             elif isinstance(output, Done):
-                _settle(output.tag, output.result)
+                self._tell(output.tag, output.result)
             elif isinstance(output, Serve):
-                _settle(output.tag, None)
+                self._tell(output.tag, None)
             elif isinstance(output, Refuse):
-                _settle(output.tag, _refusal(output.reason))
+                self._tell(output.tag, _refusal(output.reason))
             elif isinstance(output, Halt):
                 _log.error("shard %s halted: %s", self.name, output.reason, exc_info=self.replica.failure)
                 if output.disk_lost:
@@ -142,6 +174,17 @@ class Shard:
             self._applied = self.replica.machine.applied
             self._wake()
             self._sessions.wake()
+            if self._lender is not None:
+                self._lender.wake()
+        if self._lender is not None:
+            self._see_whether_it_lends()
+
+    def _tell(self, tag: Any, result: object) -> None:
+        """Whatever one of those who wait does with it, the others hear of theirs."""
+        try:
+            _settle(tag, result)
+        except Exception:
+            _log.exception("shard %s: somebody could not be told what became of a request", self.name)
 
     # The disk.
 
@@ -202,8 +245,8 @@ class Shard:
             ahead = offset > found.end
             return Failed(Code.OUT_OF_RANGE, text, ahead, start=found.start, end=found.end)
         # As they lie in the entries: they are copied, if at all, when the answer is sent.
-        batches = tuple((first, entry.payload) for first, entry in found)
-        return Batches(batches, topic.start, topic.end)  # type: ignore[arg-type]
+        batches = tuple((first, memoryview(entry.payload)) for first, entry in found)
+        return Batches(batches, topic.start, topic.end)
 
     async def _wait_beyond(self, offset: int, seconds: float) -> None:
         """Return when there is a record at `offset`, or the time is over."""
@@ -224,12 +267,10 @@ class Shard:
 
     async def inspect(self, request: Inspect) -> Inspected | Failed:
         """What is true now, by the leader."""
-        future: asyncio.Future[Failed | None] = self._loop.create_future()
-        self._step(Read(future))
-        refused = await future
+        refused = await self._newest()
         if refused is not None:
             return refused
-        topic = self.replica.machine.part(Topic)
+        topic, messages = self.replica.machine.part(Topic), self.replica.machine.part(Queue).messages
         at = None if request.at_ns is None else topic.at_time(request.at_ns)
         groups = {}
         if request.groups:
@@ -240,7 +281,65 @@ class Shard:
         newest = None
         if request.producer is not None:
             newest = self.replica.machine.part(Producers).newest(request.producer)
-        return Inspected(topic.start, topic.end, at, groups, newest)
+        # A shard is a topic's or a queue's.
+        bounds = messages if messages.end > topic.end else topic
+        return Inspected(bounds.start, bounds.end, at, groups, newest)
+
+    def read(self, tag: Any) -> None:
+        """`tag` gets None once what is applied here is the newest state there is, or why it is not known."""
+        if self.replica.halted is not None or self._closed:
+            _settle(tag, _refusal(Reason.NOT_LEADER))
+        else:
+            self._step(Read(tag))
+
+    async def _newest(self) -> Failed | None:
+        future: asyncio.Future[Failed | None] = self._loop.create_future()
+        self.read(future)
+        return await future
+
+    # The queue.
+
+    def put(self, header: Header, batch: bytes, tag: Any) -> None:
+        """As `propose`; what would not be accepted is not written."""
+        leading, machine = self.replica.node.leadership, self.replica.machine
+        verdict = None
+        if leading is not None and leading.ready:
+            verdict = machine.part(Queue).judge(header, HEADER_BYTES + len(batch), machine.part(Producers))
+        if verdict is None:
+            self.propose(Kind.QUEUE_PUT, batch, tag)
+        else:
+            _settle(tag, verdict)
+
+    def lender(self, entry: TopicEntry | None) -> Lender | None:
+        """What lends the messages of the queue that `entry` says it is; None while this node does not lead
+        it, or does not know yet that it does."""
+        self._see_whether_it_lends()
+        leading = self.replica.node.leadership
+        if self._lender is None and entry is not None and entry.kind == "queue":
+            is_over = self.replica.halted is not None or self._closed
+            if leading is not None and leading.ready and not is_over:
+                self._lender = Lender(self, topic_of(self.name), leading.since, entry.settings)
+        return self._lender
+
+    def _see_whether_it_lends(self) -> None:
+        """What was lent by a leader is forgotten with its time as such."""
+        leading, lender = self.replica.node.leadership, self._lender
+        if lender is not None and (leading is None or self.replica.halted or leading.since != lender.epoch):
+            self._lender = None
+            lender.close(_refusal(Reason.NOT_LEADER))
+
+    @property
+    def lending(self) -> Lender | None:
+        """What lends the messages of a queue, if this is one and something did."""
+        return self._lender
+
+    async def look(self, entry: TopicEntry | None, request: QueueLook) -> Looked | Failed:
+        """What is true of the queue now, by the leader."""
+        refused = await self._newest()
+        lender = self.lender(entry)
+        if refused is not None or lender is None:
+            return refused or _refusal(Reason.BUSY)
+        return lender.look(request)
 
     # Groups.
 
@@ -261,14 +360,14 @@ class Shard:
 
     # Retention.
 
-    def retain(self, retention: Retention) -> None:
+    def retain(self, retention: Retention, is_needed: Callable[[bytes], bool]) -> None:
         """Propose to forget what is older or more than the topic is to keep, and idle producers."""
         if not self.leads:
             self._upkeep = None
             return
         if self._upkeep is None:
             self._upkeep = Upkeep()
-        for kind, payload in self._upkeep.due(self.replica, retention):
+        for kind, payload in self._upkeep.due(self.replica, retention, is_needed):
             self.propose(kind, payload)
 
     # The end.
@@ -278,6 +377,8 @@ class Shard:
         self._closed = True
         for future in list(self._waiters):
             _settle(future, None)
+        if self._lender is not None:
+            self._lender.close(_refusal(Reason.NOT_LEADER))
         if self._is_syncing:
             self._sync_ended = self._loop.create_future()
             await self._sync_ended

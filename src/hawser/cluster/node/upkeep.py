@@ -4,6 +4,7 @@ Everything it knows of time is its own: a new leader begins to count anew, so no
 """
 
 import time
+from collections.abc import Callable
 from typing import Final
 
 from hawser.cluster.node.retention import Retention
@@ -33,8 +34,14 @@ class Upkeep:
         # (incarnation, sequence) of each producer, and since when it is that.
         self._producers: dict[bytes, tuple[int, int, float]] = {}
 
-    def due(self, replica: Replica, retention: Retention) -> list[tuple[Kind, bytes]]:
-        """The entries that are to be proposed now."""
+    def due(
+        self,
+        replica: Replica,
+        retention: Retention,
+        is_needed: Callable[[bytes], bool] = lambda producer: False,
+    ) -> list[tuple[Kind, bytes]]:
+        """The entries that are to be proposed now. A producer that is needed is not forgotten, however long
+        it is idle."""
         now = time.monotonic()
         entries = []
         trim = self._trim(replica, retention, now)
@@ -42,9 +49,9 @@ class Upkeep:
             entries.append((Kind.TRIM, encode_command(trim)))
         if now - self._looked_at > _LOOK_SECONDS:
             self._looked_at = now
-            idle = self._idle_producers(
-                replica.machine.part(Producers), replica.machine.part(Topic).start, now
-            )
+            producers = replica.machine.part(Producers)
+            idle = self._idle_producers(producers, replica.machine.part(Topic).start, now)
+            idle = tuple(each for each in idle if not is_needed(each[0]))[:_MOST_AT_ONCE]
             if idle:
                 entries.append((Kind.EXPIRE_PRODUCERS, encode_command(ExpireProducers(idle))))
         return entries
@@ -68,12 +75,11 @@ class Upkeep:
             same = before is not None and before[:2] == (incarnation, last)
             seen[name] = before if same and before is not None else (incarnation, last, now)
         self._producers = seen
-        idle = [
+        return tuple(
             (name, incarnation, last)
             for name, (incarnation, last, since) in seen.items()
             if now - since > _IDLE_SECONDS and not (is_recorder(name) and _is_kept(producers, name, start))
-        ]
-        return tuple(idle[:_MOST_AT_ONCE])
+        )
 
 
 def _is_kept(producers: Producers, name: bytes, start: int) -> bool:

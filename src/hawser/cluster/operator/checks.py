@@ -7,12 +7,11 @@ from collections.abc import Callable
 from typing import Final
 
 from hawser.cluster import wire
-from hawser.limits import MAX_FIELDS_BYTES, MAX_SCHEMA_BYTES
+from hawser.cluster.wire import Setting
+from hawser.limits import MAX_DELIVERIES, MAX_FIELDS_BYTES, MAX_LEASE_SECONDS, MAX_SCHEMA_BYTES
 from hawser.record.names import check_topic_name
 
 __all__ = ["check_creation", "check_nodes"]
-
-Setting = int | str | bool | None
 
 _MOST_PARTITIONS: Final = 1024
 _MOST_REPLICAS: Final = 7
@@ -26,16 +25,20 @@ _NODES: Final = {
 
 
 def check_creation(message: wire.Admin) -> None:
-    """ValueError, for whoever asked, unless a topic may have this name and these settings."""
+    """ValueError, for whoever asked, unless a topic or queue may have this name and these settings."""
     check_topic_name(message.name)
-    if not 1 <= message.partitions <= _MOST_PARTITIONS:
-        raise ValueError(f"partitions={message.partitions}: a topic has 1 to {_MOST_PARTITIONS} partitions")
+    kind, known = message.topic_kind, _SETTINGS[message.topic_kind]
+    most = _MOST_PARTITIONS if kind == "topic" else 1
+    if not 1 <= message.partitions <= most:
+        raise ValueError(f"partitions={message.partitions}: a {kind} has 1 to {most} partitions")
     for name, value in message.settings.items():
-        if name not in _SETTINGS:
-            raise ValueError(f"a topic has no setting {name!r}; it has {', '.join(_SETTINGS)}")
-        is_right, wanted = _SETTINGS[name]
+        if name not in known:
+            raise ValueError(f"a {kind} has no setting {name!r}; it has {', '.join(known)}")
+        is_right, wanted = known[name]
         if not is_right(value):
             raise ValueError(f"{name}={repr(value)[:80]}: {wanted}")
+    if message.settings.get("dead_letter") == message.name:
+        raise ValueError(f"queue {message.name!r} cannot be its own dead-letter queue; leave dead_letter out")
 
 
 def check_nodes(message: wire.Admin) -> None:
@@ -57,16 +60,27 @@ def _is_text(value: Setting, most_bytes: int) -> bool:
     return value is None or (isinstance(value, str) and len(value.encode()) <= most_bytes)
 
 
-_SETTINGS: Final[dict[str, tuple[Callable[[Setting], bool], str]]] = {
+def _is_name(value: Setting) -> bool:
+    if not isinstance(value, str):
+        return value is None
+    try:
+        check_topic_name(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_lease(value: Setting) -> bool:
+    is_seconds = isinstance(value, int | float) and not isinstance(value, bool)
+    return value is None or (is_seconds and 0 < float(value) <= MAX_LEASE_SECONDS)
+
+
+_Checks = dict[str, tuple[Callable[[Setting], bool], str]]
+
+_OF_BOTH: Final[_Checks] = {
     "replication": (
         lambda value: _is_number(value, _MOST_REPLICAS),
-        f"a topic has 1 to {_MOST_REPLICAS} replicas",
-    ),
-    "retention_bytes": (_is_bound, "it is a whole number from 1 on, or null"),
-    "retention_seconds": (_is_bound, "it is a whole number from 1 on, or null"),
-    "compression": (
-        lambda value: value is None or value in ("lz4", "zstd"),
-        'it is "lz4", "zstd" or null',
+        f"there are 1 to {_MOST_REPLICAS} replicas",
     ),
     "schema": (
         lambda value: _is_text(value, MAX_SCHEMA_BYTES),
@@ -76,4 +90,25 @@ _SETTINGS: Final[dict[str, tuple[Callable[[Setting], bool], str]]] = {
         lambda value: _is_text(value, MAX_FIELDS_BYTES),
         f"it is text of at most {MAX_FIELDS_BYTES} bytes, or null",
     ),
+}
+_OF_TOPICS: Final[_Checks] = {
+    "retention_bytes": (_is_bound, "it is a whole number from 1 on, or null"),
+    "retention_seconds": (_is_bound, "it is a whole number from 1 on, or null"),
+    "compression": (
+        lambda value: value is None or value in ("lz4", "zstd"),
+        'it is "lz4", "zstd" or null',
+    ),
+}
+_OF_QUEUES: Final[_Checks] = {
+    "capacity_bytes": (_is_bound, "it is a whole number from 1 on, or null"),
+    "max_deliveries": (
+        lambda value: value is None or _is_number(value, MAX_DELIVERIES),
+        f"it is a whole number from 1 to {MAX_DELIVERIES}, or null",
+    ),
+    "dead_letter": (_is_name, "it is the name of a queue, or null"),
+    "lease": (_is_lease, f"it is a number of seconds up to {MAX_LEASE_SECONDS}, or null"),
+}
+_SETTINGS: Final[dict[wire.TopicKind, _Checks]] = {
+    "topic": {**_OF_BOTH, **_OF_TOPICS},
+    "queue": {**_OF_BOTH, **_OF_QUEUES},
 }

@@ -278,7 +278,7 @@ class OperatorService(Handler):
                 nodes = place(replication, self.alive, known)
                 members = [await self._host(node, shard) for node in nodes]
             except (ValueError, TransportError) as error:
-                _log.warning("topic %s: %s", name, error)
+                _log.warning("%s %s: %s", entry.kind, name, error)
                 return
             stored = await self._in_thread(
                 store_shard, self._store, shard, Metadata.initial(tuple(members)), None
@@ -437,17 +437,29 @@ class OperatorService(Handler):
         check_creation(message)
         replication = message.settings.get("replication", 3)
         assert isinstance(replication, int)
-        if message.name not in await self._in_thread(list_topics, self._store):
+        known = await self._in_thread(list_topics, self._store)
+        if message.name not in known:
             place(replication, self.alive, {})
+        name = message.settings.get("dead_letter")
+        letters = known.get(name) if isinstance(name, str) else None
+        if letters is not None and letters.kind == "topic" and not letters.deleted:
+            raise ValueError(f"dead_letter={name!r} is a topic, and letters go to a queue; name another one")
         while True:
             entry = await self._in_thread(
-                create_topic, self._store, message.name, message.partitions, message.settings
+                create_topic,
+                self._store,
+                message.name,
+                message.partitions,
+                message.settings,
+                message.topic_kind,
             )
             if not entry.deleted:
                 break
             # The one that had this name goes first.
             await asyncio.sleep(self.settings.tick_seconds)
             await self._look()
+        if entry.kind != message.topic_kind:
+            return wire.AdminDone(False, f"{message.name} is a {entry.kind}, not a {message.topic_kind}")
         self.topics[message.name] = entry
         await self._look()
         while not self._all_steady(_shards(message.name, entry)):
@@ -458,9 +470,10 @@ class OperatorService(Handler):
             except TimeoutError:
                 await self._look()
             if not await self._is_there(message.name, entry):
-                return wire.AdminDone(False, f"topic {message.name} was deleted meanwhile; create it again")
+                text = f"{entry.kind} {message.name} was deleted meanwhile; create it again"
+                return wire.AdminDone(False, text)
         self._push()
-        return wire.AdminDone(True, f"topic {message.name} has {entry.partitions} partitions")
+        return wire.AdminDone(True, f"{entry.kind} {message.name} has {entry.partitions} partitions")
 
     def _all_steady(self, shards: list[str]) -> bool:
         found = [self.desks[shard].metadata for shard in shards if shard in self.desks]
@@ -475,14 +488,14 @@ class OperatorService(Handler):
     async def _delete(self, name: str) -> wire.Answer:
         entry = await self._in_thread(mark_deleted, self._store, name)
         if entry is None:
-            return wire.Failed(wire.Code.NOT_FOUND, f"there is no topic {name!r}", False)
+            return wire.Failed(wire.Code.NOT_FOUND, f"there is no topic or queue {name!r}", False)
         self.topics[name] = entry
         await self._look()
         self._push()
         while await self._is_there(name, entry):
             await asyncio.sleep(self.settings.tick_seconds)
             await self._look()
-        return wire.AdminDone(True, f"topic {name} is deleted")
+        return wire.AdminDone(True, f"{entry.kind} {name} is deleted")
 
     async def _drain(self, node: str) -> wire.Answer:
         """Give what the node leads to others, as far as there are any."""

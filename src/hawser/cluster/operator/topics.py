@@ -1,4 +1,5 @@
-"""The topics of a cluster in its metadata store: what was created, and what is to be deleted."""
+"""The topics and queues of a cluster in its metadata store: what was created, and what is to be deleted. They
+share one namespace."""
 
 import secrets
 from typing import Final
@@ -6,7 +7,7 @@ from typing import Final
 import msgspec
 
 from hawser.cluster.stores.store import Conflict, Store
-from hawser.cluster.wire import TopicEntry
+from hawser.cluster.wire import Setting, TopicEntry, TopicKind
 
 __all__ = ["cluster_id", "create_topic", "forget_topic", "list_topics", "mark_deleted"]
 
@@ -17,8 +18,9 @@ _TOPICS: Final = "topics/"
 class _Topic(msgspec.Struct, frozen=True):
     uuid: str
     partitions: int
-    settings: dict[str, int | str | bool | None]
+    settings: dict[str, Setting]
     deleted: bool = False
+    kind: TopicKind = "topic"
 
 
 def cluster_id(store: Store) -> str:
@@ -38,14 +40,14 @@ def list_topics(store: Store) -> dict[str, TopicEntry]:
 
 
 def create_topic(
-    store: Store, name: str, partitions: int, settings: dict[str, int | str | bool | None]
+    store: Store, name: str, partitions: int, settings: dict[str, Setting], kind: TopicKind
 ) -> TopicEntry:
-    """The topic of this name: a new one, or the one there is."""
-    topic = _Topic(secrets.token_hex(16), partitions, settings)
+    """The topic or queue of this name: a new one, or the one there is."""
+    topic = _Topic(secrets.token_hex(16), partitions, settings, kind=kind)
     made = store.put(_TOPICS + name, msgspec.json.encode(topic), None)
     value = made.current if isinstance(made, Conflict) else made
     return (
-        create_topic(store, name, partitions, settings)
+        create_topic(store, name, partitions, settings, kind)
         if value is None
         else _entry(value.data, value.version)
     )
@@ -71,4 +73,4 @@ def forget_topic(store: Store, name: str, entry: TopicEntry) -> None:
 
 def _entry(data: bytes, version: int) -> TopicEntry:
     topic = msgspec.json.decode(data, type=_Topic)
-    return TopicEntry(version, topic.uuid, topic.partitions, topic.settings, topic.deleted)
+    return TopicEntry(version, topic.uuid, topic.partitions, topic.settings, topic.deleted, topic.kind)

@@ -129,7 +129,7 @@ class FrameReader:
 
     def _begin_large(self, length: int, kind: int, number: int, first: bytes) -> None:
         """From now on bytes go where they will stay."""
-        # The system gives the pages as they are written to: a length alone costs nothing.
+        # All of it is memory from here on: a length alone costs that much, of one link.
         self._large = bytearray(length)
         self._large_view = memoryview(self._large)
         self._large_view[: len(first)] = first

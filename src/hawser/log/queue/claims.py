@@ -9,6 +9,9 @@ until it is. A claim that its holder has asked to end is not taken from it befor
 done: whoever is told that it does not hold a message must know that nothing it asked for will happen to it.
 Time is whatever the caller says it is.
 
+What its session never saw, because an answer was lost or because it says so, needs no entry: the claim is
+forgotten, the message lent to the next one, and no delivery is counted.
+
 Messages are lent in the order of their offsets: first those that came back, which are all before the others.
 Memory is what is lent or came back; the rest is on the shelf.
 
@@ -17,8 +20,9 @@ began are *maybe redelivered*.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
+from itertools import takewhile
 from typing import Final
 
 import msgspec
@@ -44,7 +48,8 @@ NO_TOKEN: Final = Token(0, 0)
 
 
 class Lending(msgspec.Struct, frozen=True):
-    """How messages are lent, in the caller's unit of time. 0 is no lease, and no bound of deliveries."""
+    """How messages are lent, in the caller's unit of time. 0 is no lease, and no bound of deliveries. A
+    session may say another duration of its own."""
 
     session_duration: int
     lease_duration: int = 0
@@ -56,10 +61,10 @@ class Lending(msgspec.Struct, frozen=True):
 class Claim:
     """A message that is lent. `deliveries` of it had ended before; `pending` entries would end this one."""
 
-    __slots__ = ("deliveries", "maybe_redelivered", "offset", "pending", "session", "token")
+    __slots__ = ("deliveries", "maybe_redelivered", "number", "offset", "pending", "session")
 
-    def __init__(self, token: Token, offset: int, deliveries: int, session: str, maybe: bool) -> None:
-        self.token = token
+    def __init__(self, number: int, offset: int, deliveries: int, session: str, maybe: bool) -> None:
+        self.number = number
         self.offset = offset
         self.deliveries = deliveries
         self.session = session
@@ -70,11 +75,12 @@ class Claim:
 class _Session:
     """`lent` is what the last request, `request`, was given."""
 
-    __slots__ = ("heard", "held", "lent", "request")
+    __slots__ = ("duration", "heard", "held", "lent", "request")
 
-    def __init__(self) -> None:
+    def __init__(self, duration: int) -> None:
+        self.duration = duration
         self.heard = 0
-        self.held: dict[Token, Claim] = {}
+        self.held: dict[int, Claim] = {}
         self.request = 0
         self.lent: list[Claim] = []
 
@@ -86,16 +92,20 @@ class Claims:
         self.epoch = epoch
         self._shelf = shelf
         self._lending = lending
+        # By the numbers of their tokens.
         self._number = 0
-        self._claims: dict[Token, Claim] = {}
+        self._claims: dict[int, Claim] = {}
         self._sessions: dict[str, _Session] = {}
         # Claims that are over, and claims in the order in which their leases end.
-        self._over: dict[Token, Claim] = {}
-        self._leases: deque[tuple[int, Token]] = deque()
-        # Offsets that came back, a heap; all others from `_next` on were not lent yet.
+        self._over: dict[int, Claim] = {}
+        self._leases: deque[tuple[int, int]] = deque()
+        # Offsets that came back, a heap; all others from `_next` on were not lent yet. Nothing happens to
+        # those but that others come behind them: up to `_alike_end` as many deliveries of each have ended.
         self._returned: list[int] = []
         self._next = shelf.start
+        self._alike_end = self._alike_deliveries = 0
         self._began_at = shelf.end
+        shelf.on_return = self._came_back
 
     def __len__(self) -> int:
         """How many messages are lent, or not back yet."""
@@ -109,10 +119,29 @@ class Claims:
         """How many messages each session holds."""
         return {name: len(session.held) for name, session in self._sessions.items()}
 
-    def hear(self, name: str, now: int) -> None:
-        """The session is there."""
+    @property
+    def is_any_ready(self) -> bool:
+        """Whether there may be something to lend."""
+        return bool(self._returned) or self._shelf.next_from(self._next) < self._shelf.end
+
+    @property
+    def is_any_over(self) -> bool:
+        """Whether there are claims to be ended by the next entry."""
+        return bool(self._over)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody is there, so that time changes nothing."""
+        return not self._sessions and not self._claims
+
+    def hear(self, name: str, now: int, duration: int = 0) -> None:
+        """The session is there; with a duration, and for so long unless it is heard of again."""
         assert name != _NOBODY
-        self._sessions.setdefault(name, _Session()).heard = now
+        session = self._sessions.get(name)
+        if session is None:
+            session = self._sessions[name] = _Session(self._lending.session_duration)
+        session.heard = now
+        session.duration = duration or session.duration
 
     def leave(self, name: str) -> None:
         """The session is over; what it holds is to be returned."""
@@ -122,61 +151,112 @@ class Claims:
                 if not claim.pending:
                     self._end(claim)
 
-    def lend(self, name: str, request: int, received: Token, most: int, now: int) -> list[Claim]:
-        """Lend the session up to so many messages, the first there are.
+    def lend(
+        self,
+        name: str,
+        request: int,
+        received: Token,
+        most: int,
+        now: int,
+        takes: Callable[[Claim], bool] | None = None,
+    ) -> list[Claim]:
+        """Lend the session up to so many messages, the first there are, and no more than `takes` has room
+        for; if that raises, nothing is lent.
 
         A session numbers its requests from 1, has one under way and listens to no answer but its. So a repeat
-        gets what the first got, as far as that is still held, and an earlier one nothing. `received` is the
-        last token the session ever got: what was lent to it later did not reach it, and is over."""
+        gets what the first got, as far as that is still held, or what there is by now if that was nothing;
+        and an earlier one gets nothing. `received` is the last token the session ever got: what was lent to
+        it later did not reach it, and is lent anew."""
         self.hear(name, now)
         session = self._sessions[name]
         if request < session.request:
             return []
         if request > session.request:
             session.request = request
+            session.lent = []
             known = received.number if received.epoch == self.epoch else 0
-            for claim in [claim for token, claim in session.held.items() if token.number > known]:
-                if not claim.pending:
-                    self._end(claim)
-            session.lent = self._lend(name, session, most, now)
-        return [claim for claim in session.lent if claim.token in session.held]
+            self._take_back([claim for number, claim in session.held.items() if number > known])
+        if not most:
+            return []
+        if not session.lent:
+            session.lent = self._lend(name, session, most, now, takes)
+            return session.lent
+        again = [claim for claim in session.lent if claim.number in session.held]
+        return again if takes is None else list(takewhile(takes, again))
 
-    def _lend(self, name: str, session: _Session, most: int, now: int) -> list[Claim]:
-        """Those that were delivered too often are not lent, but over at once."""
-        most = min(most, self._lending.most_held - len(session.held))
+    def is_outdated(self, name: str, request: int) -> bool:
+        """Whether the session has asked for something else since."""
+        session = self._sessions.get(name)
+        return session is not None and request < session.request
+
+    def take_back(self, name: str, tokens: Iterable[Token]) -> None:
+        """The session has shown these messages to nobody, and does not want them."""
+        self._take_back([claim for token in tokens if (claim := self.find(name, token)) is not None])
+
+    def _take_back(self, claims: list[Claim]) -> None:
+        """It is as if they had not been lent, unless an entry that ends them is under way."""
+        for claim in claims:
+            if not claim.pending:
+                self._forget(claim)
+                heappush(self._returned, claim.offset)
+
+    def _lend(
+        self, name: str, session: _Session, most: int, now: int, takes: Callable[[Claim], bool] | None
+    ) -> list[Claim]:
         lent: list[Claim] = []
-        while len(lent) < most and (offset := self._take()) is not None:
-            claim = self._claim(offset, name)
-            if self._is_last(claim.deliveries - 1):
-                self._end(claim)
-                continue
-            session.held[claim.token] = claim
-            lent.append(claim)
-            if self._lending.lease_duration:
-                self._leases.append((now + self._lending.lease_duration, claim.token))
-        if len(self._leases) > 2 * len(self._claims) + _SPARE_LEASES:
-            self._leases = deque(lease for lease in self._leases if lease[1] in self._claims)
+        try:
+            for claim in self._fresh(name, min(most, self._lending.most_held - len(session.held))):
+                session.held[claim.number] = claim
+                lent.append(claim)
+                if takes is not None and not takes(claim):
+                    self._take_back([lent.pop()])
+                    break
+        except Exception:
+            self._take_back(lent)
+            raise
+        if self._lending.lease_duration:
+            end = now + self._lending.lease_duration
+            self._leases.extend((end, claim.number) for claim in lent)
+            if len(self._leases) > 2 * len(self._claims) + _SPARE_LEASES:
+                self._leases = deque(lease for lease in self._leases if lease[1] in self._claims)
         return lent
 
-    def _take(self) -> int | None:
-        """The first message that is not lent; None if all are."""
+    def _fresh(self, name: str, most: int) -> Iterator[Claim]:
+        """Claims of what is not lent, up to so many. Those that were delivered too often are not lent, but
+        over at once."""
+        while most > 0 and (found := self._take()) is not None:
+            claim = self._claim(*found, name)
+            if self._is_last(claim.deliveries - 1):
+                self._end(claim)
+            else:
+                most -= 1
+                yield claim
+
+    def _take(self) -> tuple[int, int] | None:
+        """The first message that is not lent, and how many deliveries of it have ended; None if all are."""
         while self._returned:
             offset = heappop(self._returned)
-            if self._shelf.deliveries(offset) is not None:
-                return offset
-        offset = self._shelf.next_from(self._next)
-        if offset >= self._shelf.end:
-            self._next = self._shelf.end
-            return None
-        self._next = offset + 1
-        return offset
+            deliveries = self._shelf.deliveries(offset)
+            if deliveries is not None:
+                return offset, deliveries
+        if self._next >= self._alike_end:
+            self._next = self._shelf.next_from(self._next)
+            if self._next >= self._shelf.end:
+                return None
+            self._alike_end, self._alike_deliveries = self._shelf.alike_from(self._next)
+        self._next += 1
+        return self._next - 1, self._alike_deliveries
 
-    def _claim(self, offset: int, session: str) -> Claim:
-        deliveries = self._shelf.deliveries(offset)
-        assert deliveries is not None
-        self._number += 1
-        token = Token(self.epoch, self._number)
-        claim = self._claims[token] = Claim(token, offset, deliveries, session, offset < self._began_at)
+    def _came_back(self, first: int, count: int) -> None:
+        """A transaction gave these back. One whose claim is still there comes back when that is resolved."""
+        claimed = {claim.offset for claim in self._claims.values()}
+        for offset in range(first, min(first + count, self._next)):
+            if offset not in claimed:
+                heappush(self._returned, offset)
+
+    def _claim(self, offset: int, deliveries: int, session: str) -> Claim:
+        number = self._number = self._number + 1
+        claim = self._claims[number] = Claim(number, offset, deliveries, session, offset < self._began_at)
         return claim
 
     def is_last(self, claim: Claim) -> bool:
@@ -188,15 +268,15 @@ class Claims:
 
     def find(self, name: str, token: Token) -> Claim | None:
         """The claim with this token, if this session holds it."""
-        claim = self._claims.get(token)
+        claim = self._claims.get(token.number) if token.epoch == self.epoch else None
         return claim if claim is not None and claim.session == name else None
 
     def overdue(self, now: int) -> list[Claim]:
         """The claims that are over and that no entry is on its way to end."""
-        lost = self._lending.session_duration
-        for name in [name for name, session in self._sessions.items() if now - session.heard > lost]:
+        sessions = self._sessions.items()
+        for name in [name for name, session in sessions if now - session.heard > session.duration]:
             self.leave(name)
-        pending: list[tuple[int, Token]] = []
+        pending: list[tuple[int, int]] = []
         while self._leases and self._leases[0][0] < now:
             lease = self._leases.popleft()
             claim = self._claims.get(lease[1])
@@ -211,16 +291,16 @@ class Claims:
         """It belongs to nobody from here on, not even if its holder comes back."""
         session = self._sessions.get(claim.session)
         if session is not None:
-            session.held.pop(claim.token, None)
+            session.held.pop(claim.number, None)
         claim.session = _NOBODY
-        self._over[claim.token] = claim
+        self._over[claim.number] = claim
 
     def resolve(self, claims: "list[Claim]") -> None:
         """An entry that would have ended these is applied, or will never be. What it was shows on the
         shelf."""
         for claim in claims:
             claim.pending -= 1
-            if claim.token not in self._claims:
+            if claim.number not in self._claims:
                 continue
             deliveries = self._shelf.deliveries(claim.offset)
             if deliveries != claim.deliveries:
@@ -233,11 +313,11 @@ class Claims:
     def _is_held(self, claim: Claim) -> bool:
         """Whether the session it was lent to has been there ever since."""
         session = self._sessions.get(claim.session)
-        return session is not None and claim.token in session.held
+        return session is not None and claim.number in session.held
 
     def _forget(self, claim: Claim) -> None:
-        del self._claims[claim.token]
-        self._over.pop(claim.token, None)
+        del self._claims[claim.number]
+        self._over.pop(claim.number, None)
         session = self._sessions.get(claim.session)
         if session is not None:
-            session.held.pop(claim.token, None)
+            session.held.pop(claim.number, None)

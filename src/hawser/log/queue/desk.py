@@ -14,16 +14,25 @@ learns that its accept did not count.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Final
 
 import msgspec
 
-from hawser.errors import UsageError
-from hawser.log.entry import Entry, Kind
-from hawser.log.queue.claims import Claim, Claims, Lending, Token
-from hawser.log.state.commands import QueueSettle, Run, decoder, encode_command
+from hawser.errors import Corrupt, UsageError
+from hawser.log.entry import Entry
+from hawser.log.queue.claims import NO_TOKEN, Claim, Claims, Lending, Token
+from hawser.log.queue.parcels import (
+    Delivery,
+    Opened,
+    Packing,
+    Parcel,
+    batch_of,
+    deliveries_of,
+    nbytes_of,
+)
+from hawser.log.state.commands import QueueSettle, Run, encode_command
 from hawser.log.state.machine import Machine
 from hawser.log.state.producers import Producers
 from hawser.log.state.queue import LETTERS, MESSAGES, Queue
@@ -31,35 +40,41 @@ from hawser.log.state.results import Place, Result
 from hawser.record.batch import Batch
 from hawser.record.record import Record
 
-__all__ = ["LETTER_HEADER", "Delivery", "Desk", "Get", "Proposal", "Settlement", "Turned", "Why", "batch_of"]
+__all__ = [
+    "LETTER_HEADER",
+    "MOST_MOVED_BYTES",
+    "Delivery",
+    "Desk",
+    "Get",
+    "Parcel",
+    "Proposal",
+    "Settlement",
+    "Turned",
+    "Why",
+    "batch_of",
+    "consumer_id",
+    "nbytes_of",
+]
 
 LETTER_HEADER: Final = "hawser-dead-letter"
-# Of messages that move together; one alone may have more.
+# Of messages that move together, and that are lent together; one alone may have more.
 MOST_MOVED_BYTES: Final = 8 << 20
-
-_read_settle = decoder(QueueSettle)
-
-
-class Delivery(msgspec.Struct, frozen=True):
-    """A message that is lent. It was lent `delivery_count` times, this one included, as far as is known;
-    `redelivered` if it may have been lent before."""
-
-    token: Token
-    offset: int
-    record: Record
-    delivery_count: int
-    redelivered: bool
+MOST_LENT_BYTES: Final = 8 << 20
 
 
 class Get(msgspec.Struct, frozen=True):
     """What a session wants: up to so many messages, or with 0 only to be known to be there. It numbers its
     requests from 1, one at a time, and listens to no answer but that of the last; so one that is asked again
-    gets the same messages. `received` is the last token that it got for any of them."""
+    gets the same messages. `received` is the last token that it got for any of them, and `unseen` are some
+    that it got and does not want. With a duration it is there for so long, unless it is heard of again."""
 
     session: str
     request: int
     received: Token
     most: int
+    most_bytes: int = MOST_LENT_BYTES
+    unseen: tuple[Token, ...] = ()
+    session_duration: int = 0
 
 
 class Settlement(msgspec.Struct, frozen=True):
@@ -95,8 +110,13 @@ class Proposal(msgspec.Struct, frozen=True):
     claims: list[Claim]
 
 
+# A message that is moved.
+_Letter = tuple[Claim, Record]
+
+
 class Desk:
-    """The desk of one shelf, at a leader that began in this epoch; `read` gives the entry at an index."""
+    """The desk of one shelf of `queue`, at a leader that began in this epoch; `read` gives the entry at an
+    index."""
 
     def __init__(
         self,
@@ -105,26 +125,48 @@ class Desk:
         epoch: int,
         lending: Lending,
         shelf: int = MESSAGES,
+        queue: str = "",
     ) -> None:
+        self._queue = queue
         self._shelf_number = shelf
         self._shelf = machine.part(Queue).shelves[shelf]
         self._producers = machine.part(Producers)
         self._read = read
+        # The batch that was read last, and where it lies: mostly the next messages are in it, too.
+        self._opened: Opened | None = None
         self.claims = Claims(self._shelf, epoch, lending)
 
     def get(self, wanted: Get, now: int) -> tuple[Delivery, ...]:
-        """What the session is lent."""
-        claims = self.claims.lend(wanted.session, wanted.request, wanted.received, wanted.most, now)
-        return tuple(
-            Delivery(
-                claim.token,
-                claim.offset,
-                record,
-                claim.deliveries + 1,
-                claim.deliveries > 0 or claim.maybe_redelivered,
-            )
-            for claim, record in zip(claims, self._records(claims), strict=True)
-        )
+        """What the session is lent, message by message."""
+        return tuple(each for parcel in self.lend(wanted, now) for each in deliveries_of(parcel))
+
+    def lend(self, wanted: Get, now: int) -> list[Parcel]:
+        """What the session is lent. If a message cannot be read that is an error, and nothing is lent."""
+        claims = self.claims
+        claims.hear(wanted.session, now, wanted.session_duration)
+        claims.take_back(wanted.session, wanted.unseen)
+        packing = Packing(self._open, claims.epoch, wanted.most_bytes)
+        claims.lend(wanted.session, wanted.request, wanted.received, wanted.most, now, packing.take)
+        return packing.parcels()
+
+    def hear(self, wanted: Get, now: int) -> None:
+        """The session asks for this and nothing else any more: what it got for nothing is for others."""
+        self.lend(msgspec.structs.replace(wanted, most=0), now)
+
+    def peek(self, most: int, most_bytes: int) -> list[Parcel]:
+        """Messages that are not done, the oldest first, lent or not; their tokens are none."""
+        packing = Packing(self._open, self.claims.epoch, most_bytes)
+        offset = self._shelf.next_from(0)
+        for number in range(most):
+            deliveries = self._shelf.deliveries(offset)
+            if deliveries is None or not packing.take(Claim(number, offset, deliveries, "", False)):
+                break
+            offset = self._shelf.next_from(offset + 1)
+        self._opened = None
+        return [
+            msgspec.structs.replace(each, token=NO_TOKEN, delivery_count=each.delivery_count - 1)
+            for each in packing.parcels()
+        ]
 
     def settle(self, wanted: Settlement, now: int) -> Proposal | Result | Turned:
         """What to propose; or the answer, if there is one without."""
@@ -137,8 +179,8 @@ class Desk:
             return verdict
         self.claims.hear(wanted.session, now)
         found = {token: self.claims.find(wanted.session, token) for token in tokens}
-        times = Counter(tokens)
-        strange = tuple(token for token in tokens if found[token] is None or times[token] > 1)
+        times = Counter(tokens) if len(found) < len(tokens) else {}
+        strange = tuple(token for token, claim in found.items() if claim is None or times.get(token, 1) > 1)
         if strange or not tokens:
             return Turned(Why.NOT_HELD, strange)
         accepted, released, rejected = (
@@ -147,17 +189,27 @@ class Desk:
         )
         moved = rejected + [claim for claim in released if self.claims.is_last(claim)]
         returned = [claim for claim in released if not self.claims.is_last(claim)]
-        if len(self._movable(moved)) < len(moved):
+        letters = self._movable(moved)
+        if len(letters) < len(moved):
             return Turned(Why.TOO_MUCH, wanted.rejected)
         stamp = (consumer, wanted.incarnation, wanted.sequence)
-        return self._propose(accepted, returned, moved, stamp)
+        return self._propose(accepted, returned, letters, stamp)
 
     def tick(self, now: int) -> Proposal | None:
         """Time has passed: what was lent for too long is to be returned, or moved if it was the last time."""
+        self._opened = None
         over = self.claims.overdue(now)
-        moved = self._movable([claim for claim in over if self.claims.is_last(claim)])
+        last = [claim for claim in over if self.claims.is_last(claim)]
         returned = [claim for claim in over if not self.claims.is_last(claim)]
-        return self._propose([], returned, moved) if over else None
+        try:
+            letters = self._movable(last)
+        except (Corrupt, OSError):
+            # What cannot be read does not hold up the others.
+            if not returned:
+                raise
+            letters = []
+        self._opened = None
+        return self._propose([], returned, letters) if over else None
 
     def resolve(self, proposal: Proposal) -> None:
         """The entry is applied, or was refused."""
@@ -167,72 +219,61 @@ class Desk:
         self,
         accepted: list[Claim],
         returned: list[Claim],
-        moved: list[Claim],
+        letters: list[_Letter],
         stamp: tuple[bytes, int, int] = (b"", 0, 0),
     ) -> Proposal:
-        moved = sorted(moved, key=_offset)
-        claims = [*accepted, *returned, *moved]
-        for claim in claims:
-            claim.pending += 1
+        moved = [claim for claim, _ in letters]
+        batch = self._batch(letters) if letters else b""
         command = QueueSettle(
-            self._shelf_number,
-            _runs(accepted),
-            _runs(returned),
-            _runs(moved),
-            self._letters(moved) if moved else b"",
-            *stamp,
+            self._shelf_number, _runs(accepted), _runs(returned), _runs(moved), batch, *stamp
         )
-        return Proposal(encode_command(command), claims)
+        proposal = Proposal(encode_command(command), [*accepted, *returned, *moved])
+        for claim in proposal.claims:
+            claim.pending += 1
+        return proposal
 
     # The messages themselves.
 
-    def _records(self, claims: Iterable[Claim]) -> list[Record]:
-        """The records of these, read batch by batch."""
-        records: list[Record] = []
-        first = 0
-        batch: list[Record] = []
-        for claim in claims:
-            if not first <= claim.offset < first + len(batch):
-                place = self._shelf.locate(claim.offset)
-                assert isinstance(place, Place)
-                first, batch = place.first_offset, list(batch_of(self._read(place.index)).records())
-            records.append(batch[claim.offset - first])
-        return records
+    def _open(self, offset: int) -> Opened:
+        """The batch that holds this message."""
+        opened = self._opened
+        if opened is None or not 0 <= offset - opened[0].first_offset < opened[0].count:
+            place = self._shelf.locate(offset)
+            assert isinstance(place, Place)
+            batch = batch_of(self._read(place.index))
+            opened = self._opened = place, batch, list(batch.records())
+        return opened
 
-    def _movable(self, claims: list[Claim]) -> list[Claim]:
-        """The first of these, as many as can be moved together."""
-        size_bytes, count = 0, 0
-        for record in self._records(claims):
-            size_bytes += len(record.value) + len(record.key or b"")
-            if count and size_bytes > MOST_MOVED_BYTES:
+    def _movable(self, claims: list[Claim]) -> list[_Letter]:
+        """The first of these, as many as can be moved together, one at least."""
+        letters: list[_Letter] = []
+        size_bytes = 0
+        for claim in sorted(claims, key=_offset):
+            place, _, records = self._open(claim.offset)
+            record = records[claim.offset - place.first_offset]
+            size_bytes += nbytes_of(record)
+            if letters and size_bytes > MOST_MOVED_BYTES:
                 break
-            count += 1
-        return claims[:count]
+            letters.append((claim, record))
+        return letters
 
-    def _letters(self, claims: list[Claim]) -> bytes:
-        """What moves, as a batch; a dead letter says where it was and how often it was delivered."""
-        records = self._records(claims)
+    def _batch(self, letters: list[_Letter]) -> bytes:
+        """What moves; a dead letter says where it was and how often it was delivered."""
         if self._shelf_number == LETTERS:
-            return bytes(Batch.of([_without_origin(record) for record in records]).data)
-        pairs = zip(claims, records, strict=True)
+            return bytes(Batch.of([_without_origin(record) for _, record in letters]).data)
         try:
-            return bytes(Batch.of([_with_origin(claim, record) for claim, record in pairs]).data)
+            return bytes(Batch.of([self._with_origin(claim, record) for claim, record in letters]).data)
         except UsageError:  # one that fills a batch alone, without a byte to spare
-            return bytes(Batch.of(records).data)
+            return bytes(Batch.of([record for _, record in letters]).data)
+
+    def _with_origin(self, claim: Claim, record: Record) -> Record:
+        origin = {"queue": self._queue, "offset": claim.offset, "deliveries": claim.deliveries + 1}
+        return record._replace(headers={**record.headers, LETTER_HEADER: msgspec.json.encode(origin)})
 
 
 def consumer_id(session: str) -> bytes:
     """Under which the requests of a session are numbered, beside those of producers."""
     return b"consumer:" + session.encode()
-
-
-def batch_of(entry: Entry) -> Batch:
-    """The messages that came with an entry."""
-    if entry.kind == Kind.QUEUE_PUT:
-        return Batch.read(entry.payload)
-    command = _read_settle(entry)
-    assert entry.kind == Kind.QUEUE_SETTLE and command is not None, entry
-    return Batch.read(command.batch)
 
 
 def _offset(claim: Claim) -> int:
@@ -250,11 +291,6 @@ def _runs(claims: list[Claim]) -> tuple[Run, ...]:
                 continue
         runs.append((claim.offset, 1, claim.deliveries))
     return tuple(runs)
-
-
-def _with_origin(claim: Claim, record: Record) -> Record:
-    origin = msgspec.json.encode({"offset": claim.offset, "deliveries": claim.deliveries + 1})
-    return record._replace(headers={**record.headers, LETTER_HEADER: origin})
 
 
 def _without_origin(record: Record) -> Record:

@@ -22,7 +22,7 @@ from hawser.log.state.queue import Queue
 from hawser.log.state.results import Done, Result, encode_result
 from hawser.log.state.topic import RUN_PLACES, Topic
 
-__all__ = ["Machine", "Saved", "queue_parts", "topic_parts"]
+__all__ = ["Machine", "Saved", "shard_parts", "topic_parts"]
 
 STATE_VERSION: Final = 1
 
@@ -55,9 +55,10 @@ def topic_parts(run_places: int = RUN_PLACES) -> tuple[Part, ...]:
     return (Topic(run_places), Producers(), Groups())
 
 
-def queue_parts(run_places: int = RUN_PLACES) -> tuple[Part, ...]:
-    """The parts of a queue; `run_places` batches make a block of its indices."""
-    return (Queue(run_places), Producers())
+def shard_parts(run_places: int = RUN_PLACES) -> tuple[Part, ...]:
+    """The parts of any shard: a topic's partition and a queue, of which it uses one. A member need not be
+    told what its shard is for, not even before its first entry, and what is not used costs nothing."""
+    return (*topic_parts(run_places), Queue(run_places))
 
 
 class Machine:
@@ -69,8 +70,8 @@ class Machine:
     __slots__ = ("applied", "hash", "_context", "_handlers", "_parts", "_staging")
 
     def __init__(self, blocks: Blocks, parts: Sequence[Part] | None = None) -> None:
-        """With parts that belong to no other machine; without any, those of a topic's partition."""
-        self._parts = topic_parts() if parts is None else tuple(parts)
+        """With parts that belong to no other machine; without any, those of any shard."""
+        self._parts = shard_parts() if parts is None else tuple(parts)
         self._context = Context(self._parts)
         self._handlers: dict[int, tuple[Callable[[Entry, Context], Result], int]] = {
             Kind.NOTHING: (_nothing, 1)

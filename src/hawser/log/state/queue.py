@@ -13,7 +13,8 @@ settles all it names or nothing, and a repeat of it, told by its stamp as that o
 says so. Counts only grow, and a message is settled once.
 
 A put that has no room is rejected; the bytes are counted here, so all replicas judge alike. What is put on an
-empty queue always has room, and so has what is moved.
+empty queue always has room, and so has what is moved. A transaction that puts messages reserves their room
+when it is prepared, so that nobody else takes it before they are there.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +30,16 @@ from hawser.log.state.queue_shelf import Shelf
 from hawser.log.state.results import Accepted, Limited, Reason, Rejected, Result, Settled
 from hawser.record.batch import BadBatch, Header
 
-__all__ = ["CAPACITY_BYTES", "LETTERS", "MESSAGES", "MESSAGE_BYTES", "STEP_BYTES", "Queue"]
+__all__ = [
+    "CAPACITY_BYTES",
+    "LETTERS",
+    "MESSAGES",
+    "MESSAGE_BYTES",
+    "STEP_BYTES",
+    "Queue",
+    "is_sound",
+    "size_of",
+]
 
 # The shelves, as entries name them.
 MESSAGES: Final = 0
@@ -52,6 +62,7 @@ class _State(msgspec.Struct, frozen=True, array_like=True):
     capacity_bytes: int
     messages: bytes
     letters: bytes
+    reserved_bytes: int = 0
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -68,6 +79,7 @@ class Queue(Part):
         self._run_places = run_places
         self._step_bytes = step_bytes
         self.capacity_bytes = CAPACITY_BYTES
+        self.reserved_bytes = 0
         self._handlers: dict[int, Callable[[Entry, Context], Result]] = {
             Kind.QUEUE_PUT: self._put,
             Kind.QUEUE_SETTLE: self._settle,
@@ -90,7 +102,7 @@ class Queue(Part):
     @property
     def used_bytes(self) -> int:
         """What counts against the capacity."""
-        return self.messages.used_bytes + self.letters.used_bytes
+        return self.messages.used_bytes + self.letters.used_bytes + self.reserved_bytes
 
     @property
     def needed(self) -> int | None:
@@ -111,21 +123,35 @@ class Queue(Part):
         """Commit the batch of this entry, which may have been in the log for long."""
         name, count = header.producer, header.records
         producers = context.part(Producers)
-        verdict = producers.judge(name, header.incarnation, header.sequence) if name else None
+        verdict = self.judge(header, len(entry.frame), producers)
         if verdict is not None:
             return verdict
-        size_bytes = _size_bytes(entry, count)
-        used_bytes = self.used_bytes
-        if used_bytes and used_bytes + size_bytes > self.capacity_bytes:
-            return Rejected(Reason.QUEUE_FULL, used_bytes, size_bytes)
-        first = self.messages.append(entry.index, count, header.latest_ns, size_bytes)
+        first = self.messages.append(entry.index, count, header.latest_ns, size_of(entry, count))
         if name:
             producers.accept(name, header.incarnation, header.sequence, first, count)
         return Accepted(first, count)
 
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether so many bytes more may be put, or reserved."""
+        used_bytes = self.used_bytes
+        return not used_bytes or used_bytes + size_bytes <= self.capacity_bytes
+
+    def judge(self, header: Header, frame_bytes: int, producers: Producers) -> Result | None:
+        """What a batch gets that would come with a frame of this size; None if it is to be accepted. Changes
+        nothing. A leader asks before it writes: what is refused when it is applied is in the log all the
+        same, and a full queue keeps the log."""
+        if header.producer:
+            verdict = producers.judge(header.producer, header.incarnation, header.sequence)
+            if verdict is not None:
+                return verdict
+        size_bytes = frame_bytes + MESSAGE_BYTES * header.records
+        if not self.has_room(size_bytes):
+            return Rejected(Reason.QUEUE_FULL, self.used_bytes, size_bytes)
+        return None
+
     def _settle(self, entry: Entry, context: Context) -> Result:
         command = _read_settle(entry)
-        if command is None or not _is_sound(command):
+        if command is None or not is_sound(command):
             return _BAD
         name = command.consumer
         producers = context.part(Producers)
@@ -135,7 +161,7 @@ class Queue(Part):
         shelf = self.shelves[command.shelf]
         for first, count, deliveries in sorted(command.runs):
             if not shelf.are_there(first, count, deliveries):
-                return Rejected(Reason.NOT_HELD, 0, first)
+                return Rejected(Reason.NOT_HELD, 0, shelf.first_other(first, deliveries))
         moved_first = self._carry_out(command, entry)
         if name:
             first = min(command.runs)[0]
@@ -154,7 +180,7 @@ class Queue(Part):
         if not command.batch:
             return 0
         header = Header.read(command.batch)
-        size_bytes = _size_bytes(entry, header.records)
+        size_bytes = size_of(entry, header.records)
         return other.append(entry.index, header.records, header.latest_ns, size_bytes)
 
     def _limit(self, entry: Entry, context: Context) -> Result:
@@ -167,7 +193,8 @@ class Queue(Part):
     def save(self) -> tuple[bytes, Sequence[str]]:
         messages, names = self.messages.save()
         letters, more_names = self.letters.save()
-        return _encode(_State(self.capacity_bytes, messages, letters)), [*names, *more_names]
+        state = _State(self.capacity_bytes, messages, letters, self.reserved_bytes)
+        return _encode(state), [*names, *more_names]
 
     def load(self, state: bytes) -> None:
         try:
@@ -175,18 +202,21 @@ class Queue(Part):
         except msgspec.DecodeError as error:
             raise BadState(f"the saved queue cannot be read: {error}") from error
         self.capacity_bytes = saved.capacity_bytes
+        self.reserved_bytes = saved.reserved_bytes
         self.messages.load(saved.messages)
         self.letters.load(saved.letters)
 
     def digest(self) -> bytes:
-        return _encode((self.capacity_bytes, [shelf.observe() for shelf in self.shelves]))
+        shelves = [shelf.observe() for shelf in self.shelves]
+        return _encode((self.capacity_bytes, self.reserved_bytes, shelves))
 
 
-def _size_bytes(entry: Entry, count: int) -> int:
+def size_of(entry: Entry, count: int) -> int:
+    """What so many messages count that came with this entry."""
     return len(entry.frame) + MESSAGE_BYTES * count
 
 
-def _is_sound(command: QueueSettle) -> bool:
+def is_sound(command: QueueSettle) -> bool:
     """Whether it names some messages, each once, has the records of those that move, and a stamp or none."""
     behind = 0
     for first, count, _ in sorted(command.runs):

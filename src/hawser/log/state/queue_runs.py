@@ -43,6 +43,15 @@ class Runs:
         held = place < len(self._firsts) and self._firsts[place] <= offset
         return self._ends[place] if held else offset
 
+    def stretch(self, offset: int, end: int) -> tuple[int, int]:
+        """(where it ends, number): the offsets from this one on that have its number, up to `end`."""
+        place = bisect_right(self._ends, offset)
+        if place == len(self._firsts):
+            return end, 0
+        if self._firsts[place] > offset:
+            return min(end, self._firsts[place]), 0
+        return min(end, self._ends[place]), self._values[place]
+
     def are_all(self, first: int, end: int, value: int) -> bool:
         """Whether every offset from `first` up to but not including `end` has this number."""
         low, high = bisect_right(self._ends, first), bisect_left(self._firsts, end)

@@ -7,10 +7,13 @@ that come before a message are done it is the first one, and the log before it i
 Room is counted from the first message on, done or not, because that is what the log keeps. It is counted by
 *rungs*: one for each stretch of at least so many bytes, so that it costs little memory and is too high by one
 stretch at the most. An empty shelf has no bytes.
+
+A transaction *locks* the messages that it accepts: until it ends they are nobody's, but stay where they are.
 """
 
 from array import array
 from bisect import bisect_right
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -20,9 +23,11 @@ from hawser.log.state.part import BadState, Blocks
 from hawser.log.state.queue_runs import Runs
 from hawser.log.state.results import OutOfRange, Place
 
-__all__ = ["DONE", "Shelf"]
+__all__ = ["DONE", "LOCKED", "Shelf"]
 
+# Numbers of messages that cannot be delivered; those of the others are deliveries.
 DONE: Final = -1
+LOCKED: Final = -2
 
 
 class _State(msgspec.Struct, frozen=True, array_like=True):
@@ -38,14 +43,18 @@ _decode = msgspec.msgpack.Decoder(_State).decode
 
 
 class Shelf:
-    """Messages from `start` up to but not including `end`; `count` of them are not done."""
+    """Messages from `start` up to but not including `end`; `count` of them are not done. Whoever lends them
+    is told by `on_return` which ones a transaction gave back: (first, how many)."""
 
-    __slots__ = ("_index", "_rung_bytes", "_rung_firsts", "_runs", "_step_bytes", "_total_bytes", "count")
+    __slots__ = (
+        "_index", "_rung_bytes", "_rung_firsts", "_runs", "_step_bytes", "_total_bytes", "count", "on_return",
+    )  # fmt: skip
 
     def __init__(self, blocks: Blocks, prefix: str, run_places: int, step_bytes: int) -> None:
         self._index = Index(blocks, prefix, run_places)
         self._runs = Runs()
         self.count = 0
+        self.on_return: Callable[[int, int], None] | None = None
         # Of each rung its first offset, and the bytes of all that came before it.
         self._rung_firsts = array("Q")
         self._rung_bytes = array("Q")
@@ -75,21 +84,43 @@ class Shelf:
         return self._index.lowest
 
     def deliveries(self, offset: int) -> int | None:
-        """How many deliveries of this message have ended; None if it is done, or not there yet."""
+        """How many deliveries of this message have ended; None if it is done, locked, or not there yet."""
         if not self.start <= offset < self.end:
             return None
         value = self._runs.get(offset)
-        return None if value == DONE else value
+        return None if value < 0 else value
+
+    def is_locked(self, offset: int) -> bool:
+        """Whether a transaction has this message."""
+        return self._runs.get(offset) == LOCKED
 
     def are_there(self, first: int, count: int, deliveries: int) -> bool:
         """Whether these messages are not done, and so many deliveries of each have ended."""
         end = first + count
         return self.start <= first and end <= self.end and self._runs.are_all(first, end, deliveries)
 
+    def first_other(self, first: int, deliveries: int) -> int:
+        """The first message from this one on that is done, or of which not so many deliveries have ended, or
+        that is not there yet."""
+        if not self.start <= first < self.end:
+            return first
+        end, value = self._runs.stretch(first, self.end)
+        return end if value == deliveries else first
+
     def next_from(self, offset: int) -> int:
-        """The first message at `offset` or behind it that is not done; `end` if there is none."""
+        """The first message at `offset` or behind it that is neither done nor locked; `end` if there is
+        none."""
         offset = max(offset, self.start)
-        return self._runs.end_of(offset) if self._runs.get(offset) == DONE else offset
+        while self._runs.get(offset) < 0:
+            offset = self._runs.end_of(offset)
+        return offset
+
+    def alike_from(self, offset: int) -> tuple[int, int]:
+        """(where they end, deliveries): the messages from this one on, which is there, of which as many
+        deliveries have ended."""
+        end, deliveries = self._runs.stretch(offset, self.end)
+        assert self.start <= offset < end and deliveries >= 0
+        return end, deliveries
 
     def locate(self, offset: int) -> Place | OutOfRange:
         """Where the batch with this message is."""
@@ -111,6 +142,18 @@ class Shelf:
         """One more delivery of each has ended."""
         assert self.are_there(first, count, deliveries)
         self._runs.put(first, first + count, deliveries + 1)
+
+    def lock(self, first: int, count: int, deliveries: int) -> None:
+        """A transaction has these, which are there, until it settles or unlocks them."""
+        assert self.are_there(first, count, deliveries)
+        self._runs.put(first, first + count, LOCKED)
+
+    def unlock(self, first: int, count: int, deliveries: int) -> None:
+        """The transaction gives them back: one more delivery of each has ended."""
+        assert self._runs.are_all(first, first + count, LOCKED)
+        self._runs.put(first, first + count, deliveries + 1)
+        if self.on_return is not None:
+            self.on_return(first, count)
 
     def settle(self, first: int, count: int) -> None:
         """These are done."""

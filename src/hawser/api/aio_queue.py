@@ -1,0 +1,228 @@
+"""Queues for event loops: the same names as the plain ones, with `async` and `await`.
+
+What can wait is awaited: putting, getting, and settling, which on a cluster is a request. On one host a
+cancelled call has not happened; on a cluster a put or a settlement that was sent before may have.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from hawser.api.info import QueueInfo
+from hawser.api.message import Verdict
+from hawser.api.opened import Opened
+from hawser.api.sample import Sample
+from hawser.record.receipt import Receipt
+
+__all__ = ["AsyncConsumer", "AsyncMessage", "AsyncMessages", "AsyncQueue", "AsyncValues"]
+
+T = TypeVar("T")
+
+
+class AsyncMessage(ABC):
+    """As `Message`: `async with message`, `await message.accept()`. Dropped without a word it is released."""
+
+    data: memoryview
+    offset: int
+    timestamp_ns: int
+    publisher: str
+    key: bytes | None
+    headers: dict[str, bytes]
+    partition: int
+    value: Any
+    delivery_count: int
+    redelivered: bool
+
+    @abstractmethod
+    def array(self, dtype: Any = "u1", shape: Any = None) -> Any:
+        """As `Sample.array`."""
+
+    @abstractmethod
+    def arrow(self) -> Any:
+        """As `Sample.arrow`."""
+
+    @abstractmethod
+    async def accept(self) -> None:
+        """As `Message.accept`."""
+
+    @abstractmethod
+    async def release(self) -> None:
+        """As `Message.release`."""
+
+    @abstractmethod
+    async def reject(self) -> None:
+        """As `Message.reject`."""
+
+    @abstractmethod
+    def __bytes__(self) -> bytes: ...
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await (self.accept() if kind is None else self.release())
+
+
+class AsyncMessages(list[AsyncMessage]):
+    """As `Messages`: `async with messages`, `await messages.accept()`."""
+
+    __slots__ = ("_settle",)
+
+    def __init__(
+        self,
+        messages: Iterable[AsyncMessage],
+        settle: Callable[[list[AsyncMessage], Verdict], Awaitable[None]],
+    ) -> None:
+        super().__init__(messages)
+        self._settle = settle
+
+    async def accept(self) -> None:
+        """As `Messages.accept`."""
+        await self._settle(self, "accept")
+
+    async def release(self) -> None:
+        """As `Messages.release`."""
+        await self._settle(self, "release")
+
+    async def reject(self) -> None:
+        """As `Messages.reject`."""
+        await self._settle(self, "reject")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._settle(self, "accept" if kind is None else "release")
+
+
+class AsyncValues(list[T]):
+    """As `Values`: `async with values`, `await values.accept()`."""
+
+    __slots__ = ("_settle",)
+
+    def __init__(self, values: Iterable[T], settle: Callable[[Verdict], Awaitable[None]]) -> None:
+        super().__init__(values)
+        self._settle = settle
+
+    async def accept(self) -> None:
+        """As `Values.accept`."""
+        await self._settle("accept")
+
+    async def release(self) -> None:
+        """As `Values.release`."""
+        await self._settle("release")
+
+    async def reject(self) -> None:
+        """As `Values.reject`."""
+        await self._settle("reject")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._settle("accept" if kind is None else "release")
+
+
+class AsyncConsumer(Opened, Generic[T]):
+    """As `Consumer`: `async for`."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The name of the queue."""
+
+    def __aiter__(self) -> Self:
+        return self
+
+    @abstractmethod
+    async def __anext__(self) -> AsyncMessage:
+        """Await the next message. StopAsyncIteration once this was closed here."""
+
+
+class AsyncQueue(Opened, Generic[T]):
+    """As `Queue`."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The name of the queue."""
+
+    @abstractmethod
+    async def put(
+        self,
+        data: T,
+        *,
+        key: bytes | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        timeout: float | None = None,
+    ) -> Receipt:
+        """As `Queue.put`."""
+
+    @abstractmethod
+    async def put_many(
+        self,
+        items: Iterable[T],
+        *,
+        keys: Iterable[bytes | None] | None = None,
+        timeout: float | None = None,
+    ) -> Receipt:
+        """As `Queue.put_many`; cancelled, it has put a prefix on one host."""
+
+    @abstractmethod
+    async def get(self, timeout: float | None = None) -> AsyncMessage | None:
+        """As `Queue.get`. Cancelled, it holds nothing."""
+
+    @abstractmethod
+    async def get_many(self, count: int, timeout: float | None = None) -> AsyncMessages:
+        """As `Queue.get_many`."""
+
+    @abstractmethod
+    async def get_values(self, count: int, timeout: float | None = None) -> AsyncValues[T]:
+        """As `Queue.get_values`."""
+
+    @abstractmethod
+    def consume(self, prefetch: int | None = None) -> AsyncConsumer[T]:
+        """As `Queue.consume`."""
+
+    @abstractmethod
+    async def peek(self, count: int) -> list[Sample]:
+        """As `Queue.peek`."""
+
+    @abstractmethod
+    async def info(self) -> QueueInfo:
+        """As `Queue.info`."""
+
+    @abstractmethod
+    def dead_letters(self) -> "AsyncQueue[T]":
+        """As `Queue.dead_letters`."""
+
+    @abstractmethod
+    async def retry_dead_letters(self, count: int | None = None) -> int:
+        """As `Queue.retry_dead_letters`."""
+
+    @abstractmethod
+    async def forget(self, name: str) -> bool:
+        """As `Queue.forget`."""
+
+    @abstractmethod
+    async def delete(self, force: bool = False) -> None:
+        """As `Queue.delete`."""

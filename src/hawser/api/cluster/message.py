@@ -1,0 +1,97 @@
+"""Messages of a queue on a cluster, and the sessions that hold them: what they have in common, in threads and
+in event loops."""
+
+import weakref
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import Any, Final
+
+from hawser.cluster.client.borrowing import Borrower, Make
+from hawser.cluster.client.queue import OpenQueue
+from hawser.cluster.client.sample import FetchedSample
+from hawser.cluster.client.settling import Borrowed, State
+from hawser.record.record import Record
+
+__all__ = ["LentSample", "Session", "ahead_of", "values_of"]
+
+# Got ahead by an iteration: enough to hide the way to the leader, not so many that others starve.
+_PREFETCH: Final = 16
+
+
+class LentSample(FetchedSample):
+    """A message with memory of its own that this session holds. Dropped without a word it is released."""
+
+    __slots__ = ("delivery_count", "redelivered", "_borrowed", "_borrower", "_session")
+
+    # Lives as long as somebody has a message of it; what is only got ahead has none.
+    _session: "Session"
+
+    def __init__(
+        self,
+        borrower: Borrower,
+        borrowed: Borrowed,
+        record: Record,
+        publisher: str,
+        delivery_count: int,
+        redelivered: bool,
+        decode: Callable[[Any], Any] | None,
+    ) -> None:
+        super().__init__(record, 0, borrowed.offset, publisher, 0, decode)
+        self.delivery_count = delivery_count
+        self.redelivered = redelivered
+        self._borrowed = borrowed
+        self._borrower = borrower
+
+    def __del__(self) -> None:
+        if self._borrowed.state is State.HELD:
+            self._borrower.drop(self._borrowed)
+
+    def __repr__(self) -> str:
+        return f"<Message {self.offset}, delivery {self.delivery_count}, {len(self)} bytes>"
+
+
+class Session:
+    """Gets messages, in the event loop. It is left when nobody refers to it or to a message that it gave."""
+
+    def __init__(self, queue: OpenQueue, make: Make, prefetch: int = 0) -> None:
+        self._queue = queue
+        self.borrower = queue.borrower(make, prefetch)
+        self._abandon = weakref.finalize(self, queue.abandon, self.borrower)
+        self._abandon.atexit = False
+
+    def belongs_to(self, consumer: object) -> None:
+        """Nothing is got ahead any more when nobody refers to the consumer."""
+        weakref.finalize(consumer, self.borrower.get_nothing_ahead).atexit = False
+
+    async def get(self, count: int, timeout: float | None) -> list[Any]:
+        """As `Borrower.get`."""
+        found = await self.borrower.get(count, timeout)
+        for message in found:
+            message._session = self
+        return found
+
+    async def give_back(self, messages: Sequence[LentSample]) -> None:
+        """Nobody has seen these: no delivery is counted."""
+        self.borrower.give_back(message._borrowed for message in messages)
+
+    async def close(self) -> None:
+        self._abandon.detach()
+        await self._queue.release(self.borrower)
+
+
+def ahead_of(queue: OpenQueue, prefetch: int | None) -> int:
+    """How many messages an iteration gets ahead: none by itself where a lease would end meanwhile."""
+    if prefetch is not None:
+        return prefetch
+    return _PREFETCH if queue.lease_seconds == inf else 0
+
+
+def values_of(messages: Sequence[Any]) -> tuple[list[Any], Exception | None]:
+    """The values of the first messages that can be decoded, and the error of the one behind them."""
+    values: list[Any] = []
+    for message in messages:
+        try:
+            values.append(message.value)
+        except Exception as error:
+            return values, error
+    return values, None

@@ -1,0 +1,367 @@
+"""Queues on a cluster, from any thread."""
+
+import threading
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from time import time_ns
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
+
+from hawser.api.cluster.message import LentSample, Session, ahead_of, values_of
+from hawser.api.cluster.publishing import batch_of
+from hawser.api.cluster.topic import participants_of, partition_info
+from hawser.api.info import Participant, QueueInfo, QueueOwner
+from hawser.api.message import Message, Messages, Values, Verdict
+from hawser.api.queue import Consumer, Queue
+from hawser.api.sample import Sample
+from hawser.api.subscription import check_count
+from hawser.cluster.client.client import Client, Partition, record_of
+from hawser.cluster.client.letters import retry_letters
+from hawser.cluster.client.queue import OpenQueue
+from hawser.cluster.client.settling import State
+from hawser.cluster.client.thread import LoopThread
+from hawser.cluster.wire import Looked
+from hawser.errors import Closed, UsageError
+from hawser.log.state.queue import LETTERS
+from hawser.record.receipt import Receipt
+
+if TYPE_CHECKING:
+    from hawser.record.schema import Codec
+
+__all__ = [
+    "ClusterQueue",
+    "QueueHolder",
+    "check_timeout",
+    "consumers_of",
+    "look_at",
+    "participants",
+    "queue_info",
+]
+
+T = TypeVar("T")
+
+
+class QueueHolder(Protocol):
+    """What a queue needs of its bus."""
+
+    _thread: LoopThread
+
+    def release_queue(self, queue: "ClusterQueue[Any]") -> None: ...
+    def _require_open(self) -> None: ...
+
+
+class ClusterMessage(LentSample):
+    """A message that this process holds."""
+
+    __slots__ = ("_thread",)
+
+    def __init__(self, thread: LoopThread, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._thread = thread
+
+    def accept(self) -> None:
+        self._settle("accept")
+
+    def release(self) -> None:
+        self._settle("release")
+
+    def reject(self) -> None:
+        self._settle("reject")
+
+    def _settle(self, verdict: Verdict) -> None:
+        borrowed, borrower = self._borrowed, self._borrower
+        if borrowed.state is State.LOST:
+            raise borrower.fenced([borrowed])
+        if borrowed.state is not State.SETTLED:
+            self._thread.call(borrower.settle([borrowed], borrower.verdict(verdict)))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._settle("accept" if kind is None else "release")
+
+
+Message.register(ClusterMessage)
+
+
+class _Session:
+    """A session of this process, for any thread."""
+
+    def __init__(self, queue: OpenQueue, thread: LoopThread, prefetch: int = 0) -> None:
+        self._thread = thread
+        self.inner = thread.call(_new_session(queue, thread, prefetch))
+        self.borrower = self.inner.borrower
+
+    def get(self, count: int, timeout: float | None) -> list[Message]:
+        check_timeout(timeout)
+        return self._thread.call(self.inner.get(count, timeout))
+
+    def settle(self, messages: list[Message], verdict: Verdict) -> None:
+        """Those that are still held, in one request."""
+        borrowed = [cast("ClusterMessage", each)._borrowed for each in messages]
+        self._thread.call(self.borrower.settle(borrowed, self.borrower.verdict(verdict)))
+
+    def give_back(self, messages: list[Message]) -> None:
+        self._thread.call(self.inner.give_back(cast("list[ClusterMessage]", messages)))
+
+    def close(self) -> None:
+        if self._thread.is_usable:
+            self._thread.call(self.inner.close())
+
+
+async def _new_session(queue: OpenQueue, thread: LoopThread, prefetch: int) -> Session:
+    def make(*arguments: Any) -> ClusterMessage:
+        return ClusterMessage(thread, borrower, *arguments, queue.decode)
+
+    session = Session(queue, make, prefetch)
+    borrower = session.borrower
+    return session
+
+
+class ClusterConsumer(Consumer[T]):
+    """An iteration with a session of its own."""
+
+    def __init__(self, name: str, session: _Session) -> None:
+        self.name = name
+        self._session = session
+        session.inner.belongs_to(self)
+        self._last: Message | None = None
+        self._closed = False
+
+    def __next__(self) -> Message:
+        last, self._last = self._last, None
+        if last is not None:
+            held = cast("ClusterMessage", last)._borrowed
+            self._session.borrower.drop(held)
+        try:
+            found = [] if self._closed else self._session.get(1, None)
+        except Closed:
+            if self._closed:
+                raise StopIteration from None
+            raise
+        if not found:
+            raise StopIteration
+        self._last = found[0]
+        return found[0]
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._session.close()
+
+
+class ClusterQueue(Queue[T]):
+    """A queue of a cluster, or its dead letters. Made by `Bus.queue`."""
+
+    def __init__(
+        self,
+        bus: QueueHolder,
+        queue: OpenQueue,
+        codec: "Codec[T] | None",
+        unused: dict[str, Any],
+    ) -> None:
+        self.name = queue.full_name
+        self._bus = bus
+        self._thread = bus._thread
+        self._queue = queue
+        self._codec = codec
+        self._unused = unused
+        self._lock = threading.Lock()
+        self._session: _Session | None = None
+        self._letters: ClusterQueue[T] | None = None
+        self._closed = False
+
+    # Putting.
+
+    def put(
+        self,
+        data: T,
+        *,
+        key: bytes | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        timeout: float | None = None,
+    ) -> Receipt:
+        self._require_open()
+        putters = self._queue.putters
+        record = record_of(data if self._codec is None else self._codec.encode(data), key, headers)
+        future: Future[Receipt] = Future()
+        future.set_running_or_notify_cancel()
+        putters.hand_over([record], future, self._queue.room_seconds(timeout))
+        return future.result()
+
+    def put_many(
+        self,
+        items: Iterable[T],
+        *,
+        keys: Iterable[bytes | None] | None = None,
+        timeout: float | None = None,
+    ) -> Receipt:
+        self._require_open()
+        return self._thread.call(self._queue.put(batch_of(items, keys, self._codec), timeout))
+
+    # Getting.
+
+    def get(self, timeout: float | None = None) -> Message | None:
+        found = self._own_session().get(1, timeout)
+        return found[0] if found else None
+
+    def get_many(self, count: int, timeout: float | None = None) -> Messages:
+        check_count(count, 1)
+        session = self._own_session()
+        return Messages(session.get(count, timeout), session.settle)
+
+    def get_values(self, count: int, timeout: float | None = None) -> Values[T]:
+        session = self._own_session()
+        found = self.get_many(count, timeout)
+        values, error = values_of(found)
+        if error is None:
+            return Values(values, found)
+        session.give_back(found[max(1, len(values)) :])
+        if not values:
+            found[0].release()
+            raise error
+        return Values(values, Messages(found[: len(values)], session.settle))
+
+    def consume(self, prefetch: int | None = None) -> Consumer[T]:
+        self._require_open()
+        ahead = ahead_of(self._queue, None if prefetch is None else check_count(prefetch, 0))
+        return ClusterConsumer(self.name, _Session(self._queue, self._thread, ahead))
+
+    def _own_session(self) -> _Session:
+        with self._lock:
+            self._require_open()
+            if self._session is None:
+                self._session = _Session(self._queue, self._thread)
+            return self._session
+
+    # Looking.
+
+    def peek(self, count: int) -> list[Sample]:
+        self._require_open()
+        check_count(count, 0)
+        return cast("list[Sample]", self._thread.call(self._queue.peek(count)))
+
+    def info(self) -> QueueInfo:
+        self._require_open()
+        return queue_info(self._queue, *self._thread.call(look_at(self._queue)), self._unused)
+
+    # Dead letters.
+
+    def dead_letters(self) -> Queue[T]:
+        self._require_open()
+        if self._queue.shelf == LETTERS:
+            return self
+        with self._lock:
+            if self._letters is None or self._letters._closed:
+                letters = self._thread.call(self._queue.letters())
+                self._letters = ClusterQueue(self._bus, letters, self._codec, {})
+            return self._letters
+
+    def retry_dead_letters(self, count: int | None = None) -> int:
+        self._require_open()
+        if count is not None:
+            check_count(count, 0)
+        return 0 if self._queue.shelf == LETTERS else self._thread.call(retry_letters(self._queue, count))
+
+    # The queue itself.
+
+    def forget(self, name: str) -> bool:
+        self._require_open()
+        return False
+
+    def delete(self, force: bool = False) -> None:
+        self._require_open()
+        self._thread.call(self._queue.delete())
+        self.close()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        if self._letters is not None:
+            self._letters.close()
+        if self._thread.is_usable:
+            self._thread.call(self._queue.close())
+        self._bus.release_queue(self)
+
+    def _require_open(self) -> None:
+        self._bus._require_open()
+        if self._closed:
+            raise Closed(f"queue {self.name!r} was closed here; open it again with bus.queue()")
+
+
+async def participants(client: Client) -> list[Participant]:
+    """Members of all groups, and consumers of all queues."""
+    looked, holders = await client.look_at_all(), await client.look_at_holders()
+    members = [each for name, partitions in looked.items() for each in participants_of(name, partitions)]
+    return members + [each for name, held in holders.items() for each in consumers_of(name, held)]
+
+
+async def look_at(queue: OpenQueue) -> tuple[Looked, int, list[Partition]]:
+    """The queue as it is now, how many dead letters it has, and its shard."""
+    letters = 0 if queue.shelf == LETTERS else await queue.count_letters()
+    return await queue.look_inside(), letters, await queue.look()
+
+
+def queue_info(
+    queue: OpenQueue, looked: Looked, letters: int, partitions: list[Partition], unused: dict[str, Any]
+) -> QueueInfo:
+    """A queue as users see it."""
+    age = None if looked.oldest_ns is None else max(0.0, (time_ns() - looked.oldest_ns) / 1e9)
+    return QueueInfo(
+        name=queue.full_name,
+        uuid=queue.entry.uuid,
+        settings=dict(queue.entry.settings),
+        unused=unused,
+        ready=looked.count - looked.lent,
+        claimed=looked.lent,
+        dead=letters,
+        oldest_age_seconds=age,
+        head=looked.end - 1,
+        owners=[
+            QueueOwner(name=session.rpartition("#")[0], session=session, claimed=held)
+            for session, held in sorted(looked.holders.items())
+            if held
+        ],
+        participants=consumers_of(queue.full_name, looked.holders),
+        used_bytes=looked.used_bytes,
+        partitions=[partition_info(each) for each in partitions],
+    )
+
+
+def consumers_of(queue: str, holders: Mapping[str, int]) -> list[Participant]:
+    """The sessions at a queue."""
+    return [
+        Participant(
+            topic=queue,
+            kind="consumer",
+            name=session.rpartition("#")[0],
+            pid=0,
+            uid=0,
+            incarnation=1,
+            state="session",
+            alive=True,
+            started_ns=0,
+            joined_ns=0,
+            reliable="",
+            cursor=0,
+            count=0,
+            missed=0,
+            held=held,
+            index=0,
+        )
+        for session, held in sorted(holders.items())
+    ]
+
+
+def check_timeout(timeout: Any) -> None:
+    """UsageError unless it is a time to wait."""
+    if timeout is not None and not timeout >= 0:
+        raise UsageError("timeout is seconds, 0 or more, or None to wait for ever")

@@ -1,0 +1,180 @@
+"""Queues on one host, for event loops: claims happen in the loop, and only the waiting elsewhere."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar, cast
+
+from hawser.api.aio_queue import AsyncConsumer, AsyncMessage, AsyncMessages, AsyncQueue, AsyncValues
+from hawser.api.info import QueueInfo
+from hawser.api.local.aio_publishing import LocalAsyncPublishing
+from hawser.api.local.consuming import LocalConsumer, settle_all
+from hawser.api.local.queue import LocalQueue, some
+from hawser.api.message import Message, Verdict
+from hawser.api.sample import Sample
+from hawser.api.subscription import check_count
+from hawser.api.waiting import until
+from hawser.errors import Closed
+from hawser.memory import Consumer as NativeConsumer
+from hawser.memory import Values as NativeValues
+from hawser.record.receipt import Receipt
+
+__all__ = ["LocalAsyncQueue"]
+
+T = TypeVar("T")
+
+
+class _LocalAsyncMessage(AsyncMessage):
+    """As `Message`; settling does not wait here."""
+
+    __slots__ = ("_message",)
+
+    def __init__(self, message: Message) -> None:
+        self._message = message
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._message, name)
+
+    def array(self, dtype: Any = "u1", shape: Any = None) -> Any:
+        return self._message.array(dtype, shape)
+
+    def arrow(self) -> Any:
+        return self._message.arrow()
+
+    async def accept(self) -> None:
+        self._message.accept()
+
+    async def release(self) -> None:
+        self._message.release()
+
+    async def reject(self) -> None:
+        self._message.reject()
+
+    def __bytes__(self) -> bytes:
+        return bytes(self._message)
+
+    def __len__(self) -> int:
+        return len(self._message)
+
+
+class _LocalAsyncConsumer(AsyncConsumer[T]):
+    """As `Consumer`: `async for`."""
+
+    def __init__(self, consumer: LocalConsumer[T]) -> None:
+        self._consumer = consumer
+
+    @property
+    def name(self) -> str:
+        return self._consumer.name
+
+    async def __anext__(self) -> AsyncMessage:
+        consumer = self._consumer
+        consumer._let_go()
+        try:
+            await until(lambda: consumer._fill(0) or None, consumer._native, None)
+        except Closed:
+            if consumer._closed:
+                raise StopAsyncIteration from None
+            raise
+        return _LocalAsyncMessage(consumer._give())
+
+    async def close(self) -> None:
+        self._consumer.close()
+
+
+class _Putting(LocalAsyncPublishing[T]):
+    """The producing half of a queue."""
+
+    async def close(self) -> None:
+        await self.flush()
+
+
+class LocalAsyncQueue(AsyncQueue[T]):
+    """As `Queue`."""
+
+    def __init__(self, queue: LocalQueue[T]) -> None:
+        self._queue = queue
+        self._putting = _Putting(queue._producing)
+
+    @property
+    def name(self) -> str:
+        return self._queue.name
+
+    async def put(
+        self,
+        data: T,
+        *,
+        key: bytes | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        timeout: float | None = None,
+    ) -> Receipt:
+        return await self._putting.publish(data, key=key, headers=headers, timeout=timeout)
+
+    async def put_many(
+        self,
+        items: Iterable[T],
+        *,
+        keys: Iterable[bytes | None] | None = None,
+        timeout: float | None = None,
+    ) -> Receipt:
+        return some(await self._putting.publish_many(items, keys=keys, timeout=timeout))
+
+    async def get(self, timeout: float | None = None) -> AsyncMessage | None:
+        consumer = self._queue._consumer()
+        message = await until(lambda: consumer.claim(0), consumer, timeout)
+        return None if message is None else _LocalAsyncMessage(cast("Message", message))
+
+    async def get_many(self, count: int, timeout: float | None = None) -> AsyncMessages:
+        check_count(count, 1)
+        consumer = self._queue._consumer()
+        found = await until(lambda: consumer.claim_many(count, 0) or None, consumer, timeout)
+        messages = cast("list[Message]", found or [])
+        return AsyncMessages(map(_LocalAsyncMessage, messages), _settle_all(consumer))
+
+    async def get_values(self, count: int, timeout: float | None = None) -> AsyncValues[T]:
+        check_count(count, 1)
+        consumer = self._queue._consumer()
+
+        def claim() -> NativeValues | None:
+            held = consumer.claim_values(count, 0)
+            return held if len(held) else None
+
+        held = await until(claim, consumer, timeout)
+
+        async def settle(verdict: Verdict) -> None:
+            if held is not None:
+                getattr(held, verdict)()
+
+        return AsyncValues(() if held is None else held.values, settle)
+
+    def consume(self, prefetch: int | None = None) -> _LocalAsyncConsumer[T]:
+        return _LocalAsyncConsumer(self._queue.consume(prefetch))
+
+    async def peek(self, count: int) -> list[Sample]:
+        return self._queue.peek(count)
+
+    async def info(self) -> QueueInfo:
+        return self._queue.info()
+
+    def dead_letters(self) -> "LocalAsyncQueue[T]":
+        letters = self._queue.dead_letters()
+        return self if letters is self._queue else LocalAsyncQueue(letters)
+
+    async def retry_dead_letters(self, count: int | None = None) -> int:
+        return self._queue.retry_dead_letters(count)
+
+    async def forget(self, name: str) -> bool:
+        return self._queue.forget(name)
+
+    async def delete(self, force: bool = False) -> None:
+        self._queue.delete(force)
+
+    async def close(self) -> None:
+        self._queue.close()
+
+
+def _settle_all(consumer: NativeConsumer) -> Any:
+    settle = settle_all(consumer)
+
+    async def settle_messages(messages: list[AsyncMessage], verdict: Verdict) -> None:
+        settle([cast("_LocalAsyncMessage", each)._message for each in messages], verdict)
+
+    return settle_messages

@@ -1,0 +1,162 @@
+"""Dead letters on one host: a queue of their own, made with the first of them.
+
+A message is dying when it was rejected, or when its last allowed delivery has ended. It is never handed out
+again; whoever notices moves it, and it is moved once, whoever is killed at it. What is in the way of that
+(the letters' queue is full, or was made for smaller messages) is logged; the message keeps its place
+meanwhile, and the next one who notices tries again.
+"""
+
+import time
+from typing import Any, Final, Protocol
+
+from hawser.errors import Closed, Full, HawserError, UsageError
+from hawser.limits import DEAD_LETTER_SUFFIX, QUEUE_SETTING_BOUNDS
+from hawser.memory import Consumer, Domain, Publisher, Region
+from hawser.memory.names import check_topic_name
+from hawser.memory.settings import RegionSettings
+from hawser.record.letters import origin_of_letter, with_origin, without_origin
+
+__all__ = ["Letters", "check_dead_letter"]
+
+# A letter says in a header where it comes from.
+_HEADER_BYTES: Final = 1024
+# So long nobody tries again what was just in vain.
+_PAUSE_SECONDS: Final = 0.1
+_ALL: Final = (1 << 64) - 1
+
+
+class Opened(Protocol):
+    """What is needed of a queue that was opened."""
+
+    _region: Region
+
+
+class Owner(Protocol):
+    """What is needed of the bus."""
+
+    name: str
+    _domain: Domain
+
+    def _queue(self, name: str, schema: Any, create: bool, settings: dict[str, Any]) -> Opened: ...
+
+
+class Letters:
+    """Where the dead letters of one queue go; `stay` if they are in that queue already."""
+
+    def __init__(self, bus: Owner, region: Region) -> None:
+        settings = region.settings()
+        self.name = _name_of_letters(region.name, settings)
+        self.stay = self.name == region.name
+        self._own = not settings["dead_letter"]
+        self._bus = bus
+        self._source = region
+        self._settings = _settings_of_letters(self.name, settings)
+        self._problem = ""
+        self._paused_until = 0.0
+
+    def bury(self, consumer: Consumer) -> None:
+        """Move what is dying, if that can be done now."""
+        if time.monotonic() < self._paused_until:
+            return
+        try:
+            self._bury(consumer)
+            self._problem = ""
+        except Closed:
+            # The bus is, or the letters' queue was deleted this moment.
+            self._paused_until = time.monotonic() + _PAUSE_SECONDS
+        except HawserError as error:
+            self._paused_until = time.monotonic() + _PAUSE_SECONDS
+            if str(error) != self._problem:
+                import logging
+
+                logger = logging.getLogger("hawser.queue")
+                logger.warning("dead letters of queue %r stay in it: %s", self._source.name, error)
+            self._problem = str(error)
+
+    def _bury(self, consumer: Consumer) -> None:
+        # Only while it moves: nobody is to be told of producers that do not produce.
+        publisher = self.open().publisher(self._bus.name)
+        try:
+            moved = consumer.bury(publisher, self._as_letter)
+        finally:
+            publisher.close()
+        if not moved and self._source.queue_state()["dying"]:
+            raise Full(f"queue {self.name!r} is full")
+
+    def retry(self, publisher: Publisher, count: int | None) -> int:
+        """Move letters of this queue back to it, as far as there is room; how many were."""
+        if self.stay:
+            raise UsageError(f"{self.name!r} holds dead letters itself; retry them at the queue they are of")
+        consumer = self.open().consumer(self._bus.name)
+        try:
+            return consumer.retry(publisher, self._as_message, _ALL if count is None else count)
+        finally:
+            consumer.close()
+
+    def count(self) -> int:
+        """How many there are; those in a queue of another name are counted there."""
+        region = self._bus._domain.watch(self.name) if self._own else None
+        if region is None or region.kind != "queue":
+            return 0
+        state = region.queue_state()
+        return int(state["ready"] + state["claimed"] + state["moving"])
+
+    def open(self) -> Region:
+        """Their queue, which stays open in this bus; made if there is none, taken as it is otherwise."""
+        made = self._bus._domain.open_or_create(self.name, {"kind": "queue"}, self._settings)
+        try:
+            return self._bus._queue(self.name, None, False, {})._region
+        finally:
+            # Not before: an ephemeral one would be gone.
+            made.close()
+
+    def _as_letter(self, metadata: bytes, offset: int, deliveries: int) -> bytes:
+        return with_origin(metadata, self._source.name, offset, deliveries)
+
+    def _as_message(self, metadata: bytes, offset: int, deliveries: int) -> bytes | None:
+        """None for a letter of another queue; one that does not say is this queue's only in its own."""
+        origin = origin_of_letter(metadata)
+        ours = self._own if origin is None else origin == self._source.name
+        return without_origin(metadata) if ours else None
+
+
+def check_dead_letter(domain: Domain, name: str, given: RegionSettings, create: bool) -> None:
+    """UsageError if a queue of that name could not have its dead letters where they should go."""
+    letters = _name_of_letters(name, given)
+    if letters == name and given.get("max_deliveries"):
+        raise UsageError(
+            f"queue {name!r} cannot be its own dead_letter and have max_deliveries; name another queue"
+        )
+    if given.get("dead_letter"):
+        if domain.kind_of(letters) == "topic":
+            raise UsageError(f"dead_letter={letters!r} is a topic; dead letters need a queue")
+    elif create and domain.kind_of(name) is None:
+        try:
+            check_topic_name(letters)
+        except UsageError as error:
+            raise UsageError(
+                f"queue {name!r} would have its dead letters in {letters!r}, and {error}; choose a shorter "
+                "name, or give a dead_letter"
+            ) from None
+
+
+def _name_of_letters(queue: str, settings: RegionSettings) -> str:
+    return str(settings.get("dead_letter", "")) or queue + DEAD_LETTER_SUFFIX
+
+
+def _settings_of_letters(name: str, queue: RegionSettings) -> RegionSettings:
+    """As the queue's; letters stay where they are, and every consumer may have one to put there."""
+    numbers = {key: int(value) for key, value in queue.items() if isinstance(value, int)}
+    bounds = QUEUE_SETTING_BOUNDS
+    return {
+        "kind": "queue",
+        "slot_size": min(numbers["slot_size"] + _HEADER_BYTES, bounds["slot_size"].highest),
+        "depth": numbers["depth"],
+        "max_publishers": numbers["max_subscribers"],
+        "max_subscribers": min(numbers["max_subscribers"], bounds["max_consumers"].default),
+        "max_held": min(numbers["max_held"], bounds["max_held"].default),
+        "ephemeral": numbers["ephemeral"],
+        "group": numbers["group"],
+        "schema": queue["schema"],
+        "dead_letter": name,
+    }

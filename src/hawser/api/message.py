@@ -1,0 +1,130 @@
+"""Messages of queues, as consumers get them."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Literal, Protocol, Self, TypeVar
+
+from hawser.api.sample import Sample
+from hawser.memory import Message as NativeMessage
+
+__all__ = ["Held", "Message", "Messages", "Values", "Verdict"]
+
+T = TypeVar("T")
+
+Verdict = Literal["accept", "release", "reject"]
+
+
+class Message(Sample):
+    """A message of a queue, held by whoever got it until it is accepted, released or rejected.
+
+    In a `with` block it is accepted at the end, and released by an exception. One that is dropped without a
+    word is released. To settle one whose claim was taken away (its lease is over, its session is lost, or the
+    queue has another leader) raises Fenced and changes nothing: it is, or was, delivered again. On one
+    host it cannot be read once it is settled; views of its data that were made before stay valid."""
+
+    __slots__ = ()
+
+    delivery_count: int
+    """How often it was delivered, this time included."""
+    redelivered: bool
+    """Whether it was, or may have been, delivered before."""
+
+    @abstractmethod
+    def accept(self) -> None:
+        """It is done, and never delivered again. To accept it again changes nothing."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Give it back: it is delivered again, before those put later, unless it was its last delivery. Once
+        it is accepted, released or rejected this changes nothing."""
+
+    @abstractmethod
+    def reject(self) -> None:
+        """It can never be handled: it becomes a dead letter. Of a dead letter: it stays one."""
+
+
+# It is a plain C type and cannot be derived.
+Message.register(NativeMessage)
+
+
+class Messages(list[Message]):
+    """Messages that were got together, oldest first. `accept`, `release` and `reject` are for all of them
+    that are still held, in one step; in a `with` block they are accepted at the end, and released by an
+    exception.
+
+    Fenced says that the claim of some was taken away: nothing changed for those, the others are settled."""
+
+    __slots__ = ("_settle",)
+
+    def __init__(self, messages: Iterable[Message], settle: Callable[[list[Message], Verdict], None]) -> None:
+        super().__init__(messages)
+        self._settle = settle
+
+    def accept(self) -> None:
+        """All that are still held are done."""
+        self._settle(self, "accept")
+
+    def release(self) -> None:
+        """Give back all that are still held."""
+        self._settle(self, "release")
+
+    def reject(self) -> None:
+        """All that are still held become dead letters."""
+        self._settle(self, "reject")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._settle(self, "accept" if kind is None else "release")
+
+
+class Held(Protocol):
+    """Messages that are settled together."""
+
+    def accept(self) -> None: ...
+    def release(self) -> None: ...
+    def reject(self) -> None: ...
+
+
+class Values(list[T]):
+    """Copies of messages that were got together: decoded by the queue's schema, or bytes. All of them are
+    accepted, released or rejected together, as `Messages` are; dropped without a word they are released."""
+
+    __slots__ = ("_held",)
+
+    def __init__(self, values: Iterable[T], held: Held) -> None:
+        super().__init__(values)
+        self._held = held
+
+    def accept(self) -> None:
+        """All are done."""
+        self._held.accept()
+
+    def release(self) -> None:
+        """Give them back."""
+        self._held.release()
+
+    def reject(self) -> None:
+        """All become dead letters."""
+        self._held.reject()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self._held.accept()
+        else:
+            self._held.release()

@@ -1,0 +1,35 @@
+"""What the objects of event loops have in common: they are opened by awaiting them, or by their first use."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator
+from types import TracebackType
+from typing import Any, Self
+
+__all__ = ["Opened"]
+
+
+class Opened(ABC):
+    """Awaiting it gives itself, open; leaving its block closes it."""
+
+    async def _open(self) -> None:  # noqa: B027
+        """Be open; on one host there is nothing to do."""
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        yield from self._open().__await__()
+        return self
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Leave, with everything that was made from this object, after what `publish_nowait` has begun."""
+
+    async def __aenter__(self) -> Self:
+        await self._open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()

@@ -1,0 +1,164 @@
+"""Queues: each message to one consumer."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+from hawser.api.info import QueueInfo
+from hawser.api.message import Message, Messages, Values
+from hawser.api.sample import Sample
+from hawser.record.receipt import Receipt
+
+__all__ = ["Consumer", "Queue"]
+
+T = TypeVar("T")
+
+
+class Consumer(ABC, Generic[T]):
+    """Gets messages of a queue by iteration. A context manager.
+
+    A message that is still held when the next one is asked for is released: settle it, or use `with`:
+
+        for job in queue.consume():
+            with job:
+                handle(job.data)
+    """
+
+    name: str
+
+    def __iter__(self) -> Self:
+        return self
+
+    @abstractmethod
+    def __next__(self) -> Message:
+        """Wait for the next message. StopIteration once this was closed here."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Leave, and give back what is held, got ahead or not."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Consumer of {self.name!r}>"
+
+
+class Queue(ABC, Generic[T]):
+    """A named queue: every message is delivered to one consumer at a time, oldest first, until one accepts
+    it. If that one dies, the message is delivered again. Made by `Bus.queue`; threads may share it.
+
+    `T` is what it carries: anything bytes-like, or the values of its schema."""
+
+    name: str
+
+    @abstractmethod
+    def put(
+        self,
+        data: T,
+        *,
+        key: bytes | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        timeout: float | None = None,
+    ) -> Receipt:
+        """Put a copy of `data` at the end. While the queue is full it waits: for ever, or `timeout` seconds,
+        then Full; with 0 Full at once.
+
+        On one host it is then there for the consumers. On a cluster a majority has it on disk;
+        OutcomeUnknown says that it is perhaps in the queue."""
+
+    @abstractmethod
+    def put_many(
+        self,
+        items: Iterable[T],
+        *,
+        keys: Iterable[bytes | None] | None = None,
+        timeout: float | None = None,
+    ) -> Receipt:
+        """Put in order; `keys` has one for each of the items. At least one item.
+
+        On one host a killed caller leaves a prefix; so does an error, which carries its length as
+        `published`. On a cluster it is all or none."""
+
+    @abstractmethod
+    def get(self, timeout: float | None = None) -> Message | None:
+        """The oldest message that nobody holds; None if there is none within `timeout` seconds (None: wait
+        for ever).
+
+        On one host Full when as many messages as `max_held` allows are held already."""
+
+    @abstractmethod
+    def get_many(self, count: int, timeout: float | None = None) -> Messages:
+        """The oldest messages that nobody holds, at most `count`; waits only for the first. Empty when the
+        time is over."""
+
+    @abstractmethod
+    def get_values(self, count: int, timeout: float | None = None) -> Values[T]:
+        """As `get_many`, as copies that are settled together. The fastest way to get small messages.
+
+        It ends before a message that cannot be decoded. If that is the first, it is released and the error of
+        its decoding is raised; those behind it go back, and no delivery of them is counted on a cluster."""
+
+    @abstractmethod
+    def consume(self, prefetch: int | None = None) -> Consumer[T]:
+        """Iterate over messages, one at a time. Up to `prefetch` are held ahead of the one given out; they
+        are nobody else's meanwhile. None is what suits the scope: none on one host."""
+
+    @abstractmethod
+    def peek(self, count: int) -> list[Sample]:
+        """Copies of the oldest `count` messages that are not done, held by somebody or not; nothing
+        changes."""
+
+    @abstractmethod
+    def info(self) -> QueueInfo:
+        """Everything about the queue as it is now."""
+
+    @abstractmethod
+    def dead_letters(self) -> "Queue[T]":
+        """The queue with the messages that could not be handled: rejected, or delivered `max_deliveries`
+        times and never accepted. A queue as any other, of the same schema; each letter's header
+        `hawser-dead-letter` says where it comes from. If `dead_letter` names a queue, it has that of others,
+        too."""
+
+    @abstractmethod
+    def retry_dead_letters(self, count: int | None = None) -> int:
+        """Move this queue's dead letters back to its end, oldest first, at most `count`; how many were. Their
+        deliveries are counted anew."""
+
+    @abstractmethod
+    def forget(self, name: str) -> bool:
+        """Give up the right to be the only consumer that an agent keeps under its name, on one host; False if
+        there is none."""
+
+    @abstractmethod
+    def delete(self, force: bool = False) -> None:
+        """Remove the queue and its messages. On one host a UsageError while others use it, unless `force`;
+        its dead letters stay. Whoever still uses it gets Closed."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Leave the queue with everything that was made from this object; what `get` gave and was not settled
+        is given back. The queue itself stays."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name!r}>"

@@ -1,0 +1,393 @@
+"""The queue of a shard, as long as this node leads it: consumers ask, and the desks lend.
+
+There is a desk for each shelf (`hawser.log.queue.desk`), made once this leader has applied all that came
+before it and knows the settings of the queue, and dropped when it leads no more. Whoever asks for messages
+waits in line: he is served after a read of the newest state, first when he comes and again whenever there is
+something to lend, until he gets something or his time is over.
+
+A session belongs to a client, not to a link: one that reconnects goes on with what it holds. It ends when the
+client says so, or when it is silent for longer than it said; while it waits here it is heard of. It wants one
+thing at a time: when it asks for another, whatever it asked for before is over.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from itertools import islice
+from typing import Any, Final, Protocol
+
+from hawser.cluster.transport import Request
+from hawser.cluster.wire import (
+    Code,
+    Executed,
+    Failed,
+    Lent,
+    Looked,
+    QueueGet,
+    QueueLook,
+    QueueSettle,
+    Setting,
+    TokenRun,
+    Turned,
+)
+from hawser.errors import Corrupt
+from hawser.log.entry import Kind
+from hawser.log.queue.claims import Lending, Token
+from hawser.log.queue.desk import Desk, Get, Proposal, Settlement, Why
+from hawser.log.queue.desk import Turned as TurnedAway
+from hawser.log.queue.parcels import batch_of
+from hawser.log.replica import Replica
+from hawser.log.state.commands import QueueLimit, encode_command
+from hawser.log.state.queue import CAPACITY_BYTES, LETTERS, MESSAGES, Queue
+from hawser.log.state.results import Place, encode_result
+
+__all__ = ["Lender"]
+
+_log = logging.getLogger("hawser.cluster.node")
+
+_SESSION_SECONDS: Final = 10.0
+# A session holds no more messages, and a request names no more tokens.
+_MOST_HELD: Final = 10_000
+_MOST_LENT_BYTES: Final = 8 << 20
+
+
+class Host(Protocol):
+    """The shard."""
+
+    name: str
+    replica: Replica
+
+    def propose(self, kind: int, payload: bytes, tag: Any = None) -> None: ...
+    def read(self, tag: Any) -> None: ...
+
+
+class _Waiting:
+    """Somebody who wants messages; the tag of the reads that are made for him."""
+
+    __slots__ = ("answer", "desk", "is_asking", "is_known", "lender", "line", "timer", "wanted")
+
+    def __init__(self, lender: "Lender", desk: Desk, line: "_Line", wanted: Get, answer: "_Answer") -> None:
+        self.lender = lender
+        self.desk = desk
+        self.line = line
+        self.wanted = wanted
+        self.answer = answer
+        # Whether a read is under way, and whether one was served.
+        self.is_asking = self.is_known = False
+        self.timer: asyncio.TimerHandle | None = None
+        assert wanted.session not in line
+        line[wanted.session] = self
+
+    @property
+    def is_in_line(self) -> bool:
+        return self.line.get(self.wanted.session) is self
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, refused: Failed | None) -> None:
+        self.is_asking = False
+        self.lender.served(self, refused)
+
+
+# By their sessions, those who came first in front.
+_Line = dict[str, _Waiting]
+_Answer = Callable[[Any], None]
+
+
+class _Ending:
+    """The tag of an entry that settles messages: the desk has to hear of its end, whoever else wants to."""
+
+    __slots__ = ("_answer", "_desk", "_proposal")
+
+    def __init__(self, desk: Desk, proposal: Proposal, answer: _Answer | None) -> None:
+        self._desk = desk
+        self._proposal = proposal
+        self._answer = answer
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, result: Any) -> None:
+        self._desk.resolve(self._proposal)
+        if self._answer is not None:
+            self._answer(result if isinstance(result, Failed) else Executed(encode_result(result)))
+
+
+class Lender:
+    """Of one shard and one time of leading it, which began in `epoch`."""
+
+    def __init__(self, host: Host, queue: str, epoch: int, settings: dict[str, Setting]) -> None:
+        self.epoch = epoch
+        self._host = host
+        self._machine = host.replica.machine
+        self._queue = self._machine.part(Queue)
+        self._loop = asyncio.get_running_loop()
+        self._letters_to = settings.get("dead_letter")
+        capacity = settings.get("capacity_bytes")
+        self._capacity_bytes = capacity if isinstance(capacity, int) else CAPACITY_BYTES
+        self._limiting: asyncio.Future[Any] | None = None
+        lease, deliveries = settings.get("lease"), settings.get("max_deliveries")
+        lending = Lending(
+            session_duration=_milliseconds(_SESSION_SECONDS),
+            lease_duration=max(1, _milliseconds(lease)) if isinstance(lease, int | float) else 0,
+            max_deliveries=deliveries if isinstance(deliveries, int) else 0,
+            most_held=_MOST_HELD,
+        )
+        letters = Lending(lending.session_duration, lending.lease_duration, most_held=_MOST_HELD)
+        self._desks = [
+            Desk(self._machine, host.replica.entry, epoch, each, shelf, queue)
+            for shelf, each in ((MESSAGES, lending), (LETTERS, letters))
+        ]
+        self._lines: list[_Line] = [{}, {}]
+        # Of each shelf its first message, and when that came.
+        self._oldest: list[tuple[int, int]] = [(0, 0), (0, 0)]
+        # What could not be read last, said once.
+        self._damage = ""
+        self.limit()
+
+    @property
+    def _now(self) -> int:
+        return _milliseconds(self._loop.time())
+
+    # Getting.
+
+    def get(self, message: QueueGet, request: Request, answer: _Answer) -> None:
+        """`answer` is called once, now or when there is something, unless the request is cancelled."""
+        if message.shelf == LETTERS and self._letters_to is not None:
+            answer(_elsewhere(self._letters_to))
+            return
+        if _count(message.unseen) > _MOST_HELD:
+            answer(_TOO_MANY)
+            return
+        desk, line = self._desks[message.shelf], self._lines[message.shelf]
+        wanted = Get(
+            message.session,
+            message.request,
+            message.received,
+            message.most,
+            min(message.most_bytes, _MOST_LENT_BYTES),
+            tuple(_tokens(message.unseen)),
+            _milliseconds(message.session_seconds),
+        )
+        self._hear(desk, line, wanted)
+        if message.is_last:
+            desk.claims.leave(message.session)
+            self._end_what_is_over(desk)
+        is_outdated = desk.claims.is_outdated(message.session, message.request) or message.session in line
+        if message.is_last or not message.most or is_outdated:
+            answer(Lent())
+            return
+        waiting = _Waiting(self, desk, line, wanted, answer)
+        request.on_cancel = lambda: self._leave(waiting)
+        if message.wait_seconds > 0:
+            # Not so long that nobody hears of the session.
+            seconds = min(message.wait_seconds, message.session_seconds / 2)
+            waiting.timer = self._loop.call_later(seconds, self._time_is_over, waiting)
+        self._ask(waiting)
+
+    def _hear(self, desk: Desk, line: _Line, wanted: Get) -> None:
+        """What it asked for before is over, and what that had got for nothing is for others. This needs no
+        read: nothing is lent."""
+        before = len(desk.claims)
+        desk.hear(wanted, self._now)
+        earlier = line.get(wanted.session)
+        if earlier is not None and earlier.wanted.request <= wanted.request:
+            self._answer(earlier, Lent())
+        if len(desk.claims) < before:
+            self.wake()
+
+    def _ask(self, waiting: _Waiting) -> None:
+        if not waiting.is_asking:
+            waiting.is_asking = True
+            self._host.read(waiting)
+
+    def served(self, waiting: _Waiting, refused: Failed | None) -> None:
+        """The state is the newest there is, or this node does not know whether it is."""
+        if not waiting.is_in_line:
+            return
+        if refused is not None:
+            self._answer(waiting, refused)
+            return
+        waiting.is_known = True
+        try:
+            parcels = waiting.desk.lend(waiting.wanted, self._now)
+        except (Corrupt, OSError) as error:
+            self._answer(waiting, _damaged(error))
+            return
+        self._end_what_is_over(waiting.desk)
+        if parcels or waiting.timer is None:
+            self._answer(waiting, Lent(tuple(parcels)))
+
+    def _time_is_over(self, waiting: _Waiting) -> None:
+        if waiting.is_known:
+            waiting.desk.claims.hear(waiting.wanted.session, self._now)
+            self._answer(waiting, Lent())
+        else:
+            text = "too few nodes answer the leader for it to know that it is one; ask again"
+            self._answer(waiting, Failed(Code.BUSY, text, True))
+
+    def _answer(self, waiting: _Waiting, answer: Lent | Failed) -> None:
+        self._leave(waiting)
+        waiting.answer(answer)
+
+    def _leave(self, waiting: _Waiting) -> None:
+        if waiting.timer is not None:
+            waiting.timer.cancel()
+        if waiting.is_in_line:
+            del waiting.line[waiting.wanted.session]
+
+    def wake(self) -> None:
+        """Something was applied, or came back. If there is something to lend, it is for the first in line, as
+        many as there are messages."""
+        for desk, line, shelf in zip(self._desks, self._lines, self._queue.shelves, strict=True):
+            if line and desk.claims.is_any_ready:
+                ready = max(1, shelf.count - len(desk.claims))
+                for waiting in list(islice(line.values(), ready)):
+                    self._ask(waiting)
+
+    # Settling.
+
+    def settle(self, message: QueueSettle, answer: _Answer) -> None:
+        """`answer` is called once, now or when the entry is applied."""
+        runs = (*message.accepted, *message.released, *message.rejected)
+        if _count(runs) > _MOST_HELD:
+            answer(_TOO_MANY)
+            return
+        desk = self._desks[message.shelf]
+        wanted = Settlement(
+            message.session,
+            message.incarnation,
+            message.sequence,
+            tuple(_tokens(message.accepted)),
+            tuple(_tokens(message.released)),
+            tuple(_tokens(message.rejected)),
+        )
+        try:
+            found = desk.settle(wanted, self._now)
+        except (Corrupt, OSError) as error:
+            answer(_damaged(error))
+            return
+        if isinstance(found, Proposal):
+            self._propose(desk, found, answer)
+        elif not isinstance(found, TurnedAway):
+            answer(Executed(encode_result(found)))
+        elif found.why is Why.OTHER_LEADER:
+            answer(Failed(Code.NOT_LEADER, found.why.value, True))
+        elif found.why is Why.TOO_MUCH:
+            answer(Failed(Code.BAD_REQUEST, found.why.value, False))
+        else:
+            answer(Turned(found.why.value, tuple((each.epoch, each.number, 1) for each in found.tokens)))
+
+    def _propose(self, desk: Desk, proposal: Proposal, answer: _Answer | None = None) -> None:
+        self._host.propose(Kind.QUEUE_SETTLE, proposal.payload, _Ending(desk, proposal, answer))
+
+    def _end_what_is_over(self, desk: Desk) -> None:
+        """Now, and not at the next tick: others may wait for it."""
+        if desk.claims.is_any_over:
+            self._tick(desk)
+
+    def _tick(self, desk: Desk) -> None:
+        try:
+            proposal = desk.tick(self._now)
+        except (Corrupt, OSError) as error:
+            if str(error) != self._damage:
+                self._damage = str(error)
+                _log.error("shard %s: no message can become a dead letter. %s", self._host.name, error)
+        else:
+            if proposal is not None:
+                self._propose(desk, proposal)
+
+    # Looking.
+
+    def look(self, message: QueueLook) -> Looked | Failed:
+        """After a read of the newest state."""
+        desk, shelf = self._desks[message.shelf], self._queue.shelves[message.shelf]
+        try:
+            parcels = desk.peek(min(message.most, _MOST_HELD), min(message.most_bytes, _MOST_LENT_BYTES))
+            oldest_ns = self.oldest_ns(message.shelf)
+        except (Corrupt, OSError) as error:
+            return _damaged(error)
+        return Looked(
+            shelf.count,
+            len(desk.claims),
+            desk.claims.holders,
+            shelf.end,
+            oldest_ns,
+            self._queue.letters.count,
+            self._queue.used_bytes,
+            self._queue.capacity_bytes,
+            tuple(parcels),
+        )
+
+    def lent(self, shelf: int) -> int:
+        """How many messages of a shelf are lent."""
+        return len(self._desks[shelf].claims)
+
+    def oldest_ns(self, number: int) -> int | None:
+        """When the first message of a shelf that is not done came, or the first that came with it."""
+        shelf = self._queue.shelves[number]
+        if shelf.start == shelf.end:
+            return None
+        if self._oldest[number][0] != shelf.start:
+            place = shelf.locate(shelf.start)
+            assert isinstance(place, Place)
+            self._oldest[number] = (
+                shelf.start,
+                batch_of(self._host.replica.entry(place.index)).header.earliest_ns,
+            )
+        return self._oldest[number][1]
+
+    @property
+    def has_mail(self) -> bool:
+        """Whether there are dead letters for another queue."""
+        return self._letters_to is not None and self._queue.letters.count > 0
+
+    # Time.
+
+    def tick(self) -> None:
+        """End what has lasted too long, and see that the queue holds as much as its settings say."""
+        for desk in self._desks:
+            if not desk.claims.is_idle:
+                self._tick(desk)
+        self.limit()
+
+    def limit(self) -> None:
+        """See that what is put from here on finds a queue that holds as much as its settings say: the entry
+        that says so is applied, or goes in front."""
+        is_limiting = self._limiting is not None and not self._limiting.done()
+        if self._queue.capacity_bytes != self._capacity_bytes and not is_limiting:
+            self._limiting = self._loop.create_future()
+            payload = encode_command(QueueLimit(self._capacity_bytes))
+            self._host.propose(Kind.QUEUE_LIMIT, payload, self._limiting)
+
+    def close(self, refused: Failed) -> None:
+        """This node leads no more; whoever waits is told so."""
+        for line in self._lines:
+            for waiting in list(line.values()):
+                self._answer(waiting, refused)
+
+
+_TOO_MANY: Final = Failed(
+    Code.BAD_REQUEST, f"a request names at most {_MOST_HELD} messages; send several", False
+)
+
+
+def _damaged(error: Exception) -> Failed:
+    return Failed(Code.DAMAGED, str(error), False)
+
+
+def _elsewhere(queue: Setting) -> Failed:
+    return Failed(Code.BAD_REQUEST, f"the dead letters of this queue go to queue {queue!r}; ask there", False)
+
+
+def _milliseconds(seconds: float) -> int:
+    return int(seconds * 1000)
+
+
+def _count(runs: tuple[TokenRun, ...]) -> int:
+    return sum(run[2] for run in runs)
+
+
+def _tokens(runs: tuple[TokenRun, ...]) -> list[Token]:
+    return [Token(epoch, first + place) for epoch, first, count in runs for place in range(count)]

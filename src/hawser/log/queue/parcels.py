@@ -1,0 +1,139 @@
+"""What is lent as it travels: parcels of messages that are alike and lie one behind the other.
+
+Answers are bounded by the bytes of their messages, so they are packed while messages are claimed: what has no
+room is not claimed. The bytes are those of all that a message has; and of a little more, since one that
+becomes a dead letter is told where it was.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import msgspec
+
+from hawser.log.entry import Entry, Kind
+from hawser.log.queue.claims import Claim, Token
+from hawser.log.state.commands import QueueSettle, decoder
+from hawser.log.state.results import Place
+from hawser.record.batch import Batch
+from hawser.record.record import Record
+
+__all__ = ["Delivery", "Opened", "Packing", "Parcel", "batch_of", "deliveries_of", "nbytes_of"]
+
+# What a message counts beside its bytes: its place in a batch, and the header that a dead letter gets.
+_MESSAGE_BYTES: Final = 256
+_HEADER_BYTES: Final = 16
+
+_read_settle = decoder(QueueSettle)
+
+# A batch of a shelf, where it lies, and its records.
+Opened = tuple[Place, Batch, list[Record]]
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    """A message that is lent. It was lent `delivery_count` times, this one included, as far as is known;
+    `redelivered` if it may have been lent before."""
+
+    token: Token
+    offset: int
+    record: Record
+    delivery_count: int
+    redelivered: bool
+
+
+class Parcel(msgspec.Struct, frozen=True, array_like=True):
+    """Messages that are lent together: `count` of them, with tokens and offsets one behind the other, as a
+    batch. Each was lent `delivery_count` times, this one included, as far as is known; `redelivered` if it
+    may have been lent before."""
+
+    token: Token
+    offset: int
+    count: int
+    delivery_count: int
+    redelivered: bool
+    batch: bytes
+
+
+class Packing:
+    """Parcels of so many bytes at most, unless one message alone has more; `open` gives the batch that holds
+    an offset."""
+
+    def __init__(self, open_batch: Callable[[int], Opened], epoch: int, most_bytes: int) -> None:
+        self._open = open_batch
+        self._epoch = epoch
+        self._left_bytes = most_bytes
+        self._parcels: list[Parcel] = []
+        # The parcel that is being packed: its claims, their bytes, and what they lie in.
+        self._claims: list[Claim] = []
+        self._nbytes = 0
+        self._opened: Opened | None = None
+
+    def take(self, claim: Claim) -> bool:
+        """Pack the message of this claim; False if there is no room for it."""
+        opened = self._open(claim.offset)
+        nbytes = nbytes_of(opened[2][claim.offset - opened[0].first_offset])
+        if nbytes > self._left_bytes and (self._claims or self._parcels):
+            return False
+        if self._claims and not (opened is self._opened and _follows(claim, self._claims[-1])):
+            self._close()
+        self._opened = opened
+        self._claims.append(claim)
+        self._nbytes += nbytes
+        self._left_bytes -= nbytes
+        return True
+
+    def parcels(self) -> list[Parcel]:
+        """All that was packed."""
+        if self._claims:
+            self._close()
+        return self._parcels
+
+    def _close(self) -> None:
+        assert self._opened is not None
+        (place, batch, records), claims = self._opened, self._claims
+        first, count = claims[0], len(claims)
+        data = batch.data
+        # As it lies there, unless that has more than what is taken from it.
+        if count < place.count or len(data) > self._nbytes:
+            at = first.offset - place.first_offset
+            data = Batch.of(records[at : at + count], batch.stamp).data
+        redelivered = first.deliveries > 0 or first.maybe_redelivered
+        token = Token(self._epoch, first.number)
+        self._parcels.append(
+            Parcel(token, first.offset, count, first.deliveries + 1, redelivered, bytes(data))
+        )
+        self._claims, self._nbytes = [], 0
+
+
+def _follows(claim: Claim, last: Claim) -> bool:
+    """Whether it is the next one, and alike."""
+    return (
+        claim.offset == last.offset + 1
+        and claim.number == last.number + 1
+        and claim.deliveries == last.deliveries
+        and claim.maybe_redelivered == last.maybe_redelivered
+    )
+
+
+def deliveries_of(parcel: Parcel) -> Iterator[Delivery]:
+    """Its messages one by one."""
+    epoch, number = parcel.token.epoch, parcel.token.number
+    for place, record in enumerate(Batch.read(parcel.batch).records()):
+        token = Token(epoch, number + place)
+        yield Delivery(token, parcel.offset + place, record, parcel.delivery_count, parcel.redelivered)
+
+
+def batch_of(entry: Entry) -> Batch:
+    """The messages that came with an entry."""
+    if entry.kind == Kind.QUEUE_PUT:
+        return Batch.read(entry.payload)
+    command = _read_settle(entry)
+    assert entry.kind == Kind.QUEUE_SETTLE and command is not None, entry
+    return Batch.read(command.batch)
+
+
+def nbytes_of(record: Record) -> int:
+    """What a message counts where many together would be too large."""
+    nbytes = _MESSAGE_BYTES + len(record.value) + len(record.key or b"")
+    for name, value in record.headers.items():
+        nbytes += _HEADER_BYTES + len(name.encode()) + len(value)
+    return nbytes

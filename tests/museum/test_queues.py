@@ -1,0 +1,50 @@
+"""Queues of one host that met something in the middle of a call. Found by review."""
+
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import hawser
+from hawser.agent.recording import queue_source
+
+PATIENCE_SECONDS = 30
+ROUNDS = 150
+
+
+def test_a_bus_and_its_queue_are_closed_by_two_threads_at_once(tmp_path: Path) -> None:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for _ in range(ROUNDS):
+            bus = hawser.connect(f"shm://{tmp_path}/domain", name="closer")
+            queue = bus.queue("jobs")
+            queue.put(b"one")
+            message = queue.get(0)
+            assert message is not None
+            message.accept()
+            threads = [threading.Thread(target=each.close, daemon=True) for each in (queue, bus)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(PATIENCE_SECONDS)
+                assert not thread.is_alive(), "the bus waits for a queue that waits for the bus"
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def test_a_letter_that_no_batch_holds_is_an_error_for_its_recorder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_source, "BLOCK_BYTES", 100)
+    monkeypatch.setattr(queue_source, "fits_in_batch", lambda message: len(message) <= 100)
+    with hawser.connect(f"shm://{tmp_path}/domain") as bus:
+        letters = bus.queue("letters", dead_letter="letters")
+        letters.put(bytes(101))
+        letters.close()
+        with (
+            queue_source.QueueSource(bus.url, "letters", "recorder") as source,
+            pytest.raises(hawser.UsageError, match="message 1 of queue 'letters' has 101 bytes"),
+        ):
+            source.take(1.0)

@@ -1,0 +1,222 @@
+"""The leader of a queue: who is answered, with what, and who is told when something goes wrong."""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hawser
+from hawser.cluster import wire
+from hawser.cluster.node import forwarding
+from hawser.cluster.node.service import Node
+from hawser.cluster.node.shard import Shard
+from hawser.log.journal.failures import Damaged
+from hawser.log.protocol.doors import Serve
+from hawser.log.queue import desk as desk_module
+from hawser.log.queue.claims import NO_TOKEN, Token
+from hawser.record.batch import Batch
+from hawser.record.record import Record
+from tests.support.cluster import RunningCluster
+from tests.unit.test_cluster_queue import SECONDS, got, new_queue, unused_name, wait_until
+
+
+@pytest.fixture(scope="module")
+def bus(cluster: RunningCluster) -> hawser.Bus:
+    return cluster.connect("tester", session_seconds=60.0)
+
+
+class Counter:
+    """The leader of a queue, asked as clients do."""
+
+    def __init__(self, cluster: RunningCluster, bus: hawser.Bus, **settings: Any) -> None:
+        self.queue = new_queue(bus, **settings)
+        self.cluster = cluster
+        info = self.queue.info().partitions[0]
+        self.name = info.shard
+        assert info.leader is not None
+        self.leader: str = info.leader
+        self.shard: Shard = cluster._nodes[self.leader].shards[self.name]
+        self._pool = ThreadPoolExecutor(4)
+
+    def get(
+        self, session: str, request: int, most: int = 1, received: Token = NO_TOKEN, wait_seconds: float = 0.0
+    ) -> Any:
+        wanted = wire.QueueGet(self.name, 0, session, request, received, most, 1 << 20, 600.0, wait_seconds)
+        return self.cluster.ask(wanted, self.leader)
+
+    def waiting(self, session: str, request: int) -> "Future[Any]":
+        """The answer to somebody who stands in line already."""
+        asked = self._pool.submit(self.get, session, request, 1, NO_TOKEN, 60.0)
+        wait_until(lambda: session in self._line)
+        return asked
+
+    @property
+    def _line(self) -> dict[str, Any]:
+        assert self.shard.lending is not None
+        return dict(self.shard.lending._lines[0])
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+
+@pytest.fixture
+def counter(cluster: RunningCluster, bus: hawser.Bus) -> Iterator[Counter]:
+    made = Counter(cluster, bus)
+    yield made
+    made.close()
+
+
+def count_of(answer: Any) -> int:
+    assert isinstance(answer, wire.Lent), answer
+    return sum(parcel.count for parcel in answer.parcels)
+
+
+def test_what_is_taken_back_from_one_wakes_the_next(counter: Counter) -> None:
+    counter.queue.put_many([b"1", b"2"])
+    assert count_of(counter.get("a", 1, most=2)) == 2
+    other = counter.waiting("b", 1)
+    # Nothing of the first answer has arrived.
+    assert count_of(counter.get("a", 2, most=1)) == 1
+    assert count_of(other.result(SECONDS)) == 1
+
+
+def test_whoever_asks_anew_has_nothing_else_to_wait_for(counter: Counter) -> None:
+    earlier = counter.waiting("a", 1)
+    assert count_of(counter.get("a", 2, most=0)) == 0
+    assert count_of(earlier.result(SECONDS)) == 0
+    counter.queue.put(b"1")
+    assert count_of(counter.get("a", 1, wait_seconds=60.0)) == 0
+    assert counter.queue.info().claimed == 0
+    assert count_of(counter.get("a", 3)) == 1
+
+
+def test_whoever_waits_is_told_that_another_one_leads(counter: Counter) -> None:
+    asked = counter.waiting("a", 1)
+    other = next(node for node in counter.cluster.nodes if node != counter.leader)
+    counter.cluster.transfer(counter.name, other)
+    answer = asked.result(SECONDS)
+    assert isinstance(answer, wire.Failed) and answer.code is wire.Code.NOT_LEADER
+    assert answer.text.startswith(f"node {counter.leader} does not lead shard {counter.name}; ")
+
+
+def test_what_cannot_be_read_is_said_and_stays_with_nobody(counter: Counter) -> None:
+    counter.queue.put(b"1")
+    counter.queue.put(b"2")
+    assert counter.shard.lending is not None
+    desk = counter.shard.lending._desks[0]
+    read = desk._read
+    second = counter.shard.replica.machine.applied
+
+    def fail(index: int) -> Any:
+        if index == second:
+            raise Damaged("segment", 1, index, "bad checksum")
+        return read(index)
+
+    desk._opened, desk._read = None, fail
+    answer = counter.get("a", 1, most=2)
+    assert isinstance(answer, wire.Failed) and answer.code is wire.Code.DAMAGED, answer
+    assert "bad checksum" in answer.text and not answer.retryable
+    assert counter.queue.info().claimed == 0
+    with pytest.raises(hawser.Corrupt, match="bad checksum"):
+        counter.queue.peek(2)
+    desk._read = read
+    message = got(counter.queue)
+    assert (bytes(message), message.delivery_count, message.redelivered) == (b"1", 1, False)
+
+
+def test_who_cannot_be_told_does_not_keep_others_from_it(
+    counter: Counter, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Deaf:
+        def done(self) -> bool:
+            return False
+
+        def set_result(self, _: object) -> None:
+            raise RuntimeError("deaf")
+
+    async def tell() -> object:
+        future = asyncio.get_running_loop().create_future()
+        counter.shard._carry_out([Serve(Deaf()), Serve(future)])
+        return await future
+
+    assert counter.cluster.run(tell()) is None
+    assert "could not be told" in caplog.text
+
+
+def test_what_is_too_much_to_move_is_held_as_before(
+    counter: Counter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counter.queue.put_many([b"1", b"2"])
+    (parcel,) = counter.get("a", 1, most=2).parcels
+    monkeypatch.setattr(desk_module, "MOST_MOVED_BYTES", 10)
+    runs = ((parcel.token.epoch, parcel.token.number, 2),)
+    wanted = wire.QueueSettle(counter.name, 0, "a", 1, 1, rejected=runs)
+    answer = counter.cluster.ask(wanted, counter.leader)
+    assert isinstance(answer, wire.Failed) and answer.code is wire.Code.BAD_REQUEST
+    assert "settle fewer at once" in answer.text and counter.queue.info().claimed == 2
+
+
+def test_nothing_is_put_before_it_is_known_how_much_a_queue_holds(
+    cluster: RunningCluster, bus: hawser.Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = unused_name()
+    with monkeypatch.context() as patched:
+        patched.setattr(Node, "_entry", lambda self, shard: None)
+        queue: hawser.Queue[Any] = bus.queue(name, capacity_bytes=4096)
+        shard = next(each for node in cluster._nodes.values() for each in node.shards if name in each)
+        wait_until(lambda: any(node.shards[shard].leads for node in cluster._nodes.values()))
+        leader = next(node.name for node in cluster._nodes.values() if node.shards[shard].leads)
+        put = wire.QueuePut(shard, bytes(Batch.of([Record(b"x")]).data))
+        answer = cluster.ask(put, leader)
+        assert isinstance(answer, wire.Failed) and answer.code is wire.Code.BUSY and answer.retryable
+    with pytest.raises(hawser.Full):
+        for _ in range(20):
+            queue.put(bytes(1000), timeout=0)
+    assert 1 <= queue.info().ready <= 4
+
+
+def test_a_shard_is_not_that_of_another_topic_of_its_name(tmp_path: Path) -> None:
+    node = Node("a", tmp_path)
+    old, new = "1" * 32, "2" * 32
+    shard = wire.shard_of("jobs", old, 3)
+    for uuid, is_deleted, is_known in ((old, False, True), (old, True, False), (new, False, False)):
+        node.map.topics["jobs"] = wire.TopicEntry(1, uuid, 4, {}, is_deleted, "queue")
+        assert (node._entry(shard) is not None) is is_known
+    assert node._entry("other@11111111/0") is None
+    node._directory.close()
+
+
+def test_a_topic_named_none_is_nobodys_dead_letters(bus: hawser.Bus) -> None:
+    bus.topic("None")
+    new_queue(bus, dead_letter=None).put(b"1")
+    bus.topic(unused_name())
+    with pytest.raises(hawser.HawserError, match="dead_letter='None' is a topic"):
+        new_queue(bus, dead_letter="None")
+
+
+def test_letters_pause_whatever_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, counter: Counter
+) -> None:
+    tries = 0
+
+    async def fail(self: forwarding.Forwarder, shard: Shard) -> None:
+        nonlocal tries
+        tries += 1
+        raise ValueError("unforeseen")
+
+    async def send_twice() -> None:
+        forwarder = forwarding.Forwarder("n", list)
+        for _ in range(5):
+            forwarder.send(counter.shard)
+            await asyncio.sleep(0)
+        await forwarder.close()
+
+    monkeypatch.setattr(forwarding, "_PAUSE_SECONDS", 3600.0)
+    monkeypatch.setattr(forwarding.Forwarder, "_send_all", fail)
+    with caplog.at_level(logging.WARNING):
+        counter.cluster.run(send_twice())
+    assert tries == 1 and "unforeseen" in caplog.text
