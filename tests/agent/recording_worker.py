@@ -19,11 +19,11 @@ from typing import Final
 from unittest.mock import patch
 
 import hawser
-from hawser.agent.recording import Recorder, recorder, source
+from hawser.agent.recording import Recorder, recorder, topic_source
 from hawser.agent.recording.stream import Stream
 from hawser.record.batch import Batch
 
-__all__ = ["NAME", "TOPIC", "TrustsItsMark", "main"]
+__all__ = ["NAME", "TOPIC", "TrustsItsMark", "main", "until_input_ends"]
 
 TOPIC: Final = "attacked"
 NAME: Final = "recorder"
@@ -45,7 +45,7 @@ class TrustsItsMark(Stream):
         return True
 
 
-class DeadlySource(source.Source):
+class DeadlySource(topic_source.TopicSource):
     """Kills its process before it tells the region what is recorded, now and then."""
 
     def commit(self) -> None:
@@ -54,7 +54,7 @@ class DeadlySource(source.Source):
         super().commit()
 
 
-def _until_input_ends() -> threading.Event:
+def until_input_ends() -> threading.Event:
     ended = threading.Event()
 
     def wait() -> None:
@@ -66,7 +66,7 @@ def _until_input_ends() -> threading.Event:
 
 
 def publish(domain: str, file: str) -> None:
-    ended, number = _until_input_ends(), 0
+    ended, number = until_input_ends(), 0
     noted = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     with hawser.connect(domain, name="publisher") as bus:
         topic = bus.topic(TOPIC, create=False)
@@ -81,8 +81,8 @@ def publish(domain: str, file: str) -> None:
 
 
 def record(domain: str, url: str, kind: type[Stream]) -> None:
-    with patch.object(recorder, "Source", DeadlySource), patch.object(recorder, "Stream", kind):
-        Recorder(domain, TOPIC, url, name=NAME).run(_until_input_ends())
+    with patch.object(recorder, "TopicSource", DeadlySource), patch.object(recorder, "Stream", kind):
+        Recorder(domain, TOPIC, url, name=NAME).run(until_input_ends())
 
 
 def main() -> None:

@@ -24,16 +24,15 @@ _STOPPED_SECONDS = 1.5
 
 
 class Worker:
-    """A process of `recording_worker`, which may be killed and started again."""
+    """A process of a module of workers, which may be killed and started again."""
 
-    def __init__(self, *arguments: str) -> None:
-        self._arguments = arguments
+    def __init__(self, module: str, *arguments: str) -> None:
+        self._command = [sys.executable, "-m", f"tests.agent.{module}", *arguments]
         self._process: subprocess.Popen[bytes] | None = None
         self.deaths = 0
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "tests.agent.recording_worker", *self._arguments]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE)
+        self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE)
 
     def start_again_if_dead(self) -> None:
         assert self._process is not None
@@ -58,22 +57,33 @@ class Storm:
         self.domain = local.url
         self.cluster = cluster
         self.noted = cluster.directory / "acknowledged"
-        self.topic: hawser.Topic[Any] = local.connect("owner").topic(
-            TOPIC, slot_size=64, history=0, depth=4000, max_publishers=32
-        )
-        self.publisher = Worker("publish", self.domain, str(self.noted))
-        self.recorder = Worker(role, self.domain, cluster.url)
+        self.make(local.connect("owner"))
+        self.publisher, self.recorder = self.workers(role)
         self.leaders_killed = self.leaders_stopped = 0
         self._killed_node: str | None = None
         # The recorder comes first, so that nothing is lost before.
         with recording(self.domain, TOPIC, cluster.url, name=NAME) as first:
             until(lambda: first.status().state == "recording", "a first recorder")
 
+    def make(self, owner: hawser.Bus) -> None:
+        self.topic: hawser.Topic[Any] = owner.topic(
+            TOPIC, slot_size=64, history=0, depth=4000, max_publishers=32
+        )
+
+    def workers(self, role: str) -> tuple[Worker, Worker]:
+        """Who publishes, and who records."""
+        module = "recording_worker"
+        return (
+            Worker(module, "publish", self.domain, str(self.noted)),
+            Worker(module, role, self.domain, self.cluster.url),
+        )
+
     def run(self, random: Random, seconds: float) -> None:
         self.publisher.start()
         self.recorder.start()
-        end = time.monotonic() + seconds
         try:
+            until(self.noted.exists, "a publisher at work")
+            end = time.monotonic() + seconds
             while time.monotonic() < end:
                 time.sleep(random.uniform(0.1, 0.7))
                 self._kill_somebody(random.random())
@@ -123,17 +133,21 @@ class Storm:
         rows = rows_of(self.cluster.url, TOPIC)
         samples, gone = check_tiling(rows)
         assert (samples, gone) == (head, 0)
+        return self.figures([row.record.value for row in rows])
+
+    def figures(self, values: list[bytes]) -> dict[str, object]:
+        """Of all that was recorded, in its order; AssertionError unless each message is there once, and those
+        that were acknowledged where they were."""
         acknowledged = 0
         for line in self.noted.read_text().splitlines():
             first_offset, count, process, number = map(int, line.split())
             for place in range(count):
-                value = rows[first_offset - 1 + place].record.value
+                value = values[first_offset - 1 + place]
                 assert value == b"%d.%d" % (process, number + place), f"offset {first_offset + place}"
             acknowledged += count
-        times = Counter(row.record.value for row in rows)
-        assert max(times.values()) == 1
+        assert max(Counter(values).values()) == 1
         return {
-            "published": head,
+            "published": len(values),
             "acknowledged": acknowledged,
             "publishers killed": self.publisher.deaths,
             "recorders killed": self.recorder.deaths,
@@ -142,10 +156,12 @@ class Storm:
         }
 
 
-def attack(directory: Path, seconds: float, role: str = "record") -> dict[str, object]:
+def attack(
+    directory: Path, seconds: float, role: str = "record", kind: type[Storm] = Storm
+) -> dict[str, object]:
     seed = Random().randrange(1 << 32)
     with LocalBus() as local, cluster_processes(directory) as cluster:
-        storm = Storm(cluster, local, role)
+        storm = kind(cluster, local, role)
         storm.run(Random(seed), seconds)
         return {"seed": seed, **storm.judge()}
 

@@ -7,10 +7,11 @@ topics of a new directory, and in case news was lost. Recorders have threads of 
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final
 
-from hawser.agent.lookout import Figures, Lookout
+from hawser.agent.figures import topic_metrics
+from hawser.agent.lookout import Lookout
 from hawser.agent.news import DirectoryNews
 from hawser.agent.recorders import Recorders, Recording
 from hawser.cluster.background import Background
@@ -169,28 +170,3 @@ class AgentDaemon:
         finally:
             self._removing.discard(topic)
             self._lookout.leftovers.discard(topic)
-
-
-def topic_metrics(figures: Figures) -> Iterator[Metric]:
-    """One topic's; totals never go back while the topic lives."""
-    topic, state, publishers, subscribers = figures
-    labels = (("topic", topic),)
-    yield Metric("hawser_topic_published_total", "Samples published.", state["head"], labels)
-    text = "Samples taken by subscribers, each one's counted."
-    yield Metric("hawser_topic_received_total", text, subscribers["count"], labels)
-    text = "Samples that subscribers missed because they were overwritten, each one's counted."
-    yield Metric("hawser_topic_missed_total", text, subscribers["missed"], labels)
-    for kind, totals in (("publisher", publishers), ("subscriber", subscribers)):
-        text = "Participants that died and were recovered, by whomever."
-        yield Metric("hawser_topic_recoveries_total", text, totals["deaths"], (*labels, ("kind", kind)))
-        for life in ("alive", "dead"):
-            text = "Participants; the dead are those that are not recovered yet."
-            where = (*labels, ("kind", kind), ("state", life))
-            yield Metric("hawser_topic_participants", text, totals[life], where)
-    for use in ("lent", "referenced", "free", "leaked"):
-        text = "Slots by what they are used for; leaked ones are a bug."
-        yield Metric("hawser_topic_slots", text, state[f"slots_{use}"], (*labels, ("state", use)))
-    text = "Memory that the topic takes."
-    yield Metric("hawser_topic_resident_bytes", text, state["resident_bytes"], labels)
-    text = "When the topic was made: its totals began then."
-    yield Metric("hawser_topic_created_timestamp_seconds", text, state["created_ns"] / 1e9, labels)

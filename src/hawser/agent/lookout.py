@@ -1,4 +1,5 @@
-"""Looking after the topics of a domain: the dead are recovered, what they left is removed, totals are read.
+"""Looking after the topics and queues of a domain: the dead are recovered, what they left is removed, totals
+are read. Below, a topic is either: nothing here depends on which.
 
 Topics are watched, not opened: a watcher holds no lock and keeps nothing alive, so that topics are deleted,
 made anew and forgotten as if there were no agent, and a process that is stopped, wherever it stands, holds up
@@ -13,7 +14,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from hawser.errors import Closed, HawserError, NotFound
 from hawser.memory import Domain, Region
@@ -27,10 +28,11 @@ _HELD_UP_SECONDS: Final = 0.1
 
 
 class Figures(NamedTuple):
-    """Of one topic: what Region.state and Region.totals say."""
+    """Of one topic: what Region.state and Region.totals say; of one queue, also Region.queue_state."""
 
+    kind: str
     topic: str
-    state: dict[str, int]
+    state: dict[str, Any]
     publishers: dict[str, int]
     subscribers: dict[str, int]
 
@@ -60,7 +62,7 @@ class Lookout:
     def look_around(self) -> None:
         """At every topic there is; those that are gone are let go of."""
         try:
-            topics = self._domain.topics()
+            topics = self._domain.names()
         except (HawserError, OSError) as error:
             self._complain(str(error))
             topics = []
@@ -85,11 +87,11 @@ class Lookout:
             region = self._domain.open(topic)
             region.close()
             if region.closed:
-                _log.info("ephemeral topic %r: everybody is dead, removed", topic)
+                _log.info("%r is ephemeral: everybody is dead, removed", topic)
         except (NotFound, Closed):
             pass
         except HawserError as error:
-            _log.warning("ephemeral topic %r cannot be removed: %s", topic, error)
+            _log.warning("%r is ephemeral and cannot be removed: %s", topic, error)
 
     def figures(self) -> Iterator[Figures]:
         """Of every topic that is watched."""
@@ -97,7 +99,10 @@ class Lookout:
             if self._size(topic) != self._sizes[topic]:
                 continue
             try:
-                yield Figures(topic, region.state(), *region.totals())
+                state = region.state()
+                if region.kind == "queue":
+                    state |= region.queue_state()
+                yield Figures(region.kind, topic, state, *region.totals())
             except HawserError:
                 # Removed or damaged since the last look; the next one says so.
                 continue
@@ -122,7 +127,7 @@ class Lookout:
             self._let_go(topic)
             self._refused[topic] = str(error)
             if str(error) != known:
-                _log.warning("topic %r is left out: %s", topic, error)
+                _log.warning("%r is left out: %s", topic, error)
 
     def _attend(self, topic: str, region: Region) -> bool:
         """False: it was removed."""
@@ -140,19 +145,19 @@ class Lookout:
         for each in region.recover():
             if not each["complete"]:
                 self._hold_up(topic)
-                _log.debug(
-                    "%s %r of topic %r is being recovered by another", each["kind"], each["name"], topic
-                )
+                _log.debug("%s %r of %r is being recovered by another", each["kind"], each["name"], topic)
                 continue
             self.recovered += 1
             _log.info(
-                "recovered %s %r (pid %d) of topic %r: %d slots and %d samples given back",
+                "recovered %s %r (pid %d) of %s %r: %d slots, %d samples and %d messages given back",
                 each["kind"],
                 each["name"],
                 each["pid"],
+                region.kind,
                 topic,
                 each["slots"],
                 each["references"],
+                each.get("claims", 0),
             )
 
     def _size(self, topic: str) -> int:

@@ -17,9 +17,10 @@ __all__ = ["agent"]
 @click.option(
     "--record",
     "recorded",
-    metavar="TOPIC[=TARGET]",
+    metavar="NAME[=TARGET]",
     multiple=True,
-    help="Record this topic, into the topic TARGET of the cluster or the one of the same name; repeatable.",
+    help="Record this topic or queue, into TARGET on the cluster or what has the same name there. While a "
+    "queue is recorded, nobody else gets messages of it here. Repeatable.",
 )
 @click.option("--to", "cluster", metavar="URL", help="The cluster to record into: hawser://host:port,...")
 @click.option(
@@ -29,8 +30,8 @@ __all__ = ["agent"]
     "--max-lag",
     type=click.IntRange(min=1),
     metavar="SAMPLES",
-    help="How far publishers may get ahead while nobody records; what is overwritten then becomes a gap. "
-    "Without it they wait.",
+    help="How far publishers of topics may get ahead while nobody records; what is overwritten then becomes "
+    "a gap. Without it they wait.",
 )
 @click.option(
     "--look-seconds",
@@ -48,7 +49,7 @@ def agent(
     look_seconds: float,
     **options: Any,
 ) -> None:
-    """Run the agent of a domain: it recovers the dead at once, serves metrics of topics, and records them.
+    """Run the agent of a domain: it recovers the dead at once, serves metrics, and records topics and queues.
 
     Prints "ready NAME URL" when it looks after the domain. Nobody needs it, it may be killed at any moment,
     and several may run at once. A recorder that fails for good makes it not ready (/readyz says why); the
@@ -74,10 +75,10 @@ def _recordings(
         return []
     from hawser.agent.recording import Recorder
 
-    pairs = [(topic, target) for topic, _, target in (each.partition("=") for each in recorded)]
+    pairs = [(source, target) for source, _, target in (each.partition("=") for each in recorded)]
     if len(dict(pairs)) < len(pairs):
-        raise click.BadParameter("an agent records a topic once; give each once", param_hint="--record")
+        raise click.BadParameter("an agent records a name once; give each once", param_hint="--record")
     return [
-        Recorder(url, topic, cluster, name=name, target=target or None, max_lag=max_lag)
-        for topic, target in pairs
+        Recorder(url, source, cluster, name=name, target=target or None, max_lag=max_lag)
+        for source, target in pairs
     ]

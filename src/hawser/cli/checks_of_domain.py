@@ -20,7 +20,7 @@ def refused_domain(error: hawser.PermissionDenied) -> Finding:
 def domain_checks(bus: hawser.Bus, directory: Path) -> Iterator[Finding]:
     """Check the domain without changing anything in it."""
     if not directory.exists():
-        yield Finding("directory", "ok", f"{directory} will be made with the first topic")
+        yield Finding("directory", "ok", f"{directory} will be made with the first topic or queue")
         return
     yield _directory(directory)
     files = bus.files()
@@ -66,12 +66,12 @@ def _strangers(directory: Path, files: list[hawser.DomainFile]) -> Finding:
             "contents", "fail", f"cannot be read: {_names(unreadable)}", "set their permissions right"
         )
     if damaged:
-        advice = "move them away: topics of these names cannot be opened"
+        advice = "move them away: what has these names cannot be opened"
         return Finding("contents", "fail", f"not what they are named: {_names(damaged)}", advice)
     if foreign:
         advice = "move them away; of another version: use the Hawser that made them"
-        return Finding("contents", "warn", f"not topics of this Hawser: {_names(foreign)}", advice)
-    return Finding("contents", "ok", "nothing but topics")
+        return Finding("contents", "warn", f"not of this Hawser: {_names(foreign)}", advice)
+    return Finding("contents", "ok", "nothing but topics and queues")
 
 
 def _leftovers(files: list[hawser.DomainFile]) -> Finding:
@@ -82,15 +82,16 @@ def _leftovers(files: list[hawser.DomainFile]) -> Finding:
 
 
 def _topics(bus: hawser.Bus, files: list[hawser.DomainFile]) -> Iterator[Finding]:
-    infos: list[hawser.TopicInfo] = []
+    infos: list[hawser.TopicInfo | hawser.QueueInfo] = []
     broken: list[str] = []
     for each in files:
         # Opening a leftover would remove it.
-        if each.state != "topic" or each.topic is None:
+        if each.state not in ("topic", "queue") or each.topic is None:
             continue
+        opening = bus.topic if each.state == "topic" else bus.queue
         try:
-            with bus.topic(each.topic, create=False) as topic:
-                infos.append(topic.info())
+            with opening(each.topic, create=False) as opened:
+                infos.append(opened.info())
         except (hawser.NotFound, hawser.Closed):
             continue
         except hawser.HawserError as error:
@@ -100,7 +101,8 @@ def _topics(bus: hawser.Bus, files: list[hawser.DomainFile]) -> Iterator[Finding
     for text in broken:
         yield Finding("topics", "fail", text, "delete the file once nobody needs it, and report how it came")
     if not broken:
-        yield Finding("topics", "ok", f"{count(len(infos))} sound")
+        queues = sum(isinstance(info, hawser.QueueInfo) for info in infos)
+        yield Finding("topics", "ok", f"{count(len(infos) - queues)} topics and {count(queues)} queues sound")
     if dead:
         yield Finding("participants", "warn", f"dead: {_names(dead)}", "run: hawser reap")
     else:
@@ -108,7 +110,7 @@ def _topics(bus: hawser.Bus, files: list[hawser.DomainFile]) -> Iterator[Finding
         yield Finding("participants", "ok", f"{count(alive)} alive, none dead")
     if leaked:
         yield Finding(
-            "slots", "fail", f"held by nobody: {_names(leaked)}", "delete the topic, and report this"
+            "slots", "fail", f"held by nobody: {_names(leaked)}", "delete what has them, and report this"
         )
     else:
         yield Finding("slots", "ok", "none leaked")

@@ -12,7 +12,7 @@ import click
 
 import hawser
 from hawser.cli.cluster_link import Reached, addresses, administer, look, reached, run, shard_named
-from hawser.cli.cluster_status import shard_shown, shards_shown
+from hawser.cli.cluster_status import shard_label, shard_shown, shards_shown
 from hawser.cli.options import shared_options, wants_json
 from hawser.cli.output import byte_size, notice, print_json
 from hawser.cluster import wire
@@ -86,7 +86,7 @@ async def _carried_out(
             await _ordered(cluster, kind, shard, nodes, no_wait)
             return
         chosen = [
-            f"{each['topic']}/{each['partition']}"
+            shard_label(each)
             for each in shards_shown(cluster)
             if _concerns(kind, nodes, each["leader"], each["members"])
         ]
@@ -134,7 +134,7 @@ async def _ordered(
 
 
 def _situation(cluster: Reached, shard: str) -> str:
-    shown = shard_shown(cluster, shard, "", 0)
+    shown = shard_shown(cluster, shard, "", 0, "topic")
     change = shown["reconfiguration"]
     if change is None:
         return f"epoch {shown['epoch']}, {shown['state']}"

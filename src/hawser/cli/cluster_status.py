@@ -14,7 +14,7 @@ from hawser.cluster import wire
 from hawser.cluster.maps import node_of
 from hawser.log.protocol import messages as m
 
-__all__ = ["nodes_shown", "shard_shown", "shards_shown", "status"]
+__all__ = ["nodes_shown", "shard_label", "shard_shown", "shards_shown", "status"]
 
 _UNHEALTHY = 4
 _LOOK_SECONDS = 0.2
@@ -66,16 +66,18 @@ async def _asked(given: list[str]) -> dict[str, Any]:
 
 
 def shards_shown(cluster: Reached) -> list[dict[str, Any]]:
-    """Of every topic that is not deleted."""
+    """Of every topic and queue that is not deleted."""
     return [
-        shard_shown(cluster, wire.shard_of(topic, entry.uuid, partition), topic, partition)
-        for topic, entry in sorted(cluster.map.topics.items())
+        shard_shown(cluster, wire.shard_of(name, entry.uuid, partition), name, partition, entry.kind)
+        for name, entry in sorted(cluster.map.topics.items())
         if not entry.deleted
         for partition in range(entry.partitions)
     ]
 
 
-def shard_shown(cluster: Reached, shard: str, topic: str, partition: int) -> dict[str, Any]:
+def shard_shown(
+    cluster: Reached, shard: str, name: str, partition: int, kind: wire.TopicKind
+) -> dict[str, Any]:
     """A shard by what the operators say of it and by what its leader says; without one, by the replica that
     is furthest."""
     entry = cluster.map.shards.get(shard, wire.ShardEntry(0, 0, "being made", None, ()))
@@ -86,7 +88,7 @@ def shard_shown(cluster: Reached, shard: str, topic: str, partition: int) -> dic
     lag = {node_of(member): entries for member, entries in leading.lag.items()} if leading else {}
     return {
         "id": shard,
-        "topic": topic,
+        kind: name,
         "partition": partition,
         "epoch": entry.epoch,
         "leader": leader,
@@ -109,6 +111,11 @@ def shard_shown(cluster: Reached, shard: str, topic: str, partition: int) -> dic
         },
         "halted": _halted(cluster, shard),
     }
+
+
+def shard_label(shard: dict[str, Any]) -> str:
+    """A shard as people name it."""
+    return f"{shard.get('topic') or shard.get('queue')}/{shard['partition']}"
 
 
 def _replicas(cluster: Reached, shard: str) -> dict[str, m.StatusResponse]:
@@ -163,7 +170,7 @@ def _troubles(shown: dict[str, Any]) -> Iterator[str]:
     if not any(node["seen_by_operator"] for node in shown["nodes"]):
         yield "no operator is there; start one with `hawser operator`"
     for shard in shown["shards"]:
-        name, replicas = f"{shard['topic']}/{shard['partition']}", shard["replicas"]
+        name, replicas = shard_label(shard), shard["replicas"]
         if shard["state"] != "steady":
             yield f"{name}: {shard['state']}"
         for node in shard["members"]:
@@ -192,7 +199,7 @@ def _print(shown: dict[str, Any]) -> None:
         print_table(columns, [_shard_row(shard, titles) for shard in shown["shards"]])
         click.echo()
     else:
-        notice("there are no topics")
+        notice("there are no topics, and no queues")
     columns = [
         Column("node"),
         Column("address"),
@@ -212,7 +219,7 @@ def _shard_row(shard: dict[str, Any], titles: tuple[str, ...]) -> list[str | Cel
         state = f"halted on {', '.join(shard['halted'])}"
     lag = ", ".join(f"{node} {count(entries)}" for node, entries in shard["lag"].items() if entries)
     return [
-        f"{shard['topic']}/{shard['partition']}",
+        shard_label(shard),
         str(shard["epoch"]),
         shard["leader"] or Cell("none", "red"),
         " ".join(shard["members"]),

@@ -53,7 +53,7 @@ def _setting(name: str, value: object) -> str:
     return str(value)
 
 
-def print_partitions(topic: hawser.TopicInfo) -> None:
+def print_partitions(partitions: list[hawser.PartitionInfo]) -> None:
     """One line for each; `next` is the offset that the next message gets."""
     columns = [
         Column("partition", right=True),
@@ -74,7 +74,7 @@ def print_partitions(topic: hawser.TopicInfo) -> None:
             count(each.start),
             count(each.end),
         ]
-        for each in topic.partitions
+        for each in partitions
     ]
     print_table(columns, rows)
 

@@ -3,34 +3,41 @@
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import click
-import msgspec
 
 import hawser
-from hawser.cli.options import connect, shared_options, topic_argument, wants_json
-from hawser.cli.output import byte_size, clock, count, dimmed, notice
-from hawser.cli.values import formatted, preview, sample_as_json
+from hawser.cli.options import connect, shared_options, topic_argument
+from hawser.cli.output import count, notice
+from hawser.cli.printing import Writer, printing_options, writer
 
-__all__ = ["echo", "open_when_there"]
+__all__ = ["echo", "open_when_there", "when_there"]
+
+Opened = TypeVar("Opened")
 
 _LOOK_SECONDS = 0.1
-Writer = Callable[[hawser.Sample, str], bytes]
 
 
 def open_when_there(bus: hawser.Bus, name: str, timeout: float | None = None) -> "hawser.Topic[Any]":
     """The topic, as soon as somebody has made it; Timeout if nobody does in time."""
+    return when_there(f"topic {name!r}", bus, lambda: bus.topic(name, create=False), timeout)
+
+
+def when_there(
+    what: str, bus: hawser.Bus, opened: Callable[[], Opened], timeout: float | None = None
+) -> Opened:
+    """What is `opened`, as soon as that does not raise NotFound; Timeout if it does for too long."""
     deadline = None if timeout is None else time.monotonic() + timeout
     said = False
     while True:
         try:
-            return bus.topic(name, create=False)
+            return opened()
         except hawser.NotFound:
             if deadline is not None and time.monotonic() >= deadline:
-                raise hawser.Timeout(f"there was no topic {name!r} within {timeout:g} s") from None
+                raise hawser.Timeout(f"there was no {what} within {timeout:g} s") from None
             if not said:
-                notice(f"waiting for topic {name!r} in {bus.url}")
+                notice(f"waiting for {what} in {bus.url}")
                 said = True
             time.sleep(_LOOK_SECONDS)
 
@@ -40,21 +47,9 @@ def open_when_there(bus: hawser.Bus, name: str, timeout: float | None = None) ->
 @click.option("--history", type=click.IntRange(min=0), default=0, help="Begin with so many kept messages.")
 @click.option("--count", "times", type=click.IntRange(min=1), help="End after so many messages.")
 @click.option("--timeout", type=float, help="End with code 5 when nothing comes for so many seconds.")
-@click.option("--raw", is_flag=True, help="Payloads as they are, a newline after each.")
-@click.option("--hex", "as_hex", is_flag=True, help="Payloads as a hexadecimal dump.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, as with -o json.")
-@click.option("--format", "pattern", help="For example '%o %t %k %p %v'; see below.")
+@printing_options
 @shared_options
-def echo(
-    name: str,
-    history: int,
-    times: int | None,
-    timeout: float | None,
-    raw: bool,
-    as_hex: bool,
-    as_json: bool,
-    pattern: str | None,
-) -> None:
+def echo(name: str, history: int, times: int | None, timeout: float | None, **form: Any) -> None:
     """Print the messages of a topic as they come, until interrupted.
 
     Waits for a topic that is not there yet, and again after it was deleted.
@@ -64,9 +59,7 @@ def echo(
                %h headers   %s size          %l lost before it   %v payload    %x in hexadecimal
                %P partition %% percent       \\n newline          \\t tab
     """
-    if raw + as_hex + as_json + (pattern is not None) > 1:
-        raise click.UsageError("Give one of --raw, --hex, --json and --format.")
-    write = _writer(name, raw, as_hex, as_json or wants_json(), pattern)
+    write = writer({"topic": name}, **form)
     with connect() as bus:
         left = times
         while left is None or left > 0:
@@ -103,40 +96,3 @@ def _written(
             times = None if times is None else times - 1
             yield
         output.flush()
-
-
-def _writer(name: str, raw: bool, as_hex: bool, as_json: bool, pattern: str | None) -> Writer:
-    if raw:
-        return lambda sample, _: bytes(sample) + b"\n"
-    if pattern is not None:
-        return lambda sample, _: formatted(pattern, sample) + b"\n"
-    if as_json:
-        encode = msgspec.json.encode
-        return lambda sample, schema: encode(sample_as_json(name, sample, schema)) + b"\n"
-    if as_hex:
-        return lambda sample, _: (_heading(sample) + "\n" + _hexadecimal(bytes(sample))).encode()
-    return lambda sample, schema: f"{_heading(sample)}  {preview(sample, schema)}\n".encode()
-
-
-def _heading(sample: hawser.Sample) -> str:
-    extras = [] if sample.key is None else [f"key={sample.key.decode(errors='backslashreplace')}"]
-    extras += [f"{name}={value.decode(errors='backslashreplace')}" for name, value in sample.headers.items()]
-    facts = [
-        f"{sample.offset:>6}",
-        clock(sample.timestamp_ns),
-        sample.publisher,
-        byte_size(len(sample)),
-        *extras,
-    ]
-    text = "  ".join(facts)
-    return dimmed(text)
-
-
-def _hexadecimal(data: bytes) -> str:
-    """Sixteen bytes a line: where, in hexadecimal, and as text."""
-    lines = []
-    for start in range(0, len(data), 16):
-        part = data[start : start + 16]
-        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
-        lines.append(f"  {start:08x}  {part.hex(' '):<47}  {text}\n")
-    return "".join(lines)

@@ -16,15 +16,19 @@ from hawser.log.journal.failures import Damaged, NotFormatted
 from hawser.log.journal.journal import Journal
 from hawser.log.journal.storage import StorageFailed
 from hawser.log.journal.vows import VowFile
+from hawser.log.state.commands import QueueSettle, count_of, decoder
 from hawser.log.state.machine import Machine
 from hawser.log.state.part import Unsupported
-from hawser.log.state.results import Accepted, Place
+from hawser.log.state.queue import Queue
+from hawser.log.state.queue_shelf import Shelf
+from hawser.log.state.results import Accepted, Place, Settled
 from hawser.log.state.topic import Topic
 from hawser.record.batch import BadBatch, Header
 
 __all__ = ["scan", "verify"]
 
 _UNHEALTHY = 4
+_read_settle = decoder(QueueSettle)
 _READ_BYTES = 1 << 20
 _ROW = "{:<32} {:>8} {:>10} {:<16} {:>12} {:>8} {:>10}"
 
@@ -48,7 +52,8 @@ def scan(directory: Path, only: str | None) -> None:
     """Print every entry: shard, epoch, index, kind, offset and number of its records, bytes.
 
     The offset is the one that the entry has, or gets if it is committed; a batch that is there twice has one
-    once. With -o json one object a line.
+    once. What moves messages of a queue has that of the first among the dead letters, or back among the
+    messages. With -o json one object a line.
     """
     with shards_of(directory) as found:
         if not wants_json():
@@ -140,11 +145,14 @@ def _entries(shard: ShardFiles) -> Iterator[dict[str, Any]]:
 
 def _line(shard: str, entry: Entry, offset: int | None) -> dict[str, Any]:
     records = None
-    if entry.kind == Kind.BATCH:
+    if entry.kind in (Kind.BATCH, Kind.QUEUE_PUT):
         try:
             records = Header.read(entry.payload).records
         except BadBatch:
             records = 0
+    elif entry.kind == Kind.QUEUE_SETTLE:
+        settled = _read_settle(entry)
+        records = 0 if settled is None else count_of(settled.runs)
     kind = Kind(entry.kind).name.lower().replace("_", " ") if entry.kind in _KINDS else f"kind {entry.kind}"
     return {
         "shard": shard,
@@ -168,7 +176,9 @@ class _Offsets:
         self._machine: Machine | None = Machine(_Blocks(journal))
         if journal.checkpoint is not None:
             self._machine.load(journal.checkpoint.state)
-        self._known = dict(_places(self._machine.part(Topic)))
+        queue = self._machine.part(Queue)
+        parts = (self._machine.part(Topic), queue.messages, queue.letters)
+        self._known = {index: offset for part in parts for index, offset in _places(part)}
 
     def of(self, entry: Entry) -> int | None:
         """Entries come in order; None if it has no records, or none that are kept."""
@@ -181,13 +191,15 @@ class _Offsets:
             # Of another version of Hawser: from here on offsets are not known.
             self._machine = None
             return None
+        if isinstance(result, Settled):
+            return result.first_offset or None
         return result.first_offset if isinstance(result, Accepted) else None
 
 
-def _places(topic: Topic) -> Iterator[tuple[int, int]]:
-    offset = topic.start
-    while offset < topic.end:
-        place = topic.locate(offset)
+def _places(part: Topic | Shelf) -> Iterator[tuple[int, int]]:
+    offset = part.start
+    while offset < part.end:
+        place = part.locate(offset)
         assert isinstance(place, Place)
         yield place.index, place.first_offset
         offset = place.first_offset + place.count

@@ -34,15 +34,16 @@ _EXIT_CODES: tuple[tuple[type[errors.HawserError], int], ...] = (
 _INTERRUPTED = 130
 _COMMANDS = {
     "topic": ("hawser.cli.topic:topic", "List, look at, publish to and follow topics."),
+    "queue": ("hawser.cli.queue:queue", "List, look at, put into and get from queues."),
     "up": ("hawser.cli.up:up", "A whole cluster on this machine."),
     "node": ("hawser.cli.daemons:node", "Run a node of a cluster."),
     "operator": ("hawser.cli.daemons:operator", "Run an operator of a cluster."),
-    "agent": ("hawser.cli.agent:agent", "Recover the dead of this host at once, record its topics."),
+    "agent": ("hawser.cli.agent:agent", "Recover the dead of this host at once, record what it has."),
     "pipeline": ("hawser.cli.pipeline:pipeline", "Land topics in tables, with Spark."),
     "cluster": ("hawser.cli.cluster:cluster", "Look at a cluster, move leaders and replicas."),
     "log": ("hawser.cli.log:log", "Look at a node's log on disk and check it."),
     "config": ("hawser.cli.config:config", "What a configuration file may hold, and whether one is right."),
-    "ps": ("hawser.cli.participants:ps", "Who takes part in which topic, alive or dead."),
+    "ps": ("hawser.cli.participants:ps", "Who takes part in what, alive or dead."),
     "reap": ("hawser.cli.participants:reap", "Recover the dead, remove what nobody can use any more."),
     "doctor": ("hawser.cli.doctor:doctor", "Check this host and the domain."),
     "bench": ("hawser.cli.bench:bench", "Measure this machine, with ratios to other buses."),
@@ -57,8 +58,8 @@ _COMMANDS = {
 def root() -> None:
     """A crash-proof message bus.
 
-    Topics live in the shared memory of this host (shm://) or on the disks of several (hawser://). A process
-    may be killed at any moment; nothing it was doing can harm the others.
+    Topics and queues live in the shared memory of this host (shm://) or on the disks of several (hawser://).
+    A process may be killed at any moment; nothing it was doing can harm the others.
     """
 
 

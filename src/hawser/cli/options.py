@@ -12,6 +12,7 @@ __all__ = [
     "chosen_url",
     "connect",
     "given_url",
+    "queue_argument",
     "shared_options",
     "topic_argument",
     "version_option",
@@ -87,13 +88,21 @@ def connect(name: str | None = None) -> hawser.Bus:
 
 def topic_argument(function: F) -> F:
     """Add the argument NAME, a topic's name, completed from those that exist."""
-    argument: Callable[[F], F] = click.argument("name", shell_complete=_existing_topics)
+    return _name_argument(function, lambda bus: bus.topics())
+
+
+def queue_argument(function: F) -> F:
+    """Add the argument NAME, a queue's name, completed from those that exist."""
+    return _name_argument(function, lambda bus: bus.queues())
+
+
+def _name_argument(function: F, names: Callable[[hawser.Bus], list[str]]) -> F:
+    def existing(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+        try:
+            with hawser.connect(context.meta.get(_URL) or os.environ.get("HAWSER_URL") or "shm://") as bus:
+                return [name for name in names(bus) if name.startswith(incomplete)]
+        except hawser.HawserError:
+            return []
+
+    argument: Callable[[F], F] = click.argument("name", shell_complete=existing)
     return argument(function)
-
-
-def _existing_topics(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    try:
-        with hawser.connect(context.meta.get(_URL) or os.environ.get("HAWSER_URL") or "shm://") as bus:
-            return [name for name in bus.topics() if name.startswith(incomplete)]
-    except hawser.HawserError:
-        return []

@@ -7,6 +7,7 @@ import hawser
 from hawser.cli.cluster_topics import lag_of, print_members
 from hawser.cli.options import connect, shared_options, wants_json
 from hawser.cli.output import Column, count, notice, print_json, print_table
+from hawser.cli.queues import every_queue, print_consumers
 from hawser.cli.topics import every_topic, participant_rows
 
 __all__ = ["ps", "reap"]
@@ -18,29 +19,38 @@ _DOUBTFUL = frozenset({"other version", "foreign", "unreadable"})
 @click.command()
 @shared_options
 def ps() -> None:
-    """Publishers and subscribers of all topics, the dead not yet recovered too; of a cluster, its groups."""
+    """Who takes part in topics and queues, the dead not yet recovered too; of a cluster, members of groups
+    and consumers of queues."""
     with connect() as bus:
-        topics = list(every_topic(bus))
+        topics, queues = list(every_topic(bus)), list(every_queue(bus))
+    everything: list[hawser.TopicInfo | hawser.QueueInfo] = [*topics, *queues]
     if wants_json():
         print_json(
             [
-                {**msgspec.to_builtins(each), "lag": _lag(topic, each)}
-                for topic in topics
-                for each in topic.participants
+                {**msgspec.to_builtins(each), "lag": _lag(found, each)}
+                for found in everything
+                for each in found.participants
             ]
         )
         return
-    columns, rows = participant_rows(topics, with_topic=True)
-    if any(topic.partitions and topic.records for topic in topics):
-        print_members(topics)
-    elif rows:
+    grouped = [topic for topic in topics if topic.partitions and topic.records]
+    consumed = [queue for queue in queues if queue.partitions and queue.participants]
+    local = [found for found in everything if not found.partitions]
+    columns, rows = participant_rows(local, with_topic=True)
+    if grouped:
+        print_members(grouped)
+    if grouped and consumed:
+        click.echo()
+    if consumed:
+        print_consumers(consumed)
+    if rows:
         print_table(columns, rows)
-    else:
+    if not (grouped or consumed or rows):
         notice(f"nobody takes part in {bus.url}")
 
 
-def _lag(topic: hawser.TopicInfo, participant: hawser.Participant) -> int | None:
-    if participant.kind != "subscriber":
+def _lag(topic: hawser.TopicInfo | hawser.QueueInfo, participant: hawser.Participant) -> int | None:
+    if isinstance(topic, hawser.QueueInfo) or participant.kind != "subscriber":
         return None
     if topic.partitions:
         return lag_of(topic, participant.index, participant.cursor)
@@ -50,7 +60,8 @@ def _lag(topic: hawser.TopicInfo, participant: hawser.Participant) -> int | None
 @click.command()
 @shared_options
 def reap() -> None:
-    """Recover every dead participant; remove ephemeral topics nobody uses and files of an earlier boot."""
+    """Recover every dead participant; remove ephemeral topics and queues nobody uses and files of an earlier
+    boot."""
     with connect() as bus:
         before = bus.files()
         recovered = bus.recover()
@@ -75,6 +86,7 @@ def reap() -> None:
             Column("pid", right=True),
             Column("slots returned", right=True),
             Column("reads ended", right=True),
+            Column("messages returned", right=True),
             Column("remarks"),
         ]
         rows = [
@@ -85,6 +97,7 @@ def reap() -> None:
                 str(each.pid),
                 count(each.slots),
                 count(each.references),
+                count(each.claims),
                 "" if each.complete else "another process is at it",
             ]
             for each in recovered

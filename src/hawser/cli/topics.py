@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import click
 import msgspec
@@ -89,7 +89,7 @@ def info(name: str) -> None:
         click.echo(f"{click.style(title.ljust(12), bold=True)}{text}")
     if found.partitions:
         click.echo()
-        print_partitions(found)
+        print_partitions(found.partitions)
         if found.records:
             click.echo()
             print_members([found])
@@ -132,9 +132,9 @@ def _setting(name: str, value: object) -> str:
 
 
 def participant_rows(
-    topics: list[hawser.TopicInfo], *, with_topic: bool
+    topics: Sequence[hawser.TopicInfo | hawser.QueueInfo], *, with_topic: bool
 ) -> tuple[list[Column], list[list[str | Cell]]]:
-    """A table of the participants of some topics."""
+    """A table of the participants of some topics or queues."""
     columns = [
         Column("participant"),
         Column("kind"),

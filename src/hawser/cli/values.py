@@ -11,7 +11,15 @@ import hawser
 from hawser.cli.output import clock, readable
 from hawser.limits import SETTING_BOUNDS
 
-__all__ = ["byte_count", "bytes_as_json", "formatted", "preview", "sample_as_json", "setting_options"]
+__all__ = [
+    "byte_count",
+    "bytes_as_json",
+    "formatted",
+    "preview",
+    "queue_setting_options",
+    "sample_as_json",
+    "setting_options",
+]
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _PREVIEW_BYTES = 32
@@ -38,19 +46,44 @@ _CLUSTER_SETTINGS: Final[tuple[tuple[str, Any, str], ...]] = (
 )
 
 
+_QUEUE_SETTINGS: Final[tuple[tuple[str, Any, str], ...]] = (
+    ("max_deliveries", click.INT, "Deliveries before a message becomes a dead letter; else no bound."),
+    ("lease", click.FLOAT, "Seconds until a message that is held may be given to another; else never."),
+    ("capacity", click.INT, "Messages that a new queue on one host holds."),
+    ("slot_size", byte_count, "The largest message of a new queue on one host."),
+    ("max_producers", click.INT, "Of a new queue on one host."),
+    ("max_consumers", click.INT, "Of a new queue on one host."),
+    ("max_held", click.INT, "Messages that one consumer may hold at once, on one host."),
+    ("replication", click.INT, "Copies of a new queue on a cluster, 3 if not given."),
+    ("capacity_bytes", byte_count, "What a new queue on a cluster holds."),
+)
+
+
 def setting_options(function: Any) -> Any:
     """The settings of a topic as options, of both scopes; those not given are None."""
-    for name, converter, text in reversed(_CLUSTER_SETTINGS):
-        function = click.option(f"--{name.replace('_', '-')}", type=converter, metavar="NUMBER", help=text)(
-            function
+    local = tuple(
+        (
+            name,
+            byte_count if name == "slot_size" else click.INT,
+            f"Setting of a new topic, {bound.default} if not given.",
         )
-    for name in reversed(SETTING_BOUNDS):
-        kind: Any = byte_count if name == "slot_size" else click.INT
+        for name, bound in SETTING_BOUNDS.items()
+    )
+    return _with_settings(function, "topic", local + _CLUSTER_SETTINGS)
+
+
+def queue_setting_options(function: Any) -> Any:
+    """The settings of a queue as options, of both scopes; those not given are None."""
+    letters = click.option("--dead-letter", metavar="QUEUE", help="Where its dead letters go; else its own.")
+    return letters(_with_settings(function, "queue", _QUEUE_SETTINGS))
+
+
+def _with_settings(function: Any, kind: str, settings: tuple[tuple[str, Any, str], ...]) -> Any:
+    for name, converter, text in reversed(settings):
         flag = f"--{name.replace('_', '-')}"
-        text = f"Setting of a new topic, {SETTING_BOUNDS[name].default} if not given."
-        function = click.option(flag, type=kind, metavar="NUMBER", help=text)(function)
+        function = click.option(flag, type=converter, metavar="NUMBER", help=text)(function)
     lasting = click.option("--ephemeral/--lasting", default=None, help="Removed with its last user.")
-    mode = click.option("--mode", type=click.Choice(["user", "group"]), help="Who may use a new topic.")
+    mode = click.option("--mode", type=click.Choice(["user", "group"]), help=f"Who may use a new {kind}.")
     return lasting(mode(function))
 
 
@@ -62,10 +95,9 @@ def bytes_as_json(data: bytes) -> Any:
         return {"base64": base64.b64encode(data).decode()}
 
 
-def sample_as_json(topic: str, sample: hawser.Sample, schema: str) -> dict[str, Any]:
-    """A message as an object; the value of a typed topic is in `value`, other payloads are in `data`."""
-    line = {
-        "topic": topic,
+def sample_as_json(sample: hawser.Sample, schema: str) -> dict[str, Any]:
+    """A message as an object; a value of the schema is in `value`, other payloads are in `data`."""
+    line: dict[str, Any] = {
         "partition": sample.partition,
         "offset": sample.offset,
         "timestamp_ns": sample.timestamp_ns,
@@ -75,6 +107,8 @@ def sample_as_json(topic: str, sample: hawser.Sample, schema: str) -> dict[str, 
         "lost_before": sample.lost_before,
         "size": len(sample),
     }
+    if isinstance(sample, hawser.Message):
+        line |= {"delivery_count": sample.delivery_count, "redelivered": sample.redelivered}
     value = _typed_value(sample, schema)
     return {**line, "data": bytes_as_json(bytes(sample))} if value is None else {**line, "value": value}
 
@@ -103,7 +137,8 @@ def preview(sample: hawser.Sample, schema: str) -> str:
 
 def formatted(pattern: str, sample: hawser.Sample) -> bytes:
     """The pattern with %o offset, %P partition, %t time, %T nanoseconds, %k key, %p publisher, %h headers, %s
-    size, %l lost before, %v payload, %x payload in hexadecimal, %% a percent sign, and \\n, \\t."""
+    size, %l lost before, %v payload, %x payload in hexadecimal, %d how often delivered, %% a percent sign,
+    and \\n, \\t."""
     made = bytearray()
     parts = iter(pattern.replace("\\n", "\n").replace("\\t", "\t"))
     for letter in parts:
@@ -135,9 +170,12 @@ def _field(letter: str, sample: hawser.Sample) -> bytes:
             return bytes(sample)
         case "x":
             return bytes(sample).hex().encode()
+        case "d" if isinstance(sample, hawser.Message):
+            return str(sample.delivery_count).encode()
         case "%":
             return b"%"
         case _:
             raise hawser.UsageError(
-                f"%{letter} is no field of --format; it has %o %P %t %T %k %p %h %s %l %v %x %%"
+                f"%{letter} is no field of --format; it has %o %P %t %T %k %p %h %s %l %v %x %%, and %d of "
+                "what `hawser queue get` gets"
             )

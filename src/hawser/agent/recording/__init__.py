@@ -1,7 +1,7 @@
-"""Recording: what is published in shared memory, once and in order in a topic of a cluster.
+"""Recording: what is published in shared memory, once and in order in a cluster; topics and queues.
 
-`recorder` waits for its topic, `stream` records one region of it: `source` takes `blocks` of samples out of
-the region, `target` puts batches into the cluster and never gives up.
+`recorder` waits for its topic or queue, `stream` records one region of it: a `source` takes `blocks` of
+samples out of the region, `target` puts batches into the cluster and never gives up.
 """
 
 from hawser.agent.recording.recorder import Recorder, RecorderStatus

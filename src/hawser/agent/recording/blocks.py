@@ -3,13 +3,27 @@
 import struct
 from array import array
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Self
+from itertools import accumulate
+from typing import Final, NamedTuple, Self
 
-from hawser.record.batch import Batch
-from hawser.record.metadata import decode_metadata
+from hawser.memory import Message, Sample
+from hawser.record.batch import MAX_BATCH_BYTES, Batch
+from hawser.record.metadata import decode_metadata, encode_metadata
 from hawser.record.record import Stamp
 
-__all__ = ["Block"]
+__all__ = ["BLOCK_BYTES", "Block", "fits_in_batch"]
+
+# As the batches of other producers: large enough to be cheap, small enough not to hold up anything.
+BLOCK_BYTES: Final = 1 << 20
+
+# What a batch has beside a value with its key and headers, generously.
+_SPARE_BYTES: Final = 4096
+
+
+def fits_in_batch(sample: Sample | Message) -> bool:
+    """Whether a batch can hold it."""
+    metadata = encode_metadata(sample.key, sample.headers) or b""
+    return len(sample) + len(metadata) <= MAX_BATCH_BYTES - _SPARE_BYTES
 
 
 class Block(NamedTuple):
@@ -27,6 +41,19 @@ class Block(NamedTuple):
         """What `Subscriber.take_columns` has copied."""
         first, timestamps, value_offsets, value_data, metadata = columns
         return cls(first, array("q", timestamps), value_offsets, value_data, metadata)
+
+    @classmethod
+    def of_samples(cls, samples: Sequence[Sample | Message]) -> Self:
+        """Copies of samples with consecutive offsets."""
+        sizes = [len(sample) for sample in samples]
+        metadata = [encode_metadata(sample.key, sample.headers) or b"" for sample in samples]
+        return cls(
+            samples[0].offset,
+            array("q", [sample.timestamp_ns for sample in samples]),
+            struct.pack(f"<{len(samples) + 1}i", *accumulate(sizes, initial=0)),
+            b"".join(map(bytes, samples)),
+            metadata if any(metadata) else None,
+        )
 
     @property
     def last(self) -> int:

@@ -1,4 +1,4 @@
-"""A recorder: keeps a topic in shared memory recorded, whatever becomes of topic, cluster and itself."""
+"""A recorder: keeps a topic or queue of a host recorded, whatever becomes of it, the cluster and itself."""
 
 import logging
 import threading
@@ -6,11 +6,13 @@ from typing import Final, Literal
 
 import msgspec
 
+from hawser.agent.recording.queue_source import QueueSource
 from hawser.agent.recording.source import Source
-from hawser.agent.recording.stream import Counts, Stream
-from hawser.agent.recording.target import Stopped, Target
+from hawser.agent.recording.stream import Counts, QueueStream, Stream
+from hawser.agent.recording.target import Kind, Stopped, Target
+from hawser.agent.recording.topic_source import TopicSource
 from hawser.cluster.client.client import addresses_of
-from hawser.cluster.client.topics import check_settings
+from hawser.cluster.client.topics import Settings, check_settings
 from hawser.errors import Closed, HawserError, NotFound, SettingsMismatch, UsageError
 from hawser.memory import Domain
 from hawser.memory.names import check_bus_name, check_topic_name, group_record
@@ -44,10 +46,11 @@ class RecorderStatus(msgspec.Struct, kw_only=True):
 
 
 class Recorder:
-    """Records `topic` of a domain into `target`, a topic of the cluster `to` of the same name if none is
-    given, created with these settings if there is none. One `name` records a topic once at a time; another
-    name is another recorder, with a record of its own. `max_lag` is how many samples publishers may be ahead
-    of it while it is dead; without one they wait. UsageError for arguments that cannot be right."""
+    """Records `topic` of a domain, which may be a queue, into `target` of the cluster `to`: of the same kind,
+    of the same name if none is given, created with these settings if there is none. One `name` records it
+    once at a time; another name is another recorder, with a record of its own, but a queue has only one.
+    `max_lag` is how many samples publishers of a topic may be ahead of it while it is dead; without one they
+    wait. UsageError for arguments that cannot be right."""
 
     def __init__(
         self,
@@ -78,6 +81,7 @@ class Recorder:
         )
         self._max_lag = max_lag
         self._counts = Counts()
+        self._kind: Kind = "topic"
         # Of the region that is recorded now; None while there is none.
         self._now: tuple[Source, Target, Stream] | None = None
         self._position = 0
@@ -121,14 +125,18 @@ class Recorder:
     def _record_region(self, stop: threading.Event) -> None:
         """Until the region is deleted, or cannot be read, or `stop` is set."""
         try:
-            source = Source(self._domain, self._topic, self._name, self._max_lag)
+            found = Domain.of_url(self._domain).kind_of(self._topic)
+            self._kind = "queue" if found == "queue" else "topic"
+            source = self._open()
         except HawserError as error:
             self._note(error)
             return
         producer = recorder_id(self._name, source.uuid)
-        settings = (self._target, self._settings, source.schema)
+        given = self._settings if self._kind == "topic" else _without_partitions(self._settings)
+        settings = (self._target, self._kind, given, source.schema)
         with source, Target(self._addresses, *settings, producer, stop) as target:
-            stream = Stream(source, target, self._name, self._counts)
+            stream_kind = QueueStream if self._kind == "queue" else Stream
+            stream = stream_kind(source, target, self._name, self._counts)
             self._now = source, target, stream
             recorded = self._counts.recorded
             try:
@@ -144,10 +152,20 @@ class Recorder:
                 self._position = stream.position - 1
                 self._now = None
 
+    def _open(self) -> Source:
+        if self._kind == "queue":
+            return QueueSource(self._domain, self._topic, self._name)
+        return TopicSource(self._domain, self._topic, self._name, self._max_lag)
+
     def _note(self, error: HawserError) -> None:
         # A topic that is not there, or that another recorder of this name is at, is waited for.
         self._has_failed = not isinstance(error, NotFound | Closed | UsageError)
         if str(error) != self._error:
             level = logging.ERROR if self._has_failed else logging.INFO
-            _log.log(level, "topic %s is not recorded: %s", self._topic, error)
+            _log.log(level, "%s %s is not recorded: %s", self._kind, self._topic, error)
         self._error = str(error)
+
+
+def _without_partitions(settings: Settings) -> Settings:
+    """Of a queue, which is one."""
+    return {name: value for name, value in settings.items() if name != "partitions"}

@@ -11,6 +11,9 @@ that alone it would be accepted although a batch that begins at its first offset
 is written in two: its first sample, which competes for its place as any batch does, and once that is accepted
 the rest. A rest that is still under way when its recorder is dead may land between the two parts of another
 gap, which then names the same samples again; what is there is never named.
+
+Messages of a queue that are not there to be taken were settled by others before there was a recorder: nothing
+is missing, and nothing is written for them.
 """
 
 import threading
@@ -24,7 +27,7 @@ from hawser.record.batch import Batch
 from hawser.record.origin import Gap, recorder_id
 from hawser.record.record import Stamp
 
-__all__ = ["Counts", "Stream"]
+__all__ = ["Counts", "QueueStream", "Stream"]
 
 _TAKE_SECONDS: Final = 0.2
 # Where a partition begins as long as nothing was trimmed.
@@ -120,3 +123,10 @@ class Stream:
             return False
         self.position = batch.header.incarnation + landed.records
         return landed.is_new
+
+
+class QueueStream(Stream):
+    """Records one region of a queue."""
+
+    def _put_gap(self, gap: Gap) -> None:
+        self.position = gap.last + 1

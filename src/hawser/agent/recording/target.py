@@ -1,4 +1,4 @@
-"""The partition that a recorder publishes to: found again whatever happens to the cluster."""
+"""The partition, or queue, that a recorder publishes to: found again whatever happens to the cluster."""
 
 import asyncio
 import concurrent.futures
@@ -6,22 +6,24 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar
 
-from hawser.cluster.client.client import Client, OpenTopic
+from hawser.cluster.client.client import Client
+from hawser.cluster.client.opening import Open
 from hawser.cluster.client.producers import partition_of
 from hawser.cluster.client.settings import ClientSettings
 from hawser.cluster.client.stamped import Landed, StampedPartition, Standing
 from hawser.cluster.client.thread import LoopThread
 from hawser.cluster.client.topics import Settings
-from hawser.errors import Closed, HawserError, NotFound, SettingsMismatch
+from hawser.errors import Closed, Full, HawserError, NotFound, SettingsMismatch, UsageError
 from hawser.record.batch import Batch
 
-__all__ = ["Replaced", "Stopped", "Target"]
+__all__ = ["Kind", "Replaced", "Stopped", "Target"]
 
 _log = logging.getLogger("hawser.agent")
 
 Result = TypeVar("Result")
+Kind = Literal["topic", "queue"]
 
 # So long one call insists before it says what is wrong and begins anew.
 _CALL_SECONDS: Final = 3.0
@@ -29,6 +31,7 @@ _PATIENCE: Final = ClientSettings(timeout=_CALL_SECONDS, connect_timeout=_CALL_S
 _PAUSE_LEAST_SECONDS: Final = 0.05
 _PAUSE_MOST_SECONDS: Final = 2.0
 _LOOK_SECONDS: Final = 0.1
+_FULL_SECONDS: Final = 0.1
 
 
 class Stopped(Exception):
@@ -40,15 +43,16 @@ class Replaced(Exception):
 
 
 class Target:
-    """One partition of a topic, created if need be; which one follows from the producer's id. Every call
-    waits until the cluster has answered, however long that takes, and raises Stopped if `stop` is set
-    meanwhile; SettingsMismatch if the topic exists and contradicts the settings, or has another schema than
-    what is recorded."""
+    """A queue, or the partition of a topic that follows from the producer's id; created if need be. Every
+    call waits until the cluster has answered, however long that takes, and raises Stopped if `stop` is set
+    meanwhile; SettingsMismatch if it is of the other kind, contradicts the settings, or has another schema
+    than what is recorded."""
 
     def __init__(
         self,
         addresses: list[str],
         topic: str,
+        kind: Kind,
         settings: Settings,
         schema: str | None,
         producer: bytes,
@@ -56,6 +60,7 @@ class Target:
     ) -> None:
         self._addresses = addresses
         self._topic = topic
+        self._kind = kind
         self._settings = settings
         self._schema = schema
         self._producer = producer
@@ -106,16 +111,19 @@ class Target:
         topic = await self._open_topic(self._client)
         return StampedPartition(topic, partition_of(self._producer, topic.partitions))
 
-    async def _open_topic(self, client: Client) -> OpenTopic:
+    async def _open_topic(self, client: Client) -> Open:
+        opening = client.open if self._kind == "topic" else client.open_queue
         try:
-            topic = await client.open(self._topic, self._settings, False, None)
+            topic = await opening(self._topic, self._settings, False, None)
         except NotFound:
-            return await client.open(self._topic, {**self._settings, "schema": self._schema}, True, None)
+            return await opening(self._topic, {**self._settings, "schema": self._schema}, True, None)
+        except UsageError as error:
+            raise SettingsMismatch(f"{error}; a {self._kind} is recorded into a {self._kind}") from error
         schema = topic.entry.settings.get("schema")
         if schema and self._schema and schema != self._schema:
             raise SettingsMismatch(
-                f"topic {self._topic!r} of the cluster has the schema {schema!r}, and what is to be recorded "
-                f"has {self._schema!r}; record it into another topic"
+                f"{self._kind} {self._topic!r} of the cluster has the schema {schema!r}, and what is to be "
+                f"recorded has {self._schema!r}; record it into another {self._kind}"
             )
         return topic
 
@@ -131,6 +139,11 @@ class Target:
                 self._note(error)
                 self._partition = None
                 raise Replaced from error
+            except Full as error:
+                # The queue is there and answers: whoever consumes it makes room.
+                self._note(error)
+                self._pause(_FULL_SECONDS)
+                continue
             except HawserError as error:
                 self._note(error)
             else:

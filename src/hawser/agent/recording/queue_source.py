@@ -1,0 +1,87 @@
+"""A queue in shared memory as its recorder takes it: as its only consumer, in blocks of adjacent messages.
+
+Messages are accepted when their block is recorded, and come back first if the recorder dies before that.
+Nobody else gets messages of a queue that has a recorder, dead or alive, and what others had claimed is back
+before it claims anything: so offsets only grow, but for what a former run of it had claimed. Deliveries to it
+are not counted. What the queue gives up by itself becomes a dead letter here, as without a recorder; so does
+a message that no batch can hold.
+"""
+
+from contextlib import suppress
+from typing import Any
+
+from hawser.agent.recording.blocks import BLOCK_BYTES, Block, fits_in_batch
+from hawser.agent.recording.source import Source
+from hawser.api.bus import connect
+from hawser.api.local.queue import LocalQueue
+from hawser.errors import Closed, UsageError
+from hawser.memory import Message, Values
+
+__all__ = ["QueueSource"]
+
+
+class QueueSource(Source):
+    """What there is in a queue, and what comes. NotFound if there is no such queue; UsageError while it has
+    other consumers, or if it is recorded under another name."""
+
+    mark = 0
+    next_offset = 1
+    block_messages = 10_000
+
+    def __init__(self, domain: str, queue: str, name: str) -> None:
+        self._bus = connect(domain, name=name)
+        try:
+            opened = self._bus.queue(queue, create=False)
+            assert isinstance(opened, LocalQueue)
+            self._queue: LocalQueue[Any] = opened
+            found = opened.info()
+            self.uuid, self.schema = found.uuid, str(found.settings["schema"]) or None
+            self._consumer = opened.reserve()
+        except BaseException:
+            self._bus.close()
+            raise
+        self._head = found.head
+        self._claims: Values | Message | None = None
+
+    @property
+    def head(self) -> int:
+        # Asked for in other threads, at any time: of a queue that was deleted or closed what was known last.
+        with suppress(Closed):
+            self._head = self._queue.info().head
+        return self._head
+
+    def take(self, timeout: float) -> Block | None:
+        columns = self._consumer.claim_columns(self.block_messages, BLOCK_BYTES, timeout)
+        if columns is None:
+            return None
+        if not columns[1]:
+            return self._take_alone()
+        self._claims = columns[5]
+        return Block.of(columns[:5])
+
+    def commit(self) -> None:
+        claims, self._claims = self._claims, None
+        assert claims is not None
+        claims.accept()
+
+    def close(self) -> None:
+        self._claims = None
+        self._consumer.close()
+        self._bus.close()
+
+    def _take_alone(self) -> Block | None:
+        """A message that is too large to go with others; None if it is too large for any batch."""
+        message = self._consumer.claim(0)
+        if message is None:
+            return None
+        if not fits_in_batch(message):
+            offset, nbytes = message.offset, len(message)
+            message.reject()
+            if self._queue.holds_letters:
+                raise UsageError(
+                    f"message {offset} of queue {self._queue.name!r} has {nbytes} bytes, which no batch of a "
+                    "cluster holds, and as a dead letter it cannot be put aside; get it out of the way"
+                )
+            return None
+        self._claims = message
+        return Block.of_samples([message])

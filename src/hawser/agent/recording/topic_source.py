@@ -1,0 +1,80 @@
+"""A topic in shared memory as its recorder takes it: in blocks, while publishers wait for the unrecorded.
+
+The position kept in the region moves when a block is recorded, not when it is taken. It tells publishers how
+far they may go, and a later run where to begin; what is recorded the cluster alone knows.
+"""
+
+from typing import Final
+
+from hawser.agent.recording.blocks import BLOCK_BYTES, Block, fits_in_batch
+from hawser.agent.recording.source import Source
+from hawser.memory import Domain, Region
+from hawser.memory.names import group_record
+from hawser.record.origin import Gap
+
+__all__ = ["TopicSource"]
+
+_DURABLE: Final = 2
+_BLOCK_SAMPLES: Final = 10_000
+
+
+class TopicSource(Source):
+    """The durable subscription of the recorder `name`: everything that is there and everything that comes.
+    NotFound if there is no such topic, UsageError while another recorder of this name lives."""
+
+    def __init__(self, domain: str, topic: str, name: str, max_lag: int | None) -> None:
+        record = group_record(name)
+        self._region = Domain.of_url(domain).open(topic)
+        try:
+            settings = self._region.settings()
+            self.uuid, self.schema = self._region.uuid, str(settings["schema"]) or None
+            self.mark = _kept_mark(self._region, record)
+            self._subscriber = self._region.subscriber(
+                name,
+                history=int(settings["history"]),
+                reliable=_DURABLE,
+                record=record,
+                commit=True,
+                max_lag=max_lag or 0,
+            )
+        except BaseException:
+            self._region.close()
+            raise
+
+    @property
+    def head(self) -> int:
+        """Offset of the newest sample."""
+        return self._subscriber.head
+
+    @property
+    def next_offset(self) -> int:
+        """Offset of the sample that is taken next, if it is not overwritten before."""
+        return self._subscriber.position + 1
+
+    def take(self, timeout: float) -> Block | Gap | None:
+        """The next samples that are there, or a gap instead of one that no batch can hold; None if there are
+        none within `timeout` seconds. Closed if the topic was deleted."""
+        columns = self._subscriber.take_columns(_BLOCK_SAMPLES, BLOCK_BYTES, timeout)
+        if columns is None:
+            return None
+        if columns[1]:
+            return Block.of(columns)
+        sample = self._subscriber.take(0)
+        if sample is None:
+            return None
+        with sample:
+            return Block.of_samples([sample]) if fits_in_batch(sample) else Gap(sample.offset, sample.offset)
+
+    def commit(self) -> None:
+        """All that was taken is recorded: publishers may go on."""
+        self._subscriber.commit()
+        self.mark = self._subscriber.position
+
+    def close(self) -> None:
+        self._subscriber.close()
+        self._region.close()
+
+
+def _kept_mark(region: Region, record: str) -> int:
+    """Up to where a former run has recorded, at least; 0 if there was none."""
+    return next((each["mark"] for each in region.records() if each["name"] == record), 0)

@@ -1,0 +1,108 @@
+"""What `hawser topic pub` and `hawser queue put` send: data of the command line, a file, or lines."""
+
+import itertools
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any, BinaryIO, Final
+
+import click
+
+__all__ = ["payload_options", "payloads", "sending_options"]
+
+_READ_BYTES: Final = 1 << 16
+_MOST_TOGETHER: Final = 1000
+
+
+def payload_options(function: Any) -> Any:
+    """Add what to send, how often and with what: DATA, --file, --stdin-lines, --rate, --count, --key and
+    --header."""
+    for option in reversed(
+        (
+            click.argument("data", required=False),
+            click.option(
+                "--file", type=click.File("rb"), help="Send the contents of a file; - is standard input."
+            ),
+            click.option(
+                "--stdin-lines", is_flag=True, help="Send each line of standard input, without its end."
+            ),
+            click.option(
+                "--rate", type=click.FloatRange(min=0, min_open=True), help="Messages a second, for ever."
+            ),
+            click.option("--count", "times", type=click.IntRange(min=1), help="How many messages."),
+            click.option("--key", help="Key of every message."),
+            click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="Repeatable."),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+def sending_options(key: str | None, headers: tuple[str, ...], timeout: float | None) -> dict[str, Any]:
+    """Key, headers and time-out as the API takes them."""
+    return {
+        "key": None if key is None else key.encode(),
+        "headers": dict(_header(each) for each in headers) or None,
+        "timeout": timeout,
+    }
+
+
+def _header(text: str) -> tuple[str, bytes]:
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--header")
+    return name, value.encode()
+
+
+def payloads(
+    data: str | None, file: BinaryIO | None, stdin_lines: bool, times: int | None, rate: float | None
+) -> Iterator[list[bytes]]:
+    """What to send, in groups of what is there at once; at a rate one by one, each not before its time."""
+    if (data is not None) + (file is not None) + stdin_lines != 1:
+        raise click.UsageError("Give one of DATA, --file and --stdin-lines.")
+    if stdin_lines:
+        groups = _first(times, _lines(sys.stdin.buffer))
+    else:
+        payload = file.read() if file is not None else (data or "").encode()
+        forever = rate is not None and times is None
+        groups = _repeated(payload, None if forever else times or 1)
+    return groups if rate is None else _paced(itertools.chain.from_iterable(groups), rate)
+
+
+def _lines(given: BinaryIO) -> Iterator[list[bytes]]:
+    """The lines without their ends, those of one read together; the last one may lack its end."""
+    rest = b""
+    # A buffered reader gives what is there, and waits only if nothing is.
+    while part := given.read1(_READ_BYTES):  # type: ignore[attr-defined]
+        *lines, rest = (rest + part).split(b"\n")
+        for start in range(0, len(lines), _MOST_TOGETHER):
+            yield lines[start : start + _MOST_TOGETHER]
+    if rest:
+        yield [rest]
+
+
+def _repeated(payload: bytes, times: int | None) -> Iterator[list[bytes]]:
+    while times is None or times > 0:
+        together = _MOST_TOGETHER if times is None else min(times, _MOST_TOGETHER)
+        yield [payload] * together
+        times = None if times is None else times - together
+
+
+def _first(count: int | None, groups: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
+    """So many payloads of them at most; nothing is read behind the last one."""
+    if count is None:
+        yield from groups
+        return
+    for group in groups:
+        yield group[:count]
+        count -= len(group)
+        if count <= 0:
+            return
+
+
+def _paced(sent: Iterator[bytes], rate: float) -> Iterator[list[bytes]]:
+    """One that is late does not delay the others."""
+    start = time.monotonic()
+    for number, payload in enumerate(sent):
+        time.sleep(max(0.0, start + number / rate - time.monotonic()))
+        yield [payload]
