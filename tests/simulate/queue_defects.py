@@ -1,14 +1,20 @@
 """Defects to plant into the queue: into what is applied, and into what its leader knows."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from hawser.log.queue.claims import Claim, Claims, Token
+from hawser.log.queue.letters import next_letters
 from hawser.log.state.queue import Queue
 from hawser.log.state.queue_shelf import Shelf
-from hawser.log.state.results import Reason, Rejected, Result
+from hawser.log.state.results import Accepted, Reason, Rejected, Result
+from hawser.record.batch import Batch
+from hawser.record.record import Stamp
+from hawser.testing import elsewhere
+from hawser.testing.clients import Reply
 
 __all__ = ["QUEUE_DEFECTS"]
 
@@ -31,7 +37,7 @@ def accept_of_what_is_done(patch: pytest.MonkeyPatch) -> None:
 
 def token_of_anybody_taken(patch: pytest.MonkeyPatch) -> None:
     def find(self: Claims, name: str, token: Token) -> Claim | None:
-        return self._claims.get(token)
+        return self._claims.get(token.number) if token.epoch == self.epoch else None
 
     patch.setattr(Claims, "find", find)
 
@@ -60,11 +66,11 @@ def maybe_redelivered_forgotten(patch: pytest.MonkeyPatch) -> None:
 def returned_to_the_end(patch: pytest.MonkeyPatch) -> None:
     original = Claims._take
 
-    def take(self: Claims) -> int | None:
+    def take(self: Claims) -> tuple[int, int] | None:
         returned, self._returned = self._returned, []
-        offset = original(self)
+        found = original(self)
         self._returned = returned
-        return original(self) if offset is None else offset
+        return original(self) if found is None else found
 
     patch.setattr(Claims, "_take", take)
 
@@ -121,6 +127,29 @@ def full_before_it_is_known(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Queue, "put", put)
 
 
+def letters_stamped_anew(patch: pytest.MonkeyPatch) -> None:
+    """By each who sends them, each time."""
+    numbers = itertools.count(1)
+
+    def stamped(*arguments: Any) -> Batch | None:
+        batch = next_letters(*arguments)
+        return batch and batch.stamped(Stamp(batch.stamp.producer, next(numbers), 1))
+
+    patch.setattr(elsewhere, "next_letters", stamped)
+
+
+def letters_ended_without_room(patch: pytest.MonkeyPatch) -> None:
+    """Any answer is taken for a good one."""
+    original = elsewhere.Forwarding.receive
+
+    def receive(self: elsewhere.Forwarding, reply: Reply) -> elsewhere.Parcel | None:
+        if isinstance(reply.outcome, Rejected):
+            reply = Reply(reply.tag, Accepted(1, 1))
+        return original(self, reply)
+
+    patch.setattr(elsewhere.Forwarding, "receive", receive)
+
+
 QUEUE_DEFECTS: dict[str, Plant] = {
     plant.__name__.replace("_", " "): plant
     for plant in (
@@ -134,5 +163,7 @@ QUEUE_DEFECTS: dict[str, Plant] = {
         trimmed_beyond_what_is_held,
         never_full,
         full_before_it_is_known,
+        letters_stamped_anew,
+        letters_ended_without_room,
     )
 }

@@ -8,9 +8,10 @@ from hawser.testing.simulate import simulate
 
 from .defects import DEFECTS
 from .queue_defects import QUEUE_DEFECTS
+from .transaction_defects import TRANSACTION_DEFECTS
 
 MOST_SEEDS = 300
-EVERY_DEFECT = DEFECTS | QUEUE_DEFECTS
+EVERY_DEFECT = DEFECTS | QUEUE_DEFECTS | TRANSACTION_DEFECTS
 
 
 @pytest.mark.parametrize("name", EVERY_DEFECT)

@@ -6,6 +6,7 @@ from hawser.log.entry import Kind
 from hawser.log.protocol.doors import Command
 from hawser.log.queue.claims import NO_TOKEN, Lending, Token
 from hawser.log.queue.desk import Delivery, Get, Settlement, Turned, Why
+from hawser.log.replica import Replica
 from hawser.log.state.queue import LETTERS, MESSAGES
 from hawser.log.state.results import Accepted, Repeated, Settled
 from hawser.record.record import Stamp
@@ -62,7 +63,13 @@ class Person:
     def accept(self, node: str, *deliveries: Delivery, again: bool = False) -> Outcome:
         """Accept these; `again` if the last request is repeated."""
         tokens = tuple(delivery.token for delivery in deliveries)
-        wanted = Settlement(self.name, 1, self.settled + (not again), tokens)
+        return self.settle(node, Settlement(self.name, 1, self.settled + (not again), tokens))
+
+    def reject(self, node: str, *deliveries: Delivery) -> Outcome:
+        tokens = tuple(delivery.token for delivery in deliveries)
+        return self.settle(node, Settlement(self.name, 1, self.settled + 1, rejected=tokens))
+
+    def settle(self, node: str, wanted: Settlement) -> Outcome:
         self.send(node, Errand(MESSAGES, wanted))
         outcome = self.wait()
         self.settled += isinstance(outcome, Settled)
@@ -80,6 +87,10 @@ def leader_of(cluster: Cluster, other_than: str | None = None) -> str:
     cluster.run_until(leads, what="a leader")
     assert cluster.leader is not None
     return cluster.leader
+
+
+def running(cluster: Cluster) -> list[Replica]:
+    return [node.replica for node in cluster.nodes.values() if node.replica is not None]
 
 
 def move_on(cluster: Cluster, leader: str) -> str:
@@ -188,6 +199,32 @@ def test_poison_comes_to_the_dead_letters_through_changes_of_leader() -> None:
     undertaker = Person(cluster, "undertaker")
     assert undertaker.get(leader) == ()
     assert values(undertaker.get(leader, shelf=LETTERS)) == [b"poison"]
+
+
+def test_letters_of_a_leader_that_was_deposed_do_not_come_twice_to_the_other_queue() -> None:
+    swarm = Swarm(lending=Lending(session_duration=400_000), forwards=True)
+    cluster = Cluster(seed=8, swarm=swarm)
+    elsewhere = cluster.elsewhere
+    assert elsewhere is not None
+    other = elsewhere.values
+    first = leader_of(cluster)
+    one = Person(cluster, "one")
+    one.put(first, b"a", b"b")
+    cluster.network.cut_link(first, "elsewhere")
+    one.reject(first, *one.get(first, most=1))
+    cluster.run_until(lambda: all(each.node.applied == 3 for each in running(cluster)))
+    second = part_from_the_others(cluster, first)
+    cluster.run_until(lambda: other == [b"a"])
+    one.reject(second, *one.get(second, most=1))
+    cluster.run_until(lambda: other == [b"a", b"b"])
+    assert cluster.nodes[first].is_leading
+    cluster.network.heal()
+    cluster.network.isolate([first], [*cluster.nodes, *cluster.operators])
+    cluster.run_until(lambda: elsewhere.fenced > 0)
+    cluster.heal()
+    cluster.run_until(lambda: not cluster.unsettled() and cluster.truth.queue.is_empty)
+    cluster.compare()
+    assert other == [b"a", b"b"]
 
 
 def test_a_forged_token_takes_nothing_from_who_holds_the_message() -> None:

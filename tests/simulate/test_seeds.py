@@ -21,7 +21,7 @@ class Totals:
     """What a number of seeds came to."""
 
     def __init__(self) -> None:
-        self.seeds = self.events = self.committed = self.requests = 0
+        self.seeds = self.events = self.committed = self.requests = self.transactions = 0
         self.processor_seconds = 0.0
         self.marks: Counter[str] = Counter()
         self.deeds: Counter[str] = Counter()
@@ -34,6 +34,7 @@ class Totals:
         self.events += outcome.events
         self.committed += outcome.committed
         self.requests += outcome.requests
+        self.transactions += outcome.transactions
         self.marks.update(outcome.marks)
         self.deeds.update(outcome.deeds)
 
@@ -43,6 +44,7 @@ class Totals:
         record_property("events a processor second", int(self.events / self.processor_seconds))
         record_property("entries committed", self.committed)
         record_property("requests done", self.requests)
+        record_property("transactions committed", self.transactions)
         record_property("faults and orders", sum(self.deeds.values()))
 
 

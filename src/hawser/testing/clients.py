@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from hawser.log.protocol.doors import Command, Reason
+from hawser.log.queue.claims import Token
 from hawser.log.queue.desk import Delivery, Get, Settlement, Turned
+from hawser.log.state.results import Outcome as Ending
 from hawser.log.state.results import Result
 from hawser.testing.network import host_of
+from hawser.transaction.identity import TransactionId
 
 if TYPE_CHECKING:
     from hawser.testing.cluster import Cluster
@@ -28,10 +31,13 @@ __all__ = [
     "Errand",
     "Excerpt",
     "Failure",
+    "Inquiry",
+    "Lock",
     "Outcome",
     "Reply",
     "Request",
     "Tag",
+    "Verdict",
     "View",
 ]
 
@@ -42,17 +48,32 @@ ALL_VALUES: Final = 1 << 60
 Tag = tuple[str, int, int]
 
 
+class Lock(msgspec.Struct, frozen=True):
+    """Accept these messages in a transaction, under this label."""
+
+    session: str
+    tokens: tuple[Token, ...]
+    label: bytes
+
+
+class Inquiry(msgspec.Struct, frozen=True):
+    """What became of this transaction, which is to be asked of its home; without one, what is prepared
+    there."""
+
+    transaction: TransactionId | None = None
+
+
 class Errand(msgspec.Struct, frozen=True):
-    """What a consumer wants of a shelf of the queue."""
+    """What a consumer wants of a shelf of the queue, or somebody of home."""
 
     shelf: int
-    wanted: Get | Settlement
+    wanted: Get | Settlement | Lock | Inquiry
 
 
 class Request(msgspec.Struct, frozen=True):
     """What goes to a node: commands for the log, or without any a read of the newest values. With an offset
     it is a read from there on of what this very node has, whether it leads or not; with an errand, something
-    about the queue."""
+    about the queue or about transactions."""
 
     tag: Tag
     commands: tuple[Command, ...] = ()
@@ -92,7 +113,14 @@ class Deliveries(msgspec.Struct, frozen=True):
     deliveries: tuple[Delivery, ...]
 
 
-Answer = Result | View | Excerpt | Deliveries | Turned
+class Verdict(msgspec.Struct, frozen=True):
+    """What home knows: how the transaction ended, if that is decided, or which are prepared."""
+
+    outcome: Ending | None
+    prepared: tuple[TransactionId, ...] = ()
+
+
+Answer = Result | View | Excerpt | Deliveries | Turned | Verdict
 Outcome = Answer | Failure
 
 
@@ -118,6 +146,7 @@ class Client(ABC):
         self.stopped = False
         self.done = self.retries = 0
         self.patience = random.choice(PATIENCES)
+        self.pace = cluster.swarm.pace
         self._number = 0
         self._attempt = 0
         self._open: dict[int, Command | None] = {}
@@ -170,9 +199,18 @@ class Client(ABC):
         return self.random.choice(self.cluster.node_names)
 
     def _ask_again(self, number: int, attempt: int) -> None:
-        if number == self._number and attempt == self._attempt and self._open:
+        if number != self._number or attempt != self._attempt or not self._open:
+            return
+        if not self.stopped and self.gives_up():
+            self._open = {}
+            self.begin()
+        else:
             self.retries += 1
             self._ask()
+
+    def gives_up(self) -> bool:
+        """Whether it does not wait for the end of its request but goes on to the next."""
+        return False
 
     def _receive(self, sender: str, to: str, payload: object) -> None:
         assert isinstance(payload, Reply)
@@ -191,4 +229,4 @@ class Client(ABC):
 
     def rest(self) -> int:
         """For how long it does nothing between two requests."""
-        return 1 + int(self.random.random() * self.cluster.pace)
+        return 1 + int(self.random.random() * self.pace)

@@ -13,7 +13,7 @@ same calls give the same run, to the bit.
 
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -25,6 +25,7 @@ from hawser.log.replica import Replica
 from hawser.log.state.results import Place
 from hawser.testing.clients import Client, View
 from hawser.testing.clock import SimClock
+from hawser.testing.elsewhere import Elsewhere
 from hawser.testing.judge import Judge
 from hawser.testing.marks import Marks
 from hawser.testing.network import SimNetwork, host_of
@@ -35,8 +36,12 @@ from hawser.testing.swarm import Swarm
 from hawser.testing.truth import Truth, shard_parts
 from hawser.testing.workload import Hand
 
-__all__ = ["Cluster", "Stuck"]
+if TYPE_CHECKING:
+    from hawser.testing.transaction_ring import Ring
 
+__all__ = ["FIRST_SHARD", "Cluster", "Stuck"]
+
+FIRST_SHARD: Final = "ring-0"
 _MENDING_INTERVAL: Final = 10_000
 _MOST_EVENTS: Final = 100_000
 
@@ -57,19 +62,25 @@ class Cluster:
         operators: int = 1,
         swarm: Swarm | None = None,
         trace: Callable[[str], None] | None = None,
+        shard: str = FIRST_SHARD,
+        beside: "Cluster | None" = None,
     ) -> None:
+        """Alone, or as another shard beside one, in the same time and with the same transactions."""
         self.seed = seed
+        self.shard = shard
         self.swarm = swarm or Swarm()
         self.trace = trace
-        self.clock = SimClock()
+        self.clock: SimClock = beside.clock if beside is not None else SimClock()
+        self.ring: Ring | None = None
         self.random = self.stream("cluster")
-        self.network = SimNetwork(self.clock, self.stream("network"), encoded_share=self.swarm.encoded_share)
+        self.network: SimNetwork = SimNetwork(
+            self.clock, self.stream("network"), encoded_share=self.swarm.encoded_share
+        )
         self.marks = Marks()
-        self.truth = Truth()
+        self.truth: Truth = Truth(shard, beside.truth.transactions.book if beside is not None else None)
         self.gone: set[Member] = set()
         self.clients: list[Client] = []
         self.reports: dict[object, Report] = {}
-        self.pace = self.swarm.pace
         self.settings = msgspec.structs.replace(self.swarm.settings(), parts=shard_parts)
         self._tags = 0
         self.node_names = _names("n", nodes)
@@ -79,13 +90,16 @@ class Cluster:
         }
         first = tuple(node.member for node in list(self.nodes.values())[: members or nodes])
         metadata = Metadata.initial(first)
-        self.store = SimStore(self.clock, self.stream("store"), metadata)
+        self.store: SimStore = SimStore(self.clock, self.stream("store"), metadata)
         self.store.observers.append(self._stored)
         self.judge = Judge(self.truth, metadata)
         self.operators = {
             name: SimOperator(self, name, self.swarm.patience + 2 * number)
             for number, name in enumerate(_names("o", operators))
         }
+        self.elsewhere = Elsewhere(self) if self.swarm.forwards else None
+        if self.elsewhere is not None:
+            self.truth.queue.elsewhere = self.elsewhere.values
         self._hand = Hand(self, "hand", self.stream("hand"))
         for node in self.nodes.values():
             node.start()
@@ -98,7 +112,9 @@ class Cluster:
 
     def stream(self, name: str) -> Random:
         """Random numbers of one part of the cluster, which no other part's use of its own disturbs."""
-        return Random(f"{self.seed}/{name}")
+        return Random(
+            f"{self.seed}/{name}" if self.shard == FIRST_SHARD else f"{self.seed}/{self.shard}/{name}"
+        )
 
     # Running.
 

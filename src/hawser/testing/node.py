@@ -14,7 +14,19 @@ from hawser.log.journal.failures import Damaged, NotFormatted
 from hawser.log.journal.journal import Sync
 from hawser.log.journal.storage import StorageFailed
 from hawser.log.protocol import messages as m
-from hawser.log.protocol.doors import Event, Halt, Propose, Read, Reason, Receive, Refuse, Send, Serve, Tick
+from hawser.log.protocol.doors import (
+    Command,
+    Event,
+    Halt,
+    Propose,
+    Read,
+    Reason,
+    Receive,
+    Refuse,
+    Send,
+    Serve,
+    Tick,
+)
 from hawser.log.protocol.messages import Member, Message
 from hawser.log.queue.desk import Get
 from hawser.log.replica import Done, Output, Replica, Retired
@@ -22,9 +34,21 @@ from hawser.log.state.results import Accepted, OutOfRange
 from hawser.log.state.topic import Topic
 from hawser.record.batch import Batch
 from hawser.testing.checks import Violation, repeat_changes_nothing
-from hawser.testing.clients import ALL_VALUES, Errand, Excerpt, Failure, Outcome, Reply, Request, View
+from hawser.testing.clients import (
+    ALL_VALUES,
+    Errand,
+    Excerpt,
+    Failure,
+    Inquiry,
+    Outcome,
+    Reply,
+    Request,
+    View,
+)
 from hawser.testing.disk import PowerLoss, SimDisk
+from hawser.testing.elsewhere import Forwarding, Parcel
 from hawser.testing.queue_desks import Desks, Ending
+from hawser.testing.transaction_office import Chore, Office
 
 if TYPE_CHECKING:
     from hawser.testing.cluster import Cluster
@@ -70,6 +94,8 @@ class SimNode:
         self._formatted = False
         self._most_values: dict[object, int] = {}
         self._desks = Desks(cluster)
+        self._forwarding = Forwarding(cluster, name)
+        self.office = Office(cluster, self)
         self._errands: dict[object, Errand] = {}
         # How often each tag was asked of this process and not answered yet.
         self._asked: Counter[object] = Counter()
@@ -164,6 +190,8 @@ class SimNode:
         self.paused = False
         self._most_values.clear()
         self._desks.forget()
+        self._forwarding.forget()
+        self.office.forget()
         self._errands.clear()
         self._asked.clear()
         self._was_full = False
@@ -259,6 +287,7 @@ class SimNode:
         if not self.paused:
             self._step(Tick())
             self._tick_desks()
+            self._tick_office()
         self.cluster.clock.after(self.cluster.drift(self._tick_duration), self._tick, incarnation)
 
     def _receive(self, sender: str, to: str, payload: object) -> None:
@@ -266,6 +295,10 @@ class SimNode:
             return
         if isinstance(payload, Request):
             self._serve(payload)
+        elif isinstance(payload, Reply):
+            parcel = self._forwarding.receive(payload)
+            if parcel is not None:
+                self.propose(parcel.command())
         elif to == self.member:
             assert isinstance(payload, Message)
             event = Receive(sender, payload)
@@ -282,21 +315,32 @@ class SimNode:
             return
         try:
             endings = self._desks.tick(self.replica)
+            if self.cluster.swarm.forwards:
+                self._forwarding.tick(self.replica)
         except Damaged as damage:
             self._ended(Halt(str(damage)))
             return
         for ending in endings:
-            if self.replica is not None:
-                self._propose(ending)
+            self.propose(ending.command())
 
-    def _propose(self, ending: Ending) -> None:
-        self._asked[ending] += 1
-        self._step(Propose((ending.command(),)))
+    def _tick_office(self) -> None:
+        if self.replica is None:
+            return
+        try:
+            self.office.tick(self.replica)
+        except Damaged as damage:
+            self._ended(Halt(str(damage)))
+
+    def propose(self, command: Command) -> None:
+        """What this process wants to have in the log, if it still runs."""
+        if self.replica is not None:
+            self._asked[command.tag] += 1
+            self._step(Propose((command,)))
 
     def _run_errand(self, request: Request, errand: Errand) -> None:
-        """Reads go first: what was accepted elsewhere must not be lent here."""
+        """Reads go first: what was accepted or decided elsewhere must be known here."""
         assert self.replica is not None
-        if isinstance(errand.wanted, Get):
+        if isinstance(errand.wanted, Get | Inquiry):
             self._asked[request.tag] += 1
             self._errands[request.tag] = errand
             self._step(Read(request.tag))
@@ -307,7 +351,7 @@ class SimNode:
             self._ended(Halt(str(damage)))
             return
         if isinstance(answer, Ending):
-            self._propose(answer)
+            self.propose(answer.command())
         else:
             self.cluster.network.send(self.name, request.tag[0], Reply(request.tag, answer))
 
@@ -316,6 +360,7 @@ class SimNode:
             self._run_errand(request, request.errand)
         elif request.commands:
             self._asked.update(command.tag for command in request.commands)
+            self.office.expect(request.commands)
             self._step(Propose(request.commands))
         elif request.offset:
             self._show(request)
@@ -349,6 +394,11 @@ class SimNode:
             self._lose_power(event)
             return []
         marks.stepped(before, replica, event, outputs)
+        node = replica.node
+        is_request = isinstance(event, Receive) and isinstance(event.message, m.SnapshotRequest)
+        if is_request and before.pulling is None and node.vow.installed == node.epoch:
+            # It has installed what it was asked to pull.
+            repeat_changes_nothing(self.member, event, None, node.pulling)
         if replica.halted is not None and self.disk.fail_sync:
             self._interrupted = event
         self._carry_out(replica, outputs)
@@ -387,6 +437,7 @@ class SimNode:
         if replica.halted is None:
             judge.look(replica)
             self._desks.open(replica)
+            self.office.open(replica)
         end: Halt | Retired | None = None
         for output in outputs:
             if isinstance(output, Send):
@@ -439,15 +490,17 @@ class SimNode:
     def _answer(self, output: Done | Serve | Refuse) -> None:
         tag = output.tag
         self._close(tag)
-        if isinstance(tag, Ending):
+        if isinstance(tag, Ending | Parcel):
             tag.resolve()
             tag = tag.tag
-            if tag is None:
-                return
+        if tag is None or isinstance(tag, Chore):
+            return
         assert isinstance(tag, tuple)
         outcome: Outcome
         if isinstance(output, Done):
             outcome = output.result
+            if self.office.is_to_wait(tag, outcome):
+                return
             if self._was_full and isinstance(outcome, Accepted):
                 self._was_full = False
                 self.cluster.marks.count("full leader went on")
@@ -466,6 +519,8 @@ class SimNode:
         """What a read sees, now that it is certain to see the newest."""
         assert self.replica is not None
         errand = self._errands.get(tag)
+        if errand is not None and isinstance(errand.wanted, Inquiry):
+            return self.office.inquire(self.replica, errand.wanted)
         if errand is not None:
             return self._desks.get(self.replica, errand)
         return self.view(self._most_values.get(tag, 0))

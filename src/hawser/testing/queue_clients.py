@@ -1,7 +1,8 @@
 """Clients of the queue of a simulated cluster: some put, some get and settle, and not all of them are sound.
 
 A consumer dies and leaves what it held, hangs until nobody waits for it any more and then goes on as if
-nothing had been, or names tokens that it never got. What it is told must be true nevertheless.
+nothing had been, does not wait for an answer, or names tokens that it never got. What it is told must be true
+nevertheless.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from hawser.log.queue.desk import Delivery, Get, Settlement, Turned, Why
 from hawser.log.state.commands import QueueLimit, encode_command
 from hawser.log.state.queue import LETTERS, MESSAGES
 from hawser.log.state.results import Accepted, Limited, Reason, Rejected, Repeated, Settled
-from hawser.record.record import Stamp
+from hawser.record.record import NO_STAMP, Stamp
 from hawser.testing.checks import Violation
 from hawser.testing.clients import Answer, Client, Deliveries, Errand, Reply
 from hawser.testing.workload import Producer, batch_command
@@ -31,18 +32,25 @@ _VERDICTS: Final = {MESSAGES: (0, 0, 0, 0, 0, 1, 1, 2), LETTERS: (0, 1, 2, 2)}
 
 
 class Putter(Producer):
-    """Puts batches, after it said how much the queue may hold, and again when there was no room."""
+    """Puts batches, and again when there was no room. With the first ones it says how much the queue may
+    hold: one request, which it pursues to the end, so that there is no run without a message."""
+
+    # With what it says first, as many commands as a producer has.
+    most_batches = Producer.most_batches - 1
 
     def __init__(self, cluster: "Cluster", name: str, random: Random) -> None:
         super().__init__(cluster, name, random)
+        self.pace = cluster.swarm.putting_pace
         self._has_limited = False
 
     def compose(self) -> Sequence[Command]:
-        if not self._has_limited:
-            self._has_limited = True
-            limit = QueueLimit(self.cluster.swarm.capacity_bytes)
-            return (Command(Kind.QUEUE_LIMIT, encode_command(limit)),)
-        return super().compose()
+        puts = super().compose()
+        if self._has_limited:
+            return puts
+        self._has_limited = True
+        self._stamps.insert(0, NO_STAMP)
+        limit = QueueLimit(self.cluster.swarm.capacity_bytes)
+        return (Command(Kind.QUEUE_LIMIT, encode_command(limit)), *puts)
 
     def make_command(self, stamp: Stamp) -> Command:
         return batch_command(stamp, self._values(stamp), Kind.QUEUE_PUT)
@@ -68,10 +76,13 @@ class Consumer(Client):
     dying_share = 0.03
     hanging_share = 0.05
     lying_share = 0.04
+    leaving_share = 0.1
+    moving_share = 0.3
     letters_share = 0.25
 
     def __init__(self, cluster: "Cluster", name: str, random: Random) -> None:
         super().__init__(cluster, name, random)
+        self.pace = cluster.swarm.getting_pace
         self._lives = 0
         self._giver: str | None = None
         self._begin_life()
@@ -91,16 +102,20 @@ class Consumer(Client):
         """Another process, which knows nothing of the one before."""
         self._lives += 1
         self._session = f"{self.name}/{self._lives}"
-        self._shelf = LETTERS if self.random.random() < self.letters_share else MESSAGES
+        here = not self.cluster.swarm.forwards
+        self._shelf = LETTERS if here and self.random.random() < self.letters_share else MESSAGES
         self._received = NO_TOKEN
         self._requests = 0
         self._incarnation, self._sequence = 1, 1
         self._held: dict[Token, Delivery] = {}
         self._asked = 0
         self._is_lying = False
+        self._found_nothing = False
 
     def compose(self) -> Sequence[Command]:
-        if self.random.random() < self.dying_share:
+        if self._found_nothing and not self._held and self.random.random() < self.moving_share:
+            self._begin_life()  # perhaps at the other shelf
+        elif self.random.random() < self.dying_share:
             self.cluster.marks.count("consumer died with messages", bool(self._held))
             self._begin_life()
         self._asked = self.cluster.clock.now
@@ -115,6 +130,12 @@ class Consumer(Client):
             wanted = Get(self._session, self._requests, self._received, most)
         self.errand = Errand(self._shelf, wanted)
         return ()
+
+    def gives_up(self) -> bool:
+        """What it asked for may have been lent to it, and never come."""
+        errand = self.errand
+        asks = errand is not None and isinstance(errand.wanted, Get)
+        return asks and self.random.random() < self.leaving_share
 
     def rest(self) -> int:
         """Most often for a moment, sometimes for longer than anybody waits for a session."""
@@ -172,6 +193,7 @@ class Consumer(Client):
 
     def _take(self, outcome: Deliveries) -> None:
         now = self.cluster.clock.now
+        self._found_nothing = not outcome.deliveries
         for delivery in outcome.deliveries:
             self.cluster.truth.queue.give(self._shelf, delivery, self._asked, now)
             self._held[delivery.token] = delivery
@@ -193,25 +215,24 @@ class Consumer(Client):
 
 
 class Drain(Consumer):
-    """Accepts whatever is left, on both shelves, until nothing is."""
+    """Accepts whatever is left on one shelf, until nothing is on any."""
 
-    dying_share = hanging_share = lying_share = letters_share = 0.0
+    dying_share = hanging_share = lying_share = leaving_share = moving_share = 0.0
+
+    def __init__(self, cluster: "Cluster", name: str, random: Random, shelf: int) -> None:
+        super().__init__(cluster, name, random)
+        self._shelf = shelf
 
     @property
     def idle(self) -> bool:
         return super().idle and self.cluster.truth.queue.is_empty
 
-    def compose(self) -> Sequence[Command]:
-        if not self._held:
-            self._shelf = LETTERS if self._shelf == MESSAGES else MESSAGES
-            self._begin_visit()
-        return super().compose()
-
-    def _begin_visit(self) -> None:
-        """As another session, for the last one was known at the other desk."""
-        shelf = self._shelf
-        self._begin_life()
-        self._shelf = shelf
+    def begin(self) -> None:
+        """While there is nothing it only looks again after a while."""
+        if super().idle and self.cluster.truth.queue.is_empty:
+            self.cluster.clock.after(self.rest(), self.begin)
+        else:
+            super().begin()
 
     def _settlement(self) -> Settlement:
         return Settlement(self._session, self._incarnation, self._sequence, tuple(self._held))

@@ -10,12 +10,16 @@ import msgspec
 
 from hawser.log.entry import Entry, Kind
 from hawser.log.protocol.doors import Command, Reason
-from hawser.log.queue.desk import Delivery, Desk, Get, Proposal, Settlement, Turned
+from hawser.log.queue.desk import Delivery, Desk, Get, Proposal, Settlement, Turned, Why
 from hawser.log.replica import Replica
 from hawser.log.state.queue import LETTERS, MESSAGES, Queue
-from hawser.log.state.results import Result
+from hawser.log.state.results import Reason as Refusal
+from hawser.log.state.results import Rejected, Result
 from hawser.testing.checks import Violation
-from hawser.testing.clients import Deliveries, Errand, Failure, Tag
+from hawser.testing.clients import Deliveries, Errand, Failure, Lock, Tag
+from hawser.transaction.branches import Branches
+from hawser.transaction.holding import lock
+from hawser.transaction.identity import Label
 
 if TYPE_CHECKING:
     from hawser.testing.cluster import Cluster
@@ -27,8 +31,9 @@ class Ending:
     """The tag of an entry that settles messages: who asked for it, if anybody, and what is to be told which
     desk. No two are the same."""
 
-    def __init__(self, desk: Desk, proposal: Proposal, tag: Tag | None) -> None:
+    def __init__(self, desk: Desk, proposal: Proposal, tag: Tag | None, label: bytes = b"") -> None:
         self.tag = tag
+        self._label = label
         self.proposal = proposal
         self._desk = desk
 
@@ -39,7 +44,7 @@ class Ending:
         self._desk.resolve(self.proposal)
 
     def command(self) -> Command:
-        return Command(Kind.QUEUE_SETTLE, self.proposal.payload, self)
+        return Command(Kind.QUEUE_SETTLE, self.proposal.payload, self, transaction=self._label)
 
 
 class Desks:
@@ -89,19 +94,23 @@ class Desks:
         desk = self._desk(replica, errand.shelf)
         if desk is None:
             return Failure(Reason.NOT_LEADER)
-        ready = self._ready(replica, desk, errand.shelf)
-        before = len(desk.claims)
+        before = {claim.number for claim in desk.claims}
+        held_before = desk.claims.holders.get(wanted.session, 0)
         deliveries = desk.get(wanted, self._cluster.clock.now)
-        if len(desk.claims) > before:
-            self._check_order(ready, deliveries, wanted, desk.claims.holders[wanted.session])
+        held = desk.claims.holders[wanted.session]
+        is_new = any(each.token.number not in before for each in deliveries)
+        if is_new:
+            self._check_order(self._ready(replica, desk, errand.shelf), deliveries, wanted, held)
         marks = self._cluster.marks
+        marks.count("lent again to who asked again", bool(deliveries) and not is_new)
+        marks.count("lent in vain", held < held_before + len(deliveries) * is_new)
         for delivery in deliveries:
             marks.count("maybe redelivered", delivery.redelivered and delivery.delivery_count == 1)
             marks.count("redelivered", delivery.delivery_count > 1)
         return Deliveries(deliveries)
 
     def _ready(self, replica: Replica, desk: Desk, shelf: int) -> list[int]:
-        """Every message that may be lent, in order."""
+        """Every message that may still be lent, in order."""
         part = replica.machine.part(Queue).shelves[shelf]
         most = self._cluster.swarm.lending.max_deliveries if shelf == MESSAGES else 0
         lent = {claim.offset for claim in desk.claims}
@@ -118,26 +127,54 @@ class Desks:
         """The first ones, and as many as were wanted and may be held."""
         offsets = [delivery.offset for delivery in deliveries]
         most = min(wanted.most, self._cluster.swarm.lending.most_held - held + len(offsets))
-        if offsets != ready[:most]:
-            raise Violation(0, f"{wanted} was given {offsets}, and {ready} were there")
+        if offsets != sorted(offsets + ready)[:most]:
+            raise Violation(0, f"{wanted} was given {offsets}, and {ready} were left")
 
     def settle(self, replica: Replica, errand: Errand, tag: Tag) -> "Ending | Result | Turned | Failure":
         """A consumer wants messages settled: what to propose, or the answer."""
         wanted = errand.wanted
-        assert isinstance(wanted, Settlement)
         desk = self._desk(replica, errand.shelf)
         if desk is None:
             return Failure(Reason.NOT_LEADER)
+        if isinstance(wanted, Lock):
+            return self._lock(replica, desk, errand.shelf, wanted, tag)
+        assert isinstance(wanted, Settlement)
         answer = desk.settle(wanted, self._cluster.clock.now)
         return Ending(desk, answer, tag) if isinstance(answer, Proposal) else answer
+
+    def _lock(
+        self, replica: Replica, desk: Desk, shelf: int, wanted: Lock, tag: Tag
+    ) -> "Ending | Result | Failure":
+        """They are accepted in a transaction; what is staged already needs no entry."""
+        label = Label.read(wanted.label)
+        assert label is not None
+        verdict = replica.machine.part(Branches).judge(label)
+        if verdict is not None:
+            return verdict
+        answer = lock(desk.claims, shelf, wanted.session, wanted.tokens)
+        if isinstance(answer, Proposal):
+            return Ending(desk, answer, tag, wanted.label)
+        if answer.why is Why.OTHER_LEADER:
+            return Failure(Reason.NOT_LEADER)
+        return Rejected(Refusal.NOT_HELD)
 
     def tick(self, replica: Replica) -> list[Ending]:
         """What time has ended."""
         endings = []
         for shelf in (MESSAGES, LETTERS):
             desk = self._desk(replica, shelf)
-            proposal = desk.tick(self._cluster.clock.now) if desk is not None else None
-            if desk is not None and proposal is not None:
-                self._cluster.marks.count("delivery taken from its holder")
+            if desk is None:
+                continue
+            before = desk.claims.holders
+            proposal = desk.tick(self._cluster.clock.now)
+            if proposal is not None:
+                self._count(desk, before, proposal)
                 endings.append(Ending(desk, proposal, None))
         return endings
+
+    def _count(self, desk: Desk, before: dict[str, int], proposal: Proposal) -> None:
+        """By what time has ended deliveries; `before` is what each session held."""
+        marks, after = self._cluster.marks, desk.claims.holders
+        marks.count("session lost with messages", any(before[name] for name in before.keys() - after.keys()))
+        marks.count("lease over", any(held < before[name] for name, held in after.items()))
+        marks.count("dead letter of who never answered", any(map(desk.claims.is_last, proposal.claims)))

@@ -5,6 +5,7 @@ committed entry is played on them, and must have had the result it has here. Wha
 against them, and against what anybody was told before that client asked.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -20,7 +21,7 @@ from hawser.record.batch import Batch
 from hawser.record.record import Stamp
 from hawser.testing.checks import Violation
 
-__all__ = ["STEP_BYTES", "QueueTruth", "values_of"]
+__all__ = ["STEP_BYTES", "Message", "QueueTruth", "those", "values_of"]
 
 # How exactly simulated queues count their bytes.
 STEP_BYTES = 512
@@ -30,13 +31,15 @@ _read_limit = decoder(QueueLimit)
 
 
 class Message(msgspec.Struct):
-    """A message on a shelf, and the bytes of the batch it came with, of which it is the `place`th."""
+    """A message on a shelf, and the bytes of the batch it came with, of which it is the `place`th; `locked`
+    if a transaction has it."""
 
     value: bytes
     batch_bytes: int
     place: int
     deliveries: int = 0
     done: bool = False
+    locked: bool = False
 
 
 class Told(msgspec.Struct):
@@ -56,9 +59,16 @@ class QueueTruth:
     def __init__(self) -> None:
         self.shelves: tuple[list[Message], list[Message]] = ([], [])
         self.capacity_bytes = CAPACITY_BYTES
+        # What prepared transactions will put.
+        self.reserved_bytes = 0
+        # What came from producers, and what consumers have accepted: transactions only carry it about.
+        self.brought: Counter[bytes] = Counter()
+        self.taken: Counter[bytes] = Counter()
         self.receipts: dict[Stamp, Result] = {}
         # Settlements that somebody was told would never be done.
         self.void: set[Stamp] = set()
+        # What another queue has got of the dead letters, if they go there.
+        self.elsewhere: list[bytes] | None = None
         self._told: dict[tuple[int, int], Told] = {}
 
     def left(self, shelf: int) -> Iterator[tuple[int, bytes]]:
@@ -94,17 +104,19 @@ class QueueTruth:
         took = is_next and not is_full
         expected = Accepted(len(self.shelves[MESSAGES]) + 1, batch.count) if took else None
         if is_next:
-            self._judge_room(size_bytes, is_full)
+            self.judge_room(size_bytes, is_full)
         if (expected is not None and result != expected) or isinstance(result, Accepted) != took:
             raise Violation(0, f"{batch.stamp} of {entry.id} was to be put: {took}; it was: {result}")
         if took:
-            self._append(MESSAGES, [record.value for record in batch.records()], size_bytes)
+            values = [record.value for record in batch.records()]
+            self.append(MESSAGES, values, size_bytes)
+            self.brought.update(values)
             self.receipts[batch.stamp] = result
         return took
 
-    def _judge_room(self, size_bytes: int, is_full: bool) -> None:
+    def judge_room(self, size_bytes: int, is_full: bool) -> None:
         """Bytes are counted from the first message on, at most so much too high."""
-        kept_bytes = sum(self._kept_bytes(shelf) for shelf in self.shelves)
+        kept_bytes = self.reserved_bytes + sum(self._kept_bytes(shelf) for shelf in self.shelves)
         largest_bytes = max((each.batch_bytes for shelf in self.shelves for each in shelf), default=0)
         slack_bytes = 2 * (STEP_BYTES + largest_bytes)
         fits = not kept_bytes or kept_bytes + size_bytes <= self.capacity_bytes
@@ -124,7 +136,7 @@ class QueueTruth:
         begin = first - shelf[first].place
         return sum(message.batch_bytes for message in shelf[begin:] if not message.place)
 
-    def _append(self, shelf: int, values: Sequence[bytes], size_bytes: int) -> None:
+    def append(self, shelf: int, values: Sequence[bytes], size_bytes: int) -> None:
         self.shelves[shelf].extend(Message(value, size_bytes, place) for place, value in enumerate(values))
 
     def _settle(self, entry: Entry, is_next: bool, result: Result) -> bool:
@@ -133,7 +145,9 @@ class QueueTruth:
         shelf = self.shelves[command.shelf]
         stamp = Stamp(command.consumer, command.incarnation, command.sequence)
         took = (is_next or not command.consumer) and all(
-            not each.done and each.deliveries == run[2] for run in command.runs for each in _those(shelf, run)
+            not each.done and not each.locked and each.deliveries == run[2]
+            for run in command.runs
+            for each in those(shelf, run)
         )
         if took != isinstance(result, Settled):
             raise Violation(0, f"{command} of {entry.id} was to take effect: {took}; it had {result}")
@@ -142,18 +156,26 @@ class QueueTruth:
         if stamp in self.void:
             raise Violation(0, f"{stamp} took effect, and somebody was told that it would not")
         for run in (*command.accepted, *command.moved):
-            for each in _those(shelf, run):
+            for each in those(shelf, run):
                 each.done = True
+        self.taken.update(each.value for run in command.accepted for each in those(shelf, run))
         for run in command.returned:
-            for each in _those(shelf, run):
+            for each in those(shelf, run):
                 each.deliveries += 1
         self._move(command, entry, result)
         self.receipts[stamp] = result
         return True
 
+    def _judge_sent(self, command: QueueSettle) -> None:
+        """Letters leave when they have arrived."""
+        assert self.elsewhere is not None
+        sent = [each.value for run in command.accepted for each in those(self.shelves[LETTERS], run)]
+        if command.runs != command.accepted or not set(sent) <= set(self.elsewhere):
+            raise Violation(0, f"{command} ends letters that are nowhere else")
+
     def _move(self, command: QueueSettle, entry: Entry, result: Settled) -> None:
         shelf = self.shelves[command.shelf]
-        values = [each.value for run in command.moved for each in _those(shelf, run)]
+        values = [each.value for run in command.moved for each in those(shelf, run)]
         carried = [record.value for record in batch_of(entry).records()] if command.batch else []
         if values != carried:
             raise Violation(0, f"{command} of {entry.id} moves {values} and carries {carried}")
@@ -161,7 +183,7 @@ class QueueTruth:
         if result.first_offset != first:
             raise Violation(0, f"{command} of {entry.id} moves {values} to {first}, not as {result}")
         size_bytes = len(entry.frame) + MESSAGE_BYTES * len(values)
-        self._append(1 - command.shelf, values, size_bytes)
+        self.append(1 - command.shelf, values, size_bytes)
 
     # What clients are told.
 
@@ -207,9 +229,10 @@ class QueueTruth:
         if not done or stamp in self.void:
             raise Violation(0, f"{wanted} was said to be done, and {receipt} was")
         for token in wanted.accepted:
-            self._accepted(shelf, offsets[token], token, now)
+            self.accepted(shelf, offsets[token], token, now)
 
-    def _accepted(self, shelf: int, offset: int, token: Token, now: int) -> None:
+    def accepted(self, shelf: int, offset: int, token: Token, now: int) -> None:
+        """Whoever held it by this token was told that it is done."""
         told = self._told[shelf, offset]
         if not self.shelves[shelf][offset - 1].done:
             raise Violation(0, f"message {offset} was said to be accepted, and is not done")
@@ -227,7 +250,11 @@ class QueueTruth:
         self.void.add(stamp)
 
     def compare(self, replica: Replica) -> None:
-        """A member that has applied everything: all that is left can be read there, byte for byte."""
+        """A member that has applied everything: all that is left can be read there, byte for byte, and what
+        went to another queue is there once, in order."""
+        letters = [message.value for message in self.shelves[LETTERS] if message.done]
+        if self.elsewhere is not None and letters != self.elsewhere:
+            raise Violation(0, f"the letters are {letters}, and {self.elsewhere} came to the other queue")
         for shelf in (MESSAGES, LETTERS):
             here, expected = values_of(replica, shelf), dict(self.left(shelf))
             if here != expected:
@@ -248,7 +275,8 @@ def values_of(replica: Replica, shelf: int) -> dict[int, bytes]:
     return found
 
 
-def _those(shelf: list[Message], run: Run) -> list[Message]:
+def those(shelf: list[Message], run: Run) -> list[Message]:
+    """The messages of a run."""
     first, count, _ = run
     return shelf[first - 1 : first - 1 + count]
 

@@ -15,12 +15,14 @@ from time import perf_counter
 
 import msgspec
 
+from hawser.log.state.queue import LETTERS, MESSAGES
 from hawser.testing.adversary import Adversary
 from hawser.testing.cluster import Cluster, Stuck
 from hawser.testing.network import NetworkFaults, host_of
 from hawser.testing.queue_clients import Consumer, Drain, Putter
 from hawser.testing.store import StoreFaults
 from hawser.testing.swarm import Swarm
+from hawser.testing.transaction_ring import Ring
 from hawser.testing.workload import Keeper, Producer, Reader, Visitor
 
 __all__ = ["Outcome", "Simulation", "simulate"]
@@ -40,6 +42,7 @@ class Outcome(msgspec.Struct, frozen=True):
     committed: int
     records: int
     messages: int
+    transactions: int
     requests: int
     marks: dict[str, int]
     deeds: dict[str, int]
@@ -65,6 +68,7 @@ class Simulation:
         self.cluster.network.faults = swarm.network
         self.cluster.store.faults = swarm.store
         self.adversary = Adversary(self.cluster, swarm, self.cluster.stream("adversary"))
+        self.ring = Ring(self.cluster, swarm)
         for kind, count in (
             (Producer, swarm.producers),
             (Reader, swarm.readers),
@@ -80,6 +84,7 @@ class Simulation:
     def run(self) -> Outcome:
         """Both phases."""
         self.adversary.start()
+        self.ring.start()
         self.cluster.run(self.swarm.events)
         self.heal()
         self.settle()
@@ -88,6 +93,7 @@ class Simulation:
             self.settle()
         cluster = self.cluster
         cluster.compare()
+        self.ring.compare()
         cluster.marks.count("write lost to another operator", cluster.store.conflicts > 0)
         cluster.marks.count("old messages came again", cluster.network.recalled > 0)
         cluster.marks.count("batch of a producer that was replaced", cluster.truth.zombies > 0)
@@ -98,6 +104,7 @@ class Simulation:
             committed=cluster.truth.last,
             records=len(cluster.truth.values),
             messages=sum(map(len, cluster.truth.queue.shelves)),
+            transactions=self.ring.book.committed,
             requests=sum(client.done for client in cluster.clients),
             marks=cluster.marks.counts,
             deeds=self.adversary.deeds,
@@ -127,7 +134,10 @@ class Simulation:
             operator.start_if_down()
             if number and random.random() < 0.5:
                 operator.crash()
-        Drain(cluster, "drain", cluster.stream("drain")).begin()
+        for shelf in (MESSAGES,) if self.swarm.forwards else (MESSAGES, LETTERS):
+            name = f"drain{shelf}"
+            Drain(cluster, name, cluster.stream(name), shelf).begin()
+        self.ring.heal()
 
     def restart_everything(self) -> None:
         """The power goes once more, when all is done; it must all be there again."""
@@ -143,9 +153,9 @@ class Simulation:
             for member in cluster.members:
                 cluster.nodes[host_of(member)].enlarge_disk()
             cluster.run(_BETWEEN_LOOKS)
-            if not cluster.unsettled():
+            if not (self.ring.unsettled() or cluster.unsettled()):
                 return
-        raise Stuck(f"{cluster.unsettled()}\n{cluster.describe()}")
+        raise Stuck(f"{self.ring.unsettled() or cluster.unsettled()}\n{cluster.describe()}")
 
 
 def simulate(seed: int, trace: Callable[[str], None] | None = None) -> Outcome:

@@ -33,9 +33,22 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
     putters: int = 1
     consumers: int = 1
     pace: int = 2_000
-    # The queue.
+    # The queue, and the paces of its clients.
+    putting_pace: int = 2_000
+    getting_pace: int = 2_000
     capacity_bytes: int = 8_192
+    # Whether dead letters go to a queue of another name; then nobody gets them here.
+    forwards: bool = False
     lending: Lending = Lending(session_duration=30_000)
+    # Transactions: shards beside the first one and members of each, who runs them and how often.
+    sides: int = 1
+    side_members: int = 1
+    movers: int = 1
+    outsiders: int = 1
+    applications: int = 0
+    moving_pace: int = 5_000
+    # How much of their work is moving positions of groups, which hold the topic back.
+    positions_share: float = 0.2
     # Events with faults, and microseconds between two of them at the most.
     events: int = 2_000
     interval: int = 8_000
@@ -87,7 +100,8 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
             if 0 <= drawn < share:
                 chosen = special
             drawn -= share
-        return msgspec.structs.replace(mixture, **(_draw_queue(random) | chosen))
+        drawn_parts = _draw_queue(random) | _draw_transactions(random)
+        return msgspec.structs.replace(mixture, **(drawn_parts | chosen))
 
     @classmethod
     def _draw_mixture(cls, random: Random) -> "Swarm":
@@ -124,8 +138,21 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-# Nobody uses the queue: what waits in it keeps the log long, and hides what comes of a short one.
-_WITHOUT_QUEUE: dict[str, Any] = {"putters": 0, "consumers": 0}
+# A queue that is all but empty: what waits in it keeps the log long, and hides what comes of a short one.
+_SHORT_QUEUE: dict[str, Any] = {
+    "movers": 1,
+    "outsiders": 1,
+    "applications": 0,
+    "moving_pace": 6_000,
+    "positions_share": 0.0,
+    "putters": 1,
+    "consumers": 1,
+    "putting_pace": 500_000,
+    "getting_pace": 3_000,
+    "capacity_bytes": 500,
+    "forwards": True,
+    "lending": Lending(session_duration=5_000, lease_duration=5_000, max_deliveries=2),
+}
 # Leaders that write what nobody else gets, one after the other: logs that part in several places.
 _CHURN: dict[str, Any] = {
     "members": 3,
@@ -147,7 +174,7 @@ _CHURN: dict[str, Any] = {
 }
 # Disks that lose bits and whole disks that are lost, under logs that are often read again.
 _ROT: dict[str, Any] = {
-    **_WITHOUT_QUEUE,
+    **_SHORT_QUEUE,
     "members": 5,
     "spares": 0,
     "interval": 20_000,
@@ -161,7 +188,7 @@ _ROT: dict[str, Any] = {
 }
 # Members removed one after the other while those who remain lag behind.
 _SHRINKING: dict[str, Any] = {
-    **_WITHOUT_QUEUE,
+    **_SHORT_QUEUE,
     "members": 5,
     "spares": 0,
     "operators": 1,
@@ -183,7 +210,7 @@ _SHRINKING: dict[str, Any] = {
 }
 # Members replaced under a leader whose own disk is behind what it commits.
 _SWAPPING: dict[str, Any] = {
-    **_WITHOUT_QUEUE,
+    **_SHORT_QUEUE,
     "members": 3,
     "spares": 2,
     "operators": 1,
@@ -207,7 +234,7 @@ _SWAPPING: dict[str, Any] = {
 }
 # Followers that are left behind again and again, and pieces of snapshots that come twice and late.
 _LAGGING: dict[str, Any] = {
-    **_WITHOUT_QUEUE,
+    **_SHORT_QUEUE,
     "events": 15_000,
     "members": 3,
     "spares": 0,
@@ -258,7 +285,7 @@ _ECHOES: dict[str, Any] = {
 }
 # Leaders without room, of a log that is trimmed, and nodes that are too small to take part.
 _NARROW: dict[str, Any] = {
-    **_WITHOUT_QUEUE,
+    **_SHORT_QUEUE,
     "members": 3,
     "spares": 1,
     "operators": 1,
@@ -314,15 +341,30 @@ def _draw_network(random: Random) -> NetworkFaults:
 
 def _draw_queue(random: Random) -> dict[str, Any]:
     return {
-        "putters": random.choice((0, 1, 1, 2)),
-        "consumers": random.choice((0, 1, 2, 3)),
+        "putters": random.choice((1, 1, 2)),
+        "consumers": random.choice((1, 2, 3)),
+        "putting_pace": random.choice((1_000, 3_000, 10_000)),
+        "getting_pace": random.choice((1_000, 3_000, 10_000)),
         "capacity_bytes": random.choice((1_000, 4_000, 30_000)),
+        "forwards": random.choice((False, False, True)),
         "lending": Lending(
             session_duration=random.choice((10_000, 40_000)),
             lease_duration=random.choice((0, 0, 15_000)),
             max_deliveries=random.choice((0, 2, 4)),
             most_held=random.choice((5, 100)),
         ),
+    }
+
+
+def _draw_transactions(random: Random) -> dict[str, Any]:
+    return {
+        "sides": random.choice((1, 1, 1, 1, 2)),
+        "side_members": random.choice((1, 1, 1, 1, 3)),
+        "movers": random.choice((1, 2, 2)),
+        "outsiders": random.choice((0, 1)),
+        "applications": random.choice((0, 1)),
+        "moving_pace": random.choice((2_000, 6_000)),
+        "positions_share": random.choice((0.0, 0.2)),
     }
 
 

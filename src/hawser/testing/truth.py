@@ -21,19 +21,22 @@ from hawser.record.record import NO_STAMP, Stamp
 from hawser.testing.checks import Violation
 from hawser.testing.clients import View
 from hawser.testing.queue_truth import STEP_BYTES, QueueTruth
+from hawser.testing.transaction_truth import Book, TransactionTruth
+from hawser.transaction.branches import Branches
+from hawser.transaction.home import Home
 
-__all__ = ["Truth", "shard_parts"]
+__all__ = ["Blocks", "Truth", "shard_parts"]
 
 _QUEUE_KINDS: Final = (Kind.QUEUE_PUT, Kind.QUEUE_SETTLE, Kind.QUEUE_LIMIT)
 _read_settle: Final = decoder(QueueSettle)
 
 
 def shard_parts(run_places: int) -> tuple[Part, ...]:
-    """What a simulated shard is made of: a topic and a queue."""
-    return (*topic_parts(run_places), Queue(run_places, STEP_BYTES))
+    """What a simulated shard is made of: a topic, a queue, transactions."""
+    return (*topic_parts(run_places), Queue(run_places, STEP_BYTES), Branches(), Home())
 
 
-class _Blocks(dict[str, bytes]):
+class Blocks(dict[str, bytes]):
     """Blocks of a state machine, in memory."""
 
     write = dict.__setitem__
@@ -43,13 +46,14 @@ class _Blocks(dict[str, bytes]):
 class Truth:
     """The committed log. `values[i - 1]` is the value of the record at offset i, trimmed or not."""
 
-    def __init__(self) -> None:
+    def __init__(self, shard: str = "shard", book: Book | None = None) -> None:
         self.entries: list[Entry] = []
         self.epochs: list[int] = []
         self.values: list[bytes] = []
         self.places: dict[Stamp, Place] = {}
         self.queue: Final = QueueTruth()
-        self.machine: Final = Machine(_Blocks(), shard_parts(RUN_PLACES))
+        self.transactions: Final = TransactionTruth(self, shard, book or Book())
+        self.machine: Final = Machine(Blocks(), shard_parts(RUN_PLACES))
         self._hashes = [self.machine.hash]
         self._bounds = [(1, 1)]
         self._latest: dict[bytes, tuple[int, int]] = {}
@@ -77,10 +81,14 @@ class Truth:
         self.epochs.append(entry.epoch)
         result = self.machine.apply(entry)
         self._hashes.append(self.machine.hash)
-        if entry.kind == Kind.BATCH:
+        if entry.transaction_size:
+            self.transactions.extend(entry, result)
+        elif entry.kind == Kind.BATCH:
             self._extend_twin(entry, result)
         elif entry.kind in _QUEUE_KINDS:
             self._extend_queue(entry, result)
+        elif entry.kind in Home.kinds:
+            self.transactions.extend_home(entry, result, self.machine.part(Home))
         start = result.start if isinstance(result, Trimmed) else self._bounds[-1][0]
         self._bounds.append((start, self.end))
 

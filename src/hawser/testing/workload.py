@@ -60,15 +60,12 @@ class Producer(Client):
         """What goes out under this stamp."""
         return batch_command(stamp, self._values(stamp))
 
-    def _ask_again(self, number: int, attempt: int) -> None:
-        waiting = number == self._number and attempt == self._attempt and not self.idle and not self.stopped
-        if waiting and self.random.random() < self.restarting_share:
-            self._incarnation += 1
-            self._sequence = 0
-            self._open = {}
-            self.begin()
-        else:
-            super()._ask_again(number, attempt)
+    def gives_up(self) -> bool:
+        if self.random.random() >= self.restarting_share:
+            return False
+        self._incarnation += 1
+        self._sequence = 0
+        return True
 
     def _values(self, stamp: Stamp) -> list[bytes]:
         count = self.random.randint(1, 3)

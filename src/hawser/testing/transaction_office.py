@@ -1,0 +1,236 @@
+"""The office of a simulated process: what it does about transactions as long as it leads.
+
+The keeper of the branches and the coordinator of home are made and dropped as `hawser.transaction` asks for.
+They speak with other shards over those shards' networks, which lose what they like. A second of theirs is
+short, so that time-outs are common.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from hawser.log.entry import Kind
+from hawser.log.protocol.doors import Command
+from hawser.log.replica import Replica
+from hawser.log.state.results import Answered, Result
+from hawser.testing.clients import Errand, Failure, Inquiry, Reply, Request, Tag, Verdict
+from hawser.transaction import coordinator as c
+from hawser.transaction import keeper as k
+from hawser.transaction.branches import Branches
+from hawser.transaction.commands import HomeCall, HomeClose, id_of
+from hawser.transaction.home import Home
+from hawser.transaction.identity import TransactionId
+from hawser.transaction.xa import Call, Code
+
+if TYPE_CHECKING:
+    from hawser.testing.cluster import Cluster
+    from hawser.testing.node import SimNode
+
+__all__ = ["SECOND", "Chore", "Office"]
+
+# A second of the keepers and the coordinators, in microseconds.
+SECOND: Final = 15_000
+TICK_SECONDS: Final = 0.5
+PATIENCE: Final = 15_000
+# How far back a staged batch lies before it is carried forward.
+CARRY_ENTRIES: Final = 80
+
+_read_close: Final = msgspec.msgpack.Decoder(HomeClose).decode
+_read_call: Final = msgspec.msgpack.Decoder(HomeCall).decode
+
+# What a client waits for: a transaction, or what a call of a session gets.
+_Awaited = tuple[TransactionId, Call | None, str]
+
+
+class Chore:
+    """The tag of an entry that a leader wants by itself. No two are the same, and nobody waits for one."""
+
+    def __repr__(self) -> str:
+        return "Chore()"
+
+
+class Office:
+    """That of one process. `address` is where other shards send their answers."""
+
+    def __init__(self, cluster: "Cluster", host: "SimNode") -> None:
+        self.address = f"{cluster.shard}-{host.name}"
+        self._cluster = cluster
+        self._host = host
+        self._random = cluster.stream(f"{host.name}/office")
+        self._asked: dict[int, c.Tell | k.Ask] = {}
+        self._number = 0
+        self.forget()
+
+    def forget(self) -> None:
+        """The process ended, or leads no more."""
+        self._epoch = 0
+        self._keeper: k.Keeper | None = None
+        self._coordinator: c.Coordinator | None = None
+        self._asked.clear()
+        self._awaited: dict[Tag, _Awaited] = {}
+        self._events: list[c.Event] = []
+        self._applied = 0
+        self._ticked = 0.0
+
+    @property
+    def _now(self) -> float:
+        return self._cluster.clock.now / SECOND
+
+    def open(self, replica: Replica) -> None:
+        """To be called after every step: be there if this process leads and has applied all that came before
+        it did, and look at what was applied since."""
+        leading = replica.node.leadership
+        if leading is None or self._cluster.ring is None:
+            if self._epoch:
+                self.forget()
+            return
+        if self._epoch != leading.since:
+            self.forget()
+            if not leading.ready:
+                return
+            self._begin(replica, leading.since)
+        elif replica.machine.applied != self._applied and len(replica.machine.part(Home).ledger.register):
+            self._add(c.Changed(self._now))
+        self._applied = replica.machine.applied
+
+    def _begin(self, replica: Replica, epoch: int) -> None:
+        self._epoch = epoch
+        branches, home = replica.machine.part(Branches), replica.machine.part(Home)
+        marks = self._cluster.marks
+        marks.count("led by another one, with open branches", branches.open_count > 0 and epoch > 1)
+        marks.count("led by another one, with prepared branches", branches.prepared_count > 0)
+        marks.count("home led by another one", len(home.ledger.register) > 0)
+        self._keeper = k.Keeper(branches, CARRY_ENTRIES)
+        self._coordinator = c.Coordinator(home, self._home_name)
+        self._add(c.Began(self._now))
+
+    @property
+    def _home_name(self) -> str:
+        ring = self._cluster.ring
+        assert ring is not None
+        return ring.home_on(self._cluster)
+
+    def _add(self, event: c.Event) -> None:
+        """It is looked at when the step that it came from is through."""
+        if not self._events:
+            self._cluster.clock.after(1, self._work, self._host.incarnation, self._epoch)
+        self._events.append(event)
+
+    def _work(self, incarnation: int, epoch: int) -> None:
+        if incarnation != self._host.incarnation or epoch != self._epoch:
+            return
+        events, self._events = self._events, []
+        for event in events:
+            if self._coordinator is not None:
+                self._do(self._coordinator.step(event))
+
+    def tick(self, replica: Replica) -> None:
+        """Time has passed."""
+        if self._keeper is None or self._coordinator is None or self._now - self._ticked < TICK_SECONDS:
+            return
+        self._ticked = self._now
+        ring = self._cluster.ring
+        assert ring is not None
+        sessions = replica.machine.part(Home).ledger.sessions
+        lost = tuple(sorted(sessions & ring.lost_sessions)) if sessions else ()
+        keeper = self._keeper
+        self._do(self._coordinator.step(c.Tick(self._now, lost)))
+        for action in keeper.tick(self._now, replica.machine.applied, ring.lost_owners.__contains__):
+            if self._host.replica is replica and self._keeper is keeper:
+                self._carry_out(replica, action)
+
+    def _carry_out(self, replica: Replica, action: k.Action) -> None:
+        if isinstance(action, k.Propose):
+            self._propose(action.kind, action.payload, action.label)
+        elif isinstance(action, k.Carry):
+            self._cluster.marks.count("staged batch carried forward")
+            entry = replica.journal.read(action.index, action.index, 1)[0]
+            self._propose(entry.kind, bytes(entry.payload), action.label)
+        else:
+            self._cluster.marks.count("home asked by a branch")
+            self._ask(action.home, action, errand=Errand(0, Inquiry(action.transaction)))
+
+    def _do(self, effects: list[c.Effect]) -> None:
+        """What the coordinator wants."""
+        for effect in effects:
+            if isinstance(effect, c.Tell):
+                command = Command(effect.kind, effect.payload, transaction=effect.label)
+                self._ask(effect.shard, effect, command)
+            elif isinstance(effect, c.Propose):
+                self._propose(effect.kind, effect.payload)
+            else:
+                assert isinstance(effect.tag, tuple)
+                self._cluster.network.send(self._host.name, effect.tag[0], Reply(effect.tag, effect.result))
+
+    def _propose(self, kind: int, payload: bytes, label: bytes = b"") -> None:
+        if self._epoch:
+            self._host.propose(Command(kind, payload, Chore(), transaction=label))
+
+    # Other shards.
+
+    def _ask(
+        self, shard: str, asked: c.Tell | k.Ask, command: Command | None = None, errand: Errand | None = None
+    ) -> None:
+        ring = self._cluster.ring
+        assert ring is not None
+        self._number += 1
+        self._asked[self._number] = asked
+        tag = (self.address, self._number, 0)
+        commands = (msgspec.structs.replace(command, tag=tag),) if command is not None else ()
+        ring.send(shard, self.address, Request(tag, commands, errand=errand), self._random)
+        self._cluster.clock.after(PATIENCE, self._give_up, self._number)
+
+    def _give_up(self, number: int) -> None:
+        asked = self._asked.pop(number, None)
+        if isinstance(asked, c.Tell):
+            self._add(c.Lost(self._now, asked.shard, asked.transaction))
+
+    def receive(self, sender: str, to: str, payload: object) -> None:
+        """An answer; a process that stands still never sees it."""
+        assert isinstance(payload, Reply)
+        number, outcome = payload.tag[1], payload.outcome
+        if number not in self._asked or self._host.paused:
+            return
+        asked = self._asked.pop(number)
+        if isinstance(asked, c.Tell) and isinstance(outcome, Result):
+            event = c.Heard(self._now, asked.shard, asked.transaction, asked.kind, outcome)
+            self._add(event)
+        elif isinstance(asked, c.Tell):
+            assert isinstance(outcome, Failure), outcome
+            self._add(c.Lost(self._now, asked.shard, asked.transaction))
+        elif isinstance(outcome, Verdict) and outcome.outcome is not None:
+            assert self._keeper is not None
+            self._cluster.marks.count("branch ended by asking home")
+            decided = self._keeper.decided(asked.transaction, outcome.outcome)
+            self._propose(decided.kind, decided.payload, decided.label)
+
+    # Clients.
+
+    def expect(self, commands: tuple[Command, ...]) -> None:
+        """Clients want these: some are answered when the votes are in."""
+        for command in commands:
+            assert isinstance(command.tag, tuple)
+            if command.kind == Kind.HOME_CLOSE:
+                self._awaited[command.tag] = id_of(_read_close(command.payload).transaction), None, ""
+            elif command.kind == Kind.HOME_CALL:
+                call = _read_call(command.payload)
+                self._awaited[command.tag] = id_of(call.xid), Call(call.call), call.session
+
+    def is_to_wait(self, tag: Tag, result: Result) -> bool:
+        """Whether whoever asked hears later, from here; or asks again, if this process leads no more."""
+        awaited = self._awaited.pop(tag, None)
+        if not isinstance(result, Answered) or result.code != Code.PENDING:
+            return False
+        if awaited is not None and self._epoch:
+            (xid, incarnation), call, session = awaited
+            transaction = TransactionId(xid, incarnation or result.incarnation)
+            self._add(c.Await(self._now, tag, transaction, call, session))
+        return True
+
+    @staticmethod
+    def inquire(replica: Replica, inquiry: Inquiry) -> Verdict:
+        """A read of the newest state of home is served."""
+        home = replica.machine.part(Home)
+        if inquiry.transaction is not None:
+            return Verdict(home.ledger.outcome(inquiry.transaction))
+        return Verdict(None, tuple(home.recover()))

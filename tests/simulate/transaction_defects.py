@@ -1,0 +1,212 @@
+"""Defects to plant into transactions: into what is applied, those who drive them, and their clients."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hawser.log.replica import Replica
+from hawser.log.state.queue import Queue
+from hawser.log.state.results import Finished, Outcome, Result
+from hawser.testing.clients import Inquiry, Verdict
+from hawser.testing.transaction_office import Office
+from hawser.transaction import staged
+from hawser.transaction.branches import Branches
+from hawser.transaction.client import Transaction
+from hawser.transaction.coordinator import Coordinator
+from hawser.transaction.home import Home
+from hawser.transaction.ledger import Ledger
+from hawser.transaction.record import Phase
+from hawser.transaction.register import Register
+
+__all__ = ["TRANSACTION_DEFECTS"]
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def prepared_without_all_operations(patch: pytest.MonkeyPatch) -> None:
+    def obstacle(self: Any, branch: Any, counts: Any, context: Any) -> Any:
+        return Outcome.INCOMPLETE if branch is None else staged.obstacle(branch.operations, context)
+
+    patch.setattr(Branches, "_obstacle", obstacle)
+
+
+def prepared_ends_by_time(patch: pytest.MonkeyPatch) -> None:
+    original = Branches._abort
+
+    def abort(self: Any, entry: Any, label: Any, context: Any) -> Result:
+        branch = self.register.get(label.id)
+        if branch is None or not branch.is_prepared:
+            return original(self, entry, label, context)
+        return self._end(label.id, Outcome.TIMED_OUT, context)  # type: ignore[no-any-return]
+
+    patch.setattr(Branches, "_abort", abort)
+
+
+def rollback_keeps_the_messages(patch: pytest.MonkeyPatch) -> None:
+    def undo(operations: Any, context: Any, reserved: bool) -> None:
+        if reserved:
+            staged.release(operations, context)
+
+    patch.setattr(staged, "undo", undo)
+
+
+def commit_leaves_out_the_last_operation(patch: pytest.MonkeyPatch) -> None:
+    original = staged.commit
+
+    def commit(operations: Any, context: Any, reserved: bool) -> None:
+        if reserved:
+            staged.release(operations, context)
+        original(operations[:-1] or operations, context, False)
+
+    patch.setattr(staged, "commit", commit)
+
+
+def visible_when_staged(patch: pytest.MonkeyPatch) -> None:
+    original = staged.stage
+
+    def stage(entry: Any, before: Any, context: Any) -> Any:
+        operation = original(entry, before, context)
+        if isinstance(operation, staged.StagedBatch):
+            staged._commit_batch(operation, context)
+        return operation
+
+    patch.setattr(staged, "stage", stage)
+
+
+def one_vote_is_enough(patch: pytest.MonkeyPatch) -> None:
+    original = Coordinator._collect
+
+    def collect(self: Any, transaction: Any, record: Any, work: Any, now: float) -> None:
+        if work.votes:
+            work.votes.update(record.participants)
+        original(self, transaction, record, work, now)
+
+    patch.setattr(Coordinator, "_collect", collect)
+
+
+def second_decision_counts(patch: pytest.MonkeyPatch) -> None:
+    original = Home._decide
+
+    def decide(self: Any, entry: Any) -> Result:
+        result = original(self, entry)
+        for _, record in self.ledger.register:
+            if record.phase is Phase.DECIDED and isinstance(result, Finished) and record.waiting:
+                record.outcome = Outcome.ROLLED_BACK
+        return result
+
+    patch.setattr(Home, "_decide", decide)
+
+
+def undecided_is_rolled_back_by_who_asks(patch: pytest.MonkeyPatch) -> None:
+    """What home has not decided yet is taken for what it knows nothing of."""
+
+    def inquire(replica: Replica, inquiry: Inquiry) -> Verdict:
+        home = replica.machine.part(Home)
+        if inquiry.transaction is None:
+            return Verdict(None, tuple(home.recover()))
+        return Verdict(home.ledger.outcome(inquiry.transaction) or Outcome.ROLLED_BACK)
+
+    patch.setattr(Office, "inquire", staticmethod(inquire))
+
+
+def late_entries_begin_anew(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Register, "verdict", lambda self, transaction: None)
+    patch.setattr(Register, "outcome", lambda self, transaction: None)
+    patch.setattr(Register, "latest", lambda self, xid: 0)
+
+
+def snapshot_forgets_who_is_prepared(patch: pytest.MonkeyPatch) -> None:
+    original = Branches.load
+
+    def load(self: Any, state: bytes) -> None:
+        original(self, state)
+        for _, branch in self.register:
+            branch.home = ""
+
+    patch.setattr(Branches, "load", load)
+
+
+def snapshot_leaves_out_what_is_over(patch: pytest.MonkeyPatch) -> None:
+    original = Register.load
+    patch.setattr(Register, "load", lambda self, live, tombstones: original(self, live, []))
+
+
+def staged_batch_deleted(patch: pytest.MonkeyPatch) -> None:
+    """The log is shortened over it."""
+    patch.setattr(Branches, "needed", property(lambda self: None))
+
+
+def accept_locks_nothing(patch: pytest.MonkeyPatch) -> None:
+    def stage(entry: Any, context: Any) -> Any:
+        command = staged._read_settle(entry)
+        assert command is not None
+        shelf = context.part(Queue).shelves[command.shelf]
+        if not all(shelf.are_there(*run) for run in command.accepted):
+            return staged._BAD
+        return staged.StagedAccept(command.shelf, command.accepted)
+
+    patch.setattr(staged, "_stage_accept", stage)
+
+
+def silence_taken_for_a_rollback(patch: pytest.MonkeyPatch) -> None:
+    def resolve(self: Any) -> Any:
+        self._finish(Outcome.ROLLED_BACK)
+        return []
+
+    patch.setattr(Transaction, "resolve", resolve)
+
+
+def told_only_once(patch: pytest.MonkeyPatch) -> None:
+    """Home does not ask again for an answer that was lost: nothing ends."""
+    original = Coordinator._tell
+
+    def tell(self: Any, shard: str, transaction: Any, kind: int, payload: Any, work: Any, now: float) -> None:
+        if shard not in work.asked:
+            original(self, shard, transaction, kind, payload, work, now)
+
+    patch.setattr(Coordinator, "_tell", tell)
+
+
+def home_forgets_when_one_was_told(patch: pytest.MonkeyPatch) -> None:
+    original = Ledger.tell
+
+    def tell(self: Any, told: Any) -> int:
+        for transaction in told:
+            record = self.register.get(transaction)
+            if record is not None and record.outcome is not None:
+                record.waiting = [shard for shard in record.waiting if shard in told[transaction]]
+        return original(self, told)
+
+    patch.setattr(Ledger, "tell", tell)
+    spread = Coordinator._spread
+
+    def report_each(self: Any, transaction: Any, record: Any, work: Any, now: float) -> None:
+        spread(self, transaction, record, work, now)
+        if work.told:
+            self._report({transaction: sorted(work.told)})
+
+    patch.setattr(Coordinator, "_spread", report_each)
+
+
+TRANSACTION_DEFECTS: dict[str, Plant] = {
+    plant.__name__.replace("_", " "): plant
+    for plant in (
+        prepared_without_all_operations,
+        prepared_ends_by_time,
+        rollback_keeps_the_messages,
+        commit_leaves_out_the_last_operation,
+        visible_when_staged,
+        one_vote_is_enough,
+        second_decision_counts,
+        undecided_is_rolled_back_by_who_asks,
+        late_entries_begin_anew,
+        snapshot_forgets_who_is_prepared,
+        snapshot_leaves_out_what_is_over,
+        staged_batch_deleted,
+        accept_locks_nothing,
+        silence_taken_for_a_rollback,
+        told_only_once,
+        home_forgets_when_one_was_told,
+    )
+}
