@@ -18,21 +18,29 @@ LIMIT_SECONDS = 280
 
 def operations() -> list[str]:
     """The names in the tables of operations."""
-    texts = [(SOURCES / name).read_text() for name in ("operations.hpp", "naming.hpp")]
+    texts = [
+        (SOURCES / name).read_text() for name in ("operations.hpp", "naming.hpp", "queue_operations.hpp")
+    ]
     tables = [text.split(" table[] = {", 1)[1].split("\n};", 1)[0] for text in texts]
     return [name for table in tables for name in re.findall(r'^ {4}\{"(\w+)"', table, re.MULTILINE)]
 
 
-def build(canary: str = "") -> Path:
-    """The program, with a planted bug if one is named; built only when a source changed."""
-    digest = hashlib.sha256(repr((FLAGS, canary)).encode())
+def canaries() -> list[str]:
+    """The planted bugs, in the order of their numbers."""
+    text = (NATIVE / "canary.hpp").read_text()
+    return re.findall(r"^ {2}(\w+),", text.split("enum class Canary {", 1)[1].split("};", 1)[0], re.MULTILINE)
+
+
+def build(with_canaries: bool = False) -> Path:
+    """The program, or the one that can be told to have a planted bug; built only when a source changed."""
+    digest = hashlib.sha256(repr((FLAGS, with_canaries)).encode())
     for source in sorted([*NATIVE.glob("*.hpp"), *SOURCES.iterdir()]):
         digest.update(source.read_bytes())
-    program = CACHE / f"stepper{canary and '-' + canary}-{digest.hexdigest()[:16]}"
+    program = CACHE / f"stepper{'-canaries' if with_canaries else ''}-{digest.hexdigest()[:16]}"
     if not program.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
         unfinished = CACHE / f"{program.name}.{os.getpid()}"
-        planted = [f"-DHAWSER_CANARY={canary}"] if canary else []
+        planted = ["-DHAWSER_CANARIES"] if with_canaries else []
         paths = ["-I", str(NATIVE), "-o", str(unfinished), str(SOURCES / "stepper.cpp")]
         subprocess.run(["g++", *FLAGS, *planted, *paths], check=True)
         unfinished.rename(program)
@@ -49,7 +57,9 @@ def sweep(operation: str, mode: str, canary: str = "", /, **options: int) -> "Sw
     directory = directory_of(operation)
     directory.mkdir(mode=0o700)
     settings = [f"{name}={value}" for name, value in options.items()]
-    command = [str(build(canary)), str(directory), operation, mode, *settings]
+    if canary:
+        settings.append(f"canary={canaries().index(canary)}")
+    command = [str(build(bool(canary))), str(directory), operation, mode, *settings]
     limit = LIMIT_SECONDS + options.get("seconds", 0)
     try:
         done = subprocess.run(

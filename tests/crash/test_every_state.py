@@ -1,7 +1,9 @@
 """Every operation killed and stopped at every state of the shared memory and after every system call.
 
 A survivor publishes, one holds a sample and one is reliable: they recover and go on, lose nothing, and find
-every place and slot usable again. A failure names the step; `stepper DIRECTORY OPERATION kill step=N` repeats
+every place and slot usable again. So do the survivors of a queue: a producer, a consumer that holds a message
+and still reads one that it has accepted, and one that gets everything else; every message is done once, in
+the queue or in its dead letters. A failure names the step; `stepper DIRECTORY OPERATION kill step=N` repeats
 it.
 """
 
@@ -26,6 +28,16 @@ CANARIES = {
     "take_without_second_look": [("take", "stop")],
     "copy_without_second_look": [("take_copy", "stop")],
     "join_without_second_look": [("subscribe_reliable", "stop")],
+    "claim_without_bit": [("claim_leased", "stop")],
+    "unclaimed_positions_are_reused": [("put", "kill")],
+    "undone_slots_are_lent": [("release_message_lapped", "kill"), ("claim_copy", "stop")],
+    "accept_by_store": [("accept_late", "kill")],
+    "claims_outlive_their_owner": [("claim", "kill"), ("recover_queue", "kill")],
+    "claims_of_the_living_return": [("recover_queue", "kill"), ("claim_after_death", "kill")],
+    "claimed_ones_are_not_passed": [("claim", "kill")],
+    "release_without_hint": [("release_message", "kill")],
+    "moved_without_pin": [("bury", "kill")],
+    "lease_of_the_moment": [("keep_off", "kill")],
     "removed_while_open": [("close_ephemeral_shared", "kill"), ("close_ephemeral", "stop")],
 }
 

@@ -11,6 +11,7 @@ PAGE = 4096
 ENTRY_BYTES = 192
 RECORD_BYTES = 128
 SLOT_BYTES = 128
+ORIGIN_BYTES = 64
 
 
 class Bytes(Protocol):
@@ -22,14 +23,14 @@ class Bytes(Protocol):
 
 @dataclass(frozen=True)
 class Parts:
-    """Where the parts of a small topic's control region begin and end (docs/formats)."""
+    """Where the parts of a small control region begin and end (docs/formats)."""
 
     sections: dict[str, tuple[int, int]]
     control_bytes: int
 
 
-def parts_of(settings: dict[str, int]) -> Parts:
-    """The parts for these settings, with at most 63 subscribers."""
+def parts_of(settings: dict[str, int], *, is_queue: bool = False) -> Parts:
+    """The parts for these settings of a topic or as many of a queue, with at most 63 subscribers."""
     ring = settings["history"] + settings["depth"]
     held = (settings["max_subscribers"] + 1) * settings["max_held"]
     slots = ring + held + settings["max_publishers"] * (settings["max_loans"] + 1)
@@ -37,10 +38,10 @@ def parts_of(settings: dict[str, int]) -> Parts:
     records_at = PAGE + entries * ENTRY_BYTES
     ring_at = records_at + settings["max_subscribers"] * RECORD_BYTES
     slots_at = -(-(ring_at + ring * WORD) // LINE) * LINE
-    end = slots_at + slots * SLOT_BYTES
+    end = slots_at + slots * (SLOT_BYTES + is_queue * ORIGIN_BYTES)
     sections = {
         "label": (0, LABEL_BYTES),
-        "header": (LABEL_BYTES, LABEL_BYTES + 8 * LINE),
+        "header": (LABEL_BYTES, LABEL_BYTES + 10 * LINE),
         "entries": (PAGE, records_at),
         "records": (records_at, ring_at),
         "ring": (ring_at, ring_at + ring * WORD),

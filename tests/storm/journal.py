@@ -27,6 +27,10 @@ class Kind(IntEnum):
     PUBLISHING = 6  # (count, first number, 0)
     PUBLISHED = 7  # (count, first number, first offset)
     REFUSED = 8  # (count, first number, how many of them went out)
+    GOT = 9  # (delivery count or 0 if it is not told, offset, message)
+    SETTLING = 10  # (verdict, offset, message)
+    SETTLED = 11  # (verdict, offset, message)
+    FENCED = 12  # (verdict, offset, message)
 
 
 class Event(NamedTuple):

@@ -5,9 +5,8 @@ other journals are compared with it, and the publishers' receipts, too.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from .journal import Event, Kind
 
@@ -34,6 +33,8 @@ class Life:
 @dataclass
 class Verdict:
     """What was found, and how much was looked at."""
+
+    counts: ClassVar = ("messages", "taken", "missed", "receipts", "refused", "resumed")
 
     violations: list[str] = field(default_factory=list)
     messages: int = 0
@@ -204,9 +205,3 @@ def judge_slots(state: dict[str, int], verdict: Verdict) -> None:
     for name, value in expected.items():
         if state[name] != value:
             verdict.complain(f"at the end {name} is {state[name]}, {value} expected")
-
-
-def summary(verdicts: list[Verdict]) -> Iterator[tuple[str, int]]:
-    """The counts of several topics, added up."""
-    for name in ("messages", "taken", "missed", "receipts", "refused", "resumed"):
-        yield name, sum(getattr(verdict, name) for verdict in verdicts)

@@ -1,6 +1,6 @@
-"""One storm: `python -m tests.storm.storm --seed 1 --seconds 10`. Prints its figures as JSON.
+"""One storm: `python -m tests.storm.storm --scene queues --seed 1 --seconds 10`. Prints its figures as JSON.
 
-The process that leads it never opens a topic while it has children to make, so that a child is a worker
+The process that leads it never opens anything while it has children to make, so that a child is a worker
 like any other, only started faster.
 """
 
@@ -22,28 +22,21 @@ from typing import Any
 import hawser
 
 from .journal import read_journal
-from .judge import Life, judge, summary
-from .workers import SETTINGS, Job, Phase, work
+from .judge import Life, Verdict
+from .queue_judge import QueueVerdict
+from .queue_scene import QueueScene
+from .topic_scene import TopicScene
+from .workers import Job, work
 
-TOPICS = ("storm/one", "storm/two")
-SUBSCRIBERS: tuple[tuple[str, dict[str, Any], float, bool], ...] = (
-    ("witness", {"reliable": True}, 0.0, False),
-    ("plain", {}, 0.0, True),
-    ("late", {"history": 5}, 0.01, True),
-    ("slow", {"history": 8}, 0.05, True),
-    ("reliable", {"reliable": True}, 0.002, True),
-    ("durable", {"reliable": "durable"}, 0.002, True),
-    ("durable-two", {"reliable": "durable", "resume": True}, 0.0, True),
-    ("resume", {"resume": True}, 0.02, True),
-    ("resume-reliable", {"resume": True, "reliable": True}, 0.002, True),
-)
+SCENES: dict[str, type[TopicScene | QueueScene]] = {"topics": TopicScene, "queues": QueueScene}
 END_SECONDS = 60
 
 
 class Storm:
     """The processes of a storm, and what became of them."""
 
-    def __init__(self, seed: int, seconds: float) -> None:
+    def __init__(self, scene: TopicScene | QueueScene, seed: int, seconds: float) -> None:
+        self.scene = scene
         self.seed = seed
         self.seconds = seconds
         self.chance = random.Random(seed)
@@ -57,35 +50,15 @@ class Storm:
         self.kills = self.stops = self.runs = 0
 
     def jobs(self) -> list[Job]:
-        """Everybody who takes part, the witness of each topic first."""
+        """Everybody who takes part."""
         url = f"shm://{self.directory / 'domain'}"
-        jobs = []
-        for topic in TOPICS:
-            for name, options, pause, killable in SUBSCRIBERS:
-                job = Job(
-                    url, topic, "subscribe", name, 0, self.directory, self.phase, options, pause, killable
-                )
-                jobs.append(job)
-            for number in range(3):
-                jobs.append(
-                    Job(
-                        url,
-                        topic,
-                        "publish",
-                        f"publisher-{number}",
-                        0,
-                        self.directory,
-                        self.phase,
-                        pause_seconds=0.003 * number,
-                    )
-                )
-        jobs.append(Job(url, "", "reap", "reaper", 0, self.directory, self.phase, pause_seconds=0.005))
-        return jobs
+        jobs = self.scene.jobs(Job(url, "", "", "", 0, self.directory, self.phase))
+        return [*jobs, Job(url, "", "reap", "reaper", 0, self.directory, self.phase, pause_seconds=0.005)]
 
     def start(self, job: Job) -> None:
         # Runs of publisher n are n modulo 3: a message's run tells the name its sample must show.
         self.runs += 1
-        run = self.runs * 3 + (int(job.name[-1]) if job.role == "publish" else 0)
+        run = self.runs * 3 + (int(job.name[-1]) if job.role in ("publish", "put") else 0)
         job = replace(job, run=run, journal=self.directory / f"journal-{run}")
         process = os.fork()
         if process == 0:
@@ -100,7 +73,7 @@ class Storm:
                 self.wait_for_journal(self.runs * 3)
         until = time.monotonic() + self.seconds
         while time.monotonic() < until and not self.failures:
-            time.sleep(self.chance.random() * 0.04)
+            time.sleep(self.chance.random() * self.scene.pause_seconds)
             self.disturb()
             self.collect()
             self.bring_back(time.monotonic())
@@ -159,11 +132,10 @@ class Storm:
                 self.failures.append(f"{job.topic} {job.name} (run {job.run}) ended with {status}: {text}")
 
     def calm_down(self) -> None:
-        """Publishers end first; then subscribers take what is left."""
-        self.phase[0] = Phase.NO_MORE_MESSAGES
-        self.wait_for("publish")
-        self.phase[0] = Phase.DRAIN
-        self.wait_for("subscribe", "reap")
+        """Those who send end first; then the others take what is left."""
+        for phase, roles in self.scene.endings:
+            self.phase[0] = phase
+            self.wait_for(*roles)
 
     def wait_for(self, *roles: str) -> None:
         until = time.monotonic() + END_SECONDS
@@ -177,31 +149,25 @@ class Storm:
 
     def verdict(self) -> dict[str, Any]:
         """What the model says; to be asked when everybody has ended."""
-        verdicts = []
-        for topic in TOPICS:
+        verdicts: list[Verdict | QueueVerdict] = []
+        for name in self.scene.names:
             lives = [
                 Life(job.role, job.name, job.run, job.options, killed, events_of(job))
                 for job, killed in self.ended
-                if job.topic == topic
+                if job.topic == name
             ]
-            verdicts.append(judge(topic, lives, self.final_state(topic), SETTINGS))
+            with hawser.connect(f"shm://{self.directory / 'domain'}") as bus:
+                bus.recover()
+                verdicts.append(self.scene.judge(bus, name, lives))
         violations = [*self.failures, *(text for each in verdicts for text in each.violations)]
-        counts = dict(summary(verdicts))
         return {
             "seed": self.seed,
             "kills": self.kills,
             "stops": self.stops,
             "processes": self.runs,
-            **counts,
+            **{name: sum(getattr(each, name) for each in verdicts) for name in verdicts[0].counts},
             "violations": violations,
         }
-
-    def final_state(self, topic: str) -> dict[str, int]:
-        with hawser.connect(f"shm://{self.directory / 'domain'}") as bus:
-            bus.recover()
-            info = bus.topic(topic).info()
-            numbers = {name: getattr(info, name) for name in info.__struct_fields__ if name != "participants"}
-            return {**numbers, "participants": len(info.participants)}
 
     def clean_up(self) -> None:
         for process in self.alive:
@@ -228,10 +194,11 @@ def run_worker(job: Job) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--scene", choices=SCENES, default="topics")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=10)
     arguments = parser.parse_args()
-    storm = Storm(arguments.seed, arguments.seconds)
+    storm = Storm(SCENES[arguments.scene](), arguments.seed, arguments.seconds)
     try:
         storm.run()
         json.dump(storm.verdict(), sys.stdout)

@@ -3,7 +3,7 @@
 import random
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -36,11 +36,12 @@ class Phase(IntEnum):
     STORM = 0
     NO_MORE_MESSAGES = 1
     DRAIN = 2
+    DRAIN_LETTERS = 3
 
 
 @dataclass
 class Job:
-    """What a worker needs to know. `options` are those of subscribe()."""
+    """What a worker needs to know. `options` are those of subscribe(), or of a queue."""
 
     url: str
     topic: str
@@ -59,7 +60,7 @@ class Job:
 
 def work(job: Job) -> None:
     """Do the job of this role to its end."""
-    {"publish": publish, "subscribe": subscribe, "reap": reap}[job.role](job)
+    ROLES[job.role](job)
 
 
 @contextmanager
@@ -208,6 +209,9 @@ def release(held: deque[tuple[hawser.Sample, bytes]], journal: Journal, chance: 
 def reap(job: Job) -> None:
     """Recover the dead as fast as possible, to be killed while doing so."""
     with hawser.connect(job.url) as bus:
-        while job.now() != Phase.DRAIN:
+        while job.now() < Phase.DRAIN:
             bus.recover()
             time.sleep(job.pause_seconds)
+
+
+ROLES: dict[str, Callable[[Job], None]] = {"publish": publish, "subscribe": subscribe, "reap": reap}

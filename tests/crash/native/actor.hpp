@@ -19,6 +19,11 @@ struct Report {
   uint64_t mark_low, mark_high;     // where its kept position may be; 0, 0: anywhere
   uint64_t device, inode;           // of the file it has open, when the operation was about files
   uint32_t closed;                  // whether that file is closed
+  std::atomic<uint32_t> begun, done;  // of a queue: accepts that were called, and those that returned
+  Content accepting[4];               // what they were about
+  std::atomic<uint32_t> holding;      // of a queue: what the actor has read
+  uint64_t read_sequences[4];
+  Content read_contents[4];
   int32_t error;                    // kind of the error, or -1
   char text[400];
 };
@@ -129,8 +134,8 @@ inline void tell(Report& report, int32_t error, const char* text) {
 constexpr size_t kHeapBytes = 100'000;
 
 // The life of the child process. Never returns: it ends by being killed.
-template <class Prepare, class Run>
-[[noreturn]] void act(Actor& actor, const Prepare& prepare, const Run& run) {
+template <class Who, class Prepare, class Run>
+[[noreturn]] void act(Who& actor, const Prepare& prepare, const Run& run) {
   Report& report = actor.report;
   report.error = -1;
   report.process = static_cast<uint64_t>(getpid());

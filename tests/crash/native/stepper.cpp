@@ -1,11 +1,12 @@
 // Kills or stops one operation at every instruction that changed shared memory and after every system call.
 //
 //   stepper list
-//   stepper DIRECTORY OPERATION kill|stop|both [more=N] [every=1] [seconds=N] [seed=N] [step=N] [watchdog=N] [agent=N]
+//   stepper DIRECTORY OPERATION kill|stop|both [more=N] [every=1] [seconds=N] [seed=N] [step=N] [watchdog=N] [agent=N] [canary=N]
 //
 // more=N: also at N instructions in between; every=1: at every instruction, in random order, for at most that
 // many seconds; step=N: at that one only; watchdog=N: seconds after which one attempt counts as hung; agent=N: a
-// socket whose other end does all its duties for each byte, and answers with one, while the actor stands still.
+// socket whose other end does all its duties for each byte, and answers with one, while the actor stands still;
+// canary=N: with that planted bug, if it is built with -DHAWSER_CANARIES.
 // Prints one line of counts. Exit status 0: nothing broke. 1: something did, and where. 4: somebody waited.
 #include <cstdio>
 #include <functional>
@@ -13,6 +14,7 @@
 #include <random>
 
 #include "naming.hpp"
+#include "queue_scene.hpp"
 
 namespace crash {
 namespace {
@@ -34,6 +36,8 @@ MakeScene scene_maker(const std::string& name, const std::string& directory) {
     if (operation.name == name) return [&operation, directory] { return std::make_unique<TopicScene>(operation, directory); };
   for (const NameOperation& operation : naming::table)
     if (operation.name == name) return [&operation, directory] { return std::make_unique<NameScene>(operation, directory); };
+  for (const QueueOperation& operation : queue_operations::table)
+    if (operation.name == name) return [&operation, directory] { return std::make_unique<QueueScene>(operation, directory); };
   throw Failure("no operation is called " + name);
 }
 
@@ -157,6 +161,7 @@ int main(int count, char** arguments) {
   if (count == 2 && std::string(arguments[1]) == "list") {
     for (const Operation& operation : operations::table) puts(operation.name);
     for (const NameOperation& operation : naming::table) puts(operation.name);
+    for (const QueueOperation& operation : queue_operations::table) puts(operation.name);
     return 0;
   }
   if (count < 4) return 2;
@@ -166,6 +171,9 @@ int main(int count, char** arguments) {
     options[option.substr(0, option.find('='))] = std::stoull(option.substr(option.find('=') + 1));
   }
   if (options["watchdog"]) watchdog_seconds = static_cast<unsigned>(options["watchdog"]);
+#ifdef HAWSER_CANARIES
+  hawser::canary = static_cast<hawser::Canary>(options["canary"]);
+#endif
   if (options["agent"]) agent_socket = static_cast<int>(options["agent"]);
   signal(SIGALRM, bark);
   try {
