@@ -15,8 +15,10 @@ PARTS = (
     "memory",
     "recovery",
     "start",
+    "queue",
     "cluster",
+    "cluster-queue",
     "recorder",
     "spark",
 )
-PEERS = ("iceoryx2", "pyzmq", "zenoh", "Queue", "Pipe", "etcd", "JetStream")
+PEERS = ("iceoryx2", "pyzmq", "zenoh", "Queue", "Pipe", "faster-fifo", "Redis", "etcd", "JetStream")

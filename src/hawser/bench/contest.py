@@ -45,6 +45,30 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
+class Crowd:
+    """So many producers put `count` messages of `size` bytes each, and then a last one; so many consumers get
+    them, each until it gets a last one. A consumer's result is when that was, and how many it had before."""
+
+    size: int
+    count: int
+    producers: int
+    consumers: int
+
+    def message(self) -> bytes:
+        return b"m" * self.size
+
+    def last_message(self) -> bytes:
+        return b"z" * self.size
+
+    def rate(self, started: list[int], ended: list[tuple[int, int]]) -> float:
+        """Messages a second from the first put to the last get; refused if one was lost or doubled."""
+        count = sum(each for _, each in ended)
+        if count != self.producers * self.count:
+            raise RuntimeError(f"of {self.producers * self.count} messages {count} were got")
+        return count * 1e9 / (max(at for at, _ in ended) - min(started))
+
+
+@dataclass(frozen=True, slots=True)
 class RoundTrip:
     """Round trips of `size` bytes in `blocks` blocks of `rounds`; `spin`: neither side ever sleeps."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hawser.bench.contest import RoundTrip, Stream
+from hawser.bench.contest import Crowd, RoundTrip, Stream
 from hawser.bench.sides import CONTEXT, Gate, now_ns
 
 QUEUED = 10_000
@@ -59,6 +59,24 @@ def send_lists_to_queue(shared: Any, stream: Stream, gate: Gate) -> None:
     for _ in range(stream.count // stream.batch - 1):
         put(batch)
     put([*batch[:-1], stream.last_message()])
+    gate.finish(started)
+
+
+def get_in_crowd(shared: Any, crowd: Crowd, gate: Gate) -> None:
+    take, last, count = shared.get, crowd.last_message(), 0
+    gate.start()
+    while take() != last:
+        count += 1
+    gate.finish((now_ns(), count))
+
+
+def put_in_crowd(shared: Any, crowd: Crowd, gate: Gate) -> None:
+    put, message = shared.put, crowd.message()
+    gate.start()
+    started = now_ns()
+    for _ in range(crowd.count):
+        put(message)
+    put(crowd.last_message())
     gate.finish(started)
 
 

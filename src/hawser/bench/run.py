@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from hawser.bench import PARTS, cluster, copies, recorder, round_trips, scaling, spark, streams, upkeep
+from hawser.bench import (
+    PARTS,
+    cluster,
+    cluster_queues,
+    copies,
+    queues,
+    recorder,
+    round_trips,
+    scaling,
+    spark,
+    streams,
+    upkeep,
+)
 from hawser.bench.plan import Plan
 from hawser.bench.report import Row
 
@@ -18,7 +30,9 @@ _MEASURES: dict[str, Callable[[Plan], Iterator[Row]]] = {
     "memory": upkeep.memory,
     "recovery": upkeep.recovery,
     "start": upkeep.start,
+    "queue": queues.queue,
     "cluster": cluster.cluster,
+    "cluster-queue": cluster_queues.cluster_queue,
     "recorder": recorder.recorder,
     "spark": spark.spark,
 }

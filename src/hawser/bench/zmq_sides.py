@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import os
+from pathlib import Path
 from typing import Any
 
-from hawser.bench.contest import RoundTrip, Stream
+from hawser.bench.contest import Crowd, RoundTrip, Stream
 from hawser.bench.sides import Gate, now_ns
 
 QUEUED = 10_000
+QUIET_MILLISECONDS = 500
 
 
 def _socket(kind: str, shared: str, name: str, *, bind: bool) -> Any:
@@ -62,6 +65,38 @@ def send_batches(shared: str, stream: Stream, gate: Gate) -> None:
     for _ in range(stream.count // stream.batch - 1):
         push(batch)
     push([*batch[:-1], stream.last_message()])
+    gate.finish(started)
+
+
+def get_in_crowd(shared: str, crowd: Crowd, gate: Gate) -> None:
+    """At a socket of its own, until nothing comes any more: producers send in turn to all of them, and no
+    message is the last of all. The time in which nothing came does not count."""
+    library: Any = importlib.import_module("zmq")
+    socket = _socket("PULL", shared, f"consumer-{os.getpid()}", bind=True)
+    take, last, count = socket.recv, crowd.last_message(), 0
+    gate.start()
+    count += take() != last
+    socket.rcvtimeo = QUIET_MILLISECONDS
+    try:
+        while True:
+            count += take() != last
+    except library.Again:
+        gate.finish((now_ns() - QUIET_MILLISECONDS * 1_000_000, count))
+
+
+def put_in_crowd(shared: str, crowd: Crowd, gate: Gate) -> None:
+    """One that is connected to every consumer, and sends to them in turn."""
+    library: Any = importlib.import_module("zmq")
+    socket = library.Context.instance().socket(library.PUSH)
+    socket.set_hwm(QUEUED)
+    for path in Path(shared).glob("consumer-*"):
+        socket.connect(f"ipc://{path}")
+    push, message = socket.send, crowd.message()
+    gate.start()
+    started = now_ns()
+    for _ in range(crowd.count):
+        push(message)
+    push(crowd.last_message())
     gate.finish(started)
 
 

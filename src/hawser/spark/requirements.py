@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final, NamedTuple
 
@@ -22,10 +23,7 @@ class Package(NamedTuple):
     @property
     def installed(self) -> str | None:
         """Its version, None if it is not installed."""
-        try:
-            return version(self.name)
-        except PackageNotFoundError:
-            return None
+        return _installed(self.name)
 
     @property
     def fault(self) -> str | None:
@@ -50,6 +48,15 @@ def check_packages() -> None:
     faults = list(_faults())
     if faults:
         raise UsageError(f"Spark cannot be used here: {'; '.join(faults)}. Run: {_CURE}")
+
+
+@cache
+def _installed(name: str) -> str | None:
+    """Read once: it takes milliseconds, of every query."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
 
 
 def _faults() -> Iterator[str]:

@@ -13,6 +13,7 @@ from hawser.spark.source.placing import batch_end, beginning
 from hawser.spark.source.planning import Split, plan
 from hawser.spark.source.reading import read_split
 from hawser.spark.source.schemas import check_topics, table_of
+from hawser.spark.source.workers import set_imports_aside
 
 __all__ = ["BatchReader"]
 
@@ -31,6 +32,7 @@ class BatchReader(DataSourceReader):
         check_topics(options, topics)
         bounds = cluster.bounds(topics)
         start = beginning(options, cluster, topics, bounds)
+        set_imports_aside()
         return list(plan(ranges(start, batch_end(options, bounds)), options.min_partitions))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from hawser.spark.requirements import check_packages
+from hawser.spark.source.workers import set_imports_aside
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
@@ -18,7 +19,9 @@ def schema(given: Mapping[str, str]) -> "StructType | str":
     from hawser.spark.source.options import Options
     from hawser.spark.source.schemas import schema_of
 
-    return schema_of(Options.of(given))
+    found = schema_of(Options.of(given))
+    set_imports_aside()
+    return found
 
 
 def reader(given: Mapping[str, str], schema: "StructType") -> "DataSourceReader":

@@ -18,7 +18,7 @@ are not even decoded.
 """
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Final
 
 import numpy
@@ -48,6 +48,9 @@ CORRUPT: Final = "_corrupt_record"
 # Batches with fewer records are put together record by record: Arrow costs more for each than it gains.
 _FEW: Final = 24
 
+_NANOSECONDS: Final = pyarrow.timestamp("ns", "UTC")
+_MICROSECONDS: Final = pyarrow.timestamp("us", "UTC")
+
 _HEADERS: Final = ArrayType(
     StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 )
@@ -62,6 +65,8 @@ _TYPES: Final[dict[str, DataType]] = {
     "producer": StringType(),
     "producer_sequence": LongType(),
 }
+# Of the others Spark need not ask, row by row.
+_NULLABLE: Final = frozenset({"key", "headers", "producer", "producer_sequence", CORRUPT})
 
 
 def full_schema(options: Options, value: DataType) -> StructType:
@@ -71,7 +76,8 @@ def full_schema(options: Options, value: DataType) -> StructType:
         del types["headers"]
     if options.is_permissive:
         types[CORRUPT] = BinaryType()
-    return StructType([StructField(name, kind) for name, kind in types.items()])
+    nullable = _NULLABLE | {"value"} if options.is_typed else _NULLABLE
+    return StructType([StructField(name, kind, name in nullable) for name, kind in types.items()])
 
 
 def check_schema(schema: StructType, options: Options) -> None:
@@ -135,8 +141,8 @@ class Rows:
         self.count = int(self._counts.sum())
 
     @cached_property
-    def body(self) -> Any:
-        """The columns that are in the log, as a pyarrow.RecordBatch."""
+    def _bodies(self) -> list[Any]:
+        """The columns that are in the log, as pyarrow.RecordBatches."""
         batches: list[Any] = []
         few: list[Any] = []
         for chunk, skip, count in zip(self._chunks, self._skips, self._counts, strict=True):
@@ -146,18 +152,28 @@ class Rows:
             batches += _put_together(few)
             few = []
             batches.append(chunk.arrow.slice(skip, count))
-        batches += _put_together(few)
-        return batches[0] if len(batches) == 1 else pyarrow.concat_batches(batches)
+        return batches + _put_together(few)
+
+    def _column(self, name: str) -> Any:
+        """One of them, of all rows."""
+        parts = [body.column(name) for body in self._bodies]
+        return parts[0] if len(parts) == 1 else pyarrow.concat_arrays(parts)
+
+    def _spread(self, values: Any) -> Any:
+        """Of each chunk the same for all its rows."""
+        return numpy.repeat(values, self._counts)
 
     @cached_property
     def _places(self) -> Any:
         """The place of each row among those of its chunk that are here, from 0."""
-        firsts = numpy.cumsum(self._counts) - self._counts
-        return numpy.arange(self.count, dtype="i8") - numpy.repeat(firsts, self._counts)
+        return numpy.arange(self.count, dtype="i8") - self._spread(numpy.cumsum(self._counts) - self._counts)
 
     @cached_property
     def offsets(self) -> Any:
-        return numpy.repeat(self._offsets, self._counts) + self._places
+        first, last = self._offsets[0], self._offsets[-1] + self._counts[-1]
+        if last - first == self.count:
+            return numpy.arange(first, last, dtype="i8")
+        return self._spread(self._offsets) + self._places
 
     @cached_property
     def gaps(self) -> set[int]:
@@ -166,16 +182,22 @@ class Rows:
         return {int(first) for first, chunk in zip(firsts, self._chunks, strict=True) if chunk.is_gap}
 
     def key(self) -> Any:
-        return self.body.column("key")
+        return self._column("key")
 
     def value(self) -> Any:
-        return self.body.column("value")
+        return self._column("value")
 
     def timestamp(self) -> Any:
-        return self.body.column("timestamp").cast(pyarrow.timestamp("us", "UTC"), safe=False)
+        headers = [chunk.batch.header for chunk in self._chunks]
+        if any(each.earliest_ns != each.latest_ns for each in headers):
+            return self._column("timestamp").cast(_MICROSECONDS, safe=False)
+        # What is published together has one time: it is cut once.
+        times = pyarrow.array([each.earliest_ns for each in headers], _NANOSECONDS)
+        cut = times.cast(_MICROSECONDS, safe=False).view(pyarrow.int64())
+        return pyarrow.array(self._spread(cut.to_numpy())).view(_MICROSECONDS)
 
     def headers(self) -> Any:
-        column = self.body.column("headers")
+        column = self._column("headers")
         kind = _ARROW_HEADERS
         if column.null_count == len(column):
             return pyarrow.nulls(len(column), kind)
@@ -186,10 +208,10 @@ class Rows:
         return pyarrow.array(rows, kind)
 
     def topic_names(self) -> Any:
-        return pyarrow.repeat(self.topic, self.count)
+        return _repeated(self.topic, pyarrow.string(), self.count)
 
     def partitions(self) -> Any:
-        return pyarrow.repeat(pyarrow.scalar(self.partition, pyarrow.int32()), self.count)
+        return _repeated(self.partition, pyarrow.int32(), self.count)
 
     def offset(self) -> Any:
         return pyarrow.array(self.offsets)
@@ -197,24 +219,27 @@ class Rows:
     def producer(self) -> Any:
         names = [chunk.batch.header.producer for chunk in self._chunks]
         numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
-        texts = pyarrow.array(
-            [name.decode(errors="replace") if name else None for name in numbers], pyarrow.string()
-        )
-        return texts.take(pyarrow.array(numpy.repeat([numbers[name] for name in names], self._counts)))
+        texts = [name.decode(errors="replace") if name else None for name in numbers]
+        if len(texts) == 1:
+            return _repeated(texts[0], pyarrow.string(), self.count)
+        places = self._spread([numbers[name] for name in names])
+        return pyarrow.array(texts, pyarrow.string()).take(pyarrow.array(places))
 
     def producer_sequence(self) -> Any:
         headers = [chunk.batch.header for chunk in self._chunks]
-        recorders = numpy.array([is_recorder(each.producer) for each in headers])
+        recorders = [is_recorder(each.producer) for each in headers]
         firsts = numpy.array(
             [
-                each.incarnation + skip if is_recorder(each.producer) else each.sequence
-                for each, skip in zip(headers, self._skips, strict=True)
+                each.incarnation + skip if of_recorder else each.sequence
+                for each, skip, of_recorder in zip(headers, self._skips, recorders, strict=True)
             ],
             "i8",
         )
-        numbers = numpy.repeat(firsts, self._counts) + numpy.repeat(recorders, self._counts) * self._places
-        absent = numpy.repeat([not each.producer for each in headers], self._counts)
-        return pyarrow.array(numbers, mask=absent)
+        numbers = self._spread(firsts)
+        if any(recorders):
+            numbers += self._spread(recorders) * self._places
+        absent = [not each.producer for each in headers]
+        return pyarrow.array(numbers, mask=self._spread(absent) if any(absent) else None)
 
 
 _BUILDERS: Final[dict[str, Callable[[Rows], Any]]] = {
@@ -231,6 +256,12 @@ _BUILDERS: Final[dict[str, Callable[[Rows], Any]]] = {
 _ARROW_HEADERS: Final = (
     to_arrow_schema(StructType([StructField("h", _HEADERS)]), timezone="UTC").field(0).type
 )
+
+
+@lru_cache(maxsize=16)
+def _repeated(value: "str | int | None", kind: Any, count: int) -> Any:
+    """Most batches of a task have as many rows as the last one."""
+    return pyarrow.repeat(pyarrow.scalar(value, kind), count)
 
 
 def _put_together(records: list[Any]) -> list[Any]:

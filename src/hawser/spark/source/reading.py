@@ -16,10 +16,11 @@ from hawser.spark.source.connection import connection
 from hawser.spark.source.offsets import lost_text
 from hawser.spark.source.options import Options
 from hawser.spark.source.planning import Split
+from hawser.spark.source.workers import set_imports_aside
 
 __all__ = ["lost", "read_split"]
 
-_MOST_ROWS: Final = 16_384
+_MOST_ROWS: Final = 20_000
 _MOST_BYTES: Final = 8 << 20
 
 _log = logging.getLogger("hawser.spark.source")
@@ -52,6 +53,7 @@ def read_split(split: Split, options: Options, table: Table) -> Iterator[Any]:
         rows, size = rows + count, size + cost
     if waiting:
         yield table.of(Rows(wanted.topic, wanted.partition, waiting))
+    set_imports_aside()
 
 
 def _pieces(split: Split, options: Options) -> Iterator[_Piece]:

@@ -1,0 +1,125 @@
+"""Queues of hawser through the public API, with every safety on: a message is done when it was accepted, and
+would be somebody else's if its consumer were killed before."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import hawser
+from hawser.bench.contest import Crowd, Stream
+from hawser.bench.sides import Gate, now_ns
+
+QUEUED = 4096
+# Among more processes than cores somebody is always put aside while it holds a message, and what comes behind
+# that one needs room.
+QUEUED_IN_CROWD = 32_768
+UNCOUNTED = b"uncounted"
+
+
+def _queue(bus: hawser.Bus, size: int, batch: int = 1, capacity: int = QUEUED) -> hawser.Queue[Any]:
+    return bus.queue("measured", slot_size=size, capacity=capacity, max_held=max(4, 2 * batch))
+
+
+def _joined_by_getting(queue: hawser.Queue[Any]) -> hawser.Queue[Any]:
+    """A consumer joins with its first get."""
+    if queue.get(0) is not None:
+        raise RuntimeError("somebody puts before the start")
+    return queue
+
+
+def _joined_by_putting(queue: hawser.Queue[Any]) -> hawser.Queue[Any]:
+    """A producer joins with its first put; what it puts is not counted."""
+    queue.put(UNCOUNTED)
+    return queue
+
+
+def get(shared: str, stream: Stream, gate: Gate) -> None:
+    """Copy each message out, then accept it."""
+    with hawser.connect(shared) as bus, _queue(bus, stream.size) as queue:
+        get, last = _joined_by_getting(queue).get, b""
+        gate.start()
+        for _ in range(1 + stream.count):
+            message = cast("hawser.Message", get())
+            last = message.value
+            message.accept()
+        finished = now_ns()
+        stream.check(last)
+        gate.finish(finished)
+
+
+def put(shared: str, stream: Stream, gate: Gate) -> None:
+    with hawser.connect(shared) as bus, _queue(bus, stream.size) as queue:
+        put, message = _joined_by_putting(queue).put, stream.message()
+        gate.start()
+        started = now_ns()
+        for _ in range(stream.count - 1):
+            put(message)
+        put(stream.last_message())
+        gate.finish(started)
+
+
+def get_batches(shared: str, stream: Stream, gate: Gate) -> None:
+    """Copies of many messages at a time, accepted together."""
+    with hawser.connect(shared) as bus, _queue(bus, stream.size, stream.batch) as queue:
+        get_values, batch, remaining, last = queue.get_values, stream.batch, 1 + stream.count, b""
+        gate.start()
+        while remaining:
+            values = get_values(batch)
+            values.accept()
+            remaining -= len(values)
+            last = values[-1]
+        finished = now_ns()
+        stream.check(last)
+        gate.finish(finished)
+
+
+def get_batches_in_place(shared: str, stream: Stream, gate: Gate) -> None:
+    """Messages that can be settled one by one, accepted together."""
+    with hawser.connect(shared) as bus, _queue(bus, stream.size, stream.batch) as queue:
+        get_many, batch, remaining, last = queue.get_many, stream.batch, 1 + stream.count, b""
+        gate.start()
+        while remaining:
+            messages = get_many(batch)
+            remaining -= len(messages)
+            if not remaining:
+                last = bytes(messages[-1])
+            messages.accept()
+        finished = now_ns()
+        stream.check(last)
+        gate.finish(finished)
+
+
+def put_batches(shared: str, stream: Stream, gate: Gate) -> None:
+    with hawser.connect(shared) as bus, _queue(bus, stream.size, stream.batch) as queue:
+        put_many, batch = _joined_by_putting(queue).put_many, [stream.message()] * stream.batch
+        gate.start()
+        started = now_ns()
+        for _ in range(stream.count // stream.batch - 1):
+            put_many(batch)
+        put_many([*batch[:-1], stream.last_message()])
+        gate.finish(started)
+
+
+def get_in_crowd(shared: str, crowd: Crowd, gate: Gate) -> None:
+    with hawser.connect(shared) as bus, _queue(bus, crowd.size, capacity=QUEUED_IN_CROWD) as queue:
+        get, last, count = _joined_by_getting(queue).get, crowd.last_message(), 0
+        gate.start()
+        while True:
+            message = cast("hawser.Message", get())
+            data = message.value
+            message.accept()
+            if data == last:
+                break
+            count += data != UNCOUNTED
+        gate.finish((now_ns(), count))
+
+
+def put_in_crowd(shared: str, crowd: Crowd, gate: Gate) -> None:
+    with hawser.connect(shared) as bus, _queue(bus, crowd.size, capacity=QUEUED_IN_CROWD) as queue:
+        put, message = _joined_by_putting(queue).put, crowd.message()
+        gate.start()
+        started = now_ns()
+        for _ in range(crowd.count):
+            put(message)
+        put(crowd.last_message())
+        gate.finish(started)
