@@ -187,7 +187,7 @@ class Values {
       }
       box_.core->let_go_of_copy();
     }
-    box_.core->wake_producers();
+    box_.core->wake_producers(static_cast<uint32_t>(claims_.size()));
     if (box_.core->closing()) box_.core->close();
   }
   void add(const nb::object& value, const Claimed& claimed) {

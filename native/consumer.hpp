@@ -117,18 +117,31 @@ class Consumer {
   void let_go_of_copy() { held_--; }
   void keep_copy() { held_++; }  // the claim outlives the message that is about to be let go of
 
-  // After one or several claims: producers may use their places in the ring.
+  // After one or several claims: producers may use their places in the ring. The tail need not be exact, and its cache
+  // line is everybody's.
   void settle() {
     if (left_) return;
     Word& tail = memory_.header().tail.word;
     const uint64_t seen = tail.load_relaxed();
-    if (fresh_ > seen) tail.exchange_if(seen, fresh_);
+    if (fresh_ >= seen + kTailBehind) tail.exchange_if(seen, fresh_);
     memory_.entry(membership_.index).count.store_relaxed(count_);
-    wake_producers();
+    wake_producers(static_cast<uint32_t>(count_ - std::exchange(settled_, count_)));
   }
-  // After messages are done, or their slots were let go of.
-  void wake_producers() const { wake_waiters(memory_.header().space, kBitWords - 1); }
-  void wake_consumers() const { wake_waiters(memory_.header().samples, memory_.layout.bit_words); }
+
+  // After places in the ring or slots became free. A producer that is woken for each of them does not get far before
+  // it sleeps again: it is woken for some at once, or if the last time is a while ago. One that is not woken looks by
+  // itself, soon after it fell asleep (Publisher::wait_for_space).
+  void wake_producers(uint32_t places = 1) {
+    Signal& space = memory_.header().space;
+    if (!anybody_waits(space, kBitWords - 1)) [[likely]] return;
+    freed_ += places;
+    const int64_t now = coarse_now();
+    if (freed_ < memory_.layout.ring / kWakesALap && now == woken_at_) return;
+    freed_ = 0;
+    woken_at_ = now;
+    wake_all(space);
+  }
+  void wake_consumers(int count) const { wake_waiters(memory_.header().samples, memory_.layout.bit_words, count); }
 
   // Look through all slots: for messages that came back, for dying ones, and for leases that are over.
   void look_around() {
@@ -144,7 +157,8 @@ class Consumer {
   void wait_for_message(int64_t nanoseconds, int pauses = kPausesForOne) {
     if (const auto lease = static_cast<int64_t>(memory_.layout.settings.lease_ns))
       nanoseconds = std::min(nanoseconds, std::max(lease / 4, kShortestSlice));
-    if (spin_until([&] { return ready(); }, nanoseconds, pauses)) return;
+    if (freed_ > 0) wake_all(memory_.header().space), freed_ = 0;
+    if (spin_until(sleepers_.luck, [&] { return ready(); }, nanoseconds, pauses)) return;
     Sleeper sleeper(memory_.header().samples, bit_, sleepers_);
     const uint32_t seen = sleeper.value();
     if (!ready()) sleeper.sleep(seen, nanoseconds);
@@ -212,7 +226,7 @@ class Consumer {
       closing_ = true;
       if (!memory_.closed()) {
         return_claims(memory_, bit_, entry_word(membership_.incarnation, EntryState::active));
-        wake_consumers();
+        wake_consumers(INT_MAX);
       }
     }
     if (held_ == 0 && !left_) {
@@ -324,7 +338,7 @@ class Consumer {
     if (!memory_.claim(claimed.slot).exchange_if(claimed.claim, word)) return false;
     found_dying_ |= claim_state(word) == ClaimState::doomed;
     announce_returns(memory_);  // after the claim is back
-    wake_consumers();
+    wake_consumers(1);
     return true;
   }
 
@@ -386,10 +400,12 @@ class Consumer {
     }
     if (!ended) return;
     announce_returns(memory_);
-    wake_consumers();
+    wake_consumers(INT_MAX);
   }
 
   static constexpr uint32_t kStepsToTheTail = 8;
+  static constexpr uint64_t kTailBehind = 16;
+  static constexpr uint32_t kWakesALap = 16;
   static constexpr uint64_t kPrefetchDistance = 6;
   static constexpr int64_t kShortestSlice = 1'000'000;
   const Memory& memory_;
@@ -407,7 +423,10 @@ class Consumer {
   std::vector<Watched> watched_;
   int64_t watched_at_ = 0;
   uint64_t count_ = memory_.entry(membership_.index).count.load_relaxed();
+  uint64_t settled_ = count_;  // what the others know of that
   uint32_t held_ = 0;
+  uint32_t freed_ = 0;     // places for which nobody was woken yet, though somebody waits
+  int64_t woken_at_ = 0;
   Sleepers sleepers_;
   bool closing_ = false;
   bool left_ = false;

@@ -61,7 +61,7 @@ class Mover {
     }
     if (moved_ == 0) return;
     publisher_.wake_subscribers();
-    consumer_.wake_producers();
+    consumer_.wake_producers(static_cast<uint32_t>(moved_));
   }
 
  private:

@@ -150,12 +150,16 @@ class Publisher {
       remember_evicted(ring_slot(place.word));
       prefetch(sequence);
       memory_.entry(membership_.index).count.store_relaxed(++count_);
+      unannounced_++;
       return sequence;
     }
   }
 
-  // After one or several samples: wake whoever sleeps for them.
-  void wake_subscribers() const { wake_waiters(memory_.header().samples, memory_.layout.bit_words); }
+  // After one or several samples: wake whoever sleeps for them. A message is for one consumer.
+  void wake_subscribers() {
+    const int count = static_cast<int>(std::exchange(unannounced_, 0));
+    wake_waiters(memory_.header().samples, memory_.layout.bit_words, memory_.layout.queue ? count : INT_MAX);
+  }
 
   // Which reliable subscriber is in the way now.
   std::optional<Blocker> blocker() const {
@@ -191,12 +195,16 @@ class Publisher {
     }
   }
 
-  // One slice of waiting until there may be space.
+  // One slice of waiting until there may be space. Consumers do not wake producers for every place: the first slices
+  // are short.
   void wait_for_space(int64_t nanoseconds) {
-    if (spin_until([&] { return ready(); }, nanoseconds, kPausesForOne)) return;
+    if (spin_until(sleepers_.luck, [&] { return ready(); }, nanoseconds, kPausesForOne)) return;
+    const int64_t first = memory_.layout.queue ? kFirstSlice : kSliceNanoseconds;
+    slice_ = std::min(in_vain_ == count_ ? 2 * slice_ : first, kSliceNanoseconds);
+    in_vain_ = count_;
     Sleeper sleeper(memory_.header().space, membership_.index, sleepers_);
     const uint32_t seen = sleeper.value();
-    if (!ready()) sleeper.sleep(seen, nanoseconds);
+    if (!ready()) sleeper.sleep(seen, std::min(nanoseconds, slice_));
   }
   Signal& signal() const { return memory_.header().space; }
   Sleepers& sleepers() { return sleepers_; }
@@ -365,6 +373,7 @@ class Publisher {
     slot.publisher.store_release(owner_);
   }
 
+  static constexpr int64_t kFirstSlice = 2'000'000;
   static constexpr int kRounds = 20;
   static constexpr int kRoundsOfQueue = 2;
   static constexpr uint64_t kPrefetchDistance = 8;
@@ -381,6 +390,9 @@ class Publisher {
   uint32_t next_ = 0;
   uint64_t count_ = memory_.entry(membership_.index).count.load_relaxed();
   uint64_t last_ = 0;  // our last sample
+  uint32_t unannounced_ = 0;  // samples for which nobody was woken yet
+  int64_t slice_ = kSliceNanoseconds;  // of waiting for space, the last time
+  uint64_t in_vain_ = UINT64_MAX;      // how many samples there were then
   int64_t recovered_at_ = 0;  // when we last looked for the dead because somebody was in the way
   uint64_t slowest_ = 0;  // nobody waited for is before this position, as of `waits_` joins
   uint64_t waits_ = 0;

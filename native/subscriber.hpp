@@ -161,7 +161,7 @@ class Subscriber {
 
   // One slice of waiting until there may be a sample.
   void wait_for_sample(int64_t nanoseconds, int pauses = kPausesForOne) {
-    if (spin_until([&] { return ready(); }, nanoseconds, pauses)) return;
+    if (spin_until(sleepers_.luck, [&] { return ready(); }, nanoseconds, pauses)) return;
     Sleeper sleeper(memory_.header().samples, bit_, sleepers_);
     const uint32_t seen = sleeper.value();
     if (!ready()) sleeper.sleep(seen, nanoseconds);

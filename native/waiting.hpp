@@ -52,34 +52,66 @@ inline void relax_for(int pauses) {
   for (int i = 0; i < pauses; i++) relax();
 }
 
+// Whether looking around has been worth it: with more processes than processors it is not, because whoever is waited
+// for does not run meanwhile. After each time in vain it is left out more often. Threads may share one: then it is
+// right for the last of them.
+class Luck {
+ public:
+  bool worth_it() {
+    const uint32_t left = left_out_.load(std::memory_order_relaxed);
+    if (left == 0) return true;
+    left_out_.store(left - 1, std::memory_order_relaxed);
+    return false;
+  }
+  void learn(bool found) {
+    const uint32_t misses = found ? 0 : std::min(misses_.load(std::memory_order_relaxed) + 1, kMostMisses);
+    misses_.store(misses, std::memory_order_relaxed);
+    left_out_.store((1u << misses) - 1, std::memory_order_relaxed);
+  }
+
+ private:
+  static constexpr uint32_t kMostMisses = 4;
+  std::atomic<uint32_t> misses_{0}, left_out_{0};
+};
+
 template <class Ready>
-bool spin_until(const Ready& ready, int64_t nanoseconds, int pauses) {
+bool spin_until(Luck& luck, const Ready& ready, int64_t nanoseconds, int pauses) {
   static const bool alone = sysconf(_SC_NPROCESSORS_ONLN) == 1;
-  if (alone) return false;
+  if (alone || !luck.worth_it()) return false;
   const int64_t until = monotonic_now() + std::min(nanoseconds, kSpinNanoseconds);
   for (;; pauses = std::min(2 * pauses, kPausesForMany)) {
     relax_for(pauses);
-    if (ready()) return true;
-    if (monotonic_now() >= until) return false;
+    const bool found = ready();
+    if (!found && monotonic_now() < until) continue;
+    luck.learn(found);
+    return found;
   }
 }
 
-inline void wake_all(Signal& signal) {
+inline void wake(Signal& signal, int count) {
   signal.value.fetch_add(1, std::memory_order_seq_cst);
-  syscall(SYS_futex, &signal.value, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  syscall(SYS_futex, &signal.value, FUTEX_WAKE, count, nullptr, nullptr, 0);
 }
+inline void wake_all(Signal& signal) { wake(signal, INT_MAX); }
 
-// After the news is visible: wake whoever sleeps among the participants in `words` words of bits.
-inline void wake_waiters(Signal& signal, uint32_t words) {
+// Whether anybody sleeps, or is about to, among the participants in `words` words of bits.
+inline bool anybody_waits(const Signal& signal, uint32_t words) {
   uint64_t anybody = 0;
   for (uint32_t i = 0; i < words; i++) anybody |= signal.waiters.words[i].load_ordered();
-  if (anybody) [[unlikely]] wake_all(signal);
+  return anybody != 0;
+}
+
+// After the news is visible: wake whoever sleeps. News that is for `count` of them need not wake the others: one that
+// dies on its way to the news costs the others a slice.
+inline void wake_waiters(Signal& signal, uint32_t words, int count = INT_MAX) {
+  if (anybody_waits(signal, words)) [[unlikely]] wake(signal, count);
 }
 
 // How many threads of this process sleep as one participant.
 struct Sleepers {
   std::mutex mutex;
   uint32_t count = 0;
+  Luck luck;
 };
 
 // One thread's turn to sleep: the participant's flag is set for as long as any of them lives.

@@ -185,8 +185,9 @@ def test_what_a_lost_answer_lent_is_back_though_nobody_asks(
 ) -> None:
     queue = new_queue(bus)
     gone: Any = cluster.connect("gone", fetch_wait_seconds=60.0, session_seconds=600.0).queue(queue.name)
+    thief = Thief(monkeypatch, wire.QueueGet, 0)
     assert gone.get(timeout=0.05) is None
-    thief = Thief(monkeypatch, wire.QueueGet, 1)
+    thief.most = 1
     queue.put(b"x")
     wait_until(lambda: thief.stolen == 1)
     assert got(queue).delivery_count == 1

@@ -111,7 +111,7 @@ class Queue(ABC, Generic[T]):
     @abstractmethod
     def consume(self, prefetch: int | None = None) -> Consumer[T]:
         """Iterate over messages, one at a time. Up to `prefetch` are held ahead of the one given out; they
-        are nobody else's meanwhile. None is what suits the scope: none on one host."""
+        are nobody else's meanwhile. None is what suits the queue: none on one host, nor under a lease."""
 
     @abstractmethod
     def peek(self, count: int) -> list[Sample]:

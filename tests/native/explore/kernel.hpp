@@ -104,9 +104,12 @@ class Kernel {
     asleep[static_cast<size_t>(victim)] = nullptr;
   }
 
-  void wake(const void* word) {
+  void wake(const void* word, uint32_t count) {
     for (auto& sleeper : asleep)
-      if (sleeper == word) sleeper = nullptr;
+      if (sleeper == word && count > 0) {
+        sleeper = nullptr;
+        count--;
+      }
   }
 
   uint64_t hash(uint64_t seed) const {
@@ -232,7 +235,7 @@ long __wrap_syscall(long number, ...) {
   if (number != SYS_futex) std::abort();
   hawser::explore_point();
   if (operation == FUTEX_WAKE) {
-    exploring::kernel.wake(word);
+    exploring::kernel.wake(word, value);
   } else if (__atomic_load_n(word, __ATOMIC_SEQ_CST) == value) {
     explore_sleep(word);
   }
