@@ -83,6 +83,7 @@ class Publisher {
   Publisher(const Memory& memory, Host& host, Membership membership, const std::string& name)
       : memory_(memory), host_(host), membership_(std::move(membership)), owner_(membership_.owner()) {
     std::memcpy(name_, name.data(), name.size());
+    name_check_ = hash_bytes(name_, sizeof name_, owner_);
   }
 
   const Memory& memory() const { return memory_; }
@@ -158,7 +159,7 @@ class Publisher {
   // After one or several samples: wake whoever sleeps for them. A message is for one consumer.
   void wake_subscribers() {
     const int count = static_cast<int>(std::exchange(unannounced_, 0));
-    wake_waiters(memory_.header().samples, memory_.layout.bit_words, memory_.layout.queue ? count : INT_MAX);
+    if (count != 0) wake_waiters(memory_.header().samples, memory_.layout.bit_words, memory_.layout.queue ? count : INT_MAX);
   }
 
   // Which reliable subscriber is in the way now.
@@ -369,7 +370,7 @@ class Publisher {
     slot.publisher.store_relaxed(0);
     std::atomic_signal_fence(std::memory_order_seq_cst);
     std::memcpy(slot.name, name_, sizeof slot.name);
-    memory_.name_check(index).store_release(hash_bytes(name_, sizeof name_, owner_));
+    memory_.name_check(index).store_release(name_check_);
     slot.publisher.store_release(owner_);
   }
 
@@ -383,6 +384,7 @@ class Publisher {
   Membership membership_;
   uint64_t owner_;
   char name_[kNameBytes] = {};
+  uint64_t name_check_ = 0;
   Sleepers sleepers_;
   uint32_t loans_ = 0;
   std::vector<uint8_t> signed_ = std::vector<uint8_t>(memory_.layout.slots);  // slots that have our name

@@ -90,8 +90,10 @@ def test_what_becomes_of_it(bus: hawser.Bus, name: str) -> None:
     gc.collect()
     with got(queue) as message:
         assert message.delivery_count == 4
-    for again in (message.accept, message.release, message.reject):
-        again()
+    message.accept()
+    for other in (message.release, message.reject):
+        with pytest.raises(hawser.UsageError, match="was accepted already"):
+            other()
     assert counts(queue) == (0, 0, 0)
 
 

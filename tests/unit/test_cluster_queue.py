@@ -64,7 +64,8 @@ def test_a_message_goes_in_and_to_one_consumer(bus: hawser.Bus, queue: hawser.Qu
     assert queue.get(timeout=0) is None
     message.accept()
     message.accept()
-    message.release()
+    with pytest.raises(hawser.UsageError, match="said once"), message:
+        message.release()
     assert queue.get(timeout=0) is None
     assert isinstance(bus.queue(queue.name), hawser.Queue) and bus.queue(queue.name) is queue
 

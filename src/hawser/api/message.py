@@ -32,12 +32,12 @@ class Message(Sample):
 
     @abstractmethod
     def accept(self) -> None:
-        """It is done, and never delivered again. To accept it again changes nothing."""
+        """It is done, and never delivered again. To say the same again changes nothing; to say something else
+        once it is settled is a UsageError."""
 
     @abstractmethod
     def release(self) -> None:
-        """Give it back: it is delivered again, before those put later, unless it was its last delivery. Once
-        it is accepted, released or rejected this changes nothing."""
+        """Give it back: it is delivered again, before those put later, unless it was its last delivery."""
 
     @abstractmethod
     def reject(self) -> None:

@@ -48,13 +48,17 @@ class ClusterAsyncMessage(LentSample):
     __slots__ = ()
 
     async def accept(self) -> None:
-        await self._settle("accept")
+        await self._say("accept")
 
     async def release(self) -> None:  # type: ignore[override]  # a settlement is awaited
-        await self._settle("release")
+        await self._say("release")
 
     async def reject(self) -> None:
-        await self._settle("reject")
+        await self._say("reject")
+
+    async def _say(self, verdict: Verdict) -> None:
+        await self._settle(verdict)
+        self._check_said(verdict)
 
     async def _settle(self, verdict: Verdict) -> None:
         borrowed, borrower = self._borrowed, self._borrower

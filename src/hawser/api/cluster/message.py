@@ -9,13 +9,15 @@ from typing import Any, Final
 from hawser.cluster.client.borrowing import Borrower, Make
 from hawser.cluster.client.queue import OpenQueue
 from hawser.cluster.client.sample import FetchedSample
-from hawser.cluster.client.settling import Borrowed, State
+from hawser.cluster.client.settling import Borrowed, State, Verdict
+from hawser.errors import UsageError
 from hawser.record.record import Record
 
 __all__ = ["LentSample", "Session", "ahead_of", "values_of"]
 
 # Got ahead by an iteration: enough to hide the way to the leader, not so many that others starve.
 _PREFETCH: Final = 16
+_SAID: Final = {"accept": "accepted", "release": "released", "reject": "rejected"}
 
 
 class LentSample(FetchedSample):
@@ -45,6 +47,14 @@ class LentSample(FetchedSample):
     def __del__(self) -> None:
         if self._borrowed.state is State.HELD:
             self._borrower.drop(self._borrowed)
+
+    def _check_said(self, verdict: Verdict) -> None:
+        """UsageError if something else has become of it."""
+        said = self._borrowed.verdict
+        if self._borrowed.state is State.SETTLED and said != self._borrower.verdict(verdict):
+            raise UsageError(
+                f"message {self.offset} was {_SAID[said]} already; what becomes of a message is said once"
+            )
 
     def __repr__(self) -> str:
         return f"<Message {self.offset}, delivery {self.delivery_count}, {len(self)} bytes>"

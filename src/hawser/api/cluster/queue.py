@@ -60,13 +60,17 @@ class ClusterMessage(LentSample):
         self._thread = thread
 
     def accept(self) -> None:
-        self._settle("accept")
+        self._say("accept")
 
     def release(self) -> None:
-        self._settle("release")
+        self._say("release")
 
     def reject(self) -> None:
-        self._settle("reject")
+        self._say("reject")
+
+    def _say(self, verdict: Verdict) -> None:
+        self._settle(verdict)
+        self._check_said(verdict)
 
     def _settle(self, verdict: Verdict) -> None:
         borrowed, borrower = self._borrowed, self._borrower
