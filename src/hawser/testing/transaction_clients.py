@@ -332,7 +332,7 @@ class Application(Actor):
         if self.stopped:
             self._drop_all()
         elif self.random.random() < self.restarting_share:
-            self.ring.marks.count("application restarted", bool(self._named))
+            self.ring.marks.count("application restarted")
             self._launch()
         elif self._named:
             self._decide(self._batch, self._named)
