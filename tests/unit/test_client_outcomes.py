@@ -72,8 +72,10 @@ class Cluster:
         log = self.logs.setdefault(request.shard, [])
         if isinstance(request, wire.Fetch):
             values = [Record(value) for value in log[request.offset - 1 :]]
-            data = bytes(Batch.of(values, Stamp(b"p#1", 1, 1)).data) if values else b""
-            return wire.encode(wire.Batches(((request.offset, data),) if values else (), 1, len(log) + 1))
+            found = (
+                ((request.offset, memoryview(Batch.of(values, Stamp(b"p#1", 1, 1)).data)),) if values else ()
+            )
+            return wire.encode(wire.Batches(found, 1, len(log) + 1))
         assert isinstance(request, wire.Publish)
         batch = Batch.read(request.batch)
         judge = self._judges.setdefault(request.shard, Judge())

@@ -99,7 +99,7 @@ def test_names_are_judged_as_on_one_host(name: str) -> None:
         {"depth": 4},
     ],
 )
-def test_a_wrong_setting_is_refused(settings: dict[str, int | str | bool | None]) -> None:
+def test_a_wrong_setting_is_refused(settings: dict[str, wire.Setting]) -> None:
     with pytest.raises(ValueError, match=next(iter(settings))):
         check_creation(wire.Admin(wire.AdminKind.CREATE, "orders", settings=settings))
 
@@ -117,7 +117,7 @@ def test_orders_without_their_nodes_are_refused() -> None:
 
 def test_an_operator_refuses_what_is_wrong(tmp_path: Path) -> None:
     with RunningCluster(tmp_path) as cluster:
-        good: dict[str, int | str | bool | None]
+        good: dict[str, wire.Setting]
         good = {"replication": 1, "compression": "zstd", "schema": None, "retention_bytes": 1 << 20}
         assert cluster.ask(wire.Admin(wire.AdminKind.CREATE, "good", settings=good)).done
         odd = wire.Admin(wire.AdminKind.CREATE, "odd", settings={"replication": 1, "compression": "snappy"})
