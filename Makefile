@@ -56,8 +56,9 @@ $(spark): $(native)
 	@$(bin)/python -m hawser.spark.archive || true
 	@touch $@
 
-$(peers): $(environment)
+$(peers): $(environment) scripts/install_redis.sh
 	@echo "setup: installing the peers that the benchmarks compare with"
+	@scripts/install_redis.sh
 	@$(editable) '.[bench]'
 	@touch $@
 

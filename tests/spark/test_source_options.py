@@ -120,6 +120,6 @@ def test_it_can_be_imported_where_there_is_no_spark() -> None:
 def test_an_old_spark_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     import pyspark_hawser
 
-    monkeypatch.setattr("hawser.spark.requirements.version", lambda name: "4.1.0")
+    monkeypatch.setattr("hawser.spark.requirements._installed", lambda name: "4.1.0")
     with pytest.raises(UsageError, match=r"pyspark is 4.1.0, and has to be 4.2 or newer.*hawser\[spark\]"):
         pyspark_hawser.DefaultSource(dict(PLAIN)).schema()

@@ -162,7 +162,7 @@ def test_nobody_is_there_once_all_have_gone() -> None:
     office = Office(1)
     idle = [office.desk.claims.is_idle]
     office.get("a", 1)
-    for now in (50, 200):
-        office.tick(now)
+    for moment in (50, 200):
+        office.tick(moment)
         idle.append(office.desk.claims.is_idle)
     assert idle == [True, False, True]

@@ -37,12 +37,6 @@ _ON_THIS_MACHINE: Final = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
 }
-# Spark asks for the rows that a batch has, and first whether there is something: that Arrow asks again is a
-# tenth of what a row from Python costs the JVM.
-_UNASKED: Final = (
-    "-Darrow.enable_unsafe_memory_access=true",
-    "-Darrow.enable_null_check_for_get=false",
-)
 
 
 def session(app: str = "hawser", master: str | None = None, **conf: Any) -> "SparkSession":
@@ -128,10 +122,8 @@ def _java_options(master: str | None) -> dict[str, list[str]]:
     archive = archive_options(spark_home())
     file = logging_file()
     logging = [] if file is None else [f"-Dlog4j2.configurationFile={file.as_uri()}"]
-    executors = {}
-    if _is_cluster_on_loopback(master):
-        executors["spark.executor.extraJavaOptions"] = [*_UNASKED, *archive]
-    return {"spark.driver.extraJavaOptions": [*_UNASKED, *logging, *archive], **executors}
+    executors = {"spark.executor.extraJavaOptions": archive} if _is_cluster_on_loopback(master) else {}
+    return {"spark.driver.extraJavaOptions": [*logging, *archive], **executors}
 
 
 def _is_local(master: str | None) -> bool:

@@ -1,8 +1,8 @@
 """What a task does: its range of a partition becomes Arrow batches, as they come.
 
-A batch for Spark has some ten thousand rows, or fewer large ones; small batches of the log are put together
-and large ones cut. So the memory of a task is bounded by two answers of a node and one such batch, however
-long the range is.
+A batch for Spark has up to twenty thousand rows, or fewer large ones; small batches of the log are put
+together and large ones cut. So the memory of a task is bounded by two answers of a node and one such batch,
+however long the range is.
 """
 
 import logging
