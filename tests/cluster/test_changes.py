@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import hawser
+from hawser.cluster.maps import node_of
 from hawser.cluster.stores import open_store
 from hawser.cluster.stores.shards import StoredShard, list_shards
 from hawser.log.protocol.metadata import Phase
@@ -146,13 +147,27 @@ def _lose_disk(cluster: ClusterProcesses, clients: Clients, fits: Callable[[str,
     leader = leader_of(cluster)
     name = next(each for each in cluster.nodes if fits(each, leader))
     node = cluster.nodes[name]
+    (lost,) = (member for member in _members(cluster) if node_of(member) == name)
     node.kill()
     for journal in (node.directory / "shards").iterdir():
         for file in journal.iterdir():
             file.unlink()
     node.start()
     clients.wait_for_more()
-    _until(cluster, lambda shard: shard["lag"].get(name, 10_000) < 100 or shard["leader"] == name)
+    # Of two lost disks one must have been replaced before the other is lost.
+    _until(cluster, lambda _: lost not in _members(cluster))
+
+
+def _members(cluster: ClusterProcesses) -> tuple[str, ...]:
+    """Those of the topic's shard, each a node with a disk."""
+    store = open_store(cluster.metadata)
+    try:
+        shards = list_shards(store)
+    finally:
+        store.close()
+    (stored,) = (each for name, each in shards.items() if name.startswith(f"{TOPIC}@"))
+    assert isinstance(stored, StoredShard)
+    return stored.metadata.members
 
 
 def test_a_disk_of_another_cluster_is_refused(tmp_path: Path) -> None:
