@@ -19,8 +19,9 @@ from hawser.cluster.client.queue import OpenQueue
 from hawser.cluster.client.settling import Borrowed, State
 from hawser.cluster.client.stamped import StampedPartition
 from hawser.errors import Fenced, NotFound
-from hawser.log.queue.desk import LETTER_HEADER, MOST_MOVED_BYTES
+from hawser.log.queue.desk import MOST_MOVED_BYTES
 from hawser.record.batch import Batch
+from hawser.record.letters import LETTER_HEADER
 from hawser.record.record import Record, Stamp
 
 __all__ = ["retry_letters"]

@@ -38,10 +38,10 @@ from hawser.log.state.producers import Producers
 from hawser.log.state.queue import LETTERS, MESSAGES, Queue
 from hawser.log.state.results import Place, Result
 from hawser.record.batch import Batch
+from hawser.record.letters import LETTER_HEADER
 from hawser.record.record import Record
 
 __all__ = [
-    "LETTER_HEADER",
     "MOST_MOVED_BYTES",
     "Delivery",
     "Desk",
@@ -56,7 +56,6 @@ __all__ = [
     "nbytes_of",
 ]
 
-LETTER_HEADER: Final = "hawser-dead-letter"
 # Of messages that move together, and that are lent together; one alone may have more.
 MOST_MOVED_BYTES: Final = 8 << 20
 MOST_LENT_BYTES: Final = 8 << 20
