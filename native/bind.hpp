@@ -49,7 +49,6 @@ struct ConsumerBox {
   std::string name;
   nb::object decode;
   nb::object dying;      // called when messages wait to go to the dead letters, or None
-  bool drained = false;  // the last batch took all there was
   int64_t looked_at = coarse_now();  // when it last looked for what came back without a word
   ~ConsumerBox() {
     region->made().here() ? core->close() : core->abandon();
@@ -101,7 +100,8 @@ SampleObject* new_sample();
 SampleObject* new_message();
 void free_unused(SampleObject* sample);
 PyObject* fill_sample(SampleObject* sample, PyObject* owner, SubscriberBox& box, const Taken& taken);
-PyObject* fill_message(SampleObject* message, PyObject* owner, ConsumerBox& box, const Claimed& claimed);
+Claimed& claim_of(SampleObject* message);  // to claim into, before it is filled
+PyObject* fill_message(SampleObject* message, PyObject* owner, ConsumerBox& box);
 PyObject* copied_sample(const Copied& copied, PyObject* decode);
 void let_go_of(SampleObject* sample);  // as on leaving a with block
 

@@ -23,9 +23,9 @@ class Columns {
     } catch (const Error&) {
       if (timestamps_.empty()) throw;
     }
-    box.drained = !timestamps_.empty() && timestamps_.size() < count_ && !is_full_;
     return is_full_ || !timestamps_.empty();
   }
+  bool drained() const { return !timestamps_.empty() && timestamps_.size() < count_ && !is_full_; }
   nb::tuple finish() {
     PyObject* values = values_.release().ptr();
     if (_PyBytes_Resize(&values, offsets_.back()) != 0) throw nb::python_error();

@@ -9,19 +9,16 @@ namespace {
 // if there is none.
 nb::object claim_now(nb::handle self, ConsumerBox& box) {
   SampleObject* message = new_message();
-  Claimed claimed{};
   bool there = false;
   try {
-    there = box.core->try_claim(claimed);
+    there = box.core->try_claim(claim_of(message));
   } catch (...) {
     free_unused(message);
     throw;
   }
-  if (!there) {
-    free_unused(message);
-    return {};
-  }
-  return nb::steal(fill_message(message, self.ptr(), box, claimed));
+  if (there) return nb::steal(fill_message(message, self.ptr(), box));
+  free_unused(message);
+  return {};
 }
 
 // Look for what came back without a word: from who is stopped, and from who is dead if somebody holds messages. Every
@@ -49,13 +46,18 @@ struct SettleLater {
   ~SettleLater() { core.settle(); }
 };
 
+// With fewer messages ahead a consumer keeps its distance.
+constexpr uint64_t kFewForOne = 8, kFewForMany = 64;
+uint64_t few_of(int64_t count) { return std::min(static_cast<uint64_t>(count), kFewForMany); }
+
 // What `attempt` gets, tried at once and whenever there may be a message; not valid when the time is over.
 template <class Attempt>
-nb::object wait_and_claim(ConsumerBox& box, nb::handle timeout, int pauses, const Attempt& attempt) {
+nb::object wait_and_claim(ConsumerBox& box, nb::handle timeout, int pauses, uint64_t few, const Attempt& attempt) {
   box.region->made().require();
   const Deadline deadline = deadline_of(timeout);
   const SettleLater later{*box.core};
   if (look_is_due(box)) look_for_returns(box);
+  if (box.core->caught_up() && !deadline.over()) box.core->keep_distance(few);
   for (;;) {
     nb::object result = attempt();  // dropped, and so given back, if what follows is interrupted
     tell_of_the_dying(box);
@@ -73,21 +75,26 @@ PyObject* call_claim(PyObject* self, PyObject* const* given, Py_ssize_t places, 
   return guarded([&] {
     const Arguments<1> arguments("claim", {"timeout"}, 1, given, places, keywords);
     ConsumerBox& box = *nb::inst_ptr<ConsumerBox>(self);
-    nb::object message = wait_and_claim(box, arguments.values[0], kPausesForOne, [&] { return claim_now(self, box); });
+    nb::object message = wait_and_claim(box, arguments.values[0], kPausesForOne, kFewForOne, [&] { return claim_now(self, box); });
     return message.is_valid() ? message.release().ptr() : nb::none().release().ptr();
   });
 }
 
-// Calls `another` until it has `count`, or gives nothing more. What was claimed is not lost to an error of one that
-// comes later: the next call meets it.
+// Whether a batch that has `size` messages takes another one: it ends with what was there when it had its first.
+bool goes_on(ConsumerBox& box, size_t size) {
+  if (size == 1) box.core->look_ahead();
+  return size == 0 || !box.core->caught_up();
+}
+
+// Calls `another` until there are `count`, the first of which is there, or it gives nothing more. What was claimed is
+// not lost to an error of one that comes later: the next call meets it.
 template <class Another>
 void claim_more(ConsumerBox& box, int64_t count, const Another& another) {
-  const auto more = std::min<int64_t>(count - 1, box.core->free_places());
+  const auto end = std::min<int64_t>(count, 1 + int64_t{box.core->free_places()});
   try {
-    for (int64_t i = 0; i < more; i++) {
+    for (int64_t i = 1; i < end && goes_on(box, static_cast<size_t>(i)); i++) {
       box.core->prefetch();
-      box.drained = !another();
-      if (box.drained) break;
+      if (!another()) break;
     }
   } catch (const Error&) {
   } catch (const nb::python_error& error) {
@@ -99,12 +106,11 @@ nb::object claim_many(nb::handle self, int64_t count, nb::handle timeout, nb::ob
   ConsumerBox& box = *nb::inst_ptr<ConsumerBox>(self);
   if (count < 1) throw Error(Kind::usage, "claim_many takes a count of 1 or more");
   if (into.is_none()) into = nb::list();
-  let_them_gather(box.drained, timeout);
   const auto append = [&](const nb::object& message) {
     if (message.is_valid() && PyList_Append(into.ptr(), message.ptr()) != 0) throw nb::python_error();
     return message.is_valid();
   };
-  if (!append(wait_and_claim(box, timeout, kPausesForMany, [&] { return claim_now(self, box); }))) return into;
+  if (!append(wait_and_claim(box, timeout, kPausesForMany, few_of(count), [&] { return claim_now(self, box); }))) return into;
   claim_more(box, count, [&] { return append(claim_now(self, box)); });
   box.core->settle();
   return into;
@@ -126,7 +132,10 @@ void settle_many(ConsumerBox& box, nb::handle messages, Verdict verdict) {
 // Messages as their reader wants them, their slots let go of, and the claims that are settled together.
 class Values {
  public:
-  explicit Values(nb::object consumer) : consumer_(std::move(consumer)), box_(*nb::inst_ptr<ConsumerBox>(consumer_)) {}
+  // Of at most `count` messages; there may be fewer.
+  Values(nb::object consumer, int64_t count) : consumer_(std::move(consumer)), box_(*nb::inst_ptr<ConsumerBox>(consumer_)) {
+    claims_.reserve(static_cast<size_t>(std::min(count, kUsualBatch)));
+  }
   ~Values() {
     if (box_.region->made().here()) settle_now(Verdict::release);
   }
@@ -142,18 +151,17 @@ class Values {
 
   // The next message. False: there is none.
   bool claim_one() {
-    Claimed claimed{};
     if (box_.decode.is_none()) {
       nb::object bytes;
-      const auto copy = box_.core->try_claim_copy([&](const Copyable& found) {
+      const auto copy = claim_copy([&](const Copyable& found) {
         bytes.reset();
         if (found.payload > kCopyFromRing) return CopyPlaces{};
         bytes = nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(found.payload)));
         if (!bytes.is_valid()) throw nb::python_error();
         return CopyPlaces{PyBytes_AS_STRING(bytes.ptr()), nullptr};
-      }, claimed);
+      });
       if (copy == Consumer::Copy::nothing) return false;
-      if (copy == Consumer::Copy::copied) return add(bytes, claimed), true;
+      if (copy == Consumer::Copy::copied) return values_.append(bytes), true;
     }
     return claim_decoded();
   }
@@ -161,10 +169,7 @@ class Values {
   // The next message, to where `room` says. False: there is none, or no room.
   template <class Room>
   bool copy_one(const Room& room) {
-    Claimed claimed{};
-    if (box_.core->try_claim_copy(room, claimed) != Consumer::Copy::copied) return false;
-    claims_.push_back(claimed);
-    return true;
+    return claim_copy(room) == Consumer::Copy::copied;
   }
 
   // What becomes of all of them. Said again it does nothing; something else cannot be said any more.
@@ -190,9 +195,21 @@ class Values {
     box_.core->wake_producers(static_cast<uint32_t>(claims_.size()));
     if (box_.core->closing()) box_.core->close();
   }
-  void add(const nb::object& value, const Claimed& claimed) {
-    claims_.push_back(claimed);
-    values_.append(value);
+  // A claim is written where it stays: to copy words that were written a moment ago makes the processor wait.
+  template <class Room>
+  Consumer::Copy claim_copy(const Room& room) {
+    struct Last {
+      std::vector<Claimed>& claims;
+      bool stays = false;
+      ~Last() {
+        if (!stays) claims.pop_back();
+      }
+    };
+    Claimed& claimed = claims_.emplace_back();
+    Last last{claims_};
+    const auto copy = box_.core->try_claim_copy(room, claimed);
+    last.stays = copy == Consumer::Copy::copied;
+    return copy;
   }
   // By a message that has the slot while its value is made. One that cannot be decoded is given back; if others came
   // before it, as if it had not been claimed.
@@ -206,7 +223,8 @@ class Values {
       if (!claims_.empty()) box_.core->release_uncounted(take_claim(sample));
       throw error;
     }
-    add(value, take_claim(sample));
+    claims_.push_back(take_claim(sample));
+    values_.append(value);
     box_.core->keep_copy();
     let_go_of(sample);
     return true;
@@ -218,6 +236,7 @@ class Values {
     return result;
   }
 
+  static constexpr int64_t kUsualBatch = 256;
   nb::object consumer_;
   ConsumerBox& box_;
   nb::list values_;
@@ -229,11 +248,10 @@ class Values {
 nb::object claim_values(nb::object self, int64_t count, nb::handle timeout) {
   ConsumerBox& box = *nb::inst_ptr<ConsumerBox>(self);
   if (count < 1) throw Error(Kind::usage, "claim_values takes a count of 1 or more");
-  let_them_gather(box.drained, timeout);
-  auto* values = new Values(self);
+  auto* values = new Values(self, count);
   const nb::object result = nb::cast(values, nb::rv_policy::take_ownership);
   const auto attempt = [&] { return values->claim_one() ? self : nb::object(); };
-  if (!wait_and_claim(box, timeout, kPausesForMany, attempt).is_valid()) return result;
+  if (!wait_and_claim(box, timeout, kPausesForMany, few_of(count), attempt).is_valid()) return result;
   claim_more(box, count, [&] { return values->claim_one(); });
   box.core->settle();
   return result;
@@ -244,13 +262,12 @@ nb::object claim_columns(nb::object self, int64_t count, int64_t nbytes, nb::han
   ConsumerBox& box = *nb::inst_ptr<ConsumerBox>(self);
   if (count < 1 || nbytes < 1 || nbytes > INT32_MAX)
     throw Error(Kind::usage, "claim_columns takes a count of 1 or more, and 1 byte to 2 GiB");
-  let_them_gather(box.drained, timeout);
   Columns columns(std::min<int64_t>(count, std::max<int64_t>(box.core->free_places(), 1)), nbytes);
-  auto* values = new Values(self);
+  auto* values = new Values(self, count);
   const nb::object claims = nb::cast(values, nb::rv_policy::take_ownership);
-  const auto copy = [&](const auto& room) { return values->copy_one(room); };
+  const auto copy = [&](const auto& room) { return goes_on(box, values->size()) && values->copy_one(room); };
   const auto attempt = [&] { return columns.fill(box, copy) ? self : nb::object(); };
-  if (!wait_and_claim(box, timeout, kPausesForMany, attempt).is_valid()) return nb::none();
+  if (!wait_and_claim(box, timeout, kPausesForMany, few_of(count), attempt).is_valid()) return nb::none();
   box.core->settle();
   return columns.finish() + nb::make_tuple(claims);
 }

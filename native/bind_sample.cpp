@@ -399,13 +399,14 @@ PyObject* fill_sample(SampleObject* sample, PyObject* owner, SubscriberBox& box,
   return reinterpret_cast<PyObject*>(sample);
 }
 
-PyObject* fill_message(SampleObject* message, PyObject* owner, ConsumerBox& box, const Claimed& claimed) {
+Claimed& claim_of(SampleObject* message) { return message->taken; }
+
+PyObject* fill_message(SampleObject* message, PyObject* owner, ConsumerBox& box) {
   const Memory& memory = box.region->memory();
   Py_INCREF(owner);
   message->owner = owner;
   message->consumer = &box;
-  message->data = memory.readable + memory.payload_at(claimed.slot);
-  message->taken = claimed;
+  message->data = memory.readable + memory.payload_at(message->taken.slot);
   message->released = message->settled = false;
   return reinterpret_cast<PyObject*>(message);
 }

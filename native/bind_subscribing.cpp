@@ -135,6 +135,7 @@ nb::object take_columns(nb::handle self, int64_t count, int64_t nbytes, nb::hand
   Columns columns(count, nbytes);
   const auto copy = [&](const auto& room) { return box.core->try_copy_whole(room) == Subscriber::Copy::copied; };
   PyObject* found = wait_and_take(box, timeout, kPausesForMany, [&] { return columns.fill(box, copy) ? self.ptr() : nullptr; });
+  box.drained = columns.drained();
   return found ? nb::object(columns.finish()) : nb::none();
 }
 

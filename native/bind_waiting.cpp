@@ -78,12 +78,12 @@ class Waiter {
   nb::list wait(const nb::list& waiting, double timeout) {
     const uint32_t own = signal_.value.load(std::memory_order_seq_cst);
     look_around_for(waiting);
+    std::vector<struct futex_waitv> words = collect(waiting, own);  // the values, before the flags
     std::deque<Sleeper> sleepers;
     for (nb::handle item : waiting) {
       const Place place = place_of(item);
       sleepers.emplace_back(place.signal, place.index, place.sleepers);
     }
-    std::vector<struct futex_waitv> words = collect(waiting, own);
     nb::list ready = ready_among(waiting);
     if (nb::len(ready) == 0 && own == seen_ && timeout > 0) {
       const auto slice = static_cast<int64_t>(std::min(timeout * 1e9, double{kSliceNanoseconds}));

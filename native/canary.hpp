@@ -34,6 +34,7 @@ enum class Canary {
   release_without_hint,        // who gives a message back tells nobody to look for it
   moved_without_pin,           // nothing says later whether a letter had arrived
   lease_of_the_moment,         // a claim is taken over however short ago it was made
+  reserved_ones_are_counted,   // messages die of their deliveries to a consumer that has the queue for itself
 };
 
 #ifdef HAWSER_CANARIES

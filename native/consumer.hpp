@@ -139,9 +139,9 @@ class Consumer {
     if (freed_ < memory_.layout.ring / kWakesALap && now == woken_at_) return;
     freed_ = 0;
     woken_at_ = now;
-    wake_all(space);
+    wake_waiters(space, kBitWords - 1);
   }
-  void wake_consumers(int count) const { wake_waiters(memory_.header().samples, memory_.layout.bit_words, count); }
+  void wake_consumers(uint32_t count) const { wake_waiters(memory_.header().samples, memory_.layout.bit_words, count); }
 
   // Look through all slots: for messages that came back, for dying ones, and for leases that are over.
   void look_around() {
@@ -157,7 +157,7 @@ class Consumer {
   void wait_for_message(int64_t nanoseconds, int pauses = kPausesForOne) {
     if (const auto lease = static_cast<int64_t>(memory_.layout.settings.lease_ns))
       nanoseconds = std::min(nanoseconds, std::max(lease / 4, kShortestSlice));
-    if (freed_ > 0) wake_all(memory_.header().space), freed_ = 0;
+    if (std::exchange(freed_, 0) > 0) wake_waiters(memory_.header().space, kBitWords - 1);
     if (spin_until(sleepers_.luck, [&] { return ready(); }, nanoseconds, pauses)) return;
     Sleeper sleeper(memory_.header().samples, bit_, sleepers_);
     const uint32_t seen = sleeper.value();
@@ -185,6 +185,23 @@ class Consumer {
     const uint64_t word = memory_.ring(next).load_ordered();
     if (head >= next && ring_tag(word) == last_lap_tag(next, memory_.layout.ring))
       memory_.corrupt("the ring does not carry message " + std::to_string(next));
+  }
+
+  // Whether everything is claimed that was there at the last look ahead.
+  bool caught_up() const { return fresh_ >= newest_ && returned_.empty(); }
+  // How many messages there are beyond the last one claimed.
+  uint64_t look_ahead() {
+    newest_ = next_place(memory_).head;
+    return newest_ - std::min(fresh_, newest_);
+  }
+  // For who has caught up, before a claim. A reader at the producers' heels slows both sides down, because each line
+  // that it wants is being written: with fewer than `few` messages ahead it lets some gather, if that was worth it
+  // lately.
+  void keep_distance(uint64_t few) {
+    const uint64_t ahead = look_ahead();
+    if (ahead == 0 || ahead >= few || !distance_.worth_it()) return;
+    relax_for(kPausesForMany);
+    distance_.learn(look_ahead() >= 2 * ahead);
   }
 
   // Fetch what will be claimed a few messages from now, if it is there.
@@ -226,7 +243,7 @@ class Consumer {
       closing_ = true;
       if (!memory_.closed()) {
         return_claims(memory_, bit_, entry_word(membership_.incarnation, EntryState::active));
-        wake_consumers(INT_MAX);
+        wake_consumers(UINT32_MAX);
       }
     }
     if (held_ == 0 && !left_) {
@@ -323,7 +340,8 @@ class Consumer {
 
   bool exchange(const Candidate& found, Claimed& claimed) {
     const bool fresh = claim_state(found.word) == ClaimState::fresh;
-    const uint64_t counted = options_.reserved ? found.word : delivered_once_more(found.word);
+    const bool uncounted = options_.reserved && !planted(Canary::reserved_ones_are_counted);
+    const uint64_t counted = uncounted ? found.word : delivered_once_more(found.word);
     const uint64_t mine = claim_as(counted, ClaimState::done) | signature(ClaimState::claimed);
     if (!memory_.claim(found.slot).exchange_if(found.word, mine)) return false;
     claimed.claim = mine;
@@ -400,7 +418,7 @@ class Consumer {
     }
     if (!ended) return;
     announce_returns(memory_);
-    wake_consumers(INT_MAX);
+    wake_consumers(UINT32_MAX);
   }
 
   static constexpr uint32_t kStepsToTheTail = 8;
@@ -414,6 +432,8 @@ class Consumer {
   uint32_t bit_;
   uint64_t mask_;
   uint64_t fresh_ = 0;  // every message up to here was claimed once
+  uint64_t newest_ = 0;  // up to here there were messages at the last look ahead
+  Luck distance_;        // of letting messages gather
   uint64_t seen_returns_;               // the count of returns before the last look
   std::vector<Candidate> returned_;     // what that look found and is left of it, the oldest last
   std::atomic<bool> has_returned_{false};  // that there is something left, for a thread that waits

@@ -158,8 +158,8 @@ class Publisher {
 
   // After one or several samples: wake whoever sleeps for them. A message is for one consumer.
   void wake_subscribers() {
-    const int count = static_cast<int>(std::exchange(unannounced_, 0));
-    if (count != 0) wake_waiters(memory_.header().samples, memory_.layout.bit_words, memory_.layout.queue ? count : INT_MAX);
+    const uint32_t count = std::exchange(unannounced_, 0);
+    if (count != 0) wake_waiters(memory_.header().samples, memory_.layout.bit_words, memory_.layout.queue ? count : UINT32_MAX);
   }
 
   // Which reliable subscriber is in the way now.
@@ -292,9 +292,8 @@ class Publisher {
   std::optional<uint32_t> find_evicted() {
     for (uint32_t tries = std::min(evicted_.size(), 8u); tries > 0; tries--) {
       const uint32_t index = evicted_.take();
-      const bool used = in_use(memory_, index);
-      if (!used && try_borrow(memory_, index, owner_)) return index;
-      if (used) evicted_.postpone(index);
+      if (try_borrow(memory_, index, owner_)) [[likely]] return index;
+      if (in_use(memory_, index)) evicted_.postpone(index);
     }
     return std::nullopt;
   }
@@ -325,7 +324,7 @@ class Publisher {
   void prefetch(uint64_t sequence) const {
     const uint32_t slot = ring_slot(memory_.ring(sequence + kPrefetchDistance).load_relaxed());
     if (slot >= memory_.layout.slots) return;
-    prefetch_for_writing(&memory_.ring(sequence + 2 * kPrefetchDistance));
+    if (sequence % kRingWordsALine == 0) prefetch_for_writing(&memory_.ring(sequence + 2 * kPrefetchDistance));
     prefetch_for_writing(&memory_.slot(slot));
     prefetch_for_writing(&memory_.slot(slot).state);
     prefetch_for_writing(memory_.writable + memory_.payload_at(slot));
@@ -377,7 +376,7 @@ class Publisher {
   static constexpr int64_t kFirstSlice = 2'000'000;
   static constexpr int kRounds = 20;
   static constexpr int kRoundsOfQueue = 2;
-  static constexpr uint64_t kPrefetchDistance = 8;
+  static constexpr uint64_t kPrefetchDistance = 8, kRingWordsALine = 8;
   static constexpr uint64_t kReserveBytes = 64 << 10;
   const Memory& memory_;
   Host& host_;

@@ -1,9 +1,11 @@
 // Sleeping and waking on a Signal.
 //
-// Waker: make the news visible, load the waiters, and if there are any change the value and wake all.
-// Sleeper: set my waiter bit, read the value, look for news, sleep if the value is still that one. Either the
-// waker sees the bit or the sleeper sees the news (both sides are sequentially consistent), so the value need
-// not change when nobody sleeps. A waker that dies in between costs a sleeper one slice of 100 ms, no more.
+// Waker: make the news visible, load the waiters, and if there are any take their bits away, change the value and wake
+// those whose bits it took: all of them, or as many as the news is for. Sleeper: read the value, set my waiter bit, look
+// for news, sleep if the value is still that one. Either the waker sees the bit or the sleeper sees the news (both
+// sides are sequentially consistent), so the value need not change when nobody sleeps. Whose bit is taken is being
+// woken, so that nobody else does it again, however long it takes until it runs; it read the value before, so it does
+// not fall asleep afterwards. A waker that dies in between costs a sleeper one slice of 100 ms, no more.
 #pragma once
 
 #include <linux/futex.h>
@@ -12,6 +14,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <climits>
 #include <mutex>
 
@@ -88,11 +91,14 @@ bool spin_until(Luck& luck, const Ready& ready, int64_t nanoseconds, int pauses)
   }
 }
 
-inline void wake(Signal& signal, int count) {
+// Sleepers tell the kernel which of 32 groups they belong to.
+constexpr uint32_t wake_group(uint32_t index) { return 1u << index % 32; }
+
+inline void wake(Signal& signal, uint32_t groups) {
   signal.value.fetch_add(1, std::memory_order_seq_cst);
-  syscall(SYS_futex, &signal.value, FUTEX_WAKE, count, nullptr, nullptr, 0);
+  syscall(SYS_futex, &signal.value, FUTEX_WAKE_BITSET, INT_MAX, nullptr, nullptr, groups);
 }
-inline void wake_all(Signal& signal) { wake(signal, INT_MAX); }
+inline void wake_all(Signal& signal) { wake(signal, FUTEX_BITSET_MATCH_ANY); }
 
 // Whether anybody sleeps, or is about to, among the participants in `words` words of bits.
 inline bool anybody_waits(const Signal& signal, uint32_t words) {
@@ -101,10 +107,25 @@ inline bool anybody_waits(const Signal& signal, uint32_t words) {
   return anybody != 0;
 }
 
+// Takes the bits of up to `count` waiters; the groups they belong to.
+inline uint32_t take_waiters(Signal& signal, uint32_t words, uint32_t count) {
+  uint32_t groups = 0;
+  for (uint32_t i = 0; i < words; i++) {
+    uint64_t bits = signal.waiters.words[i].load_ordered();
+    while (static_cast<uint32_t>(std::popcount(bits)) > count) bits &= bits - 1;
+    if (bits == 0) continue;
+    bits &= signal.waiters.words[i].clear_bits(bits);  // the others are somebody else's to wake
+    count -= static_cast<uint32_t>(std::popcount(bits));
+    groups |= static_cast<uint32_t>(bits) | static_cast<uint32_t>(bits >> 32);
+  }
+  return groups;
+}
+
 // After the news is visible: wake whoever sleeps. News that is for `count` of them need not wake the others: one that
 // dies on its way to the news costs the others a slice.
-inline void wake_waiters(Signal& signal, uint32_t words, int count = INT_MAX) {
-  if (anybody_waits(signal, words)) [[unlikely]] wake(signal, count);
+inline void wake_waiters(Signal& signal, uint32_t words, uint32_t count = UINT32_MAX) {
+  if (!anybody_waits(signal, words)) [[likely]] return;
+  if (const uint32_t groups = take_waiters(signal, words, count)) wake(signal, groups);
 }
 
 // How many threads of this process sleep as one participant.
@@ -114,12 +135,14 @@ struct Sleepers {
   Luck luck;
 };
 
-// One thread's turn to sleep: the participant's flag is set for as long as any of them lives.
+// One thread's turn to sleep: the participant's flag is set until somebody wakes it, or the last of its threads is up.
 class Sleeper {
  public:
-  Sleeper(Signal& signal, uint32_t index, Sleepers& sleepers) : signal_(signal), index_(index), sleepers_(sleepers) {
+  Sleeper(Signal& signal, uint32_t index, Sleepers& sleepers)
+      : signal_(signal), index_(index), sleepers_(sleepers), value_(signal.value.load(std::memory_order_seq_cst)) {
     const std::lock_guard guard(sleepers_.mutex);
-    if (sleepers_.count++ == 0 && !planted(Canary::sleep_without_flag)) signal_.waiters.set(index_);
+    sleepers_.count++;
+    if (!planted(Canary::sleep_without_flag)) signal_.waiters.set(index_);
   }
   ~Sleeper() {
     const std::lock_guard guard(sleepers_.mutex);
@@ -127,17 +150,19 @@ class Sleeper {
   }
   Sleeper(const Sleeper&) = delete;
 
-  uint32_t value() const { return signal_.value.load(std::memory_order_seq_cst); }
+  uint32_t value() const { return value_; }  // as it was before the flag was set
   // Until the value is another one, somebody wakes us, a signal arrives, or the time is over.
   void sleep(uint32_t seen, int64_t nanoseconds) const {
-    const timespec limit{nanoseconds / 1'000'000'000, nanoseconds % 1'000'000'000};
-    syscall(SYS_futex, &signal_.value, FUTEX_WAIT, seen, &limit, nullptr, 0);
+    const int64_t until = monotonic_now() + nanoseconds;
+    const timespec limit{until / 1'000'000'000, until % 1'000'000'000};
+    syscall(SYS_futex, &signal_.value, FUTEX_WAIT_BITSET, seen, &limit, nullptr, wake_group(index_));
   }
 
  private:
   Signal& signal_;
   uint32_t index_;
   Sleepers& sleepers_;
+  uint32_t value_;
 };
 
 // A deadline on the monotonic clock; `for_ever` has none, and one in 0 seconds is over without a look at it.

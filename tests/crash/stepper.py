@@ -18,9 +18,8 @@ LIMIT_SECONDS = 280
 
 def operations() -> list[str]:
     """The names in the tables of operations."""
-    texts = [
-        (SOURCES / name).read_text() for name in ("operations.hpp", "naming.hpp", "queue_operations.hpp")
-    ]
+    names = ("operations.hpp", "naming.hpp", "queue_operations.hpp", "queue_reserved.hpp")
+    texts = [(SOURCES / name).read_text() for name in names]
     tables = [text.split(" table[] = {", 1)[1].split("\n};", 1)[0] for text in texts]
     return [name for table in tables for name in re.findall(r'^ {4}\{"(\w+)"', table, re.MULTILINE)]
 

@@ -3,8 +3,8 @@
 A survivor publishes, one holds a sample and one is reliable: they recover and go on, lose nothing, and find
 every place and slot usable again. So do the survivors of a queue: a producer, a consumer that holds a message
 and still reads one that it has accepted, and one that gets everything else; every message is done once, in
-the queue or in its dead letters. A failure names the step; `stepper DIRECTORY OPERATION kill step=N` repeats
-it.
+the queue or in its dead letters. A queue that one consumer has for itself goes on with the next of its name.
+A failure names the step; `stepper DIRECTORY OPERATION kill step=N` repeats it.
 """
 
 from collections import Counter
@@ -32,7 +32,8 @@ CANARIES = {
     "unclaimed_positions_are_reused": [("put", "kill")],
     "undone_slots_are_lent": [("release_message_lapped", "kill"), ("claim_copy", "stop")],
     "accept_by_store": [("accept_late", "kill")],
-    "claims_outlive_their_owner": [("claim", "kill"), ("recover_queue", "kill")],
+    "claims_outlive_their_owner": [("claim", "kill"), ("recover_queue", "kill"), ("reserved_claim", "kill")],
+    "reserved_ones_are_counted": [("reserved_claim", "kill"), ("reserved_release", "kill")],
     "claims_of_the_living_return": [("recover_queue", "kill"), ("claim_after_death", "kill")],
     "claimed_ones_are_not_passed": [("claim", "kill")],
     "release_without_hint": [("release_message", "kill")],

@@ -1,10 +1,10 @@
 """Sleeping and waking: publishers that wake by a futex word, waiters that must not sleep beside a sample.
 
-A publisher: CAS of the ring, then its `wake` steps, which end at a load that finds no flag. A waiter: its
-`wait` steps, of which the last sleeps if the futex word still has the value it read. Publishers may be
-killed or stopped at any step, and waiters killed. With `bounded` sleeps a sleeper may always wake by itself,
-and what must hold is stronger: in every state a waiter left alone with a sample gets it in a few steps of
-its own.
+A publisher: CAS of the ring, then its `wake` steps, which end when it finds no flag. It takes the flags of
+those that it is about to wake: all of them, or with `wake_one` some one. A waiter: its `wait` steps, of
+which the last sleeps if the futex word still has the value it read. Publishers may be killed or stopped at
+any step, and waiters killed. With `bounded` sleeps a sleeper may always wake by itself, and what must hold
+is stronger: in every state a waiter left alone with a sample gets it in a few steps of its own.
 """
 
 from collections.abc import Iterator
@@ -18,6 +18,7 @@ class Publisher(NamedTuple):
     at: int
     left: int
     gone: bool = False
+    wakes: frozenset[int] = frozenset()
 
 
 class Waiter(NamedTuple):
@@ -49,8 +50,8 @@ Move = tuple[str, State]
 
 @dataclass(frozen=True)
 class Wakeup:
-    wake: tuple[str, ...] = ("load", "bump", "wake")
-    wait: tuple[str, ...] = ("flag", "value", "check", "sleep")
+    wake: tuple[str, ...] = ("load", "take", "bump", "wake")
+    wait: tuple[str, ...] = ("value", "flag", "check", "sleep")
     publishers: int = 2
     publishes: int = 1
     waiters: int = 1
@@ -94,30 +95,34 @@ class Wakeup:
                 yield f"P{k} CAS of the ring", following._replace(samples=state.samples + 1)
             return
         operation = self.wake[publisher.at - 1]
-        after = Publisher((publisher.at + 1) % (len(self.wake) + 1), publisher.left)
+        after = publisher._replace(at=(publisher.at + 1) % (len(self.wake) + 1))
         moved = state.with_publisher(k, after)
         if operation == "bump":
             yield f"P{k} bumps the word", moved._replace(word=state.word + 1)
         elif operation == "load":
             finished = state.with_publisher(k, Publisher(0, publisher.left))
             yield f"P{k} loads the flags", moved if state.flags else finished
+        elif operation == "take":
+            yield from self.take_moves(state, k, after)
         else:
-            yield from self.wake_moves(moved, k)
+            yield from self.wake_moves(moved, k, publisher)
         if state.faults and self.publisher_fault:
             stopped = state.with_publisher(k, publisher._replace(gone=True))
             yield f"P{k} {self.publisher_fault}", stopped._replace(faults=0)
 
-    def wake_moves(self, state: State, k: int) -> Iterator[Move]:
-        sleepers = [j for j, waiter in enumerate(state.waiters) if waiter.asleep]
-        if not self.wake_one:
-            for j in sleepers:
+    def take_moves(self, state: State, k: int, after: Publisher) -> Iterator[Move]:
+        choices = [frozenset({j}) for j in state.flags] if self.wake_one else [state.flags]
+        for chosen in choices or [frozenset[int]()]:
+            taken = state.with_publisher(k, after._replace(wakes=chosen))
+            yield f"P{k} takes the flags of {sorted(chosen)}", taken._replace(flags=state.flags - chosen)
+
+    def wake_moves(self, state: State, k: int, publisher: Publisher) -> Iterator[Move]:
+        state = state.with_publisher(k, Publisher(0, publisher.left))
+        everybody = frozenset(range(self.waiters))
+        for j in publisher.wakes if "take" in self.wake else everybody:
+            if state.waiters[j].asleep:
                 state = state.with_waiter(j, Waiter(received=state.waiters[j].received))
-            yield f"P{k} wakes all", state
-            return
-        for j in sleepers:
-            yield f"P{k} wakes W{j}", state.with_waiter(j, Waiter(received=state.waiters[j].received))
-        if not sleepers:
-            yield f"P{k} wakes nobody", state
+        yield f"P{k} wakes", state
 
     def waiter_moves(self, state: State, k: int, waiter: Waiter) -> Iterator[Move]:
         again = state.with_waiter(k, Waiter(received=waiter.received))

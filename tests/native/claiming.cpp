@@ -285,6 +285,25 @@ static void deliveries_of_the_reserved_do_not_count() {
   CHECK(claim(*other, claimed) && claim_deliveries(claimed.claim) == 1 && claimed.redelivered && accept(*other, claimed));
 }
 
+static void who_has_caught_up_looks_ahead() {
+  HeapTopic queue(small_queue(8));
+  const auto producer = queue.publisher();
+  const auto consumer = queue.consumer(), other = queue.consumer("other");
+  CHECK(consumer->caught_up() && consumer->look_ahead() == 0);
+  for (uint64_t i = 1; i <= 3; i++) publish(*producer, i);
+  CHECK(consumer->caught_up() && consumer->look_ahead() == 3 && !consumer->caught_up());
+  CHECK(next_value(*consumer) == 1 && next_value(*other) == 2 && !consumer->caught_up());
+  publish(*producer, 4);
+  CHECK(next_value(*consumer) == 3 && consumer->caught_up());  // of the fourth it does not know
+  consumer->keep_distance(8);
+  CHECK(!consumer->caught_up() && next_value(*consumer) == 4 && consumer->caught_up());
+  Claimed claimed{};
+  publish(*producer, 5);
+  CHECK(claim(*other, claimed) && release(*other, claimed) && consumer->look_ahead() == 1);
+  CHECK(next_value(*consumer) == 5);  // given back, so it is found without the ring
+  CHECK(next_value(*consumer) == 0 && consumer->look_ahead() == 0 && consumer->caught_up());
+}
+
 static void leases_end() {
   HeapTopic queue(small_queue(4, 0, 1'000'000));
   const auto producer = queue.publisher();
@@ -359,6 +378,7 @@ int main() {
               {"the next incarnation keeps its own", the_next_incarnation_keeps_its_own},
               {"closing gives back", closing_gives_back},
               {"deliveries of the reserved do not count", deliveries_of_the_reserved_do_not_count},
+              {"who has caught up looks ahead", who_has_caught_up_looks_ahead},
               {"leases end", leases_end},
               {"looking changes nothing", looking_changes_nothing},
               {"damage is noticed", damage_is_noticed}});

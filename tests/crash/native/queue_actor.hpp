@@ -57,6 +57,7 @@ class QueueActor {
 
   void accept_one() { settle_one([&](const Claimed& one) { return accept(one); }); }
   void release_one() { settle_one([&](const Claimed& one) { return consumer->release(one); }); }
+  void unclaim_one() { settle_one([&](const Claimed& one) { return consumer->release_uncounted(one); }); }
   void reject_one() { settle_one([&](const Claimed& one) { return consumer->reject(one); }); }
   void accept_copy() {
     require_settled(accept(copied.back()));

@@ -7,6 +7,17 @@
 
 namespace crash {
 
+// Each message is done once, by the survivors or by the actor; in their order unless some were moved back.
+inline void check_fates(Fates& fates, const Report& report, const Region& region, bool in_order = true) {
+  for (uint32_t i = 0; i < report.holding; i++) fates.see(region, report.read_sequences[i], report.read_contents[i]);
+  fates.check(report.published, [&](Content content) {
+    for (uint32_t i = 0; i < report.begun; i++)
+      if (report.accepting[i] == content) return i < report.done ? 2 : 1;
+    return 0;
+  });
+  if (in_order) fates.check_order(region);
+}
+
 class QueueAftermath {
  public:
   QueueAftermath(QueueWorld& world, const Report& report, bool moves_back)
@@ -23,7 +34,7 @@ class QueueAftermath {
     if (world_.rules().claims_last()) use_everything();
     world_.accept_held();
     settle_everything();
-    check_fates();
+    check_fates(world_.fates(), report_, world_.region(), !moves_back_);
     world_.close_survivors();
     for (Region* region : {&world_.letters(), &world_.region()})
       require(region->remove(false), "the file is still in use by the dead");
@@ -143,17 +154,6 @@ class QueueAftermath {
       }
     world_.check_held();
     for (auto& [producer, slot] : lent) producer->put_back(slot);
-  }
-
-  void check_fates() {
-    for (uint32_t i = 0; i < report_.holding; i++)
-      world_.fates().see(world_.region(), report_.read_sequences[i], report_.read_contents[i]);
-    world_.fates().check(report_.published, [&](Content content) {
-      for (uint32_t i = 0; i < report_.begun; i++)
-        if (report_.accepting[i] == content) return i < report_.done ? 2 : 1;
-      return 0;
-    });
-    if (!moves_back_) world_.fates().check_order(world_.region());
   }
 
   QueueWorld& world_;

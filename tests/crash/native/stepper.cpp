@@ -14,7 +14,7 @@
 #include <random>
 
 #include "naming.hpp"
-#include "queue_scene.hpp"
+#include "queue_reserved.hpp"
 
 namespace crash {
 namespace {
@@ -38,6 +38,8 @@ MakeScene scene_maker(const std::string& name, const std::string& directory) {
     if (operation.name == name) return [&operation, directory] { return std::make_unique<NameScene>(operation, directory); };
   for (const QueueOperation& operation : queue_operations::table)
     if (operation.name == name) return [&operation, directory] { return std::make_unique<QueueScene>(operation, directory); };
+  for (const ReservedOperation& operation : reserved::table)
+    if (operation.name == name) return [&operation, directory] { return std::make_unique<ReservedScene>(operation, directory); };
   throw Failure("no operation is called " + name);
 }
 
@@ -162,6 +164,7 @@ int main(int count, char** arguments) {
     for (const Operation& operation : operations::table) puts(operation.name);
     for (const NameOperation& operation : naming::table) puts(operation.name);
     for (const QueueOperation& operation : queue_operations::table) puts(operation.name);
+    for (const ReservedOperation& operation : reserved::table) puts(operation.name);
     return 0;
   }
   if (count < 4) return 2;

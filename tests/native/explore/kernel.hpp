@@ -35,17 +35,19 @@ class Kernel {
   int process = kNobody;     // who runs
   struct stat file{};        // what fstat says of the topic's file
   std::array<const void*, 8> asleep{};  // by process: the futex word it sleeps on
+  std::array<uint64_t, 8> groups{};     // by process: of whom it is woken with
   std::array<uint64_t, 8> readings{};   // by process: of the clock, 0 or 1
 
   void reset() {
     descriptions_ = {};
     locks_ = {};
     asleep = {};
+    groups = {};
     readings = {};
     process = kNobody;
   }
 
-  // Long enough passes between two readings for any bounded spin to end; the state stays finite.
+  // A second passes between two readings, to and fro, so that the state stays finite.
   time_t seconds() {
     if (process == kNobody) return 1;
     auto& reading = readings[static_cast<size_t>(process)];
@@ -104,12 +106,9 @@ class Kernel {
     asleep[static_cast<size_t>(victim)] = nullptr;
   }
 
-  void wake(const void* word, uint32_t count) {
-    for (auto& sleeper : asleep)
-      if (sleeper == word && count > 0) {
-        sleeper = nullptr;
-        count--;
-      }
+  void wake(const void* word, uint32_t woken) {
+    for (size_t i = 0; i < asleep.size(); i++)
+      if (asleep[i] == word && (groups[i] & woken)) asleep[i] = nullptr;
   }
 
   uint64_t hash(uint64_t seed) const {
@@ -174,6 +173,7 @@ int __real_madvise(void*, size_t, int);
 long __real_syscall(long, ...);
 pid_t __real_getpid();
 int __real_clock_gettime(clockid_t, struct timespec*);
+long __real_sysconf(int);
 int __real_pthread_mutex_lock(pthread_mutex_t*);
 int __real_pthread_mutex_unlock(pthread_mutex_t*);
 
@@ -230,13 +230,18 @@ long __wrap_syscall(long number, ...) {
   auto* word = va_arg(rest, uint32_t*);
   const int operation = va_arg(rest, int);
   const uint32_t value = va_arg(rest, uint32_t);
+  auto* limit = va_arg(rest, void*);
+  auto* other = va_arg(rest, void*);
+  const uint32_t groups = va_arg(rest, uint32_t);
   va_end(rest);
-  if (!exploring::kernel.simulating) return __real_syscall(number, word, operation, value, nullptr, nullptr, 0);
+  auto& kernel = exploring::kernel;
+  if (!kernel.simulating) return __real_syscall(number, word, operation, value, limit, other, groups);
   if (number != SYS_futex) std::abort();
   hawser::explore_point();
-  if (operation == FUTEX_WAKE) {
-    exploring::kernel.wake(word, value);
+  if (operation == FUTEX_WAKE_BITSET) {
+    kernel.wake(word, groups);
   } else if (__atomic_load_n(word, __ATOMIC_SEQ_CST) == value) {
+    kernel.groups[static_cast<size_t>(kernel.process)] = groups;
     explore_sleep(word);
   }
   return 0;
@@ -247,6 +252,8 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec* now) {
   *now = {clock == CLOCK_MONOTONIC ? exploring::kernel.seconds() : 1, 0};
   return 0;
 }
+// Nobody looks around before it sleeps: that changes nothing, and this clock would not let it end.
+long __wrap_sysconf(int name) { return name == _SC_NPROCESSORS_ONLN ? 1 : __real_sysconf(name); }
 // Each process has its own mutex, which nobody else in it ever holds.
 int __wrap_pthread_mutex_lock(pthread_mutex_t* mutex) {
   return exploring::kernel.simulating ? 0 : __real_pthread_mutex_lock(mutex);

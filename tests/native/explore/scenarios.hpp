@@ -262,6 +262,15 @@ inline void sleeping_consumer() {
   will<publish_some<1>>(0, "producer");
   will<wait_and_accept>(1, "consumer");
 }
+// Each of two messages wakes one.
+inline void two_sleeping_consumers() {
+  as(0, "producer", join_publisher);
+  as(1, "consumer", join_and_look);
+  as(2, "rival", join_and_look);
+  will<publish_some<2>>(0, "producer");
+  will<wait_and_accept>(1, "consumer");
+  will<wait_and_accept>(2, "rival");
+}
 inline void sleeping_for_a_return() {
   as(0, "producer", join_publisher);
   as(1, "consumer", join_and_look);
@@ -303,6 +312,7 @@ inline const Scenario scenarios[] = {
     {"buried_by_two", queue_sized(2, 2, 2), {0}, buried_by_two},
     {"buried_after_a_death", queue_sized(2, 2, 2), {1}, buried_after_a_death},
     {"sleeping_consumer", queue_sized(1, 1, 1), {}, sleeping_consumer},
+    {"sleeping_consumers", queue_sized(2, 1, 2), {0, 2}, two_sleeping_consumers},
     {"sleeping_for_a_return", queue_sized(1, 1, 2), {}, sleeping_for_a_return},
     {"sleeping_producer", queue_sized(1, 1, 1), {}, sleeping_producer},
 };
