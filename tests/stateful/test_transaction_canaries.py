@@ -133,7 +133,7 @@ def test_home_forgets_when_the_first_was_told(monkeypatch: Patch, record_propert
     def spread(self: Any, transaction: Any, record: Any, work: Any, now: float) -> None:
         real(self, transaction, record, work, now)
         if work.told:
-            self._report({transaction: sorted(work.told)})
+            self._report()
 
     monkeypatch.setattr(Ledger, "tell", tell)
     monkeypatch.setattr(Coordinator, "_spread", spread)
@@ -159,6 +159,34 @@ def test_what_comes_late_begins_anew(monkeypatch: Patch, record_property: Record
     monkeypatch.setattr(Register, "outcome", lambda self, transaction: None)
     monkeypatch.setattr(Register, "latest", lambda self, xid: 0)
     must_be_caught(record_property)
+
+
+def test_what_became_of_a_lane_makes_room_for_others(
+    monkeypatch: Patch, record_property: Record_property
+) -> None:
+    real = Register.bury
+
+    def bury(self: Any, transaction: Any, outcome: Outcome) -> None:
+        real(self, transaction, outcome)
+        if len(self._lanes) > 2:
+            del self._lanes[next(iter(self._lanes))]
+
+    monkeypatch.setattr(Register, "bury", bury)
+    must_be_caught(record_property)
+
+
+def test_votes_are_believed_where_a_rollback_was_forgotten(
+    monkeypatch: Patch, record_property: Record_property
+) -> None:
+    real = Home._decide
+
+    def decide(self: Any, entry: Any) -> Result:
+        result = real(self, entry)
+        self.ledger.register._lanes.clear()
+        return result
+
+    monkeypatch.setattr(Home, "_decide", decide)
+    must_be_caught(record_property, 60)
 
 
 def test_a_snapshot_leaves_out_what_is_over(monkeypatch: Patch, record_property: Record_property) -> None:

@@ -41,6 +41,8 @@ SESSION_SECONDS = 10_000
 STEP_BYTES, CAPACITIES_BYTES = 300, (800, 20_000, 20_000)
 GROUP, MEMBER = "group", "member"
 CARRY_ENTRIES = 80
+# For so long a leader waits for an answer of another.
+PATIENCE_SECONDS = 2.0
 reached: Counter[str] = Counter()
 
 
@@ -96,6 +98,8 @@ class Shard:
         self.keeper = k.Keeper(self.part(Branches), CARRY_ENTRIES)
         self.coordinator = c.Coordinator(self.part(Home), self.name)
         self.waiting: list[Callable[[Result], None]] = []
+        # What was told to others and is not answered, by its number.
+        self.told: dict[int, tuple[c.Tell, float] | None] = {}
         self.do(self.coordinator.step(c.Began(self.world.now)))
 
     def fail_over(self) -> None:
@@ -201,19 +205,30 @@ class Shard:
             self.propose(effect.kind, effect.payload, getattr(effect, "label", b""))
 
     def tell(self, effect: c.Tell) -> None:
-        epoch = self.epoch
+        told = self.told
+        number = len(told) + 1
+        told[number] = effect, self.world.now
 
         def heard(result: Result) -> None:
-            if self.epoch == epoch:
+            if self.told is told and told[number] is not None:
+                told[number] = None
                 event = c.Heard(self.world.now, effect.shard, effect.transaction, effect.kind, result)
                 self.do(self.coordinator.step(event))
 
-        if self.world.chance.random() < 0.1 and self.world.faults:
-            self.do(self.coordinator.step(c.Lost(self.world.now, effect.shard, effect.transaction)))
         self.world.send(Message(effect.shard, effect.kind, effect.payload, effect.label, heard))
+
+    def give_up(self) -> None:
+        """Nobody answers any more what was told long ago, or now and then sooner."""
+        for number, told in list(self.told.items()):
+            patience = 0.0 if self.world.chance.random() < 0.1 else PATIENCE_SECONDS
+            if told is not None and self.world.now - told[1] >= patience:
+                self.told[number] = None
+                event = c.Lost(self.world.now, told[0].shard, told[0].transaction)
+                self.do(self.coordinator.step(event))
 
     def tick(self) -> None:
         world = self.world
+        self.give_up()
         sessions = self.part(Home).ledger.sessions
         lost = tuple(sorted(each for each in sessions if owner_of(each) in world.lost))
         self.do(self.coordinator.step(c.Tick(world.now, lost)))
@@ -229,9 +244,15 @@ class Shard:
                 self.ask(action)
 
     def ask(self, action: k.Ask) -> None:
-        """A linearizable read at home."""
-        outcome = self.world.shards[action.home].part(Home).ledger.outcome(action.transaction)
+        """A linearizable read at home; what it knows nothing of it is to roll back, to be heard next time."""
+        home = self.world.shards[action.home or self.world.home_of(action.transaction.xid)]
+        outcome = home.part(Home).ledger.outcome(action.transaction)
         reached["asked home"] += 1
+        is_unknown = outcome is None and home.part(Home).ledger.register.get(action.transaction) is None
+        if is_unknown and action.reason is not None:
+            reached["disowned"] += 1
+            disowned = self.keeper.disown(action.transaction, action.reason)
+            home.propose(disowned.kind, disowned.payload)
         if outcome is not None:
             reached["heard from home"] += 1
             decided = self.keeper.decided(action.transaction, outcome)

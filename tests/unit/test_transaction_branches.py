@@ -22,7 +22,6 @@ from hawser.log.state.results import (
     Committed,
     Deleted,
     Done,
-    Expired,
     Finished,
     Outcome,
     Place,
@@ -33,10 +32,9 @@ from hawser.log.state.results import (
     Staged,
 )
 from hawser.transaction.branches import Branches
-from hawser.transaction.commands import BranchForget, BranchLimit, to_fields
+from hawser.transaction.commands import BranchLimit
 from hawser.transaction.holding import lock
 from hawser.transaction.identity import Label, TransactionId, Xid
-from hawser.transaction.register import Register
 from tests.stateful.log_shard import batch
 from tests.stateful.transaction_shard import Site, lane
 
@@ -66,6 +64,23 @@ def test_messages_take_their_offsets_when_they_are_committed() -> None:
     assert site.topic.end == 6
     assert [site.topic.locate(offset) for offset in (3, 5)] == [Place(1, 3, 2), Place(3, 5, 1)]
     assert site.publish() == Accepted(6, 1)
+
+
+def test_the_last_operation_commits_all_of_them() -> None:
+    site = a_site(1)
+    site.stage_accept(ONE, (1, 1, 0))
+    before = len(site.log)
+    assert site.stage(ONE, 2, last=True) == COMMITTED
+    assert (len(site.log), site.topic.end, site.queue.messages.start) == (before + 1, 3, 2)
+    assert site.stage(ONE, 2, number=2, last=True) == Rejected(Reason.TRANSACTION_OVER, Outcome.COMMITTED)
+    assert site.commit(ONE, 2) == COMMITTED
+    # Behind a gap it commits nothing, and one that cannot be committed is rolled back.
+    assert site.stage(TWO, number=2, last=True) == Rejected(Reason.GAP, 1, 2)
+    site.put(Kind.QUEUE_PUT, batch())
+    site.put(Kind.QUEUE_LIMIT, encode_command(QueueLimit(1)))
+    assert site.stage_put(TWO, number=1, last=True) == Finished(Outcome.NO_ROOM)
+    assert (site.topic.end, len(site.branches.register)) == (3, 0)
+    site.restart_equal()
 
 
 def test_a_topic_and_a_queue_on_one_shard_commit_in_one_entry() -> None:
@@ -298,6 +313,22 @@ def test_only_the_holder_accepts_in_a_transaction() -> None:
     assert isinstance(lock(claims, 0, "a", [token]), Proposal)
 
 
+def test_messages_that_lie_together_are_locked_together_and_come_back_so() -> None:
+    site = a_site(6)
+    claims = Claims(site.queue.messages, 3, Lending(1000))
+    mine = claims.lend("a", 1, NO_TOKEN, 4, 0)
+    other = claims.lend("b", 1, NO_TOKEN, 1, 0)
+    found = lock(claims, 0, "a", [Token(3, claim.number) for claim in reversed(mine)])
+    assert isinstance(found, Proposal)
+    assert msgspec.msgpack.decode(found.payload, type=QueueSettle).accepted == ((1, 4, 0),)
+    assert site.operation(ONE, Kind.QUEUE_SETTLE, found.payload) == Staged(1)
+    claims.resolve(found.claims)
+    site.abort(ONE)
+    again = claims.lend("c", 1, NO_TOKEN, 9, 0)
+    assert [(each.offset, each.deliveries) for each in again] == [(1, 1), (2, 1), (3, 1), (4, 1), (6, 0)]
+    assert [each.offset for each in other] == [5]
+
+
 # Room.
 
 
@@ -475,28 +506,6 @@ def test_xids_are_compared_on_all_three_fields() -> None:
     for number, xid in enumerate(xids):
         assert site.stage(TransactionId(xid, 1)) == Staged(1)
         assert len(site.branches.register) == number + 1
-
-
-# Tombstones.
-
-
-def test_tombstones_are_bounded_and_lanes_stay() -> None:
-    register: Register[str] = Register(most_tombstones=3)
-    for number in range(1, 10):
-        register.bury(lane(number), Outcome.COMMITTED)
-        register.bury(lane(name=b"%d" % number), Outcome.ROLLED_BACK)
-    assert [transaction.xid.global_id for transaction, _ in register.tombstones] == [b"8", b"lane", b"9"]
-    assert register.outcome(lane(9)) is Outcome.COMMITTED
-
-
-def test_an_entry_forgets_what_was_not_used_since() -> None:
-    site = a_site()
-    for transaction in (lane(1), TWO, lane(2)):
-        site.stage(transaction)
-        site.commit(transaction, 1)
-    command = BranchForget((to_fields(lane(1)), to_fields(TWO)))
-    assert site.put(Kind.BRANCH_FORGET, encode_command(command)) == Expired(1)
-    assert [transaction for transaction, _ in site.branches.register.tombstones] == [lane(2)]
 
 
 # The log behind it.

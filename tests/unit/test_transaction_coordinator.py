@@ -65,14 +65,45 @@ def test_it_asks_all_then_decides_then_tells_all() -> None:
     assert leader.replies == []
     leader.hear("q", Kind.BRANCH_COMMIT, COMMITTED)
     assert leader.replies == [("client", COMMITTED)]
+    assert leader.proposed == [Kind.HOME_VOTES]
+    leader.step(c.Tick(0.5))
     assert leader.proposed == [Kind.HOME_VOTES, Kind.HOME_TOLD]
     assert len(leader.site.ledger.register) == 0
+
+
+def test_that_many_are_over_is_one_entry() -> None:
+    leader = Leader()
+    site = leader.site
+    for number in range(1, c.ENOUGH_FINISHED + 2):
+        transaction = lane(name=b"lane %d" % number)
+        site.close(transaction, "p")
+        leader.step(c.Changed(0.0))
+        for kind, result in ((Kind.BRANCH_PREPARE, Prepared(1)), (Kind.BRANCH_COMMIT, COMMITTED)):
+            leader.step(c.Heard(0.0, "p", transaction, kind, result))
+        if number == c.ENOUGH_FINISHED - 1:
+            assert Kind.HOME_TOLD not in leader.proposed
+            assert len(site.ledger.register) == number
+    assert leader.proposed.count(Kind.HOME_TOLD) == 1
+    assert len(site.ledger.register) == 1
+
+
+def test_a_shard_is_told_one_thing_at_a_time() -> None:
+    leader = Leader()
+    leader.close("p", "q")
+    assert leader.hear("p", Kind.BRANCH_PREPARE, Finished(Outcome.NO_ROOM)) == [("p", Kind.BRANCH_ABORT)]
+    assert leader.step(c.Tick(5.0)) == []
+    assert leader.hear("q", Kind.BRANCH_PREPARE, Prepared(1), 5.0) == [("q", Kind.BRANCH_ABORT)]
+    other = Leader()
+    other.close("p", "q")
+    other.hear("p", Kind.BRANCH_PREPARE, Finished(Outcome.NO_ROOM))
+    assert other.step(c.Lost(0.0, "q", ONE)) == [("q", Kind.BRANCH_ABORT)]
 
 
 @pytest.mark.parametrize("vote", [Finished(Outcome.NO_ROOM), Rejected(Reason.OLD_INCARNATION, 2, 1)])
 def test_one_vote_against_it_is_enough(vote: Any) -> None:
     leader = Leader()
     leader.close("p", "q")
+    assert leader.hear("q", Kind.BRANCH_PREPARE, Prepared(1)) == []
     told = leader.hear("p", Kind.BRANCH_PREPARE, vote)
     assert told == [("p", Kind.BRANCH_ABORT), ("q", Kind.BRANCH_ABORT)]
     expected = Outcome.NO_ROOM if isinstance(vote, Finished) else Outcome.INCOMPLETE
@@ -83,12 +114,14 @@ def test_a_shard_that_was_deleted_holds_nothing_up() -> None:
     leader = Leader()
     leader.close("p", "deleted")
     gone = Rejected(Reason.TRANSACTION_OVER)
+    leader.hear("p", Kind.BRANCH_PREPARE, Prepared(1))
     assert leader.hear("deleted", Kind.BRANCH_PREPARE, gone) == [
         ("deleted", Kind.BRANCH_ABORT),
         ("p", Kind.BRANCH_ABORT),
     ]
     leader.hear("deleted", Kind.BRANCH_ABORT, gone)
     leader.hear("p", Kind.BRANCH_ABORT, Finished(Outcome.INCOMPLETE))
+    leader.step(c.Tick(0.5))
     assert len(leader.site.ledger.register) == 0
 
 
@@ -114,8 +147,9 @@ def test_it_asks_again_what_nobody_answers() -> None:
     leader = Leader()
     leader.close("p", "q")
     leader.hear("p", Kind.BRANCH_PREPARE, Prepared(1))
-    assert leader.step(c.Tick(0.5)) == []
+    assert leader.step(c.Lost(0.5, "q", ONE)) == []
     assert leader.step(c.Tick(1.5)) == [("q", Kind.BRANCH_PREPARE)]
+    assert leader.step(c.Tick(9.0)) == []
 
 
 def test_a_client_waits_for_those_that_can_be_reached_only() -> None:
@@ -128,11 +162,11 @@ def test_a_client_waits_for_those_that_can_be_reached_only() -> None:
     assert leader.replies == []
     leader.step(c.Lost(0.0, "q", ONE))
     assert leader.replies == [("client", COMMITTED)]
-    leader.step(c.Tick(1.0))
+    assert leader.step(c.Tick(1.0)) == [("q", Kind.BRANCH_COMMIT)]
     record = leader.site.ledger.register.get(ONE)
     assert record is not None and record.waiting == ["q"]
-    assert leader.step(c.Tick(3.0)) == [("q", Kind.BRANCH_COMMIT)]
     leader.hear("q", Kind.BRANCH_COMMIT, COMMITTED, 3.0)
+    leader.step(c.Tick(4.0))
     assert len(leader.site.ledger.register) == 0
 
 
@@ -251,7 +285,8 @@ def test_what_a_lost_session_has_open_is_rolled_back() -> None:
     other = lane(name=b"other")
     site.stage(other, owner=owner_of("s"))
     site.prepare(other, 1)
-    carry_out(site, keeper.tick(0.0, 0, {owner_of("s")}.__contains__))
+    actions = keeper.tick(0.0, 0, {owner_of("s")}.__contains__)
+    carry_out(site, [each for each in actions if isinstance(each, k.Propose)])
     assert site.branches.register.outcome(ONE) is Outcome.SESSION_LOST
     assert site.branches.prepared_count == 1
 
@@ -271,10 +306,72 @@ def test_a_branch_that_home_knows_nothing_of_is_rolled_back() -> None:
     site, home = Site(), Site()
     site.stage(ONE)
     site.prepare(ONE, 1)
+    assert home.ledger.outcome(ONE) is None
+    keeper = k.Keeper(site.branches)
+    carry_out(home, [keeper.disown(ONE, Outcome.SESSION_LOST)])
     outcome = home.ledger.outcome(ONE)
     assert outcome is not None
-    carry_out(site, [k.Keeper(site.branches).decided(ONE, outcome)])
-    assert site.branches.register.outcome(ONE) is Outcome.ROLLED_BACK
+    carry_out(site, [keeper.decided(ONE, outcome)])
+    assert site.branches.register.outcome(ONE) is Outcome.SESSION_LOST
+    # It is too late for whoever had it prepared.
+    assert home.close(ONE, "p", voted=True) == Finished(Outcome.SESSION_LOST)
+
+
+def test_home_is_only_asked_while_the_client_is_there_and_has_time() -> None:
+    site = Site()
+    keeper = k.Keeper(site.branches)
+    site.stage(ONE, owner=7, timeout_seconds=3600)
+    site.prepare(ONE, 1)
+    asked = [second for second in range(400) if keeper.tick(float(second), 0, nobody) == [k.Ask(HOME, ONE)]]
+    assert asked == [5, 15, 35, 75, 135, 195, 255, 315, 375]
+    # It leaves: that is said at once, then again after a while.
+    lost = {7}.__contains__
+    assert keeper.tick(400.0, 0, lost) == [k.Ask(HOME, ONE, Outcome.SESSION_LOST)]
+    assert keeper.tick(404.0, 0, lost) == []
+    assert keeper.tick(405.0, 0, lost) == [k.Ask(HOME, ONE, Outcome.SESSION_LOST)]
+    assert keeper.tick(3600.0, 0, nobody) == [k.Ask(HOME, ONE, Outcome.TIMED_OUT)]
+
+
+def test_what_its_client_gives_up_is_asked_about_at_once_if_it_is_prepared_on_a_lane() -> None:
+    site = Site()
+    keeper = k.Keeper(site.branches)
+    branch = TransactionId(Xid(7, b"xa", b""), 1)
+    for each in (ONE, branch):
+        site.stage(each)
+        assert keeper.forsake(each) is None
+        site.prepare(each, 1)
+    assert keeper.forsake(ONE) == k.Ask(HOME, ONE, Outcome.ROLLED_BACK)
+    assert keeper.forsake(branch) is None
+
+
+def test_an_open_branch_of_xa_asks_home_which_has_its_time_out() -> None:
+    site, home = Site(), Site()
+    keeper = k.Keeper(site.branches)
+    xid = Xid(7, b"xa", b"")
+    started = home.call(xid, Call.START)
+    assert isinstance(started, Answered)
+    branch = TransactionId(xid, started.incarnation)
+    site.stage(branch, worker=1, timeout_seconds=3600)
+    site.stage(ONE, timeout_seconds=3600)
+    asked = [second for second in range(40) if keeper.tick(float(second), 0, nobody)]
+    assert asked == [5, 15, 35]
+    assert keeper.tick(80.0, 0, nobody) == [k.Ask("", branch, Outcome.ROLLED_BACK)]
+    assert home.ledger.outcome(branch) is None and home.ledger.register.get(branch) is not None
+    home.decide(branch, Outcome.TIMED_OUT)
+    outcome = home.ledger.outcome(branch)
+    assert outcome is Outcome.TIMED_OUT
+    carry_out(site, [keeper.decided(branch, outcome)])
+    assert site.branches.register.outcome(branch) is Outcome.TIMED_OUT
+    assert keeper.waiting(1e9, 1.0) == 0
+
+
+def test_few_are_carried_at_a_time() -> None:
+    site = Site()
+    keeper = k.Keeper(site.branches, carry_entries=1)
+    for _ in range(k.MOST_CARRIES + 5):
+        site.stage(ONE)
+    applied = site.machine.applied + 1
+    assert len(keeper.tick(0.0, applied, nobody)) == k.MOST_CARRIES
 
 
 def test_what_lies_far_back_is_carried_forward() -> None:
@@ -338,7 +435,7 @@ def test_observers_are_made_for_each_transaction_and_told_in_order() -> None:
     def factory(transaction: TransactionId) -> Notes:
         return made.setdefault(transaction, Notes())
 
-    site.branches.observers = Observers([factory, lambda transaction: None])
+    site.branches.observers = Observers([factory, lambda transaction: None], lambda *failed: None)
     site.put(Kind.QUEUE_PUT, batch())
     site.stage(ONE, 2)
     site.stage_accept(ONE, (1, 1, 0))
@@ -370,11 +467,13 @@ def test_what_an_observer_raises_goes_no_further() -> None:
     def broken(transaction: TransactionId) -> Notes:
         raise RuntimeError("a factory of a user")
 
-    observers = site.branches.observers = Observers(
-        [broken, lambda transaction: bad, lambda transaction: good]
+    failures: list[Exception] = []
+    site.branches.observers = Observers(
+        [broken, lambda transaction: bad, lambda transaction: good],
+        lambda transaction, error: failures.append(error),
     )
     site.stage(ONE)
     assert site.commit(ONE, 1) == COMMITTED
     assert bad.heard == [("publish", 1, False)]
     assert good.heard == [("publish", 1, False), ("commit",)]
-    assert observers.failures == 2
+    assert list(map(str, failures)) == ["a factory of a user", "an observer of a user"]

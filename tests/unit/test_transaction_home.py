@@ -54,8 +54,11 @@ def test_nobody_commits_without_votes() -> None:
     assert site.decide(ONE, Outcome.COMMITTED, prepared=True) == Rejected(Reason.NOT_PREPARED)
 
 
-def test_what_home_knows_nothing_of_is_rolled_back() -> None:
-    assert Site().ledger.outcome(ONE) is Outcome.ROLLED_BACK
+def test_what_home_knows_nothing_of_is_undecided_unless_a_later_one_has_begun() -> None:
+    site = Site()
+    assert site.ledger.outcome(ONE) is None
+    site.decide(lane(2), Outcome.ROLLED_BACK)
+    assert site.ledger.outcome(ONE) is Outcome.ROLLED_BACK
 
 
 def test_an_undecided_transaction_has_no_outcome() -> None:

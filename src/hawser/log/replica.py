@@ -57,7 +57,8 @@ _FREEING = frozenset(
     {
         *(Kind.NOTHING, Kind.TRIM, Kind.EXPIRE_PRODUCERS),
         *(Kind.GROUP_COMMIT, Kind.GROUP_LEAVE, Kind.GROUP_DELETE, Kind.QUEUE_SETTLE),
-        *(Kind.BRANCH_COMMIT, Kind.BRANCH_ABORT, Kind.BRANCH_FORGET),
+        # The last one comes before a topic is deleted.
+        *(Kind.BRANCH_COMMIT, Kind.BRANCH_ABORT, Kind.BRANCH_FORGET, Kind.BRANCH_LIMIT),
         *(Kind.HOME_VOTES, Kind.HOME_DECIDE, Kind.HOME_TOLD, Kind.HOME_SESSION_LOST, Kind.HOME_FORGET),
     }
 )

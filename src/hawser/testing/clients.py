@@ -114,10 +114,12 @@ class Deliveries(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What home knows: how the transaction ended, if that is decided, or which are prepared."""
+    """What home knows: how the transaction ended, if that is decided, and whether it knows it at all; or
+    which are prepared."""
 
     outcome: Ending | None
     prepared: tuple[TransactionId, ...] = ()
+    is_known: bool = True
 
 
 Answer = Result | View | Excerpt | Deliveries | Turned | Verdict

@@ -131,7 +131,9 @@ class Mover(Actor):
         elif transaction.is_staged or is_hasty:
             self._waited = 0
             self.ring.marks.count("committed before everything was staged", not transaction.is_staged)
-            self.send(transaction.commit())
+            is_short = len(transaction.shards) == 1 and self.random.random() < 0.5
+            self.ring.marks.count("committed by the last operation", is_short)
+            self.send(transaction.commit(self.last_line(transaction.shards[0]) if is_short else None))
         elif drawn < 0.5:
             self.nudge()
 

@@ -12,7 +12,7 @@ import msgspec
 from hawser.log.entry import Kind
 from hawser.log.protocol.doors import Command
 from hawser.log.replica import Replica
-from hawser.log.state.results import Answered, Result
+from hawser.log.state.results import Answered, Outcome, Reason, Rejected, Result
 from hawser.testing.clients import Errand, Failure, Inquiry, Reply, Request, Tag, Verdict
 from hawser.transaction import coordinator as c
 from hawser.transaction import keeper as k
@@ -148,7 +148,11 @@ class Office:
             self._propose(entry.kind, bytes(entry.payload), action.label)
         else:
             self._cluster.marks.count("home asked by a branch")
-            self._ask(action.home, action, errand=Errand(0, Inquiry(action.transaction)))
+            ring = self._cluster.ring
+            assert ring is not None
+            home = action.home or ring.home_of(action.transaction.xid)
+            asked = k.Ask(home, action.transaction, action.reason)
+            self._ask(home, asked, errand=Errand(0, Inquiry(action.transaction)))
 
     def _do(self, effects: list[c.Effect]) -> None:
         """What the coordinator wants."""
@@ -198,10 +202,24 @@ class Office:
         elif isinstance(asked, c.Tell):
             assert isinstance(outcome, Failure), outcome
             self._add(c.Lost(self._now, asked.shard, asked.transaction))
-        elif isinstance(outcome, Verdict) and outcome.outcome is not None:
-            assert self._keeper is not None
+        else:
+            self._hear_of_branch(asked, outcome)
+
+    def _hear_of_branch(self, asked: k.Ask, outcome: object) -> None:
+        """Home has said what became of it, or knows nothing of it and is told to roll it back."""
+        assert self._keeper is not None and self._cluster.ring is not None
+        if isinstance(outcome, Verdict) and not outcome.is_known:
+            if asked.reason is None:
+                return
+            self._cluster.ring.marks.count("branch disowned by home")
+            disowned = self._keeper.disown(asked.transaction, asked.reason)
+            self._ask(asked.home, asked, Command(disowned.kind, disowned.payload))
+            return
+        is_old = isinstance(outcome, Rejected) and outcome.reason is Reason.OLD_INCARNATION
+        found = Outcome.ROLLED_BACK if is_old else getattr(outcome, "outcome", None)
+        if isinstance(found, Outcome):
             self._cluster.marks.count("branch ended by asking home")
-            decided = self._keeper.decided(asked.transaction, outcome.outcome)
+            decided = self._keeper.decided(asked.transaction, found)
             self._propose(decided.kind, decided.payload, decided.label)
 
     # Clients.
@@ -232,5 +250,7 @@ class Office:
         """A read of the newest state of home is served."""
         home = replica.machine.part(Home)
         if inquiry.transaction is not None:
-            return Verdict(home.ledger.outcome(inquiry.transaction))
+            outcome = home.ledger.outcome(inquiry.transaction)
+            is_known = outcome is not None or home.ledger.register.get(inquiry.transaction) is not None
+            return Verdict(outcome, is_known=is_known)
         return Verdict(None, tuple(home.recover()))

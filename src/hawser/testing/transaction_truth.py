@@ -178,11 +178,13 @@ class TransactionTruth:
     # Operations.
 
     def _stage(self, entry: Entry, label: Label, result: Result) -> None:
-        if not isinstance(result, Staged):
+        commits = label.last and isinstance(result, Finished)
+        if not commits and not isinstance(result, Staged):
             return
         branch = self.branches.get(label.id)
         last = branch.counts[label.worker] if branch is not None else 0
-        if label.id in self.outcomes or result.number != label.number:
+        is_other = isinstance(result, Staged) and (label.last or result.number != label.number)
+        if label.id in self.outcomes or is_other:
             raise Violation(0, f"{label} of {entry.id} was {result}, and is over on {self.shard}")
         if label.number <= last:
             return
@@ -198,6 +200,8 @@ class TransactionTruth:
             branch.operations.append(_Put(values, size_bytes, entry.kind == Kind.QUEUE_PUT))
         elif entry.kind == Kind.QUEUE_SETTLE:
             branch.operations.append(self._lock(entry))
+        if isinstance(result, Finished):
+            self._end_alone(entry, label.id, branch, ((label.worker, label.number),), result.outcome)
 
     def _begin(self, transaction: TransactionId) -> _Branch:
         """An earlier use of the xid that is still open is rolled back by that."""
@@ -245,19 +249,24 @@ class TransactionTruth:
             self._voted_down(entry, transaction, command.counts or (), result.outcome)
         elif branch is None or branch.prepared != (command.counts is None):
             raise Violation(0, f"{command} of {entry.id} was committed on {self.shard}: {branch}")
+        elif command.counts is not None:
+            self._end_alone(entry, transaction, branch, command.counts, result.outcome)
         else:
-            if command.counts is not None:
-                self._commit_alone(entry, transaction, branch, command.counts)
             self._end(transaction, Outcome.COMMITTED)
 
-    def _commit_alone(
-        self, entry: Entry, transaction: TransactionId, branch: _Branch, counts: Counts
+    def _end_alone(
+        self, entry: Entry, transaction: TransactionId, branch: _Branch, counts: Counts, outcome: Outcome
     ) -> None:
+        """By its last operation, or by an entry that counts them; nobody else takes part."""
+        if not _is_commit(outcome):
+            self._voted_down(entry, transaction, counts, outcome)
+            return
         if not branch.has(counts):
             raise Violation(0, f"{transaction} of {entry.id} was committed without {counts}: {branch}")
         if branch.put_bytes:
             self._truth.queue.judge_room(branch.put_bytes, is_full=False)
         self.book.decide(transaction, Outcome.COMMITTED, frozenset((self.shard,)), is_alone=True)
+        self._end(transaction, Outcome.COMMITTED)
 
     def _voted_down(self, entry: Entry, transaction: TransactionId, counts: Counts, outcome: Outcome) -> None:
         """For a reason that is one."""

@@ -155,6 +155,13 @@ class Worker:
         value = f"{self.transaction.id}/{self._lines}".encode()
         self._stage(shard, batch_command(NO_STAMP, [value]))
 
+    def last_line(self, shard: str) -> Wanted:
+        """As `publish`, but not sent yet."""
+        assert self.transaction is not None
+        self._lines += 1
+        command = batch_command(NO_STAMP, [f"{self.transaction.id}/{self._lines}".encode()])
+        return self.transaction.operation(shard, command.kind, command.payload)
+
     def _stage(self, shard: str, command: Command) -> None:
         assert self.transaction is not None
         self.send([self.transaction.operation(shard, command.kind, command.payload)])

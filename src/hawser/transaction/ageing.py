@@ -1,6 +1,7 @@
 """How old tombstones are, as far as one leader has seen."""
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Final
 
 from hawser.log.state.results import Outcome
@@ -11,6 +12,8 @@ __all__ = ["KEEP_SECONDS", "Ageing"]
 # Nobody asks for longer than a transaction may last, nor is a request under way for that long.
 KEEP_SECONDS: Final = 2 * MAX_TIMEOUT_SECONDS
 LOOK_SECONDS: Final = 60.0
+# So many are forgotten by one entry.
+MOST_AT_ONCE: Final = 4096
 
 
 class Ageing:
@@ -26,4 +29,5 @@ class Ageing:
             return []
         self._looked = now
         self._seen = {each: self._seen.get(each, now) for each, _ in tombstones}
-        return [each for each, seen in self._seen.items() if now - seen >= KEEP_SECONDS]
+        old = (each for each, seen in self._seen.items() if now - seen >= KEEP_SECONDS)
+        return list(islice(old, MOST_AT_ONCE))

@@ -1,7 +1,7 @@
 """The branches of a shard: what each transaction that touches it has staged, and what becomes of that.
 
     nothing --operation--> open --prepare--> prepared --home decides--> over, with an outcome
-                            open --commit with counts, abort, or a vote against--> over
+                            open --last operation, commit with counts, abort, or a vote against--> over
 
 An operation is staged at its number: one behind the last of its worker. A repeat changes nothing; behind a
 gap nothing is staged. So the counts that come with prepare or commit say exactly whether all operations are
@@ -20,7 +20,7 @@ voted down; nothing that is there is dropped.
 """
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -50,10 +50,10 @@ from hawser.transaction.commands import (
 )
 from hawser.transaction.identity import Label, TransactionId
 from hawser.transaction.observers import Observers
-from hawser.transaction.register import MOST_TOMBSTONES, Register, SavedTombstone
+from hawser.transaction.register import Register, SavedTombstone
 from hawser.transaction.staged import Operation, StagedBatch
 
-__all__ = ["Branch", "Branches"]
+__all__ = ["DEFAULT_LIMIT", "Branch", "Branches"]
 
 _read_prepare = decoder(BranchPrepare)
 _read_commit = decoder(BranchCommit)
@@ -62,7 +62,7 @@ _read_forget = decoder(BranchForget)
 _read_limit = decoder(BranchLimit)
 _BAD = Rejected(Reason.BAD_PAYLOAD)
 _DONE = Done()
-_LIMIT = BranchLimit(
+DEFAULT_LIMIT: Final = BranchLimit(
     most_open=4096, most_open_bytes=256 << 20, most_prepared=4096, most_prepared_bytes=1 << 30
 )
 
@@ -142,9 +142,9 @@ class Branches(Part):
     }
     transactional: ClassVar = True
 
-    def __init__(self, most_tombstones: int = MOST_TOMBSTONES) -> None:
-        self.limit = _LIMIT
-        self.register: Register[Branch] = Register(most_tombstones)
+    def __init__(self) -> None:
+        self.limit = DEFAULT_LIMIT
+        self.register: Register[Branch] = Register()
         self.observers: Observers | None = None
         # How many are open and how many prepared, and their bytes.
         self._open = _Tally()
@@ -203,6 +203,9 @@ class Branches(Part):
         size_bytes = len(entry.frame)
         if branch is None and self._open.count >= self.limit.most_open:
             return Rejected(Reason.TOO_MANY_TRANSACTIONS, self._open.count)
+        full = self.register.why_full(label.id.xid) if branch is None else None
+        if full is not None:
+            return full
         if self._open.size_bytes + size_bytes > self.limit.most_open_bytes:
             return Rejected(Reason.TOO_MANY_TRANSACTIONS, self._open.size_bytes, size_bytes)
         operation = staged.stage(entry, branch.operations if branch is not None else (), context)
@@ -214,7 +217,10 @@ class Branches(Part):
         self._open.size_bytes += size_bytes
         if self.observers is not None:
             self.observers.staged(label.id, operation)
-        return Staged(label.number)
+        if not label.last:
+            return Staged(label.number)
+        counts = ((label.worker, label.number),)
+        return self._end(label.id, self._obstacle(branch, counts, context) or Outcome.COMMITTED, context)
 
     def _begin(self, entry: Entry, label: Label, context: Context) -> Branch:
         """The first operation has come. An earlier incarnation that is still open is of no more use, also if
@@ -232,7 +238,8 @@ class Branches(Part):
         """The batch is in this entry too; the earlier one need not be kept for it."""
         branch = self.register.get(label.id)
         assert branch is not None
-        place = branch.places.index((label.worker, label.number))
+        # Those of one worker are in order, so it is not further in front.
+        place = branch.places.index((label.worker, label.number), label.number - 1)
         carried = staged.carry(branch.operations[place], entry)
         if carried is None:
             return _BAD
@@ -306,8 +313,11 @@ class Branches(Part):
             return Prepared(len(branch.operations))
         return self._end(label.id, command.outcome, context)
 
-    def _end(self, transaction: TransactionId, outcome: Outcome, context: Context) -> Finished:
-        """It is over, for good; also one of which nothing was here, lest it begin later."""
+    def _end(self, transaction: TransactionId, outcome: Outcome, context: Context) -> Result:
+        """It is over, for good; also one of which nothing was here, lest it begin later. If that cannot be
+        remembered, it is not known how it ends."""
+        if not self.register.may_bury(transaction):
+            return Rejected(Reason.TRANSACTION_OVER)
         branch = self.register.get(transaction)
         if branch is not None:
             (self._prepared if branch.is_prepared else self._open).remove(branch)

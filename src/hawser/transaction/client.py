@@ -2,10 +2,11 @@
 
 Pure: requests come out, results go in. Operations on one shard are numbered and may be sent one behind the
 other without waiting; what is not acknowledged is sent again when the shard has another leader, and costs
-nothing if it was there. One shard commits alone, in one entry; with several, home is told which they are and
-what each must have, and does the rest.
+nothing if it was there. One shard commits alone, by the last operation or by an entry of its own. With
+several, each is asked to prepare, behind its operations; when all have, home is told so, and commits it by
+that. If one has not, home is told which they are and what each must have, and does the rest.
 
-    open --commit--> committing --result--> over
+    open --commit--> committing --votes, then home's result--> over
     open --rollback, or an operation is refused--> rolling back --result--> over
     open --prepare--> preparing --result--> prepared, or over
 
@@ -27,6 +28,7 @@ from hawser.log.state.results import Finished, Outcome, Prepared, Reason, Reject
 from hawser.transaction.commands import (
     BranchAbort,
     BranchCommit,
+    BranchPrepare,
     HomeClose,
     HomeDecide,
     Participants,
@@ -52,13 +54,15 @@ class Progress(IntEnum):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """Propose this entry on that shard; number 0 is no operation."""
+    """Propose this entry on that shard; number 0 is no operation. Nothing is committed without one that
+    `commits`."""
 
     shard: str
     kind: int
     payload: bytes
     label: bytes = b""
     number: int = 0
+    commits: bool = False
 
 
 class _Shard:
@@ -86,14 +90,16 @@ class Transaction:
         worker: int = 0,
     ) -> None:
         self.id = transaction
+        # Not needed before it is committed over several shards.
         self.home = home
         self.progress = Progress.OPEN
         self.outcome: Outcome | None = None
-        # Why an operation was refused; the transaction can only be rolled back since.
+        # Why an operation was refused, and where; the transaction can only be rolled back since.
         self.refused: Rejected | None = None
+        self._refusing = ""
         self._owner = owner
-        self._timeout_seconds = timeout_seconds
-        self._worker = worker
+        self.timeout_seconds = timeout_seconds
+        self.worker = worker
         self._shards: dict[str, _Shard] = {}
         # What ends it: sent until it is answered.
         self._ending: list[Request] = []
@@ -110,8 +116,8 @@ class Transaction:
 
     @property
     def is_staged(self) -> bool:
-        """Whether every operation is acknowledged."""
-        return not any(each.unacknowledged for each in self._shards.values())
+        """Whether every operation is acknowledged, and none was refused."""
+        return self.refused is None and not any(each.unacknowledged for each in self._shards.values())
 
     def operation(self, shard: str, kind: int, payload: bytes) -> Request:
         """Stage this: a BATCH or QUEUE_PUT without a stamp, a QUEUE_SETTLE that accepts, a GROUP_COMMIT."""
@@ -119,12 +125,13 @@ class Transaction:
         touched = self._shards.setdefault(shard, _Shard())
         touched.count += 1
         number = touched.count
-        label = Label(self.id, number, self._worker, self._owner, self._timeout_seconds).encode()
+        label = Label(self.id, number, self.worker, self._owner, self.timeout_seconds).encode()
         request = touched.unacknowledged[number] = Request(shard, kind, payload, label, number)
         return request
 
-    def commit(self) -> list[Request]:
-        """Commit; what was refused is rolled back instead. Without operations it is over at once."""
+    def commit(self, unsent: Request | None = None) -> list[Request]:
+        """Commit; what was refused is rolled back instead. Without operations it is over at once. With the
+        last operation, if that was not sent yet: what is to be sent in its place."""
         assert self.progress is Progress.OPEN
         if self.refused is not None:
             return self.rollback()
@@ -134,11 +141,28 @@ class Transaction:
         self.progress = Progress.COMMITTING
         if len(self._shards) == 1:
             ((shard, touched),) = self._shards.items()
+            if unsent is not None:
+                return [self._last(unsent, touched)]
             self._ending = [self._end(shard, Kind.BRANCH_COMMIT, BranchCommit(((0, touched.count),)))]
         else:
-            close = HomeClose(to_fields(self.id), self._participants())
-            self._ending = [Request(self.home, Kind.HOME_CLOSE, encode_command(close))]
-        return self._ending
+            assert self.home
+            self._ending = [
+                self._end(shard, Kind.BRANCH_PREPARE, BranchPrepare(((0, touched.count),), self.home))
+                for shard, touched in self._shards.items()
+            ]
+        return [*self._ending] if unsent is None else [unsent, *self._ending]
+
+    def _last(self, unsent: Request, touched: _Shard) -> Request:
+        """The same operation, which commits with it."""
+        assert unsent.number == touched.count
+        label = Label(self.id, unsent.number, self.worker, self._owner, self.timeout_seconds, last=True)
+        last = msgspec.structs.replace(unsent, label=label.encode(), commits=True)
+        touched.unacknowledged[last.number] = last
+        return last
+
+    def _close(self, voted: bool) -> Request:
+        close = HomeClose(to_fields(self.id), self._participants(), voted=voted)
+        return Request(self.home, Kind.HOME_CLOSE, encode_command(close), commits=True)
 
     def prepare(self, query: bytes, batch: int, orphan_seconds: int) -> list[Request]:
         """Have it prepared as a branch of its application's batch: one decision will commit it with others,
@@ -152,7 +176,7 @@ class Transaction:
         return self._ending
 
     def _participants(self) -> Participants:
-        return tuple((name, ((self._worker, count),)) for name, count in self.counts)
+        return tuple((name, ((self.worker, count),)) for name, count in self.counts)
 
     def rollback(self) -> list[Request]:
         """Roll back what was staged; there is no need to wait for the answers."""
@@ -165,14 +189,25 @@ class Transaction:
 
     def resolve(self) -> list[Request]:
         """It is not known what became of the commit: find out, and have it rolled back if it was not done."""
-        assert self.progress in (Progress.COMMITTING, Progress.RESOLVING)
+        assert self.progress in (Progress.COMMITTING, Progress.ROLLING_BACK, Progress.RESOLVING)
         self.progress = Progress.RESOLVING
         if len(self._shards) == 1:
             self._ending = self._aborts()
         else:
+            # Home tells those that it knows of.
             decide = HomeDecide(to_fields(self.id), Outcome.ROLLED_BACK)
-            self._ending = [Request(self.home, Kind.HOME_DECIDE, encode_command(decide))]
-        return self._ending
+            request = Request(self.home, Kind.HOME_DECIDE, encode_command(decide))
+            self._ending = [self._close(voted=False), request]
+        return list(self._ending)
+
+    def left(self) -> list[Request]:
+        """Nobody waits for it any longer: what is to be sent until it is answered, so that nothing is left of
+        it if it was not committed. Nothing of this commits it."""
+        if self.progress not in (Progress.ROLLING_BACK, Progress.RESOLVING):
+            return []
+        left = [each for each in self._ending if not each.commits]
+        # What home was never told of it tells nobody.
+        return left + self._aborts() if any(each.kind == Kind.HOME_DECIDE for each in left) else left
 
     def again(self, shard: str) -> list[Request]:
         """This shard has another leader, or its answers were lost: all that it has not acknowledged."""
@@ -190,6 +225,8 @@ class Transaction:
             return []
         if request.number:
             return self._hear_operation(request, result)
+        if request.kind == Kind.BRANCH_PREPARE:
+            return self._hear_vote(request, result)
         if isinstance(result, Finished):
             return self._hear_end(request, result.outcome)
         if isinstance(result, Prepared) and self.progress is Progress.PREPARING:
@@ -204,18 +241,28 @@ class Transaction:
         if isinstance(result, Staged):
             touched.unacknowledged.pop(request.number, None)
             return self._send_next(request.shard, request.number + 1)
+        if isinstance(result, Finished):
+            self._finish(result.outcome)
+            return []
         if isinstance(result, Rejected) and result.reason is Reason.GAP:
             # One before it was lost on its way. Only that one goes out at once, and this one behind it: an
             # answer to each that sends them all would make more and more of them.
             touched.early.update((result.current, request.number))
             return self._send_next(request.shard, result.current)
         if isinstance(result, Rejected):
+            # To send it again would get the same.
+            touched.unacknowledged.pop(request.number, None)
             over = result.reason is Reason.TRANSACTION_OVER and self.progress is not Progress.OPEN
-            if not over:
-                self.refused = self.refused or result
-            elif len(self._shards) == 1:
+            if not over and self.refused is None:
+                self.refused, self._refusing = result, request.shard
+            elif over and len(self._shards) == 1:
                 # By the commit whose answer was lost, or before it. Of several shards only home knows.
                 self._finish(Outcome(result.current))
+            if self.progress is Progress.COMMITTING and not self._ending:
+                # The last one was to commit, and cannot behind this one.
+                self.progress = Progress.ROLLING_BACK
+                self._ending = self._aborts()
+                return list(self._ending)
         return []
 
     def _send_next(self, shard: str, number: int) -> list[Request]:
@@ -226,21 +273,37 @@ class Transaction:
         touched.early.discard(number)
         return [each for each in self._unacknowledged(shard) if each.number == number]
 
+    def _hear_vote(self, request: Request, result: Result) -> list[Request]:
+        if self.progress is not Progress.COMMITTING or request not in self._ending:
+            return []
+        self._ending.remove(request)
+        is_for = isinstance(result, Prepared)
+        if is_for and self._ending:
+            return []
+        # One against it is enough.
+        self._ending = [self._close(voted=is_for)]
+        return list(self._ending)
+
     def _hear_end(self, request: Request, outcome: Outcome) -> list[Request]:
         self._ending = [each for each in self._ending if each != request]
-        if self.progress is Progress.ROLLING_BACK:
+        if self.progress is Progress.ROLLING_BACK and outcome is not Outcome.COMMITTED:
             if not self._ending:
                 self._finish(Outcome.ROLLED_BACK)
             return []
+        # Also if it was to be rolled back: the operation that commits it was there before.
         self._finish(outcome)
         # What home was never told of it tells nobody.
         forsaken = outcome is not Outcome.COMMITTED and request.kind == Kind.HOME_DECIDE
         return self._aborts() if forsaken else []
 
     def _hear_refusal(self, request: Request, result: Rejected) -> list[Request]:
-        if request.kind == Kind.HOME_CLOSE and result.reason is Reason.TOO_MANY_TRANSACTIONS:
+        too_many = request.kind == Kind.HOME_CLOSE and result.reason is Reason.TOO_MANY_TRANSACTIONS
+        if too_many and self.progress is Progress.COMMITTING:
+            self.refused, self._refusing = result, request.shard
+            return self.resolve()
+        if too_many and self.progress is Progress.PREPARING:
             # It was not begun there, so it is not prepared anywhere.
-            self.refused = result
+            self.refused, self._refusing = result, request.shard
             self.progress = Progress.OPEN
             return self.rollback()
         self._ending = [each for each in self._ending if each != request]
@@ -253,19 +316,29 @@ class Transaction:
         return [self._end(shard, Kind.BRANCH_ABORT, abort) for shard in self._shards]
 
     def _end(self, shard: str, kind: int, payload: Payload) -> Request:
-        label = Label(self.id, 0, self._worker, self._owner, self._timeout_seconds).encode()
-        return Request(shard, kind, encode_command(payload), label)
+        label = Label(self.id, 0, self.worker, self._owner, self.timeout_seconds).encode()
+        return Request(shard, kind, encode_command(payload), label, commits=kind == Kind.BRANCH_COMMIT)
 
     def _finish(self, outcome: Outcome) -> None:
         self.progress = Progress.OVER
         self.outcome = outcome
+
+    @property
+    def why_refused(self) -> str:
+        """Why an operation was refused, for people; nothing if none was."""
+        refused = self.refused
+        if refused is None:
+            return ""
+        if refused.reason is Reason.TRANSACTION_OVER and refused.current in frozenset(Outcome):
+            return Outcome(refused.current).text
+        return f"{self._refusing} says: {refused.text}"
 
     def error(self) -> HawserError | None:
         """What to raise for a commit that is over, or that nobody waits for any more; None if it is done."""
         if self.outcome is Outcome.COMMITTED:
             return None
         if self.outcome is not None:
-            why = self.refused.text if self.refused is not None else self.outcome.text
+            why = self.why_refused or self.outcome.text
             return TransactionAborted(f"transaction {self.id} was rolled back: {why}. It may be run again")
         if len(self._shards) > 1 and self.progress is Progress.RESOLVING:
             return InDoubt(

@@ -114,7 +114,8 @@ class HomeCall(Payload, frozen=True):
 
 class HomeClose(Payload, frozen=True):
     """These shards take part in the transaction, and nothing joins it from here on. `one_phase`: it is
-    committed once all are prepared; otherwise it waits for a decision, at most for as long as is said."""
+    committed once all are prepared; otherwise it waits for a decision, at most for as long as is said.
+    `voted`: whoever closes it has had all of them prepared."""
 
     transaction: XidFields
     participants: Participants
@@ -122,6 +123,7 @@ class HomeClose(Payload, frozen=True):
     query: Identifier = b""
     batch: Number = 0
     orphan_seconds: Number = 0
+    voted: bool = False
 
 
 class HomeVotes(Payload, frozen=True):

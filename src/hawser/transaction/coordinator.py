@@ -9,17 +9,21 @@ Whoever drives it
 1. makes one when this member begins to lead and has applied everything that came before, calls
    `step(Began(now))`, and drops it when it leads no more;
 2. calls `step(Changed(now))` whenever entries were applied;
-3. has a `Tell` proposed on its shard by whoever leads that, and gives back what became of it: `Heard`, or
-   `Lost` if nobody answers; a shard that was deleted answers that the transaction is over, and was never
-   prepared, or it could not have been deleted;
+3. has a `Tell` proposed on its shard by whoever leads that, and gives back what became of it, always:
+   `Heard`, or `Lost` if nobody answers. Until then that shard is told nothing else of the transaction. A
+   shard that was deleted answers that the transaction is over, and was never prepared, or it could not have
+   been deleted;
 4. proposes a `Propose` on home; what becomes of it shows in the ledger;
 5. calls `step(Tick(now))` now and then.
 
 A question that nobody answers is asked again after a while. Time decides when something is proposed and never
 what becomes of it: a time-out is an entry that rolls back what is not prepared.
+
+That a transaction is over is written down for many together, since nobody waits for it: at the next tick, or
+when there are enough.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -62,6 +66,8 @@ __all__ = [
 
 # Between asking and asking again.
 RETRY_SECONDS: Final = 1.0
+# So many transactions that are over make an entry that says so.
+ENOUGH_FINISHED: Final = 64
 # Answers of a shard on which the branch is not there any more, whatever it was told.
 _GONE: Final = (Reason.TRANSACTION_OVER, Reason.OLD_INCARNATION)
 
@@ -146,14 +152,20 @@ Effect = Tell | Propose | Reply
 class _Work:
     """What is known of one transaction beside its record."""
 
-    __slots__ = ("armed", "asked", "away", "deadline", "phase", "proposed", "told", "votes", "waiters")
+    __slots__ = (
+        "armed", "asked", "away", "began", "deadline", "phase", "proposed", "told", "under_way", "votes",
+        "waiters",
+    )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, now: float) -> None:
+        self.began = now
         self.votes: set[str] = set()
         self.told: set[str] = set()
         # Shards that did not answer since the phase began.
         self.away: set[str] = set()
-        # When each shard was asked last, and when something was proposed last.
+        # Shards that were told something and have not answered; when each was told last, and when something
+        # was proposed last.
+        self.under_way: set[str] = set()
         self.asked: dict[str, float] = {}
         self.proposed = float("-inf")
         self.phase: Phase | None = None
@@ -171,6 +183,8 @@ class Coordinator:
         self._shard = shard
         self._works: dict[TransactionId, _Work] = {}
         self._touched: dict[TransactionId, None] = {}
+        # Those that all their shards know to be over, and home does not.
+        self._finished: set[TransactionId] = set()
         self._effects: list[Effect] = []
         self._ageing = Ageing()
         self._ledger.on_change = self._touch
@@ -197,6 +211,11 @@ class Coordinator:
     def _touch(self, transaction: TransactionId) -> None:
         self._touched[transaction] = None
 
+    def age(self, transaction: TransactionId, now: float) -> float:
+        """For how long this coordinator has known of it."""
+        work = self._works.get(transaction)
+        return 0.0 if work is None else now - work.began
+
     # Events.
 
     def _begin(self, event: Began) -> None:
@@ -204,12 +223,7 @@ class Coordinator:
             self._touch(transaction)
 
     def _tick(self, event: Tick) -> None:
-        told = {
-            transaction: sorted(work.told & set(record.waiting))
-            for transaction, work in self._works.items()
-            if (record := self._ledger.register.get(transaction)) is not None and work.told
-        }
-        self._report({transaction: shards for transaction, shards in told.items() if shards})
+        self._report()
         for session in event.lost:
             self._propose(Kind.HOME_SESSION_LOST, HomeSessionLost(session))
         for transaction in self._works:
@@ -219,18 +233,21 @@ class Coordinator:
             self._propose(Kind.HOME_FORGET, HomeForget(tuple(map(to_fields, old))))
 
     def _await(self, event: Await) -> None:
-        self._works.setdefault(event.transaction, _Work()).waiters.append(event)
+        self._works.setdefault(event.transaction, _Work(event.now)).waiters.append(event)
         self._touch(event.transaction)
 
     def _lose(self, event: Lost) -> None:
         work = self._works.get(event.transaction)
         if work is not None:
+            work.under_way.discard(event.shard)
             work.away.add(event.shard)
             self._touch(event.transaction)
 
     def _hear(self, event: Heard) -> None:
         record = self._ledger.register.get(event.transaction)
         work = self._works.get(event.transaction)
+        if work is not None:
+            work.under_way.discard(event.shard)
         if record is None or work is None or event.shard not in record.participants:
             return
         work.away.discard(event.shard)
@@ -263,8 +280,9 @@ class Coordinator:
 
     def _drive(self, transaction: TransactionId, now: float) -> None:
         record = self._ledger.register.get(transaction)
-        work = self._works.setdefault(transaction, _Work())
+        work = self._works.setdefault(transaction, _Work(now))
         if record is None:
+            self._finished.discard(transaction)
             self._answer(transaction, work)
             if not work.waiters:
                 del self._works[transaction]
@@ -321,8 +339,10 @@ class Coordinator:
         untold = [shard for shard in record.waiting if shard not in work.told]
         for shard in untold:
             self._tell(shard, transaction, kind, payload, work, now)
-        if record.waiting and not untold and self._may_propose(work, now):
-            self._report({transaction: record.waiting})
+        if record.waiting and not untold:
+            self._finished.add(transaction)
+            if len(self._finished) >= ENOUGH_FINISHED:
+                self._report()
         if set(untold) <= work.away:
             self._answer(transaction, work)
 
@@ -346,8 +366,10 @@ class Coordinator:
     def _tell(
         self, shard: str, transaction: TransactionId, kind: int, payload: Payload, work: _Work, now: float
     ) -> None:
-        if now - work.asked.get(shard, float("-inf")) >= RETRY_SECONDS:
+        is_due = now - work.asked.get(shard, float("-inf")) >= RETRY_SECONDS
+        if is_due and shard not in work.under_way:
             work.asked[shard] = now
+            work.under_way.add(shard)
             label = Label(transaction).encode()
             self._effects.append(Tell(shard, transaction, kind, encode_command(payload), label))
 
@@ -360,10 +382,17 @@ class Coordinator:
     def _decide(self, transaction: TransactionId, outcome: Outcome) -> None:
         self._propose(Kind.HOME_DECIDE, HomeDecide(to_fields(transaction), outcome))
 
-    def _report(self, told: "dict[TransactionId, Iterable[str]]") -> None:
+    def _report(self) -> None:
+        """Which shards know the outcome of what."""
+        self._finished.clear()
+        told = []
+        for transaction, work in self._works.items():
+            record = self._ledger.register.get(transaction) if work.told else None
+            shards = tuple(each for each in record.waiting if each in work.told) if record is not None else ()
+            if shards:
+                told.append((to_fields(transaction), shards))
         if told:
-            pairs = tuple((to_fields(transaction), tuple(shards)) for transaction, shards in told.items())
-            self._propose(Kind.HOME_TOLD, HomeTold(pairs))
+            self._propose(Kind.HOME_TOLD, HomeTold(tuple(told)))
 
     def _propose(self, kind: int, payload: Payload) -> None:
         self._effects.append(Propose(kind, encode_command(payload)))

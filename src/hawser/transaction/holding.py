@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from hawser.log.queue.claims import Claim, Claims, Token
-from hawser.log.queue.desk import Proposal, Turned, Why
+from hawser.log.queue.desk import Proposal, Turned, Why, runs_of
 from hawser.log.state.commands import QueueSettle, encode_command
 
 __all__ = ["lock"]
@@ -33,5 +33,4 @@ def lock(claims: Claims, shelf: int, session: str, tokens: Sequence[Token]) -> P
         return Turned(Why.NOT_HELD, tuple(strange))
     for claim in held:
         claim.pending += 1
-    runs = sorted((claim.offset, 1, claim.deliveries) for claim in held)
-    return Proposal(encode_command(QueueSettle(shelf, tuple(runs))), held)
+    return Proposal(encode_command(QueueSettle(shelf, runs_of(held))), held)

@@ -2,8 +2,9 @@
 
 A transaction that sessions work in through the XA interface is known here from its start (`calls.py`); any
 other from the moment that it is closed, with the shards that take part and how many operations each of them
-must have. Only then are these asked to prepare. So home knows of every branch that is prepared anywhere, and
-whoever has one may ask: what home knows nothing of is rolled back.
+must have. Then these are asked to prepare, unless whoever closes it has done so before: that is one entry
+which also commits it. Whoever has a prepared branch may ask. What home knows nothing of it is asked to roll
+back, by an entry, and a close that comes behind that is too late.
 
 A decision is one entry, so branches cannot differ. Time-outs and lost sessions are entries like any other; of
 those that race the log has one first, and all who asked are told which. A prepared transaction is decided by
@@ -37,10 +38,10 @@ from hawser.transaction.commands import (
     HomeVotes,
     id_of,
 )
-from hawser.transaction.identity import APPLICATION_FORMAT, TransactionId, Xid
+from hawser.transaction.identity import APPLICATION_FORMAT, LANE_FORMAT, TransactionId, Xid
 from hawser.transaction.ledger import Ledger
 from hawser.transaction.record import Phase, Record
-from hawser.transaction.register import MOST_TOMBSTONES, SavedTombstone
+from hawser.transaction.register import SavedTombstone
 from hawser.transaction.xa import Call
 
 __all__ = ["Home"]
@@ -88,8 +89,8 @@ class Home(Part):
         Kind.HOME_LIMIT: 1,
     }
 
-    def __init__(self, most_tombstones: int = MOST_TOMBSTONES) -> None:
-        self.ledger = Ledger(most_tombstones)
+    def __init__(self) -> None:
+        self.ledger = Ledger()
         self.calls = Calls(self.ledger)
         self.applications: dict[bytes, tuple[bytes, int]] = {}
         self._handlers: dict[int, Callable[[Entry], Result]] = {
@@ -148,6 +149,9 @@ class Home(Part):
             orphan_seconds=command.orphan_seconds,
         )
         ledger.begin(transaction, record)
+        # One that was rolled back since it was prepared would be known: what becomes of lanes is remembered.
+        if command.voted and command.one_phase and transaction.xid.format == LANE_FORMAT:
+            return ledger.decide(transaction, record, Outcome.COMMITTED)
         return ledger.answer(transaction)
 
     def _refuse(self, transaction: TransactionId, command: HomeClose) -> Result | None:
@@ -174,6 +178,8 @@ class Home(Part):
         if record is None:
             if commit or register.verdict(transaction) is not None:
                 return self.ledger.answer(transaction)
+            if not register.may_bury(transaction):
+                return Rejected(Reason.TRANSACTION_OVER)
             # Lest it begin later.
             register.bury(transaction, command.outcome)
             return Finished(command.outcome)
@@ -245,9 +251,8 @@ class Home(Part):
 
     def digest(self) -> bytes:
         applications = dict(sorted(self.applications.items()))
-        return _encode(
-            _State(self.ledger.most, *self.ledger.register.save(), self.calls.save(), applications)
-        )
+        saved = self.ledger.register.save()
+        return _encode(_State(self.ledger.most, *saved, self.calls.save(), applications))
 
     def load(self, state: bytes) -> None:
         try:

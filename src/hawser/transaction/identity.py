@@ -17,7 +17,7 @@ The label is the transaction's id in the header of an entry (`hawser.log.entry`)
     20  number of the operation               u32, from 1 for each worker; 0 is no operation
     24  worker                                u16, from 1 for each session that works in the branch
     26  seconds it may stay unprepared        u16
-    28  1 if it is carried forward            u8
+    28  1 if it is carried forward, 2 if it is the last and commits, otherwise 0   u8
     29  length of the global id               u8
     30  global id, branch id
 
@@ -52,6 +52,8 @@ MAX_TIMEOUT_SECONDS: Final = 3600
 
 _FIELDS: Final = struct.Struct("<IQQIHHBB")
 _MOST_ID_BYTES: Final = 255
+_CARRIED: Final = 1
+_LAST: Final = 2
 assert MAX_TIMEOUT_SECONDS < 1 << 16
 
 
@@ -86,7 +88,8 @@ class TransactionId(NamedTuple):
 
 
 class Label(NamedTuple):
-    """What an entry says of the transaction it belongs to."""
+    """What an entry says of the transaction it belongs to. An operation that is the `last` one, on the only
+    shard, commits it."""
 
     id: TransactionId
     number: int = 0
@@ -94,6 +97,7 @@ class Label(NamedTuple):
     owner: int = 0
     timeout_seconds: int = DEFAULT_TIMEOUT_SECONDS
     carried: bool = False
+    last: bool = False
 
     def encode(self) -> bytes:
         xid = self.id.xid
@@ -104,7 +108,7 @@ class Label(NamedTuple):
             self.number,
             self.worker,
             self.timeout_seconds,
-            self.carried,
+            _LAST if self.last else self.carried,
             len(xid.global_id),
         )
         return fields + xid.global_id + xid.branch_id
@@ -114,13 +118,14 @@ class Label(NamedTuple):
         """The label in these bytes; None if they are none. Depends on nothing else: replicas judge alike."""
         if len(data) <= _FIELDS.size:
             return None
-        form, incarnation, owner, number, worker, timeout, carried, length = _FIELDS.unpack_from(data)
+        form, incarnation, owner, number, worker, timeout, flag, length = _FIELDS.unpack_from(data)
         middle = _FIELDS.size + length
         sound = length > 0 and middle <= len(data) <= middle + _MOST_ID_BYTES
-        if not sound or not 0 < incarnation < 1 << 63 or carried > 1 or timeout > MAX_TIMEOUT_SECONDS:
+        if not sound or not 0 < incarnation < 1 << 63 or flag > _LAST or timeout > MAX_TIMEOUT_SECONDS:
             return None
         xid = Xid(form, data[_FIELDS.size : middle], data[middle:])
-        return cls(TransactionId(xid, incarnation), number, worker, owner, timeout, bool(carried))
+        transaction = TransactionId(xid, incarnation)
+        return cls(transaction, number, worker, owner, timeout, flag == _CARRIED, flag == _LAST)
 
 
 def owner_of(session: str) -> int:

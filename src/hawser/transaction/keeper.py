@@ -6,7 +6,10 @@ drops it when it leads no more, calls `tick` now and then and carries out what i
 - `Propose`: an entry for this shard. Branches that stay open for too long, or whose session is lost, are
   rolled back unless they are prepared when the entry is applied.
 - `Ask`: a prepared branch has not heard from home for a while. The outcome, read from home's newest state
-  (`Ledger.outcome`), is given to `decided`; if there is none yet, nothing is.
+  (`Ledger.outcome`), is given to `decided`; if there is none yet, nothing is. Home may know nothing of the
+  transaction, because its client has not collected all votes. If that is gone, or its time is over, the
+  question says so: what `disown` returns is proposed there, and what becomes of that is the outcome. An open
+  branch of the XA interface asks, too: home has its time-out, and does not know yet which shards it is on.
 - `Carry`: a staged batch lies so far back that it keeps the log from being shortened; propose its entry once
   more as it is, under the label that is given.
 """
@@ -21,18 +24,28 @@ from hawser.log.state.commands import Payload, encode_command
 from hawser.log.state.results import Outcome
 from hawser.transaction.ageing import Ageing
 from hawser.transaction.branches import Branch, Branches
-from hawser.transaction.commands import BranchAbort, BranchCommit, BranchForget, to_fields
-from hawser.transaction.identity import DEFAULT_TIMEOUT_SECONDS, Label, TransactionId
+from hawser.transaction.commands import BranchAbort, BranchCommit, BranchForget, HomeDecide, to_fields
+from hawser.transaction.identity import (
+    APPLICATION_FORMAT,
+    DEFAULT_TIMEOUT_SECONDS,
+    LANE_FORMAT,
+    Label,
+    TransactionId,
+)
 from hawser.transaction.staged import StagedBatch
 
 __all__ = ["Action", "Ask", "Carry", "Keeper", "Propose"]
 
+# From one question to the next: longer and longer.
 ASK_SECONDS: Final = 5.0
+MOST_ASK_SECONDS: Final = 60.0
 CARRY_ENTRIES: Final = 100_000
+# So many are carried forward at a time, lest others wait for them.
+MOST_CARRIES: Final = 100
 
 
 class Propose(msgspec.Struct, frozen=True):
-    """Propose this entry here."""
+    """Propose this entry, here or on home."""
 
     kind: int
     payload: bytes
@@ -40,10 +53,12 @@ class Propose(msgspec.Struct, frozen=True):
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """Ask this home what became of the transaction."""
+    """Ask this home, or if none is named the xid's, what became of the transaction; and `disown` it, if home
+    knows nothing of it and there is a reason for that."""
 
     home: str
     transaction: TransactionId
+    reason: Outcome | None = None
 
 
 class Carry(msgspec.Struct, frozen=True):
@@ -56,15 +71,28 @@ class Carry(msgspec.Struct, frozen=True):
 Action = Propose | Ask | Carry
 
 
+class _Waiting:
+    """A branch that waits for home `since` then; home was asked then, with that reason, and is asked again
+    when the pause is over."""
+
+    __slots__ = ("asked", "pause_seconds", "reason", "since")
+
+    def __init__(self, now: float) -> None:
+        self.since = self.asked = now
+        self.pause_seconds = ASK_SECONDS
+        self.reason: Outcome | None = None
+
+
 class Keeper:
     """The keeper of one shard's branches."""
 
     def __init__(self, branches: Branches, carry_entries: int = CARRY_ENTRIES) -> None:
         self._branches = branches
         self._carry_entries = carry_entries
-        # When each was seen first, and when home was asked about it last.
+        # When each was seen first.
         self._seen: dict[TransactionId, float] = {}
-        self._asked: dict[TransactionId, float] = {}
+        # Those that ask home, and whether they are prepared.
+        self._waiting: dict[tuple[TransactionId, bool], _Waiting] = {}
         self._ageing = Ageing()
 
     def tick(self, now: float, applied: int, is_lost: Callable[[int], bool]) -> list[Action]:
@@ -72,39 +100,73 @@ class Keeper:
         actions: list[Action] = []
         register = self._branches.register
         self._seen = {transaction: self._seen.get(transaction, now) for transaction, _ in register}
-        self._asked = {each: asked for each, asked in self._asked.items() if each in self._seen}
+        asking = ((each, branch.is_prepared) for each, branch in register if _asks(each, branch))
+        self._waiting = {each: self._waiting.get(each) or _Waiting(now) for each in asking}
+        carries: list[Action] = []
         for transaction, branch in register:
-            if branch.is_prepared:
-                actions += self._ask(transaction, branch, now)
-            else:
-                actions += self._expire(transaction, branch, now, is_lost)
-            actions += self._carry(transaction, branch, applied)
+            expired = [] if branch.is_prepared else self._expire(transaction, branch, now, is_lost)
+            actions += expired or self._ask(transaction, branch, now, is_lost)
+            if len(carries) < MOST_CARRIES:
+                carries += self._carry(transaction, branch, applied)
+        actions += carries[:MOST_CARRIES]
         old = self._ageing.old(register.tombstones, now)
         if old:
             actions.append(_propose(Kind.BRANCH_FORGET, BranchForget(tuple(map(to_fields, old)))))
         return actions
 
+    def age(self, transaction: TransactionId, now: float) -> float:
+        """For how long this keeper has known of it."""
+        return now - self._seen.get(transaction, now)
+
+    def oldest(self, now: float) -> float:
+        """For how long it has known the oldest; 0 if there is none."""
+        return max((now - since for since in self._seen.values()), default=0.0)
+
+    def waiting(self, now: float, seconds: float) -> int:
+        """How many wait for a decision for longer than this."""
+        waiting = self._waiting.items()
+        return sum(is_prepared and now - each.since > seconds for (_, is_prepared), each in waiting)
+
     def decided(self, transaction: TransactionId, outcome: Outcome) -> Propose:
-        """Home has decided so, or knows nothing of it."""
+        """Home has decided so."""
         if outcome is Outcome.COMMITTED:
             return _propose(Kind.BRANCH_COMMIT, BranchCommit(), transaction)
         return _propose(Kind.BRANCH_ABORT, BranchAbort(outcome, decided=True), transaction)
 
-    def _ask(self, transaction: TransactionId, branch: Branch, now: float) -> list[Action]:
-        if now - self._asked.setdefault(transaction, now) < ASK_SECONDS:
+    def disown(self, transaction: TransactionId, reason: Outcome) -> Propose:
+        """For home, which knows nothing of it: it is not to be committed any more."""
+        return _propose(Kind.HOME_DECIDE, HomeDecide(to_fields(transaction), reason))
+
+    def forsake(self, transaction: TransactionId) -> Ask | None:
+        """Its client wants it rolled back: what to do about that, if it is prepared. Of what is not on a lane
+        the coordinator says so to home."""
+        branch = self._branches.register.get(transaction)
+        if branch is None or not branch.is_prepared or transaction.xid.format != LANE_FORMAT:
+            return None
+        return Ask(branch.home, transaction, Outcome.ROLLED_BACK)
+
+    def _ask(
+        self, transaction: TransactionId, branch: Branch, now: float, is_lost: Callable[[int], bool]
+    ) -> list[Action]:
+        waiting = self._waiting.get((transaction, branch.is_prepared))
+        if waiting is None:
             return []
-        self._asked[transaction] = now
-        return [Ask(branch.home, transaction)]
+        # What is open was known to home before it was here.
+        reason: Outcome | None = Outcome.ROLLED_BACK
+        if branch.is_prepared:
+            reason = _why_over(branch, now - waiting.since, is_lost)
+        is_news = branch.is_prepared and reason is not None and waiting.reason is None
+        if not is_news and now - waiting.asked < waiting.pause_seconds:
+            return []
+        waiting.asked, waiting.reason = now, reason
+        waiting.pause_seconds = ASK_SECONDS if is_news else min(2 * waiting.pause_seconds, MOST_ASK_SECONDS)
+        return [Ask(branch.home, transaction, reason)]
 
     def _expire(
         self, transaction: TransactionId, branch: Branch, now: float, is_lost: Callable[[int], bool]
     ) -> list[Action]:
-        timeout_seconds = branch.timeout_seconds or DEFAULT_TIMEOUT_SECONDS
-        if any(is_lost(owner) for owner in branch.owners):
-            outcome = Outcome.SESSION_LOST
-        elif now - self._seen[transaction] >= timeout_seconds:
-            outcome = Outcome.TIMED_OUT
-        else:
+        outcome = _why_over(branch, now - self._seen[transaction], is_lost)
+        if outcome is None:
             return []
         return [_propose(Kind.BRANCH_ABORT, BranchAbort(outcome), transaction)]
 
@@ -115,6 +177,18 @@ class Keeper:
             for each, (worker, number) in pairs
             if isinstance(each, StagedBatch) and applied - each.index >= self._carry_entries
         ]
+
+
+def _asks(transaction: TransactionId, branch: Branch) -> bool:
+    return branch.is_prepared or transaction.xid.format not in (LANE_FORMAT, APPLICATION_FORMAT)
+
+
+def _why_over(branch: Branch, lasted_seconds: float, is_lost: Callable[[int], bool]) -> Outcome | None:
+    """Why nobody is to wait any longer for what its client does next; None if it may do that."""
+    if any(is_lost(owner) for owner in branch.owners):
+        return Outcome.SESSION_LOST
+    timeout_seconds = branch.timeout_seconds or DEFAULT_TIMEOUT_SECONDS
+    return Outcome.TIMED_OUT if lasted_seconds >= timeout_seconds else None
 
 
 def _propose(kind: int, payload: Payload, transaction: TransactionId | None = None) -> Propose:

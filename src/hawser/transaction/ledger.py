@@ -4,9 +4,9 @@
                       closed --vote, if it is one-phase------^
                       anything that is not prepared --decide: rolled back--^
 
-The first decision counts. To commit needs all the votes; to roll back needs nothing, as long as it is not
-prepared. It is over when every shard that takes part has the outcome in its log, and everybody who has to
-know knows.
+The first decision counts. To commit needs all the votes, and one that is closed with them is decided by the
+same entry; to roll back needs nothing, as long as it is not prepared. It is over when every shard that takes
+part has the outcome in its log, and everybody who has to know knows.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -15,7 +15,7 @@ from typing import Final
 from hawser.log.state.results import Answered, Finished, Outcome, Prepared, Reason, Rejected, Result
 from hawser.transaction.identity import LANE_FORMAT, TransactionId
 from hawser.transaction.record import Phase, Record
-from hawser.transaction.register import MOST_TOMBSTONES, Register
+from hawser.transaction.register import Register
 from hawser.transaction.xa import Code
 
 __all__ = ["MOST_TRANSACTIONS", "Ledger"]
@@ -26,20 +26,21 @@ MOST_TRANSACTIONS: Final = 65_536
 class Ledger:
     """Transactions by their ids. `on_change` is told of each that somebody has to do something about."""
 
-    def __init__(self, most_tombstones: int = MOST_TOMBSTONES) -> None:
-        self.register: Register[Record] = Register(most_tombstones)
+    def __init__(self) -> None:
+        self.register: Register[Record] = Register()
         self.most = MOST_TRANSACTIONS
         self.on_change: Callable[[TransactionId], None] | None = None
 
     def outcome(self, transaction: TransactionId) -> Outcome | None:
         """What a shard with a prepared branch of it is to do; None if that is not decided yet.
 
-        A branch is prepared only after its shard was registered here, and what was decided is remembered
-        until the shard has heard it. So one that nothing is known of was never to be committed."""
+        What was decided is remembered until the shard has heard it. So one that nothing is known of was not
+        committed; whether it will be is decided by rolling it back here first."""
         record = self.register.get(transaction)
         if record is not None:
             return record.outcome
-        return self.register.outcome(transaction) or Outcome.ROLLED_BACK
+        is_old = self.register.latest(transaction.xid) > transaction.incarnation
+        return self.register.outcome(transaction) or (Outcome.ROLLED_BACK if is_old else None)
 
     @property
     def sessions(self) -> set[str]:
@@ -54,7 +55,7 @@ class Ledger:
         verdict = self.register.verdict(transaction)
         if verdict is None and len(self.register) >= self.most:
             return Rejected(Reason.TOO_MANY_TRANSACTIONS, len(self.register))
-        return verdict
+        return verdict or self.register.why_full(transaction.xid)
 
     def begin(self, transaction: TransactionId, record: Record) -> None:
         """It is known from here on."""

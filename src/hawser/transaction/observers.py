@@ -2,8 +2,8 @@
 
 An observer is made by its factory when a transaction first shows there, and told of everything in the order
 in which it is applied; after its end it is dropped. It has no say: what it is told has happened. What it
-raises is counted and goes no further, and it is told of nothing more. Observers are the leader's: whoever
-begins to lead makes them anew, and tells them nothing of what came before.
+raises goes no further than to whoever counts that, and it is told of nothing more. Observers are the
+leader's: whoever begins to lead makes them anew, and tells them nothing of what came before.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,12 +39,16 @@ TransactionObserverFactory = Callable[[TransactionId], TransactionObserver | Non
 
 
 class Observers:
-    """The observers of a shard, made by these factories; `failures` counts those that raised."""
+    """The observers of a shard, made by these factories; `failed` is told what one raised."""
 
-    def __init__(self, factories: Sequence[TransactionObserverFactory]) -> None:
+    def __init__(
+        self,
+        factories: Sequence[TransactionObserverFactory],
+        failed: Callable[[TransactionId, Exception], None],
+    ) -> None:
         self._factories = tuple(factories)
         self._observers: dict[TransactionId, list[TransactionObserver]] = {}
-        self.failures = 0
+        self._failed = failed
 
     def staged(self, transaction: TransactionId, operation: Operation) -> None:
         """An operation is staged; positions of groups are nobody's business."""
@@ -72,17 +76,17 @@ class Observers:
         for observer in list(observers):
             try:
                 tell(observer)
-            except Exception:
-                self.failures += 1
+            except Exception as error:
                 observers.remove(observer)
+                self._failed(transaction, error)
 
     def _make(self, transaction: TransactionId) -> list[TransactionObserver]:
         made: list[TransactionObserver] = []
         for factory in self._factories:
             try:
                 observer = factory(transaction)
-            except Exception:
-                self.failures += 1
+            except Exception as error:
+                self._failed(transaction, error)
             else:
                 made += [] if observer is None else [observer]
         return made

@@ -4,20 +4,27 @@ An xid may have several incarnations that are not over: the earlier ones wait fo
 has gone on to the next. Nothing begins that is not later than all that are known.
 
 Of those that are over one *tombstone* is kept for each xid, that of its latest incarnation, so that whoever
-asks again is told the same. There are so many at most, and the one that was written longest ago makes room;
-entries forget those that are old. Lanes are few, and used again and again, so theirs stay.
+asks again is told the same; entries forget those that are old.
+
+Those of lanes have a table of their own, and none ever makes room for another: a client that asks again would
+be told that it was rolled back, or have it committed a second time. When there are too many, a lane that is
+not known begins nothing here. What is to be rolled back and never began has as much room again; so whoever
+asks for that can be answered, also where nothing begins. Of other xids home keeps track, so a tombstone only
+saves questions: there are so many, and the one that was written longest ago makes room.
 """
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Final, Generic, TypeVar
 
 from hawser.log.state.part import BadState
 from hawser.log.state.results import Outcome, Reason, Rejected
-from hawser.transaction.identity import TransactionId, Xid
+from hawser.transaction.identity import LANE_FORMAT, TransactionId, Xid
 
-__all__ = ["MOST_TOMBSTONES", "Register", "SavedTombstone"]
+__all__ = ["MOST_LANES", "MOST_TOMBSTONES", "Register", "SavedTombstone"]
 
 MOST_TOMBSTONES: Final = 16_384
+MOST_LANES: Final = 131_072
 
 T = TypeVar("T")
 # The fields of the xid, incarnation, outcome.
@@ -27,14 +34,16 @@ SavedTombstone = tuple[int, bytes, bytes, int, Outcome]
 class Register(Generic[T]):
     """What is kept of each transaction, by its id and in the order in which they began."""
 
-    __slots__ = ("_incarnations", "_live", "_most", "_outcomes")
+    __slots__ = ("_incarnations", "_lanes", "_live", "_most", "_most_lanes", "_outcomes")
 
-    def __init__(self, most_tombstones: int = MOST_TOMBSTONES) -> None:
+    def __init__(self, most_tombstones: int = MOST_TOMBSTONES, most_lanes: int = MOST_LANES) -> None:
         self._most = most_tombstones
+        self._most_lanes = most_lanes
         self._live: dict[TransactionId, T] = {}
         # Of each xid the incarnations that are not over, in order.
         self._incarnations: dict[Xid, list[int]] = {}
-        # Tombstones, in the order in which they were written.
+        # Tombstones, in the order in which they were written: of lanes, and of others.
+        self._lanes: dict[Xid, tuple[int, Outcome]] = {}
         self._outcomes: dict[Xid, tuple[int, Outcome]] = {}
 
     def __len__(self) -> int:
@@ -48,14 +57,17 @@ class Register(Generic[T]):
         """What is kept of it, unless it is over or unknown."""
         return self._live.get(transaction)
 
+    def _table(self, xid: Xid) -> dict[Xid, tuple[int, Outcome]]:
+        return self._lanes if xid.format == LANE_FORMAT else self._outcomes
+
     def outcome(self, transaction: TransactionId) -> Outcome | None:
         """What became of it; None if it is not over, or unknown."""
-        incarnation, outcome = self._outcomes.get(transaction.xid, (0, None))
+        incarnation, outcome = self._table(transaction.xid).get(transaction.xid, (0, None))
         return outcome if incarnation == transaction.incarnation else None
 
     def latest(self, xid: Xid) -> int:
         """The latest incarnation that is known; 0 if none is."""
-        over, _ = self._outcomes.get(xid, (0, None))
+        over, _ = self._table(xid).get(xid, (0, None))
         live = self._incarnations.get(xid)
         return max(over, live[-1]) if live else over
 
@@ -73,6 +85,19 @@ class Register(Generic[T]):
         latest = self.latest(transaction.xid)
         old = latest > transaction.incarnation
         return Rejected(Reason.OLD_INCARNATION, latest, transaction.incarnation) if old else None
+
+    def why_full(self, xid: Xid) -> Rejected | None:
+        """Why no transaction of this xid can begin; None if it can be remembered what becomes of it."""
+        count = len(self._lanes) + len(self._live)
+        if xid.format != LANE_FORMAT or xid in self._lanes or count < self._most_lanes:
+            return None
+        return Rejected(Reason.TOO_MANY_TRANSACTIONS, count)
+
+    def may_bury(self, transaction: TransactionId) -> bool:
+        """Whether it can be remembered that this one is over; also if it never began."""
+        xid = transaction.xid
+        has_room = len(self._lanes) < 2 * self._most_lanes
+        return has_room or xid.format != LANE_FORMAT or xid in self._lanes or transaction in self._live
 
     def begin(self, transaction: TransactionId, kept: T) -> None:
         """It is later than all others of its xid."""
@@ -94,30 +119,33 @@ class Register(Generic[T]):
         if transaction in self._live:
             self.remove(transaction)
         xid, incarnation = transaction
-        if self._outcomes.get(xid, (0, None))[0] > incarnation:
+        table = self._table(xid)
+        if table.get(xid, (0, None))[0] > incarnation:
             return
-        self._outcomes.pop(xid, None)
-        self._outcomes[xid] = incarnation, outcome
+        table.pop(xid, None)
+        table[xid] = incarnation, outcome
         if len(self._outcomes) > self._most:
             del self._outcomes[next(iter(self._outcomes))]
 
     @property
     def tombstones(self) -> Iterator[tuple[TransactionId, Outcome]]:
-        """Those that are over, the oldest first."""
-        for xid, (incarnation, outcome) in self._outcomes.items():
+        """Those that are over: of lanes, then of others, the oldest first."""
+        for xid, (incarnation, outcome) in chain(self._lanes.items(), self._outcomes.items()):
             yield TransactionId(xid, incarnation), outcome
 
     def forget(self, transaction: TransactionId) -> bool:
         """Forget what became of it; whether that was known."""
         if self.outcome(transaction) is None:
             return False
-        del self._outcomes[transaction.xid]
+        del self._table(transaction.xid)[transaction.xid]
         return True
 
     def save(self) -> tuple[list[tuple[int, bytes, bytes, int, T]], list[SavedTombstone]]:
         """(those that are not over, tombstones)."""
         live = [(*xid, incarnation, kept) for (xid, incarnation), kept in self._live.items()]
-        return live, [(*xid, *found) for xid, found in self._outcomes.items()]
+        return live, [
+            (*transaction.xid, transaction.incarnation, each) for transaction, each in self.tombstones
+        ]
 
     def load(self, live: list[tuple[int, bytes, bytes, int, T]], tombstones: list[SavedTombstone]) -> None:
         """As the first thing: become what was saved; BadState if it cannot be."""
@@ -127,6 +155,8 @@ class Register(Generic[T]):
                 raise BadState("the saved transactions contradict themselves")
             self.begin(transaction, kept)
         for form, global_id, branch_id, incarnation, outcome in tombstones:
-            self._outcomes[Xid(form, global_id, branch_id)] = incarnation, outcome
-        if len(self._outcomes) != len(tombstones) or len(tombstones) > self._most:
+            xid = Xid(form, global_id, branch_id)
+            self._table(xid)[xid] = incarnation, outcome
+        count = len(self._lanes) + len(self._outcomes)
+        if count != len(tombstones) or len(self._outcomes) > self._most:
             raise BadState("the saved outcomes of transactions contradict themselves")

@@ -114,7 +114,9 @@ def _stage_move(entry: Entry, before: Sequence[Operation], context: Context) -> 
     command = _read_move(entry)
     if command is None:
         return _BAD
-    position = _positions(before).get(command.group)
+    # The last move of a group is most often near the end.
+    moves = (each.command for each in reversed(before) if isinstance(each, StagedMove))
+    position = next((each.after for each in moves if each.group == command.group), None)
     return context.part(Groups).judge(command, context, position) or StagedMove(command)
 
 

@@ -95,6 +95,8 @@ class Claims:
         # By the numbers of their tokens.
         self._number = 0
         self._claims: dict[int, Claim] = {}
+        # Their offsets.
+        self._claimed: set[int] = set()
         self._sessions: dict[str, _Session] = {}
         # Claims that are over, and claims in the order in which their leases end.
         self._over: dict[int, Claim] = {}
@@ -249,14 +251,14 @@ class Claims:
 
     def _came_back(self, first: int, count: int) -> None:
         """A transaction gave these back. One whose claim is still there comes back when that is resolved."""
-        claimed = {claim.offset for claim in self._claims.values()}
         for offset in range(first, min(first + count, self._next)):
-            if offset not in claimed:
+            if offset not in self._claimed:
                 heappush(self._returned, offset)
 
     def _claim(self, offset: int, deliveries: int, session: str) -> Claim:
         number = self._number = self._number + 1
         claim = self._claims[number] = Claim(number, offset, deliveries, session, offset < self._began_at)
+        self._claimed.add(offset)
         return claim
 
     def is_last(self, claim: Claim) -> bool:
@@ -317,6 +319,7 @@ class Claims:
 
     def _forget(self, claim: Claim) -> None:
         del self._claims[claim.number]
+        self._claimed.remove(claim.offset)
         self._over.pop(claim.number, None)
         session = self._sessions.get(claim.session)
         if session is not None:

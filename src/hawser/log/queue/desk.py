@@ -54,6 +54,7 @@ __all__ = [
     "batch_of",
     "consumer_id",
     "nbytes_of",
+    "runs_of",
 ]
 
 # Of messages that move together, and that are lent together; one alone may have more.
@@ -161,6 +162,20 @@ class Desk:
             if deliveries is None or not packing.take(Claim(number, offset, deliveries, "", False)):
                 break
             offset = self._shelf.next_from(offset + 1)
+        return self._copies(packing)
+
+    def read(self, first: int, end: int, most: int, most_bytes: int) -> list[Parcel]:
+        """As `peek`, of those from `first` up to `end`, but not behind so many offsets; the ones that
+        transactions have, too."""
+        packing = Packing(self._open, self.claims.epoch, most_bytes)
+        shelf = self._shelf
+        for offset in range(max(first, shelf.start), min(end, first + most, shelf.end)):
+            is_there = shelf.deliveries(offset) is not None or shelf.is_locked(offset)
+            if is_there and not packing.take(Claim(offset, offset, 0, "", False)):
+                break
+        return self._copies(packing)
+
+    def _copies(self, packing: Packing) -> list[Parcel]:
         self._opened = None
         return [
             msgspec.structs.replace(each, token=NO_TOKEN, delivery_count=each.delivery_count - 1)
@@ -224,7 +239,7 @@ class Desk:
         moved = [claim for claim, _ in letters]
         batch = self._batch(letters) if letters else b""
         command = QueueSettle(
-            self._shelf_number, _runs(accepted), _runs(returned), _runs(moved), batch, *stamp
+            self._shelf_number, runs_of(accepted), runs_of(returned), runs_of(moved), batch, *stamp
         )
         proposal = Proposal(encode_command(command), [*accepted, *returned, *moved])
         for claim in proposal.claims:
@@ -279,7 +294,7 @@ def _offset(claim: Claim) -> int:
     return claim.offset
 
 
-def _runs(claims: list[Claim]) -> tuple[Run, ...]:
+def runs_of(claims: list[Claim]) -> tuple[Run, ...]:
     """These as they stand in an entry."""
     runs: list[Run] = []
     for claim in sorted(claims, key=_offset):

@@ -229,17 +229,17 @@ _TEXTS: Final[dict[int, str]] = {
     Reason.BACKWARD: "a commit from {current} to {given} goes back; to read again, delete the group and "
     "join it anew",
     Reason.BEYOND_END: "offset {given} is beyond the end, {current}",
-    Reason.QUEUE_FULL: "the queue holds {current} bytes and has no room for {given} more; have messages "
-    "accepted, then put it again",
-    Reason.NOT_HELD: "the delivery of message {given} is over: it was accepted, given back or moved "
+    Reason.QUEUE_FULL: "the queue holds {current} bytes and has no room for {given} more; have messages, or "
+    "its dead letters, accepted, then put it again",
+    Reason.NOT_HELD: "the delivery of {message} is over: it was accepted, given back or moved "
     "meanwhile; nothing that was asked for together with it was done",
     Reason.LOCKED: "a transaction holds message or group {given}; try again when it has ended",
     Reason.TRANSACTION_OVER: "the transaction has ended, outcome {current}; begin another one",
     Reason.TRANSACTION_CLOSED: "the transaction is prepared, nothing can join it; commit it or roll it back",
     Reason.OLD_INCARNATION: "this is incarnation {given} of the transaction's id, and {current} has begun; "
     "the one that is meant is over",
-    Reason.TOO_MANY_TRANSACTIONS: "there are {current} of as much transactional work as this shard takes; "
-    "end some, `hawser tx list` shows them, then try again",
+    Reason.TOO_MANY_TRANSACTIONS: "there are {current} of as much transactional work as this shard takes, or "
+    "remembers for those who may ask; end some, `hawser tx list` shows them, or wait, then try again",
     Reason.NOT_PREPARED: "the transaction is not prepared, so nobody can have decided to commit it",
     Reason.NO_BRANCH: "branch {given} of those that the batch names is not prepared; the batch was not "
     "committed, run it again",
@@ -273,7 +273,8 @@ class Rejected(Result, frozen=True, tag="rejected"):
     @property
     def text(self) -> str:
         """What happened and what to do now, for people."""
-        return _TEXTS[self.reason].format(current=self.current, given=self.given)
+        message = f"message {self.given}" if self.given else "a message"
+        return _TEXTS[self.reason].format(current=self.current, given=self.given, message=message)
 
 
 # Answers to reads; never the result of an entry.
