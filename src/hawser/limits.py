@@ -19,6 +19,7 @@ __all__ = [
     "TOPIC_SUFFIX",
     "Bound",
     "required_slots",
+    "SYSTEM_PREFIX",
 ]
 
 
@@ -65,6 +66,8 @@ MAX_FIELDS_BYTES: Final = 16 << 10
 TOPIC_SUFFIX: Final = ".topic"
 # A queue's own dead letters are, on one host, in a queue of its name with this behind it.
 DEAD_LETTER_SUFFIX: Final = ".dead"
+# What a cluster keeps for itself begins with it.
+SYSTEM_PREFIX: Final = "__"
 # Kept positions of groups and of participants share one name space in a region.
 GROUP_PREFIX: Final = "group:"
 

@@ -6,7 +6,8 @@
     dir = "/var/lib/hawser"           nodes = { n1 = "10.0.0.1:7400", ... }        [http]
                                                                                    listen = "127.0.0.1:7401"
 
-A variable that stands for nodes is written as on the command line, with commas: n1=10.0.0.1:7400,n2=...
+A variable that stands for nodes is written as on the command line, with commas: n1=10.0.0.1:7400,n2=...; so
+are observers of transactions, module:factory,...
 `schema()` is the whole of it as a JSON schema.
 """
 
@@ -45,6 +46,7 @@ class NodeSection(_Section, frozen=True):
     segment_bytes: Bytes = 8 << 20
     checkpoint_entries: Annotated[int, Meta(ge=1)] = 10_000
     drain_seconds: Seconds = 10.0
+    observers: list[str] = []
 
     def __post_init__(self) -> None:
         Address.parse(self.listen)
@@ -58,6 +60,7 @@ class OperatorSection(_Section, frozen=True):
     nodes: dict[str, str] = {}
     tick_seconds: Seconds = 0.1
     patience: Annotated[int, Meta(ge=2, le=10_000)] = 8
+    homes: Annotated[int, Meta(ge=1, le=1024)] = 4
 
     def __post_init__(self) -> None:
         for address in self.nodes.values():
@@ -112,7 +115,7 @@ def load(
     }
     for name, value in variables.items():
         section, _, key = name.removeprefix(_PREFIX).lower().partition(_SEPARATOR)
-        _put(found, section, {key: _nodes(value) if key == "nodes" else value})
+        _put(found, section, {key: _LISTS[key](value) if key in _LISTS else value})
     for section, given in flags.items():
         _put(found, section, {key: value for key, value in given.items() if value is not None})
     try:
@@ -134,3 +137,11 @@ def _put(found: dict[str, Any], section: str, values: dict[str, Any]) -> None:
 def _nodes(text: str) -> dict[str, str]:
     pairs = (each.partition("=") for each in text.split(",") if each)
     return {name.strip(): address.strip() for name, _, address in pairs}
+
+
+def _names(text: str) -> list[str]:
+    return [each.strip() for each in text.split(",") if each.strip()]
+
+
+# Keys that stand for several things, by how a variable writes them.
+_LISTS: Final = {"nodes": _nodes, "observers": _names}

@@ -5,11 +5,19 @@ entries only the newest are kept, so that a map does not grow with what there wa
 """
 
 from collections.abc import Container
-from typing import Final
+from typing import Final, NamedTuple
 
-from hawser.cluster.wire import Map, NodeEntry, ShardEntry, TopicEntry, shard_of
+from hawser.cluster.wire import Map, NodeEntry, ShardEntry, TopicEntry, TopicKind, has_shard, shards_of
 
-__all__ = ["MAX_DELETED", "ShardMap", "forget_oldest_deleted", "node_of", "topic_of"]
+__all__ = [
+    "MAX_DELETED",
+    "Resident",
+    "ShardMap",
+    "forget_oldest_deleted",
+    "node_of",
+    "owned_shards",
+    "topic_of",
+]
 
 MAX_DELETED: Final = 256
 
@@ -19,8 +27,13 @@ def node_of(member: str) -> str:
     return member.rpartition(".")[0]
 
 
+def owned_shards(name: str, entry: TopicEntry) -> list[str]:
+    """Those that come and go with it: all but the one on which a queue lives with a topic."""
+    return [] if entry.shard else shards_of(name, entry)
+
+
 def topic_of(shard: str) -> str:
-    """The topic that a shard is a partition of."""
+    """The topic, or whatever else it is, that a shard is a partition of; a queue may live with a topic."""
     return shard.rpartition("@")[0]
 
 
@@ -31,6 +44,13 @@ def forget_oldest_deleted(topics: dict[str, TopicEntry], keep: Container[str] = 
         deleted.sort(key=lambda name: topics[name].version)
         for name in deleted[:-MAX_DELETED]:
             del topics[name]
+
+
+class Resident(NamedTuple):
+    """Who lives on a shard."""
+
+    name: str
+    entry: TopicEntry
 
 
 class ShardMap:
@@ -61,14 +81,27 @@ class ShardMap:
         forget_oldest_deleted(self.topics)
 
     def _forget_shards(self, name: str, entry: TopicEntry) -> None:
-        for partition in range(entry.partitions):
-            self.shards.pop(shard_of(name, entry.uuid, partition), None)
+        for shard in owned_shards(name, entry):
+            self.shards.pop(shard, None)
 
     def _is_gone(self, shard: str) -> bool:
         """Whether it belongs to a topic that is known to be deleted; late news of it change nothing."""
         topic = topic_of(shard)
         entry = self.topics.get(topic)
-        return entry is not None and entry.deleted and shard.startswith(f"{topic}@{entry.uuid[:8]}/")
+        return entry is not None and entry.deleted and has_shard(topic, entry, shard)
+
+    def on(self, shard: str) -> dict[TopicKind, Resident]:
+        """Who lives on this shard: a topic, a queue, both, or homes; not one of the same name before it or
+        behind it, nor one that is deleted. Empty if nothing is known of it."""
+        name = topic_of(shard)
+        entry = self.topics.get(name)
+        if entry is None or entry.deleted or not has_shard(name, entry, shard):
+            return {}
+        found = {entry.kind: Resident(name, entry)}
+        guest = self.topics.get(entry.guest) if entry.guest else None
+        if guest is not None and guest.shard == shard and not guest.deleted:
+            found[guest.kind] = Resident(entry.guest, guest)
+        return found
 
     def extract(self, topic: str | None) -> Map:
         """All of it, or what concerns one topic."""
@@ -77,8 +110,7 @@ class ShardMap:
         entry = self.topics.get(topic)
         if entry is None:
             return Map(self.cluster, self.nodes, {}, {})
-        names = [shard_of(topic, entry.uuid, partition) for partition in range(entry.partitions)]
-        shards = {name: self.shards[name] for name in names if name in self.shards}
+        shards = {name: self.shards[name] for name in shards_of(topic, entry) if name in self.shards}
         return Map(self.cluster, self.nodes, {topic: entry}, shards)
 
     def address(self, member: str | None) -> tuple[str, str] | None:

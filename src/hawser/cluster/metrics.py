@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Final
 
 from hawser.cluster.health import Metric
-from hawser.cluster.maps import topic_of
+from hawser.cluster.node.deciding import HomeOffice
+from hawser.cluster.node.keeping import BranchOffice
 from hawser.cluster.node.service import Node
 from hawser.cluster.node.shard import Shard
 from hawser.cluster.operator.service import OperatorService
 from hawser.cluster.transport import Counters
 from hawser.log.protocol.metadata import Status
 from hawser.log.state.queue import MESSAGES, Queue
+from hawser.log.state.results import Outcome
 
 __all__ = ["node_metrics", "operator_metrics"]
 
@@ -59,6 +61,7 @@ def node_metrics(node: Node, directory: Path) -> Iterator[Metric]:
         yield Metric("hawser_shard_leads", "1 if this node leads the shard.", int(shard.leads), labels)
     for shard in shards:
         yield from _of_queue(shard)
+    yield from _of_transactions(node)
     disk = node.disk_counters
     yield Metric("hawser_disk_syncs_total", "Syncs of files and directories.", disk.syncs)
     yield Metric("hawser_disk_sync_seconds_total", "Time that syncs took.", disk.sync_seconds)
@@ -73,7 +76,7 @@ def _of_queue(shard: Shard) -> Iterator[Metric]:
     lender = shard.lending
     if lender is None:
         return
-    labels = (("queue", topic_of(shard.name)),)
+    labels = (("queue", lender.queue),)
     queue, claimed = shard.replica.machine.part(Queue), lender.lent(MESSAGES)
     counts = {"ready": queue.messages.count - claimed, "claimed": claimed, "dead": queue.letters.count}
     for state, count in counts.items():
@@ -85,6 +88,32 @@ def _of_queue(shard: Shard) -> Iterator[Metric]:
     yield Metric("hawser_queue_oldest_age_seconds", text, age, labels)
     yield Metric("hawser_queue_used_bytes", "What counts against the capacity.", queue.used_bytes, labels)
     yield Metric("hawser_queue_capacity_bytes", "What the queue may hold.", queue.capacity_bytes, labels)
+
+
+def _of_transactions(node: Node) -> Iterator[Metric]:
+    """Of the shards that this node leads, together."""
+    offices = [shard.office for shard in node.shards.values()]
+    branches = [office for office in offices if isinstance(office, BranchOffice)]
+    unfinished = sum(office.unfinished_count for office in offices if isinstance(office, HomeOffice))
+    text = "Branches of transactions on the shards that this node leads."
+    for state, count in (
+        ("open", sum(office.open_count for office in branches)),
+        ("prepared", sum(office.prepared_count for office in branches)),
+    ):
+        yield Metric("hawser_transaction_branches", text, count, (("state", state),))
+    text = "Branches that have been prepared for more than 10 s and are not decided."
+    yield Metric("hawser_transactions_in_doubt", text, sum(office.in_doubt_count for office in branches))
+    text = "For how long this leader has known the oldest branch; 0 without one."
+    oldest = max((office.oldest_age_seconds for office in branches), default=0.0)
+    yield Metric("hawser_transaction_oldest_age_seconds", text, oldest)
+    text = "Transactions that this node decides and that are not over everywhere."
+    yield Metric("hawser_transactions_unfinished", text, unfinished)
+    text = "Branches that ended while this node led their shards, by how."
+    for outcome in Outcome:
+        labels = (("outcome", outcome.name.lower().replace("_", " ")),)
+        yield Metric("hawser_transaction_branches_ended_total", text, node.observing.ended[outcome], labels)
+    text = "What observers of transactions raised."
+    yield Metric("hawser_transaction_observer_failures_total", text, node.observing.failures)
 
 
 def operator_metrics(operator: OperatorService) -> Iterator[Metric]:

@@ -98,7 +98,9 @@ class OperatorDaemon:
                 "an operator needs a metadata store and nodes: give --metadata and --node ID=HOST:PORT, or "
                 "[operator] metadata and nodes in --config"
             )
-        settings = OperatorSettings(tick_seconds=section.tick_seconds, patience=section.patience)
+        settings = OperatorSettings(
+            tick_seconds=section.tick_seconds, patience=section.patience, homes=section.homes
+        )
         store = open_store(section.metadata)
         self._operator = OperatorService(section.name, store, section.nodes, settings)
         self._name = section.name
@@ -137,6 +139,7 @@ def node_settings(config: Config) -> NodeSettings:
     return NodeSettings(
         tick_seconds=section.tick_seconds,
         drain_seconds=section.drain_seconds,
+        observers=tuple(section.observers),
         replica=msgspec.structs.replace(
             usual,
             journal=msgspec.structs.replace(usual.journal, segment_bytes=section.segment_bytes),

@@ -22,6 +22,7 @@ __all__ = [
     "Alive",
     "Answer",
     "Batches",
+    "BranchSeen",
     "Code",
     "Deliver",
     "Execute",
@@ -30,11 +31,13 @@ __all__ = [
     "Fetch",
     "GetMap",
     "GroupEntry",
+    "HOMES",
     "Host",
     "Hosted",
     "Inspect",
     "Inspected",
     "KeepAlive",
+    "Labelled",
     "Lent",
     "Looked",
     "Map",
@@ -42,9 +45,11 @@ __all__ = [
     "NodeEntry",
     "Publish",
     "QueueGet",
+    "QueueLock",
     "QueueLook",
     "QueuePut",
     "QueueSettle",
+    "RecordSeen",
     "Request",
     "RollCall",
     "Rolled",
@@ -55,25 +60,46 @@ __all__ = [
     "TokenRun",
     "TopicEntry",
     "TopicKind",
+    "Transact",
+    "Transacted",
+    "TransactionLook",
+    "TransactionsSeen",
     "Turned",
+    "XidFields",
     "decode_answer",
     "decode_request",
     "decode_told",
     "encode",
+    "has_shard",
     "shard_of",
+    "shards_of",
 ]
 
 Count = Annotated[int, Meta(ge=0)]
 Setting = int | float | str | bool | None
-# A name is one or the other.
-TopicKind = Literal["topic", "queue"]
+# A name is one or the other; the homes of transactions are the partitions of one that is neither.
+TopicKind = Literal["topic", "queue", "homes"]
+HOMES: Final = "__tx"
 MAX_WAIT_SECONDS: Final = 60.0
 MAX_SESSION_SECONDS: Final = 3600.0
 
 
 def shard_of(topic: str, uuid: str, partition: int) -> str:
-    """The name of the shard that holds a partition. A topic made anew under an old name has other shards."""
+    """The name of the shard that holds a partition of a topic, for those who know no more of it. A topic made
+    anew under an old name has other shards."""
     return f"{topic}@{uuid[:8]}/{partition}"
+
+
+def shards_of(name: str, entry: "TopicEntry") -> list[str]:
+    """The shards of a topic or queue, by partition."""
+    if entry.shard:
+        return [entry.shard]
+    return [shard_of(name, entry.uuid, partition) for partition in range(entry.partitions)]
+
+
+def has_shard(name: str, entry: "TopicEntry", shard: str) -> bool:
+    """Whether it is one of those, and not that of another one of this name."""
+    return shard == entry.shard if entry.shard else shard.startswith(f"{name}@{entry.uuid[:8]}/")
 
 
 class _Body(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -92,7 +118,8 @@ class NodeEntry(msgspec.Struct, frozen=True, array_like=True):
 
 class TopicEntry(msgspec.Struct, frozen=True, array_like=True):
     """A topic of the cluster, or a queue, and its settings; one that is deleted is kept as such. A queue has
-    one partition."""
+    one partition. If it lives with a topic, `shard` is the topic's only one, and the topic has it as `guest`.
+    """
 
     version: Count
     uuid: str
@@ -100,6 +127,8 @@ class TopicEntry(msgspec.Struct, frozen=True, array_like=True):
     settings: dict[str, Setting]
     deleted: bool = False
     kind: TopicKind = "topic"
+    shard: str = ""
+    guest: str = ""
 
 
 class ShardEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -175,13 +204,14 @@ class Fetch(_Body, frozen=True, tag="fetch"):
 
 
 class Inspect(_Body, frozen=True, tag="inspect"):
-    """What the leader knows to be true now: where the partition begins and ends, the first offset at a time,
-    and the newest batch of a producer."""
+    """What the leader knows to be true now: where the partition begins and ends, or the queue that is there,
+    the first offset at a time, and the newest batch of a producer."""
 
     shard: str
     at_ns: int | None = None
     groups: bool = False
     producer: bytes | None = None
+    queue: bool = False
 
 
 class KeepAlive(_Body, frozen=True, tag="keep alive"):
@@ -242,12 +272,52 @@ class QueueSettle(_Body, frozen=True, tag="settle"):
 
 
 class QueueLook(_Body, frozen=True, tag="look"):
-    """What the leader of a queue knows to be true now, and its oldest messages, up to so many."""
+    """What the leader of a queue knows to be true now, and its oldest messages, up to so many; or of those
+    from one offset up to another, also the ones that transactions have."""
 
     shard: str
     shelf: Annotated[int, Meta(ge=0, le=1)] = 0
     most: Count = 0
     most_bytes: Annotated[int, Meta(gt=0)] = 1
+    between: tuple[Count, Count] | None = None
+
+
+class Labelled(msgspec.Struct, frozen=True, array_like=True):
+    """An entry of a transaction, with its label (`hawser.transaction.identity`); those of home have none."""
+
+    kind: Count
+    payload: bytes
+    label: bytes = b""
+
+
+class QueueLock(msgspec.Struct, frozen=True, array_like=True):
+    """The payload with which a session accepts messages that it holds in a transaction. The leader that lent
+    them proposes what they are; so an entry of this kind, QUEUE_SETTLE, has another payload on its way."""
+
+    shelf: Annotated[int, Meta(ge=0, le=1)]
+    session: Annotated[str, Meta(min_length=1, max_length=200)]
+    tokens: tuple[TokenRun, ...]
+
+
+class Transact(_Body, frozen=True, tag="transact"):
+    """Entries of transactions for the leader of a shard, in this order: operations, the end of a branch, or
+    what home is told. Answered when all of them are applied; of home, when there is something to say. Asking
+    again costs nothing."""
+
+    shard: str
+    entries: Annotated[tuple[Labelled, ...], Meta(min_length=1, max_length=10_000)]
+
+
+XidFields = tuple[Count, bytes, bytes]
+
+
+class TransactionLook(_Body, frozen=True, tag="look at transactions"):
+    """What the leader of a shard knows to be true now of the transactions there: of all that are not over, or
+    of one, also if it is over. Without an incarnation that is the latest."""
+
+    shard: str
+    xid: XidFields | None = None
+    incarnation: Count = 0
 
 
 class AdminKind(StrEnum):
@@ -364,6 +434,52 @@ class Looked(_Body, frozen=True, tag="looked"):
     parcels: tuple[Parcel, ...] = ()
 
 
+class Transacted(_Body, frozen=True, tag="transacted"):
+    """What became of each entry: encoded results of `hawser.log.state.results`."""
+
+    results: tuple[bytes, ...]
+
+
+class BranchSeen(msgspec.Struct, frozen=True, array_like=True):
+    """What a transaction has on a shard; `home` decides, once it is prepared. Its age is counted by whoever
+    leads, since it began to."""
+
+    xid: XidFields
+    incarnation: int
+    prepared: bool
+    home: str
+    operations: int
+    size_bytes: int
+    age_seconds: float
+
+
+class RecordSeen(msgspec.Struct, frozen=True, array_like=True):
+    """What home knows of a transaction: its state, as `hawser.transaction.xa.State` names it; its outcome
+    (`Outcome`), once there is one; why a person decided it, if one did; how many operations it has on each
+    shard, and the shards that have not heard the outcome."""
+
+    xid: XidFields
+    incarnation: int
+    state: str
+    outcome: int | None
+    heuristic: str
+    participants: dict[str, int]
+    waiting: tuple[str, ...]
+    timeout_seconds: int
+    age_seconds: float
+
+
+class TransactionsSeen(_Body, frozen=True, tag="transactions"):
+    """Those with branches on a shard, and those that it decides. `outcome` is that of the one which was asked
+    about, if it is decided (of home as `Ledger.outcome` has it), and `incarnation` which use of its xid that
+    is; 0 if nothing is known here of that one."""
+
+    branches: tuple[BranchSeen, ...]
+    records: tuple[RecordSeen, ...]
+    outcome: int | None = None
+    incarnation: int = 0
+
+
 class AdminDone(_Body, frozen=True, tag="done"):
     done: bool
     text: str
@@ -427,7 +543,7 @@ class Failed(_Body, frozen=True, tag="failed"):
 Told = Deliver | MapPushed
 Request = (
     GetMap | Publish | Execute | Fetch | Inspect | KeepAlive | QueuePut | QueueGet | QueueSettle | QueueLook
-    | Admin | RollCall | Host
+    | Transact | TransactionLook | Admin | RollCall | Host
 )  # fmt: skip
 Answer = (
     Map
@@ -442,6 +558,8 @@ Answer = (
     | Lent
     | Turned
     | Looked
+    | Transacted
+    | TransactionsSeen
 )
 
 encode: Final = msgspec.msgpack.Encoder().encode

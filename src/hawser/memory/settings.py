@@ -42,7 +42,7 @@ _MODES: Final = ("user", "group")
 _FOREIGN: Final = frozenset(
     {"partitions", "replication", "retention_bytes", "retention_seconds", "compression", "trace"}
 )
-_FOREIGN_TO_QUEUES: Final = frozenset({"replication", "capacity_bytes"})
+_FOREIGN_TO_QUEUES: Final = frozenset({"replication", "capacity_bytes", "colocate"})
 # A queue's setting, and the name a region stores it under.
 _STORED: Final = {"capacity": "depth", "max_producers": "max_publishers", "max_consumers": "max_subscribers"}
 # What a queue's region has besides: one slot for each producer to write into, and one to spare.
@@ -85,6 +85,7 @@ class QueueOptions(TypedDict, total=False):
     mode: str
     replication: int
     capacity_bytes: int | None
+    colocate: str | None
 
 
 class Request(NamedTuple):

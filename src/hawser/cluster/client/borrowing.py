@@ -63,10 +63,10 @@ class Borrower:
         prefetch: int = 0,
         lease_seconds: float = inf,
     ) -> None:
-        self._router = router
+        self.router = router
         self._settings = router.settings
         self._loop = router.loop
-        self._queue = queue
+        self.queue = queue
         self.shard = shard
         self._shelf = shelf
         self._make = make
@@ -105,7 +105,7 @@ class Borrower:
             return [message for _, message, _ in found]
         if self._held >= MOST_HELD:
             raise Full(
-                f"this consumer holds {self._held} messages of queue {self._queue!r}, as many as it may; "
+                f"this consumer holds {self._held} messages of queue {self.queue!r}, as many as it may; "
                 "accept or release some"
             )
         looks = timeout == 0
@@ -122,8 +122,8 @@ class Borrower:
             raise
 
     def _late(self) -> HawserError:
-        trouble = self._router.trouble() or "nobody leads it"
-        return given_up(f"getting from queue {self._queue!r}", self._settings.timeout, trouble, False)
+        trouble = self.router.trouble() or "nobody leads it"
+        return given_up(f"getting from queue {self.queue!r}", self._settings.timeout, trouble, False)
 
     def _take(self, count: int) -> list[_Ahead]:
         return [self._ahead.popleft() for _ in range(min(count, len(self._ahead)))]
@@ -225,7 +225,7 @@ class Borrower:
                 if looking:
                     self._getters.dismiss(looking)
             elif isinstance(answer, wire.Failed) and not answer.retryable:
-                self._refuse(refused(answer, f"getting from queue {self._queue!r}", False))
+                self._refuse(refused(answer, f"getting from queue {self.queue!r}", False))
                 await asyncio.sleep(backoff.next())
             else:
                 await self._look_elsewhere(answer, backoff)
@@ -253,7 +253,7 @@ class Borrower:
         self, most: int, wait_seconds: float = 0.0, is_last: bool = False
     ) -> wire.Answer | None:
         """The answer of the leader, if there is one."""
-        link = self._router.leader_link(self.shard)
+        link = self.router.leader_link(self.shard)
         if link is None:
             return None
         self._request += 1
@@ -292,10 +292,10 @@ class Borrower:
         return answer
 
     async def _look_elsewhere(self, answer: wire.Answer | None, backoff: Backoff) -> None:
-        if isinstance(answer, wire.Failed) and self._router.note(self.shard, answer):
+        if isinstance(answer, wire.Failed) and self.router.note(self.shard, answer):
             return
         await asyncio.sleep(backoff.next())
-        await self._router.look_after(self._queue, self.shard)
+        await self.router.look_after(self.queue, self.shard)
 
     def _lent(self, parcels: tuple[Parcel, ...]) -> None:
         self._is_refused = False
@@ -321,8 +321,8 @@ class Borrower:
     def _fail(self, error: BaseException) -> None:
         """Nothing can be got any more."""
         if not isinstance(error, HawserError):
-            _log.error("getting from queue %r failed", self._queue, exc_info=error)
-            error = HawserError(f"getting from queue {self._queue!r} failed: {error!r}; report it")
+            _log.error("getting from queue %r failed", self.queue, exc_info=error)
+            error = HawserError(f"getting from queue {self.queue!r} failed: {error!r}; report it")
         self._failure = error
         self._refuse(error)
 
@@ -351,13 +351,37 @@ class Borrower:
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._settler.begin, (borrowed,), verdict)
 
+    # Transactions.
+
+    def lock(self, messages: Iterable[Borrowed]) -> None:
+        """A transaction has these, which are held: it says what becomes of them, and this does not."""
+        for each in messages:
+            assert each.state is State.HELD
+            each.state, each.verdict = State.LOCKED, "accept"
+
+    def locked(self, messages: Sequence[Borrowed]) -> None:
+        """The leader knows it, too, and lends them to this session no longer."""
+        self._held -= len(messages)
+
+    def unlock(self, messages: Iterable[Borrowed]) -> None:
+        """The transaction has not got these, and does not want them any more: they are given back, unless
+        that is so already. To whoever has them here they are lost."""
+        for each in messages:
+            each.state = State.LOST
+            self._settler.begin((Borrowed(each.epoch, each.number, each.offset, each.nbytes),), "release")
+
+    def lock_of(self, messages: Iterable[Borrowed]) -> wire.QueueLock:
+        """What the leader is told so that a transaction has these."""
+        tokens = runs_of((each.epoch, each.number) for each in messages)
+        return wire.QueueLock(self._shelf, self.session, tokens)
+
     def _ended(self, _: Borrowed) -> None:
         self._held -= 1
 
     async def close(self) -> None:
         """Settle what is being settled, and give back all the rest."""
         if not isinstance(self._failure, Closed):
-            self._fail(Closed(f"this consumer of queue {self._queue!r} was closed"))
+            self._fail(Closed(f"this consumer of queue {self.queue!r} was closed"))
         self._getters.close()
         if self._task is not None:
             self._task.cancel()

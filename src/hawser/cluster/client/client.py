@@ -18,6 +18,8 @@ from hawser.cluster.client.queue import OpenQueue
 from hawser.cluster.client.routing import Router
 from hawser.cluster.client.settings import ClientSettings
 from hawser.cluster.client.starts import Place
+from hawser.cluster.client.transacting import Lanes
+from hawser.cluster.client.xa import Resource
 from hawser.cluster.transport import Address, BadAddress
 from hawser.errors import HawserError, UsageError
 from hawser.record.metadata import encode_metadata
@@ -97,6 +99,8 @@ class Client:
         self.name = name
         self.settings = settings
         self.router = Router(addresses, name, settings)
+        self.lanes = Lanes(self.router)
+        self.resource = Resource(self.router, self.lanes.homes, self.lanes.couriers)
         self._opened: weakref.WeakSet[Open] = weakref.WeakSet()
 
     async def start(self) -> None:
@@ -109,9 +113,16 @@ class Client:
 
     async def close(self) -> None:
         """Publish what was begun, then leave."""
+        await self.end_transactions()
         for opened in list(self._opened):
             await opened.close()
+        await self.lanes.leave()
         await self.router.close()
+
+    async def end_transactions(self) -> None:
+        """Roll back what is open."""
+        await self.lanes.close()
+        await self.resource.close()
 
     def deadline(self, timeout: float | None) -> float:
         """When a call that begins now is over."""
@@ -150,17 +161,19 @@ class Client:
         return await topics.list_topics(self.router, "queue")
 
     async def look(self, name: str, entry: wire.TopicEntry) -> list[Partition]:
-        """Each partition of a topic as it is now."""
+        """Each partition of a topic, or a queue, as it is now."""
         await self.router.refresh(name)
-        shards = [wire.shard_of(name, entry.uuid, number) for number in range(entry.partitions)]
-        looks = [self._look_at(name, number, shard) for number, shard in enumerate(shards)]
+        shards, kind = wire.shards_of(name, entry), entry.kind
+        looks = [self._look_at(name, number, shard, kind) for number, shard in enumerate(shards)]
         return list(await asyncio.gather(*looks))
 
-    async def _look_at(self, name: str, number: int, shard: str) -> Partition:
+    async def _look_at(self, name: str, number: int, shard: str, kind: wire.TopicKind) -> Partition:
         entry = self.router.map.shards.get(shard)
         deadline = self.router.loop.time() + min(_LOOK_SECONDS, self.settings.timeout)
         try:
-            found = await starts.inspect(self.router, name, shard, deadline, with_groups=True)
+            found = await starts.inspect(
+                self.router, name, shard, deadline, with_groups=True, queue=kind == "queue"
+            )
         except HawserError:
             return Partition(number, shard, entry, 0, 0, {})
         entry = self.router.map.shards.get(shard)
@@ -182,7 +195,7 @@ class Client:
             entry = self.router.map.topics.get(name)
             if entry is None:
                 continue
-            request = wire.QueueLook(wire.shard_of(name, entry.uuid, 0))
+            request = wire.QueueLook(wire.shards_of(name, entry)[0])
             deadline = self.router.loop.time() + min(_LOOK_SECONDS, self.settings.timeout)
             with suppress(HawserError):
                 what = f"looking at queue {name!r}"

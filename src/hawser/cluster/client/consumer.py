@@ -41,12 +41,15 @@ class Consumer:
         self._publisher = ""
         self._lost = 0
 
+    def shard(self, partition: int) -> str:
+        return shard_of(self.topic, self.uuid, partition)
+
     # The partitions, in the event loop.
 
     def read(self, partition: int, offset: int) -> None:
         """Begin to read a partition."""
         assert partition not in self._readers
-        shard = shard_of(self.topic, self.uuid, partition)
+        shard = self.shard(partition)
         self.positions[partition] = offset
         self._readers[partition] = Reader(self.router, self.inbox, self.topic, partition, shard, offset)
 

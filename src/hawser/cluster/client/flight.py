@@ -9,7 +9,7 @@ from hawser.errors import HawserError
 from hawser.record.batch import Batch
 from hawser.record.rows import Records, Rows
 
-__all__ = ["Flight", "Item", "fail"]
+__all__ = ["Flight", "Item", "fail", "size_of"]
 
 # What a record takes beside its value, key and headers, about.
 _RECORD_BYTES: Final = 32
@@ -22,13 +22,13 @@ class Item:
 
     def __init__(self, records: Records, future: Any, seconds: float, now: float) -> None:
         self.records = records
-        self.nbytes = _nbytes(records)
+        self.nbytes = size_of(records)
         self.future = future
         self.seconds = seconds
         self.deadline = now + seconds
 
 
-def _nbytes(records: Records) -> int:
+def size_of(records: Records) -> int:
     """What they take in a batch, about."""
     nbytes = _RECORD_BYTES * len(records)
     if isinstance(records, Rows):

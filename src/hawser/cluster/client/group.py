@@ -9,6 +9,10 @@ owner commits from then on is refused; no commit ever moves a position back.
 Nobody is robbed of what it has just taken: a member that learns of a new generation takes nothing more from
 what is not its own any more, and says that it has *settled* once all it took of that is committed, or after
 half a session. The others take over when all have settled, or after a session.
+
+A transaction moves the group from where the one before it was to leave it, whatever became of that: if it was
+not committed, the group is not there and this one is refused. If one is not committed, the member goes back
+to where the group is, and what was taken behind that is void.
 """
 
 import asyncio
@@ -50,9 +54,12 @@ from hawser.log.state.results import (
     decode_result,
 )
 
-__all__ = ["Member", "delete_group", "share_of"]
+__all__ = ["Member", "Taken", "delete_group", "share_of"]
 
 _log = logging.getLogger("hawser.cluster.client")
+
+# How often a member had gone back, and what was taken by then.
+Taken = tuple[int, dict[int, int]]
 
 
 def share_of(member: str, members: tuple[str, ...], partitions: int) -> set[int]:
@@ -93,9 +100,16 @@ class Member(Consumer):
         # Of each partition that is ours: the generation we own it in, and the group's position as we know it.
         self._owned: dict[int, int] = {}
         self._committed: dict[int, int] = {}
+        # And up to where what was taken is committed, or in a transaction.
+        self._claimed: dict[int, int] = {}
         # Not ours any more, up to these positions taken and not committed.
         self._leaving: dict[int, int] = {}
+        # What was taken of these is void, and nobody was told yet.
         self._robbed: set[int] = set()
+        # How often this member went back; and what `received` was when what was taken became void, unless
+        # somebody has tried to take more since.
+        self._returns = 0
+        self._void_at: int | None = None
         # The group went on without us.
         self._is_out = False
         self._changing = asyncio.Lock()
@@ -151,7 +165,7 @@ class Member(Consumer):
     async def _execute(
         self, partition: int, kind: Kind, command: Payload, deadline: float | None = None
     ) -> AnyResult:
-        shard = shard_of(self.topic, self.uuid, partition)
+        shard = self.shard(partition)
         what = f"group {self.group!r} of topic {self.topic!r}, partition {partition}"
         request = wire.Execute(shard, kind, encode_command(command))
         answer = await self.router.ask_leader(
@@ -176,7 +190,7 @@ class Member(Consumer):
             return start
         if not history and (start is None or start == "latest"):
             return AT_END
-        shard = shard_of(self.topic, self.uuid, partition)
+        shard = self.shard(partition)
         return await starts.resolve(self.router, self.topic, shard, start, history, self._deadline())
 
     # Membership.
@@ -238,7 +252,7 @@ class Member(Consumer):
 
     async def _listen(self) -> None:
         """Wait for news of the group, or until something is to be done without."""
-        shard = shard_of(self.topic, self.uuid, self._home)
+        shard = self.shard(self._home)
         wait = max(0.0, min(self._session_seconds / 3, self._next_move() - self.router.loop.time()))
         request = wire.KeepAlive(
             shard,
@@ -304,8 +318,7 @@ class Member(Consumer):
         if position > self._committed.get(partition, position):
             self._robbed.add(partition)
         await self.forget(partition)
-        self._owned.pop(partition, None)
-        self._committed.pop(partition, None)
+        self._disown(partition)
         if partition != self._home:
             await self._execute(partition, Kind.GROUP_LEAVE, self._leave())
 
@@ -332,7 +345,7 @@ class Member(Consumer):
                     left = await self._execute(partition, Kind.GROUP_LEAVE, self._leave(other))
                     generation = left.generation if isinstance(left, Left) else generation
         self._owned[partition] = generation
-        self._committed[partition] = joined.position
+        self._committed[partition] = self._claimed[partition] = joined.position
         self.read(partition, joined.position)
 
     # Positions.
@@ -347,38 +360,46 @@ class Member(Consumer):
             }
             commits: list[Coroutine[Any, Any, None]] = [self._commit(*each) for each in due.items()]
             settled = await asyncio.gather(*commits, return_exceptions=True)
-            is_free = self._leaving and all(
-                position <= self._committed.get(partition, position)
-                for partition, position in self._leaving.items()
-            )
-            if is_free:
-                await self._let_go()
+            is_free = await self._let_go_of_committed()
         if is_free and self._task is not None:
             await self._tell_settled()
         for error in settled:
             if isinstance(error, BaseException):
                 raise error
+        self._check_robbed()
+
+    async def _let_go_of_committed(self) -> bool:
+        """Whether nothing of what is not ours any more was left to commit."""
+        is_free = bool(self._leaving) and all(
+            position <= self._committed.get(partition, position)
+            for partition, position in self._leaving.items()
+        )
+        if is_free:
+            await self._let_go()
+        return is_free
+
+    def _check_robbed(self) -> None:
+        """Fenced, once, if others take again what was taken here."""
         robbed, self._robbed = self._robbed, set()
         if robbed:
             raise Fenced(
-                f"group {self.group!r} of topic {self.topic!r}: another member has taken over partitions "
-                f"{', '.join(map(str, sorted(robbed)))} and takes again what was not committed; go on with "
-                "the next sample"
+                f"group {self.group!r} of topic {self.topic!r}: what was taken of partitions "
+                f"{', '.join(map(str, sorted(robbed)))} and not committed is taken again, because another "
+                "member has taken over, or a transaction was rolled back; go on with the next sample"
             )
 
     async def _commit(self, partition: int, position: int) -> None:
         while True:
-            generation = self._generation if partition == self._home else self._owned[partition]
             before = self._committed[partition]
-            command = GroupCommit(self.group, self.member, generation, before, position)
+            command = self._move(partition, before, position)
             result = await self._execute(partition, Kind.GROUP_COMMIT, command)
             if isinstance(result, Committed):
-                self._committed[partition] = result.position
+                self._committed[partition] = self._claimed[partition] = result.position
                 return
             assert isinstance(result, Rejected), result
             if result.reason is Reason.MOVED and before < result.current <= position:
                 # An earlier try of ours, or of whoever has it now; either way it is forward.
-                self._committed[partition] = result.current
+                self._committed[partition] = self._claimed[partition] = result.current
                 if result.current == position:
                     return
             elif result.reason is Reason.OTHER_GENERATION and partition == self._home:
@@ -387,10 +408,103 @@ class Member(Consumer):
             else:
                 break
         self._robbed.add(partition)
+        await self._lose(partition)
+
+    def _move(self, partition: int, before: int, after: int) -> GroupCommit:
+        generation = self._generation if partition == self._home else self._owned[partition]
+        return GroupCommit(self.group, self.member, generation, before, after)
+
+    async def _lose(self, partition: int) -> None:
         self._leaving.pop(partition, None)
         await self.forget(partition)
-        self._owned.pop(partition, None)
-        self._committed.pop(partition, None)
+        self._disown(partition)
+
+    def _disown(self, partition: int) -> None:
+        for each in (self._owned, self._committed, self._claimed):
+            each.pop(partition, None)
+
+    # Positions that a transaction moves.
+
+    def taken(self) -> Taken:
+        """What was taken so far, in the thread of whoever takes. UsageError if a transaction with it was
+        rolled back, or may have been, and nobody has taken anything since."""
+        if self.received == self._void_at:
+            raise UsageError(
+                f"group {self.group!r} of topic {self.topic!r}: a transaction with what was taken was not "
+                "committed, so that is taken again, and nothing was taken since; take the samples in the "
+                "block or function that is run again"
+            )
+        return self._returns, dict(self.positions)
+
+    def _open_next(self) -> bool:
+        self._void_at = None
+        return super()._open_next()
+
+    def moves(self, taken: Taken) -> dict[int, GroupCommit]:
+        """What moves the group behind what was taken, by partition; Fenced if some of that is void."""
+        returns, positions = taken
+        if returns != self._returns:
+            self._robbed.update(positions)
+        self._check_robbed()
+        found = {}
+        for partition, position in {**positions, **self._leaving}.items():
+            before = self._claimed.get(partition, position)
+            if position > before:
+                found[partition] = self._move(partition, before, position)
+                self._claimed[partition] = position
+        return found
+
+    async def moved(self, positions: dict[int, int]) -> None:
+        """The transaction was committed: the group is there."""
+        async with self._changing:
+            for partition, position in positions.items():
+                if partition in self._owned:
+                    self._committed[partition] = max(position, self._committed[partition])
+            is_free = await self._let_go_of_committed()
+        if is_free and self._task is not None:
+            await self._tell_settled()
+
+    async def rewind(self, received: int) -> None:
+        """The transaction was not committed, as far as is known: what was taken and is not committed is taken
+        again. So many had been taken when it was ended; those since are void, and nobody knows."""
+        async with self._changing:
+            positions = {**self.positions, **self._leaving}
+            behind = {each for each, at in positions.items() if at > self._committed.get(each, at)}
+            read = self.partitions
+            await asyncio.gather(*map(self.forget, read))
+            if behind:
+                self._returns += 1
+                self._void_at = self.received
+            if self.received > received:
+                self._robbed |= behind
+            await asyncio.gather(*map(self._look_at, read))
+            for partition in read:
+                if partition in self._owned and self.inbox.failure is None:
+                    self._claimed[partition] = self._committed[partition]
+                    self.read(partition, self._committed[partition])
+            self._leaving = {each: self._committed[each] for each in self._leaving}
+            is_free = await self._let_go_of_committed()
+        if is_free and self._task is not None:
+            await self._tell_settled()
+
+    async def _look_at(self, partition: int) -> None:
+        """Learn where the group is, and whether this partition is still ours. If nobody answers, what is
+        known has to do: a commit from another position is refused."""
+        shard = self.shard(partition)
+        try:
+            found = await starts.inspect(self.router, self.topic, shard, self._deadline(), with_groups=True)
+        except HawserError as error:
+            _log.warning("%s", error)
+            return
+        group = found.groups.get(self.group)
+        is_home = partition == self._home
+        is_ours = group is not None and self.member in group.members
+        if group is None or not is_ours or not (is_home or group.generation == self._owned[partition]):
+            await self._lose(partition)
+            return
+        self._committed[partition] = group.position
+        if is_home:
+            self._learn(group.generation, group.members)
 
     async def _catch_up(self) -> bool:
         """Learn the generation that the home shard is in; whether we may commit in it."""
@@ -401,7 +515,7 @@ class Member(Consumer):
 
     async def _tell_settled(self) -> None:
         """Now, and not with the next question, which may be a while off."""
-        shard = shard_of(self.topic, self.uuid, self._home)
+        shard = self.shard(self._home)
         request = wire.KeepAlive(
             shard, self.group, self.member, 0, 0, self._settled, self._session_seconds, 0.0
         )

@@ -40,7 +40,7 @@ class Open:
         return self.entry.partitions
 
     def shard(self, partition: int) -> str:
-        return wire.shard_of(self.name, self.entry.uuid, partition)
+        return wire.shards_of(self.name, self.entry)[partition]
 
     def use(self, user: User) -> None:
         """Close it together with this."""

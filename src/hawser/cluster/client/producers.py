@@ -15,13 +15,13 @@ from xxhash import xxh3_64_intdigest
 from hawser.cluster.client.flight import Item
 from hawser.cluster.client.producer import Producer
 from hawser.cluster.client.routing import Router
-from hawser.cluster.wire import TopicEntry, shard_of
+from hawser.cluster.wire import TopicEntry, shards_of
 from hawser.errors import SettingsMismatch
 from hawser.record.batch import Compression
 from hawser.record.record import Record
 from hawser.record.rows import Records, Rows
 
-__all__ = ["Producers", "partition_of"]
+__all__ = ["Producers", "compression_of", "partition_of", "split_records"]
 
 _COMPRESSIONS = {None: Compression.NONE, "lz4": Compression.LZ4, "zstd": Compression.ZSTD}
 
@@ -31,7 +31,7 @@ def partition_of(key: bytes, partitions: int) -> int:
     return xxh3_64_intdigest(key) % partitions
 
 
-def _compression_of(topic: str, entry: TopicEntry) -> Compression:
+def compression_of(topic: str, entry: TopicEntry) -> Compression:
     """That of the topic; SettingsMismatch if a newer version has made it with one of its own."""
     name = entry.settings.get("compression")
     for known, compression in _COMPRESSIONS.items():
@@ -41,6 +41,17 @@ def _compression_of(topic: str, entry: TopicEntry) -> Compression:
         f"topic {topic!r} has compression {name!r}, which this version of Hawser does not know; use the "
         "version that made it"
     )
+
+
+def split_records(records: Records, partitions: int, keyless: int) -> Mapping[int, Records]:
+    """The messages of each partition, in order; those without a key go to `keyless`."""
+    if partitions == 1 or Rows.of(records).keys.count(None) == len(records):
+        return {keyless: records}
+    parts: dict[int, list[Record]] = {}
+    for record in records:
+        partition = keyless if record.key is None else partition_of(record.key, partitions)
+        parts.setdefault(partition, []).append(record)
+    return parts
 
 
 class Producers:
@@ -53,10 +64,10 @@ class Producers:
         self.id = f"{name}#{secrets.token_hex(6)}".encode()
         self._partitions = entry.partitions
         self._sticky = secrets.randbelow(entry.partitions)
-        compression = _compression_of(topic, entry)
+        compression = compression_of(topic, entry)
         self._producers = [
-            self.producer(router, topic, each, shard_of(topic, entry.uuid, each), self.id, compression)
-            for each in range(entry.partitions)
+            self.producer(router, topic, number, shard, self.id, compression)
+            for number, shard in enumerate(shards_of(topic, entry))
         ]
         self._loop = router.loop
         self._handed: deque[tuple[Records, Any, float]] = deque()
@@ -102,14 +113,7 @@ class Producers:
         """The messages of each partition, in order; those without a key stay together. What was handed over
         before goes first."""
         self._take_over()
-        keyless = self._keyless()
-        if self._partitions == 1 or Rows.of(records).keys.count(None) == len(records):
-            return {keyless: records}
-        parts: dict[int, list[Record]] = {}
-        for record in records:
-            partition = keyless if record.key is None else partition_of(record.key, self._partitions)
-            parts.setdefault(partition, []).append(record)
-        return parts
+        return split_records(records, self._partitions, self._keyless())
 
     async def flush(self) -> None:
         """Return when everything that was submitted is settled."""

@@ -23,6 +23,11 @@ _ASK_MAP_SECONDS = 1.0
 _SOON_SECONDS = 0.05
 # So long a node is left in peace after it was dialed out of turn, however many partitions want it.
 _HURRY_SECONDS = 0.2
+_LOOKS = (wire.Inspect, wire.QueueLook, wire.TransactionLook)
+_Repeatable = (
+    wire.Execute | wire.Inspect | wire.Publish | wire.QueuePut | wire.QueueLook
+    | wire.Transact | wire.TransactionLook
+)  # fmt: skip
 
 
 class Router:
@@ -33,7 +38,8 @@ class Router:
         self.map = ShardMap()
         self._seeds = list(addresses)
         self._name = name
-        self._run = secrets.token_hex(8)
+        # What nodes know this client by: it is there as long as one of its links is.
+        self.run = secrets.token_hex(8)
         self._dialers: dict[str, Dialer] = {}
         self._hints: dict[str, tuple[int, str]] = {}
         self._asked: set[asyncio.Task[bool]] = set()
@@ -79,7 +85,7 @@ class Router:
         return dialer
 
     def _identity(self) -> Identity:
-        return Identity(role=PeerRole.CLIENT, name=self._name, run=self._run, cluster=self.map.cluster)
+        return Identity(role=PeerRole.CLIENT, name=self._name, run=self.run, cluster=self.map.cluster)
 
     def link(self, address: str) -> Link | None:
         """The open link to a node, if there is one; otherwise it is dialed."""
@@ -148,6 +154,11 @@ class Router:
             task.add_done_callback(lambda _: self._refreshing.pop(topic, None))
         return await asyncio.shield(task)
 
+    async def hear_late(self) -> None:
+        """Return when everybody who was asked for the map has answered, or will not any more."""
+        if self._asked:
+            await asyncio.wait(self._asked)
+
     async def _ask_for_map(self, topic: str | None) -> bool:
         links = [dialer.link for dialer in self._dialers.values() if dialer.link is not None]
         links = [link for link in links if link.is_open]
@@ -185,7 +196,7 @@ class Router:
     def check_topic(self, topic: str, shard: str) -> None:
         """Closed if the topic that a shard belongs to is no more, as far as is known."""
         entry = self.map.topics.get(topic)
-        if entry is not None and (entry.deleted or not is_shard_of(shard, topic, entry.uuid)):
+        if entry is not None and (entry.deleted or not wire.has_shard(topic, entry, shard)):
             kind = entry.kind
             raise Closed(f"{kind} {topic!r} was deleted; open it again with bus.{kind}()")
 
@@ -200,7 +211,7 @@ class Router:
         self,
         topic: str,
         shard: str,
-        request: "wire.Execute | wire.Inspect | wire.Publish | wire.QueuePut | wire.QueueLook",
+        request: "_Repeatable",
         what: str,
         deadline: float,
     ) -> wire.Answer:
@@ -208,7 +219,7 @@ class Router:
         there is time."""
         body = wire.encode(request)
         began = self.loop.time()
-        changes = not isinstance(request, wire.Inspect | wire.QueueLook)
+        changes = not isinstance(request, _LOOKS)
         backoff, doubt = Backoff(self.settings), False
         trouble: str | wire.Failed = "nobody leads the shard"
         while (left := deadline - self.loop.time()) > 0:
@@ -256,8 +267,3 @@ class Router:
                 trouble = self.trouble()
             await asyncio.sleep(min(backoff.next(), max(0.0, deadline - self.loop.time())))
         raise given_up(what, self.loop.time() - began, trouble, doubt)
-
-
-def is_shard_of(shard: str, topic: str, uuid: str) -> bool:
-    """Whether a shard belongs to this topic and not to a former one of its name."""
-    return shard.rpartition("/")[0] == wire.shard_of(topic, uuid, 0).rpartition("/")[0]

@@ -41,6 +41,8 @@ class State(Enum):
     WAITING = "waiting to be settled"
     SENT = "being settled"
     SETTLED = "settled"
+    # A transaction has it, and says what becomes of it.
+    LOCKED = "locked"
     LOST = "lost"
 
 

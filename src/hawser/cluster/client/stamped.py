@@ -58,7 +58,7 @@ class StampedPartition:
 
     async def standing(self, producer: bytes, timeout: float) -> Standing:
         """What is true now, by the leader."""
-        request = wire.Inspect(self._shard, producer=producer)
+        request = wire.Inspect(self._shard, producer=producer, queue=self._topic.entry.kind == "queue")
         answer = await self._ask(request, f"looking at {self._name}", timeout)
         assert isinstance(answer, wire.Inspected), answer
         return Standing(answer.start, None if answer.newest is None else Newest(*answer.newest))

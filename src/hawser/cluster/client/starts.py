@@ -31,9 +31,10 @@ async def inspect(
     deadline: float,
     at_ns: int | None = None,
     with_groups: bool = False,
+    queue: bool = False,
 ) -> wire.Inspected:
-    """What the leader of a partition knows to be true now."""
-    request = wire.Inspect(shard, at_ns, with_groups)
+    """What the leader of a partition knows to be true now; of a topic's, unless it is a queue's."""
+    request = wire.Inspect(shard, at_ns, with_groups, queue=queue)
     answer = await router.ask_leader(topic, shard, request, f"looking at topic {topic!r}", deadline)
     assert isinstance(answer, wire.Inspected), answer
     return answer

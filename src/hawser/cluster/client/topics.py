@@ -8,7 +8,7 @@ from hawser.cluster import wire
 from hawser.cluster.client.failures import Backoff
 from hawser.cluster.client.routing import Router
 from hawser.errors import NotFound, Rejected, SettingsMismatch, Unavailable, UsageError
-from hawser.limits import MAX_DELIVERIES, MAX_LEASE_SECONDS
+from hawser.limits import MAX_DELIVERIES, MAX_LEASE_SECONDS, SYSTEM_PREFIX
 from hawser.log.state.queue import CAPACITY_BYTES
 from hawser.record.names import check_topic_name
 
@@ -32,9 +32,15 @@ _QUEUE_DEFAULTS: Final[Settings] = {
     "max_deliveries": None,
     "dead_letter": None,
     "lease": None,
+    "colocate": None,
     "schema": None,
 }
-_DEFAULTS: Final[dict[wire.TopicKind, Settings]] = {"topic": _TOPIC_DEFAULTS, "queue": _QUEUE_DEFAULTS}
+_DEFAULTS: Final[dict[wire.TopicKind, Settings]] = {
+    "topic": _TOPIC_DEFAULTS,
+    "queue": _QUEUE_DEFAULTS,
+    # The operator knows those.
+    "homes": {},
+}
 # Known on one host; here they are accepted and reported as unused.
 _FOREIGN: Final = frozenset(
     {"slot_size", "history", "depth", "max_publishers", "max_subscribers", "max_held", "max_loans"}
@@ -88,8 +94,8 @@ def check_queue_settings(
             given[name] = None
         elif name == "lease":
             given[name] = _lease(value)
-        elif name == "dead_letter":
-            given[name] = check_topic_name(value)
+        elif name in ("dead_letter", "colocate"):
+            given[name] = _name(value)
         else:
             most = {**_MOST, "max_deliveries": MAX_DELIVERIES}
             given[name] = _number(name, value, most.get(name, (1 << 63) - 1))
@@ -102,6 +108,15 @@ def _add_schema(given: Settings, codec: "Codec[Any] | None") -> None:
         given["schema"] = codec.fingerprint
         if codec.fields is not None:
             given["fields"] = codec.fields
+
+
+def _name(value: Any) -> str:
+    name = check_topic_name(value)
+    if name.startswith(SYSTEM_PREFIX):
+        raise UsageError(
+            f"{name!r} begins with {SYSTEM_PREFIX!r}, as a cluster's own names do; choose another one"
+        )
+    return name
 
 
 def _lease(value: Any) -> float:
@@ -128,9 +143,16 @@ async def open_topic(
     kind: wire.TopicKind = "topic",
 ) -> wire.TopicEntry:
     """The topic or queue, created if there is none and `create` says so; SettingsMismatch if it exists
-    otherwise, UsageError if the name is that of the other kind."""
+    otherwise, UsageError if the name is that of the other kind. Homes of transactions are opened with
+    `wire.HOMES` and no settings."""
+    if kind != "homes":
+        _name(name)
     await _know(router, deadline)
     entry = await _find(router, name)
+    if entry is None and not create:
+        # Whoever answered first may be cut off from the operator, and know less than the others.
+        await router.hear_late()
+        entry = await _find(router, name)
     if entry is None:
         if not create:
             raise NotFound(f"there is no {kind} {name!r} in this cluster; see `hawser {kind} list`")
@@ -160,6 +182,9 @@ async def _create(router: Router, name: str, given: Settings, deadline: float, k
     partitions = asked.pop("partitions", 1)
     assert isinstance(partitions, int)
     settings = {**_DEFAULTS[kind], **asked}
+    if "colocate" in asked and "replication" not in asked:
+        # It is kept where the topic is that it lives with.
+        del settings["replication"]
     request = wire.Admin(wire.AdminKind.CREATE, name, (), partitions, settings, kind)
     answer = await router.ask_any(request, f"creating {kind} {name!r}", deadline)
     if not isinstance(answer, wire.AdminDone) or not answer.done:
@@ -181,8 +206,7 @@ async def _find(router: Router, name: str) -> wire.TopicEntry | None:
     entry = router.map.topics.get(name)
     if entry is None or entry.deleted:
         return None
-    shards = (wire.shard_of(name, entry.uuid, each) for each in range(entry.partitions))
-    return entry if all(shard in router.map.shards for shard in shards) else None
+    return entry if all(shard in router.map.shards for shard in wire.shards_of(name, entry)) else None
 
 
 async def _appear(router: Router, name: str, deadline: float) -> wire.TopicEntry:

@@ -14,7 +14,6 @@ from hawser.cluster.background import Background
 from hawser.cluster.client.client import Client
 from hawser.cluster.client.settings import ClientSettings
 from hawser.cluster.client.stamped import StampedPartition
-from hawser.cluster.maps import topic_of
 from hawser.cluster.node.shard import Shard
 from hawser.cluster.wire import Failed
 from hawser.errors import Full, HawserError
@@ -65,8 +64,11 @@ class Forwarder:
             self._under_way.discard(shard.name)
 
     async def _send_all(self, shard: Shard) -> None:
+        lender = shard.lending
+        if lender is None:
+            return
         client = await self._started()
-        queue = await client.open_queue(topic_of(shard.name), {}, False, None)
+        queue = await client.open_queue(lender.queue, {}, False, None)
         target = await queue.letters()
         try:
             partition = StampedPartition(target, 0)

@@ -24,6 +24,7 @@ from hawser.cluster.wire import (
     Lent,
     Looked,
     QueueGet,
+    QueueLock,
     QueueLook,
     QueueSettle,
     Setting,
@@ -39,9 +40,10 @@ from hawser.log.queue.parcels import batch_of
 from hawser.log.replica import Replica
 from hawser.log.state.commands import QueueLimit, encode_command
 from hawser.log.state.queue import CAPACITY_BYTES, LETTERS, MESSAGES, Queue
-from hawser.log.state.results import Place, encode_result
+from hawser.log.state.results import Place, Reason, Rejected, encode_result
+from hawser.transaction import holding
 
-__all__ = ["Lender"]
+__all__ = ["TOO_EARLY", "Lender"]
 
 _log = logging.getLogger("hawser.cluster.node")
 
@@ -115,9 +117,11 @@ class _Ending:
 
 
 class Lender:
-    """Of one shard and one time of leading it, which began in `epoch`."""
+    """Of one shard and one time of leading it, which began in `epoch`; `queue` is the name of what it lends
+    from."""
 
     def __init__(self, host: Host, queue: str, epoch: int, settings: dict[str, Setting]) -> None:
+        self.queue = queue
         self.epoch = epoch
         self._host = host
         self._machine = host.replica.machine
@@ -279,6 +283,24 @@ class Lender:
         else:
             answer(Turned(found.why.value, tuple((each.epoch, each.number, 1) for each in found.tokens)))
 
+    def lock(self, message: QueueLock) -> Proposal | Rejected | Failed:
+        """What is to be proposed so that a transaction has these messages; `resolve` is to be called with it
+        when that is applied, or refused."""
+        if _count(message.tokens) > _MOST_HELD:
+            return _TOO_MANY
+        claims = self._desks[message.shelf].claims
+        claims.hear(message.session, self._now)
+        found = holding.lock(claims, message.shelf, message.session, _tokens(message.tokens))
+        if isinstance(found, Proposal):
+            return found
+        if found.why is Why.OTHER_LEADER:
+            return Failed(Code.NOT_LEADER, found.why.value, True)
+        return Rejected(Reason.NOT_HELD)
+
+    def resolve(self, shelf: int, proposal: Proposal) -> None:
+        """It is applied, or was refused."""
+        self._desks[shelf].resolve(proposal)
+
     def _propose(self, desk: Desk, proposal: Proposal, answer: _Answer | None = None) -> None:
         self._host.propose(Kind.QUEUE_SETTLE, proposal.payload, _Ending(desk, proposal, answer))
 
@@ -304,7 +326,9 @@ class Lender:
         """After a read of the newest state."""
         desk, shelf = self._desks[message.shelf], self._queue.shelves[message.shelf]
         try:
-            parcels = desk.peek(min(message.most, _MOST_HELD), min(message.most_bytes, _MOST_LENT_BYTES))
+            bounds = min(message.most, _MOST_HELD), min(message.most_bytes, _MOST_LENT_BYTES)
+            between = message.between
+            parcels = desk.peek(*bounds) if between is None else desk.read(*between, *bounds)
             oldest_ns = self.oldest_ns(message.shelf)
         except (Corrupt, OSError) as error:
             return _damaged(error)
@@ -368,6 +392,9 @@ class Lender:
                 self._answer(waiting, refused)
 
 
+TOO_EARLY: Final = Failed(
+    Code.BUSY, "this node leads the queue and does not know its settings yet; ask again", True
+)
 _TOO_MANY: Final = Failed(
     Code.BAD_REQUEST, f"a request names at most {_MOST_HELD} messages; send several", False
 )

@@ -7,9 +7,7 @@ clients to follow and to find the other nodes by; the node decides nothing from 
 import asyncio
 import logging
 import secrets
-import time
-from collections.abc import Callable, Coroutine
-from functools import partial
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +15,17 @@ import msgspec
 
 from hawser.cluster import wire
 from hawser.cluster.background import Background
-from hawser.cluster.maps import ShardMap, node_of, topic_of
-from hawser.cluster.node.answers import encode_answer
+from hawser.cluster.maps import ShardMap, node_of
 from hawser.cluster.node.directory import NodeDirectory
 from hawser.cluster.node.forwarding import Forwarder
-from hawser.cluster.node.lending import Lender
+from hawser.cluster.node.observing import Observing
+from hawser.cluster.node.presence import Presence
+from hawser.cluster.node.requests import ClientRequests
 from hawser.cluster.node.retention import Retention
 from hawser.cluster.node.shard import Shard
+from hawser.cluster.node.telling import Teller
 from hawser.cluster.node.threads import DiskThreads
+from hawser.cluster.node.transacting import Surroundings
 from hawser.cluster.transport import (
     Body,
     Counters,
@@ -40,72 +41,37 @@ from hawser.cluster.transport import (
     listen,
 )
 from hawser.errors import UsageError
-from hawser.log.entry import Kind
 from hawser.log.journal.failures import Damaged, NotFormatted, OtherVersion
 from hawser.log.journal.journal import Settings as JournalSettings
 from hawser.log.protocol import messages as m
 from hawser.log.protocol.node import Limits
 from hawser.log.queue.letters import shard_of_letters
 from hawser.log.replica import Replica, Settings
-from hawser.log.state.results import encode_result
-from hawser.record.batch import BadBatch, Batch
+from hawser.transaction.parts import transactional_parts
 
 __all__ = ["Node", "NodeSettings"]
 
 _log = logging.getLogger("hawser.cluster.node")
 
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
-_CLIENT_KINDS = frozenset(
-    {
-        Kind.TRIM,
-        Kind.EXPIRE_PRODUCERS,
-        Kind.GROUP_JOIN,
-        Kind.GROUP_LEAVE,
-        Kind.GROUP_COMMIT,
-        Kind.GROUP_DELETE,
-    }
-)
-
-_MOST_AHEAD_NS = 3600 * 10**9
-# An answer has to fit into a frame, and not to hold up what comes behind it.
-_MOST_FETCHED_BYTES = 16 << 20
-
-# Requests that are answered without waiting for anything.
-_AT_ONCE = frozenset({wire.GetMap, wire.RollCall, wire.Host})
-_TOO_EARLY = wire.Failed(
-    wire.Code.BUSY, "this node leads the queue and does not know its settings yet; ask again", True
-)
 
 
 class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a node works. Shards that rest are looked after once in `resting_ticks` ticks."""
+    """How a node works. Shards that rest are looked after once in `resting_ticks` ticks; `observers` are told
+    of transactions, each as "module:factory"."""
 
     tick_seconds: float = 0.1
     resting_ticks: int = 10
     sync_threads: int = 8
     admin_seconds: float = 3600.0
     drain_seconds: float = 10.0
+    observers: tuple[str, ...] = ()
     # A shard takes the room of a segment on the disk as soon as it is there.
-    replica: Settings = Settings(journal=JournalSettings(segment_bytes=8 << 20), limits=Limits(idle_ticks=2))
-
-
-class _Publishing:
-    """A publish or a put whose entry is under way: settled as a future would be, with no task that waits for
-    it."""
-
-    __slots__ = ("_helpful", "_request")
-
-    def __init__(self, request: Request, helpful: Callable[[wire.Answer], wire.Answer]) -> None:
-        self._request = request
-        self._helpful = helpful
-
-    def done(self) -> bool:
-        """Whether nobody waits any more."""
-        return not self._request.is_waiting
-
-    def set_result(self, result: Any) -> None:
-        answer = result if isinstance(result, wire.Failed) else wire.Executed(encode_result(result))
-        self._request.answer(wire.encode(self._helpful(answer)))
+    replica: Settings = Settings(
+        journal=JournalSettings(segment_bytes=8 << 20),
+        limits=Limits(idle_ticks=2),
+        parts=transactional_parts,
+    )
 
 
 class Node(Handler):
@@ -119,6 +85,7 @@ class Node(Handler):
         self.counters = Counters()
         self.map = ShardMap()
         self.shards: dict[str, Shard] = {}
+        self.observing = Observing(self.settings.observers)
         self._directory = NodeDirectory(directory, name)
         self.disk_counters = self._directory.counters
         self._run = secrets.token_hex(8)
@@ -130,17 +97,13 @@ class Node(Handler):
         self._operators: dict[str, Link] = {}
         self._background = Background()
         self._forwarder = Forwarder(name, lambda: [each.address for each in self.map.nodes.values()])
-        self._requests: dict[type, Callable[[Link, Any], Coroutine[Any, Any, wire.Answer] | wire.Answer]] = {
-            wire.GetMap: self._get_map,
-            wire.Execute: self._execute,
-            wire.Fetch: self._fetch,
-            wire.Inspect: self._inspect,
-            wire.KeepAlive: self._keep_alive,
-            wire.QueueLook: self._queue_look,
-            wire.Admin: self._admin,
-            wire.RollCall: self._roll_call,
-            wire.Host: self._host,
-        }
+        self._requests = ClientRequests(name, self.shards, self.map)
+        self._presence = Presence()
+        self._around = Surroundings(
+            self._presence,
+            self.observing,
+            Teller(self.map, self._peers, self._requests, self._background.start),
+        )
 
     @property
     def address(self) -> str:
@@ -165,6 +128,8 @@ class Node(Handler):
         if self._server is not None:
             await self._server.close("the node stops")
         await asyncio.gather(*(shard.close() for shard in self.shards.values()))
+        # What shards have begun until they were closed.
+        self._background.cancel()
         self._threads.close()
         self._directory.close()
 
@@ -175,7 +140,7 @@ class Node(Handler):
         _log.info("handing over %d shards", len(leading))
         try:
             async with asyncio.timeout(self.settings.drain_seconds):
-                await self._admin(None, wire.Admin(wire.AdminKind.DRAIN, self.name))
+                await self._admin(wire.Admin(wire.AdminKind.DRAIN, self.name))
         except TimeoutError:
             _log.warning("stopping while it leads: the operator did not arrange for others in time")
 
@@ -199,7 +164,9 @@ class Node(Handler):
             disk.close()
             raise
         else:
-            self.shards[shard] = Shard(shard, replica, disk, self._threads, self._route, self._gone)
+            self.shards[shard] = Shard(
+                shard, replica, disk, self._threads, self._route, self._gone, self._around
+            )
 
     def _gone(self, shard: Shard, disk_lost: bool) -> None:
         del self.shards[shard.name]
@@ -229,16 +196,20 @@ class Node(Handler):
                         shard.tick()
                     if turn:
                         shard.retain(self._retention(shard.name), self._is_needed)
-                        shard.lender(self._entry(shard.name))
+                        shard.lender(self.map.on(shard.name).get("queue"))
+                        shard.tick_office()
                     if shard.tick_queue():
                         self._forwarder.send(shard)
                 except Exception:
                     _log.exception("shard %s: a tick failed", shard.name)
 
-    def _retention(self, shard: str) -> Retention:
-        """What the topic of a shard is to keep."""
-        entry = self._entry(shard)
-        settings = entry.settings if entry is not None else {}
+    def _retention(self, shard: str) -> Retention | None:
+        """What the topic of a shard is to keep; None if nothing is known of it, or it is deleted."""
+        residents = self.map.on(shard)
+        if not residents:
+            return None
+        topic = residents.get("topic")
+        settings = topic.entry.settings if topic is not None else {}
         return Retention(settings.get("retention_bytes"), settings.get("retention_seconds"))
 
     def _is_needed(self, producer: bytes) -> bool:
@@ -246,14 +217,6 @@ class Node(Handler):
         kept for it some would be put twice."""
         shard = shard_of_letters(producer)
         return shard is not None and shard in self.map.shards
-
-    def _entry(self, shard: str) -> wire.TopicEntry | None:
-        """The topic or queue that this shard is of, and not one of the same name before it or behind it; None
-        if that is not known, or deleted."""
-        topic = topic_of(shard)
-        entry = self.map.topics.get(topic)
-        is_that = entry is not None and shard.startswith(wire.shard_of(topic, entry.uuid, 0)[:-1])
-        return entry if entry is not None and is_that and not entry.deleted else None
 
     # Links.
 
@@ -264,6 +227,8 @@ class Node(Handler):
             self._peers[peer.name] = link
         elif peer.role is PeerRole.OPERATOR:
             self._operators[peer.run] = link
+        else:
+            self._presence.came(peer.run)
 
     def closed(self, link: Link, reason: str) -> None:
         peer = link.peer
@@ -272,6 +237,8 @@ class Node(Handler):
             del self._peers[peer.name]
         if self._operators.get(peer.run) is link:
             del self._operators[peer.run]
+        if peer.role is PeerRole.CLIENT:
+            self._presence.left(peer.run, asyncio.get_running_loop().time())
 
     def told(self, link: Link, body: bytes | bytearray) -> None:
         message = wire.decode_told(body)
@@ -284,23 +251,24 @@ class Node(Handler):
 
     def asked(self, link: Link, request: Request) -> Body | Coroutine[Any, Any, Body] | None:
         message = wire.decode_request(request.body)
-        if isinstance(message, wire.Publish | wire.QueuePut):
-            return self._publish(request, message)
-        if isinstance(message, wire.QueueGet):
-            return self._queue_get(request, message)
-        if isinstance(message, wire.QueueSettle):
-            return self._queue_settle(request, message)
-        if type(message) in _AT_ONCE:
-            return wire.encode(self._requests[type(message)](link, message))
-        return self._answered(link, message)
+        assert link.peer is not None
+        if isinstance(message, wire.GetMap):
+            return wire.encode(self.map.extract(message.topic))
+        if isinstance(message, wire.RollCall):
+            return wire.encode(self._roll_call(link.peer.role, message))
+        if isinstance(message, wire.Host):
+            return wire.encode(self._host(link.peer.role, message))
+        if isinstance(message, wire.Admin):
+            return self._pass_on(message)
+        return self._requests.begin(link.peer.role, request, message)
 
-    async def _answered(self, link: Link, message: Any) -> Body:
-        # Begun here and not before: a request that is dropped before its turn then leaves nothing undone.
-        answer = self._requests[type(message)](link, message)
-        return encode_answer(await answer if asyncio.iscoroutine(answer) else answer)
+    async def _pass_on(self, request: wire.Admin) -> Body:
+        return wire.encode(await self._admin(request))
 
     def _learn(self, pushed: wire.Map) -> None:
         self.map.merge(pushed)
+        if pushed.cluster:
+            self._around.teller.learned(asyncio.get_running_loop().time())
         for name, entry in pushed.nodes.items():
             dialer = self._dialers.get(name)
             if dialer is not None and dialer.address != entry.address:
@@ -331,141 +299,9 @@ class Node(Handler):
             told = wire.Deliver(envelope.shard, envelope.sender, envelope.to, answer)
             self._operators[envelope.sender].tell(wire.encode(told))
 
-    # Requests of clients.
+    # Requests of operators, and for them.
 
-    def _get_map(self, _: Link, request: wire.GetMap) -> wire.Answer:
-        return self.map.extract(request.topic)
-
-    def _publish(self, request: Request, message: wire.Publish | wire.QueuePut) -> Body | None:
-        """Answered when the batch is committed and applied, or now if it cannot be."""
-        try:
-            batch = Batch.read(message.batch)
-            batch.check()
-        except BadBatch as error:
-            text = f"the batch cannot be read: {error}"
-            return wire.encode(wire.Failed(wire.Code.BAD_REQUEST, text, False))
-        if batch.header.latest_ns > time.time_ns() + _MOST_AHEAD_NS:
-            # Retention by age would keep everything behind it until then.
-            text = "a timestamp is more than an hour ahead of this node's clock; set the clocks"
-            return wire.encode(wire.Failed(wire.Code.BAD_REQUEST, text, False))
-        shard = self.shards.get(message.shard)
-        if shard is None or not shard.leads:
-            return wire.encode(self._not_leader(message.shard))
-        entry = self._entry(message.shard)
-        wanted = "queue" if isinstance(message, wire.QueuePut) else "topic"
-        if entry is not None and entry.kind != wanted:
-            text = f"shard {message.shard} is that of a {entry.kind}, not of a {wanted}"
-            return wire.encode(wire.Failed(wire.Code.BAD_REQUEST, text, False))
-        publishing = _Publishing(request, partial(self._helpful, message.shard))
-        if wanted == "topic":
-            shard.propose(Kind.BATCH, message.batch, publishing)
-        elif batch.header.compression:
-            text = "a queue takes messages one by one out of a batch; send it without compression"
-            return wire.encode(wire.Failed(wire.Code.BAD_REQUEST, text, False))
-        else:
-            # Here before the first message is, or it would not know that nobody can have had it, nor how many
-            # the queue holds.
-            lender = shard.lender(entry)
-            if lender is None:
-                return wire.encode(_TOO_EARLY)
-            lender.limit()
-            shard.put(batch.header, message.batch, publishing)
-        return None
-
-    def _queue_get(self, request: Request, message: wire.QueueGet) -> Body | None:
-        lender = self._lender_of(message.shard)
-        if isinstance(lender, wire.Failed):
-            return wire.encode(lender)
-        lender.get(message, request, partial(self._answer, request, message.shard))
-        return None
-
-    def _queue_settle(self, request: Request, message: wire.QueueSettle) -> Body | None:
-        lender = self._lender_of(message.shard)
-        if isinstance(lender, wire.Failed):
-            return wire.encode(lender)
-        lender.settle(message, partial(self._answer, request, message.shard))
-        return None
-
-    def _answer(self, request: Request, shard: str, answer: wire.Answer) -> None:
-        request.answer(wire.encode(self._helpful(shard, answer)))
-
-    def _queue_look(
-        self, _: Link, request: wire.QueueLook
-    ) -> "Coroutine[Any, Any, wire.Answer] | wire.Answer":
-        lender = self._lender_of(request.shard)
-        if isinstance(lender, wire.Failed):
-            return lender
-        shard = self.shards[request.shard]
-        return self._helped(request.shard, shard.look(self._entry(request.shard), request))
-
-    def _lender_of(self, name: str) -> Lender | wire.Failed:
-        shard = self.shards.get(name)
-        if shard is None or not shard.leads:
-            return self._not_leader(name)
-        entry = self._entry(name)
-        if entry is not None and entry.kind != "queue":
-            text = f"shard {name} is that of a topic, not of a queue"
-            return wire.Failed(wire.Code.BAD_REQUEST, text, False)
-        return shard.lender(entry) or _TOO_EARLY
-
-    def _execute(self, _: Link, request: wire.Execute) -> "Coroutine[Any, Any, wire.Answer] | wire.Answer":
-        if request.kind not in _CLIENT_KINDS:
-            return wire.Failed(
-                wire.Code.BAD_REQUEST, f"a client cannot ask for an entry of kind {request.kind}", False
-            )
-        return self._propose(request.shard, request.kind, request.payload)
-
-    def _propose(
-        self, name: str, kind: int, payload: bytes
-    ) -> "Coroutine[Any, Any, wire.Answer] | wire.Answer":
-        shard = self.shards.get(name)
-        if shard is None or not shard.leads:
-            return self._not_leader(name)
-        return self._helped(name, shard.execute(kind, payload))
-
-    def _fetch(self, _: Link, request: wire.Fetch) -> "Coroutine[Any, Any, wire.Answer] | wire.Answer":
-        shard = self.shards.get(request.shard)
-        if shard is None:
-            return self._not_leader(request.shard)
-        return shard.fetch(request.offset, min(request.max_bytes, _MOST_FETCHED_BYTES), request.wait_seconds)
-
-    def _inspect(self, _: Link, request: wire.Inspect) -> "Coroutine[Any, Any, wire.Answer] | wire.Answer":
-        shard = self.shards.get(request.shard)
-        if shard is None or not shard.leads:
-            return self._not_leader(request.shard)
-        return self._helped(request.shard, shard.inspect(request))
-
-    def _keep_alive(
-        self, _: Link, request: wire.KeepAlive
-    ) -> "Coroutine[Any, Any, wire.Answer] | wire.Answer":
-        shard = self.shards.get(request.shard)
-        if shard is None or not shard.leads:
-            return self._not_leader(request.shard)
-        return self._helped(request.shard, shard.keep_alive(request))
-
-    async def _helped(self, shard: str, work: Coroutine[Any, Any, wire.Answer]) -> wire.Answer:
-        """Tell whoever was refused where to go."""
-        return self._helpful(shard, await work)
-
-    def _helpful(self, shard: str, answer: wire.Answer) -> wire.Answer:
-        if isinstance(answer, wire.Failed) and answer.code is wire.Code.NOT_LEADER:
-            return self._not_leader(shard)
-        return answer
-
-    def _not_leader(self, shard: str) -> wire.Failed:
-        entry = self.map.shards.get(shard)
-        leader = self.map.address(entry.leader) if entry is not None else None
-        if entry is None and shard not in self.shards:
-            return wire.Failed(wire.Code.NOT_FOUND, f"this node knows no shard {shard!r}", True)
-        where = f"node {leader[0]} does" if leader and leader[0] != self.name else "nobody does just now"
-        return wire.Failed(
-            wire.Code.NOT_LEADER,
-            f"node {self.name} does not lead shard {shard}; {where}",
-            True,
-            leader=leader,
-        )
-
-    async def _admin(self, _: Link | None, request: wire.Admin) -> wire.Answer:
+    async def _admin(self, request: wire.Admin) -> wire.Answer:
         """Pass it on to an operator."""
         links = list(self._operators.values())
         text = "no operator is connected to this node; start one with `hawser operator`"
@@ -480,10 +316,8 @@ class Node(Handler):
                 return wire.decode_answer(answer)
         return wire.Failed(wire.Code.UNAVAILABLE, text, True)
 
-    # Requests of operators.
-
-    def _roll_call(self, link: Link, request: wire.RollCall) -> wire.Answer:
-        if link.peer is not None and link.peer.role is PeerRole.OPERATOR:
+    def _roll_call(self, role: PeerRole, request: wire.RollCall) -> wire.Answer:
+        if role is PeerRole.OPERATOR:
             if request.cluster and not self._directory.cluster:
                 self._directory.join(request.cluster)
                 assert self._server is not None
@@ -497,8 +331,8 @@ class Node(Handler):
         reports = {name: shard.report for name, shard in self.shards.items()}
         return wire.Rolled(self._directory.cluster, self._incarnation, self._directory.free_bytes, reports)
 
-    def _host(self, link: Link, request: wire.Host) -> wire.Answer:
-        if link.peer is None or link.peer.role is not PeerRole.OPERATOR:
+    def _host(self, role: PeerRole, request: wire.Host) -> wire.Answer:
+        if role is not PeerRole.OPERATOR:
             raise Malformed("only an operator places shards")
         if request.shard not in self.shards:
             disk = self._directory.disk(request.shard)
@@ -506,6 +340,6 @@ class Node(Handler):
                 disk, request.shard, self._directory.new_member(), self._incarnation, self.settings.replica
             )
             self.shards[request.shard] = Shard(
-                request.shard, replica, disk, self._threads, self._route, self._gone
+                request.shard, replica, disk, self._threads, self._route, self._gone, self._around
             )
         return wire.Hosted(self.shards[request.shard].member)

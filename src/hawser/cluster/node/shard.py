@@ -11,11 +11,15 @@ from collections.abc import Callable
 from typing import Any
 
 from hawser.cluster.disk import Disk
-from hawser.cluster.maps import topic_of
+from hawser.cluster.maps import Resident
+from hawser.cluster.node.admission import is_home
+from hawser.cluster.node.deciding import HomeOffice
+from hawser.cluster.node.keeping import BranchOffice
 from hawser.cluster.node.lending import Lender
 from hawser.cluster.node.retention import Retention
 from hawser.cluster.node.sessions import Sessions
 from hawser.cluster.node.threads import DiskThreads
+from hawser.cluster.node.transacting import Office, Surroundings
 from hawser.cluster.node.upkeep import Upkeep
 from hawser.cluster.wire import (
     Alive,
@@ -30,7 +34,8 @@ from hawser.cluster.wire import (
     Looked,
     QueueLook,
     ShardReport,
-    TopicEntry,
+    TransactionLook,
+    TransactionsSeen,
 )
 from hawser.log.entry import HEADER_BYTES, Kind
 from hawser.log.journal.journal import Sync
@@ -73,7 +78,7 @@ _REFUSALS = {
 
 class Shard:
     """A hosted replica. `route(shard, to, message)` sends; `gone(shard, disk_lost)` is called when it was
-    retired, or when its disk turned out to be of no use."""
+    retired, or when its disk turned out to be of no use; `around` is for its transactions."""
 
     def __init__(
         self,
@@ -83,6 +88,7 @@ class Shard:
         threads: DiskThreads,
         route: Callable[[str, str, m.Message], None],
         gone: Callable[["Shard", bool], None],
+        around: Surroundings,
     ) -> None:
         self.name = name
         self.member = replica.member
@@ -94,6 +100,7 @@ class Shard:
         self._threads = threads
         self._route = route
         self._gone = gone
+        self._around = around
         self._loop = asyncio.get_running_loop()
         self._proposals: list[Command] = []
         self._flush_scheduled = False
@@ -105,6 +112,7 @@ class Shard:
         self._upkeep: Upkeep | None = None
         self._sessions = Sessions(self._groups, self._drop_member)
         self._lender: Lender | None = None
+        self._office: Office | None = None
 
     @property
     def leads(self) -> bool:
@@ -176,8 +184,11 @@ class Shard:
             self._sessions.wake()
             if self._lender is not None:
                 self._lender.wake()
+            if self._office is not None:
+                self._office.applied()
         if self._lender is not None:
             self._see_whether_it_lends()
+        self._see_to_office()
 
     def _tell(self, tag: Any, result: object) -> None:
         """Whatever one of those who wait does with it, the others hear of theirs."""
@@ -214,10 +225,10 @@ class Shard:
         result = await future
         return result if isinstance(result, Failed) else Executed(encode_result(result))
 
-    def propose(self, kind: int, payload: bytes, tag: Any = None) -> None:
+    def propose(self, kind: int, payload: bytes, tag: Any = None, label: bytes = b"") -> None:
         """Write an entry. `tag`, a future or what can be settled like one, gets the result once it is
-        committed and applied here, or why it is not."""
-        self._proposals.append(Command(kind, payload, tag))
+        committed and applied here, or why it is not. With a label it is one of a transaction."""
+        self._proposals.append(Command(kind, payload, tag, transaction=label))
         if not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
@@ -281,8 +292,7 @@ class Shard:
         newest = None
         if request.producer is not None:
             newest = self.replica.machine.part(Producers).newest(request.producer)
-        # A shard is a topic's or a queue's.
-        bounds = messages if messages.end > topic.end else topic
+        bounds = messages if request.queue else topic
         return Inspected(bounds.start, bounds.end, at, groups, newest)
 
     def read(self, tag: Any) -> None:
@@ -310,15 +320,15 @@ class Shard:
         else:
             _settle(tag, verdict)
 
-    def lender(self, entry: TopicEntry | None) -> Lender | None:
-        """What lends the messages of the queue that `entry` says it is; None while this node does not lead
-        it, or does not know yet that it does."""
+    def lender(self, queue: Resident | None) -> Lender | None:
+        """What lends the messages of the queue that lives here; None while this node does not lead it, or
+        does not know yet that it does."""
         self._see_whether_it_lends()
         leading = self.replica.node.leadership
-        if self._lender is None and entry is not None and entry.kind == "queue":
+        if self._lender is None and queue is not None:
             is_over = self.replica.halted is not None or self._closed
             if leading is not None and leading.ready and not is_over:
-                self._lender = Lender(self, topic_of(self.name), leading.since, entry.settings)
+                self._lender = Lender(self, queue.name, leading.since, queue.entry.settings)
         return self._lender
 
     def _see_whether_it_lends(self) -> None:
@@ -333,13 +343,43 @@ class Shard:
         """What lends the messages of a queue, if this is one and something did."""
         return self._lender
 
-    async def look(self, entry: TopicEntry | None, request: QueueLook) -> Looked | Failed:
+    async def look(self, queue: Resident | None, request: QueueLook) -> Looked | Failed:
         """What is true of the queue now, by the leader."""
         refused = await self._newest()
-        lender = self.lender(entry)
+        lender = self.lender(queue)
         if refused is not None or lender is None:
             return refused or _refusal(Reason.BUSY)
         return lender.look(request)
+
+    # Transactions.
+
+    @property
+    def office(self) -> Office | None:
+        """What looks after transactions here; None while this node does not lead, or does not know yet."""
+        return self._office
+
+    def _see_to_office(self) -> None:
+        """It is there as long as this node leads."""
+        leading, office = self.replica.node.leadership, self._office
+        is_over = self.replica.halted is not None or self._closed
+        if office is not None and (is_over or leading is None or leading.since != office.epoch):
+            self._office = None
+            office.close()
+        if self._office is None and leading is not None and leading.ready and not is_over:
+            make = HomeOffice if is_home(self.name) else BranchOffice
+            self._office = make(self, leading.since, self._around)
+
+    def tick_office(self) -> None:
+        """Now and then, also while the shard rests."""
+        if self._office is not None:
+            self._office.tick()
+
+    async def look_at_transactions(self, request: TransactionLook) -> TransactionsSeen | Failed:
+        """What is true of them now, by the leader."""
+        refused = await self._newest()
+        if refused is not None or self._office is None:
+            return refused or _refusal(Reason.BUSY)
+        return self._office.look(request)
 
     # Groups.
 
@@ -360,9 +400,10 @@ class Shard:
 
     # Retention.
 
-    def retain(self, retention: Retention, is_needed: Callable[[bytes], bool]) -> None:
-        """Propose to forget what is older or more than the topic is to keep, and idle producers."""
-        if not self.leads:
+    def retain(self, retention: Retention | None, is_needed: Callable[[bytes], bool]) -> None:
+        """Propose to forget what is older or more than the topic is to keep, and idle producers. With None
+        there is nothing to look after."""
+        if not self.leads or retention is None:
             self._upkeep = None
             return
         if self._upkeep is None:
@@ -379,6 +420,7 @@ class Shard:
             _settle(future, None)
         if self._lender is not None:
             self._lender.close(_refusal(Reason.NOT_LEADER))
+        self._see_to_office()
         if self._is_syncing:
             self._sync_ended = self._loop.create_future()
             await self._sync_ended

@@ -1,4 +1,5 @@
-"""What the leader of a shard proposes by itself, now and then: to forget old records and idle producers.
+"""What the leader of a shard proposes by itself, now and then: to forget old records and idle producers, and
+to let transactions begin again where an operator that wanted to delete the topic has not come to it.
 
 Everything it knows of time is its own: a new leader begins to count anew, so nothing is forgotten too early.
 """
@@ -12,8 +13,10 @@ from hawser.log.entry import Kind
 from hawser.log.replica import Replica
 from hawser.log.state.commands import ExpireProducers, TrimTo, encode_command
 from hawser.log.state.producers import Producers
+from hawser.log.state.queue import Queue
 from hawser.log.state.topic import Topic
 from hawser.record.origin import is_recorder
+from hawser.transaction.branches import DEFAULT_LIMIT, Branches
 
 __all__ = ["Upkeep"]
 
@@ -22,6 +25,8 @@ _AGAIN_SECONDS: Final = 60.0
 _LOOK_SECONDS: Final = 600.0
 _IDLE_SECONDS: Final = 7 * 86_400.0
 _MOST_AT_ONCE: Final = 1000
+# Longer than an operator needs between closing a shard and marking its topic as deleted.
+_CLOSED_SECONDS: Final = 30.0
 
 
 class Upkeep:
@@ -31,6 +36,8 @@ class Upkeep:
         self._trimmed_to = 0
         self._trimmed_at = 0.0
         self._looked_at = 0.0
+        # Since when no transaction may begin here.
+        self._closed_at: float | None = None
         # (incarnation, sequence) of each producer, and since when it is that.
         self._producers: dict[bytes, tuple[int, int, float]] = {}
 
@@ -47,10 +54,15 @@ class Upkeep:
         trim = self._trim(replica, retention, now)
         if trim is not None:
             entries.append((Kind.TRIM, encode_command(trim)))
+        if self._is_forsaken(replica.machine.part(Branches), now):
+            entries.append((Kind.BRANCH_LIMIT, encode_command(DEFAULT_LIMIT)))
         if now - self._looked_at > _LOOK_SECONDS:
             self._looked_at = now
             producers = replica.machine.part(Producers)
-            idle = self._idle_producers(producers, replica.machine.part(Topic).start, now)
+            # Offsets of a queue are no offsets of the topic that it may live with.
+            is_queue = replica.machine.part(Queue).messages.end > 1
+            start = 0 if is_queue else replica.machine.part(Topic).start
+            idle = self._idle_producers(producers, start, now)
             idle = tuple(each for each in idle if not is_needed(each[0]))[:_MOST_AT_ONCE]
             if idle:
                 entries.append((Kind.EXPIRE_PRODUCERS, encode_command(ExpireProducers(idle))))
@@ -64,6 +76,17 @@ class Upkeep:
             return None
         self._trimmed_to, self._trimmed_at = offset, now
         return TrimTo(offset, retention.doubled().start_of(topic, replica.journal) or 0)
+
+    def _is_forsaken(self, branches: Branches, now: float) -> bool:
+        """Whether transactions were kept from beginning for so long that nobody can want it any more."""
+        if branches.limit.most_open:
+            self._closed_at = None
+        elif self._closed_at is None:
+            self._closed_at = now
+        elif now - self._closed_at > _CLOSED_SECONDS:
+            self._closed_at = now
+            return True
+        return False
 
     def _idle_producers(
         self, producers: Producers, start: int, now: float

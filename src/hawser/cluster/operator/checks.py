@@ -3,15 +3,29 @@
 Clients check the same before they ask; here it is checked again, because any program can connect.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from hawser.cluster import wire
+from hawser.cluster.maps import topic_of
 from hawser.cluster.wire import Setting
-from hawser.limits import MAX_DELIVERIES, MAX_FIELDS_BYTES, MAX_LEASE_SECONDS, MAX_SCHEMA_BYTES
+from hawser.limits import (
+    MAX_DELIVERIES,
+    MAX_FIELDS_BYTES,
+    MAX_LEASE_SECONDS,
+    MAX_SCHEMA_BYTES,
+    SYSTEM_PREFIX,
+)
 from hawser.record.names import check_topic_name
 
-__all__ = ["check_creation", "check_nodes"]
+__all__ = [
+    "check_branches",
+    "check_creation",
+    "check_deletion",
+    "check_host",
+    "check_letters",
+    "check_nodes",
+]
 
 _MOST_PARTITIONS: Final = 1024
 _MOST_REPLICAS: Final = 7
@@ -25,9 +39,14 @@ _NODES: Final = {
 
 
 def check_creation(message: wire.Admin) -> None:
-    """ValueError, for whoever asked, unless a topic or queue may have this name and these settings."""
+    """ValueError, for whoever asked, unless a topic or queue may have this name and these settings. Of homes
+    only the operator knows how many they are, and how they are kept."""
     check_topic_name(message.name)
     kind, known = message.topic_kind, _SETTINGS[message.topic_kind]
+    if kind == "homes" and message.name != wire.HOMES:
+        raise ValueError(f"the homes of transactions are {wire.HOMES!r}, and not {message.name!r}")
+    if kind != "homes":
+        _check_is_free(message.name)
     most = _MOST_PARTITIONS if kind == "topic" else 1
     if not 1 <= message.partitions <= most:
         raise ValueError(f"partitions={message.partitions}: a {kind} has 1 to {most} partitions")
@@ -37,8 +56,74 @@ def check_creation(message: wire.Admin) -> None:
         is_right, wanted = known[name]
         if not is_right(value):
             raise ValueError(f"{name}={repr(value)[:80]}: {wanted}")
-    if message.settings.get("dead_letter") == message.name:
+    letters = message.settings.get("dead_letter")
+    if letters == message.name:
         raise ValueError(f"queue {message.name!r} cannot be its own dead-letter queue; leave dead_letter out")
+    if isinstance(letters, str):
+        _check_is_free(letters)
+    if message.settings.get("colocate") == message.name:
+        raise ValueError(f"queue {message.name!r} cannot live with itself; colocate names a topic")
+
+
+def _check_is_free(name: str) -> None:
+    """ValueError if it is one of those that the cluster keeps for itself."""
+    if name.startswith(SYSTEM_PREFIX):
+        raise ValueError(
+            f"{name!r} begins with {SYSTEM_PREFIX!r}, as the cluster's own names do; choose another one"
+        )
+
+
+def check_letters(message: wire.Admin, known: Mapping[str, wire.TopicEntry]) -> None:
+    """ValueError if the dead letters of a queue are to go to what is no queue."""
+    name = message.settings.get("dead_letter")
+    letters = known.get(name) if isinstance(name, str) else None
+    if letters is not None and letters.kind != "queue" and not letters.deleted:
+        raise ValueError(
+            f"dead_letter={name!r} is a {letters.kind}, and letters go to a queue; name another one"
+        )
+
+
+def check_host(message: wire.Admin, host: wire.TopicEntry | None) -> None:
+    """ValueError unless a queue can live with what it is to live with."""
+    settings, name = message.settings, message.settings.get("colocate")
+    if host is None or host.deleted:
+        raise ValueError(f"colocate={name!r}: there is no topic of that name; create it first")
+    if host.kind != "topic":
+        raise ValueError(f"colocate={name!r} is a {host.kind}, and a queue lives with a topic; name a topic")
+    if host.partitions != 1:
+        raise ValueError(
+            f"colocate={name!r} has {host.partitions} partitions, and a queue lives with a topic of one; "
+            "name another topic"
+        )
+    replication = host.settings.get("replication", 3)
+    if settings.get("replication", replication) != replication:
+        raise ValueError(
+            f"replication={settings['replication']} with colocate={name!r}, which has "
+            f"replication={replication}: a queue is kept where its topic is; leave replication out"
+        )
+
+
+def check_deletion(name: str, entry: wire.TopicEntry) -> None:
+    """ValueError if it is not deleted by itself."""
+    if entry.kind == "homes":
+        raise ValueError(f"{name!r} knows what became of transactions, and is never deleted")
+    if entry.shard:
+        topic = topic_of(entry.shard)
+        raise ValueError(
+            f"queue {name!r} lives with topic {topic!r} and is deleted together with it; to have it empty, "
+            "get and accept its messages"
+        )
+
+
+def check_branches(name: str, entry: wire.TopicEntry, branches: Sequence[wire.BranchSeen]) -> None:
+    """ValueError if transactions have these on the shards of what is to be deleted."""
+    found = {(branch.xid, branch.incarnation): branch.prepared for branch in branches}
+    if found:
+        raise ValueError(
+            f"{entry.kind} {name!r} is not deleted: transactions that are not over have work there, "
+            f"{len(found) - sum(found.values())} open and {sum(found.values())} prepared. `hawser tx list` "
+            "shows them; delete it when they are over"
+        )
 
 
 def check_nodes(message: wire.Admin) -> None:
@@ -106,9 +191,11 @@ _OF_QUEUES: Final[_Checks] = {
         f"it is a whole number from 1 to {MAX_DELIVERIES}, or null",
     ),
     "dead_letter": (_is_name, "it is the name of a queue, or null"),
+    "colocate": (_is_name, "it is the name of a topic, or null"),
     "lease": (_is_lease, f"it is a number of seconds up to {MAX_LEASE_SECONDS}, or null"),
 }
 _SETTINGS: Final[dict[wire.TopicKind, _Checks]] = {
     "topic": {**_OF_BOTH, **_OF_TOPICS},
     "queue": {**_OF_BOTH, **_OF_QUEUES},
+    "homes": {},
 }

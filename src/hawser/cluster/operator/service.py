@@ -12,13 +12,16 @@ from collections.abc import Callable, Container, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 import msgspec
 
 from hawser.cluster import wire
 from hawser.cluster.background import Background
-from hawser.cluster.maps import forget_oldest_deleted, node_of
-from hawser.cluster.operator.checks import check_creation, check_nodes
+from hawser.cluster.maps import forget_oldest_deleted, node_of, owned_shards
+from hawser.cluster.operator.checks import check_branches, check_creation, check_deletion, check_nodes
+from hawser.cluster.operator.closing import Closing
+from hawser.cluster.operator.creation import create, homes_of
 from hawser.cluster.operator.deletion import (
     Deletion,
     Retiring,
@@ -28,7 +31,13 @@ from hawser.cluster.operator.deletion import (
 )
 from hawser.cluster.operator.desk import Desk
 from hawser.cluster.operator.placement import place
-from hawser.cluster.operator.topics import cluster_id, create_topic, forget_topic, list_topics, mark_deleted
+from hawser.cluster.operator.topics import (
+    cluster_id,
+    forget_topic,
+    is_homeless,
+    list_topics,
+    mark_deleted,
+)
 from hawser.cluster.stores.shards import StoredShard, delete_shard, list_shards, store_shard
 from hawser.cluster.stores.store import Store, StoreUnavailable
 from hawser.cluster.transport import (
@@ -42,7 +51,7 @@ from hawser.cluster.transport import (
     Request,
     TransportError,
 )
-from hawser.errors import Corrupt
+from hawser.errors import Corrupt, Unavailable
 from hawser.log.protocol import messages as m
 from hawser.log.protocol.metadata import Metadata, Status
 from hawser.log.protocol.operator import Operator
@@ -65,6 +74,10 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     # A member that its node does not have any more is replaced after so many ticks; a deletion waits so long
     # for a node that is away.
     missing_ticks: int = 20
+    # So many shards decide about transactions, on as many nodes each as there are, up to three.
+    homes: int = 4
+    # A deletion waits so long for leaders to say that no transaction has work there.
+    closing_seconds: float = 10.0
 
 
 class OperatorService(Handler):
@@ -93,6 +106,9 @@ class OperatorService(Handler):
         # Shards in the store that are to go, and those that are gone from it but not from every node.
         self._deleting: dict[str, Deletion] = {}
         self._retiring: dict[str, Deletion] = {}
+        self._closing = Closing(self._leader_link, self.settings.closing_seconds, self.settings.tick_seconds)
+        # One deletion of a name at a time: what one has closed another one must not open.
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._background = Background()
         self._changed = asyncio.Event()
         self._looking = asyncio.Lock()
@@ -185,6 +201,10 @@ class OperatorService(Handler):
 
     async def _compare_with_store(self) -> None:
         topics = await self._in_thread(list_topics, self._store)
+        for name in [each for each, entry in topics.items() if is_homeless(each, entry, topics)]:
+            marked = await self._in_thread(mark_deleted, self._store, name, topics[name].uuid)
+            if marked is not None:
+                topics[name] = marked
         shards = await self._in_thread(list_shards, self._store)
         unreadable = {str(stored) for stored in shards.values() if isinstance(stored, Corrupt)}
         for text in sorted(unreadable - self._unreadable):
@@ -196,7 +216,8 @@ class OperatorService(Handler):
             entry = self.topics[name]
             self.topics[name] = msgspec.structs.replace(entry, deleted=True)
         forget_oldest_deleted(self.topics, keep=topics)
-        deleted = {shard for name, entry in topics.items() if entry.deleted for shard in _shards(name, entry)}
+        gone = [(name, entry) for name, entry in topics.items() if entry.deleted]
+        deleted = {shard for name, entry in gone for shard in owned_shards(name, entry)}
         for shard, stored in shards.items():
             if isinstance(stored, Corrupt):
                 # It stays as it is, on a desk or on none, until somebody has put its metadata right.
@@ -260,7 +281,10 @@ class OperatorService(Handler):
         names = self.desks if shard is None else {shard: self.desks[shard]}
         shards = {name: _entry(desk.metadata) for name, desk in names.items() if desk.metadata is not None}
         topics = self.topics if shard is None else {}
-        body = wire.encode(wire.MapPushed(wire.Map(self.cluster, nodes, topics, shards)))
+        # A part is not called the cluster's map: a node that has just started, and knows no more, would pass
+        # for one that knows of all topics.
+        cluster = self.cluster if shard is None else ""
+        body = wire.encode(wire.MapPushed(wire.Map(cluster, nodes, topics, shards)))
         for dialer in self._dialers.values():
             if dialer.link is not None:
                 dialer.link.tell(body)
@@ -268,7 +292,7 @@ class OperatorService(Handler):
     # Topics come and go.
 
     async def _make_shards(self, name: str, entry: wire.TopicEntry, shards: Container[str]) -> None:
-        for shard in _shards(name, entry):
+        for shard in owned_shards(name, entry):
             if shard in shards or shard in self.desks:
                 continue
             replication = entry.settings.get("replication", 3)
@@ -301,7 +325,7 @@ class OperatorService(Handler):
             self._deleting[shard] = Deletion.of(shard, stored)
 
     async def _finish_deletion(self, name: str, entry: wire.TopicEntry, shards: Container[str]) -> None:
-        left = [shard for shard in _shards(name, entry) if shard in shards]
+        left = [shard for shard in owned_shards(name, entry) if shard in shards]
         for shard in left:
             deletion = self._deleting.get(shard)
             if deletion is not None and deletion.is_done(self.alive, self.settings.missing_ticks):
@@ -382,7 +406,7 @@ class OperatorService(Handler):
     async def _answered(self, message: wire.Admin) -> bytes:
         try:
             answer = await self._administer(message)
-        except StoreUnavailable as error:
+        except (StoreUnavailable, Unavailable) as error:
             answer = wire.Failed(wire.Code.UNAVAILABLE, str(error), True, error.outcome)
         except (ValueError, TransportError) as error:
             answer = wire.Failed(wire.Code.REJECTED, str(error), False)
@@ -435,26 +459,9 @@ class OperatorService(Handler):
 
     async def _create(self, message: wire.Admin) -> wire.Answer:
         check_creation(message)
-        replication = message.settings.get("replication", 3)
-        assert isinstance(replication, int)
-        known = await self._in_thread(list_topics, self._store)
-        if message.name not in known:
-            place(replication, self.alive, {})
-        name = message.settings.get("dead_letter")
-        letters = known.get(name) if isinstance(name, str) else None
-        if letters is not None and letters.kind == "topic" and not letters.deleted:
-            raise ValueError(f"dead_letter={name!r} is a topic, and letters go to a queue; name another one")
-        while True:
-            entry = await self._in_thread(
-                create_topic,
-                self._store,
-                message.name,
-                message.partitions,
-                message.settings,
-                message.topic_kind,
-            )
-            if not entry.deleted:
-                break
+        if message.topic_kind == "homes":
+            message = homes_of(message, self.settings.homes, self._nodes)
+        while (entry := await self._in_thread(create, self._store, message, self.alive)).deleted:
             # The one that had this name goes first.
             await asyncio.sleep(self.settings.tick_seconds)
             await self._look()
@@ -462,18 +469,22 @@ class OperatorService(Handler):
             return wire.AdminDone(False, f"{message.name} is a {entry.kind}, not a {message.topic_kind}")
         self.topics[message.name] = entry
         await self._look()
-        while not self._all_steady(_shards(message.name, entry)):
+        return await self._made(message.name, entry)
+
+    async def _made(self, name: str, entry: wire.TopicEntry) -> wire.Answer:
+        """Answered when all its shards are led, or when it is deleted."""
+        while True:
             changed = self._changed
+            if not await self._is_there(name, entry):
+                return wire.AdminDone(False, f"{entry.kind} {name} was deleted meanwhile; create it again")
+            if self._all_steady(wire.shards_of(name, entry)):
+                self._push()
+                return wire.AdminDone(True, f"{entry.kind} {name} has {entry.partitions} partitions")
             try:
                 async with asyncio.timeout(self.settings.tick_seconds * 5):
                     await changed.wait()
             except TimeoutError:
                 await self._look()
-            if not await self._is_there(message.name, entry):
-                text = f"{entry.kind} {message.name} was deleted meanwhile; create it again"
-                return wire.AdminDone(False, text)
-        self._push()
-        return wire.AdminDone(True, f"{entry.kind} {message.name} has {entry.partitions} partitions")
 
     def _all_steady(self, shards: list[str]) -> bool:
         found = [self.desks[shard].metadata for shard in shards if shard in self.desks]
@@ -486,7 +497,14 @@ class OperatorService(Handler):
         return found is not None and (found.uuid, found.deleted) == (entry.uuid, entry.deleted)
 
     async def _delete(self, name: str) -> wire.Answer:
-        entry = await self._in_thread(mark_deleted, self._store, name)
+        async with self._locks.setdefault(name, asyncio.Lock()):
+            entry = (await self._in_thread(list_topics, self._store)).get(name)
+            if entry is not None and not entry.deleted:
+                check_deletion(name, entry)
+                # Its shards may have been made by another operator, a moment ago.
+                await self._look()
+                await self._close(name, entry)
+                entry = await self._in_thread(mark_deleted, self._store, name, entry.uuid)
         if entry is None:
             return wire.Failed(wire.Code.NOT_FOUND, f"there is no topic or queue {name!r}", False)
         self.topics[name] = entry
@@ -496,6 +514,30 @@ class OperatorService(Handler):
             await asyncio.sleep(self.settings.tick_seconds)
             await self._look()
         return wire.AdminDone(True, f"{entry.kind} {name} is deleted")
+
+    async def _close(self, name: str, entry: wire.TopicEntry) -> None:
+        """Return when no transaction has work there, nor can have; otherwise everything is as before."""
+        shards = [shard for shard in owned_shards(name, entry) if self._can_be_led(shard)]
+        try:
+            check_branches(name, entry, await self._closing.close(shards))
+        except (Unavailable, ValueError):
+            await self._closing.open(shards)
+            raise
+
+    def _can_be_led(self, shard: str) -> bool:
+        """Not if it was never made, or if most of its members are on nodes that are none of the cluster's any
+        more: then nobody can ask it, and nobody needs to."""
+        desk = self.desks.get(shard)
+        if desk is None or desk.metadata is None:
+            return False
+        members = desk.metadata.members
+        return 2 * sum(node_of(member) in self._nodes for member in members) > len(members)
+
+    def _leader_link(self, shard: str) -> Link | None:
+        desk = self.desks.get(shard)
+        leader = desk.metadata.leader if desk is not None and desk.metadata is not None else None
+        dialer = self._dialers.get(node_of(leader)) if leader is not None else None
+        return dialer.link if dialer is not None else None
 
     async def _drain(self, node: str) -> wire.Answer:
         """Give what the node leads to others, as far as there are any."""
@@ -514,10 +556,6 @@ class OperatorService(Handler):
         return wire.AdminDone(
             True, f"{sum(each.done for each in done)} of {len(done)} shards were handed over"
         )
-
-
-def _shards(topic: str, entry: wire.TopicEntry) -> list[str]:
-    return [wire.shard_of(topic, entry.uuid, partition) for partition in range(entry.partitions)]
 
 
 def _entry(metadata: Metadata) -> wire.ShardEntry:

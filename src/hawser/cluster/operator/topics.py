@@ -1,15 +1,30 @@
 """The topics and queues of a cluster in its metadata store: what was created, and what is to be deleted. They
-share one namespace."""
+share one namespace.
+
+A queue may live with a topic. The topic's record names it first, as its guest, and then its own record is
+made, with the shard; so of two that want the same place one gets it. A queue whose topic is gone, or has
+another guest, is homeless, and is deleted by any operator that finds it.
+"""
 
 import secrets
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
+from hawser.cluster.maps import topic_of
 from hawser.cluster.stores.store import Conflict, Store
-from hawser.cluster.wire import Setting, TopicEntry, TopicKind
+from hawser.cluster.wire import Setting, TopicEntry, TopicKind, has_shard, shard_of
 
-__all__ = ["cluster_id", "create_topic", "forget_topic", "list_topics", "mark_deleted"]
+__all__ = [
+    "claim_shard",
+    "cluster_id",
+    "create_topic",
+    "forget_topic",
+    "is_homeless",
+    "list_topics",
+    "mark_deleted",
+]
 
 _CLUSTER: Final = "cluster"
 _TOPICS: Final = "topics/"
@@ -21,6 +36,8 @@ class _Topic(msgspec.Struct, frozen=True):
     settings: dict[str, Setting]
     deleted: bool = False
     kind: TopicKind = "topic"
+    shard: str = ""
+    guest: str = ""
 
 
 def cluster_id(store: Store) -> str:
@@ -40,30 +57,62 @@ def list_topics(store: Store) -> dict[str, TopicEntry]:
 
 
 def create_topic(
-    store: Store, name: str, partitions: int, settings: dict[str, Setting], kind: TopicKind
+    store: Store,
+    name: str,
+    partitions: int,
+    settings: dict[str, Setting],
+    kind: TopicKind,
+    shard: str = "",
 ) -> TopicEntry:
-    """The topic or queue of this name: a new one, or the one there is."""
-    topic = _Topic(secrets.token_hex(16), partitions, settings, kind=kind)
+    """The topic or queue of this name: a new one, or the one there is. One with a shard lives on that of a
+    topic, which was claimed for it."""
+    topic = _Topic(secrets.token_hex(16), partitions, settings, kind=kind, shard=shard)
     made = store.put(_TOPICS + name, msgspec.json.encode(topic), None)
     value = made.current if isinstance(made, Conflict) else made
-    return (
-        create_topic(store, name, partitions, settings, kind)
-        if value is None
-        else _entry(value.data, value.version)
-    )
-
-
-def mark_deleted(store: Store, name: str) -> TopicEntry | None:
-    """From now on the topic is being deleted; None if there is none."""
-    value = store.get(_TOPICS + name)
     if value is None:
+        return create_topic(store, name, partitions, settings, kind, shard)
+    return _entry(value.data, value.version)
+
+
+def claim_shard(store: Store, name: str, uuid: str, guest: str) -> str | None:
+    """The only shard of this very topic, for the queue `guest` to live on; None if the topic is gone, or has
+    another guest. A claim that nobody has followed up is taken over."""
+    value = store.get(_TOPICS + name)
+    topic = None if value is None else msgspec.json.decode(value.data, type=_Topic)
+    if value is None or topic is None or topic.deleted or topic.uuid != uuid:
         return None
-    topic = msgspec.json.decode(value.data, type=_Topic)
+    shard = shard_of(name, uuid, 0)
+    if topic.guest == guest:
+        return shard
+    other = store.get(_TOPICS + topic.guest) if topic.guest else None
+    if other is not None and msgspec.json.decode(other.data, type=_Topic).shard == shard:
+        return None
+    claimed = msgspec.structs.replace(topic, guest=guest)
+    made = store.put(_TOPICS + name, msgspec.json.encode(claimed), value.version)
+    return claim_shard(store, name, uuid, guest) if isinstance(made, Conflict) else shard
+
+
+def is_homeless(name: str, entry: TopicEntry, topics: Mapping[str, TopicEntry]) -> bool:
+    """Whether it is a queue that lives with a topic which is none of these, or has another guest."""
+    if not entry.shard:
+        return False
+    topic = topic_of(entry.shard)
+    host = topics.get(topic)
+    is_there = host is not None and not host.deleted and has_shard(topic, host, entry.shard)
+    return not (is_there and host is not None and host.guest == name)
+
+
+def mark_deleted(store: Store, name: str, uuid: str) -> TopicEntry | None:
+    """From now on this very topic is being deleted; None if it is gone."""
+    value = store.get(_TOPICS + name)
+    topic = None if value is None else msgspec.json.decode(value.data, type=_Topic)
+    if value is None or topic is None or topic.uuid != uuid:
+        return None
     if topic.deleted:
         return _entry(value.data, value.version)
     gone = msgspec.structs.replace(topic, deleted=True)
     made = store.put(_TOPICS + name, msgspec.json.encode(gone), value.version)
-    return mark_deleted(store, name) if isinstance(made, Conflict) else _entry(made.data, made.version)
+    return mark_deleted(store, name, uuid) if isinstance(made, Conflict) else _entry(made.data, made.version)
 
 
 def forget_topic(store: Store, name: str, entry: TopicEntry) -> None:
@@ -73,4 +122,13 @@ def forget_topic(store: Store, name: str, entry: TopicEntry) -> None:
 
 def _entry(data: bytes, version: int) -> TopicEntry:
     topic = msgspec.json.decode(data, type=_Topic)
-    return TopicEntry(version, topic.uuid, topic.partitions, topic.settings, topic.deleted, topic.kind)
+    return TopicEntry(
+        version,
+        topic.uuid,
+        topic.partitions,
+        topic.settings,
+        topic.deleted,
+        topic.kind,
+        topic.shard,
+        topic.guest,
+    )

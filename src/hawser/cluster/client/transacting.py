@@ -1,0 +1,437 @@
+"""Transactions of a client: lanes to run them on, and how one ends.
+
+A lane is an xid that this client has to itself, for one transaction after the other. A transaction on one
+shard is committed there; one on several by their home. Whoever commits is told what became of it: when no
+answer comes, the client has it rolled back unless it is committed by then, and hears which. If nobody answers
+that either, the outcome is unknown; it may be asked for again, and the lane is never used again.
+
+What goes on, goes on by itself: a call that is cancelled has neither undone nor ended it.
+"""
+
+import asyncio
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from math import inf
+from typing import Final, Literal
+
+from hawser.cluster.client.alarms import Alarm
+from hawser.cluster.client.carrying import Couriers, Leftover
+from hawser.cluster.client.drafting import Move
+from hawser.cluster.client.failures import Backoff
+from hawser.cluster.client.group import Member, Taken
+from hawser.cluster.client.homes import Homes
+from hawser.cluster.client.routing import Router
+from hawser.cluster.client.working import OpenWork
+from hawser.errors import HawserError, OutcomeUnknown, TransactionAborted, UsageError
+from hawser.log.state.results import Finished, Outcome, Result
+from hawser.transaction.ageing import KEEP_SECONDS
+from hawser.transaction.client import Progress, Request, Transaction
+from hawser.transaction.identity import LANE_FORMAT, TransactionId, Xid, owner_of
+
+__all__ = ["Lanes", "OpenTransaction", "State"]
+
+_log = logging.getLogger("hawser.cluster.client")
+
+State = Literal["open", "committing", "rolling back", "committed", "rolled back", "unknown"]
+# Of the time that a commit may take, the part after which the client stops waiting and asks.
+_PATIENT_PART: Final = 2 / 3
+_ASKING_PART: Final = 1 - _PATIENT_PART
+
+
+def _boot_seconds() -> float:
+    """Also while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Lane:
+    """An xid, and how often it was used."""
+
+    def __init__(self) -> None:
+        self.xid = Xid(LANE_FORMAT, secrets.token_bytes(16), b"")
+        self.incarnation = 0
+
+    def next(self) -> TransactionId:
+        self.incarnation += 1
+        return TransactionId(self.xid, self.incarnation)
+
+
+class Lanes:
+    """Of one client. `begin` may be called in any thread."""
+
+    def __init__(self, router: Router) -> None:
+        self.router = router
+        self.homes = Homes(router)
+        self.couriers = Couriers(router)
+        self._owner = owner_of(router.run)
+        self._lock = threading.Lock()
+        self._idle: list[Lane] = []
+        seconds = _PATIENT_PART * router.settings.timeout
+        self.patience: Alarm[OpenTransaction] = Alarm(router.loop, seconds, OpenTransaction.lose_patience)
+        self._open: set[OpenTransaction] = set()
+        self.is_closed = False
+
+    def begin(self, timeout_seconds: int) -> "OpenTransaction":
+        """A transaction of its own, which may stay uncommitted for so long."""
+        with self._lock:
+            lane = self._idle.pop() if self._idle else Lane()
+            inner = Transaction(lane.next(), "", self._owner, timeout_seconds)
+            transaction = OpenTransaction(self, lane, inner)
+            self._open.add(transaction)
+        return transaction
+
+    def end(self, transaction: "OpenTransaction", lane: Lane | None) -> None:
+        """It is over; without a lane, that is not to be used again."""
+        with self._lock:
+            self._open.discard(transaction)
+            if lane is not None:
+                self._idle.append(lane)
+
+    async def close(self) -> None:
+        """Roll back what is open; what is being committed ends before."""
+        with self._lock:
+            self.is_closed = True
+            left = list(self._open)
+        await asyncio.gather(*(each.close() for each in left))
+
+    async def leave(self) -> None:
+        """Nothing more is sent: what is left of those that nobody waits for ends with this client."""
+        await self.couriers.close()
+
+
+class OpenTransaction(OpenWork):
+    """A transaction of this client."""
+
+    def __init__(self, lanes: Lanes, lane: Lane, transaction: Transaction) -> None:
+        super().__init__(lanes.router, lanes.couriers, transaction)
+        self._lanes = lanes
+        self._lane: Lane | None = lane
+        self._is_ending = False
+        self._ended = asyncio.Event()
+        self._patience: asyncio.TimerHandle | None = None
+        # Where it moves groups to, by partition.
+        self._moves: dict[Member, dict[int, int]] = {}
+        # How much was taken of them until it was ended.
+        self._received: dict[Member, int] = {}
+        # Whether somebody asks on if the outcome is unknown.
+        self._is_asked_for = False
+        self._following: asyncio.Task[None] | None = None
+        # When it was to be committed.
+        self._ends_since = inf
+
+    @property
+    def state(self) -> State:
+        """How far it is."""
+        inner = self.inner
+        if inner.outcome is not None:
+            return "committed" if inner.outcome is Outcome.COMMITTED else "rolled back"
+        if self._ended.is_set():
+            return "unknown" if self.doubts else "rolled back"
+        if inner.progress is Progress.ROLLING_BACK:
+            return "rolling back"
+        return "committing" if self._is_ending else "open"
+
+    def check_open(self) -> None:
+        if self._is_ending:
+            raise UsageError(
+                f"transaction {self.inner.id} has ended, it is {self.state}; begin another one with "
+                "bus.transaction()"
+            )
+
+    def commit_offsets(self, member: Member, taken: Taken) -> None:
+        """The group goes on behind what was taken, if this is committed. If it can only be rolled back, the
+        member follows that all the same."""
+        self.check_open()
+        moved = self._moves.setdefault(member, {})
+        self._received[member] = member.received
+        self.check()
+        for partition, command in member.moves(taken).items():
+            moved[partition] = command.after
+            self._add(member.topic, member.shard(partition), Move(command))
+
+    # Ending.
+
+    async def commit(self) -> None:
+        """Return when it is committed; TransactionAborted if it is not, and OutcomeUnknown, or InDoubt, if
+        nobody says."""
+        self._take_over()
+        self.check_open()
+        self._begin_ending()
+        try:
+            await self._begin_commit()
+        except Exception as error:
+            # Nobody foresaw it; but whoever waits hears what became of this.
+            self._fail(error)
+            if self.inner.progress is Progress.COMMITTING:
+                self._ask()
+        if self.inner.progress is Progress.OPEN:
+            aborted = self.aborted()
+            await self._roll_back()
+            raise aborted
+        await self._outcome()
+
+    async def _begin_commit(self) -> None:
+        """If it stays open, it has failed."""
+        self._forget_soon()
+        self._ends_since = _boot_seconds()
+        asks_at = self._loop.time() + _PATIENT_PART * self._settings.timeout
+        last = [request for shard in self._drafts for request in self._numbered(shard)]
+        has_home = len(self.inner.shards) <= 1 or self.has_failed or self._knows_home()
+        if not has_home:
+            self._carry(last)
+            last = []
+            await self._find_home(asks_at)
+        if self.has_failed:
+            return
+        self._carry([*last[:-1], *self.inner.commit(last[-1] if last else None)])
+        if self.inner.progress is Progress.OVER:
+            self._finish()
+        elif has_home:
+            self._lanes.patience.set(self)
+        else:
+            self._loop.call_at(asks_at, self.lose_patience)
+
+    def _begin_ending(self) -> None:
+        """What is taken from here on is taken without waiting for the end."""
+        self._is_ending = True
+        self._received = {member: member.received for member in self._moves}
+
+    def _knows_home(self) -> bool:
+        home = self._lanes.homes.known(self.inner.id.xid)
+        if home is not None:
+            self.inner.home = home
+            self._couriers[home] = self._all_couriers.home(home)
+        return home is not None
+
+    async def _find_home(self, deadline: float) -> None:
+        try:
+            await self._lanes.homes.of(self.inner.id.xid, deadline)
+        except HawserError as error:
+            self._fail(error)
+        except asyncio.CancelledError:
+            self._begin_rollback()
+            raise
+        else:
+            self._knows_home()
+
+    async def rollback(self) -> None:
+        """Return when nothing of it is left, or cannot be reached and goes by itself; once it is over this
+        changes nothing."""
+        self._take_over()
+        if not self._is_ending:
+            self._begin_ending()
+            await self._roll_back()
+
+    async def _roll_back(self) -> None:
+        self._begin_rollback()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(2 * self._settings.attempt_seconds):
+                await self._ended.wait()
+        await self._followed()
+
+    def _begin_rollback(self) -> None:
+        requests = self.inner.rollback()
+        self._drafts.clear()
+        self._let_go(is_committed=False)
+        self._begin_following()
+        self._carry(requests)
+        self._wait(self._settings.timeout)
+
+    async def resolve(self) -> None:
+        """It is not known what became of the commit: as `commit`, asked again."""
+        if self.state == "unknown":
+            self._ended.clear()
+            self._ask()
+        await self._outcome()
+
+    async def commit_for_certain(self) -> None:
+        """As `commit`; but an outcome that is unknown is asked for again, until it is known, for as long as
+        the transaction might have lasted. OutcomeUnknown after that, or once the client is closed."""
+        self._is_asked_for = True
+        try:
+            await self.commit()
+        except OutcomeUnknown as error:
+            await self._ask_until_known(error)
+        finally:
+            self._is_asked_for = False
+            if self._ended.is_set() and not self._lanes.is_closed:
+                self._begin_following()
+
+    async def _ask_until_known(self, unknown: OutcomeUnknown) -> None:
+        backoff = Backoff(self._settings)
+        deadline = self._loop.time() + self.inner.timeout_seconds
+        while self._loop.time() < deadline and not (self._lanes.is_closed or self._is_too_late):
+            try:
+                return await self.resolve()
+            except OutcomeUnknown as error:
+                unknown = error
+            await asyncio.sleep(backoff.next())
+        raise unknown
+
+    async def close(self) -> None:
+        """End it, whatever it takes: what nobody has committed is rolled back."""
+        await self.rollback()
+        if self.inner.progress is Progress.ROLLING_BACK:
+            self._finish()
+        await self._ended.wait()
+        await self._followed()
+
+    def abandon(self) -> None:
+        """From any thread, at any time: roll it back, if it is open and there is still a loop to do so."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._abandon)
+
+    def _abandon(self) -> None:
+        self._take_over()
+        if not self._is_ending:
+            self._is_ending = True
+            self._begin_rollback()
+
+    async def _outcome(self) -> None:
+        await self._ended.wait()
+        # What was in doubt when nobody waited any longer may be known by now.
+        self._begin_following()
+        await self._followed()
+        error = self._error()
+        if error is not None:
+            raise error
+
+    def _error(self) -> HawserError | None:
+        if self.state != "rolled back":
+            return self.inner.error()
+        if self._failure is not None:
+            return self.aborted()
+        if self.inner.outcome is None:
+            trouble = "; ".join({each.trouble for each in self._couriers.values()})
+            return TransactionAborted(
+                f"transaction {self.inner.id} was not committed, because nobody could be asked to "
+                f"({trouble}). It may be run again"
+            )
+        return self.inner.error()
+
+    # What is heard.
+
+    def heard(self, request: Request, result: Result) -> None:
+        if self._ended.is_set():
+            return
+        following = self._hear(request, result)
+        self._look()
+        if self._ended.is_set():
+            # For those whom home does not tell.
+            self._leave_behind(following)
+        elif following and self._is_too_late:
+            self._finish()
+        else:
+            self._carry(following)
+
+    def unanswered(self, shard: str) -> list[Request]:
+        if self._is_too_late:
+            self._loop.call_soon(self._finish)
+            return []
+        return super().unanswered(shard)
+
+    @property
+    def _is_too_late(self) -> bool:
+        """Whether shards may have forgotten how this ended, so that to ask again could do it again."""
+        return _boot_seconds() - self._ends_since >= KEEP_SECONDS
+
+    def lost(self, shard: str, error: HawserError) -> None:
+        progress = self.inner.progress
+        if progress is Progress.OPEN:
+            self._fail(error)
+        elif progress is Progress.COMMITTING:
+            self._fail(error)
+            self._ask()
+        elif progress is Progress.ROLLING_BACK and not self.doubts:
+            # Where nothing is, nothing is to be rolled back.
+            for request in self.inner.again(shard):
+                self.inner.hear(request, Finished(Outcome.ROLLED_BACK))
+            self._look()
+        elif progress in (Progress.ROLLING_BACK, Progress.RESOLVING):
+            self._finish()
+
+    def _look(self) -> None:
+        """End it if it is over, or as soon as it is known that it cannot be committed."""
+        inner = self.inner
+        if inner.progress is Progress.OVER:
+            self._finish()
+        elif inner.progress is Progress.COMMITTING and inner.refused is not None and len(inner.shards) > 1:
+            self._ask()
+        elif inner.progress is Progress.ROLLING_BACK and self._patience is None:
+            self._wait(self._settings.timeout)
+        elif inner.progress is Progress.RESOLVING and self._patience is None:
+            self._wait(_ASKING_PART * self._settings.timeout)
+
+    def lose_patience(self) -> None:
+        """The commit takes too long: ask what becomes of it."""
+        if self.inner.progress is Progress.COMMITTING:
+            self._ask()
+
+    def _wait(self, seconds: float) -> None:
+        """Nobody waits for longer than that."""
+        if self._patience is not None:
+            self._patience.cancel()
+        self._patience = None
+        if self.inner.progress is Progress.OVER:
+            self._finish()
+        else:
+            self._patience = self._loop.call_later(seconds, self._finish)
+
+    def _ask(self) -> None:
+        """Have it rolled back, unless it is committed."""
+        if self._is_too_late:
+            self._finish()
+            return
+        requests = self.inner.resolve()
+        self._wait(_ASKING_PART * self._settings.timeout)
+        self._carry(requests)
+
+    def _finish(self) -> None:
+        """It is over, or nobody waits for it any longer."""
+        if self._ended.is_set():
+            return
+        self._lanes.patience.forget(self)
+        if self._patience is not None:
+            self._patience.cancel()
+        is_committed = self.inner.outcome is Outcome.COMMITTED
+        self._ended.set()
+        self._stop()
+        self._leave_behind(self.inner.left())
+        self._let_go(is_committed)
+        self._begin_following()
+        # Never again a lane of which it is not known how its last transaction ended.
+        lane, self._lane = self._lane, None
+        self._lanes.end(self, lane if self.inner.outcome is not None else None)
+
+    def _leave_behind(self, requests: Sequence[Request]) -> None:
+        """Have these sent though nobody waits: what was staged is not to keep others waiting."""
+        if requests:
+            self._carry(requests, Leftover(requests, self._loop.time() + self.inner.timeout_seconds))
+
+    # Groups.
+
+    def _begin_following(self) -> None:
+        """Groups follow what became of it. If that stays unknown they go back: where they are is where they
+        go on, and of two that move one from there only one is committed."""
+        if self._is_asked_for and self.state == "unknown":
+            return
+        moves, self._moves = self._moves, {}
+        if moves:
+            self._following = self._loop.create_task(self._follow(moves))
+
+    async def _follow(self, moves: dict[Member, dict[int, int]]) -> None:
+        is_committed = self.state == "committed"
+        followed = (
+            member.moved(positions) if is_committed else member.rewind(self._received[member])
+            for member, positions in moves.items()
+        )
+        for error in await asyncio.gather(*followed, return_exceptions=True):
+            if error is not None:
+                _log.warning("a group does not follow transaction %s: %s", self.inner.id, error)
+
+    async def _followed(self) -> None:
+        if self._following is not None:
+            await asyncio.wait((self._following,))

@@ -1,0 +1,334 @@
+"""Transactions as people see them: what every shard knows, put together, and what a person decides about one.
+
+A transaction has branches on the shards that it touches and, if they are several, a record at its home. Each
+answer is a linearizable read of one shard; they are not of one moment, so a transaction that goes on may be
+seen half-way. Nothing is decided by what is seen: home does that, in one entry.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+import msgspec
+
+from hawser.cluster import wire
+from hawser.cluster.client.routing import Router
+from hawser.cluster.maps import topic_of
+from hawser.errors import Closed, HawserError, InDoubt, NotFound, Rejected, Unavailable
+from hawser.log.entry import Kind
+from hawser.log.state.commands import Payload, encode_command
+from hawser.log.state.results import Answered, AnyResult, Finished, Outcome, decode_result
+from hawser.log.state.results import Rejected as RejectedResult
+from hawser.transaction.commands import HomeCall, HomeDecide, to_fields
+from hawser.transaction.identity import TransactionId, Xid, home_number
+from hawser.transaction.xa import Call, Code, State
+
+__all__ = [
+    "BranchOf",
+    "Stage",
+    "Survey",
+    "TransactionSeen",
+    "decide",
+    "forget",
+    "look_at",
+    "look_at_all",
+    "put_together",
+    "recover",
+]
+
+_VOTING: Final = (State.PREPARING, State.COMMITTING)
+
+
+class Stage(StrEnum):
+    """How far a transaction is; the first ones want attention first."""
+
+    PREPARED = "prepared"
+    HEURISTIC_COMMIT = "committed by a person"
+    HEURISTIC_ROLLBACK = "rolled back by a person"
+    PREPARING = "preparing"
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled back"
+    OPEN = "open"
+
+
+_RANKS: Final = {stage: rank for rank, stage in enumerate(Stage)}
+
+
+class BranchOf(msgspec.Struct, frozen=True):
+    """What a transaction has on one shard. `prepared` is None if the shard has no branch of it, or none any
+    more, or did not answer; `told` is whether it has heard the outcome."""
+
+    shard: str
+    operations: int
+    size_bytes: int | None = None
+    prepared: bool | None = None
+    told: bool = False
+
+
+class TransactionSeen(msgspec.Struct, frozen=True):
+    """One transaction. `outcome` is how it ended, in words, and `reason` why a person decided so; `home` is
+    the shard that decides, where one is known to. It is `age_seconds` old for whoever leads, which begins to
+    count anew when another does."""
+
+    id: str
+    stage: Stage
+    outcome: str | None
+    reason: str
+    home: str
+    timeout_seconds: int | None
+    age_seconds: float
+    branches: list[BranchOf]
+
+    @property
+    def sort_key(self) -> tuple[int, float, str]:
+        """Prepared ones first, and of those the oldest."""
+        return _RANKS[self.stage], -self.age_seconds, self.id
+
+
+class Survey(NamedTuple):
+    """All that are not over, and why shards did not answer that were asked."""
+
+    transactions: list[TransactionSeen]
+    unanswered: dict[str, HawserError]
+
+
+class _Found:
+    """What was heard of one transaction, and where."""
+
+    def __init__(self) -> None:
+        self.record: wire.RecordSeen | None = None
+        self.home = ""
+        self.branches: dict[str, wire.BranchSeen] = {}
+
+
+# Looking.
+
+
+async def look_at_all(router: Router, timeout_seconds: float) -> Survey:
+    """Every transaction of the cluster that is not over."""
+    await _know(router)
+    answers, unanswered = await _ask_all(router, router.map.shards, None, timeout_seconds)
+    return Survey(put_together(answers), unanswered)
+
+
+async def recover(router: Router, timeout_seconds: float) -> list[TransactionSeen]:
+    """Those that are prepared, and those that a person has decided and nobody has forgotten; Unavailable
+    unless every home answers."""
+    await _know(router)
+    answers, unanswered = await _ask_all(router, _homes(router), None, timeout_seconds)
+    for error in unanswered.values():
+        raise Unavailable(f"not every home of transactions answers, so some may be missing: {error}")
+    wanted = (Stage.PREPARED, Stage.HEURISTIC_COMMIT, Stage.HEURISTIC_ROLLBACK)
+    return [each for each in put_together(answers) if each.stage in wanted]
+
+
+async def look_at(router: Router, wanted: TransactionId, timeout_seconds: float) -> TransactionSeen:
+    """One transaction, also if it is over; incarnation 0 is the latest. NotFound if nobody knows of it."""
+    await _know(router)
+    answers, unanswered = await _ask_all(router, router.map.shards, wanted, timeout_seconds)
+    latest = max((_latest(each) for each in answers.values()), default=0)
+    for seen in put_together(answers):
+        if seen.id == str(TransactionId(wanted.xid, latest)):
+            return seen
+    outcomes = [each.outcome for each in answers.values() if each.outcome and each.incarnation == latest]
+    if not latest or not outcomes:
+        raise _unknown(wanted, unanswered)
+    # Who only presumes that it was rolled back knows less than who remembers.
+    outcome = Outcome(Outcome.COMMITTED if Outcome.COMMITTED in outcomes else max(outcomes))
+    stage = Stage.COMMITTED if outcome is Outcome.COMMITTED else Stage.ROLLED_BACK
+    name = str(TransactionId(wanted.xid, latest))
+    return TransactionSeen(name, stage, outcome.text, "", "", None, 0.0, [])
+
+
+def _latest(answer: wire.TransactionsSeen) -> int:
+    branches = [each.incarnation for each in answer.branches]
+    return max([answer.incarnation, *branches, *(each.incarnation for each in answer.records)])
+
+
+def _unknown(wanted: TransactionId, unanswered: Mapping[str, HawserError]) -> HawserError:
+    name = str(wanted) if wanted.incarnation else str(wanted.xid)
+    for error in unanswered.values():
+        return Unavailable(f"no shard that answers knows transaction {name}, but not all do: {error}")
+    return NotFound(
+        f"nobody knows transaction {name} (any more): it was never begun, or has been over for long; "
+        "`hawser tx list` shows those that are not over"
+    )
+
+
+async def _know(router: Router) -> None:
+    if not await router.refresh(None):
+        raise Unavailable(f"no node of the cluster answers: {router.trouble()}")
+
+
+def _homes(router: Router) -> list[str]:
+    """The shards of the homes; none before the first transaction that needed one."""
+    entry = router.map.topics.get(wire.HOMES)
+    return [] if entry is None else wire.shards_of(wire.HOMES, entry)
+
+
+def _home_of(router: Router, xid: Xid) -> str:
+    homes = _homes(router)
+    if not homes:
+        raise NotFound(f"nobody knows transaction {xid}: this cluster never had one over several shards")
+    return homes[home_number(xid, len(homes))]
+
+
+async def _ask_all(
+    router: Router, shards: Iterable[str], wanted: TransactionId | None, timeout_seconds: float
+) -> tuple[dict[str, wire.TransactionsSeen], dict[str, HawserError]]:
+    """What each shard says, and why some say nothing."""
+    asked = sorted(shards)
+    deadline = router.loop.time() + timeout_seconds
+    said = await asyncio.gather(
+        *(_look(router, shard, wanted, deadline) for shard in asked), return_exceptions=True
+    )
+    answers: dict[str, wire.TransactionsSeen] = {}
+    unanswered: dict[str, HawserError] = {}
+    for shard, each in zip(asked, said, strict=True):
+        if isinstance(each, wire.TransactionsSeen):
+            answers[shard] = each
+        elif isinstance(each, HawserError):
+            # What was deleted meanwhile had no transactions, or it would be there.
+            if not isinstance(each, Closed):
+                unanswered[shard] = each
+        else:
+            raise each
+    return answers, unanswered
+
+
+async def _look(
+    router: Router, shard: str, wanted: TransactionId | None, deadline: float
+) -> wire.TransactionsSeen:
+    request = wire.TransactionLook(shard)
+    if wanted is not None:
+        request = wire.TransactionLook(shard, (*wanted.xid,), wanted.incarnation)
+    what = f"looking at the transactions of shard {shard}"
+    answer = await router.ask_leader(topic_of(shard), shard, request, what, deadline)
+    assert isinstance(answer, wire.TransactionsSeen), answer
+    return answer
+
+
+# Putting together.
+
+
+def put_together(answers: Mapping[str, wire.TransactionsSeen]) -> list[TransactionSeen]:
+    """What the shards say of each transaction, as one; prepared ones first."""
+    found: dict[TransactionId, _Found] = {}
+    for shard, answer in answers.items():
+        for branch in answer.branches:
+            found.setdefault(_id(branch), _Found()).branches[shard] = branch
+        for record in answer.records:
+            kept = found.setdefault(_id(record), _Found())
+            kept.record, kept.home = record, shard
+    return sorted((_seen(*each) for each in found.items()), key=lambda each: each.sort_key)
+
+
+def _id(seen: wire.BranchSeen | wire.RecordSeen) -> TransactionId:
+    return TransactionId(Xid(*seen.xid), seen.incarnation)
+
+
+def _seen(transaction: TransactionId, found: _Found) -> TransactionSeen:
+    record, branches = found.record, found.branches
+    ages = [each.age_seconds for each in branches.values()]
+    named = next((each.home for each in branches.values() if each.home), "")
+    participants = {} if record is None else record.participants
+    decided = record is not None and record.outcome is not None
+    return TransactionSeen(
+        id=str(transaction),
+        stage=_stage(found),
+        outcome=Outcome(record.outcome).text if record is not None and record.outcome else None,
+        reason="" if record is None else record.heuristic,
+        home=found.home or named,
+        timeout_seconds=None if record is None else record.timeout_seconds,
+        age_seconds=max(ages if record is None else [record.age_seconds, *ages]),
+        branches=[
+            _branch(shard, participants.get(shard, 0), branches.get(shard), decided and _heard(record, shard))
+            for shard in sorted(participants.keys() | branches.keys())
+        ],
+    )
+
+
+def _heard(record: wire.RecordSeen | None, shard: str) -> bool:
+    return record is not None and shard not in record.waiting
+
+
+def _branch(shard: str, operations: int, branch: wire.BranchSeen | None, told: bool) -> BranchOf:
+    if branch is None:
+        return BranchOf(shard, operations, told=told)
+    return BranchOf(shard, branch.operations, branch.size_bytes, branch.prepared, told)
+
+
+def _stage(found: _Found) -> Stage:
+    record = found.record
+    if record is None:
+        return Stage.PREPARED if any(each.prepared for each in found.branches.values()) else Stage.OPEN
+    if record.outcome is not None:
+        committed = record.outcome == Outcome.COMMITTED
+        if record.heuristic:
+            return Stage.HEURISTIC_COMMIT if committed else Stage.HEURISTIC_ROLLBACK
+        return Stage.COMMITTED if committed else Stage.ROLLED_BACK
+    state = State(record.state)
+    if state is State.PREPARED:
+        return Stage.PREPARED
+    return Stage.PREPARING if state in _VOTING else Stage.OPEN
+
+
+# Deciding.
+
+
+async def decide(
+    router: Router, wanted: TransactionId, outcome: Outcome, reason: str, timeout_seconds: float
+) -> TransactionId:
+    """A person commits a prepared transaction or rolls it back, and says why; which one it was. Asked again
+    it is the same. Rejected if it is not prepared, or has ended otherwise."""
+    assert outcome in (Outcome.COMMITTED, Outcome.ROLLED_BACK) and reason
+    transaction = await _at_home(router, wanted, timeout_seconds)
+    command = HomeDecide(to_fields(transaction), outcome, heuristic=reason)
+    result = await _tell_home(router, transaction, Kind.HOME_DECIDE, command, timeout_seconds)
+    if isinstance(result, Finished):
+        if (result.outcome is Outcome.COMMITTED) != (outcome is Outcome.COMMITTED):
+            raise Rejected(f"transaction {transaction} has ended already: {result.outcome.text}")
+        return transaction
+    assert isinstance(result, RejectedResult), result
+    raise Rejected(
+        f"transaction {transaction} is not prepared, so there is nothing for a person to decide: its client "
+        "commits it, or it is rolled back, when its time is over at the latest; see `hawser tx show`"
+    )
+
+
+async def forget(router: Router, wanted: TransactionId, timeout_seconds: float) -> TransactionId:
+    """Its coordinator knows what a person decided: forget it. Rejected if no person has decided it."""
+    transaction = await _at_home(router, wanted, timeout_seconds)
+    command = HomeCall(to_fields(transaction), Call.FORGET, request=secrets.token_bytes(16))
+    result = await _tell_home(router, transaction, Kind.HOME_CALL, command, timeout_seconds)
+    assert isinstance(result, Answered), result
+    if result.code == Code.NOT_FOUND:
+        raise _unknown(transaction, {})
+    if result.code != Code.OK:
+        raise Rejected(f"transaction {transaction} was not decided by a person; there is nothing to forget")
+    return transaction
+
+
+async def _at_home(router: Router, wanted: TransactionId, timeout_seconds: float) -> TransactionId:
+    """The incarnation that home knows: the one that is wanted, or else the latest."""
+    await _know(router)
+    home = _home_of(router, wanted.xid)
+    answer = await _look(router, home, wanted, router.loop.time() + timeout_seconds)
+    if not _latest(answer):
+        raise _unknown(wanted, {})
+    return TransactionId(wanted.xid, _latest(answer))
+
+
+async def _tell_home(
+    router: Router, transaction: TransactionId, kind: int, command: Payload, timeout_seconds: float
+) -> AnyResult:
+    home = _home_of(router, transaction.xid)
+    request = wire.Transact(home, (wire.Labelled(kind, encode_command(command)),))
+    what = f"telling home about transaction {transaction}"
+    deadline = router.loop.time() + timeout_seconds
+    answer = await router.ask_leader(wire.HOMES, home, request, what, deadline)
+    if not isinstance(answer, wire.Transacted):
+        raise InDoubt(f"{what}: home gave no clear answer ({answer}); see `hawser tx show`")
+    return decode_result(answer.results[0])

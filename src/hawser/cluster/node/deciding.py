@@ -1,0 +1,227 @@
+"""The office of a home of transactions: it drives the coordinator, and carries to other shards what they are
+told.
+
+Whoever asked home for something hears of it when every shard that can be reached has done it; so what was
+committed is there to be read. Those that cannot be reached are told later, by this leader or the next.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, Final
+
+from hawser.cluster import wire
+from hawser.cluster.node.admission import Admitted
+from hawser.cluster.node.lending import Lender
+from hawser.cluster.node.transacting import DEPOSED, Collected, Host, Office, Slot, Surroundings
+from hawser.log.entry import Kind
+from hawser.log.state.results import Answered, Finished, Reason, Rejected, Result, decode_result
+from hawser.transaction import coordinator as c
+from hawser.transaction.commands import HomeBatch, HomeCall, HomeClose, HomeDecide, id_of
+from hawser.transaction.home import Home
+from hawser.transaction.identity import APPLICATION_FORMAT, TransactionId, Xid, owner_of
+from hawser.transaction.record import Record
+from hawser.transaction.xa import Call, Code
+
+__all__ = ["HomeOffice"]
+
+_log = logging.getLogger("hawser.cluster.node")
+
+_COMPLETIONS: Final = (Call.COMMIT_ONE_PHASE, Call.COMMIT, Call.ROLLBACK)
+_MOST_BROKEN: Final = 1024
+_OVER: Final = Rejected(Reason.TRANSACTION_OVER)
+
+
+class HomeOffice(Office):
+    """Of a shard that decides."""
+
+    def __init__(self, host: Host, epoch: int, around: Surroundings) -> None:
+        super().__init__(host, epoch, around)
+        self._home = host.replica.machine.part(Home)
+        self._ledger = self._home.ledger
+        self._coordinator = c.Coordinator(self._home, host.name)
+        self._events: deque[c.Event] = deque()
+        self._is_working = False
+        # Clients that hear later.
+        self._waiting: set[Slot] = set()
+        # Transactions whose shards have not done what was decided.
+        self._broken: set[TransactionId] = set()
+        self._add(c.Began(self._now))
+
+    @property
+    def unfinished_count(self) -> int:
+        """How many transactions are known that are not over everywhere."""
+        return len(self._ledger.register)
+
+    # The coordinator.
+
+    def _add(self, event: c.Event) -> None:
+        """What comes of one event may bring about others: they have their turn behind it."""
+        self._events.append(event)
+        if self._is_working:
+            return
+        self._is_working = True
+        try:
+            while self._events and not self._closed:
+                self._work(self._events.popleft())
+        finally:
+            self._is_working = False
+
+    def _work(self, event: c.Event) -> None:
+        try:
+            effects = self._coordinator.step(event)
+        except Exception:
+            # A broken rule, or votes that a client made up: that transaction stays where it is, for somebody
+            # to look at, and no other. It is asked about again and again, and told once.
+            transaction = getattr(event, "transaction", None)
+            if transaction is None or transaction not in self._broken:
+                _log.exception(
+                    "shard %s: this should never happen, please report it: %s", self._host.name, event
+                )
+            if transaction is not None and len(self._broken) < _MOST_BROKEN:
+                self._broken.add(transaction)
+            return
+        for effect in effects:
+            if isinstance(effect, c.Tell):
+                entry = wire.Labelled(effect.kind, effect.payload, effect.label)
+                request = wire.Transact(effect.shard, (entry,))
+                self._around.teller.tell(request, partial(self._hear, effect))
+            elif isinstance(effect, c.Propose):
+                self._host.propose(effect.kind, effect.payload)
+            else:
+                assert isinstance(effect.tag, Slot)
+                self._waiting.discard(effect.tag)
+                effect.tag.tell(effect.result)
+
+    def _hear(self, told: c.Tell, answer: wire.Answer) -> None:
+        if self._closed:
+            return
+        if isinstance(answer, wire.Transacted):
+            result: Result | None = decode_result(answer.results[0])
+        else:
+            result = _OVER if self._is_gone(told, answer) else None
+        if result is None:
+            self._add(c.Lost(self._now, told.shard, told.transaction))
+        else:
+            self._add(c.Heard(self._now, told.shard, told.transaction, told.kind, result))
+
+    def _is_gone(self, told: c.Tell, answer: wire.Answer) -> bool:
+        """Whether there is no such shard. To roll back there is nothing that home would have to remember:
+        whatever it knows nothing of is rolled back, so a shard that nobody knows need not hear of it."""
+        if self._around.teller.is_gone(told.shard, self._now):
+            return True
+        is_refused = isinstance(answer, wire.Failed) and not answer.retryable
+        return told.kind == Kind.BRANCH_ABORT and (is_refused or not self._around.teller.knows(told.shard))
+
+    def applied(self) -> None:
+        self._add(c.Changed(self._now))
+
+    def tick(self) -> None:
+        now, presence = self._now, self._around.presence
+        sessions = sorted(self._ledger.sessions)
+        lost = tuple(each for each in sessions if presence.is_lost(owner_of(each), now))
+        self._add(c.Tick(now, lost))
+
+    # Clients.
+
+    def _begin(self, each: Admitted, slot: Slot, lender: Lender | None) -> bytes | wire.Failed | None:
+        if isinstance(each.command, HomeClose) and self._is_known(each.command):
+            slot.before = partial(self._settle, each.command)
+            slot.set_result(self._ledger.answer(id_of(each.command.transaction)))
+            return None
+        if isinstance(each.command, HomeCall | HomeClose | HomeDecide):
+            slot.before = partial(self._settle, each.command)
+        elif isinstance(each.command, HomeBatch):
+            slot.before = partial(self._settle_batch, each.command)
+        return each.payload
+
+    def _is_known(self, command: HomeClose) -> bool:
+        """Whether to close it again would change nothing."""
+        return self._ledger.register.get(id_of(command.transaction)) is not None
+
+    def _settle(self, command: HomeCall | HomeClose | HomeDecide, slot: Slot, result: Any) -> bool:
+        """Whether whoever asked is told the result now."""
+        transaction, call, session = self._subject(command, result)
+        is_pending = isinstance(result, Answered) and result.code == Code.PENDING
+        if not is_pending and not self._is_spreading(transaction, call, result):
+            return True
+        self._wait(slot, transaction, call, session)
+        return False
+
+    def _settle_batch(self, command: HomeBatch, slot: Slot, result: Any) -> bool:
+        """As `_settle`, for all branches that the batch names."""
+        named = (Xid(APPLICATION_FORMAT, command.application, branch) for branch in command.branches)
+        transactions = [TransactionId(xid, 1) for xid in named]
+        spreading = [each for each in transactions if self._is_spreading(each, None, result)]
+        collected = Collected(
+            len(spreading),
+            lambda answer: slot.tell(answer if isinstance(answer, wire.Failed) else result),
+        )
+        for place, transaction in enumerate(spreading):
+            self._wait(Slot(collected, place), transaction)
+        return not spreading
+
+    def _wait(
+        self, slot: Slot, transaction: TransactionId, call: Call | None = None, session: str = ""
+    ) -> None:
+        if self._closed:
+            slot.tell(DEPOSED)
+        else:
+            self._waiting.add(slot)
+            self._add(c.Await(self._now, slot, transaction, call, session))
+
+    def _subject(
+        self, command: HomeCall | HomeClose | HomeDecide, result: Any
+    ) -> tuple[TransactionId, Call | None, str]:
+        """What it was about: the transaction, and of a call what it was and whose."""
+        if not isinstance(command, HomeCall):
+            return id_of(command.transaction), None, ""
+        xid, incarnation = id_of(command.xid)
+        if not isinstance(result, Answered):
+            return TransactionId(xid, incarnation), None, ""
+        return TransactionId(xid, incarnation or result.incarnation), Call(command.call), command.session
+
+    def _is_spreading(self, transaction: TransactionId, call: Call | None, result: Any) -> bool:
+        """Whether it is decided, and shards have not heard so."""
+        is_ok = isinstance(result, Answered) and result.code == Code.OK and call in _COMPLETIONS
+        record = self._ledger.register.get(transaction)
+        return (is_ok or isinstance(result, Finished)) and record is not None and bool(record.waiting)
+
+    # Looking.
+
+    def look(self, request: wire.TransactionLook) -> wire.TransactionsSeen:
+        register = self._ledger.register
+        if request.xid is None:
+            return wire.TransactionsSeen((), self._seen(register))
+        xid = Xid(*request.xid)
+        transaction = TransactionId(xid, request.incarnation or register.latest(xid))
+        record = register.get(transaction)
+        is_known = record is not None or register.outcome(transaction) is not None
+        records = self._seen([(transaction, record)] if record is not None else [])
+        outcome = self._ledger.outcome(transaction)
+        return wire.TransactionsSeen((), records, outcome, transaction.incarnation if is_known else 0)
+
+    def _seen(self, records: Iterable[tuple[TransactionId, Record]]) -> tuple[wire.RecordSeen, ...]:
+        now = self._now
+        return tuple(
+            wire.RecordSeen(
+                transaction.xid,
+                transaction.incarnation,
+                record.state("").value,
+                record.outcome,
+                record.heuristic,
+                {shard: sum(counts.values()) for shard, counts in record.participants.items()},
+                tuple(record.waiting),
+                record.timeout_seconds,
+                self._coordinator.age(transaction, now),
+            )
+            for transaction, record in records
+        )
+
+    def close(self) -> None:
+        super().close()
+        self._ledger.on_change = None
+        for slot in self._waiting:
+            slot.tell(DEPOSED)
+        self._waiting.clear()

@@ -1,0 +1,214 @@
+"""The office of a shard that takes part in transactions: operations are staged, votes given, branches ended.
+
+What has lasted too long, and what belongs to clients that are not there any more, is rolled back by entries
+(`hawser.transaction.keeper`); a prepared branch that hears nothing asks its home.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, Final
+
+from hawser.cluster import wire
+from hawser.cluster.node.admission import OPERATIONS, Admitted
+from hawser.cluster.node.lending import TOO_EARLY, Lender
+from hawser.cluster.node.transacting import DEPOSED, Host, Office, Slot, Surroundings
+from hawser.errors import Corrupt
+from hawser.log.entry import Kind
+from hawser.log.queue.desk import Proposal
+from hawser.log.state.results import Outcome, Reason, Rejected, decode_result
+from hawser.transaction import keeper as k
+from hawser.transaction.branches import Branch, Branches
+from hawser.transaction.identity import TransactionId, Xid
+
+__all__ = ["BranchOffice"]
+
+_log = logging.getLogger("hawser.cluster.node")
+
+# For so long a vote waits for operations that the client sends at the same time.
+_HOLD_SECONDS: Final = 1.0
+# Whatever waits longer for a decision is in doubt.
+_DOUBT_SECONDS: Final = 10.0
+
+
+class BranchOffice(Office):
+    """Of a shard with branches."""
+
+    def __init__(self, host: Host, epoch: int, around: Surroundings) -> None:
+        super().__init__(host, epoch, around)
+        self._branches = host.replica.machine.part(Branches)
+        self._branches.observers = around.observing.observers()
+        self._keeper = k.Keeper(self._branches)
+        # Why staged messages could not be read last.
+        self._damage = ""
+        # Questions for a vote that wait for operations, until then.
+        self._held: dict[Slot, tuple[Admitted, asyncio.TimerHandle]] = {}
+
+    # Figures.
+
+    @property
+    def open_count(self) -> int:
+        return self._branches.open_count
+
+    @property
+    def prepared_count(self) -> int:
+        return self._branches.prepared_count
+
+    @property
+    def in_doubt_count(self) -> int:
+        """How many have waited for a decision for long."""
+        return self._keeper.waiting(self._now, _DOUBT_SECONDS)
+
+    @property
+    def oldest_age_seconds(self) -> float:
+        """Of the branches here; 0 without one."""
+        return self._keeper.oldest(self._now)
+
+    # Requests.
+
+    def _begin(self, each: Admitted, slot: Slot, lender: Lender | None) -> bytes | wire.Failed | None:
+        if each.kind in OPERATIONS:
+            assert each.label is not None
+            verdict = self._branches.judge(each.label)
+            # What is missing before it may be in the log already, and not applied.
+            if verdict is not None and not (isinstance(verdict, Rejected) and verdict.reason is Reason.GAP):
+                slot.tell(verdict)
+                return None
+            if each.kind in (Kind.QUEUE_PUT, Kind.QUEUE_SETTLE):
+                return TOO_EARLY if lender is None else self._with_queue(each, slot, lender)
+        elif each.kind == Kind.BRANCH_PREPARE and each.may_wait and self._is_early(each):
+            timer = self._loop.call_later(_HOLD_SECONDS, self._let_go, slot)
+            self._held[slot] = each, timer
+            return None
+        elif each.kind == Kind.BRANCH_ABORT:
+            assert each.label is not None
+            slot.before = partial(self._forsake, each.label.id)
+        return each.payload
+
+    def _with_queue(self, each: Admitted, slot: Slot, lender: Lender) -> bytes | wire.Failed | None:
+        if each.kind == Kind.QUEUE_PUT:
+            lender.limit()
+            return each.payload
+        found = lender.lock(each.command)
+        if isinstance(found, Proposal):
+            slot.before = partial(self._resolve, lender, each.command.shelf, found)
+            return found.payload
+        if isinstance(found, Rejected):
+            slot.tell(found)
+            return None
+        return found
+
+    def _resolve(self, lender: Lender, shelf: int, lock: Proposal, slot: Slot, result: Any) -> bool:
+        lender.resolve(shelf, lock)
+        return True
+
+    def _forsake(self, transaction: TransactionId, slot: Slot, result: Any) -> bool:
+        """It is prepared and not over by that: home has to say so."""
+        asked = self._keeper.forsake(transaction)
+        if asked is not None and not self._closed:
+            self._ask(asked)
+        return True
+
+    def _is_early(self, each: Admitted) -> bool:
+        """Whether operations that the question counts are not here, and may still come."""
+        assert each.label is not None
+        register = self._branches.register
+        branch = register.get(each.label.id)
+        if register.verdict(each.label.id) is not None or (branch is not None and branch.is_prepared):
+            return False
+        counts = branch.counts if branch is not None else {}
+        return any(counts.get(worker, 0) < count for worker, count in each.command.counts)
+
+    def _let_go(self, slot: Slot) -> None:
+        each, timer = self._held.pop(slot)
+        timer.cancel()
+        self._host.propose(each.kind, each.payload, slot, each.encoded_label)
+
+    def applied(self) -> None:
+        for slot in [slot for slot, (each, _) in self._held.items() if not self._is_early(each)]:
+            self._let_go(slot)
+
+    # Time.
+
+    def tick(self) -> None:
+        now, presence = self._now, self._around.presence
+        applied = self._host.replica.machine.applied
+        for action in self._keeper.tick(now, applied, lambda owner: presence.is_lost(owner, now)):
+            if isinstance(action, k.Propose):
+                self._host.propose(action.kind, action.payload, None, action.label)
+            elif isinstance(action, k.Carry):
+                self._carry(action)
+            else:
+                self._ask(action)
+
+    def _ask(self, asked: k.Ask) -> None:
+        transaction = asked.transaction
+        home = asked.home or self._around.teller.home_of(transaction.xid)
+        if home is not None:
+            look = wire.TransactionLook(home, transaction.xid, transaction.incarnation)
+            self._around.teller.tell(look, partial(self._hear, k.Ask(home, transaction, asked.reason)))
+
+    def _carry(self, action: k.Carry) -> None:
+        try:
+            entry = self._host.replica.entry(action.index)
+        except (Corrupt, OSError) as error:
+            # The others are carried all the same; this one is tried again, and told once.
+            if str(error) != self._damage:
+                self._damage = str(error)
+                _log.error("shard %s: staged messages cannot be read: %s", self._host.name, error)
+            return
+        self._host.propose(entry.kind, bytes(entry.payload), None, action.label)
+
+    def _hear(self, asked: k.Ask, answer: wire.Answer) -> None:
+        """What home said about a prepared branch."""
+        outcome = None
+        if isinstance(answer, wire.TransactionsSeen):
+            outcome = None if answer.outcome is None else Outcome(answer.outcome)
+            if outcome is None and not answer.records and asked.reason is not None:
+                disowned = self._keeper.disown(asked.transaction, asked.reason)
+                entry = wire.Labelled(disowned.kind, disowned.payload)
+                self._around.teller.tell(wire.Transact(asked.home, (entry,)), partial(self._hear, asked))
+        elif isinstance(answer, wire.Transacted):
+            result = decode_result(answer.results[0])
+            is_old = isinstance(result, Rejected) and result.reason is Reason.OLD_INCARNATION
+            outcome = Outcome.ROLLED_BACK if is_old else getattr(result, "outcome", None)
+        if isinstance(outcome, Outcome) and not self._closed:
+            decided = self._keeper.decided(asked.transaction, outcome)
+            self._host.propose(decided.kind, decided.payload, None, decided.label)
+
+    # Looking.
+
+    def look(self, request: wire.TransactionLook) -> wire.TransactionsSeen:
+        register = self._branches.register
+        if request.xid is None:
+            return wire.TransactionsSeen(self._seen(register), ())
+        xid = Xid(*request.xid)
+        transaction = TransactionId(xid, request.incarnation or register.latest(xid))
+        branch, outcome = register.get(transaction), register.outcome(transaction)
+        is_known = branch is not None or outcome is not None
+        branches = self._seen([(transaction, branch)] if branch is not None else [])
+        return wire.TransactionsSeen(branches, (), outcome, transaction.incarnation if is_known else 0)
+
+    def _seen(self, branches: "Iterable[tuple[TransactionId, Branch]]") -> tuple[wire.BranchSeen, ...]:
+        now = self._now
+        return tuple(
+            wire.BranchSeen(
+                transaction.xid,
+                transaction.incarnation,
+                branch.is_prepared,
+                branch.home,
+                len(branch.operations),
+                branch.size_bytes,
+                self._keeper.age(transaction, now),
+            )
+            for transaction, branch in branches
+        )
+
+    def close(self) -> None:
+        super().close()
+        self._branches.observers = None
+        for slot, (_, timer) in self._held.items():
+            timer.cancel()
+            slot.tell(DEPOSED)
+        self._held.clear()

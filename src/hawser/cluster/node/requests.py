@@ -1,0 +1,256 @@
+"""What clients ask a node for. Most of it is answered by whoever leads the shard; the others say who does.
+
+A write waits without a task: its entry is answered for when it is applied, from there.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any
+
+from hawser.cluster import wire
+from hawser.cluster.maps import ShardMap
+from hawser.cluster.node.admission import admit, is_home, of_another_kind, read_batch
+from hawser.cluster.node.answers import encode_answer
+from hawser.cluster.node.lending import TOO_EARLY, Lender
+from hawser.cluster.node.shard import Shard
+from hawser.cluster.transport import Body, PeerRole, Request
+from hawser.log.entry import Kind
+from hawser.log.state.results import encode_result
+from hawser.transaction.identity import Xid, home_number
+
+__all__ = ["ClientRequests"]
+
+_KINDS = frozenset(
+    {
+        Kind.TRIM,
+        Kind.EXPIRE_PRODUCERS,
+        Kind.GROUP_JOIN,
+        Kind.GROUP_LEAVE,
+        Kind.GROUP_COMMIT,
+        Kind.GROUP_DELETE,
+    }
+)
+# An answer has to fit into a frame, and not to hold up what comes behind it.
+_MOST_FETCHED_BYTES = 16 << 20
+_NOT_READY = wire.Failed(
+    wire.Code.BUSY, "this node has begun to lead the shard and reads what came before; ask again", True
+)
+
+_Answering = Coroutine[Any, Any, wire.Answer] | wire.Answer
+
+
+class _Publishing:
+    """A publish or a put whose entry is under way: settled as a future would be, with no task that waits for
+    it."""
+
+    __slots__ = ("_helpful", "_request")
+
+    def __init__(self, request: Request, helpful: Callable[[wire.Answer], wire.Answer]) -> None:
+        self._request = request
+        self._helpful = helpful
+
+    def done(self) -> bool:
+        """Whether nobody waits any more."""
+        return not self._request.is_waiting
+
+    def set_result(self, result: Any) -> None:
+        answer = result if isinstance(result, wire.Failed) else wire.Executed(encode_result(result))
+        self._request.answer(wire.encode(self._helpful(answer)))
+
+
+class ClientRequests:
+    """Those that one node gets about its shards."""
+
+    def __init__(self, node: str, shards: Mapping[str, Shard], shard_map: ShardMap) -> None:
+        self._node = node
+        self._shards = shards
+        self._map = shard_map
+        self._begin: dict[type, Callable[[PeerRole, Request, Any], None]] = {
+            wire.Publish: self._publish,
+            wire.QueuePut: self._publish,
+            wire.QueueGet: self._queue_get,
+            wire.QueueSettle: self._queue_settle,
+            wire.Transact: self._transact,
+        }
+        self._serve: dict[type, Callable[[Any], _Answering]] = {
+            wire.Execute: self._execute,
+            wire.Fetch: self._fetch,
+            wire.Inspect: self._inspect,
+            wire.KeepAlive: self._keep_alive,
+            wire.QueueLook: self._queue_look,
+            wire.TransactionLook: self.look,
+        }
+
+    def begin(
+        self, role: PeerRole, request: Request, message: wire.Request
+    ) -> Coroutine[Any, Any, Body] | None:
+        """Serve it: what is returned is still to be awaited and then the answer, if anything is."""
+        begin = self._begin.get(type(message))
+        if begin is None:
+            return self._answered(message)
+        begin(role, request, message)
+        return None
+
+    async def _answered(self, message: wire.Request) -> Body:
+        # Begun here and not before: a request that is dropped before its turn then leaves nothing undone.
+        answer = self._serve[type(message)](message)
+        return encode_answer(await answer if asyncio.iscoroutine(answer) else answer)
+
+    def _answer(self, request: Request, shard: str, answer: wire.Answer) -> None:
+        request.answer(wire.encode(self._helpful(shard, answer)))
+
+    # Who leads.
+
+    def led(self, name: str) -> Shard | None:
+        """The shard, if this node leads it."""
+        shard = self._shards.get(name)
+        return shard if shard is not None and shard.leads else None
+
+    async def _helped(self, shard: str, work: Coroutine[Any, Any, wire.Answer]) -> wire.Answer:
+        """Tell whoever was refused where to go."""
+        return self._helpful(shard, await work)
+
+    def _helpful(self, shard: str, answer: wire.Answer) -> wire.Answer:
+        if isinstance(answer, wire.Failed) and answer.code is wire.Code.NOT_LEADER:
+            return self._not_leader(shard)
+        return answer
+
+    def _not_leader(self, shard: str) -> wire.Failed:
+        entry = self._map.shards.get(shard)
+        leader = self._map.address(entry.leader) if entry is not None else None
+        if entry is None and shard not in self._shards:
+            return wire.Failed(wire.Code.NOT_FOUND, f"this node knows no shard {shard!r}", True)
+        where = f"node {leader[0]} does" if leader and leader[0] != self._node else "nobody does just now"
+        return wire.Failed(
+            wire.Code.NOT_LEADER,
+            f"node {self._node} does not lead shard {shard}; {where}",
+            True,
+            leader=leader,
+        )
+
+    # Topics.
+
+    def _publish(self, _: PeerRole, request: Request, message: wire.Publish | wire.QueuePut) -> None:
+        """Answered when the batch is committed and applied, or now if it cannot be."""
+        refused = self._propose(request, message)
+        if refused is not None:
+            request.answer(wire.encode(refused))
+
+    def _propose(self, request: Request, message: wire.Publish | wire.QueuePut) -> wire.Failed | None:
+        wanted: wire.TopicKind = "queue" if isinstance(message, wire.QueuePut) else "topic"
+        batch = read_batch(message.batch, wanted == "queue")
+        if isinstance(batch, wire.Failed):
+            return batch
+        shard = self.led(message.shard)
+        if shard is None:
+            return self._not_leader(message.shard)
+        residents = self._map.on(message.shard)
+        if residents and wanted not in residents:
+            return of_another_kind(message.shard, residents, wanted)
+        publishing = _Publishing(request, partial(self._helpful, message.shard))
+        if wanted == "topic":
+            shard.propose(Kind.BATCH, message.batch, publishing)
+            return None
+        # Here before the first message is, or it would not know that nobody can have had it, nor how many
+        # the queue holds.
+        lender = shard.lender(residents.get("queue"))
+        if lender is None:
+            return TOO_EARLY
+        lender.limit()
+        shard.put(batch.header, message.batch, publishing)
+        return None
+
+    def _execute(self, request: wire.Execute) -> _Answering:
+        if request.kind not in _KINDS or is_home(request.shard):
+            return wire.Failed(
+                wire.Code.BAD_REQUEST, f"a client cannot ask for an entry of kind {request.kind}", False
+            )
+        shard = self.led(request.shard)
+        if shard is None:
+            return self._not_leader(request.shard)
+        return self._helped(request.shard, shard.execute(request.kind, request.payload))
+
+    def _fetch(self, request: wire.Fetch) -> _Answering:
+        shard = self._shards.get(request.shard)
+        if shard is None:
+            return self._not_leader(request.shard)
+        return shard.fetch(request.offset, min(request.max_bytes, _MOST_FETCHED_BYTES), request.wait_seconds)
+
+    def _inspect(self, request: wire.Inspect) -> _Answering:
+        shard = self.led(request.shard)
+        if shard is None:
+            return self._not_leader(request.shard)
+        return self._helped(request.shard, shard.inspect(request))
+
+    def _keep_alive(self, request: wire.KeepAlive) -> _Answering:
+        shard = self.led(request.shard)
+        if shard is None:
+            return self._not_leader(request.shard)
+        return self._helped(request.shard, shard.keep_alive(request))
+
+    # Queues.
+
+    def _queue_get(self, _: PeerRole, request: Request, message: wire.QueueGet) -> None:
+        lender = self._lender_of(message.shard)
+        if isinstance(lender, wire.Failed):
+            request.answer(wire.encode(lender))
+        else:
+            lender.get(message, request, partial(self._answer, request, message.shard))
+
+    def _queue_settle(self, _: PeerRole, request: Request, message: wire.QueueSettle) -> None:
+        lender = self._lender_of(message.shard)
+        if isinstance(lender, wire.Failed):
+            request.answer(wire.encode(lender))
+        else:
+            lender.settle(message, partial(self._answer, request, message.shard))
+
+    def _queue_look(self, request: wire.QueueLook) -> _Answering:
+        lender = self._lender_of(request.shard)
+        if isinstance(lender, wire.Failed):
+            return lender
+        shard = self._shards[request.shard]
+        return self._helped(request.shard, shard.look(self._map.on(request.shard).get("queue"), request))
+
+    def _lender_of(self, name: str) -> Lender | wire.Failed:
+        shard = self.led(name)
+        if shard is None:
+            return self._not_leader(name)
+        residents = self._map.on(name)
+        if residents and "queue" not in residents:
+            return of_another_kind(name, residents, "queue")
+        return shard.lender(residents.get("queue")) or TOO_EARLY
+
+    # Transactions.
+
+    def _transact(self, role: PeerRole, request: Request, message: wire.Transact) -> None:
+        self.transact(role, message, partial(self._answer, request, message.shard))
+
+    def transact(self, role: PeerRole, message: wire.Transact, answer: Callable[[wire.Answer], None]) -> None:
+        """`answer` is called once, now or when everything has a result."""
+        shard = self.led(message.shard)
+        if shard is None:
+            answer(self._not_leader(message.shard))
+            return
+        residents = self._map.on(message.shard)
+        entries = admit(message, role, residents, self.home_of)
+        if isinstance(entries, wire.Failed):
+            answer(entries)
+        elif shard.office is None:
+            answer(_NOT_READY)
+        else:
+            shard.office.transact(entries, shard.lender(residents.get("queue")), answer)
+
+    def home_of(self, xid: Xid) -> str | None:
+        """The shard that decides about it, if that is known."""
+        entry = self._map.topics.get(wire.HOMES)
+        if entry is None:
+            return None
+        return wire.shards_of(wire.HOMES, entry)[home_number(xid, entry.partitions)]
+
+    def look(self, request: wire.TransactionLook) -> _Answering:
+        """What is true now of the transactions of a shard."""
+        shard = self.led(request.shard)
+        if shard is None:
+            return self._not_leader(request.shard)
+        return self._helped(request.shard, shard.look_at_transactions(request))

@@ -1,0 +1,117 @@
+"""What the leaders of shards say to each other about transactions, over the links between nodes.
+
+The leader is found by the map; whoever does not lead says who does, and that is followed. Nothing is asked
+again here: whoever wants to know is told that nobody answers, and asks again when it likes.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final, Protocol
+
+from hawser.cluster import wire
+from hawser.cluster.maps import ShardMap, node_of, topic_of
+from hawser.cluster.transport import Link, PeerRole, TransportError
+from hawser.cluster.wire import has_shard
+from hawser.transaction.identity import Xid
+
+__all__ = ["GONE_SECONDS", "Teller"]
+
+_log = logging.getLogger("hawser.cluster.node")
+
+_ASK_SECONDS: Final = 3.0
+_MOST_HOPS: Final = 3
+# What the map lacks for so long is not on its way.
+GONE_SECONDS: Final = 60.0
+_MOST_MISSING: Final = 1024
+
+Heard = Callable[[wire.Answer], None]
+Told = wire.Transact | wire.TransactionLook
+
+
+class Here(Protocol):
+    """What this node leads itself."""
+
+    def led(self, name: str) -> object | None: ...
+    def transact(self, role: PeerRole, message: wire.Transact, answer: Heard) -> None: ...
+    def home_of(self, xid: Xid) -> str | None: ...
+    def look(self, request: wire.TransactionLook) -> Coroutine[Any, Any, wire.Answer] | wire.Answer: ...
+
+
+class Teller:
+    """Of one node; `start` runs what waits."""
+
+    def __init__(
+        self,
+        shard_map: ShardMap,
+        peers: Mapping[str, Link],
+        here: Here,
+        start: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        self._map = shard_map
+        self._peers = peers
+        self._here = here
+        self._start = start
+        # When the whole map was told last; since when the map is known to lack these.
+        self._learned = float("-inf")
+        self._missing: dict[str, float] = {}
+
+    def tell(self, request: Told, heard: Heard) -> None:
+        """`heard` is called once: with the answer of whoever leads the shard, or with Failed."""
+        if isinstance(request, wire.Transact) and self._here.led(request.shard) is not None:
+            self._here.transact(PeerRole.NODE, request, heard)
+        else:
+            self._start(self._tell(request, heard))
+
+    async def _tell(self, request: Told, heard: Heard) -> None:
+        try:
+            answer = await self._ask(request)
+        except Exception as error:
+            # Whatever it is, whoever waits has to hear of it.
+            if not isinstance(error, TransportError):
+                _log.exception("shard %s could not be told about a transaction", request.shard)
+            answer = wire.Failed(wire.Code.UNAVAILABLE, str(error), True)
+        heard(answer)
+
+    async def _ask(self, request: Told) -> wire.Answer:
+        if isinstance(request, wire.TransactionLook) and self._here.led(request.shard) is not None:
+            answering = self._here.look(request)
+            return await answering if asyncio.iscoroutine(answering) else answering
+        body = wire.encode(request)
+        entry = self._map.shards.get(request.shard)
+        node = node_of(entry.leader) if entry is not None and entry.leader else ""
+        answer: wire.Answer = wire.Failed(wire.Code.NOT_LEADER, "nobody is known to lead it", True)
+        for _ in range(_MOST_HOPS):
+            link = self._peers.get(node)
+            if link is None:
+                break
+            answer = wire.decode_answer(await link.ask(body, _ASK_SECONDS))
+            if not isinstance(answer, wire.Failed) or answer.leader is None or answer.leader[0] == node:
+                break
+            node = answer.leader[0]
+        return answer
+
+    def home_of(self, xid: Xid) -> str | None:
+        """The shard that decides about it, if that is known."""
+        return self._here.home_of(xid)
+
+    def knows(self, shard: str) -> bool:
+        """Whether the map has this shard."""
+        return shard in self._map.shards
+
+    def learned(self, now: float) -> None:
+        """An operator has told the whole map."""
+        self._learned = now
+
+    def is_gone(self, shard: str, now: float) -> bool:
+        """Whether the shard's topic or queue is deleted: the map says so; or has nothing of that name, or
+        another one, and was told as a whole long after that was seen first."""
+        name = topic_of(shard)
+        entry = self._map.topics.get(name)
+        if entry is not None and has_shard(name, entry, shard):
+            self._missing.pop(shard, None)
+            return entry.deleted
+        since = self._missing.setdefault(shard, now)
+        if len(self._missing) > _MOST_MISSING:
+            del self._missing[next(iter(self._missing))]
+        return self._learned - since >= GONE_SECONDS

@@ -1,0 +1,223 @@
+"""The parts of a node that look after transactions: who is there, who observes, and the figures."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from hawser.cluster import wire
+from hawser.cluster.maps import ShardMap
+from hawser.cluster.metrics import node_metrics
+from hawser.cluster.node.deciding import HomeOffice
+from hawser.cluster.node.keeping import BranchOffice
+from hawser.cluster.node.observing import Observing
+from hawser.cluster.node.presence import ABSENT_SECONDS, Presence
+from hawser.cluster.node.service import NodeSettings
+from hawser.cluster.node.telling import GONE_SECONDS, Teller
+from hawser.errors import Corrupt, UsageError
+from hawser.log.state.results import Outcome
+from hawser.transaction.branches import Branches
+from hawser.transaction.identity import TransactionId, owner_of
+from hawser.transaction.keeper import Keeper
+from tests.support.cluster import RunningCluster
+from tests.support.processes import until
+from tests.support.transactions import Peer, lane
+
+HEARD: list[tuple[Any, ...]] = []
+
+
+class Notes:
+    """An observer that writes down what it is told."""
+
+    def __init__(self, transaction: TransactionId) -> None:
+        self._name = transaction.xid.global_id.decode()
+
+    def publish(self, records: int, for_queue: bool) -> None:
+        HEARD.append((self._name, "publish", records, for_queue))
+
+    def accept(self, shelf: int, messages: int) -> None:
+        HEARD.append((self._name, "accept", shelf, messages))
+
+    def prepare(self) -> None:
+        HEARD.append((self._name, "prepare"))
+
+    def commit(self) -> None:
+        HEARD.append((self._name, "commit"))
+
+    def rollback(self, outcome: Outcome) -> None:
+        HEARD.append((self._name, "rollback", outcome))
+
+
+def broken(transaction: TransactionId) -> Notes:
+    raise RuntimeError("an observer that cannot be made")
+
+
+# Presence.
+
+
+def test_whoever_has_a_link_is_there_and_whoever_had_one_is_waited_for() -> None:
+    presence, owner = Presence(), owner_of("run")
+    presence.came("run")
+    presence.came("run")
+    presence.left("run", 5.0)
+    assert not presence.is_lost(owner, 1e9)
+    presence.left("run", 10.0)
+    assert not presence.is_lost(owner, 10.0 + ABSENT_SECONDS - 0.1)
+    assert presence.is_lost(owner, 10.0 + ABSENT_SECONDS)
+    presence.came("run")
+    assert not presence.is_lost(owner, 1e9)
+
+
+def test_whoever_was_never_seen_is_waited_for_since_it_was_asked_about() -> None:
+    presence, owner = Presence(), owner_of("run")
+    assert not presence.is_lost(owner, 100.0)
+    assert not presence.is_lost(owner, 100.0 + ABSENT_SECONDS - 0.1)
+    assert presence.is_lost(owner, 100.0 + ABSENT_SECONDS)
+    assert not presence.is_lost(0, 100.0) and not presence.is_lost(0, 1e9)
+
+
+def test_those_who_left_are_forgotten_in_the_end() -> None:
+    presence = Presence()
+    for number in range(1000):
+        presence.came(f"run {number}")
+        presence.left(f"run {number}", float(number))
+    assert len(presence._absent) <= 601
+    assert presence.is_lost(owner_of("run 500"), 1000.0)
+
+
+# Shards that are gone.
+
+
+def test_a_shard_is_gone_when_the_map_lacks_it_for_long_and_was_told_since() -> None:
+    shard_map = ShardMap()
+    teller = Teller(shard_map, {}, None, None)  # type: ignore[arg-type]
+    entry = wire.TopicEntry(1, "11111111", 1, {})
+    shard_map.merge(wire.Map("cluster", {}, {"t": entry}, {}))
+    (old,), (new,) = wire.shards_of("t", entry), wire.shards_of("t", replace(entry, uuid="22222222"))
+    teller.learned(0.0)
+    assert not teller.is_gone(old, 0.0) and not teller.is_gone(new, 0.0)
+    # Nobody has told the map since: it may be on its way.
+    assert not teller.is_gone(new, 10 * GONE_SECONDS)
+    teller.learned(GONE_SECONDS - 1)
+    assert not teller.is_gone(new, GONE_SECONDS - 1)
+    # It is made, and then the other one is gone.
+    shard_map.merge(wire.Map("cluster", {}, {"t": replace(entry, uuid="22222222", version=2)}, {}))
+    teller.learned(2 * GONE_SECONDS)
+    assert not teller.is_gone(new, 2 * GONE_SECONDS) and not teller.is_gone(old, 2 * GONE_SECONDS)
+    teller.learned(3 * GONE_SECONDS)
+    assert teller.is_gone(old, 3 * GONE_SECONDS) and not teller.is_gone(new, 3 * GONE_SECONDS)
+    shard_map.merge(wire.Map("cluster", {}, {"t": replace(entry, version=3, deleted=True)}, {}))
+    assert teller.is_gone(old, 3 * GONE_SECONDS)
+
+
+# What cannot be read.
+
+
+def test_a_staged_batch_that_is_damaged_keeps_no_other_from_being_carried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with RunningCluster(tmp_path, 1) as cluster:
+        peer = Peer(cluster, "client")
+        peer.create("one", replication=1)
+        name, damaged, sound = peer.shard("one"), lane("damaged"), lane("sound")
+        for each in (damaged, sound):
+            peer.transact(name, peer.publish(each, 1, b"x"))
+        shard = next(iter(cluster._nodes.values())).shards[name]
+        assert isinstance(shard.office, BranchOffice)
+        register = shard.replica.machine.part(Branches).register
+        first = {each: branch.operations[0] for each, branch in register}
+        real = shard.replica.entry
+
+        def read(index: int) -> Any:
+            if index == first[damaged].index:  # type: ignore[union-attr]
+                raise Corrupt("the entry is damaged")
+            return real(index)
+
+        monkeypatch.setattr(shard.replica, "entry", read)
+        monkeypatch.setattr(shard.office, "_keeper", Keeper(shard.office._branches, carry_entries=0))
+
+        def carried() -> bool:
+            return {each: branch.operations[0] for each, branch in register}[sound] != first[sound]
+
+        until(carried, "the sound one is carried forward")
+        monkeypatch.undo()
+        peer.leave()
+    assert [each.message for each in caplog.records].count(
+        f"shard {name}: staged messages cannot be read: the entry is damaged"
+    ) == 1
+
+
+def test_votes_that_a_client_made_up_are_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers: list[Any] = []
+    real = HomeOffice._hear
+
+    def hear(self: HomeOffice, *heard: Any) -> None:
+        real(self, *heard)
+        answers.append(heard)
+
+    monkeypatch.setattr(HomeOffice, "_hear", hear)
+    with RunningCluster(tmp_path, 1) as cluster:
+        peer = Peer(cluster, "client")
+        peer.create("one", replication=1)
+        peer.create(wire.HOMES, "homes")
+        shard, liar = peer.shard("one"), lane("liar")
+        peer.transact(shard, peer.publish(liar, 1, b"x"))
+        peer.begin(wire.Transact(peer.home(liar.xid), (peer.close(liar, {shard: 1}, voted=True),)))
+        until(lambda: len(answers) >= 3, "the shard was told again and again")
+        assert peer.look(shard, liar).branches and not peer.values(shard)
+        peer.leave()
+    assert sum("this should never happen" in each.message for each in caplog.records) == 1
+
+
+# Observers.
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("no colon", "module:factory"),
+        ("no_such_module:factory", "cannot be imported"),
+        ("tests.unit.test_node_transactions:nothing", "cannot be imported"),
+        ("tests.unit.test_node_transactions:HEARD", "a function or class is wanted"),
+    ],
+)
+def test_an_observer_that_cannot_be_had_is_an_error_at_the_start(name: str, text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        Observing((name,))
+
+
+def test_observers_of_a_node_are_told_and_counted(tmp_path: Path) -> None:
+    names = tuple(f"tests.unit.test_node_transactions:{each}" for each in ("Notes", "broken"))
+    with RunningCluster(tmp_path, 1, NodeSettings(observers=names)) as cluster:
+        peer = Peer(cluster, "client")
+        peer.create("one", replication=1)
+        shard = peer.shard("one")
+        done, undone, left = lane("done"), lane("undone"), lane("left")
+        peer.transact(shard, peer.publish(done, 1, b"x", b"y"), peer.commit(done, 1))
+        peer.transact(shard, peer.publish(undone, 1, b"x"), peer.abort(undone))
+        peer.transact(shard, peer.publish(left, 1, b"x"))
+        assert [each for each in HEARD if each[0] != "left"] == [
+            ("done", "publish", 2, False),
+            ("done", "commit"),
+            ("undone", "publish", 1, False),
+            ("undone", "rollback", Outcome.ROLLED_BACK),
+        ]
+        found = figures(cluster, tmp_path)
+        peer.leave()
+    ended = "hawser_transaction_branches_ended_total"
+    assert found["hawser_transaction_branches", "open"] == 1
+    assert found["hawser_transaction_branches", "prepared"] == 0
+    assert (found[ended, "committed"], found[ended, "rolled back"], found[ended, "timed out"]) == (1, 1, 0)
+    assert found["hawser_transaction_observer_failures_total", ""] == 3
+    assert found["hawser_transactions_in_doubt", ""] == found["hawser_transactions_unfinished", ""] == 0
+
+
+def figures(cluster: RunningCluster, directory: Path) -> dict[tuple[str, str], float]:
+    (node,) = cluster._nodes.values()
+    return {
+        (metric.name, metric.labels[0][1] if metric.labels else ""): metric.value
+        for metric in node_metrics(node, directory / node.name)
+    }
