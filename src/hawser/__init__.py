@@ -9,7 +9,7 @@
             print(bytes(sample))
             break
 
-`hawser.aio` has the same names for event loops.
+`hawser.aio` has the same names for event loops, `hawser.xa` those for transactions that others coordinate.
 """
 
 from importlib import import_module
@@ -34,6 +34,7 @@ from hawser.api.queue import Consumer, Queue
 from hawser.api.sample import Sample
 from hawser.api.subscription import Subscription
 from hawser.api.topic import Topic
+from hawser.api.transaction import Transaction
 from hawser.errors import (
     Closed,
     Corrupt,
@@ -60,7 +61,7 @@ from hawser.record.receipt import Receipt
 import_module("hawser.api.local.bus")
 
 if TYPE_CHECKING:
-    from hawser import aio
+    from hawser import aio, xa
 
 __version__: Final = "0.1.0"
 
@@ -68,6 +69,7 @@ __all__ = [
     # the bus
     "connect",
     "aio",
+    "xa",
     "Bus",
     "Topic",
     "Publisher",
@@ -80,6 +82,7 @@ __all__ = [
     "Message",
     "Messages",
     "Values",
+    "Transaction",
     "Receipt",
     # what it tells
     "ReadResult",
@@ -115,7 +118,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Event loops cost more to import than all the rest; only who uses them pays.
-    if name == "aio":
-        return import_module("hawser.aio")
+    # Event loops cost more to import than all the rest, and xids need a package that only clusters need; only
+    # who uses them pays.
+    if name in ("aio", "xa"):
+        return import_module(f"hawser.{name}")
     raise AttributeError(f"module 'hawser' has no attribute {name!r}")

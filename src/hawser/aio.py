@@ -2,6 +2,7 @@
 
 from hawser.api.aio import AsyncBus, AsyncLoan, AsyncPublisher, AsyncSubscription, AsyncTopic, connect
 from hawser.api.aio_queue import AsyncConsumer, AsyncMessage, AsyncMessages, AsyncQueue, AsyncValues
+from hawser.api.aio_transaction import AsyncTransaction
 
 __all__ = [
     "AsyncBus",
@@ -13,6 +14,7 @@ __all__ = [
     "AsyncQueue",
     "AsyncSubscription",
     "AsyncTopic",
+    "AsyncTransaction",
     "AsyncValues",
     "connect",
 ]

@@ -8,22 +8,25 @@ happened; on a cluster a publish that was sent before may have.
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, overload
 
 from hawser.api.aio_queue import AsyncQueue
+from hawser.api.aio_transaction import AsyncTransaction
 from hawser.api.bus import is_cluster
 from hawser.api.info import DomainFile, Participant, ReadResult, Recovered, TopicInfo
 from hawser.api.opened import Opened
 from hawser.api.sample import Sample
 from hawser.api.subscription import Reliable, Start
-from hawser.errors import UsageError
+from hawser.api.transaction import no_transactions
 from hawser.memory.settings import QueueOptions, TopicOptions
 from hawser.record.receipt import Receipt
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+    from hawser.api.xa import AsyncXA
 
 __all__ = [
     "AsyncBus",
@@ -328,6 +331,21 @@ class AsyncBus(Opened):
     async def queues(self) -> list[str]:
         """As `Bus.queues`."""
 
-    def transaction(self, timeout: float | None = None) -> Any:
+    def transaction(self, timeout: float | None = None) -> AsyncTransaction:
         """As `Bus.transaction`."""
-        raise UsageError("transactions are not part of this version; publish_many is all or none by itself")
+        raise no_transactions(self.url)
+
+    async def run_transaction(
+        self,
+        run: Callable[[AsyncTransaction], Awaitable[T]],
+        retries: int = 5,
+        *,
+        timeout: float | None = None,
+    ) -> T:
+        """As `Bus.run_transaction`, of what `run` awaits."""
+        raise no_transactions(self.url)
+
+    @property
+    def xa(self) -> "AsyncXA":
+        """As `Bus.xa`."""
+        raise no_transactions(self.url)

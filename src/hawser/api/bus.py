@@ -4,12 +4,14 @@ import atexit
 import os
 import weakref
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack, overload
 
 from hawser.api.info import DomainFile, Participant, Recovered
 from hawser.api.queue import Queue
 from hawser.api.topic import Topic
+from hawser.api.transaction import Transaction, no_transactions
 from hawser.errors import Closed, UsageError
 from hawser.memory.names import check_bus_name
 from hawser.memory.settings import QueueOptions, TopicOptions
@@ -17,6 +19,7 @@ from hawser.memory.settings import QueueOptions, TopicOptions
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from hawser.api.xa import XA
     from hawser.record.schema import Codec
 
 __all__ = ["Bus", "anonymous_name", "codec_of", "connect", "is_cluster"]
@@ -126,9 +129,27 @@ class Bus(ABC):
     def queues(self) -> list[str]:
         """Names of all queues, sorted."""
 
-    def transaction(self, timeout: float | None = None) -> Any:
-        """Transactions are not part of this version: a UsageError."""
-        raise UsageError("transactions are not part of this version; publish_many is all or none by itself")
+    def transaction(self, timeout: float | None = None) -> Transaction:
+        """Begin a transaction over topics and queues; on a cluster. It is rolled back if it is not committed
+        within `timeout` seconds: 60 unless it is told otherwise, at most 3600."""
+        raise no_transactions(self.url)
+
+    def run_transaction(
+        self, run: Callable[[Transaction], T], retries: int = 5, *, timeout: float | None = None
+    ) -> T:
+        """The result of `run(transaction)`, with the transaction committed: it happens exactly once, or not
+        at all and an error says why.
+
+        It is run again, up to `retries` times, when it was rolled back, or when `run` raises an error of
+        Hawser's that had no effect and may pass. So `run` gets its messages and takes its samples itself. An
+        outcome that is unknown is asked for until it is known, and never run again before. Any other error
+        of `run` rolls back and is raised; one behind a commit of its own is only raised."""
+        raise no_transactions(self.url)
+
+    @property
+    def xa(self) -> "XA":
+        """This connection as a resource of an outside coordinator, which commits in two phases."""
+        raise no_transactions(self.url)
 
     @abstractmethod
     def close(self) -> None:

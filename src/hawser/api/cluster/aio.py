@@ -3,126 +3,27 @@
 `topic`, `publisher` and `subscribe` give objects that are opened by their first use.
 """
 
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from hawser.api.aio import AsyncBus, AsyncPublisher, AsyncSubscription, AsyncTopic
-from hawser.api.bus import anonymous_name, codec_of
-from hawser.api.cluster.aio_publishing import ClusterAsyncPublisher, ClusterAsyncPublishing, Once
+from hawser.api.aio import AsyncBus, AsyncTopic
+from hawser.api.aio_transaction import AsyncTransaction
+from hawser.api.bus import anonymous_name
+from hawser.api.cluster.aio_publishing import Once
 from hawser.api.cluster.aio_queue import ClusterAsyncQueue
-from hawser.api.cluster.aio_subscription import ClusterAsyncSubscription
+from hawser.api.cluster.aio_topic import ClusterAsyncTopic
+from hawser.api.cluster.aio_transaction import ClusterAsyncTransaction, run_transaction
+from hawser.api.cluster.aio_xa import ClusterAsyncXA
 from hawser.api.cluster.bus import settings_of
-from hawser.api.cluster.publishing import check_exclusive
 from hawser.api.cluster.queue import participants
-from hawser.api.cluster.subscription import check_options
-from hawser.api.cluster.topic import check_counts, group_named, info_of
-from hawser.api.info import DomainFile, Participant, ReadResult, Recovered, TopicInfo
-from hawser.api.subscription import Reliable, Start
-from hawser.cluster.client.client import Client, OpenTopic, addresses_of
-from hawser.cluster.client.producers import Producers
-from hawser.cluster.client.topics import check_settings
-from hawser.errors import HawserError
-from hawser.memory.names import check_bus_name, check_topic_name
+from hawser.api.cluster.transaction import check_transaction_timeout
+from hawser.api.info import DomainFile, Participant, Recovered
+from hawser.cluster.client.client import Client, addresses_of
+from hawser.memory.names import check_bus_name
 
 __all__ = ["ClusterAsyncBus"]
 
 T = TypeVar("T")
-
-
-class _ClusterAsyncTopic(ClusterAsyncPublishing[T], AsyncTopic[T]):
-    """Opened by its first use."""
-
-    def __init__(
-        self, bus: "ClusterAsyncBus", name: str, schema: Any, create: bool, settings: dict[str, Any]
-    ) -> None:
-        super().__init__()
-        self._name = check_topic_name(name)
-        self._bus = bus
-        self._codec = codec_of(schema)
-        self._create = create
-        self._given, self._unused = check_settings(settings, self._codec)
-        self._topic: OpenTopic | None = None
-        self._once = Once()
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    async def _open(self) -> None:
-        await self._once.run(lambda: self._topic is not None, self._open_topic, f"topic {self.name!r}")
-
-    async def _open_topic(self) -> None:
-        client = await self._bus._started()
-        decode = None if self._codec is None else self._codec.decode
-        try:
-            self._topic = await client.open(self.name, self._given, self._create, decode)
-        except HawserError:
-            # Whoever asks the bus for it again gets a new one, with his own settings.
-            self._bus._forget(self)
-            raise
-
-    def _serves(self, other: "_ClusterAsyncTopic[Any]") -> bool:
-        """Whether whoever asks for the other one may have this one."""
-        same = self._topic is not None or self._create is other._create
-        return same and not self._once.is_closed and other._given.items() <= self._given.items()
-
-    async def _ready(self) -> tuple[OpenTopic, Producers]:
-        await self._open()
-        assert self._topic is not None
-        return self._topic, self._topic.producers
-
-    def _ready_now(self) -> tuple[OpenTopic, Producers] | None:
-        if self._once.is_closed or self._topic is None:
-            return None
-        return self._topic, self._topic.producers
-
-    def publisher(self, *, exclusive: bool = False) -> AsyncPublisher[T]:
-        check_exclusive(exclusive)
-        return ClusterAsyncPublisher(self)
-
-    def subscribe(
-        self,
-        *,
-        history: int = 0,
-        start: Start = None,
-        group: str | None = None,
-        reliable: Reliable = False,
-        resume: bool = False,
-        max_held: int | None = None,
-        max_lag: int | None = None,
-    ) -> AsyncSubscription[T]:
-        check_options(history, start, group, resume)
-        return ClusterAsyncSubscription(self, history, start, group)
-
-    async def read_oldest(self, count: int, after: int = 0, *, partition: int = 0) -> ReadResult:
-        check_counts(count, after)
-        topic, _ = await self._ready()
-        return ReadResult(*await topic.read_some(partition, count, after, newest=False))
-
-    async def read_newest(self, count: int, after: int = 0, *, partition: int = 0) -> ReadResult:
-        check_counts(count, after)
-        topic, _ = await self._ready()
-        return ReadResult(*await topic.read_some(partition, count, after, newest=True))
-
-    async def info(self) -> TopicInfo:
-        topic, _ = await self._ready()
-        return info_of(topic, await topic.look(), self._unused)
-
-    async def forget(self, name: str) -> bool:
-        topic, _ = await self._ready()
-        return await topic.forget_group(group_named(name))
-
-    async def delete(self, force: bool = False) -> None:
-        topic, _ = await self._ready()
-        await topic.delete()
-        await self.close()
-
-    async def close(self) -> None:
-        if not self._once.is_closed:
-            await self.flush()
-            self._once.is_closed = True
-            if self._topic is not None:
-                await self._topic.close()
-            self._bus._forget(self)
 
 
 class ClusterAsyncBus(AsyncBus):
@@ -133,8 +34,9 @@ class ClusterAsyncBus(AsyncBus):
         self._addresses = addresses_of(url)
         self._settings = settings_of(options)
         self._client: Client | None = None
-        self._topics: dict[tuple[str, Any], _ClusterAsyncTopic[Any]] = {}
+        self._topics: dict[tuple[str, Any], ClusterAsyncTopic[Any]] = {}
         self._queues: dict[tuple[str, Any], ClusterAsyncQueue[Any]] = {}
+        self._xa: ClusterAsyncXA | None = None
         self._once = Once()
 
     @property
@@ -159,7 +61,7 @@ class ClusterAsyncBus(AsyncBus):
         return self._client
 
     def _topic(self, name: str, schema: Any, create: bool, settings: dict[str, Any]) -> AsyncTopic[Any]:
-        asked = _ClusterAsyncTopic[Any](self, name, schema, create, settings)
+        asked = ClusterAsyncTopic[Any](self, name, schema, create, settings)
         known = self._topics.get((name, schema))
         if known is not None and known._serves(asked):
             known._unused.update(asked._unused)
@@ -167,7 +69,7 @@ class ClusterAsyncBus(AsyncBus):
         self._topics[name, schema] = asked
         return asked
 
-    def _forget(self, topic: _ClusterAsyncTopic[Any]) -> None:
+    def _forget(self, topic: ClusterAsyncTopic[Any]) -> None:
         self._topics = {key: each for key, each in self._topics.items() if each is not topic}
 
     def _queue(
@@ -190,6 +92,25 @@ class ClusterAsyncBus(AsyncBus):
     async def topics(self) -> list[str]:
         return await (await self._started()).topics()
 
+    def transaction(self, timeout: float | None = None) -> ClusterAsyncTransaction:
+        return ClusterAsyncTransaction(self, check_transaction_timeout(timeout))
+
+    async def run_transaction(
+        self,
+        run: Callable[[AsyncTransaction], Awaitable[T]],
+        retries: int = 5,
+        *,
+        timeout: float | None = None,
+    ) -> T:
+        seconds = check_transaction_timeout(timeout)
+        return await run_transaction(lambda: ClusterAsyncTransaction(self, seconds, True), run, retries)
+
+    @property
+    def xa(self) -> ClusterAsyncXA:
+        if self._xa is None:
+            self._xa = ClusterAsyncXA(self)
+        return self._xa
+
     async def files(self) -> list[DomainFile]:
         return []
 
@@ -201,6 +122,8 @@ class ClusterAsyncBus(AsyncBus):
 
     async def close(self) -> None:
         if not self._once.is_closed:
+            if self._client is not None:
+                await self._client.end_transactions()
             for opened in [*self._topics.values(), *self._queues.values()]:
                 await opened.close()
             self._once.is_closed = True

@@ -57,6 +57,7 @@ class ClusterAsyncMessage(LentSample):
         await self._say("reject")
 
     async def _say(self, verdict: Verdict) -> None:
+        self._check_free()
         await self._settle(verdict)
         self._check_said(verdict)
 
@@ -64,7 +65,7 @@ class ClusterAsyncMessage(LentSample):
         borrowed, borrower = self._borrowed, self._borrower
         if borrowed.state is State.LOST:
             raise borrower.fenced([borrowed])
-        if borrowed.state is not State.SETTLED:
+        if borrowed.state not in (State.SETTLED, State.LOCKED):
             await borrower.settle([borrowed], borrower.verdict(verdict))
 
     async def __aenter__(self) -> "ClusterAsyncMessage":

@@ -2,12 +2,14 @@
 
 import os
 import threading
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import msgspec
 
 from hawser.api.bus import Bus, codec_of
 from hawser.api.info import DomainFile, Participant, Recovered
+from hawser.api.transaction import Transaction
 from hawser.errors import UsageError
 from hawser.memory.names import check_topic_name
 
@@ -21,12 +23,16 @@ except ImportError as _error:
 
 from hawser.api.cluster.queue import ClusterQueue, participants
 from hawser.api.cluster.topic import ClusterTopic
+from hawser.api.cluster.transaction import ClusterTransaction, check_transaction_timeout, run_transaction
+from hawser.api.cluster.xa import ClusterXA
 from hawser.cluster.client.client import Client, addresses_of
 from hawser.cluster.client.settings import ClientSettings
 from hawser.cluster.client.thread import LoopThread
 from hawser.cluster.client.topics import check_queue_settings, check_settings
 
 __all__ = ["ClusterBus", "settings_of"]
+
+T = TypeVar("T")
 
 
 class ClusterBus(Bus):
@@ -39,6 +45,7 @@ class ClusterBus(Bus):
         self._lock = threading.RLock()
         self._topics: dict[tuple[str, Any], ClusterTopic[Any]] = {}
         self._queues: dict[tuple[str, Any], ClusterQueue[Any]] = {}
+        self._xa: ClusterXA | None = None
         self._thread = LoopThread(f"hawser-{self.name}")
         try:
             self._client = self._thread.call(_started(self._addresses, self.name, settings))
@@ -90,6 +97,27 @@ class ClusterBus(Bus):
     def queues(self) -> list[str]:
         self._require_open()
         return self._thread.call(self._client.queues())
+
+    def transaction(self, timeout: float | None = None) -> ClusterTransaction:
+        return self._transaction(timeout, is_for_certain=False)
+
+    def _transaction(self, timeout: float | None, is_for_certain: bool) -> ClusterTransaction:
+        self._require_open()
+        work = self._client.lanes.begin(check_transaction_timeout(timeout))
+        return ClusterTransaction(self._thread, work, is_for_certain)
+
+    def run_transaction(
+        self, run: Callable[[Transaction], T], retries: int = 5, *, timeout: float | None = None
+    ) -> T:
+        return run_transaction(lambda: self._transaction(timeout, is_for_certain=True), run, retries)
+
+    @property
+    def xa(self) -> ClusterXA:
+        self._require_open()
+        with self._lock:
+            if self._xa is None:
+                self._xa = ClusterXA(self._thread, self._client.resource)
+            return self._xa
 
     def files(self) -> list[DomainFile]:
         self._require_open()

@@ -48,6 +48,14 @@ class LentSample(FetchedSample):
         if self._borrowed.state is State.HELD:
             self._borrower.drop(self._borrowed)
 
+    def _check_free(self) -> None:
+        """UsageError if a transaction says what becomes of it."""
+        if self._borrowed.state is State.LOCKED:
+            raise UsageError(
+                f"message {self.offset} was accepted in a transaction, which says what becomes of it; commit "
+                "that or roll it back"
+            )
+
     def _check_said(self, verdict: Verdict) -> None:
         """UsageError if something else has become of it."""
         said = self._borrowed.verdict

@@ -69,6 +69,7 @@ class ClusterMessage(LentSample):
         self._say("reject")
 
     def _say(self, verdict: Verdict) -> None:
+        self._check_free()
         self._settle(verdict)
         self._check_said(verdict)
 
@@ -76,7 +77,7 @@ class ClusterMessage(LentSample):
         borrowed, borrower = self._borrowed, self._borrower
         if borrowed.state is State.LOST:
             raise borrower.fenced([borrowed])
-        if borrowed.state is not State.SETTLED:
+        if borrowed.state not in (State.SETTLED, State.LOCKED):
             self._thread.call(borrower.settle([borrowed], borrower.verdict(verdict)))
 
     def __enter__(self) -> Self:

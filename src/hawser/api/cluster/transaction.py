@@ -1,0 +1,324 @@
+"""Transactions on a cluster, from any thread.
+
+What is done in one is handed over to the event loop and costs no way there and back; only the end does.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import CancelledError
+from random import SystemRandom
+from types import TracebackType
+from typing import Any, Final, TypeVar
+
+from hawser.api.cluster.message import LentSample
+from hawser.api.cluster.publishing import batch_of
+from hawser.api.cluster.queue import ClusterQueue
+from hawser.api.cluster.subscription import ClusterSubscription, member_of
+from hawser.api.cluster.topic import ClusterTopic
+from hawser.api.message import Message, Messages
+from hawser.api.queue import Queue
+from hawser.api.subscription import Subscription
+from hawser.api.topic import Topic
+from hawser.api.transaction import Transaction, TransactionState, Work
+from hawser.cluster.client.client import record_of
+from hawser.cluster.client.opening import Open
+from hawser.cluster.client.routing import Router
+from hawser.cluster.client.thread import LoopThread
+from hawser.cluster.client.transacting import OpenTransaction
+from hawser.cluster.client.working import Held, OpenWork, check_held
+from hawser.errors import HawserError, OutcomeUnknown, UsageError
+from hawser.record.rows import Records
+from hawser.transaction.identity import DEFAULT_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS
+
+__all__ = [
+    "ClusterTransaction",
+    "ClusterWork",
+    "Replay",
+    "check_transaction_timeout",
+    "foreign",
+    "held_of",
+    "run_transaction",
+]
+
+Result = TypeVar("Result")
+
+_LEAST_PAUSE_SECONDS: Final = 0.01
+_MOST_PAUSE_SECONDS: Final = 1.0
+_RANDOM: Final = SystemRandom()
+# Nobody was asked to commit.
+_UNDONE: Final = ("open", "rolling back", "rolled back")
+
+
+def check_transaction_timeout(timeout: Any) -> int:
+    """Whole seconds that a transaction may stay open; None and 0 are the default. UsageError for others."""
+    if timeout is None or timeout == 0:
+        return DEFAULT_TIMEOUT_SECONDS
+    if not isinstance(timeout, int | float) or not 0 < timeout <= MAX_TIMEOUT_SECONDS:
+        raise UsageError(
+            f"timeout={timeout!r} is not a number of seconds above 0, at most {MAX_TIMEOUT_SECONDS}, or None "
+            f"for {DEFAULT_TIMEOUT_SECONDS}"
+        )
+    return max(1, -int(-timeout // 1))
+
+
+def foreign(what: object) -> UsageError:
+    """The error for something that was not made by the bus of a transaction."""
+    return UsageError(
+        f"{what!r} does not belong to the bus of this transaction; it works with topics, queues and "
+        "subscriptions that its own bus has opened"
+    )
+
+
+def held_of(messages: Any, router: Router) -> tuple[list[Held], list[LentSample]]:
+    """The messages that somebody wants to accept; UsageError if one cannot be, in a transaction of this
+    client."""
+    found = list(messages) if isinstance(messages, list | tuple) else [messages]
+    for message in found:
+        if not isinstance(message, LentSample):
+            raise UsageError(
+                f"{message!r} cannot be accepted in a transaction; messages of queues on its cluster can"
+            )
+        if message._borrower.router is not router:
+            raise UsageError(
+                f"message {message.offset} was got by another bus; a transaction accepts what was got by its "
+                "own"
+            )
+    return [(message._borrower, message._borrowed) for message in found], found
+
+
+class ClusterWork(Work):
+    """Work in a transaction of this process."""
+
+    def __init__(self, thread: LoopThread, work: OpenWork) -> None:
+        self._thread = thread
+        self._work = work
+        # What is handed over is before the end, or is refused.
+        self._lock = threading.Lock()
+        self._is_ended = False
+        self._got: list[LentSample] = []
+
+    @property
+    def id(self) -> str:
+        return str(self._work.inner.id)
+
+    def publish(
+        self,
+        target: Topic[Any] | Queue[Any],
+        data: Any,
+        *,
+        key: bytes | None = None,
+        headers: Mapping[str, bytes] | None = None,
+    ) -> None:
+        opened, codec = self._target(target)
+        self._publish(opened, [record_of(data if codec is None else codec.encode(data), key, headers)])
+
+    def publish_many(
+        self,
+        target: Topic[Any] | Queue[Any],
+        items: Iterable[Any],
+        *,
+        keys: Iterable[bytes | None] | None = None,
+    ) -> None:
+        opened, codec = self._target(target)
+        records = batch_of(items, keys, codec)
+        if not records:
+            raise UsageError("a batch has at least one message; there is nothing to publish")
+        self._publish(opened, records)
+
+    def _target(self, target: Any) -> tuple[Open, Any]:
+        """What is published to, and how its values are encoded."""
+        if isinstance(target, ClusterTopic):
+            target._require_open()
+            self._check_own(target.name, target._thread)
+            return target._topic, target._codec
+        if isinstance(target, ClusterQueue):
+            target._require_open()
+            self._check_own(target.name, target._thread)
+            # Nothing is put among dead letters.
+            _ = target._queue.putters
+            return target._queue, target._codec
+        raise foreign(target)
+
+    def _check_own(self, name: str, thread: LoopThread) -> None:
+        if thread is not self._thread:
+            raise foreign(name)
+
+    def _publish(self, target: Open, records: Records) -> None:
+        self._work.begin(records)
+        self._do(self._work.publish, target, records)
+        if self._work.has_to_wait:
+            self._thread.call(self._work.room())
+
+    def _do(self, step: Callable[..., None], *arguments: Any) -> None:
+        self._thread.check()
+        with self._lock:
+            self._check_working()
+            self._work.hand_over(step, *arguments)
+
+    def _check_working(self) -> None:
+        """UsageError once it has ended, TransactionAborted if it can only be rolled back."""
+        if self._is_ended:
+            raise self._over()
+        self._work.check()
+
+    def _over(self) -> UsageError:
+        return UsageError(f"the work in transaction {self.id} has ended; begin another one")
+
+    def get(self, queue: Queue[Any], timeout: float | None = None) -> Message | None:
+        found = self._queue(queue).get(timeout)
+        if found is not None:
+            self._keep([found])
+        return found
+
+    def get_many(self, queue: Queue[Any], count: int, timeout: float | None = None) -> Messages:
+        found = self._queue(queue).get_many(count, timeout)
+        self._keep(found)
+        return found
+
+    def _queue(self, queue: Any) -> ClusterQueue[Any]:
+        if not isinstance(queue, ClusterQueue):
+            raise foreign(queue)
+        self._check_own(queue.name, queue._thread)
+        with self._lock:
+            self._check_working()
+        return queue
+
+    def _keep(self, messages: Sequence[Any]) -> None:
+        """They are released at the end, unless somebody says otherwise."""
+        with self._lock:
+            if not self._is_ended:
+                self._got += messages
+                return
+        for message in messages:
+            message._borrower.drop(message._borrowed)
+        raise self._over()
+
+    def accept(self, messages: Message | Sequence[Message]) -> None:
+        held, kept = held_of(messages, self._work.router)
+        check_held(held)
+        self._do(self._work.accept, held, kept)
+
+    def end(self) -> None:
+        """Nothing more is done in it here; what was got and not accepted is given back."""
+        with self._lock:
+            self._is_ended = True
+        self._release()
+
+    def _end(self) -> None:
+        """Nothing is handed over from here on; UsageError if that is so already."""
+        with self._lock:
+            if self._is_ended:
+                raise self._over()
+            self._is_ended = True
+
+    def _release(self) -> None:
+        """Give back what was got and nobody wanted."""
+        got, self._got = self._got, []
+        for message in got:
+            message._borrower.drop(message._borrowed)
+
+
+class ClusterTransaction(ClusterWork, Transaction):
+    """A transaction of this process. Made by `Bus.transaction`."""
+
+    _work: OpenTransaction
+
+    def __init__(self, thread: LoopThread, work: OpenTransaction, is_for_certain: bool = False) -> None:
+        super().__init__(thread, work)
+        self._is_for_certain = is_for_certain
+
+    def __del__(self) -> None:
+        # One that nobody refers to any more is rolled back by itself.
+        if not self._is_ended:
+            self._work.abandon()
+
+    @property
+    def state(self) -> TransactionState:
+        return self._work.state
+
+    def _over(self) -> UsageError:
+        return UsageError(
+            f"transaction {self.id} has ended, it is {self.state}; begin another one with bus.transaction()"
+        )
+
+    def commit_offsets(self, subscription: Subscription[Any]) -> None:
+        if not isinstance(subscription, ClusterSubscription):
+            raise foreign(subscription)
+        self._check_own(subscription.name, subscription._thread)
+        member = member_of(subscription._consumer)
+        self._thread.check()
+        taken = member.taken()
+        with self._lock:
+            if self._is_ended:
+                raise self._over()
+            # Also if it can only be rolled back: the subscription follows that.
+            self._work.hand_over(self._work.commit_offsets, member, taken)
+            self._work.check()
+
+    def commit(self) -> None:
+        self._thread.check()
+        self._end()
+        work = self._work
+        try:
+            self._thread.call(work.commit_for_certain() if self._is_for_certain else work.commit())
+        except CancelledError:
+            raise OutcomeUnknown(
+                f"the bus was closed before it was known what became of transaction {self.id}; look for its "
+                "effects before it is run again"
+            ) from None
+        finally:
+            self._release()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            self.rollback()
+        elif not self._is_ended:
+            self.commit()
+
+    def rollback(self) -> None:
+        with self._lock:
+            is_first, self._is_ended = not self._is_ended, True
+        if is_first and self._thread.is_usable:
+            self._release()
+            self._thread.call(self._work.rollback())
+
+
+class Replay:
+    """When a transaction is run again: after growing pauses, up to so many times."""
+
+    def __init__(self, retries: Any) -> None:
+        if not isinstance(retries, int) or isinstance(retries, bool) or retries < 0:
+            raise UsageError(f"retries={retries!r} is not a whole number from 0 on")
+        self._left = retries
+        self._bound = _LEAST_PAUSE_SECONDS
+
+    def pause_seconds(self, error: HawserError, state: TransactionState) -> float:
+        """How long to wait before the next run; the error itself if there is none: it would fail again, may
+        have had an effect, came behind a commit, or was the last."""
+        if not error.retryable or error.outcome != "none" or state not in _UNDONE or not self._left:
+            raise error
+        self._left -= 1
+        pause = _RANDOM.uniform(self._bound / 2, self._bound)
+        self._bound = min(2 * self._bound, _MOST_PAUSE_SECONDS)
+        return pause
+
+
+def run_transaction(
+    begin: Callable[[], ClusterTransaction], run: Callable[[Transaction], Result], retries: int
+) -> Result:
+    """As `Bus.run_transaction`, with transactions whose commit is for certain."""
+    replay = Replay(retries)
+    while True:
+        transaction = begin()
+        try:
+            with transaction:
+                return run(transaction)
+        except HawserError as error:
+            pause_seconds = replay.pause_seconds(error, transaction.state)
+        time.sleep(pause_seconds)

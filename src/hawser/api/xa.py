@@ -1,0 +1,111 @@
+"""The XA interface: a cluster as one resource of a distributed transaction that somebody else coordinates."""
+
+from abc import ABC, abstractmethod
+from typing import Final, Literal
+
+from hawser.api.aio_transaction import AsyncWork
+from hawser.api.transaction import Work
+from hawser.errors import HawserError
+from hawser.transaction.identity import Xid
+
+__all__ = ["XA", "AsyncXA", "Vote", "XAError", "Xid"]
+
+Vote = Literal["ok", "readonly"]
+
+
+class XAError(HawserError):
+    """A call of the XA interface that got another answer than ok. `code` says which: `not-found`,
+    `illegal-state`, `command-invalid`, `not-allowed`, `invalid-argument`, `rb-rollback`, `rb-timeout`,
+    `heur-com`, `heur-rb`, `heur-mix`. Where a person has decided just what was asked for, `outcome` is
+    "applied"."""
+
+    def __init__(self, message: str = "", code: str = "", is_applied: bool = False) -> None:
+        super().__init__(message)
+        self.code: Final = code
+        if is_applied:
+            self.outcome = "applied"
+
+
+class XA(ABC):
+    """A bus as a resource. The bus is the session: it works in one branch at a time, and any bus may complete
+    what is prepared. An answer other than ok is an XAError; without an answer the call may be made again."""
+
+    @abstractmethod
+    def start(self, xid: Xid, *, join: bool = False, resume: bool = False) -> Work:
+        """Begin to work in a new branch, in one that others have begun (`join`), or in one that was suspended
+        here (`resume`)."""
+
+    @abstractmethod
+    def end(self, xid: Xid, *, suspend: bool = False, fail: bool = False) -> None:
+        """Stop working in the branch: for good, or for a while (`suspend`), or so that it can only be rolled
+        back (`fail`, which is answered with rb-rollback). So it is if something of the work was refused."""
+
+    @abstractmethod
+    def prepare(self, xid: Xid) -> Vote:
+        """Promise that the branch can be committed, however long that takes; or say that there is nothing to
+        commit ("readonly"), and forget it. rb-rollback, or rb-timeout, if it can only be rolled back."""
+
+    @abstractmethod
+    def commit(self, xid: Xid, *, one_phase: bool = False) -> None:
+        """Commit a branch that is prepared; with `one_phase` one that is ended and not prepared."""
+
+    @abstractmethod
+    def rollback(self, xid: Xid) -> None:
+        """Roll the branch back."""
+
+    @abstractmethod
+    def recover(self) -> list[Xid]:
+        """Every branch that is prepared, or that a person has decided and nobody has forgotten, as it is true
+        now."""
+
+    @abstractmethod
+    def forget(self, xid: Xid) -> None:
+        """Forget what a person has decided about the branch."""
+
+    @abstractmethod
+    def set_timeout(self, xid: Xid, seconds: int) -> None:
+        """Let the branch stay unprepared for so long from here on, at most 3600; 0 is the default, 60."""
+
+    @abstractmethod
+    def get_timeout(self, xid: Xid) -> int:
+        """For how many seconds the branch may stay unprepared."""
+
+
+class AsyncXA(ABC):
+    """As `XA`."""
+
+    @abstractmethod
+    async def start(self, xid: Xid, *, join: bool = False, resume: bool = False) -> AsyncWork:
+        """As `XA.start`."""
+
+    @abstractmethod
+    async def end(self, xid: Xid, *, suspend: bool = False, fail: bool = False) -> None:
+        """As `XA.end`."""
+
+    @abstractmethod
+    async def prepare(self, xid: Xid) -> Vote:
+        """As `XA.prepare`."""
+
+    @abstractmethod
+    async def commit(self, xid: Xid, *, one_phase: bool = False) -> None:
+        """As `XA.commit`."""
+
+    @abstractmethod
+    async def rollback(self, xid: Xid) -> None:
+        """As `XA.rollback`."""
+
+    @abstractmethod
+    async def recover(self) -> list[Xid]:
+        """As `XA.recover`."""
+
+    @abstractmethod
+    async def forget(self, xid: Xid) -> None:
+        """As `XA.forget`."""
+
+    @abstractmethod
+    async def set_timeout(self, xid: Xid, seconds: int) -> None:
+        """As `XA.set_timeout`."""
+
+    @abstractmethod
+    async def get_timeout(self, xid: Xid) -> int:
+        """As `XA.get_timeout`."""

@@ -1,0 +1,5 @@
+"""Distributed transactions that somebody else coordinates: names for `Bus.xa`."""
+
+from hawser.api.xa import XA, AsyncXA, XAError, Xid
+
+__all__ = ["XA", "AsyncXA", "XAError", "Xid"]

@@ -1,0 +1,266 @@
+"""How transactions end when nodes are silent, refuse, or something happens that nobody foresaw: whoever waits
+is told the truth, and nothing that was staged stays behind.
+"""
+
+import asyncio
+import gc
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+import hawser
+from hawser.cluster import wire
+from hawser.cluster.client import asking, carrying, drafting, transacting, working
+from hawser.cluster.client.homes import Homes
+from hawser.cluster.transport import TransportError
+from hawser.log.state.results import Reason, Rejected, encode_result
+from hawser.transaction.ageing import KEEP_SECONDS
+from hawser.xa import XAError, Xid
+from tests.support.cluster import RunningCluster
+
+SECONDS = 30.0
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def bus(cluster: RunningCluster) -> Iterator[Any]:
+    """A bus that does not wait for long."""
+    with cluster.connect(f"worker {next(_numbers)}", timeout=1.5) as bus:
+        yield bus
+
+
+def queues_of(bus: Any, count: int = 1) -> list[Any]:
+    return [bus.queue(f"queue {next(_numbers)}") for _ in range(count)]
+
+
+def contents(queue: Any) -> list[bytes]:
+    return [bytes(each) for each in queue.peek(1000)]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.02)
+
+
+def is_staged(tx: Any) -> bool:
+    inner = tx._work.inner
+    return bool(inner.shards) and inner.is_staged
+
+
+def in_time(call: Callable[[], Any]) -> Any:
+    """What a call gives; an error of this test if it hangs."""
+    future: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future.result(SECONDS)
+
+
+class Answers:
+    """What is answered to requests of transactions, instead of what nodes say: an error is raised, None
+    passes on what they say."""
+
+    def __init__(self, answer: Callable[[wire.Transact], Any]) -> None:
+        self._answer = answer
+        self.requests = 0
+
+    async def ask(self, link: Any, body: bytes, timeout_seconds: float) -> Any:
+        request = wire.decode_request(body)
+        assert isinstance(request, wire.Transact)
+        self.requests += 1
+        answer = self._answer(request)
+        if isinstance(answer, Exception):
+            raise answer
+        return await asking.ask(link, body, timeout_seconds) if answer is None else answer
+
+
+@pytest.mark.parametrize("targets", [1, 2])
+@pytest.mark.parametrize("how", ["commit", "rollback"])
+def test_what_nobody_could_be_told_to_drop_is_dropped_later(bus: Any, how: str, targets: int) -> None:
+    jobs, *others = queues_of(bus, targets)
+    jobs.put(b"job")
+    with bus.transaction() as tx:
+        for queue in (jobs, *others):
+            tx.publish(queue, b"first")
+    tx = bus.transaction(timeout=3600)
+    tx.accept(tx.get(jobs, SECONDS))
+    for queue in others:
+        tx.publish(queue, b"no")
+    wait_until(lambda: is_staged(tx))
+    router = bus._client.router
+    leader_link, router.leader_link = router.leader_link, lambda shard: None
+    if how == "commit":
+        with pytest.raises(hawser.TransactionAborted, match="nobody could be asked"):
+            tx.commit()
+    else:
+        tx.rollback()
+        wait_until(lambda: tx.state == "rolled back")
+    router.leader_link = leader_link
+    # The client lives and the transaction has an hour: nobody else ends it.
+    wait_until(lambda: contents(jobs) == [b"job", b"first"])
+    assert all(contents(queue) == [b"first"] for queue in others)
+    assert bytes(jobs.get(SECONDS)) == b"job"
+
+
+def test_a_commit_ends_though_home_has_no_room_and_then_is_silent(
+    bus: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues = queues_of(bus, 2)
+
+    def publish() -> Any:
+        tx = bus.transaction()
+        for queue in queues:
+            tx.publish(queue, b"message")
+        return tx
+
+    publish().commit()
+    refusals = [wire.Transacted((encode_result(Rejected(Reason.TOO_MANY_TRANSACTIONS, 1)),))]
+
+    def answer(request: wire.Transact) -> Any:
+        if not request.shard.startswith(wire.HOMES):
+            return None
+        return refusals.pop() if refusals else TransportError("silence", was_sent=True)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(carrying, "ask", Answers(answer).ask)
+        tx = publish()
+        with pytest.raises(hawser.OutcomeUnknown):
+            in_time(tx.commit)
+    assert tx.state == "unknown"
+    wait_until(lambda: not any(queue.info().claimed for queue in queues))
+    assert [contents(queue) for queue in queues] == [[b"message"]] * 2
+
+
+def test_a_commit_that_may_be_done_is_not_called_rolled_back(
+    bus: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (queue,) = queues_of(bus)
+    tx = bus.transaction()
+    tx.publish(queue, b"message")
+    refused = (encode_result(Rejected(Reason.QUEUE_FULL, 1)),)
+    answers = [wire.Failed(wire.Code.BAD_REQUEST, "no", False), wire.Transacted(refused)]
+    monkeypatch.setattr(carrying, "ask", Answers(lambda request: answers.pop()).ask)
+    # The operation that commits it was sent, and whether it is rolled back nobody says.
+    with pytest.raises(hawser.OutcomeUnknown):
+        tx.commit()
+    assert tx.state == "unknown" and not answers
+
+
+def test_nobody_asks_when_shards_may_have_forgotten(bus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (queue,) = queues_of(bus)
+    tx = bus.transaction()
+    tx.publish(queue, b"message")
+    now = [1000.0]
+    monkeypatch.setattr(transacting, "_boot_seconds", lambda: now[0])
+
+    def answer(request: wire.Transact) -> Any:
+        # The machine sleeps before the answer is there.
+        now[0] += KEEP_SECONDS
+        return TransportError("lost", was_sent=True)
+
+    answers = Answers(answer)
+    monkeypatch.setattr(carrying, "ask", answers.ask)
+    with pytest.raises(hawser.OutcomeUnknown):
+        tx.commit()
+    assert tx.state == "unknown" and answers.requests == 1
+
+
+@pytest.mark.parametrize("place", [(drafting.Put, "payload"), (working, "Put"), (Homes, "known")])
+def test_what_nobody_foresaw_ends_a_transaction_as_a_whole(
+    cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch, place: tuple[Any, str]
+) -> None:
+    bus: Any = cluster.connect("worker")
+    queues = queues_of(bus, 2)
+    tx = bus.transaction()
+    tx.publish(queues[0], b"before")
+    wait_until(lambda: is_staged(tx))
+
+    def fail(*_: Any) -> Any:
+        raise ZeroDivisionError("unforeseen")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(*place, fail)
+        tx.publish(queues[1], b"message")
+        with pytest.raises(hawser.TransactionAborted, match="unforeseen") as raised:
+            tx.commit()
+    assert not raised.value.retryable and isinstance(raised.value.__cause__, ZeroDivisionError)
+    assert tx.state == "rolled back" and not any(map(contents, queues))
+    in_time(bus.close)
+
+
+def test_a_message_that_an_ended_branch_never_got_is_given_back(
+    bus: Any, cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (queue,) = queues_of(bus)
+    queue.put(b"message")
+    xid = Xid(77, b"transaction %d" % next(_numbers), b"branch")
+    branch = bus.xa.start(xid)
+    lost = TransportError("lost", was_sent=False)
+    with monkeypatch.context() as patched:
+        patched.setattr(carrying, "ask", Answers(lambda request: lost).ask)
+        branch.accept(branch.get(queue, SECONDS))
+        with pytest.raises(XAError):
+            bus.xa.end(xid)
+    with cluster.connect("other") as other:
+        again: Any = other.queue(queue.name).get(SECONDS)
+    assert bytes(again) == b"message"
+
+
+def test_to_find_home_is_part_of_the_time_of_a_commit(bus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[float] = []
+
+    async def of(_: Any, deadline: float) -> str:
+        left.append(deadline - asyncio.get_running_loop().time())
+        raise hawser.Unavailable("no homes")
+
+    homes = bus._client.lanes.homes
+    monkeypatch.setattr(homes, "_shards", [])
+    monkeypatch.setattr(homes, "of", of)
+    tx = bus.transaction()
+    for queue in queues_of(bus, 2):
+        tx.publish(queue, b"message")
+    with pytest.raises(hawser.TransactionAborted, match="no homes"):
+        tx.commit()
+    assert len(left) == 1 and left[0] <= 1.0
+
+
+class Follower:
+    """A member of a group that follows when all of them do."""
+
+    received = 0
+
+    def __init__(self, together: asyncio.Barrier) -> None:
+        self._together = together
+
+    async def rewind(self, received: int) -> None:
+        await self._together.wait()
+
+
+def test_groups_follow_side_by_side(bus: Any) -> None:
+    tx = bus.transaction()
+    together = asyncio.Barrier(3)
+    tx._work._moves = {Follower(together): {} for _ in range(3)}
+    in_time(tx.rollback)
+    assert tx.state == "rolled back"
+
+
+def test_the_way_to_a_shard_is_forgotten_when_nobody_uses_it(bus: Any) -> None:
+    (queue,) = queues_of(bus)
+    with bus.transaction() as tx:
+        tx.publish(queue, b"message")
+    couriers = bus._client.lanes.couriers
+    assert len(couriers._shards) == 1
+    del tx
+    wait_until(lambda: gc.collect() >= 0 and not couriers._shards)
