@@ -33,11 +33,13 @@ setup: ## create .venv, build the native module, install everything for developm
 installed: $(native) $(spark)
 	@:
 
-$(environment): pyproject.toml scripts/install_system_packages.sh scripts/install_etcd.sh
+$(environment): pyproject.toml scripts/install_system_packages.sh scripts/install_etcd.sh \
+  scripts/install_postgres.sh
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Hawser needs Python 3.11 or newer; '$(PYTHON)' is not. Try: make setup PYTHON=python3.12" >&2; exit 1; }
 	@scripts/install_system_packages.sh $(PYTHON)
 	@scripts/install_etcd.sh
+	@scripts/install_postgres.sh
 	@echo "setup: installing the tools into .venv"
 	@test -x $(bin)/python || $(PYTHON) -m venv .venv
 	@$(install) --upgrade 'pip>=25.1'

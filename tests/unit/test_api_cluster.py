@@ -465,11 +465,6 @@ def test_too_much_at_once_is_refused_not_hoarded(cluster: RunningCluster) -> Non
     assert topic.info().head == 500 - len(refused)
 
 
-def test_transactions_are_announced(bus: hawser.Bus) -> None:
-    with pytest.raises(hawser.UsageError, match="not part of this version"):
-        bus.transaction()
-
-
 def test_iteration_ends_with_the_subscription(topic: hawser.Topic[Any]) -> None:
     topic.publish_many([b"a", b"b"])
     subscription = topic.subscribe(start="earliest")

@@ -1,4 +1,4 @@
-"""The examples for clusters, and what the guide for their clients shows, run to their end."""
+"""The examples for clusters, and what the guides for their clients show, run to their end."""
 
 import re
 import subprocess
@@ -8,37 +8,52 @@ from pathlib import Path
 import pytest
 
 from tests.support.cluster import RunningCluster
+from tests.support.postgres import postgres_server
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES = sorted((ROOT / "examples" / "cluster").glob("*.py"))
+FOLDER = ROOT / "examples" / "cluster"
+EXAMPLES = sorted(FOLDER.glob("*.py"))
+WITH_POSTGRES = "postgres_dtx.py"
 LAST_LINES = {
     "consumer_group.py": "40 orders were billed, 0 of them twice",
+    "exactly_once.py": "20 orders have an invoice, 0 have two",
     "hello_cluster.py": "received 'world' from 'hello', offset 3",
     "shared_jobs.py": "10 pictures were resized, 1 of them in a second attempt",
 }
 
 
-def run(cluster: RunningCluster, *program: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *program, cluster.url], capture_output=True, text=True, check=False, timeout=60
-    )
+def run(cluster: RunningCluster, program: str, *arguments: str) -> str:
+    command = [sys.executable, program, cluster.url, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
 
 def test_all_examples_are_known() -> None:
-    assert [path.name for path in EXAMPLES] == sorted(LAST_LINES)
+    assert [path.name for path in EXAMPLES] == sorted([*LAST_LINES, WITH_POSTGRES])
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_the_example_runs(cluster: RunningCluster, path: Path) -> None:
-    assert run(cluster, str(path)).splitlines()[-1] == LAST_LINES[path.name]
+@pytest.mark.parametrize("name", LAST_LINES)
+def test_the_example_runs(cluster: RunningCluster, name: str) -> None:
+    assert run(cluster, str(FOLDER / name)).splitlines()[-1] == LAST_LINES[name]
 
 
-def test_the_guide_runs(cluster: RunningCluster, tmp_path: Path) -> None:
-    guide = (ROOT / "docs" / "howto" / "cluster-clients.md").read_text(encoding="utf-8")
+def test_a_transaction_over_postgres_is_all_or_nothing(cluster: RunningCluster) -> None:
+    with postgres_server() as server:
+        lines = run(cluster, str(FOLDER / WITH_POSTGRES), server).splitlines()
+    assert [line.rpartition(": ")[2] for line in lines] == [
+        f"{orders} orders, {invoices} invoices in Hawser, {invoices} in PostgreSQL"
+        for orders, invoices in [(5, 0), (4, 1), (3, 2), (0, 5)]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "last"), [("cluster-clients", 5, "b'"), ("transactions", 7, "illegal-state")]
+)
+def test_the_guide_runs(cluster: RunningCluster, tmp_path: Path, name: str, count: int, last: str) -> None:
+    guide = (ROOT / "docs" / "howto" / f"{name}.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == count
     program = tmp_path / "guide.py"
     program.write_text("import sys\nurl = sys.argv[1]\n" + "\n".join(blocks), encoding="utf-8")
-    assert run(cluster, str(program)).splitlines()[-1].startswith("b'")
+    assert run(cluster, str(program)).splitlines()[-1].startswith(last)

@@ -12,11 +12,12 @@ from hawser.testing import LocalBus
 from tests.support.command import Command
 
 COMMANDS = [
-    "topic", "queue", "up", "node", "operator", "agent", "pipeline", "cluster", "log", "config", "ps", "reap",
-    "doctor", "bench", "demo", "completion",
+    "topic", "queue", "tx", "up", "node", "operator", "agent", "pipeline", "cluster", "log", "config", "ps",
+    "reap", "doctor", "bench", "demo", "completion",
 ]  # fmt: skip
 TOPIC_COMMANDS = ["list", "info", "pub", "echo", "hz", "bw", "record", "replay", "forget", "delete"]
 QUEUE_COMMANDS = ["list", "info", "put", "get", "peek", "retry", "forget", "delete"]
+TX_COMMANDS = ["list", "show", "recover", "commit", "rollback", "forget"]
 START_RATIO = 12
 HEAVY = ["rich", "numpy", "asyncio", "ctypes", "pyspark", "pyarrow", "hawser.bench"]
 
@@ -31,6 +32,7 @@ def test_help_names_every_command(command: Command) -> None:
     assert [line.split()[0] for line in _commands(command.run("--help").stdout)] == COMMANDS
     assert [line.split()[0] for line in _commands(command.run("topic", "--help").stdout)] == TOPIC_COMMANDS
     assert [line.split()[0] for line in _commands(command.run("queue", "--help").stdout)] == QUEUE_COMMANDS
+    assert [line.split()[0] for line in _commands(command.run("tx", "--help").stdout)] == TX_COMMANDS
 
 
 def _commands(text: str) -> list[str]:
@@ -43,6 +45,7 @@ def _commands(text: str) -> list[str]:
         *([name] for name in COMMANDS),
         *(["topic", name] for name in TOPIC_COMMANDS),
         *(["queue", name] for name in QUEUE_COMMANDS),
+        *(["tx", name] for name in TX_COMMANDS),
     ],
 )
 def test_every_command_has_help_and_takes_output(command: Command, arguments: list[str]) -> None:

@@ -15,7 +15,7 @@ from hawser.cluster import wire
 from hawser.log.queue.claims import Token
 from tests.support.cluster import RunningCluster
 
-SECONDS = 20.0
+SECONDS = 60.0
 _numbers = itertools.count()
 
 

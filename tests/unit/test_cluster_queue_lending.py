@@ -4,15 +4,14 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import hawser
 from hawser.cluster import wire
+from hawser.cluster.maps import ShardMap
 from hawser.cluster.node import forwarding
-from hawser.cluster.node.service import Node
 from hawser.cluster.node.shard import Shard
 from hawser.log.journal.failures import Damaged
 from hawser.log.protocol.doors import Serve
@@ -165,7 +164,7 @@ def test_nothing_is_put_before_it_is_known_how_much_a_queue_holds(
 ) -> None:
     name = unused_name()
     with monkeypatch.context() as patched:
-        patched.setattr(Node, "_entry", lambda self, shard: None)
+        patched.setattr(ShardMap, "on", lambda self, shard: {})
         queue: hawser.Queue[Any] = bus.queue(name, capacity_bytes=4096)
         shard = next(each for node in cluster._nodes.values() for each in node.shards if name in each)
         wait_until(lambda: any(node.shards[shard].leads for node in cluster._nodes.values()))
@@ -179,15 +178,14 @@ def test_nothing_is_put_before_it_is_known_how_much_a_queue_holds(
     assert 1 <= queue.info().ready <= 4
 
 
-def test_a_shard_is_not_that_of_another_topic_of_its_name(tmp_path: Path) -> None:
-    node = Node("a", tmp_path)
+def test_a_shard_is_not_that_of_another_topic_of_its_name() -> None:
+    shards = ShardMap()
     old, new = "1" * 32, "2" * 32
     shard = wire.shard_of("jobs", old, 3)
     for uuid, is_deleted, is_known in ((old, False, True), (old, True, False), (new, False, False)):
-        node.map.topics["jobs"] = wire.TopicEntry(1, uuid, 4, {}, is_deleted, "queue")
-        assert (node._entry(shard) is not None) is is_known
-    assert node._entry("other@11111111/0") is None
-    node._directory.close()
+        shards.topics["jobs"] = wire.TopicEntry(1, uuid, 4, {}, is_deleted, "queue")
+        assert bool(shards.on(shard)) is is_known
+    assert not shards.on("other@11111111/0")
 
 
 def test_a_topic_named_none_is_nobodys_dead_letters(bus: hawser.Bus) -> None:

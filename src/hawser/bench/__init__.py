@@ -18,6 +18,7 @@ PARTS = (
     "queue",
     "cluster",
     "cluster-queue",
+    "transactions",
     "recorder",
     "spark",
 )

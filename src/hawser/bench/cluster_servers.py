@@ -131,9 +131,11 @@ def first_words(program: str | None) -> str:
 
 
 class HawserServers:
-    """Nodes n1, n2 and n3 and an operator with SQLite, at default settings."""
+    """Nodes n1, n2 and n3 and an operator with SQLite, at default settings; a node's data is in `directory`,
+    under its name."""
 
     def __init__(self, directory: Path) -> None:
+        self.directory = directory
         addresses = {f"n{number}": f"127.0.0.1:{port}" for number, port in enumerate(free_ports(3), 1)}
         self.url = "hawser://" + ",".join(addresses.values())
         command = [sys.executable, "-m", "hawser"]

@@ -15,6 +15,7 @@ from hawser.bench import (
     scaling,
     spark,
     streams,
+    transactions,
     upkeep,
 )
 from hawser.bench.plan import Plan
@@ -33,6 +34,7 @@ _MEASURES: dict[str, Callable[[Plan], Iterator[Row]]] = {
     "queue": queues.queue,
     "cluster": cluster.cluster,
     "cluster-queue": cluster_queues.cluster_queue,
+    "transactions": transactions.transactions,
     "recorder": recorder.recorder,
     "spark": spark.spark,
 }

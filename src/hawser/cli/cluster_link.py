@@ -134,7 +134,7 @@ def shard_named(cluster: Reached, text: str) -> str:
         and partition.isdecimal()
         and int(partition) < entry.partitions
     ):
-        return wire.shard_of(topic, entry.uuid, int(partition))
+        return wire.shards_of(topic, entry)[int(partition)]
     if text in cluster.map.shards:
         return text
     raise hawser.NotFound(f"there is no shard {text!r}; `hawser cluster status` shows them all")

@@ -134,7 +134,7 @@ async def _ordered(
 
 
 def _situation(cluster: Reached, shard: str) -> str:
-    shown = shard_shown(cluster, shard, "", 0, "topic")
+    shown = shard_shown(cluster, shard)
     change = shown["reconfiguration"]
     if change is None:
         return f"epoch {shown['epoch']}, {shown['state']}"

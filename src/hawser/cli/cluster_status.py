@@ -11,7 +11,7 @@ from hawser.cli.cluster_link import Reached, addresses, reached, run
 from hawser.cli.options import shared_options, wants_json
 from hawser.cli.output import Cell, Column, byte_size, count, notice, print_json, print_table
 from hawser.cluster import wire
-from hawser.cluster.maps import node_of
+from hawser.cluster.maps import node_of, owned_shards
 from hawser.log.protocol import messages as m
 
 __all__ = ["nodes_shown", "shard_label", "shard_shown", "shards_shown", "status"]
@@ -66,20 +66,18 @@ async def _asked(given: list[str]) -> dict[str, Any]:
 
 
 def shards_shown(cluster: Reached) -> list[dict[str, Any]]:
-    """Of every topic and queue that is not deleted."""
+    """Of every topic and queue that is not deleted, and the homes of transactions."""
     return [
-        shard_shown(cluster, wire.shard_of(name, entry.uuid, partition), name, partition, entry.kind)
+        shard_shown(cluster, shard)
         for name, entry in sorted(cluster.map.topics.items())
         if not entry.deleted
-        for partition in range(entry.partitions)
+        for shard in owned_shards(name, entry)
     ]
 
 
-def shard_shown(
-    cluster: Reached, shard: str, name: str, partition: int, kind: wire.TopicKind
-) -> dict[str, Any]:
+def shard_shown(cluster: Reached, shard: str) -> dict[str, Any]:
     """A shard by what the operators say of it and by what its leader says; without one, by the replica that
-    is furthest."""
+    is furthest. It is a topic's or a queue's, or both if the queue lives with the topic."""
     entry = cluster.map.shards.get(shard, wire.ShardEntry(0, 0, "being made", None, ()))
     replicas = _replicas(cluster, shard)
     leader = None if entry.leader is None else node_of(entry.leader)
@@ -88,8 +86,8 @@ def shard_shown(
     lag = {node_of(member): entries for member, entries in leading.lag.items()} if leading else {}
     return {
         "id": shard,
-        kind: name,
-        "partition": partition,
+        **{kind: resident.name for kind, resident in cluster.map.on(shard).items()},
+        "partition": int(shard.rpartition("/")[2]),
         "epoch": entry.epoch,
         "leader": leader,
         "members": [node_of(member) for member in entry.members],
@@ -115,7 +113,8 @@ def shard_shown(
 
 def shard_label(shard: dict[str, Any]) -> str:
     """A shard as people name it."""
-    return f"{shard.get('topic') or shard.get('queue')}/{shard['partition']}"
+    name = shard.get("topic") or shard.get("queue") or shard.get("homes")
+    return f"{name}/{shard['partition']}"
 
 
 def _replicas(cluster: Reached, shard: str) -> dict[str, m.StatusResponse]:
@@ -218,8 +217,13 @@ def _shard_row(shard: dict[str, Any], titles: tuple[str, ...]) -> list[str | Cel
     if shard["halted"]:
         state = f"halted on {', '.join(shard['halted'])}"
     lag = ", ".join(f"{node} {count(entries)}" for node, entries in shard["lag"].items() if entries)
+    label = shard_label(shard)
+    if "topic" in shard and "queue" in shard:
+        label += f", with queue {shard['queue']}"
+    elif "homes" in shard:
+        label += ", a home of transactions"
     return [
-        shard_label(shard),
+        label,
         str(shard["epoch"]),
         shard["leader"] or Cell("none", "red"),
         " ".join(shard["members"]),

@@ -24,6 +24,7 @@ from hawser.log.state.queue_shelf import Shelf
 from hawser.log.state.results import Accepted, Place, Settled
 from hawser.log.state.topic import Topic
 from hawser.record.batch import BadBatch, Header
+from hawser.transaction.parts import transactional_parts
 
 __all__ = ["scan", "verify"]
 
@@ -173,7 +174,7 @@ class _Offsets:
     applying what follows."""
 
     def __init__(self, journal: Journal) -> None:
-        self._machine: Machine | None = Machine(_Blocks(journal))
+        self._machine: Machine | None = Machine(_Blocks(journal), transactional_parts())
         if journal.checkpoint is not None:
             self._machine.load(journal.checkpoint.state)
         queue = self._machine.part(Queue)

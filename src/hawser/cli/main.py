@@ -35,6 +35,7 @@ _INTERRUPTED = 130
 _COMMANDS = {
     "topic": ("hawser.cli.topic:topic", "List, look at, publish to and follow topics."),
     "queue": ("hawser.cli.queue:queue", "List, look at, put into and get from queues."),
+    "tx": ("hawser.cli.tx:tx", "List, look at and decide transactions."),
     "up": ("hawser.cli.up:up", "A whole cluster on this machine."),
     "node": ("hawser.cli.daemons:node", "Run a node of a cluster."),
     "operator": ("hawser.cli.daemons:operator", "Run an operator of a cluster."),

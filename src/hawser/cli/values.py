@@ -75,7 +75,8 @@ def setting_options(function: Any) -> Any:
 def queue_setting_options(function: Any) -> Any:
     """The settings of a queue as options, of both scopes; those not given are None."""
     letters = click.option("--dead-letter", metavar="QUEUE", help="Where its dead letters go; else its own.")
-    return letters(_with_settings(function, "queue", _QUEUE_SETTINGS))
+    colocate = click.option("--colocate", metavar="TOPIC", help="The topic with which it shares a shard.")
+    return letters(colocate(_with_settings(function, "queue", _QUEUE_SETTINGS)))
 
 
 def _with_settings(function: Any, kind: str, settings: tuple[tuple[str, Any, str], ...]) -> Any:

@@ -1,0 +1,136 @@
+"""Transactions beside plain publishes: three nodes and an operator as processes, 100-byte messages.
+
+The transaction that is measured takes a message from a queue, publishes one and accepts the first. All of it
+is acknowledged when a majority has synced it, as a plain publish is.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from hawser.bench import cluster_sides
+from hawser.bench.cluster import IN_FLIGHT
+from hawser.bench.cluster_loads import Load
+from hawser.bench.cluster_servers import HawserServers, hawser_servers
+from hawser.bench.plan import Plan
+from hawser.bench.report import Row, at_least, at_most
+from hawser.bench.sides import Side, run_sides
+from hawser.bench.transaction_sides import (
+    LIST,
+    PLAIN,
+    STAGED,
+    publish_lists,
+    transact_in_flight,
+    transact_lists,
+    transact_one_at_a_time,
+    write_both_ways,
+)
+
+# How many times a plain publish a transaction over so many shards may take.
+BOUNDS = {1: 2.0, 2: 4.0, 4: 6.0}
+
+
+def transactions(plan: Plan) -> Iterator[Row]:
+    """The figures of transactions on a cluster."""
+    with hawser_servers() as servers:
+        yield from _latencies(plan, servers.url)
+        yield _in_flight(plan, servers.url)
+        yield _lists(plan, servers.url)
+        yield _bytes(servers)
+
+
+def _run(side: Side, url: str, case: Any) -> Any:
+    # On no core of its own: there are more processes than cores, and the kernel places them best.
+    return run_sides([(side, None)], url, case)[0]
+
+
+def _latencies(plan: Plan, url: str) -> Iterator[Row]:
+    load = Load(0.4 if plan.quick else 1.0)
+    found = plan.turns(
+        {"publish": partial(_run, cluster_sides.publish_one_at_a_time, url, load)}
+        | {
+            f"{shards} shards": partial(_run, transact_one_at_a_time, url, (load, shards))
+            for shards in BOUNDS
+        }
+    )
+    medians = {
+        name: statistics.median(time for turn in turns for time in turn) for name, turns in found.items()
+    }
+    publish = medians["publish"]
+    for shards, bound in BOUNDS.items():
+        spent = medians[f"{shards} shards"]
+        where = "one colocated shard" if shards == 1 else f"{shards} shards"
+        target = at_most(f"{bound:.0f} x a plain publish", spent / publish, bound)
+        name = f"transactions: take, publish, accept over {where}, p50"
+        yield Row(name, spent, "ns", {"a plain publish": publish}, (target,))
+
+
+def _medians(found: dict[str, list[list[int]]]) -> dict[str, float]:
+    """Of all times of all turns."""
+    return {name: statistics.median(chain.from_iterable(turns)) for name, turns in found.items()}
+
+
+def _in_flight(plan: Plan, url: str) -> Row:
+    load = Load(0.4 if plan.quick else 1.0, IN_FLIGHT)
+    rates = plan.medians(
+        {
+            "plain publishes": partial(_run, cluster_sides.publish_in_flight, url, load),
+            "take, publish, accept": partial(_run, transact_in_flight, url, (load, True)),
+            "publish": partial(_run, transact_in_flight, url, (load, False)),
+        }
+    )
+    rate = rates.pop("publish")
+    target = at_least("a quarter of plain publishes", rate / rates["plain publishes"], 0.25)
+    name = f"transactions: of one publish on one shard, {IN_FLIGHT} at a time"
+    return Row(name, rate, "tx/s", rates, (target,))
+
+
+def _lists(plan: Plan, url: str) -> Row:
+    load = Load(0.4 if plan.quick else 1.0)
+    found = plan.turns(
+        {
+            "publish": partial(_run, publish_lists, url, load),
+            "transact": partial(_run, transact_lists, url, load),
+        }
+    )
+    medians = {
+        name: statistics.median(time for turn in turns for time in turn) for name, turns in found.items()
+    }
+    target = at_most("1.5 x publish_many", medians["transact"] / medians["publish"], 1.5)
+    name = f"transactions: {LIST:,} messages in one, p50"
+    return Row(name, medians["transact"], "ns", {"publish_many of them": medians["publish"]}, (target,))
+
+
+def _bytes(servers: HawserServers) -> Row:
+    """By what is in the log of a node that was killed after it."""
+    _run(write_both_ways, servers.url, None)
+    name, node = next(iter(servers.nodes.items()))
+    node.kill()
+    sizes = bytes_of_a_record(servers.directory / name)
+    target = at_most("1.2 x a plain one", sizes[STAGED] / sizes[PLAIN], 1.2)
+    figure = f"transactions: bytes in the log for a message, in lists of {LIST:,}"
+    return Row(figure, sizes[STAGED], "B", {"plain": sizes[PLAIN]}, (target,))
+
+
+def bytes_of_a_record(directory: Path) -> dict[str, float]:
+    """How many bytes a node that does not run has in its logs for a record of each topic, with all that is
+    there because of it."""
+    command = [sys.executable, "-m", "hawser", "log", "scan", "--dir", str(directory), "-o", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    sizes: Counter[str] = Counter()
+    records: Counter[str] = Counter()
+    for line in done.stdout.splitlines():
+        entry = json.loads(line)
+        topic = entry["shard"].rpartition("@")[0]
+        sizes[topic] += entry["bytes"]
+        records[topic] += entry["records"] or 0
+    return {topic: sizes[topic] / count for topic, count in records.items() if count}
