@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from hawser.agent.recording import Recorder
@@ -12,13 +12,12 @@ from hawser.cluster.client import starts
 from hawser.cluster.client.asking import ask
 from hawser.cluster.client.client import Client, OpenTopic, addresses_of
 from hawser.cluster.client.settings import ClientSettings
+from hawser.cluster.transport import TransportError
 from hawser.errors import HawserError
 from hawser.record.batch import Batch
 from hawser.record.origin import GAP_HEADER, Gap
 from hawser.record.record import Record
-from tests.support.processes import until
-
-LIMIT_SECONDS = 60.0
+from tests.support.processes import LIMIT_SECONDS, until
 
 
 class Row(NamedTuple):
@@ -42,7 +41,8 @@ def rows_of(url: str, topic: str) -> list[Row]:
 
 
 async def _rows(url: str, topic: str) -> list[Row]:
-    client = Client(addresses_of(url), "reader", ClientSettings(timeout=LIMIT_SECONDS))
+    settings = ClientSettings(timeout=LIMIT_SECONDS, connect_timeout=LIMIT_SECONDS)
+    client = Client(addresses_of(url), "reader", settings)
     await client.start()
     try:
         opened = await client.open(topic, {}, False, None)
@@ -59,11 +59,7 @@ async def _rows_of_partition(topic: OpenTopic, partition: int) -> list[Row]:
     rows: list[Row] = []
     offset = bounds.start
     while offset < bounds.end:
-        link = router.leader_link(shard)
-        assert link is not None
-        answer = await ask(link, wire.encode(wire.Fetch(shard, offset, 8 << 20, 1.0)), LIMIT_SECONDS)
-        assert isinstance(answer, wire.Batches), answer
-        for first_offset, data in answer.batches:
+        for first_offset, data in (await _fetched(topic, shard, offset)).batches:
             batch = Batch.read(data)
             stamp = batch.stamp
             rows += [
@@ -78,6 +74,23 @@ async def _rows_of_partition(topic: OpenTopic, partition: int) -> list[Row]:
             ]
             offset = first_offset + batch.count
     return rows
+
+
+async def _fetched(topic: OpenTopic, shard: str, offset: int) -> wire.Batches:
+    """Of whoever leads; that may be somebody else at any time."""
+    router = topic.router
+    deadline = router.loop.time() + LIMIT_SECONDS
+    answer: object = "nobody leads"
+    while router.loop.time() < deadline:
+        link = router.leader_link(shard)
+        if link is not None:
+            with suppress(TransportError):
+                answer = await ask(link, wire.encode(wire.Fetch(shard, offset, 8 << 20, 1.0)), LIMIT_SECONDS)
+                if isinstance(answer, wire.Batches):
+                    return answer
+        await router.refresh(topic.name)
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"nothing comes from offset {offset} on: {answer}")
 
 
 def check_tiling(rows: list[Row]) -> tuple[int, int]:
@@ -121,8 +134,8 @@ def recording(domain: str, topic: str, url: str, **options: Any) -> Iterator[Rec
 
 def until_recorded(recorder: Recorder, position: int) -> None:
     """Until the sample with this offset is in the cluster."""
-    until(lambda: recorder.status().position >= position, f"position {position}, not {recorder.status()}")
+    until(lambda: recorder.status().position >= position, f"position {position}", recorder.status)
 
 
 def until_state(recorder: Recorder, state: str) -> None:
-    until(lambda: recorder.status().state == state, f"{state!r}, not {recorder.status()}")
+    until(lambda: recorder.status().state == state, repr(state), recorder.status)

@@ -102,7 +102,7 @@ def at_work(*recordings: Troubled) -> Iterator[Recorders]:
     recorders = Recorders(list(recordings))
     recorders.start()
     yield recorders
-    assert recorders.stop(10)
+    assert recorders.stop(60)
 
 
 def test_a_recorder_says_why_it_is_not_ready() -> None:

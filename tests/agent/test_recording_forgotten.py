@@ -15,7 +15,7 @@ from hawser.cluster.node.upkeep import Upkeep
 from hawser.log.entry import Kind
 from hawser.log.protocol import messages as m
 from hawser.log.protocol.doors import Command, Propose, Receive
-from hawser.log.replica import Replica
+from hawser.log.replica import Replica, Settings
 from hawser.log.state.commands import ExpireProducers, TrimTo, encode_command
 from hawser.log.state.producers import Producers
 from hawser.log.state.results import Expired, Trimmed, decode_result
@@ -24,6 +24,7 @@ from hawser.record.origin import Gap, recorder_id
 from hawser.record.record import Record, Stamp
 from hawser.testing import LocalBus
 from hawser.testing.disk import SimDisk
+from hawser.transaction.parts import transactional_parts
 from tests.agent.recorded import check_tiling, recording, rows_of, until_recorded, until_state
 from tests.support.cluster import RunningCluster
 from tests.support.disks import small_disk
@@ -36,7 +37,7 @@ DAY_SECONDS = 86_400.0
 
 
 def leading_replica() -> Replica:
-    replica = Replica.create(SimDisk(), "s", "n1.a", 1)
+    replica = Replica.create(SimDisk(), "s", "n1.a", 1, Settings(parts=transactional_parts))
     replica.step(Receive("o", m.FenceRequest(1)))
     replica.step(Receive("o", m.BecomeLeaderRequest(1, ("n1.a",), {})))
     return replica

@@ -35,7 +35,7 @@ def take_part(local: LocalBus, topic: str, samples: int = 10, **settings: Any) -
         for _ in range(samples):
             held.clear()
             own.publish(b"sample")
-            held.append(subscription.take(timeout=10))
+            held.append(subscription.take(timeout=60))
         with own.loan(8):
             channel.tell("ready")
             sleep_for_ever()

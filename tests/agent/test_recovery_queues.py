@@ -19,7 +19,7 @@ def hold(local: LocalBus, count: int = 1) -> Callable[[Channel], None]:
 
     def work(channel: Channel) -> None:
         queue = hawser.connect(local.url, name="victim").queue("jobs")
-        messages = queue.get_many(count, timeout=10)
+        messages = queue.get_many(count, timeout=60)
         channel.tell(str(len(messages)))
         sleep_for_ever()
 
@@ -71,6 +71,6 @@ def test_a_waiting_consumer_gets_it_from_the_agent(agent: Agent, local: LocalBus
     with victim(hold(local)) as child:
         child.hear()
         child.kill()
-        message = queue.get(timeout=30)
+        message = queue.get(timeout=60)
         assert message is not None
         assert (bytes(message), message.redelivered) == (b"1", True)

@@ -1,7 +1,5 @@
 """What every attack on a cluster shares: clients that note what they do, an adversary, and the judgement."""
 
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -11,15 +9,15 @@ from typing import Any
 
 import hawser
 from hawser.api.cluster.subscription import ClusterSubscription
-from tests.cluster.worker import GROUP, SESSION_SECONDS, TOPIC, log_of, note_taken
+from tests.cluster.worker import GROUP, SESSION_SECONDS, TOPIC, commit_noted, log_of, note_taken
 from tests.history.events import Outcome, Recorder, operations, read_events
 from tests.history.linearizability import Verdict, judge
 from tests.history.log_checks import check_logs
-from tests.support.processes import ClusterProcesses
+from tests.support.processes import LIMIT_SECONDS, ClusterProcesses, until
+from tests.support.workers import Worker
 
 __all__ = ["Clients", "Figures", "judged", "leader_of", "under_load"]
 
-LIMIT_SECONDS = 60.0
 Figures = dict[str, object]
 
 
@@ -31,7 +29,7 @@ class Clients:
         self.directory = cluster.directory
         self._roles = roles
         self._started: Counter[str] = Counter()
-        self._processes: dict[str, list[subprocess.Popen[bytes]]] = {}
+        self._workers: dict[str, list[Worker]] = {}
 
     @property
     def files(self) -> list[Path]:
@@ -46,29 +44,30 @@ class Clients:
         """One more of them."""
         name = f"{role}{self._started[role]}"
         self._started[role] += 1
-        file = self.directory / f"{name}.history"
-        command = [sys.executable, "-m", "tests.cluster.worker", role, self.url, name, str(file)]
-        self._processes.setdefault(role, []).append(subprocess.Popen(command, stdin=subprocess.PIPE))
+        words = (role, self.url, name, str(self.directory / f"{name}.history"))
+        worker = Worker(self.directory / f"{name}.said", "tests.cluster.worker", *words)
+        self._workers.setdefault(role, []).append(worker)
 
     def replace(self, role: str) -> None:
         """Kill the oldest one of them; a new one comes in its place."""
-        _kill(self._processes[role].pop(0))
+        self._workers[role].pop(0).kill()
         self.add(role)
+
+    @property
+    def _all(self) -> list[Worker]:
+        return [worker for workers in self._workers.values() for worker in workers]
 
     def stop(self) -> None:
         """Let everybody end what it began; AssertionError if one failed."""
-        processes = [each for some in self._processes.values() for each in some]
-        for process in processes:
-            assert process.stdin is not None
-            process.stdin.close()
-        codes = [process.wait(LIMIT_SECONDS) for process in processes]
-        self._processes.clear()
-        assert not any(codes), codes
+        for worker in self._all:
+            worker.dismiss()
+        for worker in self._all:
+            worker.wait()
+        self._workers.clear()
 
     def kill(self) -> None:
-        for processes in self._processes.values():
-            for process in processes:
-                _kill(process)
+        for worker in self._all:
+            worker.kill()
 
     def answered(self, role: str) -> int:
         """How much of what those of a role asked was answered so far."""
@@ -80,17 +79,13 @@ class Clients:
         """Until everybody who is not there to look only was answered so often again, in each role."""
         roles = [role for role in self._roles if role != "read"]
         wanted = {role: self.answered(role) + count for role in roles}
-        deadline = time.monotonic() + LIMIT_SECONDS
-        while behind := [role for role in roles if self.answered(role) < wanted[role]]:
-            assert time.monotonic() < deadline, {role: (self.answered(role), wanted[role]) for role in behind}
-            time.sleep(0.02)
 
+        def are_answered() -> bool:
+            for worker in self._all:
+                worker.check()
+            return all(self.answered(role) >= wanted[role] for role in roles)
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    assert process.stdin is not None
-    process.kill()
-    process.wait()
-    process.stdin.close()
+        until(are_answered, f"{wanted} answers", lambda: {role: self.answered(role) for role in roles})
 
 
 @contextmanager
@@ -98,7 +93,7 @@ def under_load(
     cluster: ClusterProcesses, roles: dict[str, int] | None = None, partitions: int = 1
 ) -> Iterator[Clients]:
     """A topic with clients at work on it; they stop when the block ends."""
-    with hawser.connect(cluster.url) as bus:
+    with cluster.connect() as bus:
         bus.topic(TOPIC, partitions=partitions, replication=3)
     clients = Clients(cluster, roles or {"write": 2, "read": 1})
     try:
@@ -113,17 +108,13 @@ def under_load(
 
 def leader_of(cluster: ClusterProcesses, partition: int = 0) -> str:
     """The node that leads a partition of the topic, once one does."""
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while (leader := cluster.shard(TOPIC, partition)["leader"]) is None:
-        assert time.monotonic() < deadline, "nobody leads"
-    return str(leader)
+    return cluster.leader(TOPIC, partition)
 
 
 def judged(cluster: ClusterProcesses, clients: Clients) -> Figures:
     """Read the whole topic, then judge everything that was noted; AssertionError with the first violation."""
     recorder = Recorder(cluster.directory / "auditor.history", "auditor")
-    options = {"timeout": LIMIT_SECONDS, "session_seconds": SESSION_SECONDS}
-    with hawser.connect(cluster.url, name="auditor", **options) as bus:
+    with cluster.connect("auditor", session_seconds=SESSION_SECONDS) as bus:
         topic = bus.topic(TOPIC)
         partitions = topic.info().partitions
         assert partitions is not None
@@ -170,13 +161,7 @@ def _drain(topic: hawser.Topic[Any], recorder: Recorder, ends: dict[int, int]) -
         while {kept.name: kept.mark for kept in topic.info().records} != wanted:
             assert time.monotonic() < deadline, f"the group is not at {wanted}: {topic.info().records}"
             note_taken(recorder, subscription.take_many(5000, timeout=0.2))
-            begun = [
-                recorder.invoke("commit", log_of(partition), group=GROUP, offset=position)
-                for partition, position in subscription.positions.items()
-            ]
-            subscription.commit()
-            for invoked in begun:
-                recorder.end(invoked, "ok")
+            commit_noted(recorder, subscription, "auditor")
 
 
 def _read_all(topic: hawser.Topic[Any], recorder: Recorder, ends: dict[int, int]) -> int:

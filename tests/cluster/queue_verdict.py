@@ -1,7 +1,7 @@
-"""What must be true of a queue, whatever was killed: judged from the notes of its clients and what is left.
+"""What must be true of a queue, whatever was killed: judged from the notes of its clients, who left nothing.
 
-Every message that was put is accepted once, or is left, or is a dead letter: one of these. None is there that
-was not put. Poison is never accepted, and ends among the dead letters.
+Every message that was put is accepted once, or buried as a dead letter once, and not both. None is there that
+was not put. Poison is never accepted, and is buried.
 """
 
 from collections import Counter
@@ -29,7 +29,7 @@ def read_notes(files: Iterable[Path]) -> list[dict[str, Any]]:
     return notes
 
 
-def judge(notes: list[dict[str, Any]], left: list[str], letters: list[str]) -> dict[str, object]:
+def judge(notes: list[dict[str, Any]]) -> dict[str, object]:
     """Figures; Violation with the first promise that was broken."""
     by_state: dict[tuple[str, str], Counter[str]] = {}
     for note in notes:
@@ -38,18 +38,21 @@ def judge(notes: list[dict[str, Any]], left: list[str], letters: list[str]) -> d
     def values(deed: str, state: str) -> Counter[str]:
         return by_state.get((deed, state), Counter())
 
+    def unclear(deed: str) -> set[str]:
+        """Whoever was killed while it asked, or did not hear the answer, may have done it."""
+        return {each for each, times in values(deed, "begin").items() if times > values(deed, "fenced")[each]}
+
     put, begun = values("put", "ok"), values("put", "begin")
-    accepted, wanted = values("accept", "ok"), values("accept", "begin")
-    ends = Counter(left) + Counter(letters)
-    seen = set(values("get", "ok")) | set(accepted) | set(ends)
+    accepted, buried = values("accept", "ok"), values("bury", "ok")
+    done = set(accepted) | set(buried)
+    seen = set(values("get", "ok")) | set(values("accept", "begin")) | set(values("bury", "begin"))
+    poison = {each for each in begun if each.endswith(POISON)}
     _none(seen - set(begun), "was never put")
     _none(set(values("put", "refused")) & seen, "was refused, and is there")
-    _none({each for each, times in (accepted + ends).items() if times > 1}, "is there, or accepted, twice")
-    _none({each for each in accepted if each.endswith(POISON)}, "is poison, and was accepted")
-    # Whoever was killed while it asked, or did not hear the answer, may have accepted it.
-    unclear = {each for each in wanted if wanted[each] > values("accept", "fenced")[each]}
-    _none(set(put) - set(accepted) - set(ends) - unclear, "is lost")
-    _none({each for each in put if each.endswith(POISON)} - set(letters), "is poison, and no dead letter")
+    _none({each for each, times in (accepted + buried).items() if times > 1}, "is accepted or buried twice")
+    _none(set(accepted) & poison, "is poison, and was accepted")
+    _none(set(put) - done - unclear("accept") - unclear("bury"), "is lost")
+    _none(set(put) & poison - set(buried) - unclear("bury"), "is poison, and no dead letter")
     _none(set(values("lie", "believed")), "was a lie, and believed")
     return {
         "put": len(put),
@@ -57,10 +60,10 @@ def judge(notes: list[dict[str, Any]], left: list[str], letters: list[str]) -> d
         "delivered": values("get", "ok").total(),
         "accepted": len(accepted),
         "accepts fenced": values("accept", "fenced").total(),
-        "accepts unknown": len(unclear - set(accepted) - set(ends)),
+        "accepts unknown": len(unclear("accept") - done),
         "redelivered": sum(bool(note.get("again")) for note in notes),
-        "dead letters": len(letters),
-        "left": len(left),
+        "dead letters": len(buried),
+        "burials unknown": len(unclear("bury") - done),
         "lies refused": values("lie", "refused").total(),
     }
 

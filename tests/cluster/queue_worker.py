@@ -1,10 +1,11 @@
-"""A client process that puts, consumes or lies, and notes everything.
+"""A client process that puts, consumes, buries or lies, and notes everything.
 
-    python -m tests.cluster.queue_worker put|consume|aio|lie URL NAME FILE
+    python -m tests.cluster.queue_worker put|consume|aio|bury|lie URL NAME FILE
 
 It goes on until its standard input ends. Every value names its producer and a number, so none comes twice;
-those that end in "poison" nobody accepts. A note is written before something is asked for and after it was
-answered, so what a killed process had asked for is known.
+those that end in "poison" nobody accepts. They become dead letters, which have to be buried, that is accepted
+as such: they count against what the queue may hold, and would fill it for good. A note is written before
+something is asked for and after it was answered, so what a killed process had asked for is known.
 """
 
 import asyncio
@@ -21,18 +22,19 @@ import hawser
 from hawser import aio
 from hawser.cluster import wire
 from hawser.cluster.client.client import addresses_of
-from hawser.cluster.transport import Identity, PeerRole, TransportError, dial
-from tests.cluster.worker import Until
+from hawser.cluster.transport import Identity, Link, PeerRole, TransportError, dial
+from hawser.log.queue.claims import NO_TOKEN
+from tests.cluster.worker import PATIENT, Until
 
-__all__ = ["MAX_DELIVERIES", "POISON", "QUEUE", "SESSION_SECONDS", "Notes", "main"]
+__all__ = ["MAX_DELIVERIES", "POISON", "QUEUE", "SESSION_SECONDS", "Notes", "accept_all", "is_poison", "main"]
 
 QUEUE: Final = "attacked-queue"
 POISON: Final = "poison"
 MAX_DELIVERIES: Final = 3
 SESSION_SECONDS: Final = 1.5
-_PATIENCE_SECONDS: Final = 30.0
 _ROOM_SECONDS: Final = 2.0
 _MOST_TOGETHER: Final = 8
+_ANSWER_SECONDS: Final = 2.0
 
 
 class Notes:
@@ -48,7 +50,7 @@ class Notes:
 
 
 def _connect(url: str, name: str) -> hawser.Bus:
-    return hawser.connect(url, name=name, timeout=_PATIENCE_SECONDS, session_seconds=SESSION_SECONDS)
+    return hawser.connect(url, name=name, session_seconds=SESSION_SECONDS, **PATIENT)
 
 
 class _Values:
@@ -77,7 +79,7 @@ def put(url: str, name: str, notes: Notes, goes_on: Until) -> None:
                 else:
                     queue.put_many([each.encode() for each in some], timeout=_ROOM_SECONDS)
             except hawser.HawserError as error:
-                notes.write("put", "refused" if error.outcome == "none" else "unknown", some)
+                _note_failure(notes, "put", "refused", some, error)
             else:
                 notes.write("put", "ok", some)
 
@@ -90,32 +92,58 @@ def consume(url: str, name: str, notes: Notes, goes_on: Until) -> None:
         while goes_on:
             messages = queue.get_many(random.randint(1, _MOST_TOGETHER), timeout=0.2)
             _note_got(notes, messages)
-            fine = [each for each in messages if not _is_poison(each)]
-            together = random.random() < 0.5
-            if together:
-                notes.write("accept", "begin", map(_text, fine))
-                with suppress(hawser.HawserError):
-                    hawser.Messages(fine, messages._settle).accept()
+            fine = [each for each in messages if not is_poison(each)]
+            if random.random() < 0.5:
+                accept_all(notes, hawser.Messages(fine, messages._settle))
+            else:
+                for message in fine:
+                    _accept_or_release(notes, message, random)
             for message in messages:
-                if _is_poison(message):
+                if is_poison(message):
                     with suppress(hawser.HawserError):
                         random.choice((message.release, message.reject))()
-                elif together or random.random() < 0.9:
-                    _accept(notes, message, together)
-                else:
-                    with suppress(hawser.HawserError):
-                        message.release()
 
 
-def _accept(notes: Notes, message: hawser.Message, begun: bool) -> None:
-    if not begun:
+def _accept_or_release(notes: Notes, message: hawser.Message, random: Random) -> None:
+    if random.random() < 0.9:
         notes.write("accept", "begin", [_text(message)])
+        _accept(notes, message, "accept")
+    else:
+        with suppress(hawser.HawserError):
+            message.release()
+
+
+def bury(url: str, name: str, notes: Notes, goes_on: Until) -> None:
+    """Accept the dead letters, some together."""
+    with _connect(url, name) as bus:
+        letters: Any = bus.queue(QUEUE, create=False).dead_letters()
+        while goes_on:
+            accept_all(notes, letters.get_many(_MOST_TOGETHER, timeout=0.2), "bury")
+
+
+def accept_all(notes: Notes, messages: hawser.Messages, deed: str = "accept") -> None:
+    """All together; then each is asked what became of it."""
+    notes.write(deed, "begin", map(_text, messages))
+    with suppress(hawser.HawserError):
+        messages.accept()
+    for message in messages:
+        _accept(notes, message, deed)
+
+
+def _accept(notes: Notes, message: hawser.Message, deed: str) -> None:
     try:
         message.accept()
     except hawser.HawserError as error:
-        notes.write("accept", "fenced" if error.outcome == "none" else "unknown", [_text(message)])
+        _note_failure(notes, deed, "fenced", [_text(message)], error)
     else:
-        notes.write("accept", "ok", [_text(message)])
+        notes.write(deed, "ok", [_text(message)])
+
+
+def _note_failure(
+    notes: Notes, deed: str, state: str, values: Iterable[str], error: hawser.HawserError
+) -> None:
+    """It is in this state if nothing was done."""
+    notes.write(deed, state if error.outcome == "none" else "unknown", values, error=str(error)[:300])
 
 
 def _note_got(notes: Notes, messages: Iterable[Any]) -> None:
@@ -127,7 +155,7 @@ def _text(message: Any) -> str:
     return bytes(message).decode()
 
 
-def _is_poison(message: Any) -> bool:
+def is_poison(message: Any) -> bool:
     return _text(message).endswith(POISON)
 
 
@@ -137,8 +165,7 @@ def in_a_loop(url: str, name: str, notes: Notes, goes_on: Until) -> None:
 
 
 async def _in_a_loop(url: str, name: str, notes: Notes, goes_on: Until) -> None:
-    settings = {"timeout": _PATIENCE_SECONDS, "session_seconds": SESSION_SECONDS}
-    async with aio.connect(url, name=name, **settings) as bus:
+    async with aio.connect(url, name=name, session_seconds=SESSION_SECONDS, **PATIENT) as bus:
         queue: aio.AsyncQueue[Any] = bus.queue(QUEUE, create=False)
         consuming = asyncio.create_task(_consume_in_a_loop(queue, notes))
         values = _Values(name)
@@ -147,14 +174,15 @@ async def _in_a_loop(url: str, name: str, notes: Notes, goes_on: Until) -> None:
             notes.write("put", "begin", some)
             await asyncio.gather(*(_put_in_a_loop(queue, notes, each) for each in some))
         consuming.cancel()
-        await asyncio.gather(consuming, return_exceptions=True)
+        with suppress(asyncio.CancelledError):
+            await consuming
 
 
 async def _put_in_a_loop(queue: aio.AsyncQueue[Any], notes: Notes, value: str) -> None:
     try:
         await queue.put(value.encode(), timeout=_ROOM_SECONDS)
     except hawser.HawserError as error:
-        notes.write("put", "refused" if error.outcome == "none" else "unknown", [value])
+        _note_failure(notes, "put", "refused", [value], error)
     else:
         notes.write("put", "ok", [value])
 
@@ -163,46 +191,65 @@ async def _consume_in_a_loop(queue: aio.AsyncQueue[Any], notes: Notes) -> None:
     async with queue.consume(prefetch=_MOST_TOGETHER) as consumer:
         async for message in consumer:
             _note_got(notes, [message])
-            if _is_poison(message):
+            if is_poison(message):
                 continue
             notes.write("accept", "begin", [_text(message)])
             try:
                 await message.accept()
             except hawser.HawserError as error:
-                notes.write("accept", "fenced" if error.outcome == "none" else "unknown", [_text(message)])
+                _note_failure(notes, "accept", "fenced", [_text(message)], error)
             else:
                 notes.write("accept", "ok", [_text(message)])
 
 
 def lie(url: str, name: str, notes: Notes, goes_on: Until) -> None:
-    """Accept messages that others hold, or nobody, as nobody, or under their names."""
+    """Accept messages that others hold, or nobody, under names that hold none."""
     asyncio.run(_lie(url, name, notes, goes_on))
 
 
 async def _lie(url: str, name: str, notes: Notes, goes_on: Until) -> None:
-    random = Random(name)
-    number = 0
+    random, links = Random(name), 0
     while goes_on:
-        with hawser.connect(url, name=name) as bus:
-            info = await asyncio.to_thread(bus.queue(QUEUE, create=False).info)
-        shard, epoch = info.partitions[0].shard, info.partitions[0].epoch
+        try:
+            with hawser.connect(url, name=name, **PATIENT) as bus:
+                info = await asyncio.to_thread(bus.queue(QUEUE, create=False).info)
+        except hawser.Unavailable:
+            continue
+        place = info.partitions[0]
         for address in addresses_of(url):
-            number += 1
-            first = random.randint(1, 2000)
-            runs = ((random.randint(max(0, epoch - 2), epoch), first, random.randint(1, 50)),)
-            request = wire.QueueSettle(shard, 0, f"{name}{number}", 1, 1, runs)
+            links += 1
+            run = f"{name}.{links}"
             with suppress(TransportError):
-                link = await dial(address, Identity(role=PeerRole.CLIENT, name=name, run=f"{name}{number}"))
-                answer = wire.decode_answer(await link.ask(wire.encode(request), 2.0))
+                link = await dial(address, Identity(role=PeerRole.CLIENT, name=name, run=run))
+                for number, lied in enumerate(await _lies(link, place.shard, place.epoch, run, random)):
+                    request = wire.QueueSettle(place.shard, 0, f"{run}.{number}", 1, 1, (lied,))
+                    is_believed = isinstance(await _asked(link, request), wire.Executed)
+                    notes.write("lie", "believed" if is_believed else "refused", [f"{lied} at {address}"])
                 await link.close()
-                state = "believed" if isinstance(answer, wire.Executed) else "refused"
-                notes.write("lie", state, [f"{runs} at {address}"])
+
+
+async def _lies(link: Link, shard: str, epoch: int, session: str, random: Random) -> list[wire.TokenRun]:
+    """Tokens of any time, and some that were lent just now, if it is the leader that is lied to: a message
+    that is got and given back unseen tells how far the numbers are."""
+    lies = [(random.randint(max(0, epoch - 2), epoch), random.randint(1, 2000), random.randint(1, 50))]
+    get = wire.QueueGet(shard, 0, session, 1, NO_TOKEN, 1, 1000, SESSION_SECONDS)
+    answer = await _asked(link, get)
+    await _asked(link, msgspec.structs.replace(get, request=2, most=0, is_last=True))
+    if isinstance(answer, wire.Lent) and answer.parcels:
+        token = answer.parcels[0].token
+        lies += [(token.epoch, max(0, token.number - random.randint(1, _MOST_TOGETHER)), 1) for _ in range(4)]
+    return lies
+
+
+async def _asked(link: Link, request: wire.QueueGet | wire.QueueSettle) -> wire.Answer:
+    return wire.decode_answer(await link.ask(wire.encode(request), _ANSWER_SECONDS))
 
 
 _ROLES: Final[dict[str, Callable[[str, str, Notes, Until], None]]] = {
     "put": put,
     "consume": consume,
     "aio": in_a_loop,
+    "bury": bury,
     "lie": lie,
 }
 

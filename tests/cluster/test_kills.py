@@ -11,6 +11,9 @@ from tests.cluster.attack import judged, leader_of, under_load
 from tests.support.processes import cluster_processes
 
 Record = Callable[[str, object], None]
+
+pytestmark = pytest.mark.timeout(900)
+
 # Those who publish batches, are members of a group, and do both in an event loop, watched by a reader.
 EVERY_ROLE = {"batch": 1, "aio": 1, "member": 2, "read": 1}
 PARTITIONS = 3

@@ -13,6 +13,9 @@ from tests.support.hosts import Hosts
 from tests.support.processes import ClusterProcesses, NodeProcess, OperatorProcess
 
 Record = Callable[[str, object], None]
+
+pytestmark = pytest.mark.timeout(900)
+
 NODES = ("n1", "n2", "n3")
 PORT, HTTP_PORT = 7400, 7401
 

@@ -1,11 +1,10 @@
 """Queues on real nodes: leaders, consumers and producers killed -9 and stopped, under load."""
 
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import filterfalse
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,13 +13,16 @@ import pytest
 
 import hawser
 from tests.cluster.queue_verdict import Violation, judge, read_notes
-from tests.cluster.queue_worker import MAX_DELIVERIES, QUEUE, SESSION_SECONDS
+from tests.cluster.queue_worker import MAX_DELIVERIES, QUEUE, SESSION_SECONDS, Notes, accept_all, is_poison
 from tests.support.processes import LIMIT_SECONDS, ClusterProcesses, cluster_processes, until
+from tests.support.workers import Worker
 
 Record = Callable[[str, object], None]
 MORGUE = "morgue"
 # Some hundred messages: producers wait for consumers.
 CAPACITY_BYTES = 100_000
+
+pytestmark = pytest.mark.timeout(900)
 
 
 class Clients:
@@ -28,7 +30,7 @@ class Clients:
 
     def __init__(self, cluster: ClusterProcesses) -> None:
         self._cluster = cluster
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._workers: dict[str, Worker] = {}
         self._started = 0
 
     @property
@@ -38,35 +40,30 @@ class Clients:
     def add(self, role: str) -> str:
         self._started += 1
         name = f"{role}{self._started}"
-        file = str(self._cluster.directory / f"{name}.notes")
-        command = [sys.executable, "-m", "tests.cluster.queue_worker", role, self._cluster.url, name, file]
-        self._processes[name] = subprocess.Popen(command, stdin=subprocess.PIPE)
+        words = (role, self._cluster.url, name, str(self._cluster.directory / f"{name}.notes"))
+        log = self._cluster.directory / f"{name}.said"
+        self._workers[name] = Worker(log, "tests.cluster.queue_worker", *words)
         return name
 
     def of(self, role: str) -> list[str]:
-        return [name for name in self._processes if name.startswith(role)]
+        return [name for name in self._workers if name.startswith(role)]
 
     def signal(self, name: str, number: int) -> None:
-        self._processes[name].send_signal(number)
+        self._workers[name].signal(number)
 
     def kill(self, name: str) -> None:
-        process = self._processes.pop(name)
-        assert process.stdin is not None
-        process.kill()
-        process.wait()
-        process.stdin.close()
+        self._workers.pop(name).kill()
 
     def stop(self) -> None:
         """Let everybody end what it began; AssertionError if one failed."""
-        for process in self._processes.values():
-            assert process.stdin is not None
-            process.stdin.close()
-        codes = {name: process.wait(LIMIT_SECONDS) for name, process in self._processes.items()}
-        self._processes.clear()
-        assert not any(codes.values()), codes
+        for worker in self._workers.values():
+            worker.dismiss()
+        for worker in self._workers.values():
+            worker.wait()
+        self._workers.clear()
 
     def end(self) -> None:
-        for name in list(self._processes):
+        for name in list(self._workers):
             self.kill(name)
 
     def wait_for_more(self, count: int = 30) -> None:
@@ -75,7 +72,16 @@ class Clients:
             self._wait_for(deed, self._count(deed) + count)
 
     def _wait_for(self, deed: bytes, wanted: int) -> None:
-        until(lambda: self._count(deed) >= wanted, f"{wanted} times {deed!r}")
+        def is_done() -> bool:
+            for worker in self._workers.values():
+                worker.check()
+            return self._count(deed) >= wanted
+
+        until(is_done, f"{wanted} times {deed!r}", self._last_notes)
+
+    def _last_notes(self) -> str:
+        last = {file.name: file.read_bytes().rstrip().rpartition(b"\n")[2].decode() for file in self.files}
+        return "\n".join(("The last notes are", *(f"{name}: {note}" for name, note in last.items())))
 
     def _count(self, deed: bytes) -> int:
         return sum(file.read_bytes().count(deed) for file in self.files)
@@ -83,7 +89,7 @@ class Clients:
 
 @contextmanager
 def under_load(cluster: ClusterProcesses, roles: list[str], **settings: Any) -> Iterator[Clients]:
-    with hawser.connect(cluster.url) as bus:
+    with cluster.connect() as bus:
         bus.queue(QUEUE, max_deliveries=MAX_DELIVERIES, capacity_bytes=CAPACITY_BYTES, **settings)
     clients = Clients(cluster)
     try:
@@ -98,37 +104,33 @@ def under_load(cluster: ClusterProcesses, roles: list[str], **settings: Any) -> 
 
 
 def judged(cluster: ClusterProcesses, clients: Clients) -> dict[str, object]:
-    """Take what is left, release poison until it is dead, and judge everything."""
-    left: list[str] = []
-    letters: list[str] = []
-    with hawser.connect(cluster.url, name="auditor", timeout=LIMIT_SECONDS) as bus:
+    """Accept what is left, have poison rejected until it is dead, bury the dead, and judge everything."""
+    notes = Notes(str(cluster.directory / "auditor.notes"))
+    with cluster.connect("auditor") as bus:
         queue: Any = bus.queue(QUEUE)
-        while (info := queue.info()).ready or info.claimed:
-            messages = queue.get_many(500, timeout=0.2)
-            for message in messages:
-                if bytes(message).endswith(b"poison"):
-                    message.reject()
-                else:
-                    left.append(bytes(message).decode())
-            messages.accept()
+        for messages in _rest(queue):
+            accept_all(notes, hawser.Messages(filterfalse(is_poison, messages), messages._settle))
+            with suppress(hawser.Fenced):
+                hawser.Messages(filter(is_poison, messages), messages._settle).reject()
         dead: Any = queue.dead_letters()
         if dead.name == MORGUE:
             until(lambda: _letters_at_home(queue) == 0, "all letters in the other queue")
-        while messages := dead.get_many(100, timeout=0):
-            letters += [bytes(each).decode() for each in messages]
-            messages.accept()
-    return judge(read_notes(clients.files), left, letters)
+        for letters in _rest(dead):
+            accept_all(notes, letters, "bury")
+    return judge(read_notes(clients.files))
+
+
+def _rest(queue: Any) -> Iterator[hawser.Messages]:
+    """What is in it, and what others still hold, until there is nothing."""
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while (info := queue.info()).ready or info.claimed:
+        assert time.monotonic() < deadline, f"it does not become empty: {info}"
+        yield queue.get_many(500, timeout=0.2)
 
 
 def _letters_at_home(queue: Any) -> int:
     looked = queue._thread.call(queue._queue.look_inside())
     return int(looked.letters)
-
-
-def leader_of(cluster: ClusterProcesses, queue: str = QUEUE) -> str:
-    assert cluster.shard(queue)["queue"] == queue
-    until(lambda: cluster.shard(queue)["leader"] is not None, "a leader")
-    return str(cluster.shard(queue)["leader"])
 
 
 def note(record_property: Record, figures: dict[str, object]) -> None:
@@ -138,11 +140,11 @@ def note(record_property: Record, figures: dict[str, object]) -> None:
 
 @pytest.mark.slow
 def test_leaders_consumers_and_producers_killed_and_stopped(tmp_path: Path, record_property: Record) -> None:
-    roles = ["put", "put", "consume", "consume", "aio", "lie"]
+    roles = ["put", "put", "consume", "consume", "aio", "bury", "lie"]
     with cluster_processes(tmp_path) as cluster:
         with under_load(cluster, roles) as clients:
             for round_number in range(3):
-                leader = leader_of(cluster)
+                leader = cluster.leader(QUEUE)
                 late = clients.of("consume")[-1]
                 clients.signal(late, signal.SIGSTOP)
                 clients.kill(clients.of("consume")[0])
@@ -165,10 +167,10 @@ def test_letters_to_another_queue_arrive_once(tmp_path: Path, record_property: R
     """Killed is whoever leads the queue, or the one for its letters, while letters are on their way."""
     with cluster_processes(tmp_path) as cluster:
         with under_load(cluster, ["put", "put", "consume", "consume"], dead_letter=MORGUE) as clients:
-            with hawser.connect(cluster.url) as bus:
+            with cluster.connect() as bus:
                 until(lambda: MORGUE in bus.queues(), "a queue for the letters")
             for queue in (QUEUE, MORGUE, QUEUE):
-                leader = leader_of(cluster, queue)
+                leader = cluster.leader(queue)
                 cluster.nodes[leader].kill()
                 clients.wait_for_more()
                 cluster.nodes[leader].start()
@@ -180,9 +182,9 @@ def test_letters_to_another_queue_arrive_once(tmp_path: Path, record_property: R
 def test_a_leader_that_was_stopped_lends_nothing_twice(tmp_path: Path, record_property: Record) -> None:
     """It believes for a moment that it leads, and has messages that others have accepted since."""
     with cluster_processes(tmp_path) as cluster:
-        with under_load(cluster, ["put", "consume", "consume", "aio"]) as clients:
+        with under_load(cluster, ["put", "consume", "consume", "aio", "bury"]) as clients:
             for _ in range(3):
-                leader = leader_of(cluster)
+                leader = cluster.leader(QUEUE)
                 cluster.nodes[leader].pause()
                 clients.wait_for_more()
                 cluster.nodes[leader].resume()
@@ -198,10 +200,10 @@ def test_random_storm_of_queues(tmp_path: Path, soak_seconds: float, record_prop
     end = time.monotonic() + soak_seconds
     record_property("seed", seed)
     with cluster_processes(tmp_path, operators=2) as cluster:
-        roles = ["put", "put", "consume", "consume", "aio", "lie"]
-        with under_load(cluster, roles, dead_letter=MORGUE) as clients:
+        roles = ["put", "put", "consume", "consume", "aio", "bury", "lie"]
+        with under_load(cluster, roles, dead_letter=random.choice((None, MORGUE))) as clients:
             while time.monotonic() < end:
-                role = random.choice(["put", "consume", "aio"])
+                role = random.choice(["put", "consume", "aio", "bury"])
                 clients.kill(random.choice(clients.of(role)))
                 clients.add(role)
                 daemon = random.choice(cluster.daemons)
@@ -218,32 +220,48 @@ def test_random_storm_of_queues(tmp_path: Path, soak_seconds: float, record_prop
         note(record_property, {"kills and stops": deeds, **judged(cluster, clients)})
 
 
+def test_a_client_that_fails_is_quoted(tmp_path: Path) -> None:
+    words = ("nobody", "hawser://127.0.0.1:1", "name", str(tmp_path / "notes"))
+    worker = Worker(tmp_path / "said", "tests.cluster.queue_worker", *words)
+    worker.dismiss()
+    with pytest.raises(AssertionError, match=r"failed with code 1; it said\n(.|\n)*KeyError: 'nobody'"):
+        worker.wait()
+
+
 def _notes(*deeds: tuple[str, str, str]) -> list[dict[str, Any]]:
     return [{"deed": deed, "state": state, "value": value} for deed, state, value in deeds]
 
 
 PUT = (("put", "begin", "a"), ("put", "ok", "a"))
 ACCEPT = (("get", "ok", "a"), ("accept", "begin", "a"), ("accept", "ok", "a"))
+BURY = (("bury", "begin", "a"), ("bury", "ok", "a"))
+PUT_POISON = (("put", "begin", "x.poison"), ("put", "ok", "x.poison"))
 
 
 @pytest.mark.parametrize(
-    ("deeds", "left", "letters", "what"),
+    ("deeds", "what"),
     [
-        (PUT, [], [], "is lost"),
-        ((*PUT, *ACCEPT), ["a"], [], "twice"),
-        ((*PUT, *ACCEPT, *ACCEPT), [], [], "twice"),
-        (PUT, ["a"], ["a"], "twice"),
-        ((), ["a"], [], "never put"),
-        ((("put", "begin", "a"), ("put", "refused", "a")), ["a"], [], "refused, and is there"),
-        ((*PUT, *ACCEPT[:2], ("accept", "fenced", "a")), [], [], "is lost"),
-        ((("put", "begin", "x.poison"), ("put", "ok", "x.poison")), ["x.poison"], [], "no dead letter"),
-        ((*PUT, *ACCEPT, ("lie", "believed", "t")), [], [], "a lie"),
+        (PUT, "is lost"),
+        ((*PUT, *ACCEPT, *ACCEPT), "twice"),
+        ((*PUT, *ACCEPT, *BURY), "twice"),
+        ((*PUT, *BURY, *BURY), "twice"),
+        (ACCEPT, "never put"),
+        (BURY, "never put"),
+        ((("put", "begin", "a"), ("put", "refused", "a"), *ACCEPT), "refused, and is there"),
+        ((*PUT, *ACCEPT[:2], ("accept", "fenced", "a")), "is lost"),
+        ((*PUT, BURY[0], ("bury", "fenced", "a")), "is lost"),
+        ((*PUT_POISON, ("accept", "begin", "x.poison")), "no dead letter"),
+        ((*PUT_POISON, ("accept", "ok", "x.poison")), "poison, and was accepted"),
+        ((*PUT, *ACCEPT, ("lie", "believed", "t")), "a lie"),
     ],
 )
-def test_the_verdict_can_be_guilty(
-    deeds: tuple[tuple[str, str, str], ...], left: list[str], letters: list[str], what: str
-) -> None:
+def test_the_verdict_can_be_guilty(deeds: tuple[tuple[str, str, str], ...], what: str) -> None:
     with pytest.raises(Violation, match=what):
-        judge(_notes(*deeds), left, letters)
-    judge(_notes(*PUT, *ACCEPT), [], [])
-    judge(_notes(*PUT, *ACCEPT[:2]), [], [])
+        judge(_notes(*deeds))
+
+
+@pytest.mark.parametrize(
+    "end", [ACCEPT, ACCEPT[:2], BURY, BURY[:1], (*BURY[:1], ("bury", "fenced", "a"), *BURY)]
+)
+def test_the_verdict_can_be_innocent(end: tuple[tuple[str, str, str], ...]) -> None:
+    judge(_notes(*PUT, *end))

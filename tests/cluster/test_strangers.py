@@ -15,9 +15,11 @@ from hawser.log.protocol import messages as m
 from hawser.log.state.results import Accepted, decode_result
 from hawser.record.batch import Batch
 from hawser.record.record import Record
+from hawser.transaction.identity import Label, TransactionId, Xid
 
 ATTEMPTS = 1500
 ASK_SECONDS = 20.0
+LABEL = Label(TransactionId(Xid(1, b"global", b"branch"), 1), 1).encode()
 
 
 def _sound_requests(shard: str) -> list[bytes]:
@@ -28,6 +30,11 @@ def _sound_requests(shard: str) -> list[bytes]:
         wire.Execute(shard, Kind.TRIM, b"\x92\x01\x00"),
         wire.Fetch(shard, 1, 1000, 0.0),
         wire.Inspect(shard, 1, True),
+        wire.Transact(
+            shard, (wire.Labelled(Kind.BATCH, batch, LABEL), wire.Labelled(65, b"\x91\xc0", LABEL))
+        ),
+        wire.Transact(shard, (wire.Labelled(Kind.HOME_FORGET, b"\x91\x90"),)),
+        wire.TransactionLook(shard, (1, b"global", b"branch"), 1),
         wire.Admin(wire.AdminKind.TRANSFER, shard, ("n9",)),
         wire.RollCall(),
         wire.Host("other@12345678/0"),

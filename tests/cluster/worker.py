@@ -22,12 +22,23 @@ from hawser.api.cluster.subscription import ClusterSubscription
 from hawser.cluster.client.producers import partition_of
 from tests.history.events import Event, Recorder
 
-__all__ = ["GROUP", "SESSION_SECONDS", "TOPIC", "log_of", "main", "note_taken"]
+__all__ = [
+    "GROUP",
+    "PATIENT",
+    "SESSION_SECONDS",
+    "TOPIC",
+    "Until",
+    "commit_noted",
+    "log_of",
+    "main",
+    "note_taken",
+]
 
 TOPIC: Final = "attacked"
 GROUP: Final = "attackers"
 SESSION_SECONDS: Final = 3.0
-_PATIENCE_SECONDS: Final = 30.0
+# However slow the machine is, somebody answers within that.
+PATIENT: Final = {"timeout": 30.0, "connect_timeout": 120.0}
 _MOST_IN_A_BATCH: Final = 20
 _IN_FLIGHT: Final = 8
 _MOST_TAKEN: Final = 200
@@ -110,7 +121,7 @@ def batch(url: str, name: str, recorder: Recorder, goes_on: Until) -> None:
 
 
 def _publish(url: str, name: str, recorder: Recorder, goes_on: Until, size: Callable[[], int]) -> None:
-    with hawser.connect(url, name=name, timeout=_PATIENCE_SECONDS) as bus:
+    with hawser.connect(url, name=name, **PATIENT) as bus:
         topic = bus.topic(TOPIC)
         publisher = topic.publisher()
         publishes = Publishes(recorder, name, _partitions(topic.info()))
@@ -137,7 +148,7 @@ def _partitions(info: hawser.TopicInfo) -> int:
 
 def read(url: str, name: str, recorder: Recorder, goes_on: Until) -> None:
     """Follow the topic from its beginning, and now and then ask where it ends and where the group is."""
-    with hawser.connect(url, name=name, timeout=_PATIENCE_SECONDS) as bus:
+    with hawser.connect(url, name=name, **PATIENT) as bus:
         topic = bus.topic(TOPIC)
         partitions = range(_partitions(topic.info()))
         subscription = topic.subscribe(start="earliest")
@@ -192,24 +203,28 @@ def _end_commits(recorder: Recorder, begun: list[Event], error: hawser.HawserErr
             recorder.end(invoked, "info", error=str(error)[:300])
 
 
+def commit_noted(recorder: Recorder, subscription: ClusterSubscription[Any], process: str) -> None:
+    """A member of the group commits what it has taken; it may have been replaced meanwhile."""
+    begun = _begin_commits(recorder, process, subscription.positions)
+    try:
+        subscription.commit()
+    except hawser.HawserError as error:
+        _end_commits(recorder, begun, error)
+    else:
+        _end_commits(recorder, begun, None)
+
+
 def member(url: str, name: str, recorder: Recorder, goes_on: Until) -> None:
     """Take as a member of the group, and commit what was taken, mostly only after some more."""
     random = Random(name)
-    settings = {"timeout": _PATIENCE_SECONDS, "session_seconds": SESSION_SECONDS}
-    with hawser.connect(url, name=name, **settings) as bus:
+    with hawser.connect(url, name=name, session_seconds=SESSION_SECONDS, **PATIENT) as bus:
         subscription = bus.topic(TOPIC).subscribe(group=GROUP, start="earliest")
         assert isinstance(subscription, ClusterSubscription)
         while goes_on:
             note_taken(recorder, subscription.take_many(_MOST_TAKEN, timeout=0.2))
             if random.random() < 0.7:
                 continue
-            begun = _begin_commits(recorder, name, subscription.positions)
-            try:
-                subscription.commit()
-            except hawser.HawserError as error:
-                _end_commits(recorder, begun, error)
-            else:
-                _end_commits(recorder, begun, None)
+            commit_noted(recorder, subscription, name)
 
 
 def in_a_loop(url: str, name: str, recorder: Recorder, goes_on: Until) -> None:
@@ -218,8 +233,8 @@ def in_a_loop(url: str, name: str, recorder: Recorder, goes_on: Until) -> None:
 
 
 async def _in_a_loop(url: str, name: str, recorder: Recorder, goes_on: Until) -> None:
-    settings = {"timeout": _PATIENCE_SECONDS, "session_seconds": SESSION_SECONDS}
-    async with aio.connect(url, name=name, **settings) as bus, asyncio.TaskGroup() as tasks:
+    connected = aio.connect(url, name=name, session_seconds=SESSION_SECONDS, **PATIENT)
+    async with connected as bus, asyncio.TaskGroup() as tasks:
         topic: aio.AsyncTopic[Any] = bus.topic(TOPIC)
         tasks.create_task(_publish_in_a_loop(topic, name, recorder, goes_on))
         tasks.create_task(_take_in_a_loop(topic, name, recorder, goes_on))

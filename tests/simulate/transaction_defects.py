@@ -110,6 +110,17 @@ def undecided_is_rolled_back_by_who_asks(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Office, "inquire", staticmethod(inquire))
 
 
+def unknown_is_rolled_back_without_an_entry(patch: pytest.MonkeyPatch) -> None:
+    """Whoever has it prepared may close it yet."""
+    original = Office.inquire
+
+    def inquire(replica: Replica, inquiry: Inquiry) -> Verdict:
+        verdict = original(replica, inquiry)
+        return verdict if verdict.is_known else Verdict(Outcome.ROLLED_BACK)
+
+    patch.setattr(Office, "inquire", staticmethod(inquire))
+
+
 def late_entries_begin_anew(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Register, "verdict", lambda self, transaction: None)
     patch.setattr(Register, "outcome", lambda self, transaction: None)
@@ -184,7 +195,7 @@ def home_forgets_when_one_was_told(patch: pytest.MonkeyPatch) -> None:
     def report_each(self: Any, transaction: Any, record: Any, work: Any, now: float) -> None:
         spread(self, transaction, record, work, now)
         if work.told:
-            self._report({transaction: sorted(work.told)})
+            self._report()
 
     patch.setattr(Coordinator, "_spread", report_each)
 
@@ -200,6 +211,7 @@ TRANSACTION_DEFECTS: dict[str, Plant] = {
         one_vote_is_enough,
         second_decision_counts,
         undecided_is_rolled_back_by_who_asks,
+        unknown_is_rolled_back_without_an_entry,
         late_entries_begin_anew,
         snapshot_forgets_who_is_prepared,
         snapshot_leaves_out_what_is_over,

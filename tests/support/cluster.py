@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Coroutine
+from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -10,8 +11,9 @@ from typing import Any, Self, TypeVar
 import hawser
 from hawser.cluster import wire
 from hawser.cluster.embedded import EmbeddedCluster
-from hawser.cluster.node.service import Node
+from hawser.cluster.node.service import Node, NodeSettings
 from hawser.cluster.transport import Identity, PeerRole, dial
+from tests.support.processes import LIMIT_SECONDS
 
 Result = TypeVar("Result")
 
@@ -19,13 +21,14 @@ Result = TypeVar("Result")
 class RunningCluster:
     """Runs until its block ends. Nodes can be stopped and started again at the same address."""
 
-    def __init__(self, directory: Path, nodes: int = 3) -> None:
+    def __init__(self, directory: Path, nodes: int = 3, settings: NodeSettings | None = None) -> None:
+        self._settings = settings
         self._directory = directory
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="cluster", daemon=True)
         self._thread.start()
         self._addresses: dict[str, str] = {}
-        self._cluster = self.run(_started(directory, nodes))
+        self._cluster = self.run(_started(directory, nodes, settings))
         self._nodes = {node.name: node for node in self._cluster.nodes}
         self._addresses = {node.name: node.address for node in self._cluster.nodes}
         self.url = self._cluster.url
@@ -35,9 +38,13 @@ class RunningCluster:
         """The result of `work`, done in the loop of the cluster."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
+    def begin(self, work: Coroutine[Any, Any, Result]) -> "Future[Result]":
+        """As `run`, without waiting for it."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
     def connect(self, name: str | None = None, **options: Any) -> hawser.Bus:
         """A bus of this cluster, closed with it."""
-        bus = hawser.connect(self.url, name=name, **options)
+        bus = hawser.connect(self.url, name=name, **{"connect_timeout": LIMIT_SECONDS, **options})
         self._buses.append(bus)
         return bus
 
@@ -54,7 +61,7 @@ class RunningCluster:
         """Start a node that was stopped, with its disk and address."""
 
         async def start() -> Node:
-            node = Node(name, self._directory / name)
+            node = Node(name, self._directory / name, self._settings)
             await node.start(self._addresses[name])
             return node
 
@@ -91,8 +98,8 @@ class RunningCluster:
         self.close()
 
 
-async def _started(directory: Path, nodes: int) -> EmbeddedCluster:
-    cluster = EmbeddedCluster(directory, nodes)
+async def _started(directory: Path, nodes: int, settings: NodeSettings | None) -> EmbeddedCluster:
+    cluster = EmbeddedCluster(directory, nodes, node_settings=settings)
     await cluster.start()
     return cluster
 
@@ -100,7 +107,7 @@ async def _started(directory: Path, nodes: int) -> EmbeddedCluster:
 async def _asked(address: str, request: Any) -> wire.Answer:
     link = await dial(address, Identity(role=PeerRole.CLIENT, name="test", run="test"))
     try:
-        answer: wire.Answer = wire.decode_answer(await link.ask(wire.encode(request), 30.0))
+        answer: wire.Answer = wire.decode_answer(await link.ask(wire.encode(request), LIMIT_SECONDS))
         return answer
     finally:
         await link.close()

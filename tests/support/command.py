@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-LIMIT_SECONDS = 60
+LIMIT_SECONDS = 120
 
 
 class Command:

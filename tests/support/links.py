@@ -23,7 +23,7 @@ from hawser.cluster.transport.hello import Introduction, write_hello
 R = TypeVar("R")
 
 LOOPBACK = "127.0.0.1:0"
-LIMIT_SECONDS = 60
+LIMIT_SECONDS = 120
 NODE = Identity(role=PeerRole.NODE, name="a", run="a#1", cluster="blue")
 CLIENT = Identity(role=PeerRole.CLIENT, name="shop", run="shop#1")
 # Time passes for these links only when a test wants it to.

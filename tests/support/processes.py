@@ -16,9 +16,11 @@ from typing import Any, Self
 
 import msgspec
 
+import hawser
 from tests.support.etcd import dying_with_parent, free_ports
 
-LIMIT_SECONDS = 60.0
+# Nothing here takes so long, however slow and busy the machine is.
+LIMIT_SECONDS = 120.0
 _LOOK_SECONDS = 0.05
 
 
@@ -207,26 +209,50 @@ class ClusterProcesses:
         for daemon in self.daemons:
             daemon.kill()
 
-    def run(self, *arguments: str, code: int = 0, given: bytes = b"") -> "subprocess.CompletedProcess[str]":
-        """A `hawser` command on this cluster, to its end; AssertionError unless it exits with `code`."""
+    def run(
+        self, *arguments: str, code: int | None = 0, given: bytes = b""
+    ) -> "subprocess.CompletedProcess[str]":
+        """A `hawser` command on this cluster, as `hawser_command` runs it."""
         return hawser_command(*arguments, "--url", self.url, code=code, given=given)
+
+    def connect(self, name: str | None = None, **options: Any) -> hawser.Bus:
+        """A bus of this cluster that waits for as long as anything here may take."""
+        patient = {"timeout": LIMIT_SECONDS, "connect_timeout": LIMIT_SECONDS}
+        return hawser.connect(self.url, name=name, **{**patient, **options})
 
     def json(self, *arguments: str) -> Any:
         """What a command prints with `-o json`."""
         return msgspec.json.decode(self.run(*arguments, "-o", "json").stdout)
 
     def status(self) -> Any:
-        return self.json("cluster", "status")
+        """What `hawser cluster status` shows: nothing if nobody answers it just now."""
+        return self.json("cluster", "status", "--wait", "60")
 
     def shard(self, name: str, partition: int = 0) -> Any:
-        """A shard of a topic or queue as `hawser cluster status` shows it."""
-        found = [
-            each
-            for each in self.status()["shards"]
-            if (each.get("topic") or each.get("queue"), each["partition"]) == (name, partition)
-        ]
-        assert found, f"there is no shard {name}/{partition}"
+        """A shard of a topic or queue as `hawser cluster status` shows it, once it does."""
+        found: list[Any] = []
+
+        def is_known() -> bool:
+            found[:] = [
+                each
+                for each in self.status()["shards"]
+                if name in (each.get("topic"), each.get("queue")) and each["partition"] == partition
+            ]
+            return bool(found)
+
+        until(is_known, f"a shard {name}/{partition}")
         return found[0]
+
+    def leader(self, name: str, partition: int = 0) -> str:
+        """The node that leads a shard, once one does."""
+        found: list[str | None] = [None]
+
+        def is_led() -> bool:
+            found[0] = self.shard(name, partition)["leader"]
+            return found[0] is not None
+
+        until(is_led, f"a leader of {name}/{partition}")
+        return str(found[0])
 
     def wait_until_alive(self, *names: str) -> None:
         """Until these nodes answer the operators."""
@@ -250,8 +276,10 @@ def cluster_processes(
         cluster.kill()
 
 
-def hawser_command(*arguments: str, code: int = 0, given: bytes = b"") -> "subprocess.CompletedProcess[str]":
-    """Run `hawser` to its end; AssertionError unless it exits with `code`."""
+def hawser_command(
+    *arguments: str, code: int | None = 0, given: bytes = b""
+) -> "subprocess.CompletedProcess[str]":
+    """Run `hawser` to its end; AssertionError unless it exits with `code`, if one is wanted."""
     done = subprocess.run(
         [sys.executable, "-m", "hawser", *arguments],
         input=given,
@@ -260,7 +288,7 @@ def hawser_command(*arguments: str, code: int = 0, given: bytes = b"") -> "subpr
         timeout=LIMIT_SECONDS,
     )
     output = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
-    assert done.returncode == code, (arguments, done.returncode, *output)
+    assert code in (None, done.returncode), (arguments, done.returncode, *output)
     return subprocess.CompletedProcess(done.args, done.returncode, *output)
 
 
@@ -276,11 +304,12 @@ def page(url: str) -> tuple[int, str]:
         return 0, str(error)
 
 
-def until(condition: Callable[[], bool], what: str) -> None:
-    """Look again until it holds; AssertionError after a long time."""
+def until(condition: Callable[[], bool], what: str, more: Callable[[], object] = str) -> None:
+    """Look again until it holds; AssertionError after a long time, with what `more` says then."""
     deadline = time.monotonic() + LIMIT_SECONDS
     while not condition():
-        assert time.monotonic() < deadline, f"{what} did not come true within {LIMIT_SECONDS:g} s"
+        late = time.monotonic() >= deadline
+        assert not late, f"{what} did not come true within {LIMIT_SECONDS:g} s. {more()}"
         time.sleep(_LOOK_SECONDS)
 
 

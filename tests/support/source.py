@@ -15,6 +15,7 @@ from hawser.log.entry import Kind
 from hawser.log.state.commands import TrimTo, encode_command
 from hawser.log.state.results import Trimmed, decode_result
 from tests.support.cluster import RunningCluster
+from tests.support.processes import LIMIT_SECONDS
 
 
 def read(spark: SparkSession, url: str, topics: str, schema: str | None = None, **options: Any) -> DataFrame:
@@ -67,7 +68,7 @@ def trim(cluster: RunningCluster, topic: Topic[Any], offset: int, partition: int
     wait_for(lambda: all(map(has_applied, cluster.nodes)), "the trim on every replica")
 
 
-def wait_for(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
+def wait_for(condition: Callable[[], Any], what: str, seconds: float = LIMIT_SECONDS) -> Any:
     """What `condition` gives as soon as it is true."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
