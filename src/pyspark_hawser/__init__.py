@@ -13,11 +13,16 @@ except ImportError:
     pass
 else:
     if TYPE_CHECKING:
-        from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+        from pyspark.sql.datasource import (
+            DataSourceReader,
+            DataSourceStreamReader,
+            DataSourceStreamWriter,
+            DataSourceWriter,
+        )
         from pyspark.sql.types import StructType
 
     class DefaultSource(DataSource):
-        """Topics of a cluster as a batch or a stream, topics in shared memory as a batch."""
+        """Topics and queues of a cluster, as batches and streams; topics in shared memory, as batches."""
 
         @classmethod
         def name(cls) -> str:
@@ -37,3 +42,13 @@ else:
             from hawser.spark.source import choosing
 
             return choosing.stream_reader(self.options, schema)
+
+        def writer(self, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
+            from hawser.spark.sink import choosing
+
+            return choosing.writer(self.options, schema, overwrite)
+
+        def streamWriter(self, schema: "StructType", overwrite: bool) -> "DataSourceStreamWriter":  # noqa: N802
+            from hawser.spark.sink import choosing
+
+            return choosing.stream_writer(self.options, schema)

@@ -92,7 +92,7 @@ def test_killed_at_random_moments(tmp_path: Path, seed: int, record_property: An
     chance = random.Random(seed)
     kills: Counter[str] = Counter()
     with RunningCluster(tmp_path / "cluster", nodes=1) as cluster:
-        publishers = Publishers(cluster.connect("publisher"))
+        publishers = Publishers(cluster.connect("publisher", timeout=PATIENCE_SECONDS))
         landing = Landing(tmp_path / "landing", cluster.url)
         with publishers.at_work():
             for victim in ("command", "spark", "command"):

@@ -34,6 +34,7 @@ from tests.support.spark import SMALL
 
 # More than all buffers between a node and a task that does not read.
 LARGE, MANY = 200_000, 300
+PATIENCE_SECONDS = 300.0
 
 
 @pytest.fixture(autouse=True)
@@ -241,7 +242,7 @@ def driver(cluster: RunningCluster, directory: Path) -> "subprocess.Popen[bytes]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_a_driver_is_killed_and_started_again(
     spark: SparkSession, cluster: RunningCluster, bus: hawser.Bus, tmp_path: Path, record_property: Any
 ) -> None:
@@ -257,7 +258,7 @@ def test_a_driver_is_killed_and_started_again(
         process = driver(cluster, tmp_path)
         goal = 3 + 9 * kill + chance.randint(0, 7)
         try:
-            wait_for((offsets / str(goal)).exists, f"micro-batch {goal}", 120)
+            wait_for((offsets / str(goal)).exists, f"micro-batch {goal}", PATIENCE_SECONDS)
         finally:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -265,7 +266,7 @@ def test_a_driver_is_killed_and_started_again(
     topic.publish_many([b"y"] * 500, keys=[b"%d" % n for n in range(500)])
     process = driver(cluster, tmp_path)
     try:
-        assert process.wait(120) == 0
+        assert process.wait(PATIENCE_SECONDS) == 0
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

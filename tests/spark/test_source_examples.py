@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples" / "spark").glob("*.py"))
 LAST_LINES = {
     "batch_query.py": "anna ordered 10 times, for 235.00",
+    "exactly_once.py": "run 2: anna 50, bert 40",
     "notebook.py": "200 clicks on 4 pages",
     "streaming_aggregation.py": "run 2: sensor 0 1140, sensor 1 1180, sensor 2 1220",
 }
@@ -61,3 +62,19 @@ def test_the_guide_runs(
         assert capsys.readouterr().out.splitlines()[-1] == "1"
         assert spark.read.parquet(str(tmp_path / "table")).count() == 2
         orders.delete()
+
+
+def test_the_guide_to_writing_runs(
+    spark: SparkSession, cluster: RunningCluster, bus: hawser.Bus, tmp_path: Path
+) -> None:
+    guide = (ROOT / "docs" / "howto" / "spark-writing.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    assert len(blocks) == 3
+    totals, work, done = bus.topic("totals", partitions=2), bus.queue("work"), bus.topic("done")
+    names = {"url": cluster.url, "directory": str(tmp_path)}
+    for block in blocks:
+        exec(compile(block, "spark-writing.md", "exec"), names)
+    assert done.info().partitions[0].end == 1001
+    totals.delete()
+    work.delete()
+    done.delete()

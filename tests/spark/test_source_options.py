@@ -97,7 +97,7 @@ def test_what_is_wrong_in_a_stream_is_told(given: dict[str, str], words: str) ->
 
 def run(program: str) -> Any:
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout

@@ -196,7 +196,7 @@ def one_node(directory: Path, listen: str) -> Iterator[str]:
 
 def test_another_cluster_at_the_same_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker outlives a cluster: what it learned of the old one is not in the way of the new one."""
-    monkeypatch.setattr(connection, "_SETTINGS", ClientSettings(timeout=1.0, connect_timeout=20.0))
+    monkeypatch.setattr(connection, "_SETTINGS", ClientSettings(timeout=5.0, connect_timeout=60.0))
     listen = f"127.0.0.1:{free_ports(1)[0]}"
     for name in ("old", "new"):
         with one_node(tmp_path / name, listen) as url, hawser.connect(url) as bus:

@@ -1,10 +1,12 @@
-"""The source behind `format("hawser")`: topics as Spark reads them, in a batch or as a stream.
+"""The source behind `format("hawser")`: topics and queues as Spark reads them, in a batch or as a stream.
 
     choosing.py     which reader serves a query
     options.py      what the user asked for, checked
     schemas.py      its columns, and the type of its values
     batch.py        a query that ends
     streaming.py    one that goes on
+    queues.py       one that takes messages from a queue
+    claiming.py     how it has them for itself
     local.py        topics in shared memory, as a batch
     placing.py      where a query begins, and where a batch ends
     offsets.py      where it is, and what it reads next: pure

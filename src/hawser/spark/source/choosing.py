@@ -37,6 +37,8 @@ def reader(given: Mapping[str, str], schema: "StructType") -> "DataSourceReader"
 def stream_reader(given: Mapping[str, str], schema: "StructType") -> "DataSourceStreamReader":
     check_packages()
     from hawser.spark.source.options import Options
+    from hawser.spark.source.queues import QueueReader
     from hawser.spark.source.streaming import StreamReader
 
-    return StreamReader(Options.of(given, streaming=True), schema)
+    options = Options.of(given, streaming=True)
+    return StreamReader(options, schema) if options.queue is None else QueueReader(options, schema)

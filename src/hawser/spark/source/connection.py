@@ -18,7 +18,9 @@ from hawser.cluster.client.settings import ClientSettings
 from hawser.cluster.client.starts import Bounds
 from hawser.cluster.client.thread import LoopThread
 from hawser.cluster.client.topics import open_topic
-from hawser.errors import NotFound, Unavailable
+from hawser.errors import NotFound, OffsetOutOfRange, Unavailable
+from hawser.log.state.queue import MESSAGES
+from hawser.record.batch import Batch
 from hawser.spark.source.offsets import Bounded, Range
 from hawser.spark.source.options import Options
 
@@ -44,7 +46,7 @@ def connection(endpoints: str) -> "Connection":
 
 
 class Connection:
-    """What the source asks of a cluster, in calls that wait."""
+    """What source and sink ask of a cluster, in calls that wait."""
 
     def __init__(self, addresses: Sequence[str]) -> None:
         self._thread = LoopThread("hawser-spark")
@@ -54,6 +56,7 @@ class Connection:
             self._thread.stop()
             raise
         self.router = self._client.router
+        self.homes = self._client.lanes.homes
         self._is_given_up = False
 
     @property
@@ -86,6 +89,8 @@ class Connection:
         return self.call(self._topics(options, all_of_them))
 
     async def _topics(self, options: Options, all_of_them: bool) -> dict[str, wire.TopicEntry]:
+        if options.queue is not None:
+            return {options.queue: await self._topic(options.queue, _APPEAR_SECONDS, "queue")}
         found = {}
         names = sorted(options.topics)
         if options.pattern is not None:
@@ -108,12 +113,16 @@ class Connection:
         except NotFound:
             return None
 
-    async def _topic(self, name: str, seconds: float) -> wire.TopicEntry:
+    def open(self, name: str, kind: wire.TopicKind) -> wire.TopicEntry:
+        """A topic or a queue; NotFound if it does not appear."""
+        return self.call(self._topic(name, _APPEAR_SECONDS, kind))
+
+    async def _topic(self, name: str, seconds: float, kind: wire.TopicKind = "topic") -> wire.TopicEntry:
         loop = self.router.loop
         until = loop.time() + seconds
         while True:
             try:
-                return await open_topic(self.router, name, {}, False, loop.time() + _SETTINGS.timeout)
+                return await open_topic(self.router, name, {}, False, loop.time() + _SETTINGS.timeout, kind)
             except NotFound:
                 if loop.time() >= until:
                     raise
@@ -175,6 +184,37 @@ class Connection:
                 yield found
         finally:
             coming.cancel()
+
+    def read_queue(self, wanted: Range) -> Iterator[list[Part] | LostRange]:
+        """The messages of a range of a queue, of which all are there; OffsetOutOfRange if one is not."""
+        entry = self.open(wanted.topic, "queue")
+        first = wanted.first
+        while first < wanted.end:
+            parcels = self.call(self._look(wanted.topic, entry, (first, wanted.end))).parcels
+            if not parcels or parcels[0].offset != first:
+                raise OffsetOutOfRange(
+                    f"message {first} of queue {wanted.topic!r} is done, though a batch of this query has "
+                    "claimed it and is not: its claim was committed or given back by somebody else. Begin "
+                    "anew, with a new checkpoint and another claimName"
+                )
+            for parcel in parcels:
+                if parcel.offset == first:
+                    yield [Part(Batch.read(parcel.batch), 0, parcel.count, first)]
+                    first += parcel.count
+
+    def queue_end(self, queue: str, entry: wire.TopicEntry) -> int:
+        """The offset behind the newest message."""
+        return self.call(self._look(queue, entry, None)).end
+
+    async def _look(self, queue: str, entry: wire.TopicEntry, between: tuple[int, int] | None) -> wire.Looked:
+        """A queue as it is now, with the messages in a range."""
+        (shard,) = wire.shards_of(queue, entry)
+        most = 0 if between is None else _SETTINGS.batch_records
+        request = wire.QueueLook(shard, MESSAGES, most, _SETTINGS.fetch_bytes, between)
+        deadline = self.router.loop.time() + _SETTINGS.timeout
+        answer = await self.router.ask_leader(queue, shard, request, f"reading queue {queue!r}", deadline)
+        assert isinstance(answer, wire.Looked), answer
+        return answer
 
     def record_bytes(self, wanted: Range) -> int:
         """About how many bytes a record has, by the first batch that is still kept of the range."""

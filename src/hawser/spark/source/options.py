@@ -36,13 +36,23 @@ _NAMES: Final = (
     "valueSchema",
     "mode",
     "groupId",
+    "queue",
+    "claimName",
+    "orphanSeconds",
 )
 _KNOWN: Final = {name.lower(): name for name in _NAMES}
 _ONLY_STREAMS: Final = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "groupId")
 _LOCAL: Final = ("endpoints", "subscribe", "includeHeaders", "valueFormat", "valueSchema", "mode")
+_OF_QUEUES: Final = ("queue", "claimName", "orphanSeconds")
+_WITH_QUEUES: Final = (
+    "endpoints", "maxOffsetsPerTrigger", "minPartitions", "includeHeaders",
+    "valueFormat", "valueSchema", "mode", *_OF_QUEUES,
+)  # fmt: skip
 _FORMATS: Final = ("raw", "json", "msgpack", "arrow")
 _MODES: Final = ("FAILFAST", "PERMISSIVE")
-_GROUP_CHARACTERS: Final = 150
+_NAME_BYTES: Final = 150
+# Longer than anybody lets a broken query wait.
+_ORPHAN_SECONDS: Final = 7 * 86_400
 
 Positions = dict[str, dict[int, int]]
 """Of each topic, of each partition: an offset, EARLIEST or LATEST."""
@@ -53,7 +63,8 @@ _decode_positions = msgspec.json.Decoder(dict[str, dict[str, int | str]]).decode
 
 
 class Options(NamedTuple):
-    """What was asked for. `pattern` stands in the place of `topics`, `timestamp_ms` in that of `start`."""
+    """What was asked for. `pattern`, or `queue` with its `claim`, stands in the place of `topics`,
+    `timestamp_ms` in that of `start`."""
 
     endpoints: str
     topics: tuple[str, ...]
@@ -70,6 +81,9 @@ class Options(NamedTuple):
     value_schema: str | None
     is_permissive: bool
     group: str | None
+    queue: str | None = None
+    claim: str | None = None
+    orphan_seconds: int = _ORPHAN_SECONDS
 
     @property
     def is_local(self) -> bool:
@@ -90,6 +104,7 @@ class Options(NamedTuple):
         `streaming` it is not known yet what they are for."""
         asked = _recognised(given)
         _check_scope(asked, streaming)
+        _check_queue(asked, streaming)
         _check_conflicts(asked)
         topics, pattern = _topics(asked)
         value_format = _choice(asked, "valueFormat", _FORMATS)
@@ -111,7 +126,10 @@ class Options(NamedTuple):
             value_format=value_format,
             value_schema=asked.get("valueSchema"),
             is_permissive=mode == "PERMISSIVE",
-            group=_group(asked),
+            group=_short(asked, "groupId"),
+            queue=asked.get("queue"),
+            claim=_short(asked, "claimName"),
+            orphan_seconds=_number(asked, "orphanSeconds") or _ORPHAN_SECONDS,
         )
 
 
@@ -151,6 +169,23 @@ def _check_scope(asked: dict[str, str], streaming: bool | None) -> None:
                 )
 
 
+def _check_queue(asked: dict[str, str], streaming: bool | None) -> None:
+    if "queue" not in asked:
+        for name in _OF_QUEUES:
+            if name in asked:
+                raise UsageError(f"{name} is for queues; name one with option queue, or leave it out")
+        return
+    for name in asked:
+        if name not in _WITH_QUEUES:
+            raise UsageError(f"{name} is for topics; with a queue there are {', '.join(_WITH_QUEUES)}")
+    if streaming is False:
+        raise UsageError("a queue is read as a stream: use spark.readStream, with trigger(availableNow=True)")
+    if "claimName" not in asked:
+        raise UsageError(
+            "a queue needs a claimName: the name, of this query only, under which messages are taken from it"
+        )
+
+
 def _check_conflicts(asked: dict[str, str]) -> None:
     for one, other in (
         ("startingOffsets", "startingTimestamp"),
@@ -171,6 +206,8 @@ def _endpoints(asked: dict[str, str]) -> str:
 
 
 def _topics(asked: dict[str, str]) -> tuple[tuple[str, ...], str | None]:
+    if "queue" in asked:
+        return (), None
     pattern = asked.get("subscribePattern")
     if pattern is not None:
         try:
@@ -180,7 +217,7 @@ def _topics(asked: dict[str, str]) -> tuple[tuple[str, ...], str | None]:
         return (), pattern
     topics = tuple(dict.fromkeys(filter(None, map(str.strip, asked.get("subscribe", "").split(",")))))
     if not topics:
-        raise UsageError('the source needs option("subscribe", "topic,...") or subscribePattern')
+        raise UsageError('the source needs option("subscribe", "topic,..."), subscribePattern or queue')
     return topics, None
 
 
@@ -237,8 +274,8 @@ def _choice(asked: dict[str, str], name: str, choices: tuple[str, ...]) -> str:
     raise UsageError(f"{name}={text!r} is not one of {', '.join(choices)}")
 
 
-def _group(asked: dict[str, Any]) -> str | None:
-    group = asked.get("groupId")
-    if group is not None and not 0 < len(group) <= _GROUP_CHARACTERS:
-        raise UsageError(f"groupId has 1 to {_GROUP_CHARACTERS} characters")
-    return group
+def _short(asked: dict[str, Any], name: str) -> str | None:
+    text = asked.get(name)
+    if text is not None and not 0 < len(text.encode()) <= _NAME_BYTES:
+        raise UsageError(f"{name} has 1 to {_NAME_BYTES} bytes")
+    return text

@@ -82,4 +82,7 @@ def _pieces(split: Split, options: Options) -> Iterator[_Piece]:
 
 
 def _found(split: Split, options: Options) -> Iterator[list[Part] | LostRange]:
-    return connection(options.endpoints).read(split.wanted, split.turn)
+    cluster = connection(options.endpoints)
+    return (
+        cluster.read(split.wanted, split.turn) if options.queue is None else cluster.read_queue(split.wanted)
+    )

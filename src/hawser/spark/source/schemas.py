@@ -31,7 +31,7 @@ def schema_of(options: Options) -> StructType | str:
             f"{field.name} {value if field.name == 'value' else field.dataType.simpleString()}"
             for field in columns.fields
         )
-    if options.value_format == "arrow" and not options.is_local:
+    if options.value_format == "arrow" and not options.is_local and options.queue is None:
         return full_schema(options, _type_of_first(options))
     raise UsageError(
         f"valueFormat={options.value_format} needs the fields of the values, and the topics were not made "

@@ -1,0 +1,36 @@
+"""Which writer serves a query; the packages are checked before any of them is imported."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from hawser.errors import UsageError
+from hawser.spark.requirements import check_packages
+from hawser.spark.source.workers import set_imports_aside
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
+    from pyspark.sql.types import StructType
+
+__all__ = ["stream_writer", "writer"]
+
+
+def writer(given: Mapping[str, str], schema: "StructType", overwrite: bool) -> "DataSourceWriter":
+    check_packages()
+    from hawser.spark.sink.options import Options
+    from hawser.spark.sink.writing import BatchWriter
+
+    if overwrite:
+        raise UsageError('topics and queues are written behind what they have; use mode("append")')
+    made = BatchWriter(Options.of(given, streaming=False), schema)
+    set_imports_aside()
+    return made
+
+
+def stream_writer(given: Mapping[str, str], schema: "StructType") -> "DataSourceStreamWriter":
+    check_packages()
+    from hawser.spark.sink.options import Options
+    from hawser.spark.sink.writing import StreamWriter
+
+    made = StreamWriter(Options.of(given, streaming=True), schema)
+    set_imports_aside()
+    return made

@@ -1,0 +1,185 @@
+"""Claims of a query on messages of a queue: nobody else gets them, and they are done when the query is.
+
+A claim is a prepared transaction that accepts some messages. Claims of one name are numbered; number n is
+committed once Spark has committed the micro-batch that read it, by the same kind of decision as a batch of
+the sink: it stands for good, belongs to one query, and whatever else was claimed under this number is given
+back. Until then the messages are locked, and can be read as often as need be.
+
+Which messages a claim has is its name's business, so that whoever finds an open claim knows them: a number,
+one that no other attempt has, then runs of offsets. A claim ends where the name would be too long.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from hawser.cluster import wire
+from hawser.cluster.client.borrowing import Borrower
+from hawser.cluster.client.branching import ApplicationBatch, BatchBranch, Operation, decide_batch
+from hawser.cluster.client.homes import Homes
+from hawser.cluster.client.routing import Router
+from hawser.cluster.client.settling import Borrowed, State
+from hawser.errors import Fenced, HawserError, TransactionAborted
+from hawser.log.entry import Kind
+from hawser.log.state.queue import MESSAGES
+from hawser.transaction.identity import APPLICATION_FORMAT, Xid
+from hawser.transaction.xa import State as Stage
+
+__all__ = ["Claim", "Claims"]
+
+_NAME_BYTES: Final = 255
+_ATTEMPTS: Final = 5
+
+# The offset of the first message, and how many there are.
+_Run = tuple[int, int]
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[int]).decode
+
+
+class Claim(NamedTuple):
+    """Its number, the attempt to make it, and what it has; number 0 is before the first."""
+
+    number: int
+    attempt: int = 0
+    runs: tuple[_Run, ...] = ()
+
+    @property
+    def name(self) -> bytes:
+        """That of its branch. Offsets are counted from the end of the run before, so that many fit."""
+        numbers, end = [self.number, self.attempt], 0
+        for first, count in self.runs:
+            numbers += (first - end, count)
+            end = first + count
+        return _encode(numbers)
+
+    @classmethod
+    def of_name(cls, name: bytes) -> "Claim":
+        """The claim of a branch."""
+        number, attempt, *rest = _decode(name)
+        runs: list[_Run] = []
+        end = 0
+        for gap, count in zip(rest[::2], rest[1::2], strict=True):
+            runs.append((end + gap, count))
+            end += gap + count
+        return cls(number, attempt, tuple(runs))
+
+    def with_message(self, offset: int) -> "Claim | None":
+        """The same with one message more, behind the others; None if it has no room."""
+        if self.runs and sum(self.runs[-1]) == offset:
+            first, count = self.runs[-1]
+            return self._replace(runs=(*self.runs[:-1], (first, count + 1)))
+        larger = self._replace(runs=(*self.runs, (offset, 1)))
+        # The count may still grow by four bytes.
+        return larger if len(larger.name) + 4 <= _NAME_BYTES else None
+
+
+class Claims:
+    """Those of one name on one queue, for the query `owner`. Everything happens in the event loop."""
+
+    def __init__(
+        self, router: Router, homes: Homes, queue: str, entry: wire.TopicEntry, name: str, owner: str
+    ) -> None:
+        self._router = router
+        self._homes = homes
+        self._queue = queue
+        self._name = name
+        self._owner = owner.encode()
+        self._application = f"claim:{entry.uuid[:8]}:{name}".encode()
+        (self.shard,) = wire.shards_of(queue, entry)
+        self._borrower = Borrower(router, queue, self.shard, MESSAGES, f"claim:{name}", _message)
+
+    def _batch(self, number: int) -> ApplicationBatch:
+        return ApplicationBatch(self._application, self._owner, number)
+
+    async def commit(self, claim: Claim) -> None:
+        """Its messages are done; so it stays, however often it is asked for."""
+        try:
+            await decide_batch(self._router, self._homes, self._batch(claim.number), [claim.name])
+        except Fenced as error:
+            raise self._fenced(claim) from error
+        except TransactionAborted as error:
+            raise Fenced(
+                f"claim {claim.number} of {self._name!r} on queue {self._queue!r} was given back meanwhile, "
+                "because nobody committed it in time (orphanSeconds) or a person decided so; its messages, "
+                "which were processed here, are for others again. Begin anew with another claimName"
+            ) from error
+
+    def _fenced(self, claim: Claim) -> Fenced:
+        return Fenced(
+            f"claim {claim.number} of {self._name!r} on queue {self._queue!r} is over: another query has "
+            "claimed under this claimName, or this one from a later checkpoint. Go on from that, or give it "
+            "a claimName of its own"
+        )
+
+    async def open_claim(self, number: int) -> Claim | None:
+        """The claim of this number that is open already, if there is one."""
+        deadline = self._router.loop.time() + self._router.settings.timeout
+        home = await self._homes.of(self._batch(number).branch(b"").xid, deadline)
+        look = wire.TransactionLook(home)
+        what = f"looking for claims of {self._name!r}"
+        answer = await self._router.ask_leader(wire.HOMES, home, look, what, deadline)
+        assert isinstance(answer, wire.TransactionsSeen), answer
+        found = [
+            Claim.of_name(xid.branch_id)
+            for record in answer.records
+            if (xid := Xid(*record.xid)).format == APPLICATION_FORMAT
+            and xid.global_id == self._application
+            and Stage(record.state) is Stage.PREPARED
+        ]
+        return min((claim for claim in found if claim.number == number), default=None)
+
+    async def make(self, number: int, most: int, before: int | None, orphan_seconds: int) -> Claim | None:
+        """Claim up to so many messages, all of them before an offset if one is given; None if there are none.
+        They are given back after so long without a decision. Fenced if another query has this name."""
+        for _ in range(_ATTEMPTS):
+            messages: list[Borrowed] = await self._borrower.get(most, 0)
+            messages.sort(key=lambda each: each.offset)
+            claim, taken = Claim(number, secrets.randbits(31)), []
+            for message in messages:
+                larger = claim.with_message(message.offset)
+                if larger is None or (before is not None and message.offset >= before):
+                    break
+                claim = larger
+                taken.append(message)
+            self._borrower.give_back(messages[len(taken) :])
+            if not taken:
+                return None
+            if await self._is_locked(claim, taken, orphan_seconds):
+                return claim
+            await asyncio.sleep(self._router.settings.backoff_least_seconds)
+        return None
+
+    async def _is_locked(self, claim: Claim, messages: Sequence[Borrowed], orphan_seconds: int) -> bool:
+        """Whether the messages are those of the claim from here on; not if they were lost meanwhile."""
+        borrower = self._borrower
+        payload = wire.encode(borrower.lock_of(messages))
+        branch = BatchBranch(self._router, self._homes, self._batch(claim.number), claim.name)
+        borrower.lock(messages)
+        try:
+            await branch.stage([Operation(self._queue, self.shard, Kind.QUEUE_SETTLE, payload)])
+            if not await branch.prepare(orphan_seconds):
+                raise self._fenced(claim)
+        except HawserError as error:
+            await branch.withdraw()
+            borrower.unlock(messages)
+            if isinstance(error, TransactionAborted):
+                return False
+            if isinstance(error, Fenced):
+                raise self._fenced(claim) from error
+            raise
+        borrower.locked(messages)
+        for message in messages:
+            message.state = State.SETTLED
+        return True
+
+    async def close(self) -> None:
+        """Claims stay as they are; nothing more is got."""
+        await self._borrower.close()
+
+
+def _message(message: Borrowed, *_: Any) -> Borrowed:
+    return message
