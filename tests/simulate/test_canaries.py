@@ -14,8 +14,8 @@ MOST_SEEDS = 300
 # Where to begin with those that few runs find: they take minutes otherwise.
 FIRST_SEEDS = {
     "contraction guarded by commit only": 198,
-    "snapshot over newer entries": 186,
-    "acknowledgements of another epoch counted": 155,
+    "snapshot over newer entries": 207,
+    "acknowledgements of another epoch counted": 46,
     "contraction unguarded": 143,
 }
 EVERY_DEFECT = DEFECTS | QUEUE_DEFECTS | TRANSACTION_DEFECTS
