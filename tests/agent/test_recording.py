@@ -280,9 +280,9 @@ def test_a_sample_that_cannot_be_read_is_told_once(
         until(lambda: len(tries) >= 3, "some tries")
         until_state(recorder, "failed")
         assert "key and headers" in (recorder.status().error or "")
-        assert [each.message for each in caplog.records if each.name == "hawser.agent"] == [
-            "topic t is not recorded: key and headers cannot be read"
-        ]
+        # A slow machine may have told of the cluster, too.
+        told = [each.message for each in caplog.records if each.name == "hawser.agent"]
+        assert told.count("topic t is not recorded: key and headers cannot be read") == 1
         monkeypatch.undo()
         until_recorded(recorder, 1)
 
