@@ -4,7 +4,7 @@ over. In threads and in event loops."""
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -15,25 +15,8 @@ from hawser import aio
 from hawser.cluster.client import asking, carrying
 from hawser.cluster.transport import TransportError
 from tests.support.cluster import RunningCluster
-from tests.support.looped import Loop
 
 SECONDS = 20.0
-
-
-@pytest.fixture(params=["threads", "loop"])
-def connect(request: pytest.FixtureRequest, cluster: RunningCluster) -> Iterator[Callable[..., Any]]:
-    """Buses of one kind, closed at the end."""
-    buses: list[Any] = []
-    with Loop() as loop:
-
-        def connect(**options: Any) -> Any:
-            opened = hawser.connect if request.param == "threads" else loop.connect
-            buses.append(opened(cluster.url, **options))
-            return buses[-1]
-
-        yield connect
-        for bus in buses:
-            bus.close()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import gc
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -11,7 +11,6 @@ import pytest
 
 import hawser
 from hawser.testing import LocalBus
-from tests.support.cluster import RunningCluster
 from tests.support.looped import Loop
 
 SECONDS = 20.0
@@ -20,22 +19,6 @@ _numbers = itertools.count()
 
 class Order(msgspec.Struct):
     identity: int
-
-
-@pytest.fixture(params=["threads", "loop"])
-def connect(request: pytest.FixtureRequest, cluster: RunningCluster) -> Iterator[Callable[..., Any]]:
-    """Buses of one kind, closed at the end."""
-    buses: list[Any] = []
-    with Loop() as loop:
-
-        def connect(**options: Any) -> Any:
-            opened = hawser.connect if request.param == "threads" else loop.connect
-            buses.append(opened(cluster.url, **options))
-            return buses[-1]
-
-        yield connect
-        for bus in buses:
-            bus.close()
 
 
 @pytest.fixture

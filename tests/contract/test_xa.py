@@ -4,7 +4,7 @@ calls and states, between sessions. Each cell by itself is tested where the tabl
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,26 +15,9 @@ from hawser.log.state.results import Outcome
 from hawser.transaction.identity import LANE_FORMAT, TransactionId
 from hawser.xa import XAError, Xid
 from tests.support.cluster import RunningCluster
-from tests.support.looped import Loop
 
 SECONDS = 20.0
 _numbers = itertools.count()
-
-
-@pytest.fixture(params=["threads", "loop"])
-def connect(request: pytest.FixtureRequest, cluster: RunningCluster) -> Iterator[Callable[..., Any]]:
-    """Buses of one kind, closed at the end."""
-    buses: list[Any] = []
-    with Loop() as loop:
-
-        def connect(**options: Any) -> Any:
-            opened = hawser.connect if request.param == "threads" else loop.connect
-            buses.append(opened(cluster.url, **options))
-            return buses[-1]
-
-        yield connect
-        for bus in buses:
-            bus.close()
 
 
 class Scene:

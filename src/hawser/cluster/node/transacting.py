@@ -13,6 +13,7 @@ change nothing is answered without being written. Two kinds of entries have to w
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -98,7 +99,7 @@ class Slot:
 _Proposal = tuple[int, bytes, Slot, bytes]
 
 
-class Office:
+class Office(ABC):
     """Of one shard and one time of leading it, which began in `epoch`."""
 
     def __init__(self, host: Host, epoch: int, around: Surroundings) -> None:
@@ -131,19 +132,21 @@ class Office:
         for kind, payload, slot, label in proposals:
             self._host.propose(kind, payload, slot, label)
 
+    @abstractmethod
     def _begin(self, each: Admitted, slot: Slot, lender: Lender | None) -> bytes | wire.Failed | None:
         """The payload to be proposed; None if the slot gets its result without, or later."""
-        raise NotImplementedError
 
+    @abstractmethod
     def applied(self) -> None:
         """Entries were applied."""
 
+    @abstractmethod
     def tick(self) -> None:
         """Time has passed."""
 
+    @abstractmethod
     def look(self, request: wire.TransactionLook) -> wire.TransactionsSeen:
         """After a read of the newest state."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """This node leads no more; whoever waits is told so."""
