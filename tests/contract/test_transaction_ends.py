@@ -23,7 +23,7 @@ from hawser.transaction.ageing import KEEP_SECONDS
 from hawser.xa import XAError, Xid
 from tests.support.cluster import RunningCluster
 
-SECONDS = 30.0
+SECONDS = 60.0
 _numbers = itertools.count()
 
 

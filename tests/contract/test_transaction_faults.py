@@ -17,7 +17,7 @@ from hawser.cluster.client import asking, carrying
 from hawser.cluster.transport import TransportError
 from tests.support.cluster import RunningCluster
 
-SECONDS = 30.0
+SECONDS = 60.0
 
 _CLIENT = """
 import sys, hawser

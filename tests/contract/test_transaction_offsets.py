@@ -16,7 +16,7 @@ from hawser.cluster.client import asking, carrying
 from hawser.cluster.transport import TransportError
 from tests.support.cluster import RunningCluster
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 @pytest.fixture

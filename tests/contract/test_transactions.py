@@ -13,7 +13,7 @@ import hawser
 from hawser.testing import LocalBus
 from tests.support.looped import Loop
 
-SECONDS = 20.0
+SECONDS = 60.0
 _numbers = itertools.count()
 
 

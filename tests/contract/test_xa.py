@@ -16,7 +16,7 @@ from hawser.transaction.identity import LANE_FORMAT, TransactionId
 from hawser.xa import XAError, Xid
 from tests.support.cluster import RunningCluster
 
-SECONDS = 20.0
+SECONDS = 60.0
 _numbers = itertools.count()
 
 

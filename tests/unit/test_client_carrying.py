@@ -16,7 +16,7 @@ from hawser.log.entry import Kind
 from hawser.log.state.results import Result, Staged, encode_result
 from hawser.transaction.client import Request
 
-SECONDS = 20.0
+SECONDS = 60.0
 Answers = Callable[[list[bytes]], Any]
 
 
