@@ -73,12 +73,7 @@ def test_all_nodes_killed_at_once(tmp_path: Path, record_property: Record) -> No
     with cluster_processes(tmp_path) as cluster:
         with under_load(cluster) as clients:
             for _ in range(2):
-                for node in cluster.nodes.values():
-                    node.kill()
-                for node in cluster.nodes.values():
-                    node.begin()
-                for node in cluster.nodes.values():
-                    node.wait_until_ready()
+                cluster.restart_nodes()
                 clients.wait_for_more()
         _note(record_property, judged(cluster, clients))
 

@@ -275,12 +275,7 @@ def test_everything_killed_and_stopped(tmp_path: Path, record_property: RecordPr
             cluster.operators["o1"].start()
             cluster.nodes[leader].start()
             workers.wait_for_more()
-            for node in cluster.nodes.values():
-                node.kill()
-            for node in cluster.nodes.values():
-                node.begin()
-            for node in cluster.nodes.values():
-                node.wait_until_ready()
+            cluster.restart_nodes()
             workers.wait_for_more()
         note(record_property, judged(cluster, workers))
 

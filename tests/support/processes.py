@@ -209,6 +209,15 @@ class ClusterProcesses:
         for daemon in self.daemons:
             daemon.kill()
 
+    def restart_nodes(self) -> None:
+        """Kill all of them, then start them all; returns when every one is ready."""
+        for node in self.nodes.values():
+            node.kill()
+        for node in self.nodes.values():
+            node.begin()
+        for node in self.nodes.values():
+            node.wait_until_ready()
+
     def run(
         self, *arguments: str, code: int | None = 0, given: bytes = b""
     ) -> "subprocess.CompletedProcess[str]":

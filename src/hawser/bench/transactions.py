@@ -13,7 +13,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -72,11 +71,6 @@ def _latencies(plan: Plan, url: str) -> Iterator[Row]:
         target = at_most(f"{bound:.0f} x a plain publish", spent / publish, bound)
         name = f"transactions: take, publish, accept over {where}, p50"
         yield Row(name, spent, "ns", {"a plain publish": publish}, (target,))
-
-
-def _medians(found: dict[str, list[list[int]]]) -> dict[str, float]:
-    """Of all times of all turns."""
-    return {name: statistics.median(chain.from_iterable(turns)) for name, turns in found.items()}
 
 
 def _in_flight(plan: Plan, url: str) -> Row:
