@@ -7,6 +7,7 @@ MAKEFLAGS += --no-print-directory
 
 PYTHON ?= python3
 SECONDS ?= 600
+WORKERS ?= 2
 ARGS ?=
 
 bin := .venv/bin
@@ -69,10 +70,10 @@ demo: setup ## shared memory to tables with kill -9 at each part, and the proof 
 	@$(bin)/hawser demo --dir build/demo $(ARGS)
 
 test: setup lint docs ## lint, types and every test
-	@$(bin)/python -m pytest $(ARGS)
+	@$(bin)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(ARGS)
 
 check: setup ## the quick tests, for every edit
-	@$(bin)/python -m pytest -m "not slow" $(ARGS)
+	@$(bin)/python -m pytest --numprocesses $(WORKERS) --dist loadfile -m "not slow" $(ARGS)
 
 soak: setup ## the long versions of the attacks: make soak SECONDS=600
 	@HAWSER_SOAK_SECONDS=$(SECONDS) $(bin)/python -m pytest -m soak $(ARGS)

@@ -30,7 +30,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         # So it is in the background of a shell, and so it would be in every program that is started here.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if Path(sys.prefix) != ROOT / ".venv" or os.environ.get("HAWSER_NO_REBUILD"):
+    is_worker = hasattr(config, "workerinput")
+    if is_worker or Path(sys.prefix) != ROOT / ".venv" or os.environ.get("HAWSER_NO_REBUILD"):
         return
     command = ["make", "--silent", "setup"]
     setup = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
