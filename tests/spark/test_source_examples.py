@@ -17,6 +17,7 @@ EXAMPLES = sorted((ROOT / "examples" / "spark").glob("*.py"))
 LAST_LINES = {
     "batch_query.py": "anna ordered 10 times, for 235.00",
     "exactly_once.py": "run 2: anna 50, bert 40",
+    "land_in_delta.py": "run 2: 1,000 orders in version 2",
     "notebook.py": "200 clicks on 4 pages",
     "streaming_aggregation.py": "run 2: sensor 0 1140, sensor 1 1180, sensor 2 1220",
 }
