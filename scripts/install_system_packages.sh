@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what pip cannot: a C++20 compiler, Python's headers and venv (needed), valgrind, iproute2 and Java 17
-# (wished for).
+# Installs what pip cannot: a C++20 compiler, Python's headers and venv (needed), valgrind, iproute2, Java 17 and
+# Chromium (wished for).
 # Usage: install_system_packages.sh PYTHON
 set -euo pipefail
 
@@ -15,6 +15,7 @@ sys.exit(not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Pyth
 }
 has_valgrind() { command -v valgrind >/dev/null; }
 has_ip() { command -v ip >/dev/null; }
+has_chromium() { command -v chromium >/dev/null; }
 has_java() {
   local java="${JAVA_HOME:+$JAVA_HOME/bin/}java" told
   told="$("$java" -version 2>&1)" || return 1
@@ -29,6 +30,7 @@ missing() {
   has_valgrind || echo valgrind
   has_ip || echo iproute2
   has_java || echo openjdk-17-jre-headless
+  has_chromium || echo chromium
 }
 
 mapfile -t packages < <(missing)
@@ -49,7 +51,8 @@ fi
 has_valgrind || echo "setup: valgrind is not installed: the tests that count instructions will be skipped" >&2
 has_ip || echo "setup: iproute2 is not installed: the tests that cut networks will be skipped" >&2
 has_java || echo "setup: there is no Java 17 or newer: the tests of Spark will be skipped" >&2
-mapfile -t packages < <(missing | grep -Ev '^(valgrind|iproute2|openjdk-17-jre-headless)$' || true)
+has_chromium || echo "setup: Chromium is not installed: the tests that lay out pages will be skipped" >&2
+mapfile -t packages < <(missing | grep -Ev '^(valgrind|iproute2|openjdk-17-jre-headless|chromium)$' || true)
 if ((${#packages[@]} > 0)); then
   echo "setup: Hawser cannot be built without these packages (Debian's names): ${packages[*]}" >&2
   exit 1

@@ -16,6 +16,7 @@ LAST_LINES = {
     "hello_world.py": "received 'world' from 'hello', offset 3",
     "job_queue.py": "0 jobs left",
     "late_joiner.py": "the last two were 20.4, 20.7",
+    "method_call.py": "12 squared is 144 by second",
     "surviving_a_crash.py": "received [1, 2, 3, 4, 5, 6], missed 0",
 }
 
