@@ -37,6 +37,9 @@ class Leader:
     def leader_link(self, shard: str) -> "Leader | None":
         return self if self.is_known else None
 
+    def flush(self) -> None:
+        """Nothing waits."""
+
     async def look_after(self, topic: str, shard: str) -> None:
         self.is_known = True
 
@@ -156,6 +159,36 @@ def test_what_was_refused_together_may_have_been_done(lead: Any) -> None:
         assert [type(error) for error in bad.errors] == [hawser.UsageError] and not good.errors
         # Nobody said whether the first request got as far as them.
         assert (bad.doubts, good.doubts) == (1, 2)
+
+    run(story())
+
+
+def test_of_many_in_step_half_ask_again_before_the_others_hear(lead: Any) -> None:
+    async def story() -> None:
+        under_way: list[int] = []
+
+        class Busy(Client):
+            """It has more to send at once when it hears, so many times."""
+
+            def __init__(self, times: int, *payloads: bytes) -> None:
+                super().__init__(*payloads)
+                self._times = times
+
+            def heard(self, request: Request, result: Result) -> None:
+                super().heard(request, result)
+                under_way.append(len(leader.asked))
+                if self._times:
+                    following = Busy(self._times - 1, b"+")
+                    leader.loop.call_soon(courier.carry, following, following.requests[:])
+
+        leader = lead(lambda payloads: None)
+        courier = Courier(leader, "topic", "s")
+        many = Busy(2, *(b"%d" % number for number in range(32)))
+        courier.carry(many, many.requests[:])
+        while len(under_way) < 96:
+            await asyncio.sleep(0)
+        assert under_way[:64] == 32 * [1] + 16 * [2] + 16 * [3]
+        assert [len(payloads) for payloads in leader.asked] == [32, 32, 16, 16]
 
     run(story())
 

@@ -171,11 +171,29 @@ def test_what_is_given_back_reaches_the_one_who_waits(cluster: RunningCluster) -
             await queue.put(b"x")
             held = await queue.get()
             waiting = asyncio.create_task(queue.get())
-            while queue._session.borrower._poll is None:
+            while not queue._session.borrower._is_polling:
                 await asyncio.sleep(0.01)
             queue._session.borrower.give_back([held._borrowed])
             again = await waiting
             assert (bytes(again), again.delivery_count) == (b"x", 1)
+
+    asyncio.run(asyncio.wait_for(story(), SECONDS))
+
+
+def test_a_session_ends_though_its_request_is_interrupted_meanwhile(cluster: RunningCluster) -> None:
+    async def story() -> None:
+        async with aio.connect(cluster.url, name="patient", fetch_wait_seconds=60.0) as bus:
+            queue: Any = bus.queue(unused_name())
+            waiting = asyncio.create_task(queue.get())
+            while queue._session is None or not queue._session.borrower._is_polling:
+                await asyncio.sleep(0.01)
+            borrower = queue._session.borrower
+            task = borrower._task
+            borrower._interrupt()
+            await borrower.close()
+            assert task.cancelled()
+            with pytest.raises(hawser.Closed):
+                await waiting
 
     asyncio.run(asyncio.wait_for(story(), SECONDS))
 

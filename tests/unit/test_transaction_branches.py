@@ -66,6 +66,18 @@ def test_messages_take_their_offsets_when_they_are_committed() -> None:
     assert site.publish() == Accepted(6, 1)
 
 
+def test_an_only_operation_leaves_what_two_entries_would() -> None:
+    alone, staged = a_site(1), a_site(1)
+    for site in (alone, staged):
+        assert site.stage(lane(1)) == Staged(1)
+    assert alone.stage(lane(2), 3, last=True) == COMMITTED
+    assert (staged.stage(lane(2), 3), staged.commit(lane(2), 1)) == (Staged(1), COMMITTED)
+    assert alone.branches.digest() == staged.branches.digest()
+    assert (alone.topic.end, alone.branches.open_count) == (staged.topic.end, 0)
+    assert alone.stage(lane(1)) == Rejected(Reason.OLD_INCARNATION, 2, 1)
+    alone.restart_equal()
+
+
 def test_the_last_operation_commits_all_of_them() -> None:
     site = a_site(1)
     site.stage_accept(ONE, (1, 1, 0))

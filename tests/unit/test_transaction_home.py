@@ -19,7 +19,7 @@ from hawser.log.state.results import (
 )
 from hawser.transaction.commands import HomeClose, HomeForget, HomeLimit, to_fields
 from hawser.transaction.home import Home
-from hawser.transaction.identity import APPLICATION_FORMAT, TransactionId, Xid
+from hawser.transaction.identity import APPLICATION_FORMAT, ONCE, TransactionId, Xid
 from hawser.transaction.xa import Code
 from tests.stateful.transaction_shard import Site, lane
 
@@ -164,6 +164,20 @@ def test_a_batch_that_comes_again_changes_nothing() -> None:
     assert site.decide_batch(0) == COMMITTED
     assert site.ledger.outcome(branch(b"c")) is None
     assert site.home.applications == {b"app": (b"q", 1)}
+
+
+def test_an_application_that_writes_once_is_forgotten_and_no_other() -> None:
+    command = encode_command(HomeForget((to_fields(TransactionId(branch(b"").xid, 1)),)))
+    for query, forgotten in ((b"q", 0), (ONCE, 1)):
+        site = Site()
+        site.decide_batch(0, query=query)
+        assert len(list(site.home.passing)) == forgotten
+        assert site.put(Kind.HOME_FORGET, command) == Expired(forgotten)
+        assert site.put(Kind.HOME_FORGET, command) == Expired(0)
+        assert len(site.home.applications) == 1 - forgotten and not list(site.home.passing)
+    # Whatever it is, it has gone on.
+    site.decide_batch(1, query=ONCE)
+    assert site.put(Kind.HOME_FORGET, command) == Expired(0)
 
 
 def test_naming_a_branch_that_is_missing_fails_the_batch() -> None:

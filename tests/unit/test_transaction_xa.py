@@ -234,6 +234,8 @@ def test_a_session_works_in_one_branch_at_a_time() -> None:
     site.ok(Call.START)
     second = Xid(1, b"global", b"second")
     assert site.call(second, Call.START, MINE) == Answered(Code.ILLEGAL_STATE)
+    site.restart_equal()
+    assert site.call(second, Call.START, MINE) == Answered(Code.ILLEGAL_STATE)
     assert site.call(second, Call.START, OTHER).code == Code.OK  # type: ignore[attr-defined]
     site.ok(Call.END_SUSPEND)
     assert site.call(second, Call.START_JOIN, MINE).code == Code.OK  # type: ignore[attr-defined]

@@ -211,6 +211,8 @@ class Branches(Part):
         operation = staged.stage(entry, branch.operations if branch is not None else (), context)
         if isinstance(operation, Rejected):
             return operation
+        if branch is None and label.last:
+            return self._commit_alone(label.id, operation, context)
         if branch is None:
             branch = self._begin(entry, label, context)
         branch.add(label, operation, size_bytes)
@@ -223,16 +225,33 @@ class Branches(Part):
         return self._end(label.id, self._obstacle(branch, counts, context) or Outcome.COMMITTED, context)
 
     def _begin(self, entry: Entry, label: Label, context: Context) -> Branch:
-        """The first operation has come. An earlier incarnation that is still open is of no more use, also if
-        one between them has ended without ever being here."""
-        for earlier in self.register.incarnations(label.id.xid):
-            forsaken = self.register.get(earlier)
-            if forsaken is not None and not forsaken.is_prepared:
-                self._end(earlier, Outcome.ROLLED_BACK, context)
+        """The first operation has come."""
+        self._forsake_earlier(label.id, context)
         branch = Branch(entry.index, label.timeout_seconds)
         self.register.begin(label.id, branch)
         self._open.count += 1
         return branch
+
+    def _forsake_earlier(self, transaction: TransactionId, context: Context) -> None:
+        """An earlier incarnation that is still open is of no more use, also if one between them has ended
+        without ever being here."""
+        for earlier in self.register.incarnations(transaction.xid):
+            forsaken = self.register.get(earlier)
+            if forsaken is not None and not forsaken.is_prepared:
+                self._end(earlier, Outcome.ROLLED_BACK, context)
+
+    def _commit_alone(self, transaction: TransactionId, operation: Operation, context: Context) -> Result:
+        """The first operation is also the last: as if it were staged and committed, and nothing is kept in
+        between."""
+        self._forsake_earlier(transaction, context)
+        outcome = staged.obstacle((operation,), context) or Outcome.COMMITTED
+        finish = staged.commit if outcome is Outcome.COMMITTED else staged.undo
+        finish((operation,), context, False)
+        self.register.bury(transaction, outcome)
+        if self.observers is not None:
+            self.observers.staged(transaction, operation)
+            self.observers.ended(transaction, outcome)
+        return Finished(outcome)
 
     def _carry(self, entry: Entry, label: Label) -> Result:
         """The batch is in this entry too; the earlier one need not be kept for it."""

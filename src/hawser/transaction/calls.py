@@ -96,7 +96,8 @@ class Calls:
             return Answered(Code.INVALID_ARGUMENT)
         transaction = self.find(command)
         answer = self.answer(call, transaction, command.session)
-        if call in _STARTS and answer.code == Code.OK and self._works_elsewhere(command.session, transaction):
+        is_start = call in _STARTS and answer.code == Code.OK
+        if is_start and self._ledger.works_elsewhere(command.session, transaction):
             return Answered(Code.ILLEGAL_STATE)
         if call is Call.START and answer.code == Code.OK:
             return self._start(command, index)
@@ -124,18 +125,12 @@ class Calls:
             return self._do[call](transaction, record, command, index)
         return answer
 
-    def _works_elsewhere(self, session: str, transaction: TransactionId) -> bool:
-        return any(
-            other != transaction and not record.sessions.get(session, (0, True))[1]
-            for other, record in self._ledger.register
-        )
-
     def _learn(self, call: Call, transaction: TransactionId, record: Record, session: str) -> None:
         """The session is told that it can only be rolled back."""
         if call in _COMPLETIONS:
             self._ledger.acknowledge(transaction)
         elif call in _STARTS:
-            record.sessions.pop(session, None)
+            self._ledger.part(transaction, record, session)
             self._ledger.settle(transaction, record)
 
     # What is done.
@@ -148,8 +143,8 @@ class Calls:
             return refused
         seconds = min(command.seconds, MAX_TIMEOUT_SECONDS) or DEFAULT_TIMEOUT_SECONDS
         record = Record(Phase.ACTIVE, index, timeout_seconds=seconds, workers=1)
-        record.sessions[command.session] = 1, False
         self._ledger.begin(transaction, record)
+        self._ledger.relate(transaction, record, command.session, 1, False)
         return Answered(Code.OK, index, 1)
 
     def _join(self, transaction: TransactionId, record: Record, command: HomeCall, index: int) -> Answered:
@@ -158,14 +153,15 @@ class Calls:
         if relation is None:
             record.workers += 1
         worker = relation[0] if relation is not None else record.workers
-        record.sessions[command.session] = worker, False
+        self._ledger.relate(transaction, record, command.session, worker, False)
         return Answered(Code.OK, transaction.incarnation, worker)
 
     def _end(self, call: Call, transaction: TransactionId, record: Record, command: HomeCall) -> None:
         """What the session has staged is known, also if it can only be rolled back."""
-        worker, _ = record.sessions.pop(command.session)
+        worker = self._ledger.part(transaction, record, command.session)
+        assert worker is not None
         if call is Call.END_SUSPEND and record.outcome is None:
-            record.sessions[command.session] = worker, True
+            self._ledger.relate(transaction, record, command.session, worker, True)
         self._ledger.enlist(transaction, record, worker, command.participants)
         if record.outcome is not None:
             self._ledger.settle(transaction, record)

@@ -29,6 +29,8 @@ class Ledger:
     def __init__(self) -> None:
         self.register: Register[Record] = Register()
         self.most = MOST_TRANSACTIONS
+        # Where each session works, or has suspended its work: as the records have it.
+        self._related: dict[str, set[TransactionId]] = {}
         self.on_change: Callable[[TransactionId], None] | None = None
 
     def outcome(self, transaction: TransactionId) -> Outcome | None:
@@ -45,7 +47,35 @@ class Ledger:
     @property
     def sessions(self) -> set[str]:
         """Those that work in transactions, or have suspended them."""
-        return {session for _, record in self.register for session in record.sessions}
+        return set(self._related)
+
+    def works_elsewhere(self, session: str, transaction: TransactionId) -> bool:
+        """Whether it works in another one, and has not suspended that."""
+        others = self._related.get(session, set()) - {transaction}
+        records = map(self.register.get, others)
+        return any(each is not None and not each.sessions.get(session, (0, True))[1] for each in records)
+
+    def relate(
+        self, transaction: TransactionId, record: Record, session: str, worker: int, is_suspended: bool
+    ) -> None:
+        """The session works in it as this worker, or has suspended that."""
+        record.sessions[session] = worker, is_suspended
+        self._related.setdefault(session, set()).add(transaction)
+
+    def part(self, transaction: TransactionId, record: Record, session: str) -> int | None:
+        """The session has no more to do with it; the worker that it was."""
+        related = self._related.get(session, set())
+        related.discard(transaction)
+        if not related:
+            self._related.pop(session, None)
+        worker, _ = record.sessions.pop(session, (None, False))
+        return worker
+
+    def loaded(self) -> None:
+        """The register has become what was saved."""
+        for transaction, record in self.register:
+            for session, (worker, is_suspended) in record.sessions.items():
+                self.relate(transaction, record, session, worker, is_suspended)
 
     def refuse(self, transaction: TransactionId) -> Result | None:
         """What it gets instead of being begun; None if it may begin."""
@@ -132,14 +162,15 @@ class Ledger:
             self.register.bury(transaction, Outcome.ROLLED_BACK)
         else:
             record.acknowledged = True
-            record.sessions.clear()
+            for session in list(record.sessions):
+                self.part(transaction, record, session)
             self.settle(transaction, record)
 
     def lose(self, session: str) -> int:
         """The session is gone; how many transactions fail by that."""
         failed = 0
         for transaction, record in list(self.register):
-            if record.sessions.pop(session, None) is None:
+            if self.part(transaction, record, session) is None:
                 continue
             if record.outcome is None:
                 self.decide(transaction, record, Outcome.SESSION_LOST)

@@ -26,6 +26,8 @@ __all__ = ["MOST_LANES", "MOST_TOMBSTONES", "Register", "SavedTombstone"]
 MOST_TOMBSTONES: Final = 16_384
 MOST_LANES: Final = 131_072
 
+_NOTHING: Final = (0, None)
+
 T = TypeVar("T")
 # The fields of the xid, incarnation, outcome.
 SavedTombstone = tuple[int, bytes, bytes, int, Outcome]
@@ -62,12 +64,12 @@ class Register(Generic[T]):
 
     def outcome(self, transaction: TransactionId) -> Outcome | None:
         """What became of it; None if it is not over, or unknown."""
-        incarnation, outcome = self._table(transaction.xid).get(transaction.xid, (0, None))
+        incarnation, outcome = self._table(transaction.xid).get(transaction.xid, _NOTHING)
         return outcome if incarnation == transaction.incarnation else None
 
     def latest(self, xid: Xid) -> int:
         """The latest incarnation that is known; 0 if none is."""
-        over, _ = self._table(xid).get(xid, (0, None))
+        over, _ = self._table(xid).get(xid, _NOTHING)
         live = self._incarnations.get(xid)
         return max(over, live[-1]) if live else over
 
@@ -79,12 +81,13 @@ class Register(Generic[T]):
         """Why nothing can be done about it; None if it is there, or may begin."""
         if transaction in self._live:
             return None
-        outcome = self.outcome(transaction)
-        if outcome is not None:
+        xid, incarnation = transaction
+        over, outcome = self._table(xid).get(xid, _NOTHING)
+        if outcome is not None and over == incarnation:
             return Rejected(Reason.TRANSACTION_OVER, outcome)
-        latest = self.latest(transaction.xid)
-        old = latest > transaction.incarnation
-        return Rejected(Reason.OLD_INCARNATION, latest, transaction.incarnation) if old else None
+        latest = self.latest(xid)
+        old = latest > incarnation
+        return Rejected(Reason.OLD_INCARNATION, latest, incarnation) if old else None
 
     def why_full(self, xid: Xid) -> Rejected | None:
         """Why no transaction of this xid can begin; None if it can be remembered what becomes of it."""
@@ -120,7 +123,7 @@ class Register(Generic[T]):
             self.remove(transaction)
         xid, incarnation = transaction
         table = self._table(xid)
-        if table.get(xid, (0, None))[0] > incarnation:
+        if table.get(xid, _NOTHING)[0] > incarnation:
             return
         table.pop(xid, None)
         table[xid] = incarnation, outcome

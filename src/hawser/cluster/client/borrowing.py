@@ -48,6 +48,10 @@ _LEASE_PART: Final = 0.25
 MOST_HELD: Final = Lending(session_duration=1).most_held
 
 
+class _Interrupted(Exception):
+    """A request that waited for messages is not waited for any more."""
+
+
 class Borrower:
     """Everything happens in the event loop; `drop` may be called anywhere. `make` makes the messages that are
     handed out."""
@@ -85,8 +89,8 @@ class Borrower:
         self._unseen: set[tuple[int, int]] = set()
         self._held = 0
         self._failure: HawserError | None = None
-        # The request that waits for messages, if it does.
-        self._poll: asyncio.Task[Any] | None = None
+        # Whether a request waits for messages, and whether the next is to follow it at once.
+        self._is_polling = self._is_interrupted = False
         self._is_refused = False
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -195,8 +199,9 @@ class Borrower:
 
     def _interrupt(self) -> None:
         """A request that waits is followed by the next at once."""
-        if self._poll is not None:
-            self._poll.cancel()
+        if self._is_polling and not self._is_interrupted and self._task is not None:
+            self._is_interrupted = True
+            self._task.cancel()
 
     async def _ask_on(self) -> None:
         """One request after the other, as long as there is something to ask for or to tell."""
@@ -209,16 +214,10 @@ class Borrower:
                 continue
             looking = self._getters.looking
             wait_seconds = 0.0 if looking or not wanted else self._wait_seconds
-            asking = self._loop.create_task(self._ask_for(wanted, wait_seconds))
-            self._poll = asking if wait_seconds else None
             try:
-                await asyncio.wait((asking,))
-            finally:
-                self._poll = None
-                asking.cancel()
-            if asking.cancelled():
+                answer = await self._poll(wanted, wait_seconds)
+            except _Interrupted:
                 continue
-            answer = asking.result()
             if isinstance(answer, wire.Lent):
                 backoff = Backoff(self._settings)
                 self._lent(answer.parcels)
@@ -229,6 +228,19 @@ class Borrower:
                 await asyncio.sleep(backoff.next())
             else:
                 await self._look_elsewhere(answer, backoff)
+
+    async def _poll(self, most: int, wait_seconds: float) -> wire.Answer | None:
+        """As `_ask_for`; one that waits may be interrupted."""
+        self._is_polling, self._is_interrupted = wait_seconds > 0, False
+        try:
+            return await self._ask_for(most, wait_seconds)
+        except asyncio.CancelledError:
+            # Whoever ends the task may have done so at the same time.
+            if self._is_interrupted and self._task is not None and not self._task.uncancel():
+                raise _Interrupted from None
+            raise
+        finally:
+            self._is_polling = False
 
     @property
     def _silent_until(self) -> float:

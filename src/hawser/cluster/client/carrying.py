@@ -4,6 +4,9 @@ As batches of a producer: what waits when a request may be sent goes together, w
 of, and is proposed in its order. What is not answered is asked again, in order and elsewhere if need be, once
 nothing is under way any more: everything has a number or says how its transaction ends, so a repeat changes
 nothing. Home answers when it has something to say, so nobody shares that way with others.
+
+Many transactions at a time may fall into step: all hear together and ask together, and either this client or
+the leader has nothing to do. Then half of those who hear together hear later, and two requests take turns.
 """
 
 import asyncio
@@ -30,6 +33,8 @@ _log = logging.getLogger("hawser.cluster.client")
 
 # So many entries go in one request.
 _MOST_ENTRIES: Final = 1_000
+# Of so many who hear together half hear later.
+_WORTH_HALVING: Final = 16
 # So long an operation waits for others to go with it.
 _SOON_SECONDS: Final = 0.02
 
@@ -97,6 +102,8 @@ class Courier:
         self._tasks: set[asyncio.Task[None]] = set()
         self._recovery: asyncio.Task[None] | None = None
         self._is_due = self._has_failed = self._is_sent_elsewhere = False
+        # Whether most of those who heard last have more to send at once.
+        self._is_in_step = False
         # What was wrong last.
         self.trouble = "nobody leads the shard"
 
@@ -125,25 +132,31 @@ class Courier:
 
     def _send_what_waits(self) -> None:
         while self._queue and not self._has_failed and self._may_send():
-            link = self._router.leader_link(self._shard)
-            if link is None or (self._aloft and link is not self._link):
-                self._failed()
-                return
-            self._link = link
-            items = next(self._parts(self._waiting()), None)
-            if items is not None:
-                self._aloft += 1
-                self._entries_aloft += len(items)
-                task = self._router.loop.create_task(self._fly(items, link))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+            self._send_part()
+
+    def _send_part(self) -> None:
+        """As much as goes together."""
+        link = self._router.leader_link(self._shard)
+        if link is None or (self._aloft and link is not self._link):
+            self._failed()
+            return
+        self._link = link
+        items = next(self._parts(self._waiting()), None)
+        if items is not None:
+            self._aloft += 1
+            self._entries_aloft += len(items)
+            task = self._router.loop.create_task(self._fly(items, link))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     def _may_send(self) -> bool:
-        """What waits while something is under way goes together; but many do not wait for a few."""
+        """What waits while something is under way goes together; but many do not wait for a few, nor for
+        about as many."""
         if self._aloft == 0:
             return True
-        settings = self._settings
-        is_much = self._queued_bytes >= settings.batch_bytes or len(self._queue) > self._entries_aloft
+        settings, waiting, aloft = self._settings, len(self._queue), self._entries_aloft
+        enough = aloft // 2 if self._is_in_step and waiting >= _WORTH_HALVING // 2 else aloft
+        is_much = self._queued_bytes >= settings.batch_bytes or waiting > enough
         return is_much and self._aloft < settings.in_flight
 
     def _waiting(self) -> Iterator[_Item]:
@@ -178,10 +191,11 @@ class Courier:
         if not self._is_due:
             # Once those who heard of it had their turn: what they want next goes along.
             self._is_due = True
-            self._router.loop.call_soon(self._go_on)
+            self._router.loop.call_soon(self._go_on, len(items))
 
-    def _go_on(self) -> None:
+    def _go_on(self, heard: int) -> None:
         self._is_due = False
+        self._is_in_step = 2 * len(self._queue) >= heard
         if self._has_failed:
             self._failed()
         else:
@@ -213,7 +227,11 @@ class Courier:
                 self._did_not_arrive(items)
             return False
         if isinstance(answer, wire.Transacted):
-            for (sender, request), result in zip(items, answer.results, strict=True):
+            is_worth_it = self._is_in_step and self._aloft == 1 and len(items) >= _WORTH_HALVING
+            half = len(items) // 2 if is_worth_it else 0
+            for place, ((sender, request), result) in enumerate(zip(items, answer.results, strict=True)):
+                if half and place == half:
+                    await self._send_ahead(link)
                 if sender in self._senders:
                     sender.heard(request, decode_result(result))
             return True
@@ -224,6 +242,14 @@ class Courier:
             self._is_sent_elsewhere = self._router.note(self._shard, answer)
             return False
         return await self._refused(items, link, answer)
+
+    async def _send_ahead(self, link: Link) -> None:
+        """Send what those want next who have heard, before the others hear."""
+        await asyncio.sleep(0)
+        if self._queue and not self._has_failed:
+            self._send_part()
+            await asyncio.sleep(0)
+            link.flush()
 
     def _did_not_arrive(self, items: list[_Item]) -> None:
         for sender, request in items:

@@ -31,7 +31,9 @@ class Getters:
         self._loop = loop
         self._late = late
         self._line: deque[Getter] = deque()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        # When it rings: not every loop's handle says so, once that is now.
+        self._rings_at = inf
 
     def __bool__(self) -> bool:
         return bool(self._line)
@@ -49,7 +51,7 @@ class Getters:
         """Somebody who waits for so long, perhaps for ever."""
         getter = Getter(count, looks, self._loop.time() + seconds, self._loop.create_future())
         self._line.append(getter)
-        if getter.deadline < inf and (self._timer is None or getter.deadline < self._timer.when()):
+        if getter.deadline < self._rings_at:
             self._set_timer(getter.deadline)
         return getter
 
@@ -85,11 +87,12 @@ class Getters:
     def _set_timer(self, deadline: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._rings_at = deadline
         self._timer = self._loop.call_at(deadline, self._ring)
 
     def _ring(self) -> None:
         """Whoever has waited for long enough gets nothing."""
-        self._timer = None
+        self._timer, self._rings_at = None, inf
         now = self._loop.time()
         for getter in self._line:
             if getter.deadline > now or getter.future.done():

@@ -85,7 +85,9 @@ class Producer:
         self._recovery: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        # When it rings: not every loop's handle says so, once that is now.
+        self._rings_at = inf
 
     @property
     def incarnation(self) -> int:
@@ -113,7 +115,7 @@ class Producer:
             self._queued_bytes += item.nbytes
             if not self._is_due:
                 self._send_what_waits()
-            if self._queue and (self._timer is None or item.deadline < self._timer.when()):
+            if self._queue and item.deadline < self._rings_at:
                 self._set_timer(item.deadline)
 
     @property
@@ -418,10 +420,11 @@ class Producer:
     def _set_timer(self, deadline: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._rings_at = deadline
         self._timer = self._loop.call_at(deadline, self._ring)
 
     def _ring(self) -> None:
-        self._timer = None
+        self._timer, self._rings_at = None, inf
         self._expire_queue()
 
     def _give_up(self, flight: Flight, text: str) -> None:
