@@ -90,6 +90,15 @@ def test_an_arrow_batch_of_a_slice_is_the_slice() -> None:
     assert list(Batch.of_arrow(data.slice(1, 1)).records()) == MIXED[1:2]
 
 
+@given(RECORDS, st.data())
+def test_a_bare_batch_of_arrow_is_that_of_its_records(records: list[Record], choice: st.DataObject) -> None:
+    """Also of a part of it, which begins anywhere in the bytes of its buffers."""
+    first = choice.draw(st.integers(0, len(records) - 1))
+    count = choice.draw(st.integers(1, len(records) - first))
+    part = Batch.of(records).to_arrow().slice(first, count)
+    assert Batch.bare_of_arrow(part, STAMP).data == Batch.of(records[first : first + count], STAMP).data
+
+
 def test_the_same_records_with_another_stamp() -> None:
     for compression in Compression:
         batch = Batch.of(MIXED, STAMP, compression).stamped(Stamp(b"somebody else", 1, 2))
@@ -186,6 +195,8 @@ def test_no_record_and_too_many_are_refused() -> None:
 def test_other_arrow_data_is_refused(data: Any) -> None:
     with pytest.raises(hawser.UsageError, match="a batch"):
         Batch.of_arrow(data)
+    with pytest.raises(hawser.UsageError, match="a batch"):
+        Batch.bare_of_arrow(data)
 
 
 def test_values_with_holes_are_refused_both_ways() -> None:

@@ -313,7 +313,8 @@ XidFields = tuple[Count, bytes, bytes]
 
 class TransactionLook(_Body, frozen=True, tag="look at transactions"):
     """What the leader of a shard knows to be true now of the transactions there: of all that are not over, or
-    of one, also if it is over. Without an incarnation that is the latest."""
+    of one, also if it is over. Without an incarnation that is the latest. An application has the xid of its
+    branches without a branch."""
 
     shard: str
     xid: XidFields | None = None
@@ -472,7 +473,7 @@ class RecordSeen(msgspec.Struct, frozen=True, array_like=True):
 class TransactionsSeen(_Body, frozen=True, tag="transactions"):
     """Those with branches on a shard, and those that it decides. `outcome` is that of the one which was asked
     about, if it is decided (of home as `Ledger.outcome` has it), and `incarnation` which use of its xid that
-    is; 0 if nothing is known here of that one."""
+    is; 0 if nothing is known here of that one. Of an application it is the first batch not decided."""
 
     branches: tuple[BranchSeen, ...]
     records: tuple[RecordSeen, ...]

@@ -14,11 +14,31 @@ from functools import cache
 from typing import Any, Final
 
 from hawser.errors import UsageError
-from hawser.record.bare import Binaries, Columns, decode_headers, make_records
+from hawser.record.bare import (
+    HEADERS,
+    KEYS,
+    SOME_HEADERS,
+    SOME_KEYS,
+    Binaries,
+    Columns,
+    decode_headers,
+    make_records,
+)
 from hawser.record.record import BadBatch, Record
 from hawser.record.unpacked import unpacked_bytes
 
-__all__ = ["check_headers", "decode", "encode", "from_columns", "records", "schema", "timestamps"]
+__all__ = [
+    "check_headers",
+    "decode",
+    "encode",
+    "encode_bare",
+    "from_columns",
+    "offsets_of",
+    "one_time",
+    "records",
+    "schema",
+    "timestamps",
+]
 
 MAX_UNPACKED_BYTES: Final = 256 << 20
 
@@ -52,20 +72,30 @@ def schema() -> Any:
 
 def encode(batch: Any, compression: int) -> tuple[memoryview, int, int]:
     """(IPC message, earliest and latest timestamp) of a pyarrow.RecordBatch; UsageError if it is no batch."""
-    pa = _pyarrow()
-    if not isinstance(batch, pa.RecordBatch) or not batch.schema.equals(schema()):
-        columns = ", ".join(f"{field.name}: {field.type}" for field in schema())
-        raise UsageError(f"a batch is a pyarrow.RecordBatch with the columns {columns}; cast yours to those")
-    if not batch.num_rows or batch.column("value").null_count or batch.column("timestamp").null_count:
-        raise UsageError("a batch has at least one record, and each has a value and a timestamp")
+    _check(batch)
     if compression and batch.nbytes > MAX_UNPACKED_BYTES:
         raise UsageError(
             f"a batch has at most {MAX_UNPACKED_BYTES} bytes before compression, not {batch.nbytes}; "
             "send it as several"
         )
     message = _compressed(batch, compression) if compression else batch.serialize()
+    return memoryview(message), *_bounds(batch)
+
+
+def _check(batch: Any) -> None:
+    pa = _pyarrow()
+    if not isinstance(batch, pa.RecordBatch) or not batch.schema.equals(schema()):
+        columns = ", ".join(f"{field.name}: {field.type}" for field in schema())
+        raise UsageError(f"a batch is a pyarrow.RecordBatch with the columns {columns}; cast yours to those")
+    if not batch.num_rows or batch.column("value").null_count or batch.column("timestamp").null_count:
+        raise UsageError("a batch has at least one record, and each has a value and a timestamp")
+
+
+def _bounds(batch: Any) -> tuple[int, int]:
+    """The earliest and the latest timestamp."""
+    pa = _pyarrow()
     bounds = pa.compute.min_max(batch.column("timestamp").view(pa.int64()))
-    return memoryview(message), bounds["min"].as_py(), bounds["max"].as_py()
+    return bounds["min"].as_py(), bounds["max"].as_py()
 
 
 def _compressed(batch: Any, compression: int) -> Any:
@@ -77,6 +107,54 @@ def _compressed(batch: Any, compression: int) -> Any:
         writer.write_batch(batch)
         end = sink.tell()
     return sink.getvalue()[schema().serialize().size : end]
+
+
+def encode_bare(batch: Any) -> tuple[int, int, int, list[Any]]:
+    """As `bare.encode`, of a pyarrow.RecordBatch: its buffers, of which only offsets are ever copied;
+    UsageError if it is no batch."""
+    assert sys.byteorder == "little", "the buffers of a batch are little-endian"
+    _check(batch)
+    earliest, latest = _bounds(batch)
+    count = batch.num_rows
+    columns, fixed, validities, data = 0, [], [], []
+    if earliest != latest:
+        times = batch.column("timestamp")
+        fixed.append(times.buffers()[1].slice(8 * times.offset, 8 * count))
+    for name, present, with_holes in (
+        ("value", 0, 0),
+        ("key", KEYS, SOME_KEYS),
+        ("headers", HEADERS, SOME_HEADERS),
+    ):
+        array = batch.column(name)
+        if array.null_count < count:
+            columns |= present | (with_holes if array.null_count else 0)
+            validities += [_validity(array)] if array.null_count else []
+            offsets, bounds = offsets_of(array)
+            fixed.append(offsets.buffers()[1].slice(4 * offsets.offset, 4 * (count + 1)))
+            _, _, found = array.buffers()
+            data.append(b"" if found is None else found.slice(bounds[0], bounds[1] - bounds[0]))
+    return columns, earliest, latest, fixed + validities + data
+
+
+def offsets_of(array: Any) -> tuple[Any, tuple[int, int]]:
+    """Where the items of an array of binaries lie in its data, as numbers from 0 on, and from where to where
+    all of them do."""
+    pa = _pyarrow()
+    _, places, _ = array.buffers()
+    offsets = pa.Array.from_buffers(pa.int32(), len(array) + 1, [None, places], offset=array.offset)
+    first, last = offsets[0], offsets[-1].as_py()
+    if first.as_py():
+        offsets = pa.compute.subtract(offsets, first)
+    return offsets, (first.as_py(), last)
+
+
+def _validity(array: Any) -> bytes:
+    """A bit for each item, from the first one on, and none behind the last."""
+    count: int = len(array)
+    place, skipped = divmod(array.offset, 8)
+    validity = memoryview(array.buffers()[0])[place : place + ((skipped + count + 7) >> 3)]
+    bits: int = int.from_bytes(validity, "little") >> skipped & (1 << count) - 1
+    return bits.to_bytes((count + 7) >> 3, "little")
 
 
 def decode(body: memoryview, count: int, compression: int) -> Any:
@@ -105,12 +183,10 @@ def from_columns(columns: Columns) -> Any:
     assert sys.byteorder == "little", "the buffers of a batch are little-endian"
     pa = _pyarrow()
     count = columns.records
-    kind = schema().field("timestamp").type
-    times = columns.timestamps
     if columns.timestamp_ns is not None:
-        # A tenth of the time of pyarrow.repeat.
-        times = memoryview(columns.timestamp_ns.to_bytes(8, "little", signed=True) * count)
-    timestamps = pa.Array.from_buffers(kind, count, [None, pa.py_buffer(times)])
+        timestamps = one_time(columns.timestamp_ns, count)
+    else:
+        timestamps = pa.Array.from_buffers(_time(), count, [None, pa.py_buffer(columns.timestamps)])
     try:
         binaries = [_array(each, count) for each in (columns.keys, columns.values, columns.headers)]
         batch = pa.RecordBatch.from_arrays([*binaries, timestamps], schema=schema())
@@ -118,6 +194,18 @@ def from_columns(columns: Columns) -> Any:
     except pa.ArrowInvalid as error:
         raise BadBatch(f"the bare body of a batch cannot be read: {error}") from error
     return batch
+
+
+def one_time(timestamp_ns: int, count: int) -> Any:
+    """A column of timestamps that are all the same."""
+    pa = _pyarrow()
+    # A tenth of the time of pyarrow.repeat.
+    times = timestamp_ns.to_bytes(8, "little", signed=True) * count
+    return pa.Array.from_buffers(_time(), count, [None, pa.py_buffer(times)])
+
+
+def _time() -> Any:
+    return schema().field("timestamp").type
 
 
 def _array(binaries: Binaries | None, count: int) -> Any:

@@ -183,6 +183,15 @@ class Batch:
         return cls._assemble(fields, stamp, [body])
 
     @classmethod
+    def bare_of_arrow(cls, data: Any, stamp: Stamp = NO_STAMP) -> "Batch":
+        """The same, with its buffers laid bare: the smaller batch where nothing is to be compressed."""
+        from hawser.record import arrow
+
+        columns, earliest, latest, body = arrow.encode_bare(data)
+        fields = (Format.BARE, Compression.NONE, columns, data.num_rows, earliest, latest)
+        return cls._assemble(fields, stamp, body)
+
+    @classmethod
     def _assemble(
         cls, fields: tuple[int, int, int, int, int, int], stamp: Stamp, body: "list[Any]"
     ) -> "Batch":

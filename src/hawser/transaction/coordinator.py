@@ -24,6 +24,7 @@ when there are enough.
 """
 
 from collections.abc import Callable
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
@@ -228,7 +229,7 @@ class Coordinator:
             self._propose(Kind.HOME_SESSION_LOST, HomeSessionLost(session))
         for transaction in self._works:
             self._touch(transaction)
-        old = self._ageing.old(self._ledger.register.tombstones, event.now)
+        old = self._ageing.old(chain(self._ledger.register.tombstones, self._home.passing), event.now)
         if old:
             self._propose(Kind.HOME_FORGET, HomeForget(tuple(map(to_fields, old))))
 

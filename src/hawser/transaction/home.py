@@ -13,10 +13,11 @@ how long to wait may be dropped after that, by an entry, and no other.
 
 *Applications* decide many branches with one entry: it commits those that it names, as batch n, and drops the
 application's others up to n. Batches count up; the highest is kept for ever, with the query that wrote it. So
-a batch that comes again changes nothing, and a branch of a batch that is decided cannot be prepared.
+a batch that comes again changes nothing, and a branch of a batch that is decided cannot be prepared. One that
+writes a single batch and never comes back is forgotten like a tombstone.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar
 
 import msgspec
@@ -38,7 +39,7 @@ from hawser.transaction.commands import (
     HomeVotes,
     id_of,
 )
-from hawser.transaction.identity import APPLICATION_FORMAT, LANE_FORMAT, TransactionId, Xid
+from hawser.transaction.identity import APPLICATION_FORMAT, LANE_FORMAT, ONCE, TransactionId, Xid
 from hawser.transaction.ledger import Ledger
 from hawser.transaction.record import Phase, Record
 from hawser.transaction.register import SavedTombstone
@@ -112,6 +113,14 @@ class Home(Part):
             for transaction, record in self.ledger.register
             if record.phase is Phase.PREPARED or record.heuristic
         )
+
+    @property
+    def passing(self) -> Iterator[tuple[TransactionId, Outcome]]:
+        """Applications that have written the only batch they will: xids without a branch, and the next batch
+        for an incarnation."""
+        for application, (query, undecided) in self.applications.items():
+            if query == ONCE:
+                yield TransactionId(Xid(APPLICATION_FORMAT, application, b""), undecided), Outcome.COMMITTED
 
     def apply(self, entry: Entry, context: Context) -> Result:
         return self._handlers[entry.kind](entry)
@@ -237,7 +246,16 @@ class Home(Part):
         command = _read_forget(entry)
         if command is None:
             return _BAD
-        return Expired(sum(self.ledger.register.forget(id_of(fields)) for fields in command.transactions))
+        return Expired(sum(self._is_forgotten(id_of(fields)) for fields in command.transactions))
+
+    def _is_forgotten(self, transaction: TransactionId) -> bool:
+        xid, incarnation = transaction
+        if xid.format != APPLICATION_FORMAT or xid.branch_id:
+            return self.ledger.register.forget(transaction)
+        is_known = self.applications.get(xid.global_id) == (ONCE, incarnation)
+        if is_known:
+            del self.applications[xid.global_id]
+        return is_known
 
     def _limit(self, entry: Entry) -> Result:
         command = _read_limit(entry)
@@ -261,6 +279,7 @@ class Home(Part):
             raise BadState(f"the saved home of transactions cannot be read: {error}") from error
         self.ledger.most = saved.most
         self.ledger.register.load(saved.records, saved.tombstones)
+        self.ledger.loaded()
         self.calls.load(saved.answers)
         self.applications = saved.applications
         for _, record in self.ledger.register:

@@ -36,6 +36,7 @@ __all__ = [
     "DEFAULT_TIMEOUT_SECONDS",
     "LANE_FORMAT",
     "MAX_TIMEOUT_SECONDS",
+    "ONCE",
     "Label",
     "TransactionId",
     "Xid",
@@ -47,11 +48,15 @@ __all__ = [
 LANE_FORMAT: Final = 0x48774C6E
 APPLICATION_FORMAT: Final = 0x48774170
 
+# The query of an application that writes one batch, under a name that nobody else ever has.
+ONCE: Final = b"once"
+
 DEFAULT_TIMEOUT_SECONDS: Final = 60
 MAX_TIMEOUT_SECONDS: Final = 3600
 
 _FIELDS: Final = struct.Struct("<IQQIHHBB")
 _MOST_ID_BYTES: Final = 255
+_new: Final = tuple.__new__
 _CARRIED: Final = 1
 _LAST: Final = 2
 assert MAX_TIMEOUT_SECONDS < 1 << 16
@@ -123,9 +128,10 @@ class Label(NamedTuple):
         sound = length > 0 and middle <= len(data) <= middle + _MOST_ID_BYTES
         if not sound or not 0 < incarnation < 1 << 63 or flag > _LAST or timeout > MAX_TIMEOUT_SECONDS:
             return None
-        xid = Xid(form, data[_FIELDS.size : middle], data[middle:])
-        transaction = TransactionId(xid, incarnation)
-        return cls(transaction, number, worker, owner, timeout, flag == _CARRIED, flag == _LAST)
+        # Two thirds of the time of Xid(...), and a replica reads one for each entry.
+        xid = _new(Xid, (form, data[_FIELDS.size : middle], data[middle:]))
+        transaction = _new(TransactionId, (xid, incarnation))
+        return _new(cls, (transaction, number, worker, owner, timeout, flag == _CARRIED, flag == _LAST))
 
 
 def owner_of(session: str) -> int:

@@ -195,6 +195,9 @@ class HomeOffice(Office):
         if request.xid is None:
             return wire.TransactionsSeen((), self._seen(register))
         xid = Xid(*request.xid)
+        if xid.format == APPLICATION_FORMAT and not xid.branch_id:
+            _, undecided = self._home.applications.get(xid.global_id, (b"", 0))
+            return wire.TransactionsSeen((), (), None, undecided)
         transaction = TransactionId(xid, request.incarnation or register.latest(xid))
         record = register.get(transaction)
         is_known = record is not None or register.outcome(transaction) is not None
