@@ -1,7 +1,9 @@
 """Count the instructions of publish, take and release with callgrind, and compare with what is recorded.
 
 Run as a program: prints the counts; `--record` writes them to instructions.json, `--check` exits with 1
-when one has grown by more than a twentieth. Counts of different compilers cannot be compared.
+when one has grown by more than a twentieth. Counts of different compilers cannot be compared. `--trace`
+prints nanoseconds instead: of each operation while its topic is not traced, while it is, and the difference,
+which is what a record of the trace costs.
 """
 
 from __future__ import annotations
@@ -65,6 +67,17 @@ def count_all() -> dict[str, int]:
         return {operation: count(program, operation, directory) for operation in OPERATIONS}
 
 
+def record_costs() -> dict[str, dict[str, float]]:
+    """Nanoseconds of each operation, the best of many rounds: plain, traced, and of the record."""
+    with tempfile.TemporaryDirectory(prefix="hawser-instructions-", dir="/dev/shm") as name:
+        command = [str(build(Path(name))), name, "time"]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    return {
+        operation: {"plain": plain, "traced": traced, "record": round(traced - plain, 1)}
+        for operation, (plain, traced) in json.loads(done.stdout).items()
+    }
+
+
 def recorded_compiler() -> str:
     """What the recorded counts were compiled with."""
     return str(json.loads(RECORD.read_text(encoding="utf-8"))["compiler"])
@@ -89,7 +102,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--record", action="store_true", help="write the counts to instructions.json")
     parser.add_argument("--check", action="store_true", help="exit with 1 when a count has grown")
+    parser.add_argument("--trace", action="store_true", help="print what a record of the trace costs")
     arguments = parser.parse_args()
+    if arguments.trace:
+        print(json.dumps(record_costs(), indent=2))
+        return 0
     if missing := missing_tools():
         print(f"not installed: {', '.join(missing)}", file=sys.stderr)
         return 1

@@ -84,10 +84,10 @@ nb::object make_publisher(const std::shared_ptr<Region>& region, const std::stri
 
 nb::object make_subscriber(const std::shared_ptr<Region>& region, const std::string& name, uint64_t history,
                            uint64_t start, int reliable, const std::string& record, bool commit, uint64_t max_lag,
-                           uint32_t max_held, nb::object decode) {
+                           uint32_t max_held, nb::object decode, bool tracer) {
   region->made().require();
   if (reliable == 2 && record.empty()) throw Error(Kind::usage, "a durable subscription needs a name to be kept under");
-  const SubscribeOptions options{history, start, reliable != 0, reliable == 2, record, commit, max_lag, max_held};
+  const SubscribeOptions options{history, start, reliable != 0, reliable == 2, record, commit, max_lag, max_held, tracer};
   std::unique_ptr<Subscriber> core;
   {
     const GilReleased released;
@@ -244,12 +244,18 @@ void bind_region(nb::module_& module) {
       .def("publisher", &make_publisher, nb::arg("name"), nb::kw_only(), nb::arg("exclusive") = false)
       .def("subscriber", &make_subscriber, nb::arg("name"), nb::kw_only(), nb::arg("history") = 0, nb::arg("start") = 0,
            nb::arg("reliable") = 0, nb::arg("record") = "", nb::arg("commit") = false, nb::arg("max_lag") = 0,
-           nb::arg("max_held") = 0, nb::arg("decode") = nb::none())
+           nb::arg("max_held") = 0, nb::arg("decode") = nb::none(), nb::arg("tracer") = false)
+      .def_prop_ro("tracing", &tracing_of)
+      .def("trace", &trace_region, nb::arg("ring").none(), nb::arg("level") = 1, nb::kw_only(),
+           nb::arg("only_from").none() = nb::none())
       .def("consumer", &make_consumer, nb::arg("name"), nb::kw_only(), nb::arg("max_held") = 0,
            nb::arg("decode") = nb::none(), nb::arg("dying") = nb::none(), nb::arg("reserve") = false)
       .def("queue_state", &queue_state)
       .def("peek", &peek_messages, nb::arg("count"), nb::arg("decode").none() = nb::none())
       .def("participants", &participants)
+      .def("participant_name", [](const Region& self, uint64_t owner) {
+             self.made().require();
+             return text_of(participant_name(self.memory(), owner)); }, nb::arg("owner"))
       .def("records", &records)
       .def("forget", [](Region& self, const std::string& record) {
              self.made().require();
@@ -323,4 +329,5 @@ NB_MODULE(_native, module) {
   bind_subscribing(module);
   bind_consuming(module);
   bind_waiting(module);
+  bind_tracing(module);
 }

@@ -50,6 +50,7 @@ struct ConsumerBox {
   nb::object decode;
   nb::object dying;      // called when messages wait to go to the dead letters, or None
   int64_t looked_at = coarse_now();  // when it last looked for what came back without a word
+  uint32_t calls = 0;
   ~ConsumerBox() {
     region->made().here() ? core->close() : core->abandon();
   }
@@ -78,12 +79,16 @@ void bind_publishing(nb::module_& module);
 void bind_subscribing(nb::module_& module);
 void bind_consuming(nb::module_& module);
 void bind_waiting(nb::module_& module);
+void bind_tracing(nb::module_& module);
 
 // Of a Region that is a queue's.
 nb::object make_consumer(const std::shared_ptr<Region>& region, const std::string& name, uint32_t max_held,
                          nb::object decode, nb::object dying, bool reserve);
 nb::dict queue_state(const Region& region);
 nb::list peek_messages(const Region& region, uint64_t count, nb::handle decode);
+// Of a Region.
+nb::tuple tracing_of(const Region& region);
+bool trace_region(const Region& region, nb::handle ring, uint64_t level, nb::handle only_from);
 
 // Housekeeping of a sleeper: what keeps it from being done now is no error of the call that sleeps.
 void recover_quietly(Region& region);

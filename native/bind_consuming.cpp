@@ -28,6 +28,7 @@ void look_for_returns(ConsumerBox& box) {
   box.core->look_around();
   if (box.core->others_hold()) recover_quietly(*box.region);
 }
+constexpr uint32_t kCallsALook = 16;  // that find a message; a look at the clock is not for nothing
 bool look_is_due(const ConsumerBox& box) { return coarse_now() - box.looked_at >= kSliceNanoseconds; }
 
 // Sleep until there may be a message. False: the time is over.
@@ -56,7 +57,7 @@ nb::object wait_and_claim(ConsumerBox& box, nb::handle timeout, int pauses, uint
   box.region->made().require();
   const Deadline deadline = deadline_of(timeout);
   const SettleLater later{*box.core};
-  if (look_is_due(box)) look_for_returns(box);
+  if (++box.calls % kCallsALook == 0 && look_is_due(box)) look_for_returns(box);
   if (box.core->caught_up() && !deadline.over()) box.core->keep_distance(few);
   for (;;) {
     nb::object result = attempt();  // dropped, and so given back, if what follows is interrupted
@@ -65,7 +66,11 @@ nb::object wait_and_claim(ConsumerBox& box, nb::handle timeout, int pauses, uint
       box.core->prefetch();
       return result;
     }
-    if (!wait_for_message(box, deadline, pauses)) break;
+    if (look_is_due(box)) {
+      look_for_returns(box);
+    } else if (!wait_for_message(box, deadline, pauses)) {
+      break;
+    }
   }
   box.core->confirm_nothing();
   return {};

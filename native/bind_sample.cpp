@@ -45,12 +45,18 @@ Region* region_of(const SampleObject* sample) {
   return sample->box ? sample->box->region.get() : sample->consumer ? sample->consumer->region.get() : nullptr;
 }
 
+void settle(SampleObject* message, ConsumerBox& box) {
+  if (message->settled) return;
+  message->settled = true;
+  message->lost = !settle_claim(*box.core, message->taken, message->verdict);
+}
+
+// A message that nobody reads any more is let go of before its claim ends: so its slot needs no bit.
 bool let_go_of_slot(SampleObject* sample) {
   const Claimed& taken = sample->taken;
   if (ConsumerBox* box = sample->consumer) {
-    if (!sample->settled) box->core->release(taken);
-    sample->settled = true;
     const bool sound = box->core->let_go(taken.slot);
+    settle(sample, *box);
     box->core->wake_producers();
     if (box->core->closing()) box->core->close();
     return sound;
@@ -408,6 +414,7 @@ PyObject* fill_message(SampleObject* message, PyObject* owner, ConsumerBox& box)
   message->consumer = &box;
   message->data = memory.readable + memory.payload_at(message->taken.slot);
   message->released = message->settled = false;
+  message->verdict = Verdict::release;  // if it is dropped without a word
   return reinterpret_cast<PyObject*>(message);
 }
 
@@ -448,9 +455,8 @@ bool settle_message(PyObject* object, ConsumerBox& box, Verdict verdict) {
     throw Error(Kind::usage, "only messages that this consumer has claimed can be settled by it");
   box.region->made().require();
   if (message->settled) return !message->lost;
-  message->settled = true;
   message->verdict = verdict;
-  message->lost = !settle_claim(*box.core, message->taken, verdict);
+  if (message->exports != 0) settle(message, box);
   let_go_of(message);
   if (PyErr_Occurred()) throw nb::python_error();
   return !message->lost;

@@ -76,8 +76,9 @@ PyObject* value_now(nb::handle self, SubscriberBox& box, bool first = true) {
   if (!sample.is_valid()) return nullptr;
   PyObject* value = PyObject_GetAttrString(sample.ptr(), "value");
   if (!value) {
-    if (!first) box.core->put_back();
-    throw nb::python_error();
+    nb::python_error error;
+    if (!first) box.core->put_back(nb::cast<uint64_t>(sample.attr("timestamp_ns")));
+    throw error;
   }
   return value;
 }

@@ -35,6 +35,9 @@ enum class Canary {
   moved_without_pin,           // nothing says later whether a letter had arrived
   lease_of_the_moment,         // a claim is taken over however short ago it was made
   reserved_ones_are_counted,   // messages die of their deliveries to a consumer that has the queue for itself
+  read_on_without_bit,         // who reads a message beyond its claim says so when that has ended
+  trace_without_check,         // a reader of the trace believes a record that has the right position
+  trace_after_the_fact,        // a position of the trace is taken when the thing has happened
 };
 
 #ifdef HAWSER_CANARIES

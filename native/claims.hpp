@@ -28,6 +28,7 @@
 #pragma once
 
 #include "ring.hpp"
+#include "trace.hpp"
 
 namespace hawser {
 
@@ -97,6 +98,28 @@ inline bool waits_in_ring(const Memory& memory, const Place& place) {
 inline bool is_over(uint64_t claim) {
   const ClaimState state = claim_state(claim);
   return state == ClaimState::done || state == ClaimState::fresh || planted(Canary::undone_slots_are_lent);
+}
+
+// What has happened, for the trace, when a claim became `word`.
+constexpr TraceKind kind_of_change(uint64_t word) {
+  switch (claim_state(word)) {
+    case ClaimState::claimed: return TraceKind::claim;
+    case ClaimState::done: return TraceKind::accept;
+    case ClaimState::doomed: return TraceKind::rejected;
+    default: return TraceKind::returned;
+  }
+}
+
+// Give back a claim of `owner` that was seen; false: it has changed meanwhile. The slot's words are read before, because
+// they are somebody else's afterwards. Of a move only its end is traced.
+inline bool try_return(const Memory& memory, uint32_t slot, uint64_t owner, uint64_t seen) {
+  const uint64_t word = returned_claim(seen, memory.max_deliveries);
+  const uint64_t sequence = memory.slot(slot).sequence.load_relaxed(), timestamp = memory.slot(slot).timestamp_ns.load_relaxed();
+  if (claim_state(seen) != ClaimState::claimed) return memory.claim(slot).exchange_if(seen, word);
+  Witness witness(memory);
+  if (!memory.claim(slot).exchange_if(seen, word)) return false;
+  witness.tell([&] { return TraceEvent{kind_of_change(word), sequence, owner, timestamp, 0, claim_deliveries(word)}; });
+  return true;
 }
 
 // After messages were given back: whoever looks for some sees that there may be others than before.

@@ -4,10 +4,10 @@
 // the slots, and a look is worth it when the count of returns has changed. The others are claimed in the order of the
 // ring. A consumer remembers how far it is there; the tail in the header tells those who come later where to begin.
 //
-// To claim: set my bit in the slot, then exchange the claim. Taken: the message is mine until I say what became of it,
-// and its bytes stay until I clear the bit, whatever happens to the claim meanwhile. Lost: clear the bit and look
-// again. Who copies the message at once needs no bit: a claim keeps the slot, and with a lease, which can end a claim
-// while its owner lives, the copy counts only if the claim is still there afterwards.
+// To claim is to exchange the claim: the message is mine until I say what became of it, and as long as it is, nobody
+// writes to its slot. Who reads on afterwards sets its bit before it says so, and clears it when it is done. With a
+// lease, which can end a claim while its owner lives, the bit is set before the claim, and cleared if that is lost; who
+// copies the message at once needs none, but then the copy counts only if the claim is still there afterwards.
 #pragma once
 
 #include <algorithm>
@@ -44,7 +44,9 @@ class Consumer {
         options_(options),
         bit_(membership_.index - memory.layout.settings.max_publishers),
         mask_(uint64_t{1} << bit_ % 64),
-        seen_returns_(memory.header().returns.word.load_ordered() - 1) {}
+        seen_returns_(memory.header().returns.word.load_ordered() - 1) {
+    trace(memory_, [&] { return TraceEvent{TraceKind::subscribe, 0, membership_.owner(), kTracedSubscriber}; });
+  }
 
   const Memory& memory() const { return memory_; }
   const Membership& membership() const { return membership_; }
@@ -91,11 +93,11 @@ class Consumer {
     return Copy::nothing;
   }
 
-  // What became of a message. False: the claim was taken away, and nothing has changed. The messages' own bytes are
-  // let go of by let_go(), or by let_go_of_copy().
+  // What became of a message. False: the claim was taken away, and nothing has changed. The message's own bytes are
+  // let go of by let_go(), before or afterwards, or by let_go_of_copy().
   bool accept(const Claimed& claimed) {
     const uint64_t done = claim_as(claimed.claim, ClaimState::done);
-    if (!planted(Canary::accept_by_store)) return memory_.claim(claimed.slot).exchange_if(claimed.claim, done);
+    if (!planted(Canary::accept_by_store)) return end_claim(claimed, done);
     memory_.claim(claimed.slot).store_ordered(done);
     return true;
   }
@@ -112,7 +114,7 @@ class Consumer {
   // Stop reading a slot. False: the bit was gone, which only damage can do.
   bool let_go(uint32_t slot) {
     held_--;
-    return drop_reference(slot);
+    return stop_reading(slot);
   }
   void let_go_of_copy() { held_--; }
   void keep_copy() { held_++; }  // the claim outlives the message that is about to be let go of
@@ -133,13 +135,13 @@ class Consumer {
   // itself, soon after it fell asleep (Publisher::wait_for_space).
   void wake_producers(uint32_t places = 1) {
     Signal& space = memory_.header().space;
-    if (!anybody_waits(space, kBitWords - 1)) [[likely]] return;
+    if (!anybody_waits(space, memory_.layout.publisher_words)) [[likely]] return;
     freed_ += places;
     const int64_t now = coarse_now();
     if (freed_ < memory_.layout.ring / kWakesALap && now == woken_at_) return;
     freed_ = 0;
     woken_at_ = now;
-    wake_waiters(space, kBitWords - 1);
+    wake_waiters(space, memory_.layout.publisher_words);
   }
   void wake_consumers(uint32_t count) const { wake_waiters(memory_.header().samples, memory_.layout.bit_words, count); }
 
@@ -157,7 +159,7 @@ class Consumer {
   void wait_for_message(int64_t nanoseconds, int pauses = kPausesForOne) {
     if (const auto lease = static_cast<int64_t>(memory_.layout.settings.lease_ns))
       nanoseconds = std::min(nanoseconds, std::max(lease / 4, kShortestSlice));
-    if (std::exchange(freed_, 0) > 0) wake_waiters(memory_.header().space, kBitWords - 1);
+    if (std::exchange(freed_, 0) > 0) wake_waiters(memory_.header().space, memory_.layout.publisher_words);
     if (spin_until(sleepers_.luck, [&] { return ready(); }, nanoseconds, pauses)) return;
     Sleeper sleeper(memory_.header().samples, bit_, sleepers_);
     const uint32_t seen = sleeper.value();
@@ -242,13 +244,16 @@ class Consumer {
     if (!closing_) {
       closing_ = true;
       if (!memory_.closed()) {
+        for (uint32_t i = 0; i < memory_.layout.slots; i++) keep_bytes(i);
         return_claims(memory_, bit_, entry_word(membership_.incarnation, EntryState::active));
         wake_consumers(UINT32_MAX);
       }
     }
     if (held_ == 0 && !left_) {
       left_ = true;
+      Witness witness(memory_);
       leave(memory_, membership_);
+      witness.tell([&] { return TraceEvent{TraceKind::unsubscribe, 0, membership_.owner(), kTracedSubscriber}; });
     }
   }
   void abandon() { membership_.anchor.forget(); }  // in a forked child
@@ -331,11 +336,12 @@ class Consumer {
 
   bool refer(const Candidate& found, Claimed& claimed) {
     if (!describe(found, claimed)) return false;
-    if (planted(Canary::claim_without_bit)) return exchange(found, claimed) && (add_reference(found.slot), true);
-    add_reference(found.slot);
-    if (exchange(found, claimed)) [[likely]] return true;
-    drop_reference(found.slot);
-    return false;
+    readers_[found.slot]++;
+    const bool leased = memory_.layout.settings.lease_ns;
+    if (leased && !planted(Canary::claim_without_bit)) [[unlikely]] keep_bytes(found.slot);
+    if (!exchange(found, claimed)) [[unlikely]] return stop_reading(found.slot), false;
+    if (leased && planted(Canary::claim_without_bit)) keep_bytes(found.slot);
+    return true;
   }
 
   bool exchange(const Candidate& found, Claimed& claimed) {
@@ -343,7 +349,7 @@ class Consumer {
     const bool uncounted = options_.reserved && !planted(Canary::reserved_ones_are_counted);
     const uint64_t counted = uncounted ? found.word : delivered_once_more(found.word);
     const uint64_t mine = claim_as(counted, ClaimState::done) | signature(ClaimState::claimed);
-    if (!memory_.claim(found.slot).exchange_if(found.word, mine)) return false;
+    if (!change(claimed, found.word, mine)) return false;
     claimed.claim = mine;
     claimed.redelivered = !fresh;
     if (fresh) fresh_ = found.sequence;
@@ -352,21 +358,40 @@ class Consumer {
     return true;
   }
 
+  // The claim of a message of ours, or one that is about to be, from one word to another.
+  bool change(const Taken& taken, uint64_t from, uint64_t to) {
+    Witness witness(memory_);
+    if (!memory_.claim(taken.slot).exchange_if(from, to)) return false;
+    witness.tell([&] {
+      return TraceEvent{kind_of_change(to), taken.sequence, membership_.owner(), taken.timestamp_ns, 0, claim_deliveries(to)};
+    });
+    return true;
+  }
+
+  bool end_claim(const Claimed& claimed, uint64_t word) {
+    if (!planted(Canary::read_on_without_bit)) keep_bytes(claimed.slot);
+    const bool ours = change(claimed, claimed.claim, word);
+    if (planted(Canary::read_on_without_bit)) keep_bytes(claimed.slot);
+    return ours;
+  }
+
   bool give_back(const Claimed& claimed, uint64_t word) {
-    if (!memory_.claim(claimed.slot).exchange_if(claimed.claim, word)) return false;
+    if (!end_claim(claimed, word)) return false;
     found_dying_ |= claim_state(word) == ClaimState::doomed;
     announce_returns(memory_);  // after the claim is back
     wake_consumers(1);
     return true;
   }
 
-  // Several holders in this process share the bit: one message can be given back and claimed again while somebody
-  // still reads it.
-  void add_reference(uint32_t slot) {
-    if (references_[slot]++ == 0) memory_.references(slot, bit_ / 64).set_bits(mask_);  // pairs with the borrower's look
+  // Before a claim can end: whoever reads the slot in this process has its bit. Several share it: one message can be
+  // given back and claimed again while somebody still reads it.
+  void keep_bytes(uint32_t slot) {
+    if (readers_[slot] == 0 || has_bit_[slot]) [[likely]] return;
+    has_bit_[slot] = 1;
+    memory_.references(slot, bit_ / 64).set_bits(mask_);  // pairs with the borrower's look
   }
-  bool drop_reference(uint32_t slot) {
-    if (--references_[slot] != 0) return true;
+  bool stop_reading(uint32_t slot) {
+    if (--readers_[slot] != 0 || !std::exchange(has_bit_[slot], 0)) [[likely]] return true;
     return memory_.references(slot, bit_ / 64).clear_bits(mask_) & mask_;
   }
 
@@ -400,6 +425,13 @@ class Consumer {
     if (memory_.claim(slot).load_ordered() == word) memory_.corrupt("the claim of a slot does not belong to its message");
   }
 
+  // Whose a claim of a living consumer is. As long as it stands the entry does not change.
+  uint64_t owner_of(uint64_t claim) const {
+    const uint32_t entry = memory_.subscriber_entry(claim_consumer(claim));
+    if (entry >= memory_.layout.entries) memory_.corrupt("a message is claimed by a consumer that cannot exist");
+    return owner_word(entry, entry_incarnation(memory_.entry(entry).word.load_relaxed()));
+  }
+
   // Give back what others have had in hand for longer than the lease, on our own clock. Who is moving a message is
   // left alone: only its death tells how far it came.
   void end_leases(int64_t now) {
@@ -414,7 +446,7 @@ class Consumer {
       if (claim_state(word) != ClaimState::claimed || claim_owner_bits(word) == me) continue;
       if (watched_[i].word != word) watched_[i] = {word, now};
       if (now - watched_[i].since < lease && !planted(Canary::lease_of_the_moment)) continue;
-      ended |= memory_.claim(i).exchange_if(word, returned_claim(word, memory_.max_deliveries));
+      ended |= try_return(memory_, i, owner_of(word), word);
     }
     if (!ended) return;
     announce_returns(memory_);
@@ -439,7 +471,8 @@ class Consumer {
   std::atomic<bool> has_returned_{false};  // that there is something left, for a thread that waits
   bool found_dying_ = false;
   bool others_hold_ = false;
-  std::vector<uint32_t> references_ = std::vector<uint32_t>(memory_.layout.slots);  // holders of our bit, by slot
+  std::vector<uint32_t> readers_ = std::vector<uint32_t>(memory_.layout.slots);  // in this process, by slot
+  std::vector<uint8_t> has_bit_ = std::vector<uint8_t>(memory_.layout.slots);
   std::vector<Watched> watched_;
   int64_t watched_at_ = 0;
   uint64_t count_ = memory_.entry(membership_.index).count.load_relaxed();

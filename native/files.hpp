@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <grp.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <time.h>
 
@@ -63,6 +64,61 @@ inline Descriptor open_same(const std::string& path, const Inode& inode, int acc
   Descriptor file = open_existing(path, access);
   if (!file.valid() || Inode::of(file) != inode) throw Error(Kind::closed, path + ": it was deleted; open it again");
   return file;
+}
+
+inline std::string directory_of(const std::string& path) { return path.substr(0, path.rfind('/')); }
+
+inline void fill_uuid(uint8_t (&uuid)[16]) {
+  if (getrandom(uuid, sizeof uuid, 0) != sizeof uuid) throw Error(Kind::usage, "cannot get random bytes from the kernel");
+}
+
+inline bool reserve_pages(const Descriptor& file, uint64_t at, uint64_t bytes) {
+  int result = 0;
+  do {
+    result = fallocate(file.number(), 0, static_cast<off_t>(at), static_cast<off_t>(bytes));
+  } while (result != 0 && errno == EINTR);
+  return result == 0;
+}
+
+// The directory's group is the one that shares the domain; it may not be our first.
+inline void give_to_group(const Descriptor& file, const std::string& directory) {
+  struct stat info{};
+  if (stat(directory.c_str(), &info) != 0 || fchown(file.number(), static_cast<uid_t>(-1), info.st_gid) != 0)
+    throw file_error("give a file to the group of", directory, errno);
+}
+
+// A file that appears complete or not at all: made without a name, and named when it is.
+struct NewFile {
+  std::string path;
+  bool group;
+  uint64_t bytes;
+  uint64_t reserved;  // of them, from the beginning
+};
+inline Descriptor make_unnamed(const NewFile& wanted) {
+  const std::string directory = directory_of(wanted.path);
+  const mode_t mode = wanted.group ? 0660 : 0600;
+  Descriptor file(open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, mode));
+  if (!file.valid()) throw file_error("create a file in", directory, errno);
+  if (wanted.group) give_to_group(file, directory);
+  if (fchmod(file.number(), mode) != 0 || ftruncate(file.number(), static_cast<off_t>(wanted.bytes)) != 0 ||
+      !reserve_pages(file, 0, wanted.reserved))
+    throw file_error("reserve " + std::to_string(wanted.reserved) + " bytes for", wanted.path, errno);
+  return file;
+}
+// False: somebody else was faster.
+inline bool give_name(const Descriptor& file, const std::string& path) {
+  const std::string unnamed = "/proc/self/fd/" + std::to_string(file.number());
+  if (linkat(AT_FDCWD, unnamed.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW) == 0) return true;
+  if (errno == EEXIST) return false;
+  throw file_error("name the file", path, errno);
+}
+
+inline bool leads_to(const std::string& path, const Inode& inode) {
+  struct stat info{};
+  return lstat(path.c_str(), &info) == 0 && Inode{info.st_dev, info.st_ino} == inode;
+}
+inline void unlink_same(const std::string& path, const Inode& inode) {
+  if (leads_to(path, inode)) unlink(path.c_str());
 }
 
 // Serialises removals of one name. The caller holds no_fork_mutex, and lets go of it before it tries again.

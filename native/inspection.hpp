@@ -26,7 +26,7 @@ struct SlotCounts {
 inline bool bit_set(const Bits& bits, uint32_t index) { return bits.words[index / 64].load_ordered() >> index % 64 & 1; }
 
 inline bool holds_durable_record(const Memory& memory, uint64_t owner) {
-  for (uint32_t i = 0; i < memory.layout.settings.max_subscribers; i++)
+  for (uint32_t i = 0; i < memory.layout.records; i++)
     if (bit_set(memory.header().durable, i) &&
         memory.record(i).word.load_ordered() == record_word(owner, RecordState::used))
       return true;
@@ -66,6 +66,18 @@ inline std::vector<ParticipantView> view_participants(const Region& region) {
     views.push_back(std::move(view));
   }
   return views;
+}
+
+// Of whoever had this owner word last, alive or not; empty if the place is another one's now.
+inline std::string participant_name(const Memory& memory, uint64_t owner) {
+  const uint32_t index = owner_index(owner);
+  if (index >= memory.layout.entries) return "";
+  const Word& word = memory.entry(index).word;
+  const uint64_t seen = word.load_ordered();
+  const std::string name = entry_name(memory.entry(index));
+  std::atomic_thread_fence(std::memory_order_acquire);  // the name before the second look
+  const bool same = owner_word(index, entry_incarnation(seen)) == owner && word.load_ordered() == seen;
+  return same ? name : "";
 }
 
 // Of one kind of participants: who is there, and what all that ever were have counted. No total goes back.
@@ -168,7 +180,7 @@ inline std::vector<RecordView> view_records(const Region& region) {
   const Memory& memory = region.memory();
   const Descriptor file = region.open_to_look();
   std::vector<RecordView> views;
-  for (uint32_t i = 0; i < memory.layout.settings.max_subscribers; i++) {
+  for (uint32_t i = 0; i < memory.layout.records; i++) {
     const Record& record = memory.record(i);
     if (record_state(record.word.load_acquire()) != RecordState::used) continue;
     const std::string name = record_name(record);

@@ -17,6 +17,7 @@ struct SubscribeOptions {
   bool commits = false;
   uint64_t max_lag = 0;
   uint32_t max_held = 0;  // 0: the topic's
+  bool tracer = false;    // at the place that is kept for one
 };
 
 namespace joining {
@@ -35,6 +36,7 @@ template <class Prepare>
 Membership enter(const Memory& memory, const Descriptor& file, EntryRange range, const Identity& me,
                  const char* limit, const Prepare& prepare) {
   auto membership = join(memory, file, range, me, prepare);
+  if (!membership && !limit) throw Error(Kind::full, memory.label + ": its payloads are traced by somebody already; end that one first");
   if (!membership)
     throw Error(Kind::full, memory.label + ": all " + std::to_string(range.count) + " places of " + limit +
                                 " are taken; close one, or create the " + memory.noun() + " with a larger " + limit);
@@ -166,16 +168,17 @@ inline std::unique_ptr<Subscriber> join_as_subscriber(Region& region, const std:
     if (options.reliable) memory.header().reliable.set(bit);
     if (!options.reliable) memory.header().reliable.clear(bit);
   };
-  Membership membership = joining::enter(memory, file, {settings.max_publishers, settings.max_subscribers}, me,
-                                         "max_subscribers", prepare);
+  const EntryRange records = records_for(memory, options.tracer);
+  Membership membership = joining::enter(memory, file, {settings.max_publishers + records.first, records.count}, me,
+                                         options.tracer ? nullptr : "max_subscribers", prepare);
   if (options.reliable && !planted(Canary::join_without_second_look)) joining::settle_start(memory, start);
   if (!options.record.empty() && start.record == kNoRecord) {
     const Descriptor probe = region.open_again();
-    start.record = make_record(memory, FileLiveness(probe), options.record, membership.owner(), start.cursor);
+    start.record = make_record(memory, FileLiveness(probe), options.record, membership.owner(), start.cursor, options.tracer);
     if (start.record == kNoRecord) {
       memory.header().reliable.clear(membership.index - settings.max_publishers);
       leave(memory, membership);
-      throw Error(Kind::full, memory.label + ": all " + std::to_string(settings.max_subscribers) +
+      throw Error(Kind::full, memory.label + ": all " + std::to_string(records.count) +
                                   " kept positions are in use; forget one");
     }
   }

@@ -22,7 +22,7 @@
 
 namespace hawser {
 
-constexpr uint32_t kFormatVersion = 3;
+constexpr uint32_t kFormatVersion = 4;
 constexpr char kMagic[8] = {'H', 'A', 'W', 'S', 'E', 'R', '\r', '\n'};
 constexpr uint32_t kKindTopic = 1;
 constexpr uint32_t kKindQueue = 2;
@@ -65,6 +65,13 @@ struct alignas(64) Line {  // one word on a cache line of its own
   Word word;
 };
 
+// Whether and where to it is traced (trace.hpp), on a line that is only read. Not a Word: nothing depends on when it is
+// seen, so that the explorer need not switch processes there.
+struct alignas(64) Tracing {
+  std::atomic<uint64_t> ring;  // 0, or the ring's identity and the level
+  Word unwritten;              // records of processes that could not map that ring
+};
+
 // What the file says about itself; written once, before anybody else can see it.
 struct Label {
   char magic[8];
@@ -94,6 +101,7 @@ struct Header {
   Line waits;          // counts joins that publishers must wait for from then on
   Line tail;           // of a queue: every message up to here was claimed once; behind by any number
   Line returns;        // of a queue: counts messages that were given back
+  Tracing tracing;
 };
 static_assert(offsetof(Header, state) == 1024 && sizeof(Header) <= kPage);
 
@@ -192,7 +200,9 @@ struct Layout {
   uint32_t ring = 0;          // entries of the ring
   uint32_t slots = 0;
   uint32_t entries = 0;
+  uint32_t records = 0;
   uint32_t bit_words = 0;     // words of a set of subscribers
+  uint32_t publisher_words = 0;  // the same of publishers
   uint32_t slot_bytes = 0;    // of a slot's control part
   uint32_t origin_at = 0;     // within it, in a queue
   bool queue = false;
@@ -210,15 +220,17 @@ struct Layout {
                                    std::to_string(kMaxSlots) + " are possible; lower history, depth, max_held, "
                                    "max_subscribers or max_publishers");
     slots = static_cast<uint32_t>(wanted);
-    entries = given.max_publishers + given.max_subscribers + 1;
+    records = given.max_subscribers + 1;  // the last one is the tracer's, as the last entry is
+    entries = given.max_publishers + records;
     bit_words = (given.max_subscribers + 1 + 63) / 64;
+    publisher_words = (given.max_publishers + 63) / 64;
     queue = given.kind == kKindQueue;
     origin_at = sizeof(Slot) + (bit_words > 1 ? sizeof(MoreReferences) : 0);
     slot_bytes = origin_at + (queue ? sizeof(Origin) : 0);
     payload_bytes = (given.slot_size + 63) / 64 * 64;
     entries_at = kPage;
     records_at = entries_at + uint64_t{entries} * sizeof(Entry);
-    ring_at = records_at + uint64_t{given.max_subscribers} * sizeof(Record);
+    ring_at = records_at + uint64_t{records} * sizeof(Record);
     slots_at = (ring_at + uint64_t{ring} * 8 + 63) / 64 * 64;
     payloads_at = (slots_at + uint64_t{slots} * slot_bytes + kPage - 1) / kPage * kPage;
     total = (payloads_at + slots * payload_bytes + kPage - 1) / kPage * kPage;
@@ -268,6 +280,8 @@ struct Layout {
   }
 };
 
+class Tracer;
+
 // The mapped file: where everything is. Owns nothing.
 struct Memory {
   const Layout layout;
@@ -276,6 +290,7 @@ struct Memory {
   uint8_t* writable = nullptr;        // payloads, mapped when this process publishes
   std::string label;                  // the file's path, for errors
   uint32_t max_deliveries = 0;        // of a queue, after which a message is doomed; 0: no bound
+  Tracer* tracer = nullptr;           // null: what is to be traced is counted and not written
 
   Header& header() const { return *reinterpret_cast<Header*>(base); }
   Word& head() const { return header().head.word; }

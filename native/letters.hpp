@@ -147,7 +147,12 @@ class Mover {
 
   // Steps 5 and 6.
   void finish(const Claimed& claimed, uint32_t slot, bool lent) {
+    Witness witness(here_);
     if (here_.claim(claimed.slot).exchange_if(claimed.claim, claim_as(claimed.claim, ClaimState::done))) {
+      witness.tell([&] {
+        return TraceEvent{TraceKind::moved, claimed.sequence, consumer_.membership().owner(), claimed.timestamp_ns, 0,
+                          claim_deliveries(claimed.claim)};
+      });
       unpin(slot, pin_of(claimed.sequence));
       moved_++;
     }

@@ -9,6 +9,7 @@
 
 #include "participants.hpp"
 #include "slots.hpp"
+#include "trace.hpp"
 
 namespace hawser {
 
@@ -49,7 +50,7 @@ inline Slowest find_slowest(const Memory& memory, uint64_t head, uint64_t evicte
     }
     for (uint64_t bits = header.durable.words[i].load_ordered(); bits; bits &= bits - 1) {
       const uint32_t index = i * 64 + static_cast<uint32_t>(__builtin_ctzll(bits));
-      if (index >= memory.layout.settings.max_subscribers) memory.corrupt("a record that cannot exist is durable");
+      if (index >= memory.layout.records) memory.corrupt("a record that cannot exist is durable");
       const Record& record = memory.record(index);
       const uint64_t mark = record.mark.load_ordered(), max_lag = record.max_lag.load_relaxed();
       slowest.meet(mark);
@@ -84,6 +85,7 @@ class Publisher {
       : memory_(memory), host_(host), membership_(std::move(membership)), owner_(membership_.owner()) {
     std::memcpy(name_, name.data(), name.size());
     name_check_ = hash_bytes(name_, sizeof name_, owner_);
+    trace(memory_, [&] { return TraceEvent{TraceKind::subscribe, 0, owner_, kTracedPublisher}; });
   }
 
   const Memory& memory() const { return memory_; }
@@ -144,8 +146,7 @@ class Publisher {
       slot.sequence.store_relaxed(sequence);
       slot.check.store_relaxed(slot_check(lengths, timestamp, owner_, sequence));
       if (memory_.layout.queue) slot.last.store_relaxed(fresh_claim(sequence));
-      // The commit. Releases the payload to every taker that reads this word.
-      if (!memory_.ring(sequence).exchange_if(place.word, ring_word(sequence, index))) continue;
+      if (!commit(place, index, payload, timestamp)) continue;
       last_ = sequence;
       memory_.head().exchange_if(place.head, sequence);
       remember_evicted(ring_slot(place.word));
@@ -225,12 +226,25 @@ class Publisher {
     closing_ = true;
     if (loans_ == 0 && !left_) {
       left_ = true;
+      Witness witness(memory_);
       leave(memory_, membership_);
+      witness.tell([&] { return TraceEvent{TraceKind::unsubscribe, 0, owner_, kTracedPublisher}; });
     }
   }
   void abandon() { membership_.anchor.forget(); }  // in a forked child
 
  private:
+  // Releases the payload to every taker that reads this word. False: somebody else was faster.
+  bool commit(const Place& place, uint32_t index, uint64_t payload, uint64_t timestamp) {
+    const uint64_t sequence = place.head + 1;
+    Witness witness(memory_);
+    if (!memory_.ring(sequence).exchange_if(place.word, ring_word(sequence, index))) return false;
+    witness.tell([&] {
+      return TraceEvent{memory_.layout.queue ? TraceKind::put : TraceKind::publish, sequence, owner_, payload, timestamp};
+    });
+    return true;
+  }
+
   // Right after our own last sample, if nobody has published since; else wherever the head leads.
   Place find_place() const {
     const uint64_t word = memory_.ring(last_ + 1).load_ordered();  // pairs with the ring's exchange

@@ -22,7 +22,7 @@ inline std::string record_name(const Record& record) {
 }
 
 inline uint32_t find_record(const Memory& memory, const std::string& name) {
-  for (uint32_t i = 0; i < memory.layout.settings.max_subscribers; i++) {
+  for (uint32_t i = 0; i < memory.layout.records; i++) {
     const Record& record = memory.record(i);
     const uint64_t word = record.word.load_acquire();
     if (record_state(word) == RecordState::used && record_name(record) == name && record.word.load_acquire() == word) return i;
@@ -42,11 +42,18 @@ bool claimable(const Memory& memory, const Liveness& liveness, uint64_t word, ui
          !liveness.alive(index);
 }
 
+// Which records a participant may take: as with the entries, the last one is the tracer's.
+inline EntryRange records_for(const Memory& memory, bool tracer) {
+  const uint32_t others = memory.layout.settings.max_subscribers;
+  return tracer ? EntryRange{others, 1} : EntryRange{0, others};
+}
+
 // A new record; kNoRecord when all are taken. `me` holds the name's byte and is active.
 template <class Liveness>
 uint32_t make_record(const Memory& memory, const Liveness& liveness, const std::string& name, uint64_t me,
-                     uint64_t mark) {
-  for (uint32_t i = 0; i < memory.layout.settings.max_subscribers; i++) {
+                     uint64_t mark, bool tracer = false) {
+  const EntryRange range = records_for(memory, tracer);
+  for (uint32_t i = range.first; i < range.first + range.count; i++) {
     Record& record = memory.record(i);
     const uint64_t word = record.word.load_ordered();
     if (!claimable(memory, liveness, word, me)) continue;

@@ -76,12 +76,11 @@ inline uint32_t return_claims(const Memory& memory, uint32_t consumer, uint64_t 
   const Word& word = memory.entry(memory.subscriber_entry(consumer)).word;
   const uint64_t owner = claim_owner_bits(claim_signature(consumer, entry_incarnation(entry), ClaimState::claimed));
   for (uint32_t i = 0; i < memory.layout.slots; i++) {
-    Word& claim = memory.claim(i);
-    const uint64_t seen = claim.load_ordered();
+    const uint64_t seen = memory.claim(i).load_ordered();
     const bool its_own = claim_owner_bits(seen) == owner || planted(Canary::claims_of_the_living_return);
     if (!is_owned(seen) || !its_own) continue;
     if (word.load_ordered() != entry) break;
-    if (claim.exchange_if(seen, returned_claim(seen, memory.max_deliveries))) returned++;
+    if (try_return(memory, i, owner_word(memory.subscriber_entry(consumer), entry_incarnation(entry)), seen)) returned++;
   }
   announce_returns(memory);
   return returned;
@@ -132,7 +131,9 @@ void finish_recovery(const Memory& memory, const Liveness& liveness, uint64_t de
       report.references = clear_references(memory, index - memory.layout.settings.max_publishers);
     forget_sleeper(memory, index);
     count_death(entry, report.incarnation);
-    entry.word.exchange_if(dead, free);
+    Witness witness(memory);
+    if (entry.word.exchange_if(dead, free))
+      witness.tell([&] { return TraceEvent{TraceKind::recover, 0, 0, owner_word(index, report.incarnation)}; });
     report.complete = true;
   }
   liveness.end_recovery(index);

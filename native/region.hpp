@@ -10,13 +10,11 @@
 // and it waits for nobody.
 #pragma once
 
-#include <sys/random.h>
-
 #include <memory>
 
-#include "files.hpp"
 #include "publisher.hpp"
 #include "recovery.hpp"
+#include "trace_file.hpp"
 
 namespace hawser {
 
@@ -67,11 +65,7 @@ class Region : public Host {
   const MadeHere& made() const { return made_; }
   const Label& label() const { return label_; }  // as it was when we attached
   // What others call this region in one word; never 0.
-  uint64_t number() const {
-    uint64_t number;
-    std::memcpy(&number, label_.uuid, sizeof number);
-    return number ? number : 1;
-  }
+  uint64_t number() const { return number_of(label_); }
   // Whether a queue's dead letters stay where they are: nothing dies in it.
   bool keeps_letters() const { return place_.name == label_.dead_letter; }
   Descriptor open_again() const { return open_same(place_.path, inode_); }
@@ -149,14 +143,6 @@ class Region : public Host {
     }
   }
 
-  static bool reserve_pages(const Descriptor& file, uint64_t at, uint64_t bytes) {
-    int result = 0;
-    do {
-      result = fallocate(file.number(), 0, static_cast<off_t>(at), static_cast<off_t>(bytes));
-    } while (result != 0 && errno == EINTR);
-    return result == 0;
-  }
-
   // Maps go through a description without locks: children may keep them.
   static Descriptor another_description(const Descriptor& file) {
     const std::string path = "/proc/self/fd/" + std::to_string(file.number());
@@ -169,32 +155,12 @@ class Region : public Host {
   static std::shared_ptr<Region> create(const Place& place, const Settings& settings, const std::string& schema,
                                         const std::string& dead_letter) {
     const Layout layout(settings);
-    const std::string directory = place.path.substr(0, place.path.rfind('/'));
-    const mode_t mode = settings.group ? 0660 : 0600;
-    const Descriptor file(open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, mode));
-    if (!file.valid()) throw file_error("create a file in", directory, errno);
-    if (settings.group) give_to_group(file, directory);
-    const auto control = static_cast<off_t>(layout.payloads_at);
-    if (fchmod(file.number(), mode) != 0 || ftruncate(file.number(), static_cast<off_t>(layout.total)) != 0 ||
-        !reserve_pages(file, 0, layout.payloads_at))
-      throw file_error("reserve " + std::to_string(control) + " bytes for '" + place.name + "' in", directory, errno);
+    const Descriptor file = make_unnamed({place.path, settings.group != 0, layout.total, layout.payloads_at});
     std::shared_ptr<Region> region(new Region(place, settings, file, another_description(file)));
     region->initialise(settings, schema, dead_letter);
     file.try_lock(byte::use, false);
     region->use_ = Anchor(file);
-    const std::string unnamed = "/proc/self/fd/" + std::to_string(file.number());
-    if (linkat(AT_FDCWD, unnamed.c_str(), AT_FDCWD, place.path.c_str(), AT_SYMLINK_FOLLOW) != 0) {
-      if (errno == EEXIST) return nullptr;
-      throw file_error("name the file", place.path, errno);
-    }
-    return region;
-  }
-
-  // The directory's group is the one that shares the domain; it may not be our first.
-  static void give_to_group(const Descriptor& file, const std::string& directory) {
-    struct stat info{};
-    if (stat(directory.c_str(), &info) != 0 || fchown(file.number(), static_cast<uid_t>(-1), info.st_gid) != 0)
-      throw file_error("give a file to the group of", directory, errno);
+    return give_name(file, place.path) ? region : nullptr;
   }
 
   void initialise(const Settings& settings, const std::string& schema, const std::string& dead_letter) {
@@ -202,8 +168,7 @@ class Region : public Host {
     std::memcpy(label.magic, kMagic, sizeof kMagic);
     label.format_version = kFormatVersion;
     label.kind = settings.kind;
-    if (getrandom(label.uuid, sizeof label.uuid, 0) != sizeof label.uuid)
-      throw Error(Kind::usage, "cannot get random bytes from the kernel");
+    fill_uuid(label.uuid);
     std::memcpy(label.boot_id, boot_id().c_str(), 36);
     label.created_ns = static_cast<uint64_t>(clock_now(CLOCK_REALTIME));
     label.settings = settings;
@@ -216,8 +181,16 @@ class Region : public Host {
     for (uint32_t i = 0; i < memory_.layout.ring; i++) memory_.ring(i).store_relaxed(kEmptyRingWord);
   }
 
+  static uint64_t number_of(const Label& label) {
+    uint64_t number;
+    std::memcpy(&number, label.uuid, sizeof number);
+    return number ? number : 1;
+  }
+
   void believe(const Label& label) {
     label_ = label;
+    tracer_.emplace(number_of(label), trace_path(place_.path));
+    memory_.tracer = &*tracer_;
     memory_.max_deliveries = keeps_letters() ? 0 : label.settings.max_deliveries;
   }
 
@@ -273,10 +246,6 @@ class Region : public Host {
     return label;
   }
 
-  static void unlink_same(const std::string& path, const Inode& inode) {
-    struct stat info{};
-    if (lstat(path.c_str(), &info) == 0 && Inode{info.st_dev, info.st_ino} == inode) unlink(path.c_str());
-  }
   static void discard(const Place& place, const Inode& inode) {
     const NameLock lock(place.lock_path, place.name);
     if (lock.held()) unlink_same(place.path, inode);
@@ -341,6 +310,7 @@ class Region : public Host {
   Anchor use_;
   MadeHere made_;
   Label label_{};
+  std::optional<FileTracer> tracer_;
   bool let_go_ = false;
 };
 

@@ -41,6 +41,8 @@ class Subscriber {
         missed_(missed_before_ + missed),
         lost_before_(missed) {
     settle();
+    tell(TraceKind::subscribe, cursor_ - missed, kTracedSubscriber);
+    if (missed) tell(TraceKind::missed, cursor_, missed);
   }
 
   const Membership& membership() const { return membership_; }
@@ -92,7 +94,6 @@ class Subscriber {
       if (ring_tag(word) == tag_of(next)) [[likely]] {
         const Copy copy = copy_from(next, place, word, room);
         if (copy == Copy::nothing) continue;  // overwritten meanwhile
-        if (copy == Copy::copied) advance_to(next);
         return copy;
       }
       if (ring_tag(word) == last_lap_tag(next, memory_.layout.ring)) return Copy::nothing;
@@ -128,11 +129,12 @@ class Subscriber {
     if (options_.record != kNoRecord) return keep_mark();
     if (!options_.reliable) return entry.cursor.store_relaxed(cursor_);
     entry.cursor.store_ordered(cursor_);  // pairs with the publisher's look at the cursors
-    wake_waiters(memory_.header().space, kBitWords - 1);
+    wake_waiters(memory_.header().space, memory_.layout.publisher_words);
   }
 
   // The sample taken last, still held and not settled, is to be taken again.
-  void put_back() {
+  void put_back(uint64_t timestamp_ns) {
+    if (is_traced(memory_)) [[unlikely]] tell(TraceKind::returned, cursor_, timestamp_ns);
     cursor_--;
     received_--;
     lost_before_ = lost_before_last_;
@@ -141,6 +143,7 @@ class Subscriber {
   // Stop reading a slot. False: the bit was gone, which only damage can do.
   bool release(uint32_t slot, uint64_t sequence) {
     const bool was_set = memory_.references(slot, bit_ / 64).clear_bits(mask_) & mask_;
+    if (is_traced(memory_)) [[unlikely]] tell(TraceKind::release, sequence);
     held_--;
     if (options_.record != kNoRecord && !options_.commits) {
       for (auto& [taken, done] : pending_)
@@ -179,11 +182,13 @@ class Subscriber {
     if (!closing_) {
       closing_ = true;
       memory_.header().reliable.clear(bit_);
-      wake_waiters(memory_.header().space, kBitWords - 1);
+      wake_waiters(memory_.header().space, memory_.layout.publisher_words);
     }
     if (held_ == 0 && !left_) {
       left_ = true;
+      Witness witness(memory_);
       leave(memory_, membership_);
+      witness.tell([&] { return TraceEvent{TraceKind::unsubscribe, cursor_, membership_.owner(), kTracedSubscriber}; });
     }
   }
   void abandon() { membership_.anchor.forget(); }  // in a forked child
@@ -216,12 +221,18 @@ class Subscriber {
       memory_.corrupt("sample " + std::to_string(sequence) + " is damaged");
     }
     held_++;
-    advance_to(sequence);
+    advance_to(sequence, taken.timestamp_ns, true);
     if (options_.record != kNoRecord && !options_.commits) pending_.emplace_back(sequence, false);
     return true;
   }
 
-  void advance_to(uint64_t sequence) {
+  // Out of the way: it is called if the topic is traced.
+  [[gnu::noinline, gnu::cold]] void tell(TraceKind kind, uint64_t sequence, uint64_t value = 0, uint32_t deliveries = 0) const {
+    trace(memory_, [&] { return TraceEvent{kind, sequence, membership_.owner(), value, 0, deliveries}; });
+  }
+
+  void advance_to(uint64_t sequence, uint64_t timestamp_ns, bool held) {
+    if (is_traced(memory_)) [[unlikely]] tell(TraceKind::take, sequence, timestamp_ns, held);
     cursor_ = sequence;
     received_++;
     lost_before_last_ = std::exchange(lost_before_, 0);
@@ -244,7 +255,9 @@ class Subscriber {
     std::atomic_thread_fence(std::memory_order_acquire);  // pairs with the borrower's fence
     if (!planted(Canary::copy_without_second_look) && place.load_ordered() != word) return Copy::nothing;
     if (!sound) memory_.corrupt("sample " + std::to_string(sequence) + " is damaged");
-    return to.payload ? Copy::copied : Copy::left;
+    if (!to.payload) return Copy::left;
+    advance_to(sequence, found.timestamp_ns, false);
+    return Copy::copied;
   }
 
   void skip_to_the_oldest(const Word& place, uint64_t word) {
@@ -255,6 +268,7 @@ class Subscriber {
     const uint64_t target = std::max(cursor_, newest > ring ? newest - ring : 0);
     if (target == cursor_ && place.load_ordered() == word)
       memory_.corrupt("ring entry " + std::to_string(memory_.layout.position(cursor_ + 1)) + " is damaged");
+    if (target != cursor_) tell(TraceKind::missed, target, target - cursor_);
     if (!planted(Canary::misses_are_not_counted)) {
       missed_ += target - cursor_;
       lost_before_ += target - cursor_;
@@ -268,7 +282,7 @@ class Subscriber {
     const uint64_t mark = options_.commits ? committed_ : pending_.empty() ? cursor_ : pending_.front().first - 1;
     memory_.record(options_.record).mark.store_ordered(mark);
     memory_.entry(membership_.index).cursor.store_ordered(mark);
-    wake_waiters(memory_.header().space, kBitWords - 1);
+    wake_waiters(memory_.header().space, memory_.layout.publisher_words);
   }
 
   static constexpr uint64_t kPrefetchDistance = 6;

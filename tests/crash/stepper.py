@@ -18,7 +18,15 @@ LIMIT_SECONDS = 280
 
 def operations() -> list[str]:
     """The names in the tables of operations."""
-    names = ("operations.hpp", "naming.hpp", "queue_operations.hpp", "queue_reserved.hpp")
+    return _operations("operations.hpp", "naming.hpp", "queue_operations.hpp", "queue_reserved.hpp")
+
+
+def traceable() -> list[str]:
+    """Those of a topic and of a queue whose trace is checked with `traced=1`."""
+    return _operations("operations.hpp", "queue_operations.hpp")
+
+
+def _operations(*names: str) -> list[str]:
     texts = [(SOURCES / name).read_text() for name in names]
     tables = [text.split(" table[] = {", 1)[1].split("\n};", 1)[0] for text in texts]
     return [name for table in tables for name in re.findall(r'^ {4}\{"(\w+)"', table, re.MULTILINE)]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
-from .stepper import operations, sweep
+from .stepper import operations, sweep, traceable
 
 Record = Callable[[str, object], None]
 
@@ -31,6 +31,7 @@ CANARIES = {
     "claim_without_bit": [("claim_leased", "stop")],
     "unclaimed_positions_are_reused": [("put", "kill")],
     "undone_slots_are_lent": [("release_message_lapped", "kill"), ("claim_copy", "stop")],
+    "read_on_without_bit": [("accept_lapped", "stop"), ("accept", "stop")],
     "accept_by_store": [("accept_late", "kill")],
     "claims_outlive_their_owner": [("claim", "kill"), ("recover_queue", "kill"), ("reserved_claim", "kill")],
     "reserved_ones_are_counted": [("reserved_claim", "kill"), ("reserved_release", "kill")],
@@ -39,6 +40,8 @@ CANARIES = {
     "release_without_hint": [("release_message", "kill")],
     "moved_without_pin": [("bury", "kill")],
     "lease_of_the_moment": [("keep_off", "kill")],
+    "trace_without_check": [("publish", "kill"), ("claim", "kill")],
+    "trace_after_the_fact": [("publish", "kill"), ("accept", "kill"), ("recover_queue", "kill")],
     "removed_while_open": [("close_ephemeral_shared", "kill"), ("close_ephemeral", "stop")],
 }
 
@@ -53,6 +56,12 @@ def test_stopped(operation: str, record_property: Record) -> None:
     _check(operation, "stop", record_property)
 
 
+@pytest.mark.parametrize("operation", traceable())
+def test_killed_or_stopped_while_it_is_traced(operation: str, record_property: Record) -> None:
+    """The trace tells everything that happened; what it does not tell is a position known to be lost."""
+    _check(operation, "both", record_property, traced=1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("operation", operations())
 def test_between_states(operation: str, record_property: Record) -> None:
@@ -64,7 +73,7 @@ def test_between_states(operation: str, record_property: Record) -> None:
 @pytest.mark.parametrize("canary", CANARIES)
 def test_canary_is_caught(canary: str) -> None:
     for operation, mode in CANARIES[canary]:
-        found = sweep(operation, mode, canary, watchdog=2, more=300)
+        found = sweep(operation, mode, canary, watchdog=2, more=300, traced=int(canary.startswith("trace_")))
         assert found.broken, f"{operation} {mode}: {canary} was not noticed, {found.counts}"
         print(f"{canary}: {found.broken}")
 

@@ -48,7 +48,7 @@ static void producer_successors(const State& from, Successors<State>& out, int i
 static void consumer_successors(const State& from, Successors<State>& out, int i) {
   const Consumer& c = from.consumer[i];
   const int t = PRODUCERS + i;
-  const int choices = c.at == C_READY ? RING + SLOTS : c.at == HOLDS ? 2 : 1;
+  const int choices = c.at == C_READY ? RING + SLOTS : c.at == HOLDS ? 3 : c.at == KEEPS ? 2 : 1;
   for (int choice = 0; choice < choices; choice++) {
     out.add('C', i, [&](State& q) { return step_consumer(q, i, choice); });
   }

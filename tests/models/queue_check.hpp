@@ -35,7 +35,8 @@ inline const char* check_messages(const State& q) {
   }
   for (const auto& c : q.consumer) {
     const uint8_t bytes = COPIES ? c.copied : q.payload[c.slot];
-    if (c.at == HOLDS && bytes != q.value[c.sequence]) return "payload changed under a consumer";
+    const bool reads = c.at == HOLDS || c.at == KEEPS || c.at == READS_ON || c.at == SET_BIT_AT_END;
+    if (reads && bytes != q.value[c.sequence]) return "payload changed under a consumer";
   }
   return nullptr;
 }
@@ -52,7 +53,7 @@ inline const char* check_living(const State& q) {
     const Consumer& c = q.consumer[i];
     if (c.at >= C_DEAD) continue;
     if (q.entry[PRODUCERS + i] != ACTIVE) return "a living consumer is not active";
-    const bool lost = c.at == HOLDS && !options.lease && !(q.claim[c.slot] == c.seen);
+    const bool lost = (c.at == HOLDS || c.at == KEEPS) && !options.lease && !(q.claim[c.slot] == c.seen);
     if (lost) return "a living consumer's claim was taken";
   }
   return nullptr;
@@ -61,7 +62,7 @@ inline const char* check_living(const State& q) {
 inline bool claim_explained(const State& q, const Claim& claim) {
   const Consumer& c = q.consumer[claim.owner];
   if (c.at >= C_DEAD) return q.entry[PRODUCERS + claim.owner] != FREE;
-  const bool has = c.at == HOLDS || c.at == SET_BIT_LATE || c.at == COPY || c.at == LOOK_AGAIN;
+  const bool has = c.at == HOLDS || c.at == KEEPS || c.at == SET_BIT_LATE || c.at == COPY || c.at == LOOK_AGAIN;
   return has && c.sequence == claim.tag;
 }
 

@@ -151,7 +151,11 @@ inline const char* reset(Consumer& c, const char* label) {
   return label;
 }
 
-inline bool bit_first() { return !COPIES && options.bug != BIT_AFTER_CLAIM && options.bug != NO_BITS; }
+// A claim that a lease can end needs the bit from the beginning. Others keep the slot by themselves: who reads on when
+// they end sets the bit before.
+inline bool bit_first() {
+  return !COPIES && options.lease && options.bug != BIT_AFTER_CLAIM && options.bug != NO_BITS;
+}
 
 inline bool may_take_over(const Claim& claim, int consumer) {
   const bool by_another = claim.state == CLAIMED && claim.owner != consumer;
@@ -218,13 +222,23 @@ inline const char* end_claim(State& q, int i, bool accept) {
   const Claim returned{c.sequence, state, 0, state == FRESH ? uint8_t{0} : c.seen.deliveries};
   if (mine) word = accept ? Claim{c.sequence, DONE, 0, 0} : returned;
   const char* label = !mine ? "claim was taken away" : accept ? "accept: CAS" : "release: CAS";
-  if (options.bug == NO_BITS || COPIES) return reset(c, label);
-  c.at = CLEAR_BIT;
+  const bool reads_on = c.at == KEEPS || bit_first() || options.bug == BIT_AFTER_CLAIM;
+  if (!reads_on) return reset(c, label);
+  c.at = options.bug == BIT_AFTER_END ? SET_BIT_AT_END : READS_ON;
   c.seen = Claim{};
   return label;
 }
 
-// `choice` when ready: see find_message; when holding: 0 accepts, 1 releases.
+// Whether somebody may read on when the claim ends is decided before.
+inline const char* keep_bytes(State& q, int i) {
+  Consumer& c = q.consumer[i];
+  if (COPIES || options.lease || options.bug == NO_BITS) return nullptr;
+  if (options.bug != BIT_AFTER_END) q.refs[c.slot] |= static_cast<uint8_t>(1 << i);
+  c.at = KEEPS;
+  return "read on: set bit";
+}
+
+// `choice` when ready: see find_message; when holding: 0 accepts, 1 releases, 2 is going to read on.
 inline const char* step_consumer(State& q, int i, int choice) {
   Consumer& c = q.consumer[i];
   const uint8_t bit = static_cast<uint8_t>(1 << i);
@@ -250,9 +264,16 @@ inline const char* step_consumer(State& q, int i, int choice) {
     case LOOK_AGAIN:
       return look_again(q, c);
     case CLEAR_BIT:
+    case READS_ON:
       q.refs[c.slot] &= static_cast<uint8_t>(~bit);
       return reset(c, "clear bit");
+    case SET_BIT_AT_END:
+      q.refs[c.slot] |= bit;
+      c.at = READS_ON;
+      return "read on: set bit late";
     case HOLDS:
+      return choice == 2 ? keep_bytes(q, i) : end_claim(q, i, choice == 0);
+    case KEEPS:
       return end_claim(q, i, choice == 0);
     case C_REGISTER:
       q.entry[PRODUCERS + i] = ACTIVE;

@@ -33,6 +33,7 @@ CANARIES: dict[str, Configuration] = {
     "CLAIM_UNPUBLISHED": ({}, {"kills": 0}),
     "COPY_WITHOUT_LOOK": ({"COPIES": 1, "MESSAGES": 4}, {"kills": 0, "lease": 1}),
     "RETURN_TO_FRESH": ({}, {"kills": 0}),
+    "BIT_AFTER_END": ({"MESSAGES": 4}, {"kills": 0}),
 }
 
 

@@ -223,11 +223,12 @@ static void the_dead_give_back_what_they_had() {
   Claimed held[3], mine{}, claimed{};
   for (auto& one : held) CHECK(claim(*dying, one));
   CHECK(copy_next(*dying, claimed) != "nothing" && claim(*other, mine) && accept(*dying, held[1]));
+  CHECK(dying->accept(held[2]));  // and reads on
   die(dying);
   const auto recovered = queue.recover();
-  CHECK(recovered.size() == 1 && recovered[0].claims == 3 && recovered[0].references == 2 && recovered[0].complete);
+  CHECK(recovered.size() == 1 && recovered[0].claims == 2 && recovered[0].references == 1 && recovered[0].complete);
   CHECK(queue.recover().empty());
-  for (const uint64_t value : {1, 3, 4, 6}) {
+  for (const uint64_t value : {1, 4, 6}) {
     CHECK(claim(*other, claimed) && value_of(*other, claimed) == value);
     CHECK(claimed.redelivered == (value != 6) && accept(*other, claimed));
   }

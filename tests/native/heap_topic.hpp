@@ -70,6 +70,8 @@ class HeapTopic : public Host {
     return Descriptor(open(path.c_str(), O_RDWR | O_CLOEXEC));
   }
 
+  void trace_to(Tracer* tracer) { memory_.tracer = tracer; }
+
   std::vector<Recovered> recover() const {
     const Descriptor file = description();
     return recover_all(memory_, ToldLiveness(file));

@@ -36,12 +36,12 @@ def parts_of(settings: dict[str, int], *, is_queue: bool = False) -> Parts:
     slots = ring + held + settings["max_publishers"] * (settings["max_loans"] + 1)
     entries = settings["max_publishers"] + settings["max_subscribers"] + 1
     records_at = PAGE + entries * ENTRY_BYTES
-    ring_at = records_at + settings["max_subscribers"] * RECORD_BYTES
+    ring_at = records_at + (settings["max_subscribers"] + 1) * RECORD_BYTES
     slots_at = -(-(ring_at + ring * WORD) // LINE) * LINE
     end = slots_at + slots * (SLOT_BYTES + is_queue * ORIGIN_BYTES)
     sections = {
         "label": (0, LABEL_BYTES),
-        "header": (LABEL_BYTES, LABEL_BYTES + 10 * LINE),
+        "header": (LABEL_BYTES, LABEL_BYTES + 11 * LINE),
         "entries": (PAGE, records_at),
         "records": (records_at, ring_at),
         "ring": (ring_at, ring_at + ring * WORD),

@@ -137,6 +137,7 @@ class Twin:
 
     def look(self, topic: hawser.Topic[Any]) -> None:
         info = topic.info()
-        told = (info.head, info.oldest, info.settings, info.uuid)
+        # Whether it is traced is a word that anybody may set: no value of it is damage.
+        told = (info.head, info.oldest, {**info.settings, "trace": self.settings["trace"]}, info.uuid)
         if told != (self.head, self.oldest, self.settings, self.uuid):
             raise Wrong(f"info says {told}, not {(self.head, self.oldest, self.settings, self.uuid)}")

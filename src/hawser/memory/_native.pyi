@@ -64,6 +64,7 @@ class Region:
         max_lag: int = 0,
         max_held: int = 0,
         decode: Callable[[Sample], Any] | None = None,
+        tracer: bool = False,
     ) -> Subscriber:
         """Join as a subscriber. The first sample is the oldest of the last `history` ones (clamped to
         the topic's history), or offset `start` if that is not 0 (OffsetOutOfRange when it is gone or
@@ -72,7 +73,8 @@ class Region:
         subscription goes on there; a second live holder is refused with UsageError. `commit`: the
         position moves by commit() instead of by releasing. `max_lag` (durable; 0 for ever): how far
         behind a dead holder may be before publishers stop waiting for it. `max_held` 0 means the
-        topic's. `decode` is what `Sample.value` calls."""
+        topic's. `decode` is what `Sample.value` calls. `tracer`: at the place, and with the record, that
+        are kept for one tracer, so that no other subscription can be refused for it; Full if there is one."""
 
     def consumer(
         self,
@@ -103,6 +105,10 @@ class Region:
         name, pid, uid, incarnation, state ("active"|"dead"), alive (bool), started_ns (process start, boot
         clock), joined_ns (wall clock), reliable ("" | "reliable" | "durable"), cursor, count (samples
         published or received), missed, held (bits, claims or loans it owns now)."""
+
+    def participant_name(self, owner: int) -> str:
+        """The name of the participant with this owner word (incarnation << 16 | index + 1), also when it has
+        left or died; empty once its place was taken by another one."""
 
     def records(self) -> list[dict[str, Any]]:
         """Positions kept by name: name, mark, durable (bool), max_lag, held (bool, somebody lives)."""
@@ -139,6 +145,16 @@ class Region:
     ) -> tuple[list[Sample], int, int]: ...
     def offset_at(self, timestamp_ns: int) -> int:
         """Offset of the first kept sample at or after that wall-clock time, else head + 1."""
+
+    tracing: tuple[int, int, int]  # identity of the ring traced to (0: off), level, records not written
+    def trace(self, ring: TraceRing | None, level: int = 1, *, only_from: int | None = None) -> bool:
+        """Trace to this ring from now on, at level 1 (what happens), 2 (payloads, too) or 3 (what happens,
+        for as long as somebody looks); None: no more. `only_from`: only if the level is that one now (0:
+        off), else False. Takes effect in every process at its next operation, and is told in the ring that
+        the region leaves and in the one that it goes to. The ring must be the domain's `.trace`: a process
+        that has not mapped it and cannot open it, or finds another one there, goes on untraced, and counts
+        what it did not write; one that has goes on writing to it, also when it was removed, until the switch
+        names another."""
 
     def remove(self, force: bool) -> bool:
         """Close the topic for everyone and unlink it. Without force only if nobody else is alive,
@@ -376,6 +392,34 @@ class Consumer:
     def close(self) -> None:
         """Give back what is claimed, and leave. Views stay valid; the place is freed with the last of
         them."""
+
+@final
+class TraceRing:
+    """The ring of a domain's trace, and one reader of it. Holds no lock; works in a forked child, too."""
+
+    @staticmethod
+    def create(path: str, records: int, group: bool) -> TraceRing:
+        """The ring at `path`: the one that is there, whatever its size, or a new one for at least `records`
+        records (a power of two, 16 to 2^24), complete or not at all, its memory reserved. One of an earlier
+        boot is replaced. Raises Full (tmpfs), Corrupt, PermissionDenied, SettingsMismatch (another
+        format)."""
+
+    @staticmethod
+    def open(path: str) -> TraceRing | None:
+        """None if there is none, or only one of an earlier boot. Raises as create does."""
+
+    uuid: bytes  # 16 of them; another one each time it is made
+    identity: int  # what `Region.tracing` calls it: the first 8 bytes of the uuid, the low 2 bits cleared
+    records: int  # how many it has room for
+    head: int  # the next position; those before it are written, being written or lost
+    created_ns: int
+    current: bool  # whether the path still leads to this ring
+    def read(self, position: int, maximum: int) -> tuple[int, bytes]:
+        """Whole records of 64 bytes, at most `maximum`, one a position from the first on, and that first
+        position: those between `position` and it are lost. No bytes: nothing yet; ask again from there on.
+        Never waits. What was taken by a writer that is killed or stopped is lost when it has been missing
+        for a second of this reader's calls. Corrupt if `position` is ahead of the head, or the head cannot
+        be: then the ring is another one, or damaged, and to be removed."""
 
 @final
 class Waiter:

@@ -15,16 +15,18 @@ from typing import Any, Final, TypeVar
 
 from hawser.errors import Closed, HawserError, NotFound, PermissionDenied, UsageError
 from hawser.memory._native import Region
-from hawser.memory.labels import kind_of_file
+from hawser.memory.labels import Label, label_of_file
 from hawser.memory.names import file_name_of, topic_name_of
 from hawser.memory.settings import RegionSettings, check_same, complete, kind_of
 
-__all__ = ["Domain"]
+__all__ = ["LOCK_NAME", "TRACE_NAME", "Domain"]
 
 R = TypeVar("R")
 
 _SCHEME: Final = "shm://"
-_LOCK_NAME: Final = ".lock"
+# No region has such a file name.
+LOCK_NAME: Final = ".lock"
+TRACE_NAME: Final = ".trace"
 # How often opening starts again when the topic is deleted and made anew by others meanwhile.
 _OPEN_ATTEMPTS: Final = 100
 
@@ -37,7 +39,7 @@ class Domain:
         self.group = group
         self._private_parent = private_parent
         if os.path.lexists(directory):
-            self._check()
+            self.check()
 
     @classmethod
     def of_url(cls, url: Any, *, group: bool = False) -> "Domain":
@@ -72,7 +74,15 @@ class Domain:
 
     def kind_of(self, name: str) -> str | None:
         """What the label of its file says: "topic" or "queue"; None if there is none to be read."""
-        return kind_of_file(self.path_of(name))
+        try:
+            label = self.label_of(name)
+        except OSError:
+            return None
+        return None if label is None else label.kind
+
+    def label_of(self, name: str) -> Label | None:
+        """What its file says about itself, unchecked; None if it is none, OSError if it cannot be read."""
+        return label_of_file(self.path_of(name))
 
     def names(self) -> list[str]:
         """Of topics and queues, sorted; none while the directory does not exist."""
@@ -95,7 +105,7 @@ class Domain:
         if not os.path.lexists(path):
             kind = kind_of(given or {})
             raise NotFound(f"there is no {kind} {name!r} in {self.directory}; see `hawser {kind} list`")
-        self._check()
+        self.check()
         region = Region.attach(str(path), str(self._lock_file()), name, None)
         return region if given is None else _checked(region, name, given)
 
@@ -105,8 +115,8 @@ class Domain:
         path = self.path_of(name)
         if not os.path.lexists(path):
             return None
-        self._check()
-        return Region.watch(str(path), str(self.directory / _LOCK_NAME), name)
+        self.check()
+        return Region.watch(str(path), str(self.directory / LOCK_NAME), name)
 
     def open_or_create(self, name: str, given: RegionSettings, rest: RegionSettings | None = None) -> Region:
         """The region of that name. If there is none it is made with the given settings, `rest` for those that
@@ -166,24 +176,26 @@ class Domain:
                 f"domain {self.directory} cannot be made: {error.strerror}; choose another by HAWSER_DIR "
                 "or shm:///path"
             ) from error
-        self._check()
+        self.check()
         if group:
             _share(self.directory, 0o070)
             if self._private_parent:
                 _share(self.directory.parent, 0o010)
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """PermissionDenied or UsageError if the directory is not one to be trusted."""
         if self._private_parent:
             _check_directory(self.directory.parent)
         _check_directory(self.directory)
 
-    def _shared(self) -> bool:
+    def is_shared(self) -> bool:
+        """Whether its group may use it."""
         return bool(os.stat(self.directory).st_mode & stat.S_IWGRP)
 
     def _lock_file(self) -> Path:
         """The domain's lock file, made if it is missing."""
-        path = self.directory / _LOCK_NAME
-        shared = self._shared()
+        path = self.directory / LOCK_NAME
+        shared = self.is_shared()
         mode = 0o660 if shared else 0o600
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         try:

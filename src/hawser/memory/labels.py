@@ -5,7 +5,9 @@ import struct
 from pathlib import Path
 from typing import Final, NamedTuple
 
-__all__ = ["Label", "kind_of_file", "read_label"]
+from hawser.record.trace import region_number
+
+__all__ = ["Label", "label_of_file", "read_label"]
 
 # Magic, version, kind, hash, uuid, boot id, time of creation, settings up to `ephemeral`.
 _LABEL: Final = struct.Struct("=8sIIQ16s40sQ32sI")
@@ -14,9 +16,10 @@ _KINDS: Final = {1: "topic", 2: "queue"}
 
 
 class Label(NamedTuple):
-    """A region's file about itself; nothing of it is checked."""
+    """A region's file about itself; nothing of it is checked. `number` is what trace records call it."""
 
     version: int
+    number: int
     kind: str | None
     boot_id: str
     ephemeral: bool
@@ -27,21 +30,19 @@ def read_label(descriptor: int) -> Label | None:
     data = os.pread(descriptor, _LABEL.size, 0)
     if len(data) < _LABEL.size or not data.startswith(_MAGIC):
         return None
-    _, version, kind, _, _, boot, _, _, ephemeral = _LABEL.unpack(data)
-    return Label(version, _KINDS.get(kind), boot.rstrip(b"\0").decode(errors="replace"), bool(ephemeral))
+    _, version, kind, _, uuid, boot, _, _, ephemeral = _LABEL.unpack(data)
+    boot_id = boot.rstrip(b"\0").decode(errors="replace")
+    return Label(version, region_number(uuid.hex()), _KINDS.get(kind), boot_id, bool(ephemeral))
 
 
-def kind_of_file(path: Path) -> str | None:
-    """ "topic" or "queue"; None if the file cannot be read, or is no region's."""
+def label_of_file(path: Path) -> Label | None:
+    """None if it is no region's, or not there; OSError if it cannot be read."""
     try:
         # A pipe in its place would have us wait.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
+    except FileNotFoundError:
         return None
     try:
-        label = read_label(descriptor)
-    except OSError:
-        return None
+        return read_label(descriptor)
     finally:
         os.close(descriptor)
-    return None if label is None else label.kind

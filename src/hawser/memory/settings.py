@@ -2,7 +2,8 @@
 
 Asked-for settings are kept apart from defaults: only what the caller said himself can contradict a topic that
 exists. A region stores those of both kinds under the same names: a queue is a ring without history whose
-publishers and subscribers are its producers and consumers.
+publishers and subscribers are its producers and consumers. `trace` is a switch: giving it sets it, and it is
+never compared.
 """
 
 import operator
@@ -25,22 +26,27 @@ __all__ = [
     "QueueOptions",
     "RegionSettings",
     "Request",
+    "TRACE_LEVELS",
     "TopicOptions",
     "check_same",
+    "check_trace_of_queue",
     "complete",
     "group_of_mode",
     "kind_of",
     "queue_request",
     "readable",
     "request",
+    "trace_level",
 ]
 
 RegionSettings = dict[str, int | str]
 
 _MODES: Final = ("user", "group")
+# By what a region stores; the last is for as long as somebody looks.
+TRACE_LEVELS: Final = (None, "metadata", "payload", "metadata")
 # Known in other scopes; here they are accepted and reported as unused.
 _FOREIGN: Final = frozenset(
-    {"partitions", "replication", "retention_bytes", "retention_seconds", "compression", "trace"}
+    {"partitions", "replication", "retention_bytes", "retention_seconds", "compression"}
 )
 _FOREIGN_TO_QUEUES: Final = frozenset({"replication", "capacity_bytes", "colocate"})
 # A queue's setting, and the name a region stores it under.
@@ -86,19 +92,23 @@ class QueueOptions(TypedDict, total=False):
     replication: int
     capacity_bytes: int | None
     colocate: str | None
+    trace: str | None
 
 
 class Request(NamedTuple):
-    """What a caller asked for: settings as a region stores them, and those without meaning here."""
+    """What a caller asked for: settings as a region stores them, those without meaning here, and how it is to
+    be traced: at this level, 0 for not at all, None to leave that as it is."""
 
     given: RegionSettings
     unused: dict[str, Any]
+    trace: int | None
 
 
 def request(settings: dict[str, Any], fingerprint: str | None = None) -> Request:
     """Check each asked-for setting of a topic by itself; UsageError names the first wrong one."""
     given: RegionSettings = {}
     unused: dict[str, Any] = {}
+    trace: int | None = None
     for name, value in settings.items():
         if name in SETTING_BOUNDS:
             given[name] = _bounded(name, value, SETTING_BOUNDS[name])
@@ -106,14 +116,16 @@ def request(settings: dict[str, Any], fingerprint: str | None = None) -> Request
             given[name] = _flag(name, value)
         elif name == "mode":
             given["group"] = group_of_mode(value)
+        elif name == "trace":
+            trace = trace_level(value)
         elif name in _FOREIGN:
             unused[name] = value
         else:
-            known = ", ".join((*SETTING_BOUNDS, "ephemeral", "mode", "schema", *sorted(_FOREIGN)))
+            known = ", ".join((*SETTING_BOUNDS, "ephemeral", "mode", "schema", "trace", *sorted(_FOREIGN)))
             raise UsageError(f"a topic has no setting {name!r}; it has {known}")
     if fingerprint is not None:
         given["schema"] = fingerprint
-    return Request(given, unused)
+    return Request(given, unused, trace)
 
 
 def queue_request(settings: dict[str, Any], fingerprint: str | None = None) -> Request:
@@ -122,11 +134,14 @@ def queue_request(settings: dict[str, Any], fingerprint: str | None = None) -> R
     numbers = {name: value for name, value in settings.items() if name in QUEUE_SETTING_BOUNDS}
     rest = {name: value for name, value in settings.items() if name not in {*numbers, *own}}
     unused = {name: rest.pop(name) for name in _FOREIGN_TO_QUEUES & rest.keys()}
-    unknown = rest.keys() - {"ephemeral", "mode"}
+    unknown = rest.keys() - {"ephemeral", "mode", "trace"}
     if unknown:
-        known = ", ".join((*own, *QUEUE_SETTING_BOUNDS, "ephemeral", "mode", "schema", *_FOREIGN_TO_QUEUES))
+        more = ("ephemeral", "mode", "schema", "trace")
+        known = ", ".join((*own, *QUEUE_SETTING_BOUNDS, *more, *_FOREIGN_TO_QUEUES))
         raise UsageError(f"a queue has no setting {sorted(unknown)[0]!r}; it has {known}")
-    given, _ = request(rest, fingerprint)
+    given, _, trace = request(rest, fingerprint)
+    if trace is not None:
+        check_trace_of_queue(trace)
     given["kind"] = "queue"
     for name, value in numbers.items():
         given[_STORED.get(name, name)] = _bounded(name, value, QUEUE_SETTING_BOUNDS[name])
@@ -137,7 +152,7 @@ def queue_request(settings: dict[str, Any], fingerprint: str | None = None) -> R
         given["dead_letter"] = "" if letters is None else check_topic_name(letters)
     if "lease" in settings:
         given["lease_ns"] = _lease(settings["lease"])
-    return Request(given, unused)
+    return Request(given, unused, trace)
 
 
 def kind_of(settings: RegionSettings) -> str:
@@ -203,6 +218,22 @@ def group_of_mode(mode: Any) -> int:
     if mode not in _MODES:
         raise UsageError(f'mode={mode!r} is not known; it is "user" or "group"')
     return _MODES.index(mode)
+
+
+def trace_level(trace: Any) -> int:
+    """How much is traced as a region stores it: 0 for None."""
+    if trace not in TRACE_LEVELS:
+        raise UsageError(f'trace={trace!r} is not known; it is "metadata", "payload" or None')
+    return TRACE_LEVELS.index(trace)
+
+
+def check_trace_of_queue(level: int) -> None:
+    """UsageError for payloads: a message of a queue goes to one consumer only."""
+    if TRACE_LEVELS[level] == "payload":
+        raise UsageError(
+            'trace="payload" is for topics; trace a queue with "metadata", and record its messages with '
+            "`hawser agent --record`"
+        )
 
 
 _SLOTS: Final = {

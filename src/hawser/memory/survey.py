@@ -1,22 +1,21 @@
 """Looking at the files of a domain from outside, without attaching to any: attaching to what an earlier
 boot left would remove it."""
 
-import fcntl
 import os
 import stat
-import struct
 from pathlib import Path
 from typing import Any, Final
 
 from hawser.memory._native import FORMAT_VERSION, boot_id
+from hawser.memory.domain import LOCK_NAME, TRACE_NAME
+from hawser.memory.file_locks import held_by_others
 from hawser.memory.labels import Label, read_label
 from hawser.memory.names import topic_name_of
 
 __all__ = ["survey"]
 
-_LOCK_NAME: Final = ".lock"
-# What fcntl wants: type, whence, start, length, pid.
-_FLOCK: Final = struct.Struct("hhqqi")
+_STATES: Final = {LOCK_NAME: "lock", TRACE_NAME: "trace"}
+# What everybody who has a region open shares.
 _USE_BYTE: Final = 1
 
 
@@ -39,8 +38,8 @@ def _look_at(directory: Path, file: str) -> dict[str, Any] | None:
     topic = topic_name_of(file)
     state, in_use = "foreign", False
     if stat.S_ISREG(info.st_mode):
-        if file == _LOCK_NAME:
-            state = "lock"
+        if file in _STATES:
+            state = _STATES[file]
         elif topic is not None:
             state, in_use = _state_of(path)
     return {
@@ -59,7 +58,7 @@ def _state_of(path: Path) -> tuple[str, bool]:
     except OSError:
         return "unreadable", False
     try:
-        in_use = _in_use(descriptor)
+        in_use = held_by_others(descriptor, _USE_BYTE)
         return _state_of_label(read_label(descriptor), in_use), in_use
     finally:
         os.close(descriptor)
@@ -73,10 +72,3 @@ def _state_of_label(label: Label | None, in_use: bool) -> str:
     if label.boot_id != boot_id():
         return "earlier boot"
     return "leftover" if label.ephemeral and not in_use else label.kind or "foreign"
-
-
-def _in_use(descriptor: int) -> bool:
-    """Whether any description of the file holds the byte that everybody who has it open shares."""
-    request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _USE_BYTE, 1, 0)
-    answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, request)
-    return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)

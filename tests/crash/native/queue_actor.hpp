@@ -112,7 +112,9 @@ class QueueActor {
     const Claimed one = claimed.front();
     claimed.erase(claimed.begin());
     if (!contents_.empty()) contents_.erase(contents_.begin());
+    const Content before = content_of(region->memory(), one);
     require_settled(settle(one));
+    require(content_of(region->memory(), one) == before, "bytes changed that the actor reads beyond its claim");
     require(consumer->let_go(one.slot), "a bit of the actor was gone");
     consumer->wake_producers();
   }

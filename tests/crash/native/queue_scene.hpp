@@ -185,7 +185,8 @@ class QueueScene : public Scene {
   bool changed(bool) override {
     const hawser::Memory &memory = world_.memory(), &letters = world_.letter_memory();
     const bool first = watch_.changed(memory.base, memory.layout.payloads_at);
-    return letter_watch_.changed(letters.base, letters.layout.payloads_at) || first;
+    const bool second = letter_watch_.changed(letters.base, letters.layout.payloads_at);
+    return trace_watch_.changed(world_.trace().bytes(), world_.trace().size()) || second || first;
   }
   void while_stopped() override {
     work(world_);
@@ -195,13 +196,16 @@ class QueueScene : public Scene {
     lodgers_->leave();
     work(world_);
   }
-  void after() override { QueueAftermath(world_, shared_report(), operation_.moves_back).check(); }
+  void after() override {
+    world_.trace().check({&world_.region(), &world_.letters()}, shared_report().finished);
+    QueueAftermath(world_, shared_report(), operation_.moves_back).check();
+  }
 
  private:
   const QueueOperation& operation_;
   QueueWorld world_;
   std::optional<QueueLodgers> lodgers_;
-  Watch watch_, letter_watch_;
+  Watch watch_, letter_watch_, trace_watch_;
 };
 
 }  // namespace crash

@@ -7,9 +7,9 @@
 #include <optional>
 #include <set>
 
-#include "content.hpp"
 #include "letters.hpp"
 #include "queue_view.hpp"
+#include "traced.hpp"
 
 namespace crash {
 
@@ -124,10 +124,12 @@ class Fates {
 
 class QueueWorld {
  public:
-  QueueWorld(const std::string& directory, const QueueRules& rules) : directory_(directory), rules_(rules) {
+  QueueWorld(const std::string& directory, const QueueRules& rules) : directory_(directory), rules_(rules), trace_(directory) {
     const hawser::Settings settings = queue_settings(rules), of_letters = queue_settings({});
     region_ = attach_queue(directory, kQueueName, &settings);
     letters_ = attach_queue(directory, kLettersName, &of_letters);
+    trace_.follow(*region_);
+    trace_.follow(*letters_);
     require(memory().head().load_ordered() == 0, "a file was left by an earlier run");
     writer_ = hawser::join_as_publisher(*region_, "writer", false);
     reader_ = hawser::join_as_consumer(*region_, "reader");
@@ -151,6 +153,7 @@ class QueueWorld {
   const hawser::Memory& memory() const { return region_->memory(); }
   const hawser::Memory& letter_memory() const { return letters_->memory(); }
   Fates& fates() { return fates_; }
+  Trace& trace() { return trace_; }
   Publisher& writer() { return *writer_; }
   Consumer& reader() { return *reader_; }
   Consumer& holder() { return *holder_; }
@@ -215,7 +218,8 @@ class QueueWorld {
     drain_letters();
   }
 
-  uint32_t in_hand() const { return kept_ ? 3 : 2; }
+  // Slots with a bit: what is read beyond its claim, and with a lease whatever is claimed.
+  uint32_t in_hand() const { return rules_.lease_ns == 0 ? 1 : kept_ ? 3 : 2; }
   void check_held() {
     for (int i = 0; i < 2; i++)
       require(content_of(memory(), held_[i]) == held_contents_[i], "bytes of a message in hand changed");
@@ -252,6 +256,7 @@ class QueueWorld {
 
   const std::string directory_;
   const QueueRules rules_;
+  Trace trace_;
   std::shared_ptr<Region> region_, letters_;
   std::unique_ptr<Publisher> writer_, letter_writer_;
   std::unique_ptr<Consumer> reader_, holder_, letter_reader_;

@@ -51,7 +51,10 @@ class TopicScene : public Scene {
     if (operation_.meanwhile) operation_.meanwhile(world_);
     changed(false);
   }
-  bool changed(bool) override { return watch_.changed(world_.memory().base, world_.memory().layout.payloads_at); }
+  bool changed(bool) override {
+    const bool first = watch_.changed(world_.memory().base, world_.memory().layout.payloads_at);
+    return trace_watch_.changed(world_.trace().bytes(), world_.trace().size()) || first;
+  }
   void while_stopped() override {
     work(world_, operation_.reliable);
     lodgers_.emplace(world_);
@@ -61,6 +64,7 @@ class TopicScene : public Scene {
     work(world_, operation_.reliable);
   }
   void after() override {
+    world_.trace().check({&world_.region()}, shared_report().finished);
     const bool forgets = std::string(operation_.name) == "forget_position";
     Aftermath(world_, shared_report(), forgets, operation_.with_dead ? kDeadParticipants : 0).check();
   }
@@ -69,7 +73,7 @@ class TopicScene : public Scene {
   const Operation& operation_;
   World world_;
   std::optional<Lodgers> lodgers_;
-  Watch watch_;
+  Watch watch_, trace_watch_;
 };
 
 }  // namespace crash

@@ -8,8 +8,8 @@
 #include <optional>
 #include <set>
 
-#include "content.hpp"
 #include "inspection.hpp"
+#include "traced.hpp"
 
 namespace crash {
 
@@ -49,9 +49,10 @@ inline uint64_t publish_copy(Publisher& publisher, Content content) {
 
 class World {
  public:
-  World(const std::string& directory, bool with_writer) : place_(place_in(directory)) {
+  World(const std::string& directory, bool with_writer) : place_(place_in(directory)), trace_(directory) {
     const hawser::Settings settings = small_settings();
     region_ = Region::attach(place_, &settings, "");
+    trace_.follow(*region_);
     require(memory().head().load_ordered() == 0, "a file was left by an earlier run");
     writer_ = hawser::join_as_publisher(*region_, "writer", false);
     faithful_ = hawser::join_as_subscriber(*region_, "faithful", {.reliable = true});
@@ -73,6 +74,7 @@ class World {
   const Region::Place& place() const { return place_; }
   const hawser::Memory& memory() const { return region_->memory(); }
   Ledger& ledger() { return ledger_; }
+  Trace& trace() { return trace_; }
   Publisher* writer() { return writer_.get(); }
   Subscriber& holder() { return *holder_; }
   Subscriber& faithful() { return *faithful_; }
@@ -164,6 +166,7 @@ class World {
   }
 
   const Region::Place place_;
+  Trace trace_;
   std::shared_ptr<Region> region_;
   std::unique_ptr<Publisher> writer_;
   std::unique_ptr<Subscriber> faithful_, holder_;

@@ -34,8 +34,8 @@ inline void World::check_consumer(const Process& process) const {
   for (uint32_t i = 0; i < process.held_count; i++) {
     const Held& held = process.held[i];
     const auto slot = static_cast<uint32_t>(held.slot);
-    if (!(memory_.references(slot, 0).load_ordered() >> process.consumer->bit() & 1))
-      throw Violation{"the bit of a living consumer was cleared"};
+    const bool has_bit = memory_.references(slot, 0).load_ordered() >> process.consumer->bit() & 1;
+    if (memory_.layout.settings.lease_ns != 0 && !has_bit) throw Violation{"the bit of a living consumer was cleared"};
     if (value_in(slot) != truth_.values[held.sequence] || word_in(slot, 1) != truth_.values[held.sequence])
       throw Violation{"a payload changed while it was held"};
     if (memory_.layout.settings.lease_ns == 0 && memory_.claim(slot).load_ordered() != held.claim)

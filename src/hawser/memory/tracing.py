@@ -1,0 +1,165 @@
+"""The trace of a domain: its ring, which topics and queues are traced into it, and the names in its records.
+
+The ring is one file beside the topics, made by whoever first switches tracing on. Whether a topic is traced
+is a word in its own header, so it is switched while others use it, and they follow at their next operation.
+"""
+
+import os
+import time
+from typing import Final, NamedTuple, TypeVar
+
+from hawser.errors import HawserError, NotFound, UsageError
+from hawser.memory._native import Region, TraceRing
+from hawser.memory.domain import TRACE_NAME, Domain
+from hawser.memory.settings import TRACE_LEVELS
+from hawser.record.trace import region_number
+
+__all__ = ["TraceNames", "Traced", "lead_to", "make_ring", "open_ring", "switch", "trace_of"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_RECORDS_VARIABLE: Final = "HAWSER_TRACE_RECORDS"
+_DEFAULT_RECORDS: Final = 65_536
+_LEAST_RECORDS: Final = 16
+_MOST_RECORDS: Final = 1 << 24
+# So many participants, and so many regions, are remembered by who reads a trace.
+_MOST_REMEMBERED: Final = 100_000
+_AGAIN_SECONDS: Final = 0.2
+
+
+def trace_of(region: Region) -> str | None:
+    """How much of it is traced now, as in the setting."""
+    return TRACE_LEVELS[region.tracing[1]]
+
+
+def switch(domain: Domain, region: Region, level: int) -> None:
+    """Trace a region of this domain at this level from now on, or not at all. The ring is made if there is
+    none, as `make_ring` does."""
+    if level == 0:
+        region.trace(None)
+    else:
+        region.trace(make_ring(domain), level)
+
+
+def open_ring(domain: Domain) -> TraceRing:
+    """The domain's ring; NotFound if nothing was ever traced in it."""
+    domain.check()
+    ring = TraceRing.open(str(domain.directory / TRACE_NAME))
+    if ring is None:
+        raise NotFound(
+            f"nothing is traced in {domain.directory}; switch tracing on with `hawser topic trace --on`"
+        )
+    return ring
+
+
+def make_ring(domain: Domain) -> TraceRing:
+    """The domain's ring; a new one has as many records as the variable HAWSER_TRACE_RECORDS says, and takes
+    the place of one that was removed."""
+    domain.check()
+    path = str(domain.directory / TRACE_NAME)
+    ring = TraceRing.open(path)
+    if ring is None:
+        ring = TraceRing.create(path, _chosen_records(), domain.is_shared())
+        lead_to(domain, ring)
+    return ring
+
+
+def lead_to(domain: Domain, ring: TraceRing) -> None:
+    """Have all that is traced in the domain traced to this ring: what still leads to one that was removed
+    would be neither read nor counted."""
+    for name in domain.names():
+        try:
+            region = domain.watch(name)
+            if region is None:
+                continue
+            identity, level, _ = region.tracing
+            if level and identity != ring.identity:
+                region.trace(ring, level, only_from=level)
+        except HawserError:
+            # Deleted, damaged or not ours: who uses it says so.
+            continue
+
+
+def _chosen_records() -> int:
+    text = os.environ.get(_RECORDS_VARIABLE)
+    if not text:
+        return _DEFAULT_RECORDS
+    if not text.isdecimal() or not _LEAST_RECORDS <= int(text) <= _MOST_RECORDS:
+        raise UsageError(
+            f"{_RECORDS_VARIABLE}={text!r} is not a whole number from {_LEAST_RECORDS} to {_MOST_RECORDS}"
+        )
+    return int(text)
+
+
+class Traced(NamedTuple):
+    """What a region is: a topic's or a queue's, and its name; both empty if that is not known."""
+
+    kind: str
+    name: str
+
+
+_UNKNOWN: Final = Traced("", "")
+
+
+class TraceNames:
+    """Names for the numbers in trace records. What was seen once is remembered, also when it is gone; regions
+    are looked at and let go of again, so that nothing is kept alive."""
+
+    def __init__(self, domain: Domain) -> None:
+        self._domain = domain
+        self._regions: dict[int, Traced] = {0: _UNKNOWN}
+        self._participants: dict[tuple[int, int], str] = {}
+        # When it may be looked again for regions that were not found because looking failed.
+        self._again = 0.0
+
+    def region(self, number: int) -> Traced:
+        """What the region with this number is."""
+        if number not in self._regions and time.monotonic() >= self._again:
+            if self._learn():
+                # Of a record that is there: if it is not found now, it was removed.
+                _remember(self._regions, number, self._regions.get(number, _UNKNOWN))
+            else:
+                self._again = time.monotonic() + _AGAIN_SECONDS
+        return self._regions.get(number, _UNKNOWN)
+
+    def participant(self, region: int, owner: int) -> str:
+        """The name of the participant with this owner word; "" if there is none, or it left unseen and its
+        place was taken by another one."""
+        found = self._participants.get((region, owner))
+        if found is not None:
+            return found
+        name = self.region(region).name
+        if not owner or not name:
+            return ""
+        try:
+            seen = self._domain.watch(name)
+        except HawserError:
+            # Others say what is wrong with it, and it may pass.
+            return ""
+        is_there = seen is not None and region_number(seen.uuid) == region
+        found = seen.participant_name(owner) if seen is not None and is_there else ""
+        return _remember(self._participants, (region, owner), found)
+
+    def _learn(self) -> bool:
+        """Look at the label of each region; False if one of them could not be read."""
+        complete = True
+        try:
+            for name in self._domain.names():
+                try:
+                    label = self._domain.label_of(name)
+                except OSError:
+                    complete = False
+                else:
+                    if label is not None and label.kind is not None:
+                        _remember(self._regions, label.number, Traced(label.kind, name))
+        except HawserError:
+            return False
+        return complete
+
+
+def _remember(known: dict[K, V], key: K, value: V) -> V:
+    known[key] = value
+    if len(known) > _MOST_REMEMBERED:
+        del known[next(iter(known))]
+    return value
