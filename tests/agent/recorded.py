@@ -3,8 +3,8 @@
 import asyncio
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any, NamedTuple, TypeVar
 
 from hawser.agent.recording import Recorder
 from hawser.cluster import wire
@@ -18,6 +18,8 @@ from hawser.record.batch import Batch
 from hawser.record.origin import GAP_HEADER, Gap
 from hawser.record.record import Record
 from tests.support.processes import LIMIT_SECONDS, until
+
+Some = TypeVar("Some", bound=Recorder)
 
 
 class Row(NamedTuple):
@@ -108,10 +110,14 @@ def check_tiling(rows: list[Row]) -> tuple[int, int]:
     return samples, gone
 
 
+def recording(domain: str, topic: str, url: str, **options: Any) -> AbstractContextManager[Recorder]:
+    """A recorder of a topic, at work until the block ends; what it raises is raised then."""
+    return at_work(Recorder(domain, topic, url, **{"name": "recorder", **options}))
+
+
 @contextmanager
-def recording(domain: str, topic: str, url: str, **options: Any) -> Iterator[Recorder]:
-    """A recorder at work until the block ends; what it raises is raised then."""
-    recorder = Recorder(domain, topic, url, **{"name": "recorder", **options})
+def at_work(recorder: Some) -> Iterator[Some]:
+    """The recorder in a thread until the block ends; what it raises is raised then."""
     stop, failures = threading.Event(), list[HawserError]()
 
     def run() -> None:

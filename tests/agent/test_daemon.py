@@ -99,8 +99,9 @@ class Troubled:
 
 @contextmanager
 def at_work(*recordings: Troubled) -> Iterator[Recorders]:
-    recorders = Recorders(list(recordings))
-    recorders.start()
+    recorders = Recorders()
+    for recording in recordings:
+        recorders.start(recording)
     yield recorders
     assert recorders.stop(60)
 

@@ -15,8 +15,8 @@ COMMANDS = [
     "topic", "queue", "tx", "up", "node", "operator", "agent", "pipeline", "cluster", "log", "config", "ps",
     "reap", "doctor", "bench", "demo", "completion",
 ]  # fmt: skip
-TOPIC_COMMANDS = ["list", "info", "pub", "echo", "hz", "bw", "record", "replay", "forget", "delete"]
-QUEUE_COMMANDS = ["list", "info", "put", "get", "peek", "retry", "forget", "delete"]
+TOPIC_COMMANDS = ["list", "info", "pub", "echo", "hz", "bw", "trace", "record", "replay", "forget", "delete"]
+QUEUE_COMMANDS = ["list", "info", "put", "get", "peek", "trace", "retry", "forget", "delete"]
 TX_COMMANDS = ["list", "show", "recover", "commit", "rollback", "forget"]
 START_RATIO = 12
 HEAVY = ["rich", "numpy", "asyncio", "ctypes", "pyspark", "pyarrow", "hawser.bench"]

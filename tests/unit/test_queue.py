@@ -268,6 +268,7 @@ def test_info_tells_who_holds_what(local: LocalBus) -> None:
         "ephemeral": False,
         "mode": "user",
         "schema": "",
+        "trace": None,
     }
     assert info.oldest_age_seconds is not None
     assert 0 <= info.oldest_age_seconds < 3600

@@ -44,9 +44,21 @@ def test_what_is_no_setting_is_refused_by_name(settings: dict[str, Any]) -> None
 
 
 def test_settings_of_other_scopes_are_kept_apart() -> None:
-    asked = request({"partitions": 4, "history": 3, "trace": "payload", "compression": None})
+    asked = request({"partitions": 4, "history": 3, "compression": None})
     assert asked.given == {"history": 3}
-    assert asked.unused == {"partitions": 4, "trace": "payload", "compression": None}
+    assert asked.unused == {"partitions": 4, "compression": None}
+
+
+def test_tracing_is_a_switch_and_no_setting_that_is_compared() -> None:
+    assert request({}).trace is None
+    asked = [request({"trace": trace}) for trace in (None, "metadata", "payload")]
+    assert [(each.given, each.trace) for each in asked] == [({}, 0), ({}, 1), ({}, 2)]
+    assert queue_request({"trace": "metadata"}).trace == 1
+    for settings in ({"trace": "all"}, {"trace": True}, {"trace": 1}):
+        with pytest.raises(UsageError, match='it is "metadata", "payload" or None'):
+            request(settings)
+    with pytest.raises(UsageError, match="is for topics"):
+        queue_request({"trace": "payload"})
 
 
 def test_slots_follow_from_the_settings() -> None:

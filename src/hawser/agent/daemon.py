@@ -7,7 +7,7 @@ topics of a new directory, and in case news was lost. Recorders have threads of 
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from hawser.agent.figures import topic_metrics
@@ -34,13 +34,26 @@ _UNNAMED: Final = "#"
 
 
 class AgentDaemon:
-    """The agent of one domain. With a long `look_seconds` it relies on news alone."""
+    """The agent of one domain. With a long `look_seconds` it relies on news alone. `payloads` makes the
+    recorder of a topic that is found to be traced with payloads; without it those are left alone."""
 
-    def __init__(self, name: str, url: str, recordings: list[Recording], *, look_seconds: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        recordings: list[Recording],
+        *,
+        look_seconds: float,
+        payloads: Callable[[str], Recording] | None = None,
+    ) -> None:
         self._name = name
         self._domain = Domain.of_url(url)
         self._lookout = Lookout(self._domain)
-        self._recorders = Recorders(recordings)
+        self._recordings = recordings
+        self._recorders = Recorders()
+        self._recorded = {recording.status().topic for recording in recordings}
+        self._targets = {recording.status().target for recording in recordings}
+        self._payloads = payloads
         self._look_seconds = look_seconds
         self._news: DirectoryNews | None = None
         self._no_news: str | None = None
@@ -66,7 +79,8 @@ class AgentDaemon:
             asyncio.get_running_loop().add_reader(self._news.fileno(), self._hear)
         self._look_around()
         self._background.start(self._keep_looking())
-        self._recorders.start()
+        for recording in self._recordings:
+            self._recorders.start(recording)
         return f"{self._name} {self._domain.url}"
 
     async def stop(self) -> None:
@@ -121,6 +135,13 @@ class AgentDaemon:
                 )
             self._no_news = error.strerror
         self._lookout.look_around()
+        if self._payloads is not None:
+            for topic in self._lookout.traced_with_payloads() - self._recorded:
+                self._recorded.add(topic)
+                if topic in self._targets:
+                    _log.warning("%r is not recorded with payloads: something else is recorded to it", topic)
+                else:
+                    self._recorders.start(self._payloads(topic))
         self._remove_leftovers()
 
     def _hear(self) -> None:

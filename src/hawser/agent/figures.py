@@ -63,6 +63,8 @@ def _of_memory(prefix: str, figures: Figures, labels: Labels) -> Iterator[Metric
     for use in ("lent", "referenced", "free", "leaked"):
         text = "Slots by what they are used for; leaked ones are a bug."
         yield Metric(f"{prefix}_slots", text, state[f"slots_{use}"], (*labels, ("state", use)))
+    text = "Trace records that could not be written, because the ring cannot be used."
+    yield Metric(f"{prefix}_untraced_total", text, state["untraced"], labels)
     yield Metric(f"{prefix}_resident_bytes", "Memory that it takes.", state["resident_bytes"], labels)
     text = "When it was made: its totals began then."
     yield Metric(f"{prefix}_created_timestamp_seconds", text, state["created_ns"] / 1e9, labels)

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from hawser.errors import Closed, HawserError, NotFound
 from hawser.memory import Domain, Region
+from hawser.memory.tracing import trace_of
 
 __all__ = ["Figures", "Lookout"]
 
@@ -28,7 +29,8 @@ _HELD_UP_SECONDS: Final = 0.1
 
 
 class Figures(NamedTuple):
-    """Of one topic: what Region.state and Region.totals say; of one queue, also Region.queue_state."""
+    """Of one topic: what Region.state and Region.totals say, and how many trace records of it could not be
+    written; of one queue, also Region.queue_state."""
 
     kind: str
     topic: str
@@ -51,6 +53,8 @@ class Lookout:
         # Of their files. To look at a part of one that is cut off would end us, and every other duty with us.
         self._sizes: dict[str, int] = {}
         self._refused: dict[str, str] = {}
+        # How many trace records of each could not be written, when it was looked at last.
+        self._untraced: dict[str, int] = {}
         # Topics that somebody stands still in the middle of recovering or removing, and until when.
         self._held_up: dict[str, float] = {}
 
@@ -93,19 +97,25 @@ class Lookout:
         except HawserError as error:
             _log.warning("%r is ephemeral and cannot be removed: %s", topic, error)
 
+    def traced_with_payloads(self) -> set[str]:
+        """Of those that are watched."""
+        return {topic for topic, region in self._sound() if trace_of(region) == "payload"}
+
     def figures(self) -> Iterator[Figures]:
         """Of every topic that is watched."""
-        for topic, region in sorted(self._watched.items()):
-            if self._size(topic) != self._sizes[topic]:
-                continue
+        for topic, region in self._sound():
             try:
-                state = region.state()
+                state = region.state() | {"untraced": region.tracing[2]}
                 if region.kind == "queue":
                     state |= region.queue_state()
                 yield Figures(region.kind, topic, state, *region.totals())
             except HawserError:
                 # Removed or damaged since the last look; the next one says so.
                 continue
+
+    def _sound(self) -> list[tuple[str, Region]]:
+        """Those that are as large as they were when they were looked at."""
+        return [each for each in sorted(self._watched.items()) if self._size(each[0]) == self._sizes[each[0]]]
 
     def _look(self, topic: str, known: str | None) -> None:
         self.looks += 1
@@ -137,6 +147,15 @@ class Lookout:
                 self._recover(topic, region)
         except Closed:
             return False
+        untraced = region.tracing[2]
+        if untraced > self._untraced.setdefault(topic, 0):
+            _log.warning(
+                "%s %r: %d trace records could not be written; the trace ring was removed, or cannot be used",
+                region.kind,
+                topic,
+                untraced - self._untraced[topic],
+            )
+        self._untraced[topic] = untraced
         if not used and region.settings()["ephemeral"]:
             self.leftovers.add(topic)
         return True
@@ -173,6 +192,7 @@ class Lookout:
     def _let_go(self, topic: str) -> None:
         self._watched.pop(topic, None)
         self._sizes.pop(topic, None)
+        self._untraced.pop(topic, None)
         self.leftovers.discard(topic)
 
     def _complain(self, problem: str) -> None:

@@ -29,18 +29,19 @@ class Recording(Protocol):
 class Recorders:
     """All recorders of an agent."""
 
-    def __init__(self, recordings: list[Recording]) -> None:
+    def __init__(self) -> None:
         self._stop = threading.Event()
-        self._recordings = recordings
+        self._recordings: list[Recording] = []
         self._failures: dict[int, str] = {}
         self._threads: list[threading.Thread] = []
 
-    def start(self) -> None:
-        for number, recording in enumerate(self._recordings):
-            name = f"recorder of {recording.status().topic}"
-            thread = threading.Thread(target=self._run, args=(number, recording), name=name, daemon=True)
-            self._threads.append(thread)
-            thread.start()
+    def start(self, recording: Recording) -> None:
+        name = f"recorder of {recording.status().topic}"
+        number = len(self._recordings)
+        thread = threading.Thread(target=self._run, args=(number, recording), name=name, daemon=True)
+        self._recordings.append(recording)
+        self._threads.append(thread)
+        thread.start()
 
     def stop(self, seconds: float) -> bool:
         """Whether all of them have ended in order within that time."""

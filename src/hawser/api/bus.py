@@ -79,6 +79,7 @@ class Bus(ABC):
 
         A setting that contradicts the existing topic raises SettingsMismatch and changes nothing; those
         not given are taken as they are there. Asked twice for the same topic, a bus gives the same object.
+        `trace` is a switch, which is set if it is given.
         """
         return self._topic(name, schema, create, settings)
 

@@ -75,13 +75,21 @@ class DomainFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file in a domain's directory.
 
     `state`: "topic" or "queue"; "leftover", an ephemeral one nobody uses any more; "earlier boot"; "other
-    version"; "lock", the domain's own; "foreign", none of Hawser's; "unreadable". `topic` is the name of what
-    is in it. `in_use` while somebody alive has it open."""
+    version"; "lock" and "trace", the domain's own; "foreign", none of Hawser's; "unreadable". `topic` is the
+    name of what is in it. `in_use` while somebody alive has it open."""
 
     file: str
     topic: str | None
     state: Literal[
-        "topic", "queue", "leftover", "earlier boot", "other version", "lock", "foreign", "unreadable"
+        "topic",
+        "queue",
+        "leftover",
+        "earlier boot",
+        "other version",
+        "lock",
+        "trace",
+        "foreign",
+        "unreadable",
     ]
     in_use: bool
     uid: int

@@ -67,6 +67,9 @@ def root() -> None:
 def main() -> NoReturn:
     """Run the command of this process's arguments and exit with its code."""
     signal.signal(signal.SIGTERM, _terminate)
+    # A terminal that was closed; `nohup` has it ignored.
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, _terminate)
     sys.exit(_run())
 
 

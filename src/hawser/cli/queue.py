@@ -13,6 +13,7 @@ _COMMANDS = {
     "put": ("hawser.cli.queue_putting:put", "Put messages, once or at a rate."),
     "get": ("hawser.cli.queue_getting:get", "Print messages, and accept them."),
     "peek": ("hawser.cli.queue_getting:peek", "Print messages, and leave them."),
+    "trace": ("hawser.cli.tracing:trace_queue", "Print what happens to messages, and who does it."),
     "retry": ("hawser.cli.queues:retry", "Move dead letters back."),
     "forget": ("hawser.cli.queues:forget", "End a recording for good."),
     "delete": ("hawser.cli.queues:delete", "Remove a queue and its messages."),

@@ -14,6 +14,7 @@ _COMMANDS = {
     "echo": ("hawser.cli.following:echo", "Print the messages of a topic as they come."),
     "hz": ("hawser.cli.rates:hz", "How often messages come."),
     "bw": ("hawser.cli.rates:bw", "How many bytes come."),
+    "trace": ("hawser.cli.tracing:trace_topic", "Print what happens to messages, and who does it."),
     "record": ("hawser.cli.carrying:record", "Record a topic to a file or another bus."),
     "replay": ("hawser.cli.carrying:replay", "Publish again what was recorded."),
     "forget": ("hawser.cli.topics:forget", "Drop a kept position."),

@@ -104,7 +104,7 @@ def info(name: str) -> None:
 
 
 def _facts(topic: hawser.TopicInfo) -> Iterator[tuple[str, str]]:
-    settings = {name: value for name, value in topic.settings.items() if value not in ("", False)}
+    settings = {name: value for name, value in topic.settings.items() if value not in ("", False, None)}
     shown = [f"{name} {_setting(name, value)}" for name, value in settings.items()]
     created = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(topic.created_ns / 1e9))
     kept = f", kept from offset {count(topic.oldest)} on" if topic.head else ""

@@ -28,13 +28,15 @@ def fits_in_batch(sample: Sample | Message) -> bool:
 
 class Block(NamedTuple):
     """Consecutive samples from offset `first` on. `value_offsets` and `value_data` are the buffers of their
-    column; `metadata` has key and headers of each as they lie in the region, if any sample has some."""
+    column; `metadata` has key and headers of each as they lie in the region, if any sample has some. Instead
+    there may be `keys`, one for each."""
 
     first: int
     timestamps: "array[int]"
     value_offsets: bytes
     value_data: bytes
     metadata: Sequence[bytes] | None
+    keys: Sequence[bytes] | None = None
 
     @classmethod
     def of(cls, columns: tuple[int, bytes, bytes, bytes, Sequence[bytes] | None]) -> Self:
@@ -74,11 +76,12 @@ class Block(NamedTuple):
             struct.pack(f"<{len(offsets)}i", *(each - offsets[0] for each in offsets)),
             self.value_data[offsets[0] :],
             None if self.metadata is None else self.metadata[skipped:],
+            None if self.keys is None else self.keys[skipped:],
         )
 
     def batch(self, stamp: Stamp) -> Batch:
         """All of them as a batch; Corrupt if key or headers of one cannot be read."""
-        keys: Sequence[bytes | None] = [None] * len(self.timestamps)
+        keys: Sequence[bytes | None] = self.keys or [None] * len(self.timestamps)
         headers: Sequence[Mapping[str, bytes]] = ()
         if self.metadata is not None:
             keys, headers = zip(*map(decode_metadata, self.metadata), strict=True)

@@ -125,8 +125,6 @@ class Recorder:
     def _record_region(self, stop: threading.Event) -> None:
         """Until the region is deleted, or cannot be read, or `stop` is set."""
         try:
-            found = Domain.of_url(self._domain).kind_of(self._topic)
-            self._kind = "queue" if found == "queue" else "topic"
             source = self._open()
         except HawserError as error:
             self._note(error)
@@ -153,6 +151,9 @@ class Recorder:
                 self._now = None
 
     def _open(self) -> Source:
+        """What there is to record now; HawserError if there is nothing, or it cannot be recorded."""
+        found = Domain.of_url(self._domain).kind_of(self._topic)
+        self._kind = "queue" if found == "queue" else "topic"
         if self._kind == "queue":
             return QueueSource(self._domain, self._topic, self._name)
         return TopicSource(self._domain, self._topic, self._name, self._max_lag)

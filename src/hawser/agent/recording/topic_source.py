@@ -2,19 +2,26 @@
 
 The position kept in the region moves when a block is recorded, not when it is taken. It tells publishers how
 far they may go, and a later run where to begin; what is recorded the cluster alone knows.
+
+For tracing nobody waits: a traced topic is taken at the tracer's place, which is nobody else's, and what is
+overwritten before it is taken is a gap.
 """
 
 from typing import Final
 
 from hawser.agent.recording.blocks import BLOCK_BYTES, Block, fits_in_batch
 from hawser.agent.recording.source import Source
-from hawser.memory import Domain, Region
+from hawser.errors import Closed, NotFound
+from hawser.memory import Domain, Region, Subscriber
 from hawser.memory.names import group_record
+from hawser.memory.tracing import trace_of
 from hawser.record.origin import Gap
 
-__all__ = ["TopicSource"]
+__all__ = ["TopicSource", "TracedTopicSource"]
 
 _DURABLE: Final = 2
+# The only position that is kept for tracers, so that the next one can go on there, whatever its name is.
+_TRACER_RECORD: Final = "hawser-tracer"
 _BLOCK_SAMPLES: Final = 10_000
 
 
@@ -22,24 +29,24 @@ class TopicSource(Source):
     """The durable subscription of the recorder `name`: everything that is there and everything that comes.
     NotFound if there is no such topic, UsageError while another recorder of this name lives."""
 
-    def __init__(self, domain: str, topic: str, name: str, max_lag: int | None) -> None:
-        record = group_record(name)
+    mark = 0
+
+    def __init__(self, domain: str, topic: str, name: str, max_lag: int | None = None) -> None:
         self._region = Domain.of_url(domain).open(topic)
         try:
             settings = self._region.settings()
             self.uuid, self.schema = self._region.uuid, str(settings["schema"]) or None
-            self.mark = _kept_mark(self._region, record)
-            self._subscriber = self._region.subscriber(
-                name,
-                history=int(settings["history"]),
-                reliable=_DURABLE,
-                record=record,
-                commit=True,
-                max_lag=max_lag or 0,
-            )
+            self._subscriber = self._join(name, int(settings["history"]), max_lag)
         except BaseException:
             self._region.close()
             raise
+
+    def _join(self, name: str, history: int, max_lag: int | None) -> Subscriber:
+        record = group_record(name)
+        self.mark = _kept_mark(self._region, record)
+        return self._region.subscriber(
+            name, history=history, reliable=_DURABLE, record=record, commit=True, max_lag=max_lag or 0
+        )
 
     @property
     def head(self) -> int:
@@ -73,6 +80,25 @@ class TopicSource(Source):
     def close(self) -> None:
         self._subscriber.close()
         self._region.close()
+
+
+class TracedTopicSource(TopicSource):
+    """The subscription of the tracer `name`, while the topic is traced with payloads: NotFound if it is not,
+    Closed when it is not any more. UsageError while it has another tracer."""
+
+    def _join(self, name: str, history: int, max_lag: int | None) -> Subscriber:
+        if not self._is_traced():
+            raise NotFound(f"topic {self._region.name!r} is not traced with payloads")
+        self.mark = _kept_mark(self._region, _TRACER_RECORD)
+        return self._region.subscriber(name, history=history, record=_TRACER_RECORD, commit=True, tracer=True)
+
+    def _is_traced(self) -> bool:
+        return trace_of(self._region) == "payload"
+
+    def take(self, timeout: float) -> Block | Gap | None:
+        if not self._is_traced():
+            raise Closed(f"topic {self._region.name!r} is not traced with payloads any more")
+        return super().take(timeout)
 
 
 def _kept_mark(region: Region, record: str) -> int:

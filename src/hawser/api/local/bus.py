@@ -16,6 +16,7 @@ from hawser.memory import Domain, Region
 from hawser.memory.names import check_topic_name
 from hawser.memory.settings import RegionSettings, Request, check_same, group_of_mode, queue_request, request
 from hawser.memory.survey import survey
+from hawser.memory.tracing import switch
 
 __all__ = ["LocalBus"]
 
@@ -113,6 +114,8 @@ class LocalBus(Bus):
         """The region of that name, and what this bus has made of it already."""
         self._require_open()
         region = self._region(name, asked.given, create)
+        if asked.trace is not None:
+            switch(self._domain, region, asked.trace)
         known = self._users.get((name, schema))
         if known is not None:
             known._unused.update(asked.unused)

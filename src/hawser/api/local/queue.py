@@ -22,6 +22,7 @@ from hawser.memory import Consumer as NativeConsumer
 from hawser.memory import Domain, Region
 from hawser.memory import Publisher as NativePublisher
 from hawser.memory.settings import readable
+from hawser.memory.tracing import trace_of
 from hawser.record.receipt import Receipt
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ class LocalQueue(Queue[T]):
             "name": self.name,
             "path": region.path,
             "uuid": region.uuid,
-            "settings": readable(region.settings()),
+            "settings": {**readable(region.settings()), "trace": trace_of(region)},
             "unused": self._unused,
             "dead": state["dying"] + state["moving"] + self._letters.count(),
             "owners": [

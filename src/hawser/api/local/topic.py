@@ -16,6 +16,7 @@ from hawser.errors import Closed, HawserError, UsageError
 from hawser.memory import Publisher as NativePublisher
 from hawser.memory import Region
 from hawser.memory.settings import readable
+from hawser.memory.tracing import trace_of
 from hawser.record.receipt import Receipt
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class LocalTopic(LocalPublishing[T], Topic[T]):
             "name": self.name,
             "path": region.path,
             "uuid": region.uuid,
-            "settings": readable(region.settings()),
+            "settings": {**readable(region.settings()), "trace": trace_of(region)},
             "unused": self._unused,
             "configured_bytes": state["file_bytes"],
             "participants": participants_of(region),

@@ -47,7 +47,7 @@ _FOREIGN: Final = frozenset(
     | {"ephemeral", "mode", "trace"}
 )
 _FOREIGN_TO_QUEUES: Final = frozenset(
-    {"slot_size", "capacity", "max_producers", "max_consumers", "max_held", "ephemeral", "mode"}
+    {"slot_size", "capacity", "max_producers", "max_consumers", "max_held", "ephemeral", "mode", "trace"}
 )
 _LOOK_SECONDS: Final = 2.0
 _MOST: Final = {"partitions": 1024, "replication": 7}
