@@ -65,7 +65,7 @@ $(peers): $(environment) scripts/install_redis.sh
 	@$(editable) '.[bench]'
 	@touch $@
 
-demo: setup ## shared memory to tables with kill -9 at each part, and the proof that nothing was lost
+demo: setup ## the whole path with kill -9 at each part, and the audit that nothing was lost
 	@rm -rf build/demo
 	@$(bin)/hawser demo --dir build/demo $(ARGS)
 

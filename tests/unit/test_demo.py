@@ -1,102 +1,151 @@
-"""The verdict of `hawser demo`: it balances for a true story, and names what is wrong with a false one."""
+"""The proofs of `hawser demo`: they hold for a true story, and name what is wrong with a false one."""
 
-from collections.abc import Callable
+import io
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
+from rich.console import Console
 
+from hawser.cli.demo.auditing import prove_audit
+from hawser.cli.demo.display import view
+from hawser.cli.demo.landing import prove_landing
 from hawser.cli.demo.ledger import Control, Receipts, read_receipts
+from hawser.cli.demo.names import DONE, RESULTS, TOPIC
+from hawser.cli.demo.part import Plan, Row
 from hawser.cli.demo.payload import PayloadMaker
-from hawser.cli.demo.processes import Failure
-from hawser.cli.demo.stage import Plan, Stage
-from hawser.cli.demo.verdict import Books, Row, Run, prove
+from hawser.cli.demo.processes import Failure, Process
+from hawser.cli.demo.publishing import Run, prove_receipts
+from hawser.cli.demo.recording import prove_recording
+from hawser.cli.demo.results import results_of
+from hawser.cli.demo.stage import Kill, Stage, Standstill
+from hawser.cli.demo.totalling import Total, prove_totals
+from hawser.cli.demo.transacting import expected_jobs, expected_results, prove_jobs, prove_results
+from hawser.cli.demo.verdict import Proof
+from hawser.spark.pipelines.auditing.document import TIERS, Document, Tier, TierTotal, Word
 
 PRODUCER = "recorder:demo-agent/region"
-PUBLISHED = 60
+PUBLISHED = 240
+BATCH = 60
 
 
 class Story:
-    """Two publishers in turn; the first was killed behind its message 9, of which it has no receipt."""
+    """Two publishers in turn; the first was killed behind its message 9, of which it has no receipt. Every
+    message has a result, every hundredth is a job that was done, and the totals were written in four batches.
+    """
 
     def __init__(self) -> None:
         makers = {(0, 1): PayloadMaker(0, 1), (0, 2): PayloadMaker(0, 2), (1, 1): PayloadMaker(1, 1)}
         receipts: dict[tuple[int, int], list[int]] = {key: [] for key in makers}
-        self.rows: list[Row] = []
+        self.recorded: list[Row] = []
         for offset in range(1, PUBLISHED + 1):
             publisher = offset % 2
             key = (publisher, 1 if publisher or offset <= 20 else 2)
-            self.rows.append(Row(PRODUCER, offset, makers[key].make(len(receipts[key]))))
+            self.recorded.append(Row(offset, PRODUCER, offset, makers[key].make(len(receipts[key]))))
             receipts[key].append(offset)
+        # What is told of it may be false.
+        self.true = tuple(self.recorded)
         receipts[0, 1].pop()
         self.runs = [
             Run(f"publisher-{publisher + 1}", publisher, run, found, (publisher, run) == (0, 1))
             for (publisher, run), found in receipts.items()
         ]
+        self.true_results = tuple(expected_results(self.recorded))
+        self.results = list(self.true_results)
+        self.done = expected_jobs(self.recorded)
+        self.landed = {
+            TOPIC: list(range(1, PUBLISHED + 1)),
+            RESULTS: list(range(1, PUBLISHED + 1)),
+            DONE: list(range(1, PUBLISHED // 100 + 1)),
+        }
+        self.totals = [total for number in range(PUBLISHED // BATCH) for total in self._totals(number)]
 
-    def prove(self) -> Books:
-        return prove(self.runs, PUBLISHED, PRODUCER, self.rows)
+    def _totals(self, number: int) -> list[Total]:
+        part = self.recorded[number * BATCH : (number + 1) * BATCH]
+        made = results_of((row.offset, row.value) for row in part)
+        found = []
+        for publisher in ("publisher-1", "publisher-2"):
+            mine = [each for each in made if each.publisher == publisher]
+            sums = sum(each.bytes for each in mine), sum(each.checksum for each in mine)
+            found.append(Total(number, len(mine), *sums, publisher))
+        return found
+
+    def prove(self) -> list[Proof]:
+        heads = {TOPIC: PUBLISHED, RESULTS: PUBLISHED, DONE: PUBLISHED // 100}
+        rows = {name: [Row(offset, "", 0, b"") for offset in found] for name, found in self.landed.items()}
+        return [
+            prove_receipts(self.runs, self.recorded),
+            prove_recording(PUBLISHED, PRODUCER, self.recorded),
+            prove_results(self.true, self.results),
+            prove_jobs(self.true, self.done),
+            prove_landing(heads, rows),
+            prove_totals(self.true, self.totals),
+        ]
 
 
 def test_a_true_story_is_proven() -> None:
-    books = Story().prove()
-    assert books.proven, books.contradictions
-    assert (books.published, books.landed, books.receipts, books.without_receipt) == (60, 60, 59, 1)
-    assert books.as_dict()["lost"] == books.doubled == books.damaged == books.invented == 0
+    proofs = Story().prove()
+    assert [proof.contradictions for proof in proofs] == [[]] * 6
+    assert [(proof.expected, proof.found) for proof in proofs] == [
+        (239, 239), (240, 240), (240, 240), (2, 2), (482, 482), (240, 240),
+    ]  # fmt: skip
+    assert all(proof.as_dict()["proven"] for proof in proofs)
 
 
 def _lose(story: Story) -> str:
-    del story.rows[30]
-    return "1 messages are in no table: 31"
+    del story.recorded[30]
+    return "1 are nowhere: 31"
 
 
 def _double(story: Story) -> str:
-    story.rows.insert(31, story.rows[30])
-    return "1 messages are there twice: 31"
+    story.recorded.insert(31, story.recorded[30])
+    return "1 are there twice: 31"
 
 
 def _lose_and_double(story: Story) -> str:
     """Counts alone say nothing."""
-    story.rows[30] = story.rows[31]
-    return "1 messages are in no table: 31"
+    story.recorded[30] = story.recorded[31]
+    return "1 are nowhere: 31"
 
 
 def _swap_values(story: Story) -> str:
-    one, two = story.rows[30], story.rows[32]
-    story.rows[30], story.rows[32] = one._replace(value=two.value), two._replace(value=one.value)
+    one, two = story.recorded[30], story.recorded[32]
+    story.recorded[30], story.recorded[32] = one._replace(value=two.value), two._replace(value=one.value)
     return "publisher-2, run 1: 2 messages are not where their receipts say"
 
 
 def _repeat_a_value(story: Story) -> str:
     """In the place of the one message that nobody has a receipt of."""
-    story.rows[19] = story.rows[19]._replace(value=story.rows[25].value)
-    return "1 rows say what another one says: 26"
+    story.recorded[19] = story.recorded[19]._replace(value=story.recorded[25].value)
+    return "1 say what another one says: 26"
 
 
 def _swap_places(story: Story) -> str:
-    story.rows[30], story.rows[31] = story.rows[31], story.rows[30]
-    return "1 rows come before one that is older"
+    story.recorded[30], story.recorded[31] = story.recorded[31], story.recorded[30]
+    return "1 come behind one that is newer"
 
 
 def _damage(story: Story) -> str:
-    row = story.rows[30]
-    story.rows[30] = row._replace(value=row.value[:-1] + bytes([row.value[-1] ^ 1]))
-    return "1 rows are not what a publisher wrote: 31"
+    row = story.recorded[30]
+    story.recorded[30] = row._replace(value=row.value[:-1] + bytes([row.value[-1] ^ 1]))
+    return "1 are not what a publisher wrote: 31"
 
 
 def _invent(story: Story) -> str:
-    story.rows.append(Row(PRODUCER, PUBLISHED + 1, PayloadMaker(1, 1).make(30)))
-    return "1 rows were never published: 61"
+    story.recorded.append(Row(PUBLISHED + 1, PRODUCER, PUBLISHED + 1, PayloadMaker(1, 1).make(120)))
+    return f"1 should not be there: {PUBLISHED + 1}"
 
 
 def _strange_producer(story: Story) -> str:
-    story.rows.append(story.rows[0]._replace(producer="someone else"))
-    return "1 rows were never published"
+    story.recorded.append(story.recorded[0]._replace(producer="someone else"))
+    return "1 should not be there: ('someone else', 1)"
 
 
 def _forge_receipt(story: Story) -> str:
     run = story.runs[2]
     story.runs[2] = run._replace(receipts=[*run.receipts[:-1], PUBLISHED + 7])
-    return "publisher-2, run 1: 1 messages are not where their receipts say: 29"
+    return "publisher-2, run 1: 1 messages are not where their receipts say: 119"
 
 
 def _forget_receipts(story: Story) -> str:
@@ -115,17 +164,60 @@ def _strange_run(story: Story) -> str:
     return "messages of runs that never were: (0, 2)"
 
 
-@pytest.mark.parametrize(
-    "forge",
-    [
-        _lose, _double, _lose_and_double, _swap_values, _repeat_a_value, _swap_places, _damage, _invent,
-        _strange_producer, _forge_receipt, _forget_receipts, _was_not_killed, _strange_run,
-    ],
-)  # fmt: skip
+def _result_of_a_lost_transaction(story: Story) -> str:
+    del story.results[7]
+    return f"1 are nowhere: {story.true_results[7]!r}"
+
+
+def _result_of_two_transactions(story: Story) -> str:
+    story.results.append(story.results[7])
+    return f"1 are there twice: {story.results[7]!r}"
+
+
+def _job_done_twice(story: Story) -> str:
+    story.done[0] = story.done[1]
+    return f"1 are there twice: {story.done[1]!r}"
+
+
+def _not_landed(story: Story) -> str:
+    story.landed[RESULTS].remove(17)
+    return f"1 are nowhere: {(RESULTS, 17)}"
+
+
+def _landed_twice(story: Story) -> str:
+    story.landed[DONE].append(2)
+    return f"1 are there twice: {(DONE, 2)}"
+
+
+def _batch_not_written(story: Story) -> str:
+    del story.totals[2:4]
+    return "messages of publisher-1: 90 in the totals, and 120 is right"
+
+
+def _batch_written_twice(story: Story) -> str:
+    story.totals += story.totals[-2:]
+    return "batches were written twice: (3, 'publisher-1'), (3, 'publisher-2')"
+
+
+def _batch_in_place_of_another(story: Story) -> str:
+    """As many messages, and others."""
+    story.totals[2] = msgspec.structs.replace(story.totals[4], batch=1)
+    return "bytes of publisher-1: "
+
+
+FORGERIES = [
+    _lose, _double, _lose_and_double, _swap_values, _repeat_a_value, _swap_places, _damage, _invent,
+    _strange_producer, _forge_receipt, _forget_receipts, _was_not_killed, _strange_run,
+    _result_of_a_lost_transaction, _result_of_two_transactions, _job_done_twice, _not_landed, _landed_twice,
+    _batch_not_written, _batch_written_twice, _batch_in_place_of_another,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("forge", FORGERIES)
 def test_a_false_story_is_found(forge: Callable[[Story], str]) -> None:
     story = Story()
     expected = forge(story)
-    contradictions = story.prove().contradictions
+    contradictions = [text for proof in story.prove() for text in proof.contradictions]
     assert any(text.startswith(expected) for text in contradictions), contradictions
 
 
@@ -145,11 +237,68 @@ def test_a_part_that_stands_still_ends_the_demo(tmp_path: Path, monkeypatch: pyt
     """Whoever waits for it would wait for ever."""
     stage = Stage(Plan(1000, 1, 1.0, 1), tmp_path, tmp_path)
     try:
+        stage._acting = stage.parts[:2]
         stage._check_movement()
         monkeypatch.setattr("hawser.cli.demo.stage._STANDSTILL_SECONDS", -1.0)
-        stage.topic.publish(b"x")
-        stage.gauges.recorded.saw(1)
-        with pytest.raises(Failure, match="nothing more is landed than 0 messages"):
+        stage.parts[0].gauge.saw(1)
+        with pytest.raises(Standstill, match="nothing more is recorded than 0"):
             stage._check_movement()
     finally:
         stage.close()
+
+
+def test_the_live_view_shows_every_part_and_every_kill(tmp_path: Path) -> None:
+    stage = Stage(Plan(1000, 2, 1.0, 1), tmp_path, tmp_path)
+    try:
+        stage.parts[0].gauge.saw(1234)
+        stage.kills.append(Kill("leader", "n2", 7.0, "recording goes on", lambda: True, 1.5))
+        console = Console(width=120, record=True, file=io.StringIO())
+        console.print(view(stage, "publishing"))
+    finally:
+        stage.close()
+    shown = console.export_text()
+    assert all(part.title in shown for part in stage.parts)
+    assert all(process.name in shown for process in stage.processes)
+    assert "1,234" in shown
+    assert "leader n2 killed -9" in shown and "recording goes on after 1.5 s" in shown
+
+
+def test_a_mismatch_of_the_audit_is_not_proven() -> None:
+    whole = audited({}, True)
+    assert whole.proven and (whole.expected, whole.found) == (240, 240)
+    false = audited({"missing": 2, "duplicate": 1}, False)
+    assert (false.lost, false.doubled) == (12, 6)
+    assert false.contradictions == [*(f"{tier}: 38 of 40" for tier in TIERS), "the verdict"]
+
+
+def test_what_an_audit_did_not_see_is_not_proven() -> None:
+    assert audited({"unwitnessed": 3}, True, lost=3).remarks == [
+        "the audit: the verdict", "18 are unwitnessed: 3 records of the trace were lost",
+    ]  # fmt: skip
+    assert audited({"unwitnessed": 3}, True, lost=3).proven
+    assert audited({"unwitnessed": 3}, True).contradictions == ["18 are unwitnessed, and no trace was lost"]
+    assert not audited({"unwitnessed": 40}, True, lost=40).proven
+    absent = audited({}, True, tiers=TIERS[2:])
+    assert absent.contradictions == ["nothing was looked at of what is published, delivered"]
+
+
+def audited(words: dict[Word, int], is_whole: bool, lost: int = 0, tiers: Sequence[Tier] = TIERS) -> Proof:
+    """Of an audit that found the same in every tier."""
+    found = 40 - words.get("missing", 0) - words.get("unwitnessed", 0)
+    totals = [
+        TierTotal(tier=tier, lines=1, expected=40, found=found, bytes=0, compared=0, words=words)
+        for tier in tiers
+    ]
+    document = Document(
+        verdict="the verdict", is_whole=is_whole, url="", directory="", landing="", trace="", written="",
+        seconds=0, late_seconds=0, messages=40, tiers=totals, lines=[], problems=[], problems_left_out=0,
+        latencies=[], events=[], events_left_out=0, traced=0, lost=lost, losses=[],
+    )  # fmt: skip
+    return prove_audit(document)
+
+
+def test_a_program_that_ends_badly_is_named_with_its_last_words(tmp_path: Path) -> None:
+    process = Process("nonsense", tmp_path, "hawser", "no-such-command")
+    process.start()
+    with pytest.raises(Failure, match=r"nonsense ended by itself with code 2: .*no-such-command"):
+        process.wait_end()

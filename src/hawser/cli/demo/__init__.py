@@ -1,11 +1,16 @@
-"""`hawser demo`: publishers, the agent, the leader and the Spark driver are killed -9, and the books balance.
+"""`hawser demo`: everybody is killed -9 on the way from shared memory to an audit, and the books balance.
 
-The stage runs the whole path from shared memory to tables, everybody in a process of its own. Each publisher
-keeps a ledger outside Hawser, which is true after a kill at any instant: the offset of each receipt. At the
-end the raw table is compared with the ledgers, row by row:
+The stage runs the whole path, everybody in a process of its own. Each publisher keeps a ledger outside
+Hawser, which is true after a kill at any instant: the offset of each receipt. At the end every part of the
+path has to prove itself, message by message:
 
-- every sample of the region from 1 to the head is there once and in order, and nothing else is;
-- a run of a publisher: its messages are there unchanged, each once, at exactly the offsets of its receipts,
-  and one more at most, published when it was killed before it could note the receipt;
-- everything went on after each kill, and no slot of the region is leaked.
+- publishing: what publishers were told is what was recorded, unchanged, and one more at most for each that
+  was killed before it could note the receipt; no slot of the region is leaked;
+- recording: every sample of the region is in the log once and in order, and nothing else is;
+- sorting and checking, by transactions: every message has one result, every hundredth was done once, and the
+  queue is empty;
+- landing: every record of the topics is in the table once;
+- totalling: the totals that Spark wrote back are those of all messages, each batch once;
+- auditing: `hawser pipeline audit`, which knows nothing of the demo, finds the same;
+- and everything went on after each kill.
 """

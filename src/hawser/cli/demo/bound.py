@@ -1,13 +1,14 @@
-"""A `hawser` command that is killed with the stage: python -m hawser.cli.demo.bound COMMAND ..."""
+"""A program that is killed with the stage: python -m hawser.cli.demo.bound MODULE ARGUMENT ..."""
 
 import ctypes
+import runpy
 import signal
+import sys
 from typing import Final
-
-from hawser.cli.main import main
 
 _SET_PARENT_DEATH_SIGNAL: Final = 1
 
 if __name__ == "__main__":
     ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-    main()
+    del sys.argv[0]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -1,8 +1,9 @@
 """What the demo shows: a live view on a terminal, a line now and then elsewhere, the books at the end."""
 
+import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -10,14 +11,15 @@ import click
 
 from hawser.cli.demo.processes import Process
 from hawser.cli.demo.stage import Kill, Stage
-from hawser.cli.demo.verdict import Books
+from hawser.cli.demo.verdict import Proof
 from hawser.cli.output import Cell, Column, age, count, notice, print_table
 
-__all__ = ["print_books", "showing"]
+__all__ = ["print_proofs", "showing", "view"]
 
 _REDRAW_SECONDS: Final = 0.25
 _LINE_SECONDS: Final = 5.0
 _BAR_WIDTH: Final = 40
+_SHOWN: Final = 20
 
 
 @contextmanager
@@ -36,7 +38,7 @@ def showing(stage: Stage) -> Iterator[Callable[[str], None]]:
             nonlocal next_time
             if time.monotonic() >= next_time:
                 next_time = time.monotonic() + _REDRAW_SECONDS
-                live.update(_view(stage, what), refresh=True)
+                live.update(view(stage, what), refresh=True)
 
         yield show
 
@@ -59,11 +61,9 @@ class _Lines:
                 notice(f"{stage.elapsed_seconds:6.1f} s  {_told(kill)}")
         if what != self._what or time.monotonic() >= self._next_time:
             self._what, self._next_time = what, time.monotonic() + _LINE_SECONDS
-            gauges = stage.gauges
-            notice(
-                f"{stage.elapsed_seconds:6.1f} s  {what}: {count(gauges.published)} published, "
-                f"{count(gauges.recorded.value)} recorded, {count(gauges.landed.value)} landed"
-            )
+            begun = [part for part in stage.parts if part.gauge.value]
+            reached = ", ".join(f"{count(part.gauge.value)} {part.verb}" for part in begun)
+            notice(f"{stage.elapsed_seconds:6.1f} s  {what}" + (f": {reached}" if reached else ""))
 
 
 def _told(kill: Kill) -> str:
@@ -73,7 +73,7 @@ def _told(kill: Kill) -> str:
 
 
 def _title(kill: Kill) -> str:
-    return kill.name if kill.what == "publisher" else f"{kill.what} {kill.name}"
+    return kill.name if kill.name.startswith(kill.what) else f"{kill.what} {kill.name}"
 
 
 def _seconds(kill: Kill) -> str:
@@ -83,22 +83,17 @@ def _seconds(kill: Kill) -> str:
     return f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
-def _view(stage: Stage, what: str) -> Any:
+def view(stage: Stage, what: str) -> Any:
+    """All of it on one screen, for rich: how far each part is, who lives, who was killed."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
 
-    gauges = stage.gauges
-    published = gauges.published
-    total = max(stage.plan.messages, published)
     bars = Table.grid(padding=(0, 2))
-    for title, reached in (
-        ("published in shared memory", published),
-        ("recorded by a majority", gauges.recorded.value),
-        ("landed in tables", gauges.landed.value),
-    ):
-        bars.add_row(title, ProgressBar(total, min(reached, total), width=_BAR_WIDTH), count(reached))
+    for part in stage.parts:
+        reached, total = part.gauge.value, part.expected
+        bars.add_row(part.title, ProgressBar(total, min(reached, total), width=_BAR_WIDTH), count(reached))
     processes = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 3, 0, 0))
     for title in ("process", "state", "run"):
         processes.add_column(title)
@@ -117,13 +112,15 @@ def _live_row(process: Process) -> list[Any]:
 
     if process.alive:
         state = Text(f"pid {process.pid}", style="green")
+    elif process.code == -signal.SIGKILL:
+        state = Text("killed", style="red")
     else:
-        state = Text("down" if process.runs else "not yet", style="red" if process.runs else "dim")
+        state = Text("ended" if process.runs else "not yet", style="dim")
     return [process.name, state, str(process.runs)]
 
 
-def print_books(books: Books, stage: Stage) -> None:
-    """The kills and the proof, as tables."""
+def print_proofs(proofs: Sequence[Proof], stage: Stage) -> None:
+    """The kills and the proofs, as tables."""
     columns = [
         Column("killed -9"),
         Column("at", right=True),
@@ -136,27 +133,30 @@ def print_books(books: Books, stage: Stage) -> None:
     ]
     print_table(columns, rows)
     click.echo()
-    figures = {
-        "published": books.published,
-        "landed": books.landed,
-        "lost": books.lost,
-        "doubled": books.doubled,
-        "damaged": books.damaged,
-        "invented": books.invented,
-        "out of order": books.out_of_order,
-    }
-    for title, figure in figures.items():
-        wrong = figure and title not in ("published", "landed")
-        click.echo(f"{title:>12}  " + click.style(f"{count(figure):>12}", fg="red" if wrong else None))
-    click.echo(
-        f"\n{count(books.receipts)} receipts compared with the table, row by row; {books.without_receipt} "
-        "messages were published by a publisher that was killed before it could note the receipt"
+    titles = ("due", "found", "lost", "twice", "damaged", "invented", "out of order")
+    print_table(
+        [Column("compared, one by one"), *(Column(title, right=True) for title in titles), Column("")],
+        [_proof_row(proof) for proof in proofs],
     )
-    for text in books.contradictions[:20]:
-        click.echo(f"{click.style('contradiction:', fg='red')} {text}")
-    if books.proven:
-        click.echo(
-            click.style("proven", fg="green", bold=True) + ": what was published is in the tables, once"
-        )
+    click.echo()
+    for proof in proofs:
+        for text in proof.remarks:
+            click.echo(text)
+        for text in proof.contradictions[:_SHOWN]:
+            click.echo(f"{click.style('contradiction:', fg='red')} {proof.title}: {text}")
+    if all(proof.proven for proof in proofs):
+        word = click.style("proven", fg="green", bold=True)
+        click.echo(f"{word}: nothing was lost, and nothing came twice ({stage.elapsed_seconds:.0f} s)")
     else:
         click.echo(click.style("not proven", fg="red", bold=True))
+
+
+def _proof_row(proof: Proof) -> list[str | Cell]:
+    faults = (proof.lost, proof.doubled, proof.damaged, proof.invented, proof.out_of_order)
+    return [
+        proof.title,
+        count(proof.expected),
+        count(proof.found),
+        *(Cell(count(fault), "red") if fault else "0" for fault in faults),
+        Cell("proven", "green") if proof.proven else Cell("not proven", "red"),
+    ]

@@ -1,13 +1,12 @@
-"""How far the messages of the demo are: published, recorded, landed; looked at beside the performance."""
+"""How far the messages of the demo are at each part of the path, looked at beside the performance."""
 
 import threading
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import hawser
 
-__all__ = ["Gauges"]
+__all__ = ["Gauge", "Watch"]
 
 _LOOK_SECONDS: Final = 0.1
 
@@ -37,30 +36,31 @@ class Gauge:
         return has_grown
 
 
-class Gauges:
+class Watch:
     """Whoever is being killed may be slow to answer, so each gauge has its own thread."""
 
-    def __init__(self, topic: "hawser.Topic[Any]", landing: Path) -> None:
-        self._topic = topic
-        self._landing = landing
+    def __init__(self) -> None:
         self._is_over = threading.Event()
         self._error: BaseException | None = None
-        self._bus: hawser.Bus | None = None
         self._threads: list[threading.Thread] = []
-        self.recorded = Gauge()
-        self.landed = Gauge()
-        self.leader: str | None = None
 
-    @property
-    def published(self) -> int:
-        return self._topic.info().head
+    def add(self, gauge: Gauge, look: Callable[[], int]) -> None:
+        """Let the gauge see what `look` returns, again and again. A look that nobody answers is left out."""
 
-    def watch_cluster(self, url: str, topic: str) -> None:
-        """Begin to look at the recorded topic, and at the tables."""
-        self._bus = hawser.connect(url, name="demo-gauges")
-        recorded = self._bus.topic(topic)
-        self._watch("recorded", lambda: self._look_at_cluster(recorded))
-        self._watch("landed", self._look_at_tables)
+        def watch() -> None:
+            try:
+                while not self._is_over.wait(_LOOK_SECONDS):
+                    try:
+                        gauge.saw(look())
+                    except hawser.HawserError as error:
+                        if not error.retryable:
+                            raise
+            except BaseException as error:
+                self._error = error
+
+        thread = threading.Thread(target=watch, name="gauge", daemon=True)
+        thread.start()
+        self._threads.append(thread)
 
     def check(self) -> None:
         """What went wrong with looking, if something did."""
@@ -71,32 +71,3 @@ class Gauges:
         self._is_over.set()
         for thread in self._threads:
             thread.join()
-        if self._bus is not None:
-            self._bus.close()
-
-    def _watch(self, name: str, look: Callable[[], None]) -> None:
-        def watch() -> None:
-            try:
-                while not self._is_over.wait(_LOOK_SECONDS):
-                    look()
-            except BaseException as error:
-                self._error = error
-
-        thread = threading.Thread(target=watch, name=name, daemon=True)
-        thread.start()
-        self._threads.append(thread)
-
-    def _look_at_cluster(self, topic: "hawser.Topic[Any]") -> None:
-        try:
-            info = topic.info()
-        except hawser.HawserError as error:
-            if not error.retryable:
-                raise
-            return
-        self.recorded.saw(info.head)
-        self.leader = info.partitions[0].leader
-
-    def _look_at_tables(self) -> None:
-        from hawser.spark.pipelines import tables
-
-        self.landed.saw(tables.count(self._landing, "raw"))

@@ -28,11 +28,6 @@ class Assignment(msgspec.Struct, frozen=True):
     index: int
     run: int
     rate: float
-    stage_pid: int
-
-    def orphaned(self) -> bool:
-        """Whether the stage is gone, and nobody is left to tell this process to end."""
-        return os.getppid() != self.stage_pid
 
     @property
     def receipts(self) -> Path:

@@ -5,19 +5,14 @@ import signal
 import subprocess
 import sys
 import time
-from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Final
 
-import msgspec
-
-from hawser.cli.demo.ledger import Assignment
-
-__all__ = ["Daemon", "Failure", "Process", "Publisher"]
+__all__ = ["Failure", "Process"]
 
 # The interpreter as this one was started.
 _PYTHON: Final = [sys.executable, *(["-S"] if sys.flags.no_site else [])]
-_HAWSER: Final = [*_PYTHON, "-m", "hawser.cli.demo.bound"]
+_BOUND: Final = [*_PYTHON, "-m", "hawser.cli.demo.bound"]
 _READY_SECONDS: Final = 60.0
 _END_SECONDS: Final = 60.0
 _STEP_SECONDS: Final = 0.02
@@ -27,14 +22,18 @@ class Failure(Exception):
     """The demo could not go on; what happened."""
 
 
-class Process(ABC):
-    """A program through all its runs."""
+class Process:
+    """A Python module as a program, through all its runs: `hawser` for its commands. `good_codes` are those
+    with which it may end by itself."""
 
-    def __init__(self, name: str, directory: Path) -> None:
+    good_codes = frozenset({0})
+
+    def __init__(self, name: str, directory: Path, module: str, *arguments: str) -> None:
         self.name = name
         self.directory = directory
+        self.arguments = list(arguments)
         self.runs = 0
-        self.kills = 0
+        self._module = module
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -46,19 +45,26 @@ class Process(ABC):
         return 0 if self._process is None else self._process.pid
 
     @property
+    def code(self) -> int | None:
+        """With which its last run ended; None while it runs, or was never started."""
+        return None if self._process is None else self._process.poll()
+
+    @property
     def log(self) -> Path:
         """What all runs say on standard error."""
         return self.directory / f"{self.name}.log"
 
-    @abstractmethod
+    @property
+    def said(self) -> str:
+        """What its last run says on standard output."""
+        return self._output.read_text() if self._output.exists() else ""
+
     def start(self) -> None:
         """Begin another run."""
-
-    def launch(self, command: list[str], output: "int | IO[Any]" = subprocess.DEVNULL) -> None:
         self.runs += 1
-        with self.log.open("ab") as errors:
+        with self.log.open("ab") as errors, self._output.open("wb") as output:
             self._process = subprocess.Popen(
-                command,
+                [*_BOUND, self._module, *self.arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=errors,
@@ -66,14 +72,31 @@ class Process(ABC):
                 start_new_session=True,
             )
 
+    def wait_ready(self) -> str:
+        """Until it says that it is, on standard output; the last word of that."""
+        end = time.monotonic() + _READY_SECONDS
+        while not (words := self.said.split()):
+            self.check()
+            if not self.alive or time.monotonic() > end:
+                raise Failure(f"{self.name} does not get ready: {self.last_words()}")
+            time.sleep(_STEP_SECONDS)
+        return words[-1]
+
     def kill(self) -> bool:
         """SIGKILL to it and what it has started, at whatever instruction they are; whether it had not ended
         before."""
         assert self._process is not None
         os.killpg(self._process.pid, signal.SIGKILL)
-        killed = self._process.wait() == -signal.SIGKILL
-        self.kills += killed
-        return killed
+        return self._process.wait() == -signal.SIGKILL
+
+    def wait_end(self) -> None:
+        """Until it has ended by itself, and well."""
+        assert self._process is not None
+        try:
+            self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise Failure(f"{self.name} does not stop: {self.last_words()}") from None
+        self.check()
 
     def end(self) -> None:
         """SIGTERM, and SIGKILL if that does not help."""
@@ -85,86 +108,18 @@ class Process(ABC):
                 self._process.wait(_END_SECONDS)
             except subprocess.TimeoutExpired:
                 self.kill()
-        self._process.wait()
+        self._process = None
 
     def check(self) -> None:
         """Failure if it ended by itself and not well."""
-        code = 0 if self._process is None else self._process.poll()
-        if code not in (0, None, -signal.SIGKILL):
-            raise Failure(f"{self.name} ended by itself with code {code}: {self.last_words()}")
+        if self.code is not None and self.code not in {*self.good_codes, -signal.SIGKILL}:
+            raise Failure(f"{self.name} ended by itself with code {self.code}: {self.last_words()}")
 
-    def last_words(self) -> str:
-        """The end of its log."""
+    def last_words(self, count: int = 3) -> str:
+        """The last lines of its log."""
         lines = self.log.read_text(errors="replace").strip().splitlines()
-        return " / ".join(lines[-3:]) or "no message"
-
-
-class Daemon(Process):
-    """A `hawser` command that says on its standard output when it is ready."""
-
-    def __init__(self, name: str, directory: Path, *arguments: str) -> None:
-        super().__init__(name, directory)
-        self.arguments = list(arguments)
-        self.address = ""
-
-    def start(self) -> None:
-        with self._output.open("wb") as output:
-            self.launch([*_HAWSER, *self.arguments], output)
-
-    def wait_ready(self) -> None:
-        """Until it says so; `address` is the last word of that."""
-        end = time.monotonic() + _READY_SECONDS
-        while not (words := self._output.read_text().split()):
-            self.check()
-            if not self.alive or time.monotonic() > end:
-                raise Failure(f"{self.name} does not get ready: {self.last_words()}")
-            time.sleep(_STEP_SECONDS)
-        self.address = words[-1]
+        return " / ".join(lines[-count:]) or "no message"
 
     @property
     def _output(self) -> Path:
-        return self.directory / f"{self.name}.ready"
-
-
-class Publisher(Process):
-    """A publisher; each of its runs has a ledger of its own."""
-
-    def __init__(self, index: int, url: str, topic: str, directory: Path, rate: float) -> None:
-        super().__init__(f"publisher-{index + 1}", directory)
-        self._index = index
-        self._url = url
-        self._topic = topic
-        self._rate = rate
-        self.assignments: list[Assignment] = []
-        # Those runs may have published one message without writing down its receipt.
-        self.killed_runs: set[int] = set()
-
-    def start(self) -> None:
-        assignment = Assignment(
-            url=self._url,
-            topic=self._topic,
-            directory=str(self.directory),
-            name=self.name,
-            index=self._index,
-            run=self.runs + 1,
-            rate=self._rate,
-            stage_pid=os.getpid(),
-        )
-        self.assignments.append(assignment)
-        text = msgspec.json.encode(assignment).decode()
-        self.launch([*_PYTHON, "-m", "hawser.cli.demo.publisher", text])
-
-    def kill(self) -> bool:
-        killed = super().kill()
-        if killed:
-            self.killed_runs.add(self.runs)
-        return killed
-
-    def wait_end(self) -> None:
-        """Until it has ended well, after it was told to stop."""
-        assert self._process is not None
-        try:
-            self._process.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            raise Failure(f"{self.name} does not stop: {self.last_words()}") from None
-        self.check()
+        return self.directory / f"{self.name}.out"

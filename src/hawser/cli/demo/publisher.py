@@ -26,7 +26,7 @@ def run(assignment: Assignment) -> None:
     with hawser.connect(assignment.url, name=assignment.name) as bus:
         publisher = bus.topic(assignment.topic, create=False).publisher()
         start = time.monotonic()
-        while not control.is_over and not assignment.orphaned():
+        while not control.is_over:
             turn = time.monotonic() + _TURN_SECONDS
             due = (turn - start) * assignment.rate - number
             if due > 4 * _TURN_SECONDS * assignment.rate + 1:
