@@ -14,7 +14,7 @@ import hawser
 from hawser.spark.pipelines import tables
 from hawser.spark.pipelines.coverage import Range, coverage
 from hawser.spark.pipelines.page import Writer, page_of
-from hawser.spark.pipelines.plots import Bar, columns, rows
+from hawser.spark.pipelines.plots import Bar, Spread, columns, spreads
 from hawser.spark.pipelines.summary import summarize
 from hawser.spark.pipelines.topics import PartitionEnds, check_kept
 
@@ -224,7 +224,7 @@ def test_names_are_text_on_the_page(tmp_path: Path) -> None:
 
 def test_plots_of_nothing_and_of_much() -> None:
     assert columns([], "nothing").startswith("<svg")
-    assert rows([Bar("none", 0.0, "0 s")], "zero").count("<rect") == 1
+    assert spreads([Spread("none", {"50": 0.0, "100": -1.0})], "zero").count("<rect") == 1
     many = columns([Bar(f"{place}", place % 7, "") for place in range(10_000)], "many")
     assert 0 < many.count("<rect") <= 240
 

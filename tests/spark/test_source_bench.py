@@ -20,7 +20,7 @@ def test_every_figure(
     monkeypatch.setattr(bench, "WARM_BATCHES", 1)
     monkeypatch.setattr(Plan, "repeats", 1)
     plan = Plan(tmp_path, quick=True)
-    bench._fill(plan, cluster.url, "rows", ROWS)
+    bench.fill(plan, cluster.url, "rows", ROWS)
     rows = [
         bench.memory(plan, spark, cluster.url, ROWS),
         *bench.reading(plan, spark, cluster.url, ROWS, tmp_path),

@@ -21,5 +21,7 @@ PARTS = (
     "transactions",
     "recorder",
     "spark",
+    "spark-sink",
+    "audit",
 )
 PEERS = ("iceoryx2", "pyzmq", "zenoh", "Queue", "Pipe", "faster-fifo", "Redis", "etcd", "JetStream")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from hawser.bench import (
     PARTS,
+    audit,
     cluster,
     cluster_queues,
     copies,
@@ -14,6 +15,7 @@ from hawser.bench import (
     round_trips,
     scaling,
     spark,
+    spark_sink,
     streams,
     transactions,
     upkeep,
@@ -37,6 +39,8 @@ _MEASURES: dict[str, Callable[[Plan], Iterator[Row]]] = {
     "transactions": transactions.transactions,
     "recorder": recorder.recorder,
     "spark": spark.spark,
+    "spark-sink": spark_sink.spark_sink,
+    "audit": audit.audit,
 }
 assert tuple(_MEASURES) == PARTS
 

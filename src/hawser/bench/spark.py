@@ -11,6 +11,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -33,30 +34,41 @@ MICRO_BATCHES: Final = 40
 WARM_BATCHES: Final = 10
 TIMES_MORE: Final = 8
 
+# A format and its options.
+Place = tuple[str, dict[str, Any]]
+
 
 def spark(plan: Plan) -> Iterator[Row]:
     """The figures of the source; none where Spark cannot run."""
+    with running_session(plan) as session:
+        if session is None:
+            return
+        with hawser_servers() as servers, plan.place() as directory:
+            rows = plan.scaled(ROWS)
+            fill(plan, servers.url, "rows", rows)
+            yield memory(plan, session, servers.url, rows)
+            yield from reading(plan, session, servers.url, rows, directory)
+            yield micro_batches(plan, session, servers.url, directory)
+
+
+@contextmanager
+def running_session(plan: Plan) -> Iterator[SparkSession | None]:
+    """One that ends with the block; none where Spark cannot run, which is told."""
     try:
         from hawser.spark import session
 
         running = session("hawser bench", **{"spark.driver.memory": "1g"})
     except hawser.UsageError as error:
         plan.tell(f"spark is left out: {error}")
+        yield None
         return
     try:
-        with hawser_servers() as servers, plan.place() as directory:
-            rows = plan.scaled(ROWS)
-            _fill(plan, servers.url, "rows", rows)
-            yield memory(plan, running, servers.url, rows)
-            yield from reading(plan, running, servers.url, rows, directory)
-            yield micro_batches(plan, running, servers.url, directory)
+        yield running
     finally:
         running.stop()
 
 
-def _fill(
-    plan: Plan, url: str, name: str, rows: int, make: Callable[[int], bytes] = random.randbytes
-) -> None:
+def fill(plan: Plan, url: str, name: str, rows: int, make: Callable[[int], bytes] = random.randbytes) -> None:
     """Records whose keys and values are cut out of what `make` gives."""
     plan.tell(f"{rows:,} records into topic {name}")
     with hawser.connect(url) as bus:
@@ -77,7 +89,7 @@ def _cut(data: bytes, size: int) -> list[bytes]:
 def reading(plan: Plan, session: SparkSession, url: str, rows: int, directory: Path) -> Iterator[Row]:
     """All columns of all rows, to a sink that throws them away. Rows that are all alike are the best case of
     Parquet, which then keeps one of them."""
-    _fill(plan, url, "alike", rows, bytes)
+    fill(plan, url, "alike", rows, bytes)
     for topic, what in (("rows", "all columns"), ("alike", "all columns, all rows alike")):
         mine, parquet = _read_both(plan, session, url, topic, rows, directory)
         target = at_least("half of spark.read.parquet", ratio(mine, parquet), 0.5)
@@ -119,14 +131,17 @@ def micro_batches(plan: Plan, session: SparkSession, url: str, directory: Path) 
     from hawser.bench.spark_baseline import Nothing
 
     session.dataSource.register(Nothing)
-    _fill(plan, url, "micro", MICRO_ROWS * MICRO_BATCHES)
+    fill(plan, url, "micro", MICRO_ROWS * MICRO_BATCHES)
     topic = {"endpoints": url, "subscribe": "micro", "startingOffsets": "earliest"}
-    sources: dict[str, tuple[str, dict[str, Any]]] = {
+    sources: dict[str, Place] = {
         "hawser": ("hawser", {**topic, "maxOffsetsPerTrigger": MICRO_ROWS}),
         "nothing": ("nothing", {"batches": MICRO_BATCHES}),
     }
     found = plan.turns(
-        {name: partial(_micro_batch_ns, session, directory, *source) for name, source in sources.items()},
+        {
+            name: partial(micro_batch_ns, session, directory, source, ("nothing", {}))
+            for name, source in sources.items()
+        },
         most=3,
     )
     mine, nothing = (statistics.median(found[name]) for name in sources)
@@ -135,14 +150,16 @@ def micro_batches(plan: Plan, session: SparkSession, url: str, directory: Path) 
     return Row(name, mine, "ns", {"a Python source that does nothing": nothing}, (target,))
 
 
-def _micro_batch_ns(session: SparkSession, directory: Path, source: str, options: dict[str, Any]) -> float:
+def micro_batch_ns(session: SparkSession, directory: Path, source: Place, sink: Place) -> float:
+    """The median time of a micro-batch of a query that ends by itself."""
     checkpoint = directory / f"checkpoint-{time.monotonic_ns()}"
     query = (
-        session.readStream.format(source)
-        .options(**options)
+        session.readStream.format(source[0])
+        .options(**source[1])
         .load()
         .select("key", "value", "offset")
-        .writeStream.format("nothing")
+        .writeStream.format(sink[0])
+        .options(**sink[1])
         .option("checkpointLocation", str(checkpoint))
         .trigger(availableNow=True)
         .start()

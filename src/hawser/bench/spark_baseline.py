@@ -7,6 +7,7 @@ from typing import Any
 
 from pyspark.sql.datasource import (
     DataSource,
+    DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     InputPartition,
@@ -41,13 +42,21 @@ class EmptyReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nobody wants to know."""
 
 
-class EmptyWriter(DataSourceStreamArrowWriter):
+class _Taking:
     """Takes what comes."""
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         for _ in iterator:
             pass
         return WriterCommitMessage()
+
+
+class EmptyWriter(_Taking, DataSourceArrowWriter):
+    """Of a batch."""
+
+
+class EmptyStreamWriter(_Taking, DataSourceStreamArrowWriter):
+    """Of a stream."""
 
 
 class Nothing(DataSource):
@@ -63,5 +72,8 @@ class Nothing(DataSource):
     def streamReader(self, schema: StructType) -> EmptyReader:  # noqa: N802
         return EmptyReader(int(self.options["batches"]))
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> EmptyWriter:  # noqa: N802
+    def writer(self, schema: StructType, overwrite: bool) -> EmptyWriter:
         return EmptyWriter()
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> EmptyStreamWriter:  # noqa: N802
+        return EmptyStreamWriter()

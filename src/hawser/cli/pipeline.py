@@ -9,6 +9,7 @@ __all__ = ["pipeline"]
 
 _COMMANDS = {
     "run": ("hawser.cli.pipeline_run:run", "Land topics in tables, once or again and again."),
+    "audit": ("hawser.cli.pipeline_audit:audit", "Say what became of every message, tier by tier."),
 }
 
 

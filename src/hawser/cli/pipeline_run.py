@@ -15,7 +15,7 @@ from hawser.cli.output import Column, count, notice, print_json, print_table
 if TYPE_CHECKING:
     from hawser.spark.pipelines.running import Plan
 
-__all__ = ["run"]
+__all__ = ["run", "run_and_show", "settings_of"]
 
 _MISMATCH: Final = 7
 _FORMATS: Final = ("raw", "json", "msgpack", "arrow")
@@ -85,7 +85,7 @@ def run(pipeline: str, directory: Path, topics: tuple[str, ...], every: float | 
     plan = Plan(
         place=Place(directory),
         file=file,
-        conf={**_settings_of_file(topics, options), **_settings(options["conf"])},
+        conf={**_settings_of_file(topics, options), **settings_of(options["conf"])},
         master=options["master"],
         remote=options["remote"],
         full_refresh=options["full_refresh"],
@@ -95,7 +95,7 @@ def run(pipeline: str, directory: Path, topics: tuple[str, ...], every: float | 
     if is_landing:
         _land(plan, topics, options["value_format"])
     else:
-        rows = _run(plan)
+        rows = run_and_show(plan)
         print_json({"tables": rows}) if wants_json() else _print_tables(rows)
 
 
@@ -108,7 +108,7 @@ def _file(pipeline: str) -> Path:
     return file.absolute()
 
 
-def _settings(given: Sequence[str]) -> dict[str, str]:
+def settings_of(given: Sequence[str]) -> dict[str, str]:
     pairs = [each.partition("=") for each in given]
     for name, equals, _ in pairs:
         if not re.fullmatch(r"spark\.[\w.-]+", name) or not equals:
@@ -149,7 +149,7 @@ def _settings_of_file(topics: Sequence[str], options: dict[str, Any]) -> dict[st
     }
 
 
-def _run(plan: "Plan", after_update: Callable[[], None] = lambda: None) -> dict[str, dict[str, int]]:
+def run_and_show(plan: "Plan", after_update: Callable[[], None] = lambda: None) -> dict[str, dict[str, int]]:
     """The rows of each table, and how many of them are new, once the run is over."""
     from hawser.cli.pipeline_display import displayed
     from hawser.spark.pipelines.running import run as run_plan
@@ -171,7 +171,7 @@ def _land(plan: "Plan", topics: Sequence[str], value_format: str) -> None:
         check_kept(ends, coverage(plan.place.directory, "raw"))
     writer = Writer(plan.place.directory, ends)
     try:
-        rows = _run(plan, writer.write_now_and_then)
+        rows = run_and_show(plan, writer.write_now_and_then)
     finally:
         summary = writer.write()
     if wants_json():

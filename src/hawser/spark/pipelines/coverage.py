@@ -6,25 +6,14 @@ there is to say. Of one that does not, the offsets are read.
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
 from hawser.errors import NotFound
 from hawser.spark.pipelines import tables
+from hawser.spark.pipelines.ranges import Range, doubled, holes
 
 __all__ = ["Coverage", "Range", "coverage"]
-
-
-class Range(NamedTuple):
-    """The offsets from `first` to `last`."""
-
-    first: int
-    last: int
-
-    @property
-    def size(self) -> int:
-        return self.last - self.first + 1
 
 
 class Coverage(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,29 +72,13 @@ def _spans_by_reading(path: Path) -> Iterator[tuple[str, int, Range]]:
 
 def _coverage(topic: str, partition: int, spans: Iterable[Range]) -> Coverage:
     ordered = sorted(spans)
-    missing: list[Range] = []
-    doubled: list[Range] = []
-    last = ordered[0].first - 1
-    for span in ordered:
-        if span.first > last + 1:
-            missing.append(Range(last + 1, span.first - 1))
-        if span.first <= last:
-            _extend(doubled, Range(span.first, min(last, span.last)))
-        last = max(last, span.last)
+    first = ordered[0].first
     return Coverage(
         topic=topic,
         partition=partition,
         records=sum(span.size for span in ordered),
-        first=ordered[0].first,
-        last=last,
-        missing=missing,
-        doubled=doubled,
+        first=first,
+        last=max(span.last for span in ordered),
+        missing=holes(ordered, first),
+        doubled=doubled(ordered),
     )
-
-
-def _extend(ranges: list[Range], more: Range) -> None:
-    """Add a range, which begins at or behind the begin of the last one."""
-    if ranges and more.first <= ranges[-1].last + 1:
-        ranges[-1] = Range(ranges[-1].first, max(ranges[-1].last, more.last))
-    else:
-        ranges.append(more)

@@ -49,7 +49,10 @@ VALUE = f"struct<{VALUE_SCHEMA}>" if VALUE_FORMAT != "arrow" else f"array<struct
 RECORD_COLUMNS = ["topic", "partition", "offset", "key", "value", "headers"]
 STAMP_COLUMNS = ["timestamp", "producer", "producer_sequence", "landed_at"]
 
-IS_GAP = F.expr(f"coalesce(exists(headers, each -> each.key = '{GAP_HEADER}'), false)")
+IS_GAP = F.expr(
+    "key is null and octet_length(value) = 0 "
+    f"and coalesce(exists(headers, each -> each.key = '{GAP_HEADER}'), false)"
+)
 
 
 @dp.table(

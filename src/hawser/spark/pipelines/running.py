@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
     from hawser.spark.pipelines.updating import Event
 
-__all__ = ["LANDING", "Plan", "Watcher", "run"]
+__all__ = ["AUDIT", "LANDING", "Plan", "Watcher", "run"]
 
 LANDING: Final = Path(__file__).with_name("landing.py")
+AUDIT: Final = Path(__file__).with_name("audit.py")
 _OURS: Final = "spark.hawser."
 # Spark 4.3 keeps all that an update was made of, some three megabytes, until its session ends. A session
 # leaves a Python process behind that stays until its server ends. So after so many updates both begin anew.

@@ -1,0 +1,173 @@
+"""`hawser pipeline audit`."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+import hawser
+from hawser.cli.options import chosen_url, shared_options, wants_json
+from hawser.cli.output import Cell, Column, count, notice, print_json, print_table
+
+if TYPE_CHECKING:
+    from hawser.spark.pipelines.auditing.collecting import Asked
+    from hawser.spark.pipelines.auditing.document import Document
+    from hawser.spark.pipelines.auditing.progress import Progress
+    from hawser.spark.pipelines.auditing.scope import Scope
+
+__all__ = ["audit"]
+
+_MISMATCH: Final = 7
+_MOST_PROBLEMS: Final = 20
+
+
+@click.command()
+@click.option(
+    "--topic", "topics", metavar="T", multiple=True, help="Of a cluster; may be given more than once."
+)
+@click.option(
+    "--trace", default="", metavar="TOPIC", help="Where `hawser agent --trace` records what hosts do."
+)
+@click.option(
+    "--landing",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="D",
+    help="The --dir of `hawser pipeline run` that lands the topics.",
+)
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    metavar="A",
+    help="Where the audit keeps what it knows, and its report; the same at every run.",
+)
+@click.option(
+    "--late-after",
+    type=click.FloatRange(min=0),
+    default=600,
+    show_default=True,
+    metavar="SECONDS",
+    help="What is taken or lands so long after its time is late.",
+)
+@click.option("--complete", is_flag=True, help="What has not arrived everywhere yet is a mismatch, too.")
+@click.option(
+    "--full-refresh",
+    multiple=True,
+    metavar="TABLE",
+    help="Make a table of evidence anew; may be given more than once.",
+)
+@click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
+@click.option("--remote", metavar="sc://HOST:PORT", help="A Spark Connect server that runs already.")
+@click.option("--conf", multiple=True, metavar="spark.NAME=VALUE", help="For Spark.")
+@shared_options
+def audit(directory: Path, landing: Path | None, **options: Any) -> None:
+    """Say what became of every message of topics, from tier to tier: published, delivered, recorded,
+    replicated, in Spark, landed.
+
+    Each run looks at what is new and judges everything. The report is A/audit.html, the same for programs
+    A/audit.json. Exit code 7 if messages are missing, double, reordered or damaged.
+    """
+    from hawser.spark.requirements import check_packages
+
+    check_packages()
+    from hawser.spark.pipelines.auditing.collecting import Asked, collect
+    from hawser.spark.pipelines.auditing.progress import progress_of
+    from hawser.spark.pipelines.auditing.scope import Scope, widened
+    from hawser.spark.pipelines.auditing.writing import write
+
+    topics, trace = options["topics"], options["trace"]
+    url = _checked(topics, trace)
+    place = "" if landing is None else str(landing.absolute())
+    asked = Asked(url, topics, trace, place, options["late_after"], options["complete"], time.time())
+    # Before anything is read: what is committed by now is in the table and in the log when they are.
+    progress = None if landing is None else progress_of(landing)
+    scope = widened(directory.absolute(), Scope(list(topics), trace, place))
+    _run(directory, asked, scope, progress, options)
+    document = collect(directory.absolute(), asked, [] if progress is None else progress.batches)
+    page = write(directory.absolute(), document)
+    print_json(document) if wants_json() else _print(document)
+    notice(f"{document.verdict}; see {page}")
+    if not document.is_whole:
+        raise SystemExit(_MISMATCH)
+
+
+def _checked(topics: tuple[str, ...], trace: str) -> str:
+    """The URL of the cluster. UsageError if there is nothing to audit, NotFound if a topic does not exist."""
+    from hawser.spark.pipelines.topics import look
+
+    url = chosen_url()
+    if url is None or not url.startswith("hawser://"):
+        raise hawser.UsageError("an audit reads topics of a cluster: give --url hawser://host:port,...")
+    if not topics:
+        raise hawser.UsageError("which topics? Give --topic, as often as there are; see `hawser topic list`")
+    look(url, [*topics, *([trace] if trace else [])], "raw")
+    return url
+
+
+def _existing(url: str, topics: list[str]) -> list[str]:
+    """Without those that were deleted since they were asked for."""
+    with hawser.connect(url) as bus:
+        return [name for name in topics if _exists(bus, name)]
+
+
+def _exists(bus: hawser.Bus, topic: str) -> bool:
+    try:
+        bus.topic(topic, create=False)
+    except hawser.NotFound:
+        return False
+    return True
+
+
+def _run(
+    directory: Path,
+    asked: "Asked",
+    scope: "Scope",
+    progress: "Progress | None",
+    options: dict[str, Any],
+) -> None:
+    import msgspec
+
+    from hawser.cli.pipeline_run import run_and_show, settings_of
+    from hawser.spark.pipelines.place import Place
+    from hawser.spark.pipelines.running import AUDIT, Plan
+
+    conf = {
+        "spark.hawser.url": asked.url,
+        "spark.hawser.topics": ",".join(_existing(asked.url, scope.topics)),
+        "spark.hawser.audit.topics": ",".join(asked.topics),
+        "spark.hawser.late.seconds": f"{asked.late_seconds:g}",
+        "spark.hawser.audit.trace": asked.trace,
+        "spark.hawser.audit.landing": asked.landing,
+        "spark.hawser.audit.committed": (
+            "" if progress is None else msgspec.json.encode(progress.committed).decode()
+        ),
+        # Larger batches are fewer runs.
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+    }
+    plan = Plan(
+        place=Place(directory),
+        file=AUDIT,
+        conf={**conf, **settings_of(options["conf"])},
+        master=options["master"],
+        remote=options["remote"],
+        full_refresh=options["full_refresh"],
+    )
+    run_and_show(plan)
+
+
+def _print(document: "Document") -> None:
+    columns = [Column("tier"), Column("expected", right=True), Column("found", right=True), Column("verdict")]
+    rows = []
+    for total in document.tiers:
+        words = ", ".join(f"{number:,} {word}" for word, number in total.words.items())
+        rows.append(
+            [total.tier, count(total.expected), count(total.found), words or Cell("complete", "green")]
+        )
+    print_table(columns, rows)
+    for problem in [each for each in document.problems if each.is_mismatch][:_MOST_PROBLEMS]:
+        place = "" if problem.partition is None else f" partition {problem.partition}"
+        who = f" ({problem.who})" if problem.who else ""
+        span = f"{problem.first:,}" + ("" if problem.last == problem.first else f" to {problem.last:,}")
+        notice(f"{problem.word}: {problem.topic}{place}, {problem.tier}{who}: {span}")

@@ -1,0 +1,83 @@
+"""How far a landing is, by its checkpoint: which offsets its batches have committed, and when each one began.
+
+A batch writes `offsets/N` before it begins and `commits/N` when its rows are in the table. Spark keeps the
+last hundred of them or so.
+"""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from hawser.errors import Corrupt, UsageError
+from hawser.spark.pipelines.auditing.flows import Committed
+from hawser.spark.pipelines.ranges import Range
+from hawser.spark.source.offsets import Offsets, from_json
+
+__all__ = ["Batch", "Progress", "progress_of"]
+
+
+class Batch(NamedTuple):
+    """A batch that was begun; `began` in seconds since 1970."""
+
+    number: int
+    began: float
+    is_committed: bool
+
+
+class Progress(NamedTuple):
+    """`committed` ranges begin at 0 where it is not known any more where the landing began."""
+
+    committed: Committed
+    batches: list[Batch]
+
+
+def progress_of(landing: Path) -> Progress:
+    """Of the directory of a landing. UsageError if it is none."""
+    if not (landing / "tables" / "raw").is_dir():
+        raise UsageError(f"{landing} has no table of raw records: give the --dir of `hawser pipeline run`")
+    runs = list(landing.glob("checkpoints/_checkpoints/*/*/raw/raw/*"))
+    if not runs:
+        return Progress({}, [])
+    checkpoint = max(runs, key=lambda path: int(path.name))
+    commits = set(_numbers(checkpoint / "commits"))
+    found = {}
+    for number in _numbers(checkpoint / "offsets"):
+        # Spark may remove an old one just now.
+        with suppress(FileNotFoundError):
+            found[number] = _read(checkpoint / "offsets" / str(number))
+    batches = [Batch(number, began, number in commits) for number, (began, _) in sorted(found.items())]
+    done = {number: offsets for number, (_, offsets) in found.items() if number in commits}
+    return Progress(_committed(done), batches)
+
+
+def _numbers(directory: Path) -> list[int]:
+    return [int(path.name) for path in directory.glob("*") if path.name.isdecimal()]
+
+
+def _read(path: Path) -> tuple[float, Offsets]:
+    try:
+        _, settings, offsets = path.read_bytes().splitlines()
+        began: dict[str, Any] = msgspec.json.decode(settings)
+        return began["batchTimestampMs"] / 1e3, from_json(msgspec.json.decode(offsets))
+    except (ValueError, KeyError, UsageError) as error:
+        raise Corrupt(f"{path} is no batch of a landing: {error}") from error
+
+
+def _committed(batches: dict[int, Offsets]) -> Committed:
+    found: Committed = {}
+    for number, offsets in sorted(batches.items()):
+        is_oldest = number == min(batches)
+        for topic, place in offsets.items():
+            ranges = found.setdefault(topic, {})
+            for partition, end in place.partitions.items():
+                if partition in ranges:
+                    first = ranges[partition].first
+                elif is_oldest:
+                    first = (place.began or {}).get(partition, 0)
+                else:
+                    # One that joins says where it begins, and is read by the next batch.
+                    first = end
+                ranges[partition] = Range(first, end - 1)
+    return found
