@@ -167,7 +167,7 @@ def test_nobody_asks_when_shards_may_have_forgotten(bus: Any, monkeypatch: pytes
     tx = bus.transaction()
     tx.publish(queue, b"message")
     now = [1000.0]
-    monkeypatch.setattr(transacting, "_boot_seconds", lambda: now[0])
+    monkeypatch.setattr(transacting, "boot_seconds", lambda: now[0])
 
     def answer(request: wire.Transact) -> Any:
         # The machine sleeps before the answer is there.

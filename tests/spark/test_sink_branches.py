@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import hawser
+from hawser.cluster.client import branching
 from hawser.cluster.client.branching import (
     ApplicationBatch,
     BatchBranch,
@@ -20,6 +21,8 @@ from hawser.log.entry import Kind
 from hawser.record.batch import Batch
 from hawser.record.record import Record
 from hawser.spark.source.connection import Connection, connection
+from hawser.transaction.ageing import KEEP_SECONDS
+from hawser.transaction.identity import ONCE
 from tests.support.cluster import RunningCluster
 from tests.support.source import wait_for
 
@@ -113,6 +116,21 @@ def test_what_is_not_prepared_is_not_committed(application: Application) -> None
     assert application.values == []
     application.decide(0, one)
     assert application.values == [b"one"]
+
+
+@pytest.mark.parametrize("slept_seconds", [0, KEEP_SECONDS])
+@pytest.mark.parametrize("query", [b"query", ONCE])
+def test_who_slept_until_the_batch_may_be_forgotten_is_not_told_that_it_failed(
+    application: Application, query: bytes, slept_seconds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A branch that is not there may have been committed; of one that is kept for ever it is certain."""
+    application._identity = application._identity[0], query
+    times = iter([1000.0, 1000.0 + slept_seconds])
+    monkeypatch.setattr(branching, "boot_seconds", lambda: next(times))
+    is_unknown = query == ONCE and slept_seconds
+    expected = hawser.OutcomeUnknown if is_unknown else hawser.TransactionAborted
+    with pytest.raises(expected, match="Look whether its rows are there" if is_unknown else "not prepared"):
+        application.decide(0, b"forgotten")
 
 
 def test_what_is_dropped_can_be_written_again(application: Application) -> None:

@@ -1,5 +1,6 @@
 """Streams written to topics: every row once, whatever is run again, held up, stopped or killed on the way."""
 
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,30 @@ def test_a_stream_is_written_once(
     forget_last_note(tmp_path)
     copy(spark, cluster.url, "once", tmp_path, topic="once/copy", txnAppId="canary").awaitTermination()
     assert counted(target) == expected + Counter({b"more": 20})
+
+
+def test_a_checkpoint_that_is_older_than_what_was_written_is_refused(
+    spark: SparkSession, cluster: RunningCluster, bus: hawser.Bus, tmp_path: Path
+) -> None:
+    """Its next batches have numbers that were decided, and rows that nobody wrote."""
+    source, expected = filled(bus, "restored", 20)
+    target = bus.topic("restored/copy", partitions=2)
+    copy(spark, cluster.url, "restored", tmp_path, topic="restored/copy").awaitTermination()
+    shutil.copytree(tmp_path / "checkpoint", tmp_path / "saved")
+    for number in range(2):
+        source.publish(b"%d" % number)
+        expected[b"%d" % number] += 1
+        copy(spark, cluster.url, "restored", tmp_path, topic="restored/copy").awaitTermination()
+    source.publish(b"unseen")
+    newest = (tmp_path / "checkpoint").rename(tmp_path / "newest")
+    (tmp_path / "saved").rename(tmp_path / "checkpoint")
+    with pytest.raises(Exception, match="those up to 2: the checkpoint is older than what this query wrote"):
+        copy(spark, cluster.url, "restored", tmp_path, topic="restored/copy").awaitTermination()
+    assert counted(target) == expected
+    (tmp_path / "checkpoint").rename(tmp_path / "saved")
+    newest.rename(tmp_path / "checkpoint")
+    copy(spark, cluster.url, "restored", tmp_path, topic="restored/copy").awaitTermination()
+    assert counted(target) == expected + Counter([b"unseen"])
 
 
 def test_a_query_is_stopped_between_prepare_and_decision(

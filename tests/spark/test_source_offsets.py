@@ -12,9 +12,11 @@ from hawser.spark.source.offsets import (
     Place,
     Range,
     advance,
+    begun,
     clipped,
     ends,
     from_json,
+    is_at,
     losses,
     ranges,
     share,
@@ -34,6 +36,20 @@ def test_offsets_are_text_that_is_always_the_same() -> None:
     assert text == '{"a": {"uuid": "u1", "0": 1}, "b": {"uuid": "u2", "2": 4, "10": 3}}'
     assert json.dumps(to_json(other)) == text
     assert from_json(json.loads(text)) == one
+
+
+def test_the_first_micro_batch_knows_where_it_began() -> None:
+    """Whatever Spark believes by the time it runs it again; and no other one reads that again."""
+    start = from_json(json.loads(json.dumps(to_json(begun(START)))))
+    assert is_at(start, START) and start != START
+    first = advance(start, NOW, 10, {})
+    assert to_json(first) == {"a": {"uuid": "u1", "0": 10, "1": 6, "began": {"0": 5, "1": 1}}}
+    expected = [Range("a", "u1", 0, 5, 10), Range("a", "u1", 1, 1, 6)]
+    for believed in (start, START, ends(NOW), {}):
+        assert list(ranges(believed, first)) == expected
+    second = advance(first, NOW, None, {})
+    assert second == ends(NOW)
+    assert list(ranges(first, second)) == [Range("a", "u1", 0, 10, 105), Range("a", "u1", 1, 6, 11)]
 
 
 @pytest.mark.parametrize("strange", [{"a": 3}, {"a": {"0": 1}}, {"a": {"uuid": "u", "x": 1}}, {"a": None}])

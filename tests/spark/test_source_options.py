@@ -36,7 +36,7 @@ def test_names_and_words_in_any_case() -> None:
 
 
 def test_offsets_in_json() -> None:
-    text = '{"orders": {"uuid": "5f0c", "0": 23, "1": -1, "2": -2}}'
+    text = '{"orders": {"uuid": "5f0c", "0": 23, "1": -1, "2": -2, "began": {"0": 1}}}'
     assert batch(startingOffsets=text).start == {"orders": {0: 23, 1: LATEST, 2: EARLIEST}}
     assert batch(endingOffsets='{"orders":{"0":7}}').end == {"orders": {0: 7}}
 

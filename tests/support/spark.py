@@ -77,6 +77,20 @@ class StandaloneCluster:
         workers = {process.pid for process in self._processes[1:]}
         return sorted(pid for pid in _process_ids() if _parent(pid) in workers and _EXECUTOR in _command(pid))
 
+    def executor_of(self, pid: int) -> int:
+        """The one in which a process of Python works."""
+        while pid not in self.executors:
+            pid = _parent(pid)
+            assert pid, "no executor has such a process"
+        return pid
+
+    def tree(self, pid: int) -> list[int]:
+        """A process and all that it has started, directly or not."""
+        found = [pid]
+        for each in found:
+            found += [other for other in _process_ids() if _parent(other) == each]
+        return found
+
     def kill_executor(self) -> int:
         """The process id of the one that was killed, with SIGKILL."""
         until(lambda: bool(self.executors), "an executor")

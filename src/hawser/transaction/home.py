@@ -14,7 +14,9 @@ how long to wait may be dropped after that, by an entry, and no other.
 *Applications* decide many branches with one entry: it commits those that it names, as batch n, and drops the
 application's others up to n. Batches count up; the highest is kept for ever, with the query that wrote it. So
 a batch that comes again changes nothing, and a branch of a batch that is decided cannot be prepared. One that
-writes a single batch and never comes back is forgotten like a tombstone.
+writes a single batch and never comes back is forgotten like a tombstone. Whoever comes after that is not
+told: a decision that comes again is refused for want of its branches, and an attempt is prepared and waits
+as one that nobody decides.
 """
 
 from collections.abc import Callable, Iterator, Sequence

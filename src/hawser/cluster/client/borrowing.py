@@ -291,6 +291,8 @@ class Borrower:
             answer = await ask(link, wire.encode(request), wait_seconds + self._settings.attempt_seconds)
         except TransportError:
             return None
+        # What follows is no waiting that could be interrupted.
+        self._is_polling = False
         if isinstance(answer, wire.Lent):
             self._settler.heard = self._loop.time()
             self._doubt_until = 0.0

@@ -3,7 +3,8 @@
 Each task stages its part under a branch of its own, which no other attempt has, and has it prepared: from
 then on only a decision commits it or drops it. The decision names the branches that count. Those of the same
 application that it does not name are dropped, whoever wrote them and whether or not they are alive; a batch
-that is decided stays so, and whoever comes again with it is told and changes nothing.
+that is decided stays so, and whoever comes again with it is told and changes nothing; who asks before spares
+himself the writing.
 
 What is staged and not prepared goes with the process that staged it. What is prepared and never decided goes
 after as long as it was told to wait.
@@ -16,24 +17,26 @@ from typing import Final, NamedTuple
 
 from hawser.cluster import wire
 from hawser.cluster.client.carrying import Courier
-from hawser.cluster.client.homes import Homes
+from hawser.cluster.client.homes import Homes, boot_seconds
 from hawser.cluster.client.routing import Router
-from hawser.errors import Fenced, HawserError, TransactionAborted, Unavailable
+from hawser.errors import Fenced, HawserError, OutcomeUnknown, TransactionAborted, Unavailable
 from hawser.log.entry import Kind
 from hawser.log.state.commands import Payload, encode_command
 from hawser.log.state.results import AnyResult, Finished, Outcome, Reason, Rejected, Result, decode_result
+from hawser.transaction.ageing import KEEP_SECONDS
 from hawser.transaction.client import Progress, Request, Transaction
 from hawser.transaction.commands import BranchAbort, HomeBatch, HomeDecide, to_fields
 from hawser.transaction.identity import (
     APPLICATION_FORMAT,
     MAX_TIMEOUT_SECONDS,
+    ONCE,
     Label,
     TransactionId,
     Xid,
     owner_of,
 )
 
-__all__ = ["ApplicationBatch", "BatchBranch", "Operation", "decide_batch", "drop_branches"]
+__all__ = ["ApplicationBatch", "BatchBranch", "Operation", "decide_batch", "drop_branches", "first_undecided"]
 
 # So much of one branch is on its way at a time.
 _MOST_UNDER_WAY_BYTES: Final = 16 << 20
@@ -202,15 +205,35 @@ class BatchBranch:
             self._failure = self._failure or error
 
 
+async def first_undecided(router: Router, homes: Homes, batch: ApplicationBatch) -> int:
+    """The number of the first batch of its application that is not decided: those before are, and what is
+    written for them changes nothing."""
+    xid = batch.branch(b"").xid
+    deadline = router.loop.time() + router.settings.timeout
+    home = await homes.of(xid, deadline)
+    look = wire.TransactionLook(home, xid)
+    answer = await router.ask_leader(wire.HOMES, home, look, f"looking for {batch.text}", deadline)
+    assert isinstance(answer, wire.TransactionsSeen), answer
+    return answer.incarnation
+
+
 async def decide_batch(
     router: Router, homes: Homes, batch: ApplicationBatch, branches: Sequence[bytes]
 ) -> None:
     """Commit these branches, and drop the others of this batch and those before it. If the batch was decided
     before, by whomever, that stands and this changes nothing. Fenced if another query writes as this
-    application, TransactionAborted if a branch is not prepared: then nothing is committed."""
+    application, TransactionAborted if a branch is not prepared: then nothing is committed. OutcomeUnknown if
+    that may be because home has forgotten the batch since it was asked first."""
+    began = boot_seconds()
     command = HomeBatch(batch.application, batch.query, batch.number, tuple(branches))
     (result,) = await _ask_home(router, homes, batch, [(Kind.HOME_BATCH, command)])
     if isinstance(result, Rejected):
+        is_too_late = batch.query == ONCE and boot_seconds() - began >= KEEP_SECONDS
+        if is_too_late and result.reason is Reason.NO_BRANCH:
+            raise OutcomeUnknown(
+                f"{batch.text} was perhaps written: the answer took so long that nobody remembers. Look "
+                "whether its rows are there before writing them again"
+            )
         raise _refused(batch, result)
     assert result == Finished(Outcome.COMMITTED), result
 

@@ -1,12 +1,19 @@
 """The homes of transactions, as a client finds them: made when they are needed for the first time."""
 
+import time
+
 from hawser.cluster import wire
 from hawser.cluster.client import topics
 from hawser.cluster.client.routing import Router
 from hawser.errors import NotFound
 from hawser.transaction.identity import Xid, home_number
 
-__all__ = ["Homes"]
+__all__ = ["Homes", "boot_seconds"]
+
+
+def boot_seconds() -> float:
+    """A clock that goes on while the machine sleeps, as homes go on to forget."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Homes:

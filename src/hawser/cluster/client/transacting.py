@@ -12,7 +12,6 @@ import asyncio
 import logging
 import secrets
 import threading
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from math import inf
@@ -23,7 +22,7 @@ from hawser.cluster.client.carrying import Couriers, Leftover
 from hawser.cluster.client.drafting import Move
 from hawser.cluster.client.failures import Backoff
 from hawser.cluster.client.group import Member, Taken
-from hawser.cluster.client.homes import Homes
+from hawser.cluster.client.homes import Homes, boot_seconds
 from hawser.cluster.client.routing import Router
 from hawser.cluster.client.working import OpenWork
 from hawser.errors import HawserError, OutcomeUnknown, TransactionAborted, UsageError
@@ -40,11 +39,6 @@ State = Literal["open", "committing", "rolling back", "committed", "rolled back"
 # Of the time that a commit may take, the part after which the client stops waiting and asks.
 _PATIENT_PART: Final = 2 / 3
 _ASKING_PART: Final = 1 - _PATIENT_PART
-
-
-def _boot_seconds() -> float:
-    """Also while the machine sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Lane:
@@ -176,7 +170,7 @@ class OpenTransaction(OpenWork):
     async def _begin_commit(self) -> None:
         """If it stays open, it has failed."""
         self._forget_soon()
-        self._ends_since = _boot_seconds()
+        self._ends_since = boot_seconds()
         asks_at = self._loop.time() + _PATIENT_PART * self._settings.timeout
         last = [request for shard in self._drafts for request in self._numbered(shard)]
         has_home = len(self.inner.shards) <= 1 or self.has_failed or self._knows_home()
@@ -336,7 +330,7 @@ class OpenTransaction(OpenWork):
     @property
     def _is_too_late(self) -> bool:
         """Whether shards may have forgotten how this ended, so that to ask again could do it again."""
-        return _boot_seconds() - self._ends_since >= KEEP_SECONDS
+        return boot_seconds() - self._ends_since >= KEEP_SECONDS
 
     def lost(self, shard: str, error: HawserError) -> None:
         progress = self.inner.progress

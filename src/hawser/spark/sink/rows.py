@@ -1,4 +1,4 @@
-"""Rows as messages, from Arrow: no Python object for a row but for its key, its headers, or a typed value.
+"""Rows as messages, from Arrow: no Python object for a row but for its headers, or a typed value.
 
 | column | type | |
 |---|---|---|
@@ -14,7 +14,7 @@ which becomes a stream of Arrow batches: as the source reads them. Other columns
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 import numpy
@@ -30,22 +30,25 @@ from pyspark.sql.types import (
 )
 
 from hawser.errors import UsageError
+from hawser.record.arrow import offsets_of, one_time, schema
+from hawser.record.bare import encode_headers
 from hawser.record.batch import Batch, Compression
-from hawser.record.record import NO_HEADERS
 from hawser.spark.sink.options import Options
 
-__all__ = ["Rows", "check_columns", "rows_of"]
+__all__ = ["check_columns", "payloads", "rows_of"]
 
 _BYTES: Final = (BinaryType, StringType)
 _HEADERS: Final = "array<struct<key:string,value:binary>>"
 _LEFT_OUT: Final = frozenset({"offset", "timestamp", "producer", "producer_sequence"})
 # A batch has about so many bytes at most, unless one message is larger.
 _BATCH_BYTES: Final = 1 << 20
+# What a row takes in it even if it is empty.
+_ROW_BYTES: Final = 4
 
 
-def check_columns(schema: StructType, options: Options) -> None:
+def check_columns(asked: StructType, options: Options) -> None:
     """UsageError unless these columns can be messages."""
-    columns = {field.name: field.dataType for field in schema.fields}
+    columns = {field.name: field.dataType for field in asked.fields}
     if "value" not in columns:
         raise UsageError(
             f"the sink writes the column value, and there are only {', '.join(columns)}; give one that name, "
@@ -96,63 +99,10 @@ _COLUMNS: Final[dict[str, Callable[[DataType], bool]]] = {
 _WANTED: Final = {"key": "binary", "headers": _HEADERS, "topic": "string", "partition": "int"}
 
 
-class Rows(NamedTuple):
-    """Some messages: arrays of Arrow, and lists of what is needed one by one. Without keys or headers there
-    are none of them."""
-
-    values: Any
-    keys: list[bytes | None] | None
-    headers: list[Any] | None
-
-    def take(self, places: Any) -> "Rows":
-        """Those at these places."""
-        return Rows(
-            self.values.take(pyarrow.array(places)),
-            None if self.keys is None else [self.keys[place] for place in places],
-            None if self.headers is None else [self.headers[place] for place in places],
-        )
-
-    def slice(self, first: int, count: int) -> "Rows":
-        end = first + count
-        return Rows(
-            self.values.slice(first, count),
-            None if self.keys is None else self.keys[first:end],
-            None if self.headers is None else self.headers[first:end],
-        )
-
-    def payloads(self, compression: Compression) -> Iterator[bytes]:
-        """The messages as batches, in order."""
-        count = len(self.values)
-        offsets, _ = _buffers(self.values)
-        first = 0
-        while first < count:
-            end = int(numpy.searchsorted(offsets, int(offsets[first]) + _BATCH_BYTES, "right")) - 1
-            end = max(end, first + 1)
-            batch = self.slice(first, end - first)._batch()
-            first = end
-            if compression is not Compression.NONE:
-                batch = Batch.of_arrow(batch.to_arrow(), compression=compression)
-            yield bytes(batch.data)
-
-    def _batch(self) -> Batch:
-        count = len(self.values)
-        offsets, data = _buffers(self.values)
-        keys = self.keys if self.keys is not None else [None] * count
-        headers = self.headers if self.headers is not None else [NO_HEADERS] * count
-        return Batch.of_columns([time.time_ns()] * count, offsets.tobytes(), data, keys, headers)
-
-
-def _buffers(values: Any) -> tuple[Any, bytes]:
-    """The offsets of an array of binaries, from 0, and its data."""
-    _, places, data = values.buffers()
-    offsets = numpy.frombuffer(places, "<i4")[values.offset : values.offset + len(values) + 1]
-    first, last = int(offsets[0]), int(offsets[-1])
-    return offsets - offsets[0], b"" if data is None else data[first:last].to_pybytes()
-
-
-def rows_of(batch: Any, options: Options) -> Rows:
-    """The messages of a pyarrow.RecordBatch with columns that were checked."""
-    names = batch.schema.names
+def rows_of(batch: Any, options: Options) -> Any:
+    """The messages of a pyarrow.RecordBatch with columns that were checked: as another one, with the columns
+    of every batch (`hawser.record.arrow`)."""
+    names, count = batch.schema.names, batch.num_rows
     column = batch.column("value")
     if column.null_count:
         place = column.is_null().index(True).as_py()
@@ -160,12 +110,31 @@ def rows_of(batch: Any, options: Options) -> Rows:
             f"row {place} of a batch has no value{_named(batch, place)}; a message always has one: leave "
             "such rows out, or write something for them with coalesce()"
         )
-    values = _VALUES[options.value_format](column)
-    keys = batch.column("key").cast(pyarrow.binary()).to_pylist() if "key" in names else None
-    headers = None
-    if "headers" in names and batch.column("headers").null_count < batch.num_rows:
-        headers = [_headers(each) for each in batch.column("headers").to_pylist()]
-    return Rows(values, None if keys is None or keys.count(None) == len(keys) else keys, headers)
+    none = pyarrow.nulls(count, pyarrow.binary())
+    columns = [
+        batch.column("key").cast(pyarrow.binary()) if "key" in names else none,
+        _VALUES[options.value_format](column),
+        _headers(batch.column("headers")) if "headers" in names else none,
+        one_time(time.time_ns(), count),
+    ]
+    return pyarrow.RecordBatch.from_arrays(columns, schema=schema())
+
+
+def payloads(rows: Any, compression: Compression) -> Iterator[bytes]:
+    """Messages, as `rows_of` gives them, as batches in their order."""
+    binaries = (rows.column(name) for name in ("key", "value", "headers"))
+    ends = sum(offsets_of(each)[0].to_numpy() for each in binaries)
+    ends = ends + _ROW_BYTES * numpy.arange(rows.num_rows + 1)
+    first = 0
+    while first < rows.num_rows:
+        end = int(numpy.searchsorted(ends, ends[first] + _BATCH_BYTES, "right")) - 1
+        end = max(end, first + 1)
+        part = rows.slice(first, end - first)
+        first = end
+        if compression is Compression.NONE:
+            yield bytes(Batch.bare_of_arrow(part).data)
+        else:
+            yield bytes(Batch.of_arrow(part, compression=compression).data)
 
 
 def _named(batch: Any, place: int) -> str:
@@ -173,16 +142,22 @@ def _named(batch: Any, place: int) -> str:
     return "" if key is None else f" (key {key!r})"
 
 
-def _headers(pairs: Any) -> Any:
+def _headers(column: Any) -> Any:
+    if column.null_count == len(column):
+        return pyarrow.nulls(len(column), pyarrow.binary())
+    return pyarrow.array(list(map(_encoded_headers, column.to_pylist())), pyarrow.binary())
+
+
+def _encoded_headers(pairs: Any) -> bytes | None:
     if not pairs:
-        return NO_HEADERS
+        return None
     found = {pair["key"]: pair["value"] for pair in pairs if pair is not None}
     if len(found) < len(pairs) or None in found or None in found.values():
         raise UsageError(
             f"the headers {pairs!r} cannot be written: each has a key of its own, and neither that nor its "
             "value is null"
         )
-    return found
+    return encode_headers(found)
 
 
 def _raw(column: Any) -> Any:

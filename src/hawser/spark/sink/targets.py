@@ -2,13 +2,17 @@
 
 A row with a partition goes there, one with a key where everybody's messages of that key go. The others of a
 task go to one partition after the other, a batch each.
+
+An entry of a log costs about the same, however small it is. So rows that go to several partitions wait for
+more of them, and are divided when there are enough for large batches, or when too many wait in all.
 """
 
 import secrets
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import numpy
+import pyarrow
 from xxhash import xxh3_64_intdigest
 
 from hawser.cluster import wire
@@ -18,11 +22,17 @@ from hawser.errors import UsageError
 from hawser.log.entry import Kind
 from hawser.record.batch import Compression
 from hawser.spark.sink.options import Options
-from hawser.spark.sink.rows import Rows, rows_of
+from hawser.spark.sink.rows import payloads, rows_of
 from hawser.spark.source.connection import Connection
 from hawser.spark.source.values import check_fingerprint
 
 __all__ = ["Targets"]
+
+# So much waits for each partition before rows are divided, but for so many partitions at most.
+_BYTES_EACH: Final = 1 << 20
+_MOST_TIMES: Final = 8
+# So much waits in all, for however many topics.
+_MOST_BYTES: Final = 32 << 20
 
 
 class _Target:
@@ -34,30 +44,55 @@ class _Target:
         self._is_queue = entry.kind == "queue"
         self._compression = Compression.NONE if self._is_queue else compression_of(name, entry)
         self._turn = secrets.randbelow(len(self._shards))
+        # Rows, with the partition of each.
+        self._waiting: list[tuple[Any, Any]] = []
+        self.waiting_bytes = 0
 
-    def operations(self, rows: Rows, partitions: Any) -> Iterator[Operation]:
-        """What stages these rows; `partitions` is -1 where a row names none, or None if none does."""
+    def operations(self, rows: Any, partitions: Any) -> Iterator[Operation]:
+        """What is to be staged by now; `partitions` is -1 where a row names none, or None if none does."""
+        self._turn = (self._turn + 1) % len(self._shards)
+        keys = rows.column("key")
+        # What waits must not be overtaken.
+        is_whole = partitions is None and (len(self._shards) == 1 or keys.null_count == len(keys))
+        if is_whole and not self._waiting:
+            yield from self._batches(self._turn, rows)
+            return
+        placed = self._placed(keys)
+        if partitions is not None:
+            self._check(partitions)
+            placed = numpy.where(partitions < 0, placed, partitions)
+        self._waiting.append((rows, placed))
+        self.waiting_bytes += rows.nbytes
+        if self.waiting_bytes >= _BYTES_EACH * min(len(self._shards), _MOST_TIMES):
+            yield from self.rest()
+
+    def rest(self) -> Iterator[Operation]:
+        """What stages the rows that wait."""
+        if not self._waiting:
+            return
+        parts, partitions = zip(*self._waiting, strict=True)
+        self._waiting.clear()
+        self.waiting_bytes = 0
+        placed = numpy.concatenate(partitions)
+        order = numpy.argsort(placed, kind="stable")
+        found, firsts = numpy.unique(placed[order], return_index=True)
+        (rows,) = pyarrow.Table.from_batches(parts).combine_chunks().to_batches()
+        rows = rows.take(pyarrow.array(order))
+        for partition, first, end in zip(found, firsts, [*firsts[1:], len(order)], strict=True):
+            yield from self._batches(int(partition), rows.slice(first, end - first))
+
+    def _batches(self, partition: int, rows: Any) -> Iterator[Operation]:
         kind = Kind.QUEUE_PUT if self._is_queue else Kind.BATCH
-        for partition, part in self._split(rows, partitions):
-            for payload in part.payloads(self._compression):
-                yield Operation(self._name, self._shards[partition], kind, payload)
+        for payload in payloads(rows, self._compression):
+            yield Operation(self._name, self._shards[partition], kind, payload)
 
-    def _split(self, rows: Rows, partitions: Any) -> Iterator[tuple[int, Rows]]:
-        count = len(self._shards)
-        self._turn = (self._turn + 1) % count
-        if partitions is None:
-            if count == 1 or rows.keys is None:
-                yield self._turn, rows
-                return
-            partitions = numpy.full(len(rows.values), -1)
-        self._check(partitions)
-        if rows.keys is not None:
-            placed = [self._turn if key is None else xxh3_64_intdigest(key) % count for key in rows.keys]
-            partitions = numpy.where(partitions < 0, placed, partitions)
-        else:
-            partitions = numpy.where(partitions < 0, self._turn, partitions)
-        for partition in numpy.unique(partitions):
-            yield int(partition), rows.take(numpy.flatnonzero(partitions == partition))
+    def _placed(self, keys: Any) -> Any:
+        """The partition of each key, and this turn's where there is none."""
+        placed = numpy.full(len(keys), self._turn)
+        hashes = map(xxh3_64_intdigest, keys.drop_null().to_pylist())
+        numbers = numpy.fromiter(hashes, numpy.uint64, len(keys) - keys.null_count)
+        placed[keys.is_valid().to_numpy(zero_copy_only=False)] = numbers % len(self._shards)
+        return placed
 
     def _check(self, partitions: Any) -> None:
         highest = int(partitions.max())
@@ -77,7 +112,7 @@ class Targets:
         self._targets: dict[str, _Target] = {}
 
     def operations(self, batch: Any) -> Iterator[Operation]:
-        """What stages the rows of a pyarrow.RecordBatch."""
+        """What is to be staged when these rows, a pyarrow.RecordBatch, have come."""
         rows = rows_of(batch, self._options)
         partitions = _partitions(batch)
         only = self._options.queue or self._options.topic
@@ -91,7 +126,14 @@ class Targets:
         for name in sorted(set(names)):
             places = numpy.flatnonzero(names == name)
             part = None if partitions is None else partitions[places]
-            yield from self._target(name).operations(rows.take(places), part)
+            yield from self._target(name).operations(rows.take(pyarrow.array(places)), part)
+        if sum(target.waiting_bytes for target in self._targets.values()) >= _MOST_BYTES:
+            yield from self.rest()
+
+    def rest(self) -> Iterator[Operation]:
+        """What is to be staged when no more rows come."""
+        for target in self._targets.values():
+            yield from target.rest()
 
     def _target(self, name: str) -> _Target:
         found = self._targets.get(name)

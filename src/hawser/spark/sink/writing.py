@@ -7,21 +7,29 @@ written by, whatever the driver believes.
 
 import logging
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from hawser.cluster.client.branching import ApplicationBatch, BatchBranch, decide_batch, drop_branches
-from hawser.errors import HawserError, UsageError
+from hawser.cluster.client.branching import (
+    ApplicationBatch,
+    BatchBranch,
+    Operation,
+    decide_batch,
+    drop_branches,
+    first_undecided,
+)
+from hawser.errors import Fenced, HawserError, UsageError
 from hawser.spark.sink.options import Options
 from hawser.spark.sink.rows import check_columns
 from hawser.spark.sink.targets import Targets
 from hawser.spark.source.connection import connection
 from hawser.spark.source.workers import set_imports_aside
+from hawser.transaction.identity import ONCE
 
 __all__ = ["BatchWriter", "StreamWriter"]
 
@@ -31,13 +39,18 @@ _log = logging.getLogger("hawser.spark.sink")
 _QUERY = "sql.streaming.queryId"
 _BATCH = "streaming.sql.batchId"
 
+# So much is made of rows before it is handed over to be staged.
+_PORTION_BYTES: Final = 4 << 20
+
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What an attempt has prepared: a branch of this batch, or nothing if it had no rows or came too late."""
+    """What an attempt has prepared: a branch of this batch, or nothing if it had no rows or came too late. It
+    saw that all batches before `undecided` were decided."""
 
     batch: ApplicationBatch
     branch: bytes | None
+    undecided: int
 
 
 class _Writing:
@@ -48,21 +61,32 @@ class _Writing:
         self._options = options
 
     def _write(self, batch: ApplicationBatch, parts: Iterator[Any]) -> Written:
-        """In a task: stage the rows and have them prepared."""
+        """In a task: stage the rows and have them prepared, unless the batch is decided already."""
         options = self._options
         cluster = connection(options.endpoints)
         branch = BatchBranch(cluster.router, cluster.homes, batch, _attempt(batch))
         targets = Targets(cluster, options)
+        # Of what is written once nobody can have decided yet.
+        asks = batch.query != ONCE
+        asked = cluster.begin(first_undecided(cluster.router, cluster.homes, batch)) if asks else None
+        undecided = 0
         try:
             for part in parts:
-                if part.num_rows:
-                    cluster.call(branch.stage(list(targets.operations(part))))
+                if not part.num_rows:
+                    continue
+                if asked is not None:
+                    undecided, asked = cluster.result(asked), None
+                if undecided <= batch.number:
+                    for portion in _portions(targets.operations(part)):
+                        cluster.call(branch.stage(portion))
+            for portion in _portions(targets.rest()):
+                cluster.call(branch.stage(portion))
             is_prepared = not branch.is_empty and cluster.call(branch.prepare(options.orphan_seconds))
         except BaseException:
             cluster.begin(branch.withdraw())
             raise
         set_imports_aside()
-        return Written(batch, branch.name if is_prepared else None)
+        return Written(batch, branch.name if is_prepared else None, undecided)
 
     def _decide(self, batch: ApplicationBatch, messages: Sequence[Any]) -> None:
         cluster = connection(self._options.endpoints)
@@ -102,6 +126,15 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
         (batch,) = batches
         assert batch.number == batchId, (batch, batchId)
         self._decide(batch, messages)
+        # Spark runs no batch again but the last.
+        undecided = max(message.undecided for message in messages)
+        if batchId + 1 < undecided:
+            raise Fenced(
+                f"{batch.text} was written before, and so were those up to {undecided - 1}: the checkpoint "
+                "is older than what this query wrote, and rows that it reads now would be taken for repeats. "
+                "Go on from the newest checkpoint, or begin with a new one (and another txnAppId, if it has "
+                "one)"
+            )
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
         self._drop(messages)
@@ -114,7 +147,8 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
     def __init__(self, options: Options, schema: StructType) -> None:
         super().__init__(options, schema)
         application = options.application or f"batch:{secrets.token_hex(16)}"
-        self._batch = ApplicationBatch(application.encode(), b"", options.version or 0)
+        query = ONCE if options.application is None else b""
+        self._batch = ApplicationBatch(application.encode(), query, options.version or 0)
 
     def write(self, iterator: Iterator[Any]) -> Written:
         return self._write(self._batch, iterator)
@@ -134,6 +168,20 @@ def _attempt(batch: ApplicationBatch) -> bytes:
     assert context is not None
     place = f"{batch.number}.{context.partitionId()}.{context.attemptNumber()}.{context.taskAttemptId()}"
     return f"{place}.{secrets.token_hex(8)}".encode()
+
+
+def _portions(operations: Iterable[Operation]) -> Iterator[list[Operation]]:
+    """These a few at a time, so that there need be no more at once than can be on their way."""
+    portion: list[Operation] = []
+    portion_bytes = 0
+    for operation in operations:
+        portion.append(operation)
+        portion_bytes += len(operation.payload)
+        if portion_bytes >= _PORTION_BYTES:
+            yield portion
+            portion, portion_bytes = [], 0
+    if portion:
+        yield portion
 
 
 def _branches(messages: Sequence[Any]) -> list[bytes]:

@@ -5,6 +5,10 @@ committed once Spark has committed the micro-batch that read it, by the same kin
 the sink: it stands for good, belongs to one query, and whatever else was claimed under this number is given
 back. Until then the messages are locked, and can be read as often as need be.
 
+Whoever finds an open claim may take it over: the query that made it may have been killed before it could note
+anything. So of the first one it is decided whose it is before anything of it is read, by a decision about
+number 0 that has no messages; from then on nobody else claims under this name.
+
 Which messages a claim has is its name's business, so that whoever finds an open claim knows them: a number,
 one that no other attempt has, then runs of offsets. A claim ends where the name would be too long.
 """
@@ -102,11 +106,7 @@ class Claims:
         except Fenced as error:
             raise self._fenced(claim) from error
         except TransactionAborted as error:
-            raise Fenced(
-                f"claim {claim.number} of {self._name!r} on queue {self._queue!r} was given back meanwhile, "
-                "because nobody committed it in time (orphanSeconds) or a person decided so; its messages, "
-                "which were processed here, are for others again. Begin anew with another claimName"
-            ) from error
+            raise self._given_back(claim) from error
 
     def _fenced(self, claim: Claim) -> Fenced:
         return Fenced(
@@ -115,22 +115,43 @@ class Claims:
             "a claimName of its own"
         )
 
+    def _given_back(self, claim: Claim) -> Fenced:
+        return Fenced(
+            f"claim {claim.number} of {self._name!r} on queue {self._queue!r} was given back meanwhile, "
+            "because nobody committed it in time (orphanSeconds) or a person decided so, or was committed "
+            "from a later checkpoint: others may have its messages, also if they were processed here. Begin "
+            "anew, with a new checkpoint and another claimName"
+        )
+
+    async def hold(self, claim: Claim) -> None:
+        """Have it be this query's own, before anything of it is read. Fenced if another query was first, or
+        if it is not open any more: then others may have read what it had."""
+        if claim.number == 1:
+            try:
+                await decide_batch(self._router, self._homes, self._batch(0), [])
+            except Fenced as error:
+                raise self._fenced(claim) from error
+        if claim not in await self._open_claims():
+            raise self._given_back(claim)
+
     async def open_claim(self, number: int) -> Claim | None:
         """The claim of this number that is open already, if there is one."""
+        return min((claim for claim in await self._open_claims() if claim.number == number), default=None)
+
+    async def _open_claims(self) -> list[Claim]:
         deadline = self._router.loop.time() + self._router.settings.timeout
-        home = await self._homes.of(self._batch(number).branch(b"").xid, deadline)
+        home = await self._homes.of(self._batch(0).branch(b"").xid, deadline)
         look = wire.TransactionLook(home)
         what = f"looking for claims of {self._name!r}"
         answer = await self._router.ask_leader(wire.HOMES, home, look, what, deadline)
         assert isinstance(answer, wire.TransactionsSeen), answer
-        found = [
+        return [
             Claim.of_name(xid.branch_id)
             for record in answer.records
             if (xid := Xid(*record.xid)).format == APPLICATION_FORMAT
             and xid.global_id == self._application
             and Stage(record.state) is Stage.PREPARED
         ]
-        return min((claim for claim in found if claim.number == number), default=None)
 
     async def make(self, number: int, most: int, before: int | None, orphan_seconds: int) -> Claim | None:
         """Claim up to so many messages, all of them before an offset if one is given; None if there are none.

@@ -4,6 +4,10 @@ An offset of Spark is, for each topic, its uuid and the next offset of each part
 
     {"orders": {"uuid": "5f0c...", "0": 23, "1": 7}}
 
+Spark keeps where each micro-batch ends, and for the first one asks anew where it begins whenever it is run
+again. By then that may be elsewhere; so the end of the first says where it began (`"began": {"0": 1, "1": 1}`
+beside the uuid), and what it has to read is known, or lost in the open.
+
 Spark compares offsets as text, so topics and partitions are always in order. A topic, or a partition, that a
 query has not known joins with the place where it begins now, and is read from the next micro-batch on: so
 where it began is in the checkpoint, and what is lost later is lost in the open. A topic of another uuid is
@@ -17,16 +21,18 @@ from hawser.cluster.client.starts import Bounds
 from hawser.errors import UsageError
 
 __all__ = [
-    "Bounded", "Loss", "Offsets", "Range", "advance", "clipped", "ends", "from_json", "losses", "lost_text",
-    "ranges", "share", "starts", "to_json",
+    "Bounded", "Loss", "Offsets", "Range", "advance", "begun", "clipped", "ends", "from_json", "is_at",
+    "losses", "lost_text", "ranges", "share", "starts", "to_json",
 ]  # fmt: skip
 
 
 class Place(NamedTuple):
-    """The next offset of each partition of a topic."""
+    """The next offset of each partition of a topic; and, as long as only one micro-batch or none has come
+    here, where that began."""
 
     uuid: str
     partitions: dict[int, int]
+    began: dict[int, int] | None = None
 
 
 class Bounded(NamedTuple):
@@ -65,10 +71,15 @@ def to_json(offsets: Offsets) -> dict[str, Any]:
     return {
         topic: {
             "uuid": place.uuid,
-            **{str(each): place.partitions[each] for each in sorted(place.partitions)},
+            **_texts(place.partitions),
+            **({} if place.began is None else {"began": _texts(place.began)}),
         }
         for topic, place in sorted(offsets.items())
     }
+
+
+def _texts(positions: Mapping[int, int]) -> dict[str, int]:
+    return {str(each): positions[each] for each in sorted(positions)}
 
 
 def from_json(data: Mapping[str, Any]) -> Offsets:
@@ -76,7 +87,9 @@ def from_json(data: Mapping[str, Any]) -> Offsets:
     try:
         return {
             topic: Place(
-                str(place["uuid"]), {int(each): int(at) for each, at in place.items() if each != "uuid"}
+                str(place["uuid"]),
+                _numbers({each: at for each, at in place.items() if each not in ("uuid", "began")}),
+                _numbers(place["began"]) if "began" in place else None,
             )
             for topic, place in data.items()
         }
@@ -85,6 +98,20 @@ def from_json(data: Mapping[str, Any]) -> Offsets:
             f"the checkpoint has offsets that this source did not write ({data!r}); it seems to belong to "
             "another query, so give this one a checkpoint of its own"
         ) from error
+
+
+def _numbers(positions: Mapping[str, Any]) -> dict[int, int]:
+    return {int(each): int(at) for each, at in positions.items()}
+
+
+def begun(offsets: Offsets) -> Offsets:
+    """The same as the place where a query begins."""
+    return {name: place._replace(began=place.partitions) for name, place in offsets.items()}
+
+
+def is_at(one: Offsets, other: Offsets) -> bool:
+    """Whether they are the same place, wherever the first micro-batch began."""
+    return {name: each[:2] for name, each in one.items()} == {name: each[:2] for name, each in other.items()}
 
 
 def starts(topics: Mapping[str, Bounded]) -> Offsets:
@@ -137,6 +164,7 @@ def advance(
                 number: known.partitions.get(number, bounds.start) + rows.get((name, number), 0)
                 for number, bounds in each.partitions.items()
             },
+            known.began if known.began == known.partitions else None,
         )
     return offsets
 
@@ -165,9 +193,10 @@ def share(wanted: Mapping[Any, int], limit: int) -> dict[Any, int]:
 
 
 def ranges(start: Offsets, end: Offsets) -> Iterator[Range]:
-    """What lies between; nothing of a topic or a partition that only one of them knows."""
+    """What lies between; nothing of a topic or a partition that only one of them knows. The end knows
+    better where it began."""
     for name, place in end.items():
-        known = start.get(name)
+        known = start.get(name) if place.began is None else Place(place.uuid, place.began)
         if known is not None and known.uuid == place.uuid:
             for number, at in place.partitions.items():
                 first = known.partitions.get(number)

@@ -49,6 +49,8 @@ _WITH_QUEUES: Final = (
     "valueFormat", "valueSchema", "mode", *_OF_QUEUES,
 )  # fmt: skip
 _FORMATS: Final = ("raw", "json", "msgpack", "arrow")
+# What the offsets of a checkpoint say beside positions.
+_ASIDE: Final = ("uuid", "began")
 _MODES: Final = ("FAILFAST", "PERMISSIVE")
 _NAME_BYTES: Final = 150
 # Longer than anybody lets a broken query wait.
@@ -59,7 +61,7 @@ Positions = dict[str, dict[int, int]]
 
 Start = Literal["earliest", "latest"] | Positions
 
-_decode_positions = msgspec.json.Decoder(dict[str, dict[str, int | str]]).decode
+_decode_positions = msgspec.json.Decoder(dict[str, dict[str, int | str | dict[str, int]]]).decode
 
 
 class Options(NamedTuple):
@@ -230,7 +232,7 @@ def _place(asked: dict[str, str], name: str, usual: Start) -> Start:
         return "latest" if word == "latest" else "earliest"
     try:
         positions = {
-            topic: {int(each): _offset(name, at) for each, at in partitions.items() if each != "uuid"}
+            topic: {int(each): _offset(name, at) for each, at in partitions.items() if each not in _ASIDE}
             for topic, partitions in _decode_positions(text).items()
         }
     except (msgspec.DecodeError, ValueError) as error:
@@ -241,7 +243,7 @@ def _place(asked: dict[str, str], name: str, usual: Start) -> Start:
     return positions
 
 
-def _offset(name: str, value: int | str) -> int:
+def _offset(name: str, value: object) -> int:
     least = EARLIEST if name == "startingOffsets" else LATEST
     if not isinstance(value, int) or (value < 1 and not least <= value <= LATEST):
         raise ValueError(

@@ -3,7 +3,8 @@
 Where the query is, is the last claim that it has made, with the offsets of its messages and whose claim it
 is; so Spark's checkpoint says which ones a batch has, and a batch that is run again has the same. The claims
 up to the one that is behind it are committed when Spark asks what comes next: that it does only when the
-batch is done.
+batch is done. It asks for partitions when it has noted what the batch has, so that is the time to make sure
+that the claim is this query's: one that was killed before it noted anything has never read anything.
 """
 
 import secrets
@@ -55,10 +56,12 @@ class QueueReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._queue = options.queue
         self._name = options.claim
         self._entry: TopicEntry | None = None
-        self._claims: tuple[Connection, Claims] | None = None
+        self._claims: tuple[Connection, str, Claims] | None = None
         self._committed = 0
         # Whether an open claim may be there that is not known here.
         self._may_be_open = True
+        # The claim that was made or found last.
+        self._latest = Claim(0)
         self._target: int | None = None
         self._idle_until = 0.0
 
@@ -73,13 +76,13 @@ class QueueReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _claims_of(self, owner: str) -> Claims:
         cluster, entry = self._opened()
-        if self._claims is None or self._claims[0] is not cluster:
+        if self._claims is None or self._claims[:2] != (cluster, owner):
 
             async def make() -> Claims:
                 return Claims(cluster.router, cluster.homes, self._queue, entry, self._name, owner)
 
-            self._claims = cluster, cluster.call(make())
-        return self._claims[1]
+            self._claims = cluster, owner, cluster.call(make())
+        return self._claims[2]
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         _, entry = self._opened()
@@ -118,10 +121,16 @@ class QueueReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if following is None:
             self._idle_until = time.monotonic() + _IDLE_SECONDS
             return start
+        self._latest = following
         return _to_json(entry, start["owner"], following)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         claim = _claim_of(end)
+        # One of an earlier run may have been given back since; one after the first that was made here is his
+        # who made it.
+        if claim.number == 1 or claim != self._latest:
+            cluster, _ = self._opened()
+            cluster.call(self._claims_of(end["owner"]).hold(claim))
         ranges = [Range(self._queue, end["queue"], 0, first, first + count) for first, count in claim.runs]
         splits = plan(ranges, self._options.min_partitions)
         tasks = self._options.min_partitions or 1
@@ -133,7 +142,7 @@ class QueueReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Claims stay as they are, for the next run; Spark seldom calls this."""
         if self._claims is not None:
-            cluster, claims = self._claims
+            cluster, _, claims = self._claims
             cluster.call(claims.close())
 
     # In a task.

@@ -27,9 +27,11 @@ from hawser.spark.source.offsets import (
     Bounded,
     Offsets,
     advance,
+    begun,
     clipped,
     ends,
     from_json,
+    is_at,
     losses,
     ranges,
     to_json,
@@ -68,7 +70,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         bounds = self._look()
-        return to_json(beginning(self._options, self._cluster, self._topics, bounds))
+        return to_json(begun(beginning(self._options, self._cluster, self._topics, bounds)))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         if self._options.max_offsets is not None:
@@ -93,8 +95,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is not None:
             bounds = clipped(bounds, self._target)
         following = self._advance(offsets, bounds, limit)
-        if following == offsets:
+        if is_at(following, offsets):
             self._idle_until = time.monotonic() + _IDLE_SECONDS
+            return start
         return to_json(following)
 
     def _advance(self, offsets: Offsets, bounds: dict[str, Bounded], limit: ReadLimit) -> Offsets:

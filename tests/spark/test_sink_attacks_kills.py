@@ -1,0 +1,187 @@
+"""Attacks with real processes: nodes, the operator and drivers are killed or stand still in mid-batch. Every
+row is in the topic once."""
+
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import hawser
+from hawser.cluster.client.branching import ApplicationBatch
+from hawser.spark.source.connection import connection
+from tests.spark.auditing import Audit
+from tests.spark.copy_program import PATIENCE_SECONDS, CopyProgram
+from tests.support.processes import LIMIT_SECONDS, ClusterProcesses, cluster_processes
+from tests.support.sink import copy, counted, prepared
+from tests.support.source import wait_for
+from tests.support.spark import SMALL, need_java
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+
+APPLICATION = "attacked"
+ROUNDS = 4
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
+    need_java()
+    with cluster_processes(tmp_path_factory.mktemp("processes")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def bus(processes: ClusterProcesses) -> Iterator[hawser.Bus]:
+    with processes.connect("tests") as bus:
+        yield bus
+
+
+def numbers(first: int, count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, first + count)]
+
+
+def home_leader(processes: ClusterProcesses) -> str:
+    """The node that decides the batches of the application."""
+    cluster = connection(processes.url)
+    xid = ApplicationBatch(APPLICATION.encode(), b"", 0).branch(b"").xid
+    home = cluster.call(cluster.homes.of(xid, cluster.router.loop.time() + LIMIT_SECONDS))
+
+    def leader() -> str | None:
+        return next((each["leader"] for each in processes.status()["shards"] if each["id"] == home), None)
+
+    return str(wait_for(leader, "a leader of home"))
+
+
+def test_nodes_and_the_operator_are_killed_in_mid_batch(
+    spark: SparkSession, processes: ClusterProcesses, bus: hawser.Bus, tmp_path: Path, record_property: Any
+) -> None:
+    """One task has prepared its rows, the other is in the middle of them."""
+    source, target = bus.topic("held", partitions=2), bus.topic("held/copy", partitions=3)
+    expected: Counter[bytes] = Counter()
+    killed = []
+    for turn in range(3):
+        values = numbers(100 * turn, 100)
+        source.publish_many(values, keys=values)
+        expected.update(values)
+        (tmp_path / "hold").touch()
+        options: dict[str, Any] = {"topic": "held/copy", "txnAppId": APPLICATION}
+        query = copy(spark, processes.url, "held", tmp_path, **options)
+        wait_for(lambda: prepared(processes.url), "a task that has prepared")
+        wait_for((tmp_path / "held").exists, "a task with a part of its rows")
+        names = [processes.leader("held/copy"), home_leader(processes), "o1"]
+        victim = {**processes.nodes, **processes.operators}[names[turn]]
+        victim.kill()
+        killed.append(names[turn])
+        (tmp_path / "hold").unlink()
+        query.awaitTermination()
+        victim.start()
+        processes.wait_until_alive(*processes.nodes)
+        (tmp_path / "held").unlink()
+        wait_for(lambda: counted(target).total() >= expected.total(), "all rows")
+        assert counted(target) == expected
+    wait_for(lambda: not prepared(processes.url), "the end of all branches")
+    record_property("killed: leader, home, operator", ", ".join(killed))
+
+
+class LongQuery:
+    """One query of many drivers: while one runs, the next gets ready to take over."""
+
+    def __init__(self, processes: ClusterProcesses, bus: hawser.Bus, directory: Path) -> None:
+        self._source, self.target = bus.topic("driven", partitions=2), bus.topic("driven/copy", partitions=3)
+        self._place = processes.url, ("driven", "driven/copy"), directory
+        self._notes = directory / "checkpoint" / "commits"
+        self._ready: list[CopyProgram] = []
+        self.expected: Counter[bytes] = Counter()
+        self.drivers: list[CopyProgram] = []
+
+    def publish(self) -> None:
+        values = numbers(self.expected.total(), 200)
+        self._source.publish_many(values, keys=values)
+        self.expected.update(values)
+
+    @property
+    def noted(self) -> int:
+        """The last batch that Spark takes for done."""
+        return max((int(each.name) for each in self._notes.glob("[0-9]*")), default=-1)
+
+    def forget(self) -> None:
+        """Let Spark believe that its last batch was not done."""
+        last = self._notes / str(self.noted)
+        last.unlink()
+        last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
+
+    def prepare(self) -> None:
+        self._ready.append(CopyProgram("local[2,4]", SMALL, *self._place))
+
+    def go_on(self, batches: int) -> CopyProgram:
+        """Another driver takes over, and has done so many batches."""
+        goal = self.noted + batches
+        if not self._ready:
+            self.prepare()
+        driver = self._ready.pop()
+        self.drivers.append(driver)
+        driver.begin()
+        driver.wait_for(lambda: self.noted >= goal, "a micro-batch")
+        return driver
+
+    @property
+    def is_written(self) -> bool:
+        """Whether all rows are there; if all drivers have ended, one is started to write them."""
+        if not any(driver.is_running for driver in self.drivers):
+            self.go_on(1)
+        return counted(self.target).total() >= self.expected.total()
+
+    def kill(self) -> None:
+        for driver in self.drivers + self._ready:
+            driver.kill()
+
+
+def test_drivers_are_killed_and_come_back_at_random(
+    processes: ClusterProcesses, bus: hawser.Bus, tmp_path: Path, record_property: Any
+) -> None:
+    """In one long query. Those that stand still are taken for dead, and come back when another one has gone
+    on; sometimes a batch that was noted is run again. The audit has the last word."""
+    seed = random.randrange(1 << 30)
+    record_property("seed", seed)
+    chance = random.Random(seed)
+    ends = ["stopped", "killed", *chance.choices(("stopped", "killed", "killed and forgotten"), k=ROUNDS - 2)]
+    chance.shuffle(ends)
+    query = LongQuery(processes, bus, tmp_path)
+    try:
+        for end in ends:
+            query.publish()
+            driver = query.go_on(1 + chance.randrange(3))
+            query.prepare()
+            time.sleep(chance.random())
+            if end == "stopped":
+                driver.signal(signal.SIGSTOP)
+            else:
+                driver.kill()
+            if end == "killed and forgotten":
+                query.forget()
+        query.publish()
+        query.go_on(2)
+        for driver in query.drivers:
+            if driver.is_running:
+                driver.signal(signal.SIGCONT)
+        query.publish()
+        wait_for(lambda: query.is_written, "all rows", PATIENCE_SECONDS)
+        assert counted(query.target) == query.expected
+        wait_for(lambda: sum(each.is_running for each in query.drivers) <= 1, "the end of all but one")
+    finally:
+        query.kill()
+    assert counted(query.target) == query.expected
+    topics = "--topic", "driven", "--topic", "driven/copy"
+    document = Audit(tmp_path / "audit", processes.url, None, *topics).run()
+    found = Counter[str]()
+    for line in document.lines:
+        found[line.topic] += line.found if line.tier == "replicated" and not line.words else 0
+    assert found == dict.fromkeys(("driven", "driven/copy"), query.expected.total())
+    record_property("drivers", ", ".join(ends))
+    record_property("micro-batches", query.noted + 1)
+    record_property("rows, each once", query.expected.total())
