@@ -66,6 +66,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator["RunningCluste
         yield running
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Figures as they are printed: anything else would not get through to the process that prints them."""
+    item.user_properties[:] = [(name, str(value)) for name, value in item.user_properties]
+    return (yield)
+
+
 @pytest.hookimpl
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print what each attack counted."""
