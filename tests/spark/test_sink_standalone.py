@@ -116,10 +116,13 @@ def test_a_task_is_speculated(scene: Scene, first: int | None) -> None:
 
 
 def test_tasks_fail_and_are_tried_again(scene: Scene) -> None:
-    scene.tell("fail-0", "fail-1", "fail-2")
+    # One that is speculated could be through before an earlier one has failed.
+    later = [f"hold-{attempt}" for attempt in range(3, 8)]
+    scene.tell("fail-0", "fail-1", "fail-2", *later)
     scene.publish()
     for attempt in range(3):
         scene.wait_until_failed(attempt)
+    scene.forget(*later)
     scene.check_written()
 
 
@@ -127,7 +130,8 @@ def test_an_executor_comes_back(scene: Scene, record_property: Callable[[str, ob
     """It stands still in the middle of its rows until it was given up and replaced; then all that is left of
     it goes on."""
     scene.forget("held-0")
-    scene.tell("hold-0")
+    # The second attempt waits for the first: it could be through before that one has begun.
+    scene.tell("hold-0", "hold-1")
     scene.publish()
     victim = scene.standalone.executor_of(scene.wait_until_held(0))
     others = set(scene.standalone.executors) - {victim}
@@ -135,6 +139,7 @@ def test_an_executor_comes_back(scene: Scene, record_property: Callable[[str, ob
     for pid in zombies:
         os.kill(pid, signal.SIGSTOP)
     try:
+        scene.forget("hold-1")
         scene.check_written()
         scene.program.wait_for(
             lambda: set(scene.standalone.executors) - others - {victim}, "an executor in its place"
