@@ -19,3 +19,9 @@ def local() -> Iterator[LocalBus]:
 def agent(local: LocalBus, tmp_path: Path) -> Iterator[Agent]:
     with Agent(local, tmp_path) as started:
         yield started
+
+
+@pytest.fixture
+def target(request: pytest.FixtureRequest) -> str:
+    """A topic or queue of the cluster that only this test has."""
+    return "".join(letter if letter.isalnum() else "-" for letter in request.node.name)[:60]

@@ -3,7 +3,6 @@ of what is lost."""
 
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +25,6 @@ from tests.support.etcd import free_ports
 from tests.support.processes import Daemon, until
 
 NOWHERE = "hawser://127.0.0.1:1"
-
-
-@pytest.fixture
-def local() -> Iterator[LocalBus]:
-    with LocalBus() as local:
-        yield local
-
-
-@pytest.fixture
-def target(request: pytest.FixtureRequest) -> str:
-    """A topic of the cluster that only this test has."""
-    return "".join(letter if letter.isalnum() else "-" for letter in request.node.name)[:60]
 
 
 def a_topic(local: LocalBus, name: str = "t", **settings: Any) -> hawser.Topic[Any]:

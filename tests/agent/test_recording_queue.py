@@ -1,7 +1,6 @@
 """Recorders of queues between real shared memory and a real cluster: what is moved, what they wait for, who
 is kept away meanwhile."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,6 @@ from tests.agent.support import Agent
 from tests.support.children import Channel, sleep_for_ever, victim
 from tests.support.cluster import RunningCluster
 from tests.support.processes import LIMIT_SECONDS, until
-
-
-@pytest.fixture
-def local() -> Iterator[LocalBus]:
-    with LocalBus() as local:
-        yield local
-
-
-@pytest.fixture
-def target(request: pytest.FixtureRequest) -> str:
-    """A queue of the cluster that only this test has."""
-    return "".join(letter if letter.isalnum() else "-" for letter in request.node.name)[:60]
 
 
 def a_queue(local: LocalBus, name: str = "q", **settings: Any) -> "hawser.Queue[Any]":

@@ -2,7 +2,6 @@
 
 import mmap
 import os
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -26,18 +25,6 @@ from tests.support.cluster import RunningCluster
 from tests.support.processes import hawser_command, until
 
 HEAD_AT = 128
-
-
-@pytest.fixture
-def local() -> Iterator[LocalBus]:
-    with LocalBus() as local:
-        yield local
-
-
-@pytest.fixture
-def target(request: pytest.FixtureRequest) -> str:
-    """A topic of the cluster that only this test has."""
-    return "".join(letter if letter.isalnum() else "-" for letter in request.node.name)[:60]
 
 
 def a_topic(local: LocalBus, name: str = "t", **settings: Any) -> hawser.Topic[Any]:

@@ -2,7 +2,7 @@
 
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +15,6 @@ from tests.support.children import Channel, sleep_for_ever, victim
 from tests.support.command import Command
 
 SETTINGS_AT = 88
-
-
-@pytest.fixture
-def local() -> Iterator[LocalBus]:
-    with LocalBus() as made:
-        yield made
-
-
-@pytest.fixture
-def command(local: LocalBus) -> Command:
-    return Command(local.url)
 
 
 def _verdicts(report: Any) -> dict[str, str]:

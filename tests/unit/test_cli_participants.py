@@ -1,27 +1,13 @@
 """`hawser ps` and `hawser reap`: the living, the dead, and what they left."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 import hawser
 from hawser.testing import LocalBus
 from tests.support.boots import make_topic_of_earlier_boot
 from tests.support.children import Channel, sleep_for_ever, victim
 from tests.support.command import Command
-
-
-@pytest.fixture
-def local() -> Iterator[LocalBus]:
-    with LocalBus() as made:
-        yield made
-
-
-@pytest.fixture
-def command(local: LocalBus) -> Command:
-    return Command(local.url)
 
 
 def test_ps_of_nobody(command: Command) -> None:

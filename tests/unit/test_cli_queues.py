@@ -5,7 +5,7 @@ import pty
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,17 +24,6 @@ class Typed:
 
     name: str
     size: int
-
-
-@pytest.fixture
-def local() -> Iterator[LocalBus]:
-    with LocalBus() as made:
-        yield made
-
-
-@pytest.fixture
-def command(local: LocalBus) -> Command:
-    return Command(local.url)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 from collections import defaultdict
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,17 +20,6 @@ from tests.support.processes import until
 
 PATIENCE_SECONDS = 60.0
 MICROSECOND_NS = 1000
-
-
-@pytest.fixture
-def local() -> Iterator[LocalBus]:
-    with LocalBus() as made:
-        yield made
-
-
-@pytest.fixture
-def command(local: LocalBus) -> Command:
-    return Command(local.url)
 
 
 def is_traced(topic: "hawser.Topic[Any] | hawser.Queue[Any]") -> bool:
