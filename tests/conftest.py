@@ -4,6 +4,7 @@ An attack hands its figures to `record_property`; they are printed at the end of
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -58,11 +59,22 @@ def soak_seconds(request: pytest.FixtureRequest) -> float:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator["RunningCluster"]:
+def module_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A directory for all tests of a file. It goes with the last of them, unless one has failed: what the
+    clusters of all files leave would fill a disk."""
+    failed = request.session.testsfailed
+    path = tmp_path_factory.mktemp("module")
+    yield path
+    if request.session.testsfailed == failed:
+        shutil.rmtree(path)
+
+
+@pytest.fixture(scope="module")
+def cluster(module_path: Path) -> Iterator["RunningCluster"]:
     """Three nodes and an operator, for all tests of a file."""
     from tests.support.cluster import RunningCluster
 
-    with RunningCluster(tmp_path_factory.mktemp("cluster")) as running:
+    with RunningCluster(module_path) as running:
         yield running
 
 

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -33,8 +34,8 @@ pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
-def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
-    with cluster_processes(tmp_path_factory.mktemp("races")) as cluster:
+def processes(module_path: Path) -> Iterator[ClusterProcesses]:
+    with cluster_processes(module_path) as cluster:
         yield cluster
 
 

@@ -41,8 +41,8 @@ ODD_KEYS = [
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
-    with etcd_server(tmp_path_factory.mktemp("etcd")) as started:
+def server(module_path: Path) -> Iterator[EtcdServer]:
+    with etcd_server(module_path) as started:
         yield started
 
 

@@ -92,14 +92,13 @@ def _accepted(url: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+def scene(module_path: Path) -> Iterator[Scene]:
     need_java()
-    directory = tmp_path_factory.mktemp("audit")
     with (
-        RunningCluster(directory / "cluster", nodes=1) as cluster,
-        server("local[2]", directory, directory / "spark.log", SMALL) as running,
+        RunningCluster(module_path / "cluster", nodes=1) as cluster,
+        server("local[2]", module_path, module_path / "spark.log", SMALL) as running,
     ):
-        yield Scene(directory, cluster, running.url)
+        yield Scene(module_path, cluster, running.url)
 
 
 def _told(document: Document) -> dict[str, Any]:

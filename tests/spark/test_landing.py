@@ -28,17 +28,16 @@ FIELDS = "id bigint, name string"
 
 
 @pytest.fixture(scope="module")
-def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def remote(module_path: Path) -> Iterator[str]:
     """A Connect server for all tests of this file: starting one takes longer than most of them."""
     need_java()
-    directory = tmp_path_factory.mktemp("server")
-    with server("local[2]", directory, directory / "spark.log", SMALL) as running:
+    with server("local[2]", module_path, module_path / "spark.log", SMALL) as running:
         yield running.url
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    with RunningCluster(tmp_path_factory.mktemp("cluster"), nodes=1) as running:
+def cluster(module_path: Path) -> Iterator[RunningCluster]:
+    with RunningCluster(module_path / "cluster", nodes=1) as running:
         yield running
 
 

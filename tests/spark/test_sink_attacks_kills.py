@@ -29,9 +29,9 @@ ROUNDS = 4
 
 
 @pytest.fixture(scope="module")
-def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
+def processes(module_path: Path) -> Iterator[ClusterProcesses]:
     need_java()
-    with cluster_processes(tmp_path_factory.mktemp("processes")) as cluster:
+    with cluster_processes(module_path) as cluster:
         yield cluster
 
 

@@ -84,13 +84,13 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+def scene(module_path: Path) -> Iterator[Scene]:
     need_java()
     with (
-        RunningCluster(tmp_path_factory.mktemp("cluster")) as cluster,
-        standalone_cluster(tmp_path_factory.mktemp("standalone")) as standalone,
+        RunningCluster(module_path / "cluster") as cluster,
+        standalone_cluster(module_path / "standalone") as standalone,
     ):
-        scene = Scene(standalone, cluster, tmp_path_factory.mktemp("query"))
+        scene = Scene(standalone, cluster, module_path)
         try:
             scene.program.begin()
             scene.publish()

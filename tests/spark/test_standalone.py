@@ -23,15 +23,15 @@ LOOK_SECONDS = 0.05
 
 
 @pytest.fixture(scope="module")
-def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
+def standalone(module_path: Path) -> Iterator[StandaloneCluster]:
     need_java()
-    with standalone_cluster(tmp_path_factory.mktemp("standalone")) as cluster:
+    with standalone_cluster(module_path / "standalone") as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    with RunningCluster(tmp_path_factory.mktemp("source")) as cluster:
+def source(module_path: Path) -> Iterator[RunningCluster]:
+    with RunningCluster(module_path / "cluster") as cluster:
         topic = cluster.connect("publisher").topic("orders", partitions=2)
         topic.publish_many([f"message {number}".encode() for number in range(MESSAGES)])
         yield cluster

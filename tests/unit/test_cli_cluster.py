@@ -29,9 +29,9 @@ SHARD_KEYS = {
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
+def cluster(module_path: Path) -> Iterator[ClusterProcesses]:
     """Three nodes and a fourth to move to, with the topic `orders` of two partitions."""
-    with cluster_processes(tmp_path_factory.mktemp("cluster"), spare=1) as processes:
+    with cluster_processes(module_path, spare=1) as processes:
         processes.run("topic", "pub", "orders", "first", "--partitions", "2", "--key", "k")
         processes.nodes["n4"].start()
         processes.wait_until_alive(*processes.nodes)

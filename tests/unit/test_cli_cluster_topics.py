@@ -5,6 +5,7 @@ import pty
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,10 +16,9 @@ from tests.support.processes import LIMIT_SECONDS, Daemon, hawser_command
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    directory = tmp_path_factory.mktemp("up")
-    arguments = ["up", "--dir", str(directory / "cluster"), "--listen", "127.0.0.1:0"]
-    with Daemon(arguments, directory / "log") as cluster:
+def url(module_path: Path) -> Iterator[str]:
+    arguments = ["up", "--dir", str(module_path / "cluster"), "--listen", "127.0.0.1:0"]
+    with Daemon(arguments, module_path / "log") as cluster:
         yield cluster.ready
 
 

@@ -43,6 +43,7 @@ from hawser.cluster.transport import (
 from hawser.errors import UsageError
 from hawser.log.journal.failures import Damaged, NotFormatted, OtherVersion
 from hawser.log.journal.journal import Settings as JournalSettings
+from hawser.log.journal.storage import StorageFailed, StorageFull
 from hawser.log.protocol import messages as m
 from hawser.log.protocol.node import Limits
 from hawser.log.queue.letters import shard_of_letters
@@ -336,9 +337,16 @@ class Node(Handler):
             raise Malformed("only an operator places shards")
         if request.shard not in self.shards:
             disk = self._directory.disk(request.shard)
-            replica = Replica.create(
-                disk, request.shard, self._directory.new_member(), self._incarnation, self.settings.replica
-            )
+            member = self._directory.new_member()
+            try:
+                replica = Replica.create(
+                    disk, request.shard, member, self._incarnation, self.settings.replica
+                )
+            except (StorageFull, StorageFailed) as reason:
+                disk.close()
+                self._directory.remove(request.shard)
+                code = wire.Code.FULL if isinstance(reason, StorageFull) else wire.Code.UNAVAILABLE
+                return wire.Failed(code, str(reason), True)
             self.shards[request.shard] = Shard(
                 request.shard, replica, disk, self._threads, self._route, self._gone, self._around
             )

@@ -105,6 +105,8 @@ class OperatorService(Handler):
         self._repairing: set[str] = set()
         # Shards in the store that are to go, and those that are gone from it but not from every node.
         self._deleting: dict[str, Deletion] = {}
+        # Topics and queues of which a shard has no nodes yet, and why.
+        self._unplaced: dict[str, str] = {}
         self._retiring: dict[str, Deletion] = {}
         self._closing = Closing(self._leader_link, self.settings.closing_seconds, self.settings.tick_seconds)
         # One deletion of a name at a time: what one has closed another one must not open.
@@ -303,18 +305,21 @@ class OperatorService(Handler):
                 members = [await self._host(node, shard) for node in nodes]
             except (ValueError, TransportError) as error:
                 _log.warning("%s %s: %s", entry.kind, name, error)
+                self._unplaced[name] = str(error)
                 return
             stored = await self._in_thread(
                 store_shard, self._store, shard, Metadata.initial(tuple(members)), None
             )
             if stored is not None and shard not in self.desks:
                 self._open_desk(shard).loaded(stored)
+        self._unplaced.pop(name, None)
 
     async def _host(self, node: str, shard: str) -> str:
         link = await self._dialers[node].up(self.settings.roll_seconds)
         answer = wire.decode_answer(await link.ask(wire.encode(wire.Host(shard)), 10.0))
         if not isinstance(answer, wire.Hosted):
-            raise ValueError(f"node {node} cannot hold shard {shard}: {answer}")
+            reason = answer.text if isinstance(answer, wire.Failed) else answer
+            raise ValueError(f"node {node} cannot hold shard {shard}: {reason}")
         return answer.member
 
     def _begin_deletion(self, shard: str, stored: StoredShard) -> None:
@@ -338,6 +343,7 @@ class OperatorService(Handler):
                 self._deleting.pop(shard, None)
         if not left:
             await self._in_thread(forget_topic, self._store, name, entry)
+            self._unplaced.pop(name, None)
 
     async def _go_on_retiring(self) -> None:
         """Whoever was away when a shard was deleted is told until it has deleted it too, or until its node
@@ -472,7 +478,7 @@ class OperatorService(Handler):
         return await self._made(message.name, entry)
 
     async def _made(self, name: str, entry: wire.TopicEntry) -> wire.Answer:
-        """Answered when all its shards are led, or when it is deleted."""
+        """Answered when all its shards are led, when no nodes can be found for one, or when it is deleted."""
         while True:
             changed = self._changed
             if not await self._is_there(name, entry):
@@ -485,6 +491,8 @@ class OperatorService(Handler):
                     await changed.wait()
             except TimeoutError:
                 await self._look()
+                if name in self._unplaced:
+                    return wire.Failed(wire.Code.UNAVAILABLE, self._unplaced[name], True)
 
     def _all_steady(self, shards: list[str]) -> bool:
         found = [self.desks[shard].metadata for shard in shards if shard in self.desks]
