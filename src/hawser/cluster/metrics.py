@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Final
 
 from hawser.cluster.health import Metric
-from hawser.cluster.node.deciding import HomeOffice
-from hawser.cluster.node.keeping import BranchOffice
 from hawser.cluster.node.service import Node
 from hawser.cluster.node.shard import Shard
 from hawser.cluster.operator.service import OperatorService
@@ -92,19 +90,19 @@ def _of_queue(shard: Shard) -> Iterator[Metric]:
 
 def _of_transactions(node: Node) -> Iterator[Metric]:
     """Of the shards that this node leads, together."""
-    offices = [shard.office for shard in node.shards.values()]
-    branches = [office for office in offices if isinstance(office, BranchOffice)]
-    unfinished = sum(office.unfinished_count for office in offices if isinstance(office, HomeOffice))
+    offices = [shard.office for shard in node.shards.values() if shard.office is not None]
+    branches = [office.keeping for office in offices]
+    unfinished = sum(office.deciding.unfinished_count for office in offices)
     text = "Branches of transactions on the shards that this node leads."
     for state, count in (
-        ("open", sum(office.open_count for office in branches)),
-        ("prepared", sum(office.prepared_count for office in branches)),
+        ("open", sum(each.open_count for each in branches)),
+        ("prepared", sum(each.prepared_count for each in branches)),
     ):
         yield Metric("hawser_transaction_branches", text, count, (("state", state),))
     text = "Branches that have been prepared for more than 10 s and are not decided."
-    yield Metric("hawser_transactions_in_doubt", text, sum(office.in_doubt_count for office in branches))
+    yield Metric("hawser_transactions_in_doubt", text, sum(each.in_doubt_count for each in branches))
     text = "For how long this leader has known the oldest branch; 0 without one."
-    oldest = max((office.oldest_age_seconds for office in branches), default=0.0)
+    oldest = max((each.oldest_age_seconds for each in branches), default=0.0)
     yield Metric("hawser_transaction_oldest_age_seconds", text, oldest)
     text = "Transactions that this node decides and that are not over everywhere."
     yield Metric("hawser_transactions_unfinished", text, unfinished)

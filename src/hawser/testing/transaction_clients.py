@@ -131,9 +131,10 @@ class Mover(Actor):
         elif transaction.is_staged or is_hasty:
             self._waited = 0
             self.ring.marks.count("committed before everything was staged", not transaction.is_staged)
-            is_short = len(transaction.shards) == 1 and self.random.random() < 0.5
+            last = [self.last_line(shard) for shard in self._shards if self.random.random() < 0.5]
+            is_short = len(transaction.shards) == 1 and len(last) == 1
             self.ring.marks.count("committed by the last operation", is_short)
-            self.send(transaction.commit(self.last_line(transaction.shards[0]) if is_short else None))
+            self.send(transaction.commit(last))
         elif drawn < 0.5:
             self.nudge()
 
@@ -369,7 +370,7 @@ class Application(Actor):
         elif len(transaction.shards) < 2:
             task.publish(self.random.choice(self.ring.names))
         elif transaction.is_staged:
-            task.send(transaction.prepare(self._application, self._batch, 6))
+            task.send(transaction.prepare(self._home, self._application, self._batch, 6))
         elif self.random.random() < 0.3:
             task.nudge()
 

@@ -213,7 +213,8 @@ class Office:
                 return
             self._cluster.ring.marks.count("branch disowned by home")
             disowned = self._keeper.disown(asked.transaction, asked.reason)
-            self._ask(asked.home, asked, Command(disowned.kind, disowned.payload))
+            command = Command(disowned.kind, disowned.payload, transaction=disowned.label)
+            self._ask(asked.home, asked, command)
             return
         is_old = isinstance(outcome, Rejected) and outcome.reason is Reason.OLD_INCARNATION
         found = Outcome.ROLLED_BACK if is_old else getattr(outcome, "outcome", None)
@@ -250,7 +251,7 @@ class Office:
         """A read of the newest state of home is served."""
         home = replica.machine.part(Home)
         if inquiry.transaction is not None:
-            outcome = home.ledger.outcome(inquiry.transaction)
+            outcome = replica.machine.part(Branches).decision(inquiry.transaction, home.ledger)
             is_known = outcome is not None or home.ledger.register.get(inquiry.transaction) is not None
             return Verdict(outcome, is_known=is_known)
         return Verdict(None, tuple(home.recover()))

@@ -20,7 +20,7 @@ from hawser.testing.checks import Violation
 from hawser.testing.queue_truth import Message, those
 from hawser.transaction.commands import BranchAbort, BranchCommit, BranchPrepare, Counts, HomeDecide, id_of
 from hawser.transaction.home import Home
-from hawser.transaction.identity import Label, TransactionId
+from hawser.transaction.identity import Label, TransactionId, Xid
 
 if TYPE_CHECKING:
     from hawser.testing.truth import Truth
@@ -39,26 +39,33 @@ class Book:
 
     def __init__(self) -> None:
         self.decisions: dict[TransactionId, Outcome] = {}
-        # Of each: the shards that have promised to commit it, those where it happened, and all that take
-        # part in one that is committed.
+        # Of each: the shards that have promised to commit it and whom they wait for, those where it happened,
+        # and all that take part in one that is committed.
         self.promised: dict[TransactionId, set[str]] = {}
+        self.homes: dict[TransactionId, str] = {}
         self.happened: dict[TransactionId, set[str]] = {}
         self.participants: dict[TransactionId, frozenset[str]] = {}
         # Those that cannot be committed any more: a shard has rolled back, or a client was told.
         self.void: dict[TransactionId, str] = {}
+        # Where each was rolled back, and the latest use of each xid on each shard.
+        self._rolled_back: set[tuple[TransactionId, str]] = set()
+        self._latest: dict[tuple[Xid, str], int] = {}
         self.told = 0
 
-    def promise(self, transaction: TransactionId, shard: str) -> None:
+    def see(self, transaction: TransactionId, shard: str) -> None:
+        """The shard has something to do with it."""
+        place = transaction.xid, shard
+        self._latest[place] = max(transaction.incarnation, self._latest.get(place, 0))
+
+    def promise(self, transaction: TransactionId, shard: str, home: str) -> None:
         self.promised.setdefault(transaction, set()).add(shard)
+        if self.homes.setdefault(transaction, home) != home:
+            raise Violation(0, f"{transaction} is to be decided by {self.homes[transaction]} and by {home}")
 
     def decide(
-        self,
-        transaction: TransactionId,
-        outcome: Outcome,
-        participants: frozenset[str],
-        is_alone: bool = False,
+        self, transaction: TransactionId, outcome: Outcome, participants: frozenset[str], decider: str = ""
     ) -> None:
-        """Its home has this outcome in its log, or the shard that it `is_alone` on."""
+        """Its home has this outcome in its log, or the shard whose own branch decides."""
         first = self.decisions.setdefault(transaction, outcome)
         if _is_commit(first) != _is_commit(outcome):
             raise Violation(0, f"{transaction} was decided as {first.name}, and then as {outcome.name}")
@@ -66,19 +73,21 @@ class Book:
             return
         if transaction in self.void:
             raise Violation(0, f"{transaction} is to be committed, and {self.void[transaction]}")
-        missing = participants - self.promised.get(transaction, set())
-        if missing and not is_alone:
+        missing = participants - self.promised.get(transaction, set()) - {decider}
+        if missing:
             raise Violation(0, f"{transaction} is to be committed, and {sorted(missing)} never promised that")
         self.participants[transaction] = participants
 
     def end(self, transaction: TransactionId, shard: str, outcome: Outcome, was_prepared: bool) -> None:
         """Its branch on this shard is over."""
-        decided = self.decisions.get(transaction)
+        self.see(transaction, shard)
+        decided = self._decided(transaction)
         if was_prepared and decided is None:
             raise Violation(0, f"{transaction} was prepared on {shard}, and ended before it was decided")
         if decided is not None and _is_commit(decided) != _is_commit(outcome):
             raise Violation(0, f"{transaction} is {decided.name}, and on {shard} it was {outcome.name}")
         if not _is_commit(outcome):
+            self._rolled_back.add((transaction, shard))
             self.void.setdefault(transaction, f"was rolled back on {shard}")
             return
         if decided is None:
@@ -87,6 +96,14 @@ class Book:
         if shard in happened:
             raise Violation(0, f"{transaction} was committed twice on {shard}")
         happened.add(shard)
+
+    def _decided(self, transaction: TransactionId) -> Outcome | None:
+        """What was decided: also by a home that has rolled its own branch back, or has gone on without."""
+        home = self.homes.get(transaction, "")
+        is_forsaken = self._latest.get((transaction.xid, home), 0) > transaction.incarnation
+        if (transaction, home) in self._rolled_back or is_forsaken:
+            self.decisions.setdefault(transaction, Outcome.ROLLED_BACK)
+        return self.decisions.get(transaction)
 
     def tell(self, transaction: TransactionId, committed: bool, who: str) -> None:
         """A client was told how it ended."""
@@ -201,7 +218,8 @@ class TransactionTruth:
         elif entry.kind == Kind.QUEUE_SETTLE:
             branch.operations.append(self._lock(entry))
         if isinstance(result, Finished):
-            self._end_alone(entry, label.id, branch, ((label.worker, label.number),), result.outcome)
+            counts = ((label.worker, label.number),)
+            self._end_alone(entry, label.id, branch, BranchCommit(counts), result.outcome)
 
     def _begin(self, transaction: TransactionId) -> _Branch:
         """An earlier use of the xid that is still open is rolled back by that."""
@@ -209,6 +227,7 @@ class TransactionTruth:
             if earlier.xid == transaction.xid and not branch.prepared:
                 self._end(earlier, Outcome.ROLLED_BACK)
         branch = self.branches[transaction] = _Branch(Counter(), [])
+        self.book.see(transaction, self.shard)
         return branch
 
     def _lock(self, entry: Entry) -> list[Message]:
@@ -235,7 +254,7 @@ class TransactionTruth:
             if not branch.prepared:
                 branch.prepared = True
                 self._truth.queue.reserved_bytes += branch.put_bytes
-                self.book.promise(transaction, self.shard)
+                self.book.promise(transaction, self.shard, command.home)
         elif isinstance(result, Finished) and not self._is_repeat(entry, transaction, result):
             self._voted_down(entry, transaction, command.counts, result.outcome)
 
@@ -250,14 +269,20 @@ class TransactionTruth:
         elif branch is None or branch.prepared != (command.counts is None):
             raise Violation(0, f"{command} of {entry.id} was committed on {self.shard}: {branch}")
         elif command.counts is not None:
-            self._end_alone(entry, transaction, branch, command.counts, result.outcome)
+            self._end_alone(entry, transaction, branch, command, result.outcome)
         else:
             self._end(transaction, Outcome.COMMITTED)
 
     def _end_alone(
-        self, entry: Entry, transaction: TransactionId, branch: _Branch, counts: Counts, outcome: Outcome
+        self,
+        entry: Entry,
+        transaction: TransactionId,
+        branch: _Branch,
+        command: BranchCommit,
+        outcome: Outcome,
     ) -> None:
-        """By its last operation, or by an entry that counts them; nobody else takes part."""
+        """By its last operation, or by an entry that counts them; nobody else decides."""
+        counts = command.counts or ()
         if not _is_commit(outcome):
             self._voted_down(entry, transaction, counts, outcome)
             return
@@ -265,7 +290,8 @@ class TransactionTruth:
             raise Violation(0, f"{transaction} of {entry.id} was committed without {counts}: {branch}")
         if branch.put_bytes:
             self._truth.queue.judge_room(branch.put_bytes, is_full=False)
-        self.book.decide(transaction, Outcome.COMMITTED, frozenset((self.shard,)), is_alone=True)
+        shards = frozenset((self.shard, *command.others))
+        self.book.decide(transaction, Outcome.COMMITTED, shards, self.shard)
         self._end(transaction, Outcome.COMMITTED)
 
     def _voted_down(self, entry: Entry, transaction: TransactionId, counts: Counts, outcome: Outcome) -> None:

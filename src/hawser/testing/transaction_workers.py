@@ -70,9 +70,8 @@ class Worker:
         self.transaction: Transaction | None = None
 
     def begin(self, transaction: TransactionId, worker: int = 0) -> Transaction:
-        home, owner = self.ring.home_of(transaction.xid), owner_of(self.session)
         seconds = self.random.choice((2, 5))
-        self.transaction = Transaction(transaction, home, owner, seconds, worker)
+        self.transaction = Transaction(transaction, owner_of(self.session), seconds, worker)
         self._fetching: tuple[str, Get, int] | None = None
         self._locks: dict[tuple[str, int], Lock] = {}
         self._taken: list[tuple[str, Delivery]] = []

@@ -3,6 +3,10 @@
     nothing --operation--> open --prepare--> prepared --home decides--> over, with an outcome
                             open --last operation, commit with counts, abort, or a vote against--> over
 
+Of a transaction on a lane one branch is the decision. Those of other shards are prepared, with this shard for
+their home; then the entry that commits this branch, or rolls it back, has decided about all of them, and home
+tells them (`Ledger.announce`). What became of this branch is what they are told, also if they ask.
+
 An operation is staged at its number: one behind the last of its worker. A repeat changes nothing; behind a
 gap nothing is staged. So the counts that come with prepare or commit say exactly whether all operations are
 here, and a branch that misses one, or that could not be committed, is rolled back: that is its vote. A vote
@@ -46,9 +50,12 @@ from hawser.transaction.commands import (
     BranchLimit,
     BranchPrepare,
     Counts,
+    Shards,
     id_of,
 )
-from hawser.transaction.identity import Label, TransactionId
+from hawser.transaction.home import Home
+from hawser.transaction.identity import LANE_FORMAT, Label, TransactionId
+from hawser.transaction.ledger import Ledger
 from hawser.transaction.observers import Observers
 from hawser.transaction.register import Register, SavedTombstone
 from hawser.transaction.staged import Operation, StagedBatch
@@ -181,6 +188,16 @@ class Branches(Part):
             return Rejected(Reason.TRANSACTION_CLOSED)
         return None if label.number == last + 1 else Rejected(Reason.GAP, last + 1, label.number)
 
+    def decision(self, transaction: TransactionId, ledger: Ledger) -> Outcome | None:
+        """What became of a transaction that is decided here, for a shard that has prepared its branch; None
+        if it is not decided yet."""
+        outcome = ledger.outcome(transaction)
+        if outcome is not None or transaction.xid.format != LANE_FORMAT:
+            return outcome
+        # If this had been committed the ledger would know, until that shard has heard so.
+        is_old = self.register.latest(transaction.xid) > transaction.incarnation
+        return self.register.outcome(transaction) or (Outcome.ROLLED_BACK if is_old else None)
+
     # Applying.
 
     def apply(self, entry: Entry, context: Context) -> Result:
@@ -269,7 +286,7 @@ class Branches(Part):
         command = _read_prepare(entry)
         if command is None:
             return _BAD
-        ended = self._ended(label.id)
+        ended = self._ended(label.id, context)
         if ended is not None:
             return ended
         branch = self.register.get(label.id)
@@ -288,10 +305,14 @@ class Branches(Part):
             self.observers.prepared(label.id)
         return Prepared(len(branch.operations))
 
-    def _ended(self, transaction: TransactionId) -> Result | None:
-        """The answer, if it is over already."""
+    def _ended(self, transaction: TransactionId, context: Context) -> Result | None:
+        """The answer, if it is over already; also if its lane has gone on before others have heard of it."""
         outcome = self.register.outcome(transaction)
-        return self.register.verdict(transaction) if outcome is None else Finished(outcome)
+        verdict = self.register.verdict(transaction)
+        if outcome is None and verdict is not None:
+            record = context.part(Home).ledger.register.get(transaction)
+            outcome = record.outcome if record is not None else None
+        return verdict if outcome is None else Finished(outcome)
 
     def _obstacle(self, branch: Branch | None, counts: Counts, context: Context) -> Outcome | None:
         """Why these operations cannot be committed; None if they can."""
@@ -304,15 +325,18 @@ class Branches(Part):
         command = _read_commit(entry)
         if command is None:
             return _BAD
-        ended = self._ended(label.id)
+        ended = self._ended(label.id, context)
         if ended is not None:
-            return ended
+            return self._announced(label.id, ended, command.others, context)
         branch = self.register.get(label.id)
         if command.counts is not None:
             if branch is not None and branch.is_prepared:
                 return Rejected(Reason.TRANSACTION_CLOSED)
+            full = context.part(Home).ledger.why_full() if command.others else None
+            if full is not None:
+                return full
             outcome = self._obstacle(branch, command.counts, context) or Outcome.COMMITTED
-            return self._end(label.id, outcome, context)
+            return self._announced(label.id, self._end(label.id, outcome, context), command.others, context)
         if branch is None:
             # It was prepared, or nobody would have decided so: it was committed, and that is forgotten.
             return Rejected(Reason.TRANSACTION_OVER)
@@ -324,13 +348,21 @@ class Branches(Part):
         command = _read_abort(entry)
         if command is None or command.outcome is Outcome.COMMITTED:
             return _BAD
-        ended = self._ended(label.id)
-        if ended is not None:
-            return ended
-        branch = self.register.get(label.id)
-        if branch is not None and branch.is_prepared and not command.decided:
-            return Prepared(len(branch.operations))
-        return self._end(label.id, command.outcome, context)
+        ended = self._ended(label.id, context)
+        if ended is None:
+            branch = self.register.get(label.id)
+            if branch is not None and branch.is_prepared and not command.decided:
+                return Prepared(len(branch.operations))
+            ended = self._end(label.id, command.outcome, context)
+        return self._announced(label.id, ended, command.others, context)
+
+    def _announced(
+        self, transaction: TransactionId, ended: Result, others: Shards, context: Context
+    ) -> Result:
+        """The same, with the others to be told."""
+        if others and isinstance(ended, Finished):
+            context.part(Home).ledger.announce(transaction, ended.outcome, others)
+        return ended
 
     def _end(self, transaction: TransactionId, outcome: Outcome, context: Context) -> Result:
         """It is over, for good; also one of which nothing was here, lest it begin later. If that cannot be

@@ -3,8 +3,9 @@
 Pure: requests come out, results go in. Operations on one shard are numbered and may be sent one behind the
 other without waiting; what is not acknowledged is sent again when the shard has another leader, and costs
 nothing if it was there. One shard commits alone, by the last operation or by an entry of its own. With
-several, each is asked to prepare, behind its operations; when all have, home is told so, and commits it by
-that. If one has not, home is told which they are and what each must have, and does the rest.
+several, one of them decides: its home. Each of the others is asked to prepare, behind its operations; when
+all have, home gets its own operations, if they were not sent yet, and the entry that commits it. If one has
+not, home is told to roll it back. Either way home tells the others.
 
     open --commit--> committing --votes, then home's result--> over
     open --rollback, or an operation is refused--> rolling back --result--> over
@@ -15,7 +16,8 @@ That decides: what comes back is how it ended, and if it was not committed by th
 nobody answers that either is the outcome unknown.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import Final
 
@@ -30,7 +32,6 @@ from hawser.transaction.commands import (
     BranchCommit,
     BranchPrepare,
     HomeClose,
-    HomeDecide,
     Participants,
     to_fields,
 )
@@ -78,20 +79,19 @@ class _Shard:
 
 
 class Transaction:
-    """A transaction on a lane, decided by `home` if it touches several shards. Or, with a worker, the work
-    of one session in a branch of the XA interface, which is ended and completed by calls."""
+    """A transaction on a lane. Or a branch of an application's batch, which is prepared. Or, with a worker,
+    the work of one session in a branch of the XA interface, which is ended and completed by calls."""
 
     def __init__(
         self,
         transaction: TransactionId,
-        home: str,
         owner: int = 0,
         timeout_seconds: int = DEFAULT_TIMEOUT_SECONDS,
         worker: int = 0,
     ) -> None:
         self.id = transaction
-        # Not needed before it is committed over several shards.
-        self.home = home
+        # The shard that decides: of a lane, one that it touches, from the commit over several on.
+        self.home = ""
         self.progress = Progress.OPEN
         self.outcome: Outcome | None = None
         # Why an operation was refused, and where; the transaction can only be rolled back since.
@@ -129,9 +129,10 @@ class Transaction:
         request = touched.unacknowledged[number] = Request(shard, kind, payload, label, number)
         return request
 
-    def commit(self, unsent: Request | None = None) -> list[Request]:
+    def commit(self, unsent: Sequence[Request] = ()) -> list[Request]:
         """Commit; what was refused is rolled back instead. Without operations it is over at once. With the
-        last operation, if that was not sent yet: what is to be sent in its place."""
+        last operations, if they were not sent yet: what is to be sent in their place, which for `home` is
+        nothing yet."""
         assert self.progress is Progress.OPEN
         if self.refused is not None:
             return self.rollback()
@@ -141,16 +142,22 @@ class Transaction:
         self.progress = Progress.COMMITTING
         if len(self._shards) == 1:
             ((shard, touched),) = self._shards.items()
-            if unsent is not None:
-                return [self._last(unsent, touched)]
+            if unsent:
+                return [*unsent[:-1], self._last(unsent[-1], touched)]
             self._ending = [self._end(shard, Kind.BRANCH_COMMIT, BranchCommit(((0, touched.count),)))]
-        else:
-            assert self.home
-            self._ending = [
-                self._end(shard, Kind.BRANCH_PREPARE, BranchPrepare(((0, touched.count),), self.home))
-                for shard, touched in self._shards.items()
-            ]
-        return [*self._ending] if unsent is None else [unsent, *self._ending]
+            return list(self._ending)
+        self.home = self._choose_home(unsent)
+        self._ending = [
+            self._end(shard, Kind.BRANCH_PREPARE, BranchPrepare(((0, touched.count),), self.home))
+            for shard, touched in self._shards.items()
+            if shard != self.home
+        ]
+        return [*(each for each in unsent if each.shard != self.home), *self._ending]
+
+    def _choose_home(self, unsent: Sequence[Request]) -> str:
+        """The one that least was sent to, at best nothing: the rest goes with the decision."""
+        waiting = Counter(request.shard for request in unsent)
+        return min(self._shards, key=lambda shard: self._shards[shard].count - waiting[shard])
 
     def _last(self, unsent: Request, touched: _Shard) -> Request:
         """The same operation, which commits with it."""
@@ -160,19 +167,16 @@ class Transaction:
         touched.unacknowledged[last.number] = last
         return last
 
-    def _close(self, voted: bool) -> Request:
-        close = HomeClose(to_fields(self.id), self._participants(), voted=voted)
-        return Request(self.home, Kind.HOME_CLOSE, encode_command(close), commits=True)
-
-    def prepare(self, query: bytes, batch: int, orphan_seconds: int) -> list[Request]:
-        """Have it prepared as a branch of its application's batch: one decision will commit it with others,
-        or drop it; so will an entry, if there is none for as long as is said."""
+    def prepare(self, home: str, query: bytes, batch: int, orphan_seconds: int) -> list[Request]:
+        """Have it prepared as a branch of its application's batch: one decision at home will commit it with
+        others, or drop it; so will an entry, if there is none for as long as is said."""
         assert self.progress is Progress.OPEN and self._shards
         if self.refused is not None:
             return self.rollback()
         self.progress = Progress.PREPARING
-        close = HomeClose(to_fields(self.id), self._participants(), False, query, batch, orphan_seconds)
-        self._ending = [Request(self.home, Kind.HOME_CLOSE, encode_command(close))]
+        self.home = home
+        close = HomeClose(to_fields(self.id), self._participants(), query, batch, orphan_seconds)
+        self._ending = [Request(home, Kind.HOME_CLOSE, encode_command(close))]
         return self._ending
 
     def _participants(self) -> Participants:
@@ -191,13 +195,7 @@ class Transaction:
         """It is not known what became of the commit: find out, and have it rolled back if it was not done."""
         assert self.progress in (Progress.COMMITTING, Progress.ROLLING_BACK, Progress.RESOLVING)
         self.progress = Progress.RESOLVING
-        if len(self._shards) == 1:
-            self._ending = self._aborts()
-        else:
-            # Home tells those that it knows of.
-            decide = HomeDecide(to_fields(self.id), Outcome.ROLLED_BACK)
-            request = Request(self.home, Kind.HOME_DECIDE, encode_command(decide))
-            self._ending = [self._close(voted=False), request]
+        self._ending = [self._abort_all(Outcome.ROLLED_BACK)] if self.home else self._aborts()
         return list(self._ending)
 
     def left(self) -> list[Request]:
@@ -205,9 +203,7 @@ class Transaction:
         it if it was not committed. Nothing of this commits it."""
         if self.progress not in (Progress.ROLLING_BACK, Progress.RESOLVING):
             return []
-        left = [each for each in self._ending if not each.commits]
-        # What home was never told of it tells nobody.
-        return left + self._aborts() if any(each.kind == Kind.HOME_DECIDE for each in left) else left
+        return [each for each in self._ending if not each.commits]
 
     def again(self, shard: str) -> list[Request]:
         """This shard has another leader, or its answers were lost: all that it has not acknowledged."""
@@ -215,7 +211,8 @@ class Transaction:
 
     def _unacknowledged(self, shard: str) -> Iterator[Request]:
         staging = self.progress in (Progress.OPEN, Progress.COMMITTING, Progress.PREPARING)
-        if staging and shard in self._shards:
+        is_early = shard == self.home and not any(each.commits for each in self._ending)
+        if staging and shard in self._shards and not is_early:
             yield from self._shards[shard].unacknowledged.values()
 
     def hear(self, request: Request, result: Result) -> list[Request]:
@@ -255,7 +252,7 @@ class Transaction:
             over = result.reason is Reason.TRANSACTION_OVER and self.progress is not Progress.OPEN
             if not over and self.refused is None:
                 self.refused, self._refusing = result, request.shard
-            elif over and len(self._shards) == 1:
+            elif over and (len(self._shards) == 1 or request.shard == self.home):
                 # By the commit whose answer was lost, or before it. Of several shards only home knows.
                 self._finish(Outcome(result.current))
             if self.progress is Progress.COMMITTING and not self._ending:
@@ -277,12 +274,16 @@ class Transaction:
         if self.progress is not Progress.COMMITTING or request not in self._ending:
             return []
         self._ending.remove(request)
-        is_for = isinstance(result, Prepared)
-        if is_for and self._ending:
+        if not isinstance(result, Prepared):
+            # One against it is enough.
+            why = result.outcome if isinstance(result, Finished) else Outcome.ROLLED_BACK
+            self._ending = [self._abort_all(Outcome.ROLLED_BACK if why is Outcome.COMMITTED else why)]
+            return list(self._ending)
+        if self._ending:
             return []
-        # One against it is enough.
-        self._ending = [self._close(voted=is_for)]
-        return list(self._ending)
+        counts = ((0, self._shards[self.home].count),)
+        self._ending = [self._end(self.home, Kind.BRANCH_COMMIT, BranchCommit(counts, self._others))]
+        return self.again(self.home)
 
     def _hear_end(self, request: Request, outcome: Outcome) -> list[Request]:
         self._ending = [each for each in self._ending if each != request]
@@ -292,12 +293,10 @@ class Transaction:
             return []
         # Also if it was to be rolled back: the operation that commits it was there before.
         self._finish(outcome)
-        # What home was never told of it tells nobody.
-        forsaken = outcome is not Outcome.COMMITTED and request.kind == Kind.HOME_DECIDE
-        return self._aborts() if forsaken else []
+        return []
 
     def _hear_refusal(self, request: Request, result: Rejected) -> list[Request]:
-        too_many = request.kind == Kind.HOME_CLOSE and result.reason is Reason.TOO_MANY_TRANSACTIONS
+        too_many = result.reason is Reason.TOO_MANY_TRANSACTIONS
         if too_many and self.progress is Progress.COMMITTING:
             self.refused, self._refusing = result, request.shard
             return self.resolve()
@@ -310,6 +309,14 @@ class Transaction:
         if not self._ending:
             self.progress = Progress.OVER
         return []
+
+    @property
+    def _others(self) -> tuple[str, ...]:
+        return tuple(sorted(self._shards.keys() - {self.home}))
+
+    def _abort_all(self, outcome: Outcome) -> Request:
+        """Home decides so, unless it has decided."""
+        return self._end(self.home, Kind.BRANCH_ABORT, BranchAbort(outcome, others=self._others))
 
     def _aborts(self) -> list[Request]:
         abort = BranchAbort(Outcome.ROLLED_BACK)
@@ -340,9 +347,9 @@ class Transaction:
         if self.outcome is not None:
             why = self.why_refused or self.outcome.text
             return TransactionAborted(f"transaction {self.id} was rolled back: {why}. It may be run again")
-        if len(self._shards) > 1 and self.progress is Progress.RESOLVING:
+        if self.home and self.progress is Progress.RESOLVING:
             return InDoubt(
-                f"transaction {self.id} was to be committed and its home does not answer; it will be "
+                f"transaction {self.id} was to be committed and {self.home} does not answer; it will be "
                 "committed or rolled back as a whole. `hawser tx show` says which, once it is reached"
             )
         return OutcomeUnknown(

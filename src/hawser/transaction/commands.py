@@ -30,6 +30,7 @@ __all__ = [
     "HomeTold",
     "HomeVotes",
     "Participants",
+    "Shards",
     "XidFields",
     "id_of",
     "to_fields",
@@ -45,6 +46,7 @@ XidFields = tuple[Small, Annotated[bytes, Meta(min_length=1, max_length=255)], I
 # How many operations each worker has staged on one shard.
 Counts = tuple[tuple[Annotated[int, Meta(ge=0, le=(1 << 16) - 1)], Small], ...]
 Participants = tuple[tuple[Name, Counts], ...]
+Shards = tuple[Name, ...]
 
 
 def to_fields(transaction: TransactionId) -> XidFields:
@@ -62,24 +64,27 @@ def id_of(fields: XidFields) -> TransactionId:
 
 class BranchPrepare(Payload, frozen=True):
     """Close the branch and promise that it can be committed, if these are the operations it has; `home` is
-    the shard that decides."""
+    the shard that decides: that of another branch, or one that is there for it."""
 
     counts: Counts
     home: Name
 
 
 class BranchCommit(Payload, frozen=True):
-    """Home has decided to commit the branch. With counts nobody else takes part: commit it if these are the
-    operations it has, otherwise roll it back."""
+    """Home has decided to commit the branch. With counts this shard decides: commit it if these are the
+    operations it has, otherwise roll it back; and with it those of the `others`, which are prepared."""
 
     counts: Counts | None = None
+    others: Shards = ()
 
 
 class BranchAbort(Payload, frozen=True):
-    """Roll the branch back, but not a prepared one unless home has decided so."""
+    """Roll the branch back, but not a prepared one unless home has decided so; and with it those of the
+    `others` for which this shard decides."""
 
     outcome: Outcome
     decided: bool = False
+    others: Shards = ()
 
 
 class BranchForget(Payload, frozen=True):
@@ -113,24 +118,21 @@ class HomeCall(Payload, frozen=True):
 
 
 class HomeClose(Payload, frozen=True):
-    """These shards take part in the transaction, and nothing joins it from here on. `one_phase`: it is
-    committed once all are prepared; otherwise it waits for a decision, at most for as long as is said.
-    `voted`: whoever closes it has had all of them prepared."""
+    """These shards take part in a branch of an application's batch, and nothing joins it from here on. They
+    are to prepare; then it waits for the decision, at most for as long as is said."""
 
     transaction: XidFields
     participants: Participants
-    one_phase: bool = True
-    query: Identifier = b""
-    batch: Number = 0
+    query: Identifier
+    batch: Number
     orphan_seconds: Number = 0
-    voted: bool = False
 
 
 class HomeVotes(Payload, frozen=True):
     """All of these have prepared their branches."""
 
     transaction: XidFields
-    shards: tuple[Name, ...]
+    shards: Shards
 
 
 class HomeDecide(Payload, frozen=True):
@@ -146,7 +148,7 @@ class HomeDecide(Payload, frozen=True):
 class HomeTold(Payload, frozen=True):
     """These shards have it in their logs what became of their branches."""
 
-    told: tuple[tuple[XidFields, tuple[Name, ...]], ...]
+    told: tuple[tuple[XidFields, Shards], ...]
 
 
 class HomeSessionLost(Payload, frozen=True):

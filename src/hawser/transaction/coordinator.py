@@ -111,13 +111,15 @@ class Lost(msgspec.Struct, frozen=True):
 
 
 class Await(msgspec.Struct, frozen=True):
-    """A client wants to know what becomes of a transaction; with a call, what that gets."""
+    """A client wants to know what becomes of a transaction; with a call, what that gets. It may be known what
+    it is told when all shards have heard."""
 
     now: float
     tag: Tag
     transaction: TransactionId
     call: Call | None = None
     session: str = ""
+    known: Finished | None = None
 
 
 Event = Began | Changed | Tick | Heard | Lost | Await
@@ -211,6 +213,11 @@ class Coordinator:
 
     def _touch(self, transaction: TransactionId) -> None:
         self._touched[transaction] = None
+
+    @property
+    def has_news(self) -> bool:
+        """Whether entries have changed something that it has not looked at."""
+        return bool(self._touched)
 
     def age(self, transaction: TransactionId, now: float) -> float:
         """For how long this coordinator has known of it."""
@@ -353,7 +360,7 @@ class Coordinator:
         for waiter in work.waiters:
             result: Result
             if waiter.call is None:
-                result = self._ledger.answer(transaction)
+                result = waiter.known or self._ledger.answer(transaction)
             else:
                 result = self._home.calls.answer(waiter.call, transaction, waiter.session)
             if isinstance(result, Answered) and result.code == Code.PENDING:

@@ -1,10 +1,11 @@
 """Home: where it is decided what becomes of a transaction over several shards.
 
-A transaction that sessions work in through the XA interface is known here from its start (`calls.py`); any
-other from the moment that it is closed, with the shards that take part and how many operations each of them
-must have. Then these are asked to prepare, unless whoever closes it has done so before: that is one entry
-which also commits it. Whoever has a prepared branch may ask. What home knows nothing of it is asked to roll
-back, by an entry, and a close that comes behind that is too late.
+A transaction that sessions work in through the XA interface is known here from its start (`calls.py`); a
+branch of an application from the moment that it is closed, with the shards that take part and how many
+operations each of them must have. Then these are asked to prepare. Whoever has a prepared branch may ask.
+What home knows nothing of it is asked to roll back, by an entry, and a close that comes behind that is too
+late.
+Transactions on lanes are decided by a branch of theirs (`branches.py`); home tells the others.
 
 A decision is one entry, so branches cannot differ. Time-outs and lost sessions are entries like any other; of
 those that race the log has one first, and all who asked are told which. A prepared transaction is decided by
@@ -41,7 +42,7 @@ from hawser.transaction.commands import (
     HomeVotes,
     id_of,
 )
-from hawser.transaction.identity import APPLICATION_FORMAT, LANE_FORMAT, ONCE, TransactionId, Xid
+from hawser.transaction.identity import APPLICATION_FORMAT, ONCE, TransactionId, Xid
 from hawser.transaction.ledger import Ledger
 from hawser.transaction.record import Phase, Record
 from hawser.transaction.register import SavedTombstone
@@ -124,6 +125,11 @@ class Home(Part):
             if query == ONCE:
                 yield TransactionId(Xid(APPLICATION_FORMAT, application, b""), undecided), Outcome.COMMITTED
 
+    @property
+    def is_unused(self) -> bool:
+        """Whether nothing is known here, nor was of late."""
+        return not (len(self.ledger.register) or self.applications or self.ledger.register.is_remembering)
+
     def apply(self, entry: Entry, context: Context) -> Result:
         return self._handlers[entry.kind](entry)
 
@@ -142,7 +148,7 @@ class Home(Part):
         ):
             return _BAD
         transaction = id_of(command.transaction)
-        if not transaction.incarnation:
+        if transaction.xid.format != APPLICATION_FORMAT or not transaction.incarnation:
             return _BAD
         ledger = self.ledger
         if ledger.register.get(transaction) is not None:
@@ -153,22 +159,16 @@ class Home(Part):
         record = Record(
             Phase.CLOSED,
             entry.index,
-            command.one_phase,
             participants={shard: dict(counts) for shard, counts in command.participants},
             query=command.query,
             batch=command.batch,
             orphan_seconds=command.orphan_seconds,
         )
         ledger.begin(transaction, record)
-        # One that was rolled back since it was prepared would be known: what becomes of lanes is remembered.
-        if command.voted and command.one_phase and transaction.xid.format == LANE_FORMAT:
-            return ledger.decide(transaction, record, Outcome.COMMITTED)
         return ledger.answer(transaction)
 
     def _refuse(self, transaction: TransactionId, command: HomeClose) -> Result | None:
-        """Why a branch of an application is too late; None if it is not, or is none."""
-        if transaction.xid.format != APPLICATION_FORMAT:
-            return None
+        """Why a branch is too late; None if it is not."""
         query, undecided = self.applications.get(transaction.xid.global_id, (command.query, 0))
         if query != command.query:
             return Rejected(Reason.OTHER_QUERY)

@@ -6,9 +6,10 @@ drops it when it leads no more, calls `tick` now and then and carries out what i
 - `Propose`: an entry for this shard. Branches that stay open for too long, or whose session is lost, are
   rolled back unless they are prepared when the entry is applied.
 - `Ask`: a prepared branch has not heard from home for a while. The outcome, read from home's newest state
-  (`Ledger.outcome`), is given to `decided`; if there is none yet, nothing is. Home may know nothing of the
+  (`Branches.decision`), is given to `decided`; if there is none yet, nothing is. Home may know nothing of the
   transaction, because its client has not collected all votes. If that is gone, or its time is over, the
-  question says so: what `disown` returns is proposed there, and what becomes of that is the outcome. An open
+  question says so: what `disown` returns is proposed there, and what becomes of that is the outcome. A home
+  that was deleted has not committed anything that somebody has not heard of: rolled back. An open
   branch of the XA interface asks, too: home has its time-out, and does not know yet which shards it is on.
 - `Carry`: a staged batch lies so far back that it keeps the log from being shortened; propose its entry once
   more as it is, under the label that is given.
@@ -134,7 +135,9 @@ class Keeper:
         return _propose(Kind.BRANCH_ABORT, BranchAbort(outcome, decided=True), transaction)
 
     def disown(self, transaction: TransactionId, reason: Outcome) -> Propose:
-        """For home, which knows nothing of it: it is not to be committed any more."""
+        """For home, which has not decided: it is not to be committed any more."""
+        if transaction.xid.format == LANE_FORMAT:
+            return _propose(Kind.BRANCH_ABORT, BranchAbort(reason), transaction)
         return _propose(Kind.HOME_DECIDE, HomeDecide(to_fields(transaction), reason))
 
     def forsake(self, transaction: TransactionId) -> Ask | None:

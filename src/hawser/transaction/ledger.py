@@ -3,10 +3,11 @@
     active --close--> closed --vote--> prepared --decide--> decided --tell--> over
                       closed --vote, if it is one-phase------^
                       anything that is not prepared --decide: rolled back--^
+    (a branch of this shard ends for others, too) --announce--> decided
 
-The first decision counts. To commit needs all the votes, and one that is closed with them is decided by the
-same entry; to roll back needs nothing, as long as it is not prepared. It is over when every shard that takes
-part has the outcome in its log, and everybody who has to know knows.
+The first decision counts. To commit needs all the votes; to roll back needs nothing, as long as it is not
+prepared. It is over when every shard that takes part has the outcome in its log, and everybody who has to
+know knows. What was announced is no more than that: the branch has the outcome, and remembers it.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -82,15 +83,26 @@ class Ledger:
         outcome = self.register.outcome(transaction)
         if outcome is not None:
             return Finished(outcome)
-        verdict = self.register.verdict(transaction)
-        if verdict is None and len(self.register) >= self.most:
-            return Rejected(Reason.TOO_MANY_TRANSACTIONS, len(self.register))
-        return verdict or self.register.why_full(transaction.xid)
+        return self.register.verdict(transaction) or self.why_full()
+
+    def why_full(self) -> Rejected | None:
+        """Why no transaction can begin; None if one can."""
+        count = len(self.register)
+        return Rejected(Reason.TOO_MANY_TRANSACTIONS, count) if count >= self.most else None
 
     def begin(self, transaction: TransactionId, record: Record) -> None:
         """It is known from here on."""
         self.register.begin(transaction, record)
         self.changed(transaction)
+
+    def announce(self, transaction: TransactionId, outcome: Outcome, others: Iterable[str]) -> None:
+        """A branch of this shard has ended so, and with it those of the others. Nothing new if they know, or
+        are being told."""
+        if self.register.latest(transaction.xid) >= transaction.incarnation:
+            return
+        record = Record(Phase.CLOSED, 0, participants={shard: {} for shard in others})
+        self.register.begin(transaction, record)
+        self.decide(transaction, record, outcome)
 
     def enlist(
         self, transaction: TransactionId, record: Record, worker: int, counts: Iterable[tuple[str, int]]
@@ -183,8 +195,11 @@ class Ledger:
         """Bury it, if it is over."""
         if record.outcome is None or record.waiting or record.sessions or record.heuristic:
             return
+        if transaction.xid.format == LANE_FORMAT:
+            self.register.remove(transaction)
+            return
         # Whoever asked for a commit in one phase is told, and asks for no rollback.
-        told = record.acknowledged or (record.one_phase and transaction.xid.format != LANE_FORMAT)
+        told = record.acknowledged or record.one_phase
         rolled_back = told and record.outcome is not Outcome.COMMITTED
         self.register.bury(transaction, Outcome.ROLLED_BACK if rolled_back else record.outcome)
 

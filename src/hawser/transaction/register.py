@@ -136,6 +136,11 @@ class Register(Generic[T]):
         for xid, (incarnation, outcome) in chain(self._lanes.items(), self._outcomes.items()):
             yield TransactionId(xid, incarnation), outcome
 
+    @property
+    def is_remembering(self) -> bool:
+        """Whether there are tombstones."""
+        return bool(self._lanes or self._outcomes)
+
     def forget(self, transaction: TransactionId) -> bool:
         """Forget what became of it; whether that was known."""
         if self.outcome(transaction) is None:

@@ -79,7 +79,7 @@ class BatchBranch:
         self._homes = homes
         self._batch = batch
         self._owner = owner_of(router.run)
-        self._inner = Transaction(batch.branch(name), "", self._owner, MAX_TIMEOUT_SECONDS)
+        self._inner = Transaction(batch.branch(name), self._owner, MAX_TIMEOUT_SECONDS)
         self._couriers: dict[str, Courier] = {}
         # Operations that are not acknowledged, by shard and number: their sizes.
         self._under_way: dict[tuple[str, int], int] = {}
@@ -110,9 +110,9 @@ class BatchBranch:
         await self._until(lambda: self._inner.is_staged)
         inner, batch = self._inner, self._batch
         deadline = self._router.loop.time() + self._router.settings.timeout
-        inner.home = await self._homes.of(inner.id.xid, deadline)
-        self._couriers[inner.home] = Courier(self._router, wire.HOMES, inner.home)
-        self._carry(inner.prepare(batch.query, batch.number, orphan_seconds))
+        home = await self._homes.of(inner.id.xid, deadline)
+        self._couriers[home] = Courier(self._router, wire.HOMES, home)
+        self._carry(inner.prepare(home, batch.query, batch.number, orphan_seconds))
         await self._until(lambda: inner.progress in (Progress.PREPARED, Progress.OVER))
         if inner.progress is Progress.PREPARED:
             self._stop()

@@ -3,7 +3,7 @@
 As batches of a producer: what waits when a request may be sent goes together, whichever transactions it is
 of, and is proposed in its order. What is not answered is asked again, in order and elsewhere if need be, once
 nothing is under way any more: everything has a number or says how its transaction ends, so a repeat changes
-nothing. Home answers when it has something to say, so nobody shares that way with others.
+nothing. A shard that decides for others answers when these have heard, so nobody shares that way.
 
 Many transactions at a time may fall into step: all hear together and ask together, and either this client or
 the leader has nothing to do. Then half of those who hear together hear later, and two requests take turns.
@@ -119,6 +119,10 @@ class Courier:
     def leave(self, sender: Sender) -> None:
         """It wants to hear nothing more, and nothing more of it is sent."""
         self._senders.pop(sender, None)
+
+    def apart(self) -> "Courier":
+        """Another one to the same shard."""
+        return Courier(self._router, self._name, self._shard)
 
     async def close(self) -> None:
         """Nothing more is sent."""
@@ -238,7 +242,8 @@ class Courier:
         assert isinstance(answer, wire.Failed), answer
         self.trouble = answer.text
         if answer.retryable:
-            # It may have been taken all the same, in part or as a whole.
+            if answer.outcome == "none":
+                self._did_not_arrive(items)
             self._is_sent_elsewhere = self._router.note(self._shard, answer)
             return False
         return await self._refused(items, link, answer)
@@ -323,7 +328,7 @@ class Couriers:
         self.soon: Alarm[Sender] = Alarm(router.loop, _SOON_SECONDS, lambda sender: sender.send_waiting())
         # As long as somebody has them, or something is under way.
         self._shards: WeakValueDictionary[str, Courier] = WeakValueDictionary()
-        self._homes: WeakSet[Courier] = WeakSet()
+        self._apart: WeakSet[Courier] = WeakSet()
 
     def to(self, name: str, shard: str) -> Courier:
         """The one that all transactions share."""
@@ -332,12 +337,12 @@ class Couriers:
             courier = self._shards[shard] = Courier(self._router, name, shard)
         return courier
 
-    def home(self, shard: str) -> Courier:
-        """One for a single transaction."""
-        courier = Courier(self._router, wire.HOMES, shard)
-        self._homes.add(courier)
+    def apart(self, shared: Courier) -> Courier:
+        """One for a single transaction, to the same shard."""
+        courier = shared.apart()
+        self._apart.add(courier)
         return courier
 
     async def close(self) -> None:
         """Nothing more is sent."""
-        await asyncio.gather(*(each.close() for each in [*self._shards.values(), *self._homes]))
+        await asyncio.gather(*(each.close() for each in [*self._shards.values(), *self._apart]))

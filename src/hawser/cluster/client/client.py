@@ -12,6 +12,7 @@ from hawser.cluster.client import starts, topics
 from hawser.cluster.client.consumer import Consumer
 from hawser.cluster.client.failures import joint_error
 from hawser.cluster.client.group import Member, delete_group
+from hawser.cluster.client.homes import Homes
 from hawser.cluster.client.opening import Open
 from hawser.cluster.client.producers import Producers
 from hawser.cluster.client.queue import OpenQueue
@@ -99,8 +100,9 @@ class Client:
         self.name = name
         self.settings = settings
         self.router = Router(addresses, name, settings)
+        self.homes = Homes(self.router)
         self.lanes = Lanes(self.router)
-        self.resource = Resource(self.router, self.lanes.homes, self.lanes.couriers)
+        self.resource = Resource(self.router, self.homes, self.lanes.couriers)
         self._opened: weakref.WeakSet[Open] = weakref.WeakSet()
 
     async def start(self) -> None:

@@ -1,7 +1,7 @@
 """Transactions of a client: lanes to run them on, and how one ends.
 
 A lane is an xid that this client has to itself, for one transaction after the other. A transaction on one
-shard is committed there; one on several by their home. Whoever commits is told what became of it: when no
+shard is committed there; one on several by one of them. Whoever commits is told what became of it: when no
 answer comes, the client has it rolled back unless it is committed by then, and hears which. If nobody answers
 that either, the outcome is unknown; it may be asked for again, and the lane is never used again.
 
@@ -22,7 +22,7 @@ from hawser.cluster.client.carrying import Couriers, Leftover
 from hawser.cluster.client.drafting import Move
 from hawser.cluster.client.failures import Backoff
 from hawser.cluster.client.group import Member, Taken
-from hawser.cluster.client.homes import Homes, boot_seconds
+from hawser.cluster.client.homes import boot_seconds
 from hawser.cluster.client.routing import Router
 from hawser.cluster.client.working import OpenWork
 from hawser.errors import HawserError, OutcomeUnknown, TransactionAborted, UsageError
@@ -58,7 +58,6 @@ class Lanes:
 
     def __init__(self, router: Router) -> None:
         self.router = router
-        self.homes = Homes(router)
         self.couriers = Couriers(router)
         self._owner = owner_of(router.run)
         self._lock = threading.Lock()
@@ -72,7 +71,7 @@ class Lanes:
         """A transaction of its own, which may stay uncommitted for so long."""
         with self._lock:
             lane = self._idle.pop() if self._idle else Lane()
-            inner = Transaction(lane.next(), "", self._owner, timeout_seconds)
+            inner = Transaction(lane.next(), self._owner, timeout_seconds)
             transaction = OpenTransaction(self, lane, inner)
             self._open.add(transaction)
         return transaction
@@ -155,7 +154,7 @@ class OpenTransaction(OpenWork):
         self.check_open()
         self._begin_ending()
         try:
-            await self._begin_commit()
+            self._begin_commit()
         except Exception as error:
             # Nobody foresaw it; but whoever waits hears what became of this.
             self._fail(error)
@@ -167,49 +166,33 @@ class OpenTransaction(OpenWork):
             raise aborted
         await self._outcome()
 
-    async def _begin_commit(self) -> None:
+    def _begin_commit(self) -> None:
         """If it stays open, it has failed."""
         self._forget_soon()
         self._ends_since = boot_seconds()
-        asks_at = self._loop.time() + _PATIENT_PART * self._settings.timeout
         last = [request for shard in self._drafts for request in self._numbered(shard)]
-        has_home = len(self.inner.shards) <= 1 or self.has_failed or self._knows_home()
-        if not has_home:
-            self._carry(last)
-            last = []
-            await self._find_home(asks_at)
         if self.has_failed:
             return
-        self._carry([*last[:-1], *self.inner.commit(last[-1] if last else None)])
+        requests = self.inner.commit(last)
+        if self.inner.home:
+            self._go_alone_to(self.inner.home)
+        self._carry(requests)
         if self.inner.progress is Progress.OVER:
             self._finish()
-        elif has_home:
-            self._lanes.patience.set(self)
         else:
-            self._loop.call_at(asks_at, self.lose_patience)
+            self._lanes.patience.set(self)
+
+    def _go_alone_to(self, home: str) -> None:
+        """It answers when others have heard: nobody else is to wait for that. What it has not acknowledged
+        goes with the decision."""
+        shared = self._couriers[home]
+        shared.leave(self)
+        self._couriers[home] = self._all_couriers.apart(shared)
 
     def _begin_ending(self) -> None:
         """What is taken from here on is taken without waiting for the end."""
         self._is_ending = True
         self._received = {member: member.received for member in self._moves}
-
-    def _knows_home(self) -> bool:
-        home = self._lanes.homes.known(self.inner.id.xid)
-        if home is not None:
-            self.inner.home = home
-            self._couriers[home] = self._all_couriers.home(home)
-        return home is not None
-
-    async def _find_home(self, deadline: float) -> None:
-        try:
-            await self._lanes.homes.of(self.inner.id.xid, deadline)
-        except HawserError as error:
-            self._fail(error)
-        except asyncio.CancelledError:
-            self._begin_rollback()
-            raise
-        else:
-            self._knows_home()
 
     async def rollback(self) -> None:
         """Return when nothing of it is left, or cannot be reached and goes by itself; once it is over this

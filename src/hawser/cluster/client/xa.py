@@ -101,7 +101,7 @@ class Resource:
         if branch is None or (branch.inner.id, branch.inner.worker) != (transaction, answer.worker):
             owner = owner_of(self._router.run)
             # Home counts its time, which may be told otherwise later; a branch has no other bound.
-            inner = Transaction(transaction, "", owner, MAX_TIMEOUT_SECONDS, answer.worker)
+            inner = Transaction(transaction, owner, MAX_TIMEOUT_SECONDS, answer.worker)
             branch = self._branches[xid] = OpenBranch(self._router, self._couriers, inner)
         branch.is_suspended = False
         return answer, branch

@@ -1,8 +1,8 @@
 """Who may have which entries written, as far as transactions go, and what they must look like.
 
-Clients work in transactions, and ask home to end them. On lanes, which are their own, they also end what
-nobody else takes part in, and may have branches prepared, for the home that decides about them. That home has
-decided is said by the nodes that lead it, and by nobody else. Operators close shards that are to be deleted.
+Clients work in transactions, and ask home to end them. On lanes, which are their own, they also have branches
+prepared, and end the one that decides about the others. That home has decided is said by the nodes that lead
+it, and by nobody else. Operators close shards that are to be deleted.
 A request with one entry that is not allowed, or that cannot be read, is refused whole.
 """
 
@@ -19,9 +19,9 @@ from hawser.log.entry import Kind
 from hawser.log.state.commands import GroupCommit
 from hawser.record.batch import BadBatch, Batch
 from hawser.transaction import commands as c
-from hawser.transaction.identity import LANE_FORMAT, Label, Xid
+from hawser.transaction.identity import LANE_FORMAT, Label
 
-__all__ = ["OPERATIONS", "Admitted", "admit", "is_home", "of_another_kind", "read_batch"]
+__all__ = ["OPERATIONS", "Admitted", "admit", "is_of_home", "of_another_kind", "read_batch"]
 
 _MOST_AHEAD_NS: Final = 3600 * 10**9
 
@@ -63,9 +63,9 @@ class Admitted(NamedTuple):
     may_wait: bool
 
 
-def is_home(shard: str) -> bool:
-    """Whether transactions are decided on this shard, by its name: a node may lead it before it has a map."""
-    return topic_of(shard) == HOMES
+def is_of_home(kind: int) -> bool:
+    """Whether entries of this kind are about what is decided on a shard that is there for it."""
+    return kind in _OF_HOME
 
 
 def read_batch(data: bytes, for_queue: bool) -> Batch | Failed:
@@ -91,12 +91,10 @@ def of_another_kind(shard: str, residents: Collection[str], wanted: str) -> Fail
     return _bad(f"shard {shard} is that of {kinds}, not of a {wanted}")
 
 
-def admit(
-    request: Transact, role: PeerRole, residents: Collection[str], home_of: Callable[[Xid], str | None]
-) -> list[Admitted] | Failed:
-    """The entries of a request of such a peer, for a shard where these live, if that is known. `home_of` says
-    which shard decides about an xid, if that is."""
-    at_home = is_home(request.shard)
+def admit(request: Transact, role: PeerRole, residents: Collection[str]) -> list[Admitted] | Failed:
+    """The entries of a request of such a peer, for a shard where these live, if that is known."""
+    # By its name: a node may lead it before it has a map.
+    at_home = topic_of(request.shard) == HOMES
     admitted: list[Admitted] = []
     for each in request.entries:
         found = _admit(each, role, at_home)
@@ -105,9 +103,8 @@ def admit(
         wanted = OPERATIONS.get(found.kind)
         if wanted is not None and residents and wanted not in residents:
             return of_another_kind(request.shard, residents, wanted)
-        refused = _why_not_ended(found, home_of) if role is not PeerRole.NODE else None
-        if refused is not None:
-            return refused
+        if role is not PeerRole.NODE and _is_for_home(found):
+            return _bad("only home has this transaction prepared or committed; ask home to")
         admitted.append(found)
     return admitted
 
@@ -138,20 +135,13 @@ def _admit(each: Labelled, role: PeerRole, at_home: bool) -> Admitted | Failed:
     return Admitted(kind, each.payload, label, each.label, command, role is PeerRole.NODE)
 
 
-def _why_not_ended(asked: Admitted, home_of: Callable[[Xid], str | None]) -> Failed | None:
-    """A client commits or prepares what is on a lane; of anything else home would not know. And it has
-    prepared only what its own home will decide: nobody else would ever end it."""
+def _is_for_home(asked: Admitted) -> bool:
+    """Whether it prepares or commits what is not on a lane, or ends it for others: home would not know."""
     label = asked.label
-    if label is None or not (label.last or asked.kind in (Kind.BRANCH_PREPARE, Kind.BRANCH_COMMIT)):
-        return None
-    if label.id.xid.format != LANE_FORMAT:
-        return _bad("only home has this transaction prepared or committed; ask home to")
-    if asked.kind != Kind.BRANCH_PREPARE:
-        return None
-    home = home_of(label.id.xid)
-    if home is None:
-        return Failed(Code.BUSY, "this node does not know the homes of transactions yet; ask again", True)
-    return None if asked.command.home == home else _bad(f"that transaction is decided on {home}")
+    if label is None or label.id.xid.format == LANE_FORMAT:
+        return False
+    ends = asked.kind in (Kind.BRANCH_PREPARE, Kind.BRANCH_COMMIT)
+    return label.last or ends or (asked.kind == Kind.BRANCH_ABORT and bool(asked.command.others))
 
 
 def _is_word_of_home(command: Any) -> bool:

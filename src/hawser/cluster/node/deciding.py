@@ -1,10 +1,10 @@
-"""The office of a home of transactions: it drives the coordinator, and carries to other shards what they are
-told.
+"""What is decided on a shard for others: the coordinator is driven, and what they are told carried to them.
 
-Whoever asked home for something hears of it when every shard that can be reached has done it; so what was
+Whoever asked for a decision hears of it when every shard that can be reached has done it; so what was
 committed is there to be read. Those that cannot be reached are told later, by this leader or the next.
 """
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable
@@ -13,8 +13,7 @@ from typing import Any, Final
 
 from hawser.cluster import wire
 from hawser.cluster.node.admission import Admitted
-from hawser.cluster.node.lending import Lender
-from hawser.cluster.node.transacting import DEPOSED, Collected, Host, Office, Slot, Surroundings
+from hawser.cluster.node.transacting import DEPOSED, Collected, Host, Slot, Surroundings
 from hawser.log.entry import Kind
 from hawser.log.state.results import Answered, Finished, Reason, Rejected, Result, decode_result
 from hawser.transaction import coordinator as c
@@ -24,7 +23,7 @@ from hawser.transaction.identity import APPLICATION_FORMAT, TransactionId, Xid, 
 from hawser.transaction.record import Record
 from hawser.transaction.xa import Call, Code
 
-__all__ = ["HomeOffice"]
+__all__ = ["Deciding"]
 
 _log = logging.getLogger("hawser.cluster.node")
 
@@ -33,14 +32,17 @@ _MOST_BROKEN: Final = 1024
 _OVER: Final = Rejected(Reason.TRANSACTION_OVER)
 
 
-class HomeOffice(Office):
-    """Of a shard that decides."""
+class Deciding:
+    """Of one shard, as long as this node leads it."""
 
-    def __init__(self, host: Host, epoch: int, around: Surroundings) -> None:
-        super().__init__(host, epoch, around)
-        self._home = host.replica.machine.part(Home)
-        self._ledger = self._home.ledger
-        self._coordinator = c.Coordinator(self._home, host.name)
+    def __init__(self, host: Host, home: Home, around: Surroundings) -> None:
+        self._host = host
+        self._around = around
+        self._loop = asyncio.get_running_loop()
+        self._closed = False
+        self._home = home
+        self._ledger = home.ledger
+        self._coordinator = c.Coordinator(home, host.name)
         self._events: deque[c.Event] = deque()
         self._is_working = False
         # Clients that hear later.
@@ -48,6 +50,10 @@ class HomeOffice(Office):
         # Transactions whose shards have not done what was decided.
         self._broken: set[TransactionId] = set()
         self._add(c.Began(self._now))
+
+    @property
+    def _now(self) -> float:
+        return self._loop.time()
 
     @property
     def unfinished_count(self) -> int:
@@ -115,9 +121,14 @@ class HomeOffice(Office):
         return told.kind == Kind.BRANCH_ABORT and (is_refused or not self._around.teller.knows(told.shard))
 
     def applied(self) -> None:
-        self._add(c.Changed(self._now))
+        """Entries were applied."""
+        if self._coordinator.has_news:
+            self._add(c.Changed(self._now))
 
     def tick(self) -> None:
+        """Time has passed."""
+        if self._home.is_unused:
+            return
         now, presence = self._now, self._around.presence
         sessions = sorted(self._ledger.sessions)
         lost = tuple(each for each in sessions if presence.is_lost(owner_of(each), now))
@@ -125,7 +136,8 @@ class HomeOffice(Office):
 
     # Clients.
 
-    def _begin(self, each: Admitted, slot: Slot, lender: Lender | None) -> bytes | wire.Failed | None:
+    def begin(self, each: Admitted, slot: Slot) -> bytes | None:
+        """The payload to be proposed; None if the slot gets its result without, or later."""
         if isinstance(each.command, HomeClose) and self._is_known(each.command):
             slot.before = partial(self._settle, each.command)
             slot.set_result(self._ledger.answer(id_of(each.command.transaction)))
@@ -139,6 +151,13 @@ class HomeOffice(Office):
     def _is_known(self, command: HomeClose) -> bool:
         """Whether to close it again would change nothing."""
         return self._ledger.register.get(id_of(command.transaction)) is not None
+
+    def settle_branch(self, transaction: TransactionId, slot: Slot, result: Any) -> bool:
+        """As `_settle`, for a branch of this shard that has ended with those of others."""
+        if not self._is_spreading(transaction, None, result):
+            return True
+        self._wait(slot, transaction, known=result)
+        return False
 
     def _settle(self, command: HomeCall | HomeClose | HomeDecide, slot: Slot, result: Any) -> bool:
         """Whether whoever asked is told the result now."""
@@ -163,13 +182,18 @@ class HomeOffice(Office):
         return not spreading
 
     def _wait(
-        self, slot: Slot, transaction: TransactionId, call: Call | None = None, session: str = ""
+        self,
+        slot: Slot,
+        transaction: TransactionId,
+        call: Call | None = None,
+        session: str = "",
+        known: Finished | None = None,
     ) -> None:
         if self._closed:
             slot.tell(DEPOSED)
         else:
             self._waiting.add(slot)
-            self._add(c.Await(self._now, slot, transaction, call, session))
+            self._add(c.Await(self._now, slot, transaction, call, session, known))
 
     def _subject(
         self, command: HomeCall | HomeClose | HomeDecide, result: Any
@@ -190,22 +214,8 @@ class HomeOffice(Office):
 
     # Looking.
 
-    def look(self, request: wire.TransactionLook) -> wire.TransactionsSeen:
-        register = self._ledger.register
-        if request.xid is None:
-            return wire.TransactionsSeen((), self._seen(register))
-        xid = Xid(*request.xid)
-        if xid.format == APPLICATION_FORMAT and not xid.branch_id:
-            _, undecided = self._home.applications.get(xid.global_id, (b"", 0))
-            return wire.TransactionsSeen((), (), None, undecided)
-        transaction = TransactionId(xid, request.incarnation or register.latest(xid))
-        record = register.get(transaction)
-        is_known = record is not None or register.outcome(transaction) is not None
-        records = self._seen([(transaction, record)] if record is not None else [])
-        outcome = self._ledger.outcome(transaction)
-        return wire.TransactionsSeen((), records, outcome, transaction.incarnation if is_known else 0)
-
-    def _seen(self, records: Iterable[tuple[TransactionId, Record]]) -> tuple[wire.RecordSeen, ...]:
+    def seen(self, records: Iterable[tuple[TransactionId, Record]]) -> tuple[wire.RecordSeen, ...]:
+        """These, for people."""
         now = self._now
         return tuple(
             wire.RecordSeen(
@@ -223,7 +233,8 @@ class HomeOffice(Office):
         )
 
     def close(self) -> None:
-        super().close()
+        """This node leads no more; whoever waits is told so."""
+        self._closed = True
         self._ledger.on_change = None
         for slot in self._waiting:
             slot.tell(DEPOSED)

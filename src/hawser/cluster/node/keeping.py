@@ -1,4 +1,4 @@
-"""The office of a shard that takes part in transactions: operations are staged, votes given, branches ended.
+"""How a shard takes part in transactions: operations are staged, votes given, branches ended.
 
 What has lasted too long, and what belongs to clients that are not there any more, is rolled back by entries
 (`hawser.transaction.keeper`); a prepared branch that hears nothing asks its home.
@@ -12,17 +12,18 @@ from typing import Any, Final
 
 from hawser.cluster import wire
 from hawser.cluster.node.admission import OPERATIONS, Admitted
+from hawser.cluster.node.deciding import Deciding
 from hawser.cluster.node.lending import TOO_EARLY, Lender
-from hawser.cluster.node.transacting import DEPOSED, Host, Office, Slot, Surroundings
+from hawser.cluster.node.transacting import DEPOSED, Host, Slot, Surroundings
 from hawser.errors import Corrupt
 from hawser.log.entry import Kind
 from hawser.log.queue.desk import Proposal
 from hawser.log.state.results import Outcome, Reason, Rejected, decode_result
 from hawser.transaction import keeper as k
 from hawser.transaction.branches import Branch, Branches
-from hawser.transaction.identity import TransactionId, Xid
+from hawser.transaction.identity import LANE_FORMAT, TransactionId
 
-__all__ = ["BranchOffice"]
+__all__ = ["Keeping"]
 
 _log = logging.getLogger("hawser.cluster.node")
 
@@ -32,18 +33,26 @@ _HOLD_SECONDS: Final = 1.0
 _DOUBT_SECONDS: Final = 10.0
 
 
-class BranchOffice(Office):
-    """Of a shard with branches."""
+class Keeping:
+    """Of one shard, as long as this node leads it."""
 
-    def __init__(self, host: Host, epoch: int, around: Surroundings) -> None:
-        super().__init__(host, epoch, around)
-        self._branches = host.replica.machine.part(Branches)
+    def __init__(self, host: Host, branches: Branches, around: Surroundings, deciding: Deciding) -> None:
+        self._host = host
+        self._around = around
+        self._deciding = deciding
+        self._loop = asyncio.get_running_loop()
+        self._closed = False
+        self._branches = branches
         self._branches.observers = around.observing.observers()
-        self._keeper = k.Keeper(self._branches)
+        self._keeper = k.Keeper(branches)
         # Why staged messages could not be read last.
         self._damage = ""
         # Questions for a vote that wait for operations, until then.
         self._held: dict[Slot, tuple[Admitted, asyncio.TimerHandle]] = {}
+
+    @property
+    def _now(self) -> float:
+        return self._loop.time()
 
     # Figures.
 
@@ -67,7 +76,8 @@ class BranchOffice(Office):
 
     # Requests.
 
-    def _begin(self, each: Admitted, slot: Slot, lender: Lender | None) -> bytes | wire.Failed | None:
+    def begin(self, each: Admitted, slot: Slot, lender: Lender | None) -> bytes | wire.Failed | None:
+        """The payload to be proposed; None if the slot gets its result without, or later."""
         if each.kind in OPERATIONS:
             assert each.label is not None
             verdict = self._branches.judge(each.label)
@@ -81,9 +91,12 @@ class BranchOffice(Office):
             timer = self._loop.call_later(_HOLD_SECONDS, self._let_go, slot)
             self._held[slot] = each, timer
             return None
-        elif each.kind == Kind.BRANCH_ABORT:
+        elif each.kind in (Kind.BRANCH_COMMIT, Kind.BRANCH_ABORT):
             assert each.label is not None
-            slot.before = partial(self._forsake, each.label.id)
+            if each.command.others:
+                slot.before = partial(self._deciding.settle_branch, each.label.id)
+            elif each.kind == Kind.BRANCH_ABORT:
+                slot.before = partial(self._forsake, each.label.id)
         return each.payload
 
     def _with_queue(self, each: Admitted, slot: Slot, lender: Lender) -> bytes | wire.Failed | None:
@@ -126,12 +139,14 @@ class BranchOffice(Office):
         self._host.propose(each.kind, each.payload, slot, each.encoded_label)
 
     def applied(self) -> None:
+        """Entries were applied."""
         for slot in [slot for slot, (each, _) in self._held.items() if not self._is_early(each)]:
             self._let_go(slot)
 
     # Time.
 
     def tick(self) -> None:
+        """Time has passed."""
         now, presence = self._now, self._around.presence
         applied = self._host.replica.machine.applied
         for action in self._keeper.tick(now, applied, lambda owner: presence.is_lost(owner, now)):
@@ -145,7 +160,10 @@ class BranchOffice(Office):
     def _ask(self, asked: k.Ask) -> None:
         transaction = asked.transaction
         home = asked.home or self._around.teller.home_of(transaction.xid)
-        if home is not None:
+        is_lane = transaction.xid.format == LANE_FORMAT
+        if is_lane and self._around.teller.is_gone(asked.home, self._now):
+            self._end(transaction, Outcome.ROLLED_BACK)
+        elif home is not None:
             look = wire.TransactionLook(home, transaction.xid, transaction.incarnation)
             self._around.teller.tell(look, partial(self._hear, k.Ask(home, transaction, asked.reason)))
 
@@ -167,30 +185,24 @@ class BranchOffice(Office):
             outcome = None if answer.outcome is None else Outcome(answer.outcome)
             if outcome is None and not answer.records and asked.reason is not None:
                 disowned = self._keeper.disown(asked.transaction, asked.reason)
-                entry = wire.Labelled(disowned.kind, disowned.payload)
+                entry = wire.Labelled(disowned.kind, disowned.payload, disowned.label)
                 self._around.teller.tell(wire.Transact(asked.home, (entry,)), partial(self._hear, asked))
         elif isinstance(answer, wire.Transacted):
             result = decode_result(answer.results[0])
             is_old = isinstance(result, Rejected) and result.reason is Reason.OLD_INCARNATION
             outcome = Outcome.ROLLED_BACK if is_old else getattr(result, "outcome", None)
         if isinstance(outcome, Outcome) and not self._closed:
-            decided = self._keeper.decided(asked.transaction, outcome)
-            self._host.propose(decided.kind, decided.payload, None, decided.label)
+            self._end(asked.transaction, outcome)
+
+    def _end(self, transaction: TransactionId, outcome: Outcome) -> None:
+        """Home has decided so."""
+        decided = self._keeper.decided(transaction, outcome)
+        self._host.propose(decided.kind, decided.payload, None, decided.label)
 
     # Looking.
 
-    def look(self, request: wire.TransactionLook) -> wire.TransactionsSeen:
-        register = self._branches.register
-        if request.xid is None:
-            return wire.TransactionsSeen(self._seen(register), ())
-        xid = Xid(*request.xid)
-        transaction = TransactionId(xid, request.incarnation or register.latest(xid))
-        branch, outcome = register.get(transaction), register.outcome(transaction)
-        is_known = branch is not None or outcome is not None
-        branches = self._seen([(transaction, branch)] if branch is not None else [])
-        return wire.TransactionsSeen(branches, (), outcome, transaction.incarnation if is_known else 0)
-
-    def _seen(self, branches: "Iterable[tuple[TransactionId, Branch]]") -> tuple[wire.BranchSeen, ...]:
+    def seen(self, branches: Iterable[tuple[TransactionId, Branch]]) -> tuple[wire.BranchSeen, ...]:
+        """These, for people."""
         now = self._now
         return tuple(
             wire.BranchSeen(
@@ -206,7 +218,8 @@ class BranchOffice(Office):
         )
 
     def close(self) -> None:
-        super().close()
+        """This node leads no more; whoever waits is told so."""
+        self._closed = True
         self._branches.observers = None
         for slot, (_, timer) in self._held.items():
             timer.cancel()

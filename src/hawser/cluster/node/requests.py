@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 from hawser.cluster import wire
-from hawser.cluster.maps import ShardMap
-from hawser.cluster.node.admission import admit, is_home, of_another_kind, read_batch
+from hawser.cluster.maps import ShardMap, topic_of
+from hawser.cluster.node.admission import admit, of_another_kind, read_batch
 from hawser.cluster.node.answers import encode_answer
 from hawser.cluster.node.lending import TOO_EARLY, Lender
 from hawser.cluster.node.shard import Shard
@@ -162,7 +162,7 @@ class ClientRequests:
         return None
 
     def _execute(self, request: wire.Execute) -> _Answering:
-        if request.kind not in _KINDS or is_home(request.shard):
+        if request.kind not in _KINDS or topic_of(request.shard) == wire.HOMES:
             return wire.Failed(
                 wire.Code.BAD_REQUEST, f"a client cannot ask for an entry of kind {request.kind}", False
             )
@@ -233,7 +233,7 @@ class ClientRequests:
             answer(self._not_leader(message.shard))
             return
         residents = self._map.on(message.shard)
-        entries = admit(message, role, residents, self.home_of)
+        entries = admit(message, role, residents)
         if isinstance(entries, wire.Failed):
             answer(entries)
         elif shard.office is None:

@@ -12,14 +12,12 @@ from typing import Any
 
 from hawser.cluster.disk import Disk
 from hawser.cluster.maps import Resident
-from hawser.cluster.node.admission import is_home
-from hawser.cluster.node.deciding import HomeOffice
-from hawser.cluster.node.keeping import BranchOffice
 from hawser.cluster.node.lending import Lender
+from hawser.cluster.node.office import Office
 from hawser.cluster.node.retention import Retention
 from hawser.cluster.node.sessions import Sessions
 from hawser.cluster.node.threads import DiskThreads
-from hawser.cluster.node.transacting import Office, Surroundings
+from hawser.cluster.node.transacting import Surroundings
 from hawser.cluster.node.upkeep import Upkeep
 from hawser.cluster.wire import (
     Alive,
@@ -366,8 +364,7 @@ class Shard:
             self._office = None
             office.close()
         if self._office is None and leading is not None and leading.ready and not is_over:
-            make = HomeOffice if is_home(self.name) else BranchOffice
-            self._office = make(self, leading.since, self._around)
+            self._office = Office(self, leading.since, self._around)
 
     def tick_office(self) -> None:
         """Now and then, also while the shard rests."""

@@ -19,12 +19,12 @@ from hawser.limits import (
 from hawser.record.names import check_topic_name
 
 __all__ = [
-    "check_branches",
     "check_creation",
     "check_deletion",
     "check_host",
     "check_letters",
     "check_nodes",
+    "check_transactions",
 ]
 
 _MOST_PARTITIONS: Final = 1024
@@ -115,13 +115,16 @@ def check_deletion(name: str, entry: wire.TopicEntry) -> None:
         )
 
 
-def check_branches(name: str, entry: wire.TopicEntry, branches: Sequence[wire.BranchSeen]) -> None:
-    """ValueError if transactions have these on the shards of what is to be deleted."""
-    found = {(branch.xid, branch.incarnation): branch.prepared for branch in branches}
-    if found:
+def check_transactions(name: str, entry: wire.TopicEntry, seen: Sequence[wire.TransactionsSeen]) -> None:
+    """ValueError if this is what transactions have on the shards of what is to be deleted: branches, or
+    decisions that others have not heard of."""
+    found = {(each.xid, each.incarnation): each.prepared for answer in seen for each in answer.branches}
+    decided = {(each.xid, each.incarnation) for answer in seen for each in answer.records}
+    if found or decided:
+        prepared = sum(found.values())
         raise ValueError(
             f"{entry.kind} {name!r} is not deleted: transactions that are not over have work there, "
-            f"{len(found) - sum(found.values())} open and {sum(found.values())} prepared. `hawser tx list` "
+            f"{len(found) - prepared} open, {prepared} prepared and {len(decided)} decided. `hawser tx list` "
             "shows them; delete it when they are over"
         )
 

@@ -39,11 +39,11 @@ class Closing:
         self._seconds = seconds
         self._pause_seconds = pause_seconds
 
-    async def close(self, shards: Sequence[str]) -> list[wire.BranchSeen]:
+    async def close(self, shards: Sequence[str]) -> list[wire.TransactionsSeen]:
         """Let no transaction begin on these any more; what those that did begin have there. Unavailable if
         that is not known of all of them."""
         await _all(self._limit(shard, _CLOSED) for shard in shards)
-        return [branch for seen in await _all(map(self._look, shards)) for branch in seen.branches]
+        return await _all(map(self._look, shards))
 
     async def open(self, shards: Sequence[str]) -> None:
         """Let them begin again, where it can be said."""

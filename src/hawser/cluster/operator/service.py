@@ -19,7 +19,7 @@ import msgspec
 from hawser.cluster import wire
 from hawser.cluster.background import Background
 from hawser.cluster.maps import forget_oldest_deleted, node_of, owned_shards
-from hawser.cluster.operator.checks import check_branches, check_creation, check_deletion, check_nodes
+from hawser.cluster.operator.checks import check_creation, check_deletion, check_nodes, check_transactions
 from hawser.cluster.operator.closing import Closing
 from hawser.cluster.operator.creation import create, homes_of
 from hawser.cluster.operator.deletion import (
@@ -527,7 +527,7 @@ class OperatorService(Handler):
         """Return when no transaction has work there, nor can have; otherwise everything is as before."""
         shards = [shard for shard in owned_shards(name, entry) if self._can_be_led(shard)]
         try:
-            check_branches(name, entry, await self._closing.close(shards))
+            check_transactions(name, entry, await self._closing.close(shards))
         except (Unavailable, ValueError):
             await self._closing.open(shards)
             raise

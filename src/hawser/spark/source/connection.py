@@ -56,7 +56,7 @@ class Connection:
             self._thread.stop()
             raise
         self.router = self._client.router
-        self.homes = self._client.lanes.homes
+        self.homes = self._client.homes
         self._is_given_up = False
 
     @property

@@ -1,0 +1,101 @@
+"""The office of a shard: what its leader does about transactions, as long as it leads.
+
+Opened once this member leads and has applied all that came before, and closed with that. It drives the
+keeper of the branches (`keeping.py`), and the coordinator of what is decided here (`deciding.py`). What they
+want is carried out at once, and they hear of it when it is done. Everything they know is in the log, or can
+be asked again; so nothing is lost with an office.
+
+A request is proposed as a whole, in order, and answered when every entry of it has a result. What is known to
+change nothing is answered without being written. Two kinds of entries have to wait:
+
+- a question for a vote, while operations that it counts are still on their way from the client: not for long;
+- what this shard decides for others, too, until those that can be reached have done it.
+"""
+
+from collections.abc import Sequence
+
+from hawser.cluster import wire
+from hawser.cluster.node.admission import Admitted, is_of_home
+from hawser.cluster.node.deciding import Deciding
+from hawser.cluster.node.keeping import Keeping
+from hawser.cluster.node.lending import Lender
+from hawser.cluster.node.transacting import Answer, Collected, Host, Slot, Surroundings
+from hawser.transaction.branches import Branches
+from hawser.transaction.home import Home
+from hawser.transaction.identity import APPLICATION_FORMAT, TransactionId, Xid
+
+__all__ = ["Office"]
+
+_Proposal = tuple[int, bytes, Slot, bytes]
+
+
+class Office:
+    """Of one shard and one time of leading it, which began in `epoch`."""
+
+    def __init__(self, host: Host, epoch: int, around: Surroundings) -> None:
+        self.epoch = epoch
+        self._host = host
+        self._home = host.replica.machine.part(Home)
+        self._branches = host.replica.machine.part(Branches)
+        self.deciding = Deciding(host, self._home, around)
+        self.keeping = Keeping(host, self._branches, around, self.deciding)
+
+    def transact(self, entries: Sequence[Admitted], lender: Lender | None, answer: Answer) -> None:
+        """`answer` is called once, now or later. `lender` is that of the queue here, if there is one."""
+        collected = Collected(len(entries), answer)
+        proposals: list[_Proposal] = []
+        for place, each in enumerate(entries):
+            slot = Slot(collected, place)
+            found = self._begin(each, slot, lender)
+            if isinstance(found, wire.Failed):
+                slot.tell(found)
+                # Nothing of it was proposed: messages that were to be locked are held as before.
+                for _, _, other, _ in proposals:
+                    other.set_result(found)
+                return
+            if found is not None:
+                proposals.append((each.kind, found, slot, each.encoded_label))
+        for kind, payload, slot, label in proposals:
+            self._host.propose(kind, payload, slot, label)
+
+    def _begin(self, each: Admitted, slot: Slot, lender: Lender | None) -> bytes | wire.Failed | None:
+        """The payload to be proposed; None if the slot gets its result without, or later."""
+        if is_of_home(each.kind):
+            return self.deciding.begin(each, slot)
+        return self.keeping.begin(each, slot, lender)
+
+    def applied(self) -> None:
+        """Entries were applied."""
+        self.keeping.applied()
+        self.deciding.applied()
+
+    def tick(self) -> None:
+        """Time has passed."""
+        self.keeping.tick()
+        self.deciding.tick()
+
+    def look(self, request: wire.TransactionLook) -> wire.TransactionsSeen:
+        """After a read of the newest state. What is only presumed has no incarnation."""
+        branches, records = self._branches.register, self._home.ledger.register
+        if request.xid is None:
+            return wire.TransactionsSeen(self.keeping.seen(branches), self.deciding.seen(records))
+        xid = Xid(*request.xid)
+        if xid.format == APPLICATION_FORMAT and not xid.branch_id:
+            _, undecided = self._home.applications.get(xid.global_id, (b"", 0))
+            return wire.TransactionsSeen((), (), None, undecided)
+        latest = max(branches.latest(xid), records.latest(xid))
+        transaction = TransactionId(xid, request.incarnation or latest)
+        branch, record = branches.get(transaction), records.get(transaction)
+        remembered = branches.outcome(transaction) or records.outcome(transaction)
+        is_known = any(each is not None for each in (branch, record, remembered))
+        return wire.TransactionsSeen(
+            self.keeping.seen([(transaction, branch)] if branch is not None else []),
+            self.deciding.seen([(transaction, record)] if record is not None else []),
+            self._branches.decision(transaction, self._home.ledger) or remembered,
+            transaction.incarnation if is_known else 0,
+        )
+
+    def close(self) -> None:
+        """This node leads no more; whoever waits is told so."""
+        self.keeping.close()
+        self.deciding.close()
