@@ -451,12 +451,13 @@ def test_the_page_is_no_wider_than_a_phone_or_a_screen(tmp_path: Path) -> None:
     for name, shown in (("few", few_problems()), ("much", very_much())):
         (tmp_path / f"{name}.html").write_text(page_of(shown), encoding="utf-8")
         frames += "".join(
-            f'<iframe src="{name}.html" width="{width}"></iframe>' for width in (360, 700, 1100)
+            f'<iframe src="{name}.html" width="{width}" onload="measure(this)"></iframe>'
+            for width in (360, 700, 1100)
         )
-    script = "for (const frame of document.querySelectorAll('iframe')) frame.onload = () => {"
-    script += "const page = frame.contentDocument.documentElement;"
+    # Before the frames: one that is there sooner would not be measured.
+    script = "function measure(frame) { const page = frame.contentDocument.documentElement;"
     script += "frame.after(`${page.clientWidth} has ${page.scrollWidth}.`); }"
-    (tmp_path / "frames.html").write_text(f"{frames}<script>{script}</script>", encoding="utf-8")
+    (tmp_path / "frames.html").write_text(f"<script>{script}</script>{frames}", encoding="utf-8")
     command = [
         CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-quic",
         "--disable-background-networking", "--disable-component-update", "--disable-sync",
