@@ -160,9 +160,30 @@ def test_what_a_session_asked_for_before_is_outdated() -> None:
 
 def test_nobody_is_there_once_all_have_gone() -> None:
     office = Office(1)
-    idle = [office.desk.claims.is_idle]
+    idle = [office.desk.is_idle]
     office.get("a", 1)
     for moment in (50, 200):
         office.tick(moment)
-        idle.append(office.desk.claims.is_idle)
+        idle.append(office.desk.is_idle)
     assert idle == [True, False, True]
+
+
+def test_a_batch_is_opened_once_while_its_messages_are_wanted_and_not_kept_longer() -> None:
+    office = Office()
+    office.put(*(b"%d" % number for number in range(5)))
+    desk, read = office.desk, list[int]()
+    reading(office, lambda entry: read.append(entry.index))
+    for moment in range(3):
+        assert len(office.get("a", 1, now=moment)) == 1
+        office.tick(moment)
+    assert read == [1]
+    office.tick(3)
+    assert len(office.get("a", 1, now=4)) == 1
+    assert read == [1, 1]
+    desk.claims.leave("a")
+    moment = 4
+    while not desk.is_idle:
+        office.tick(moment)
+        moment += 1
+        assert moment < 9
+    assert desk._opened is None

@@ -372,7 +372,7 @@ class Lender:
     def tick(self) -> None:
         """End what has lasted too long, and see that the queue holds as much as its settings say."""
         for desk in self._desks:
-            if not desk.claims.is_idle:
+            if not desk.is_idle:
                 self._tick(desk)
         self.limit()
 

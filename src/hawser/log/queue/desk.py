@@ -132,8 +132,10 @@ class Desk:
         self._shelf = machine.part(Queue).shelves[shelf]
         self._producers = machine.part(Producers)
         self._read = read
-        # The batch that was read last, and where it lies: mostly the next messages are in it, too.
+        # The batch that was read last, and where it lies: mostly the next messages are in it, too. It is kept
+        # for as long as something of it is wanted between two ticks: to open a large one takes milliseconds.
         self._opened: Opened | None = None
+        self._is_opened_wanted = False
         self.claims = Claims(self._shelf, epoch, lending)
 
     def get(self, wanted: Get, now: int) -> tuple[Delivery, ...]:
@@ -209,9 +211,16 @@ class Desk:
         stamp = (consumer, wanted.incarnation, wanted.sequence)
         return self._propose(accepted, returned, letters, stamp)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether a tick would change nothing."""
+        return self.claims.is_idle and self._opened is None
+
     def tick(self, now: int) -> Proposal | None:
         """Time has passed: what was lent for too long is to be returned, or moved if it was the last time."""
-        self._opened = None
+        if not self._is_opened_wanted:
+            self._opened = None
+        self._is_opened_wanted = False
         over = self.claims.overdue(now)
         last = [claim for claim in over if self.claims.is_last(claim)]
         returned = [claim for claim in over if not self.claims.is_last(claim)]
@@ -222,7 +231,6 @@ class Desk:
             if not returned:
                 raise
             letters = []
-        self._opened = None
         return self._propose([], returned, letters) if over else None
 
     def resolve(self, proposal: Proposal) -> None:
@@ -250,6 +258,7 @@ class Desk:
 
     def _open(self, offset: int) -> Opened:
         """The batch that holds this message."""
+        self._is_opened_wanted = True
         opened = self._opened
         if opened is None or not 0 <= offset - opened[0].first_offset < opened[0].count:
             place = self._shelf.locate(offset)
