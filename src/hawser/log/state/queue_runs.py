@@ -62,20 +62,24 @@ class Runs:
     def put(self, first: int, end: int, value: int) -> None:
         """Give this number to every offset from `first` up to but not including `end`."""
         assert first < end
-        # Those that overlap or touch.
-        low, high = bisect_left(self._ends, first), bisect_right(self._firsts, end)
+        firsts, ends, values = self._firsts, self._ends, self._values
+        # Those that overlap, and what is left of the outer ones.
+        low, high = bisect_right(ends, first), bisect_left(firsts, end)
         pieces = [(first, end, value)] if value else []
-        for begin, stop, old in list(
-            zip(self._firsts[low:high], self._ends[low:high], self._values[low:high], strict=True)
-        ):
-            if begin < first:
-                pieces.append((begin, min(stop, first), old))
-            if stop > end:
-                pieces.append((max(begin, end), stop, old))
-        merged = _merge(sorted(pieces))
-        self._firsts[low:high] = array("Q", [piece[0] for piece in merged])
-        self._ends[low:high] = array("Q", [piece[1] for piece in merged])
-        self._values[low:high] = array("q", [piece[2] for piece in merged])
+        if low < high and firsts[low] < first:
+            pieces.insert(0, (firsts[low], first, values[low]))
+        elif value and low and ends[low - 1] == first:
+            low -= 1
+            pieces.insert(0, (firsts[low], first, values[low]))
+        if low < high and ends[high - 1] > end:
+            pieces.append((end, ends[high - 1], values[high - 1]))
+        elif value and high < len(firsts) and firsts[high] == end:
+            pieces.append((end, ends[high], values[high]))
+            high += 1
+        merged = _merge(pieces)
+        firsts[low:high] = array("Q", [piece[0] for piece in merged])
+        ends[low:high] = array("Q", [piece[1] for piece in merged])
+        values[low:high] = array("q", [piece[2] for piece in merged])
 
     def forget_below(self, offset: int) -> None:
         """Give 0 to every offset below this one, which is not in the middle of a run."""
