@@ -32,6 +32,7 @@ class Open:
         self.name = name
         self.entry = entry
         self.decode = decode
+        self._shards = wire.shards_of(name, entry)
         self._users: set[User] = set()
         self._releases: set[asyncio.Task[None]] = set()
 
@@ -40,7 +41,7 @@ class Open:
         return self.entry.partitions
 
     def shard(self, partition: int) -> str:
-        return wire.shards_of(self.name, self.entry)[partition]
+        return self._shards[partition]
 
     def use(self, user: User) -> None:
         """Close it together with this."""
