@@ -111,8 +111,9 @@ class Courier:
         """Send these, one behind the other, as soon as possible."""
         self._senders[sender] = None
         if not self._has_failed:
-            self._queue.extend((sender, request) for request in requests)
-            self._queued_bytes += sum(len(request.payload) for request in requests)
+            for request in requests:
+                self._queue.append((sender, request))
+                self._queued_bytes += len(request.payload)
             if not self._is_due:
                 self._send_what_waits()
 

@@ -279,8 +279,10 @@ class OpenWork(ABC):
 
     def _carry(self, requests: Sequence[Request], sender: Sender | None = None) -> None:
         """For this, or for another."""
-        for shard in dict.fromkeys(request.shard for request in requests):
-            those = [each for each in requests if each.shard == shard]
+        ways: dict[str, list[Request]] = {}
+        for request in requests:
+            ways.setdefault(request.shard, []).append(request)
+        for shard, those in ways.items():
             self._couriers[shard].carry(sender or self, those)
 
     @abstractmethod
