@@ -75,7 +75,7 @@ class ClusterAsyncWork(AsyncWork):
         """What is published to, and how its values are encoded."""
         if isinstance(target, ClusterAsyncTopic):
             self._check_own(target.name, target._bus)
-            topic, _ = await target._ready()
+            topic, _ = target._ready_now() or await target._ready()
             return topic, target._codec
         if isinstance(target, ClusterAsyncQueue):
             self._check_own(target.name, target._bus)
