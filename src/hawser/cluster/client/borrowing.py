@@ -257,9 +257,12 @@ class Borrower:
         """Until there is something to do."""
         self._news.clear()
         until = min(self._silent_until, self._stale_at)
-        with suppress(TimeoutError):
-            async with asyncio.timeout_at(until if until < inf else None):
-                await self._news.wait()
+        timer = self._loop.call_at(until, self._news.set) if until < inf else None
+        try:
+            await self._news.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
 
     async def _ask_for(
         self, most: int, wait_seconds: float = 0.0, is_last: bool = False
