@@ -87,7 +87,7 @@ inline bool waits_in_ring(const Memory& memory, const Place& place) {
   const uint64_t claim = memory.claim(slot).load_ordered();  // pairs with the claim's exchange
   const ClaimState state = claim_state(claim);
   if (claim_tag(claim) != claim_tag_of(ring_tag(place.word))) [[unlikely]] {
-    if (memory.ring(place.head + 1).load_ordered() != place.word) return false;  // somebody else was faster
+    if (place.entry.load_ordered() != place.word) return false;  // somebody else was faster
     memory.corrupt("ring entry " + std::to_string(memory.layout.position(place.head + 1)) + " names the slot of another message");
   }
   if (planted(Canary::unclaimed_positions_are_reused)) return false;

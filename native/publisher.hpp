@@ -238,7 +238,7 @@ class Publisher {
   bool commit(const Place& place, uint32_t index, uint64_t payload, uint64_t timestamp) {
     const uint64_t sequence = place.head + 1;
     Witness witness(memory_);
-    if (!memory_.ring(sequence).exchange_if(place.word, ring_word(sequence, index))) return false;
+    if (!place.entry.exchange_if(place.word, ring_word(sequence, index))) return false;
     witness.tell([&] {
       return TraceEvent{memory_.layout.queue ? TraceKind::put : TraceKind::publish, sequence, owner_, payload, timestamp};
     });
@@ -247,10 +247,11 @@ class Publisher {
 
   // Right after our own last sample, if nobody has published since; else wherever the head leads.
   Place find_place() const {
-    const uint64_t word = memory_.ring(last_ + 1).load_ordered();  // pairs with the ring's exchange
+    Word& entry = memory_.ring(last_ + 1);
+    const uint64_t word = entry.load_ordered();  // pairs with the ring's exchange
     const bool last = last_ != 0 && is_of_last_lap(word, last_ + 1, memory_.layout.ring) &&
                       memory_.head().load_relaxed() == last_;
-    return last ? Place{last_, word} : next_place(memory_);
+    return last ? Place{last_, entry, word} : next_place(memory_);
   }
 
   // Whether the sample that would be overwritten is still wanted.

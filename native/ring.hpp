@@ -34,9 +34,10 @@ constexpr uint64_t sequence_of(uint64_t tag, uint64_t near) {
   return near + static_cast<uint64_t>(distance);
 }
 
-// The place for the next sample: the head it follows and the word it replaces.
+// The place for the next sample: the head it follows, its entry of the ring, and the word it replaces there.
 struct Place {
   uint64_t head;
+  Word& entry;
   uint64_t word;
 };
 
@@ -58,15 +59,16 @@ inline bool carries_head(const Memory& memory, uint64_t head) {
 inline Place next_place(const Memory& memory) {
   for (;;) {
     const uint64_t head = memory.head().load_ordered();      // pairs with the head's exchange
-    const uint64_t word = memory.ring(head + 1).load_ordered();  // pairs with the ring's exchange
+    Word& entry = memory.ring(head + 1);
+    const uint64_t word = entry.load_ordered();  // pairs with the ring's exchange
     if (is_of_last_lap(word, head + 1, memory.layout.ring)) {
-      if (carries_head(memory, head)) [[likely]] return {head, word};
+      if (carries_head(memory, head)) [[likely]] return {head, entry, word};
     } else if (delivers(memory, word, head + 1)) {
       if (planted(Canary::head_is_never_helped)) continue;
       memory.head().exchange_if(head, head + 1);
       continue;
     }
-    if (memory.head().load_ordered() == head && memory.ring(head + 1).load_ordered() == word) {
+    if (memory.head().load_ordered() == head && entry.load_ordered() == word) {
       memory.corrupt("ring entry " + std::to_string(memory.layout.position(head + 1)) + " does not belong to head " +
                      std::to_string(head));
     }
