@@ -97,6 +97,7 @@ class Desks:
         before = {claim.number for claim in desk.claims}
         held_before = desk.claims.holders.get(wanted.session, 0)
         deliveries = desk.get(wanted, self._cluster.clock.now)
+        self._cluster.truth.queue.lent.update((wanted.session, each.token) for each in deliveries)
         held = desk.claims.holders[wanted.session]
         is_new = any(each.token.number not in before for each in deliveries)
         if is_new:

@@ -69,6 +69,8 @@ class QueueTruth:
         self.void: set[Stamp] = set()
         # What another queue has got of the dead letters, if they go there.
         self.elsewhere: list[bytes] | None = None
+        # What each session was lent, whether it has heard so or not.
+        self.lent: set[tuple[str, Token]] = set()
         self._told: dict[tuple[int, int], Told] = {}
 
     def left(self, shelf: int) -> Iterator[tuple[int, bytes]]:

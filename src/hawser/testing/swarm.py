@@ -49,6 +49,9 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
     moving_pace: int = 5_000
     # How much of their work is moving positions of groups, which hold the topic back.
     positions_share: float = 0.2
+    # How much is lost of what homes tell of their decisions, so that those who wait ask; if anything is,
+    # they hesitate to disown what is not decided.
+    unheard_share: float = 0.0
     # Events with faults, and microseconds between two of them at the most.
     events: int = 2_000
     interval: int = 8_000
@@ -321,11 +324,45 @@ _LENDING: dict[str, Any] = {
         "slow leader": 1.0,
     },
 }
+# Many transactions over three shards, whose homes decide late and tell it in vain, so that they are asked.
+_DECIDING: dict[str, Any] = {
+    "events": 15_000,
+    "members": 3,
+    "spares": 0,
+    "operators": 1,
+    "interval": 25_000,
+    "pace": 3_000,
+    "producers": 1,
+    "readers": 0,
+    "visitors": 0,
+    "keepers": 0,
+    "putters": 1,
+    "consumers": 1,
+    "putting_pace": 3_000,
+    "getting_pace": 10_000,
+    "capacity_bytes": 30_000,
+    "sides": 2,
+    "side_members": 1,
+    "movers": 3,
+    "outsiders": 0,
+    "applications": 0,
+    "unheard_share": 0.9,
+    "network": NetworkFaults(delay_most=500, straggling=0.03, straggling_delay_most=60_000),
+    "sync_delay_most": 200,
+    "slowness": 1.0,
+    "weights": {
+        "pause": 2.0,
+        "leader alone": 1.0,
+        "leader restarts": 2.0,
+        "slow leader": 3.0,
+        "clog": 1.0,
+    },
+}
 
 # In what share of the runs each of them is.
 _SPECIALS = (
     *((0.1, _CHURN), (0.12, _ROT), (0.08, _SHRINKING), (0.1, _SWAPPING), (0.1, _LAGGING)),
-    *((0.14, _ECHOES), (0.06, _NARROW), (0.1, _LENDING)),
+    *((0.14, _ECHOES), (0.06, _NARROW), (0.1, _LENDING), (0.1, _DECIDING)),
 )
 
 
@@ -365,6 +402,7 @@ def _draw_transactions(random: Random) -> dict[str, Any]:
         "applications": random.choice((0, 1)),
         "moving_pace": random.choice((2_000, 6_000)),
         "positions_share": random.choice((0.0, 0.2)),
+        "unheard_share": random.choice((0.0, 0.0, 0.0, 0.9)),
     }
 
 

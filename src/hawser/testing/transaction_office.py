@@ -19,7 +19,7 @@ from hawser.transaction import keeper as k
 from hawser.transaction.branches import Branches
 from hawser.transaction.commands import HomeCall, HomeClose, id_of
 from hawser.transaction.home import Home
-from hawser.transaction.identity import TransactionId
+from hawser.transaction.identity import LANE_FORMAT, TransactionId
 from hawser.transaction.xa import Call, Code
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ __all__ = ["SECOND", "Chore", "Office"]
 SECOND: Final = 15_000
 TICK_SECONDS: Final = 0.5
 PATIENCE: Final = 15_000
+# From an answer that nothing is decided to what a slow process makes of that, at the most.
+_HESITATION: Final = 60_000
 # How far back a staged batch lies before it is carried forward.
 CARRY_ENTRIES: Final = 80
 
@@ -100,6 +102,8 @@ class Office:
         marks.count("led by another one, with open branches", branches.open_count > 0 and epoch > 1)
         marks.count("led by another one, with prepared branches", branches.prepared_count > 0)
         marks.count("home led by another one", len(home.ledger.register) > 0)
+        is_lane = any(each.xid.format == LANE_FORMAT for each, _ in home.ledger.register)
+        marks.count("others told by another leader", is_lane and epoch > 1)
         self._keeper = k.Keeper(branches, CARRY_ENTRIES)
         self._coordinator = c.Coordinator(home, self._home_name)
         self._add(c.Began(self._now))
@@ -181,7 +185,10 @@ class Office:
         self._asked[self._number] = asked
         tag = (self.address, self._number, 0)
         commands = (msgspec.structs.replace(command, tag=tag),) if command is not None else ()
-        ring.send(shard, self.address, Request(tag, commands, errand=errand), self._random)
+        is_decision = isinstance(asked, c.Tell) and asked.kind != Kind.BRANCH_PREPARE
+        is_heard = not (is_decision and ring.unheard_share and self._random.random() < ring.unheard_share)
+        if is_heard:
+            ring.send(shard, self.address, Request(tag, commands, errand=errand), self._random)
         self._cluster.clock.after(PATIENCE, self._give_up, self._number)
 
     def _give_up(self, number: int) -> None:
@@ -214,7 +221,9 @@ class Office:
             self._cluster.ring.marks.count("branch disowned by home")
             disowned = self._keeper.disown(asked.transaction, asked.reason)
             command = Command(disowned.kind, disowned.payload, transaction=disowned.label)
-            self._ask(asked.home, asked, command)
+            is_slow = self._cluster.ring.unheard_share > 0
+            wait = 1 + int(self._random.random() * _HESITATION) if is_slow else 1
+            self._cluster.clock.after(wait, self._disown, self._host.incarnation, self._epoch, asked, command)
             return
         is_old = isinstance(outcome, Rejected) and outcome.reason is Reason.OLD_INCARNATION
         found = Outcome.ROLLED_BACK if is_old else getattr(outcome, "outcome", None)
@@ -222,6 +231,10 @@ class Office:
             self._cluster.marks.count("branch ended by asking home")
             decided = self._keeper.decided(asked.transaction, found)
             self._propose(decided.kind, decided.payload, decided.label)
+
+    def _disown(self, incarnation: int, epoch: int, asked: k.Ask, command: Command) -> None:
+        if (incarnation, epoch) == (self._host.incarnation, self._epoch):
+            self._ask(asked.home, asked, command)
 
     # Clients.
 
@@ -246,12 +259,15 @@ class Office:
             self._add(c.Await(self._now, tag, transaction, call, session))
         return True
 
-    @staticmethod
-    def inquire(replica: Replica, inquiry: Inquiry) -> Verdict:
+    def inquire(self, replica: Replica, inquiry: Inquiry) -> Verdict:
         """A read of the newest state of home is served."""
-        home = replica.machine.part(Home)
-        if inquiry.transaction is not None:
-            outcome = replica.machine.part(Branches).decision(inquiry.transaction, home.ledger)
-            is_known = outcome is not None or home.ledger.register.get(inquiry.transaction) is not None
-            return Verdict(outcome, is_known=is_known)
-        return Verdict(None, tuple(home.recover()))
+        home, branches = replica.machine.part(Home), replica.machine.part(Branches)
+        transaction = inquiry.transaction
+        if transaction is None:
+            return Verdict(None, tuple(home.recover()))
+        outcome = branches.decision(transaction, home.ledger)
+        has_gone_on = branches.register.latest(transaction.xid) > transaction.incarnation
+        is_late = has_gone_on and outcome is Outcome.COMMITTED and transaction.xid.format == LANE_FORMAT
+        self._cluster.marks.count("decision asked for after the lane went on", is_late)
+        is_known = outcome is not None or home.ledger.register.get(transaction) is not None
+        return Verdict(outcome, is_known=is_known)

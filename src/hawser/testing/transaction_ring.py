@@ -52,6 +52,7 @@ class Ring:
         self.swarm = swarm
         self.marks: Marks = main.marks
         self.book: Book = main.truth.transactions.book
+        self.unheard_share = swarm.unheard_share
         self.actors: list[Actor] = []
         self.lost_sessions: set[str] = set()
         self.lost_owners: set[int] = set()
@@ -155,6 +156,7 @@ class Ring:
 
     def heal(self) -> None:
         """Nothing goes wrong beside the first shard either, and nobody begins anything new."""
+        self.unheard_share = 0.0
         for adversary in self.adversaries:
             adversary.stopped = True
         for actor in self.actors:

@@ -306,13 +306,14 @@ class Branches(Part):
         return Prepared(len(branch.operations))
 
     def _ended(self, transaction: TransactionId, context: Context) -> Result | None:
-        """The answer, if it is over already; also if its lane has gone on before others have heard of it."""
+        """The answer, if it is over already; also if others have not heard of it, and its lane has gone on or
+        its tombstone is forgotten."""
         outcome = self.register.outcome(transaction)
-        verdict = self.register.verdict(transaction)
-        if outcome is None and verdict is not None:
+        is_lane = transaction.xid.format == LANE_FORMAT
+        if is_lane and outcome is None and self.register.get(transaction) is None:
             record = context.part(Home).ledger.register.get(transaction)
             outcome = record.outcome if record is not None else None
-        return verdict if outcome is None else Finished(outcome)
+        return self.register.verdict(transaction) if outcome is None else Finished(outcome)
 
     def _obstacle(self, branch: Branch | None, counts: Counts, context: Context) -> Outcome | None:
         """Why these operations cannot be committed; None if they can."""

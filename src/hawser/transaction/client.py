@@ -255,6 +255,9 @@ class Transaction:
             elif over and (len(self._shards) == 1 or request.shard == self.home):
                 # By the commit whose answer was lost, or before it. Of several shards only home knows.
                 self._finish(Outcome(result.current))
+                # What ended it before the commit has told nobody.
+                is_untold = self.home and self.outcome is not Outcome.COMMITTED
+                return [self._abort_all(Outcome(result.current))] if is_untold else []
             if self.progress is Progress.COMMITTING and not self._ending:
                 # The last one was to commit, and cannot behind this one.
                 self.progress = Progress.ROLLING_BACK

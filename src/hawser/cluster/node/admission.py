@@ -105,6 +105,8 @@ def admit(request: Transact, role: PeerRole, residents: Collection[str]) -> list
             return of_another_kind(request.shard, residents, wanted)
         if role is not PeerRole.NODE and _is_for_home(found):
             return _bad("only home has this transaction prepared or committed; ask home to")
+        if role is not PeerRole.NODE and _has_no_home(found, request.shard):
+            return _bad("another shard that the transaction touches decides about what is prepared here")
         admitted.append(found)
     return admitted
 
@@ -142,6 +144,13 @@ def _is_for_home(asked: Admitted) -> bool:
         return False
     ends = asked.kind in (Kind.BRANCH_PREPARE, Kind.BRANCH_COMMIT)
     return label.last or ends or (asked.kind == Kind.BRANCH_ABORT and bool(asked.command.others))
+
+
+def _has_no_home(asked: Admitted, shard: str) -> bool:
+    """Whether it prepares what nobody would ever decide: here it waits, and lanes have no homes else."""
+    if asked.kind != Kind.BRANCH_PREPARE:
+        return False
+    return asked.command.home == shard or topic_of(asked.command.home) == HOMES
 
 
 def _is_word_of_home(command: Any) -> bool:

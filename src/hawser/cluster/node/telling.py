@@ -1,7 +1,9 @@
 """What the leaders of shards say to each other about transactions, over the links between nodes.
 
-The leader is found by the map; whoever does not lead says who does, and that is followed. Nothing is asked
-again here: whoever wants to know is told that nobody answers, and asks again when it likes.
+The leader is found by the map; whoever does not lead says who does, and that is followed. Where there is none
+just now, after a change or a start, one is waited for: so a commit is not reported before shards have it that
+are about to come up. After that whoever wants to know is told that nobody answers, and asks again when it
+likes.
 """
 
 import asyncio
@@ -21,6 +23,9 @@ _log = logging.getLogger("hawser.cluster.node")
 
 _ASK_SECONDS: Final = 3.0
 _MOST_HOPS: Final = 3
+# So long it is waited for somebody who leads.
+_PATIENT_SECONDS: Final = 2.0
+_PAUSE_SECONDS: Final = 0.1
 # What the map lacks for so long is not on its way.
 GONE_SECONDS: Final = 60.0
 _MOST_MISSING: Final = 1024
@@ -58,14 +63,25 @@ class Teller:
 
     def tell(self, request: Told, heard: Heard) -> None:
         """`heard` is called once: with the answer of whoever leads the shard, or with Failed."""
+
+        def here(answer: wire.Answer) -> None:
+            if _may_change(answer):
+                self._start(self._tell(request, heard))
+            else:
+                heard(answer)
+
         if isinstance(request, wire.Transact) and self._here.led(request.shard) is not None:
-            self._here.transact(PeerRole.NODE, request, heard)
+            self._here.transact(PeerRole.NODE, request, here)
         else:
             self._start(self._tell(request, heard))
 
     async def _tell(self, request: Told, heard: Heard) -> None:
+        deadline = asyncio.get_running_loop().time() + _PATIENT_SECONDS
         try:
             answer = await self._ask(request)
+            while _may_change(answer) and asyncio.get_running_loop().time() < deadline:
+                await asyncio.sleep(_PAUSE_SECONDS)
+                answer = await self._ask(request)
         except Exception as error:
             # Whatever it is, whoever waits has to hear of it.
             if not isinstance(error, TransportError):
@@ -74,9 +90,8 @@ class Teller:
         heard(answer)
 
     async def _ask(self, request: Told) -> wire.Answer:
-        if isinstance(request, wire.TransactionLook) and self._here.led(request.shard) is not None:
-            answering = self._here.look(request)
-            return await answering if asyncio.iscoroutine(answering) else answering
+        if self._here.led(request.shard) is not None:
+            return await self._ask_here(request)
         body = wire.encode(request)
         entry = self._map.shards.get(request.shard)
         node = node_of(entry.leader) if entry is not None and entry.leader else ""
@@ -90,6 +105,19 @@ class Teller:
                 break
             node = answer.leader[0]
         return answer
+
+    async def _ask_here(self, request: Told) -> wire.Answer:
+        if isinstance(request, wire.Transact):
+            heard: asyncio.Future[wire.Answer] = asyncio.get_running_loop().create_future()
+
+            def hear(answer: wire.Answer) -> None:
+                if not heard.done():
+                    heard.set_result(answer)
+
+            self._here.transact(PeerRole.NODE, request, hear)
+            return await heard
+        answering = self._here.look(request)
+        return await answering if asyncio.iscoroutine(answering) else answering
 
     def home_of(self, xid: Xid) -> str | None:
         """The shard that decides about it, if that is known."""
@@ -115,3 +143,8 @@ class Teller:
         if len(self._missing) > _MOST_MISSING:
             del self._missing[next(iter(self._missing))]
         return self._learned - since >= GONE_SECONDS
+
+
+def _may_change(answer: wire.Answer) -> bool:
+    """Whether there may be a leader soon."""
+    return isinstance(answer, wire.Failed) and answer.retryable

@@ -43,7 +43,14 @@ class Closing:
         """Let no transaction begin on these any more; what those that did begin have there. Unavailable if
         that is not known of all of them."""
         await _all(self._limit(shard, _CLOSED) for shard in shards)
-        return await _all(map(self._look, shards))
+        deadline = asyncio.get_running_loop().time() + self._seconds
+        while True:
+            seen = await _all(map(self._look, shards))
+            is_telling = any(each.records for each in seen) and not any(each.branches for each in seen)
+            if not is_telling or asyncio.get_running_loop().time() > deadline:
+                return seen
+            # What was decided here is told to others, which takes a moment.
+            await asyncio.sleep(self._pause_seconds)
 
     async def open(self, shards: Sequence[str]) -> None:
         """Let them begin again, where it can be said."""
