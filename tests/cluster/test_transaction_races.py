@@ -19,7 +19,6 @@ from hawser.cluster import wire
 from hawser.log.entry import Kind
 from hawser.log.queue.claims import NO_TOKEN
 from hawser.log.state.results import Finished, Outcome, Prepared, Reason, Rejected, Staged
-from hawser.transaction.commands import BranchAbort, BranchCommit, BranchPrepare, HomeClose, to_fields
 from hawser.transaction.identity import LANE_FORMAT, TransactionId
 from hawser.transaction.identity import Xid as RawXid
 from hawser.xa import XAError, Xid
@@ -223,29 +222,29 @@ def test_requests_of_an_old_incarnation(processes: ClusterProcesses, bus: hawser
     raw, (topic, _) = RawTransactions(bus), places(bus)
     shard, xid = raw.shard(topic.name), new_lane()
     first, second = TransactionId(xid, 1), TransactionId(xid, 2)
-    commit = entry(Kind.BRANCH_COMMIT, BranchCommit(((0, 2),)), raw.label(first))
-    whole = [raw.publish(first, 1, b"1"), raw.publish(first, 2, b"2"), commit]
+    whole = [raw.publish(first, 1, b"1"), raw.publish(first, 2, b"2"), raw.commit(first, 2)]
     done = [Staged(1), Staged(2), Finished(Outcome.COMMITTED)]
     over = Rejected(Reason.TRANSACTION_OVER, Outcome.COMMITTED)
     assert raw.transact(shard, *whole) == done
     with killed(processes, [raw.leader(shard)]):
         assert raw.transact(shard, *whole) == [over, over, done[-1]]
     assert raw.transact(shard, raw.publish(second, 1, b"3")) == [Staged(1)]
-    abort = entry(Kind.BRANCH_ABORT, BranchAbort(Outcome.ROLLED_BACK), raw.label(first))
-    late = [*whole, raw.publish(first, 3, b"late"), abort]
+    late = [*whole, raw.publish(first, 3, b"late"), raw.abort(first, Outcome.ROLLED_BACK)]
     assert raw.transact(shard, *late) == [over, over, done[-1], over, done[-1]]
-    end = entry(Kind.BRANCH_COMMIT, BranchCommit(((0, 1),)), raw.label(second))
-    assert raw.transact(shard, end) == [Finished(Outcome.COMMITTED)]
+    assert raw.transact(shard, raw.commit(second, 1)) == [Finished(Outcome.COMMITTED)]
     assert records(topic) == [b"1", b"2", b"3"]
 
 
-def test_an_operation_that_is_lost_in_a_failover(processes: ClusterProcesses, bus: hawser.Bus) -> None:
-    """It was sent, and its leader dies without having seen it. Home is told how many there must be; that
-    shard votes no, nothing of the transaction happens, and the message that it had accepted comes again."""
+@pytest.mark.parametrize("decides", ["the topic", "the queue"])
+def test_an_operation_that_is_lost_in_a_failover(
+    processes: ClusterProcesses, bus: hawser.Bus, decides: str
+) -> None:
+    """It was sent to the topic, and its leader dies without having seen it. That shard is told how many there
+    must be, to decide or to prepare, and is against it; nothing of the transaction happens, and the message
+    that it had accepted comes again."""
     raw, (topic, queue) = RawTransactions(bus), places(bus)
     queue.put(b"message")
     transaction = TransactionId(new_lane(), 1)
-    home = raw.home(transaction.xid)
     shards = raw.shard(topic.name), raw.shard(queue.name)
     lent = raw.ask(shards[1], wire.QueueGet(shards[1], 0, "raw", 1, NO_TOKEN, 1, 1000, 60.0, 60.0))
     token = lent.parcels[0].token
@@ -253,13 +252,19 @@ def test_an_operation_that_is_lost_in_a_failover(processes: ClusterProcesses, bu
     lock = entry(Kind.QUEUE_SETTLE, msgspec.msgpack.encode(tokens), raw.label(transaction, 1))
     assert raw.transact(shards[1], lock) == [Staged(1)]
     assert raw.transact(shards[0], raw.publish(transaction, 1, b"1")) == [Staged(1)]
+    if decides == "the topic":
+        assert raw.transact(shards[1], raw.prepare(transaction, 1, shards[0])) == [Prepared(1)]
     leader = raw.leader(shards[0])
     processes.nodes[leader].pause()
     raw.send(shards[0], raw.publish(transaction, 2, b"lost"))
+    incomplete = Finished(Outcome.INCOMPLETE)
     with killed(processes, [leader]):
-        counts = (shards[0], ((0, 2),)), (shards[1], ((0, 1),))
-        close = entry(Kind.HOME_CLOSE, HomeClose(to_fields(transaction), tuple(sorted(counts))))
-        assert raw.transact(home, close) == [Finished(Outcome.INCOMPLETE)]
+        if decides == "the topic":
+            assert raw.transact(shards[0], raw.commit(transaction, 2, shards[1])) == [incomplete]
+        else:
+            assert raw.transact(shards[0], raw.prepare(transaction, 2, shards[1])) == [incomplete]
+            abort = raw.abort(transaction, Outcome.INCOMPLETE, shards[0])
+            assert raw.transact(shards[1], abort) == [incomplete]
     until(lambda: not raw.unfinished(), "an end of it")
     assert records(topic) == []
     message = queue.get(timeout=LIMIT_SECONDS)
@@ -267,8 +272,33 @@ def test_an_operation_that_is_lost_in_a_failover(processes: ClusterProcesses, bu
     message.accept()
 
 
+def test_a_decision_outlives_the_leader_that_told_nobody(
+    processes: ClusterProcesses, bus: hawser.Bus
+) -> None:
+    """Whoever is to be told stands still, and the leader that has decided is killed: the next one tells."""
+    raw = RawTransactions(bus)
+    topics: list[Any] = [bus.topic(f"topic{next(_numbers)}") for _ in range(2)]
+    home, shard = (raw.shard(topic.name) for topic in topics)
+    if raw.leader(home) == raw.leader(shard):
+        other = next(name for name in processes.nodes if name != raw.leader(shard))
+        processes.run("cluster", "transfer", f"{topics[0].name}/0", other)
+        until(lambda: raw.leader(home) != raw.leader(shard), "another leader")
+    transaction = TransactionId(new_lane(), 1)
+    entries = raw.publish(transaction, 1, b"prepared"), raw.prepare(transaction, 1, home)
+    assert raw.transact(shard, *entries) == [Staged(1), Prepared(1)]
+    decides, is_told = raw.leader(home), raw.leader(shard)
+    processes.nodes[is_told].pause()
+    raw.send(home, raw.publish(transaction, 1, b"decided"), raw.commit(transaction, 1, shard))
+    until(lambda: raw.outcome(home, transaction) is Outcome.COMMITTED, "the decision")
+    with killed(processes, [decides]):
+        processes.nodes[is_told].resume()
+        until(lambda: not raw.unfinished(), "an end of it")
+        assert [records(topic) for topic in topics] == [[b"decided"], [b"prepared"]]
+
+
 class Closing:
-    """Transactions of one operation on each of two shards, which are closed at moments of their own."""
+    """Transactions of one operation on each of two shards, which are committed at moments of their own. The
+    first shard decides about one, the second about the next."""
 
     def __init__(self, bus: hawser.Bus) -> None:
         self.raw = RawTransactions(bus)
@@ -276,47 +306,54 @@ class Closing:
         self.shards = [self.raw.shard(topic.name) for topic in self.topics]
         self.outcomes: dict[bytes, Outcome] = {}
         self._hurry = threading.Event()
+        self._runs = count()
 
     def run(self, timeout_seconds: int, seconds: float, votes: bool) -> None:
-        """Closed after so many seconds; with `votes` both shards are prepared first, and home is told so."""
+        """Committed after so many seconds. With `votes` the other shard is prepared before that, and the one
+        that decides has its operation with the commit."""
         raw, transaction = self.raw, TransactionId(new_lane(), 1)
-        value, home = transaction.xid.global_id, raw.home(transaction.xid)
-        for shard in self.shards:
-            label = raw.label(transaction, 1, timeout_seconds)
-            entries = [entry(Kind.BATCH, batch_of(value), label)]
-            if votes:
-                prepare = BranchPrepare(((0, 1),), home)
-                entries.append(entry(Kind.BRANCH_PREPARE, prepare, raw.label(transaction)))
-            assert raw.transact(shard, *entries)[-1] == (Prepared(1) if votes else Staged(1))
+        value, number = transaction.xid.global_id, next(self._runs) % 2
+        home, other = self.shards[number], self.shards[1 - number]
+        operation = entry(Kind.BATCH, batch_of(value), raw.label(transaction, 1, timeout_seconds))
+        prepare, commit = raw.prepare(transaction, 1, home), raw.commit(transaction, 1, other)
+        if votes:
+            assert raw.transact(other, operation, prepare) == [Staged(1), Prepared(1)]
+        else:
+            assert raw.transact(other, operation) == raw.transact(home, operation) == [Staged(1)]
         self._hurry.wait(seconds)
-        participants = tuple((shard, ((0, 1),)) for shard in sorted(self.shards))
-        close = HomeClose(to_fields(transaction), participants, voted=votes)
-        (result,) = raw.transact(home, entry(Kind.HOME_CLOSE, close))
+        if votes:
+            _, result = raw.transact(home, operation, commit)
+        else:
+            (vote,) = raw.transact(other, prepare)
+            against = vote.outcome if isinstance(vote, Finished) else None
+            end = commit if against is None else raw.abort(transaction, against, other)
+            (result,) = raw.transact(home, end)
         assert isinstance(result, Finished), result
         self.outcomes[value] = result.outcome
 
     def hurry(self) -> None:
-        """Close what waits."""
+        """Commit what waits."""
         self._hurry.set()
 
     def judge(self) -> dict[str, int]:
-        """All of it is there or nothing, on both shards, as whoever closed it was told."""
+        """All of it is there or nothing, on both shards, as whoever committed it was told."""
         until(lambda: not self.raw.unfinished(), "an end of all")
         committed = sorted(value for value, outcome in self.outcomes.items() if outcome is Outcome.COMMITTED)
         assert [sorted(records(topic)) for topic in self.topics] == [committed, committed]
         return Counter(outcome.name.lower() for outcome in self.outcomes.values())
 
 
-def test_a_close_races_time_outs_and_changes_of_leaders(
+def test_a_commit_races_time_outs_and_changes_of_leaders(
     processes: ClusterProcesses, bus: hawser.Bus, record_property: RecordProperty
 ) -> None:
-    """Some may stay open for a second, and are closed before that or behind it. Some are prepared, and home
-    is told so at about the time when their shards, having heard nothing for long, have them rolled back."""
+    """Some may stay open for a second, and are committed before that or behind it. Of some one shard is
+    prepared, and the other decides at about the time when that, having heard nothing for long, has it rolled
+    back."""
     closing, random = Closing(bus), Random(7)
     with ThreadPoolExecutor(40) as threads:
         running = [threads.submit(closing.run, 1, random.uniform(0, 3), False) for _ in range(20)]
         running += [threads.submit(closing.run, 2, random.uniform(1, 6), True) for _ in range(20)]
-        for shard in (*closing.shards, closing.raw.home(new_lane())):
+        for shard in (*closing.shards, closing.shards[0]):
             with killed(processes, [closing.raw.leader(shard)]):
                 closing.raw.look(shard)
         for each in running:
@@ -331,7 +368,7 @@ def test_votes_that_nobody_brings_home(bus: hawser.Bus) -> None:
     closing.run(60, 0, votes=True)
     late = threading.Thread(target=closing.run, args=(2, LIMIT_SECONDS, True))
     late.start()
-    until(lambda: len(closing.raw.look(closing.shards[1]).branches) == 1, "a prepared branch")
+    until(lambda: len(closing.raw.look(closing.shards[0]).branches) == 1, "a prepared branch")
     until(lambda: not closing.raw.unfinished(), "its end, without a word of its client")
     closing.hurry()
     late.join()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from hawser.cluster import wire
+from hawser.cluster.node.telling import Teller
 from hawser.cluster.transport import PeerRole
 from hawser.log.entry import Kind
 from hawser.log.queue.claims import NO_TOKEN, Token
@@ -42,7 +43,7 @@ from hawser.transaction.identity import APPLICATION_FORMAT, Label, TransactionId
 from hawser.transaction.xa import Call, Code, State
 from tests.support.cluster import RunningCluster
 from tests.support.processes import until
-from tests.support.transactions import Peer, batch_of, entry, lane
+from tests.support.transactions import QUERY, Peer, batch_of, entry, lane, task
 
 COMMITTED = Finished(Outcome.COMMITTED)
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -81,68 +82,114 @@ def test_what_is_staged_is_told_again_and_what_is_missing_is_named(peer: Peer) -
     assert peer.transact(shard, peer.commit(tx, 3)) == [Finished(Outcome.INCOMPLETE)]
 
 
-def test_a_transaction_over_two_shards_is_decided_at_home(peer: Peer) -> None:
-    one, two, tx = peer.shard("one"), peer.shard("two"), lane("double")
+@pytest.mark.parametrize("is_early", [True, False])
+def test_a_transaction_over_two_shards_is_decided_by_one_of_them(peer: Peer, is_early: bool) -> None:
+    """Its own operations may be there before, or come with the decision."""
+    one, two, tx = peer.shard("one"), peer.shard("two"), lane(f"double {is_early}")
     before = len(peer.values(one)), len(peer.values(two))
-    assert peer.transact(one, peer.publish(tx, 1, b"x")) == [Staged(1)]
-    assert peer.transact(two, peer.publish(tx, 1, b"y")) == [Staged(1)]
+    decision = peer.publish(tx, 1, b"x"), peer.commit(tx, 1, two)
+    if is_early:
+        assert peer.transact(one, decision[0]) == [Staged(1)]
+    assert peer.transact(two, peer.publish(tx, 1, b"y"), peer.prepare(tx, 1, one)) == [Staged(1), Prepared(1)]
+    (branch,) = peer.look(two, tx).branches
+    assert (branch.prepared, branch.home) == (True, one)
     assert (len(peer.values(one)), len(peer.values(two))) == before
-    home = peer.home(tx.xid)
-    close = peer.close(tx, {one: 1, two: 1})
-    assert peer.transact(home, close) == [COMMITTED]
+    assert peer.transact(one, *decision) == [Staged(1), COMMITTED]
+    # Both are there when it is answered.
     assert peer.values(one)[before[0] :] == [b"x"]
     assert peer.values(two)[before[1] :] == [b"y"]
-    assert peer.transact(home, close) == [COMMITTED]
-    seen = peer.look(home, tx)
-    assert (seen.outcome, seen.incarnation) == (Outcome.COMMITTED, 1)
-    until(lambda: not peer.look(home).records, "home has heard that all is over")
+    over = Rejected(Reason.TRANSACTION_OVER, Outcome.COMMITTED)
+    assert peer.transact(one, *decision) == [over, COMMITTED]
+    for shard in (one, two):
+        seen = peer.look(shard, tx)
+        assert (seen.outcome, seen.incarnation, seen.branches) == (Outcome.COMMITTED, 1, ())
+    # Also when everybody has heard.
+    until(lambda: not peer.look(one, tx).records, "the shard that decided has heard that all is over")
+    assert peer.transact(one, *decision) == [over, COMMITTED]
+    until(lambda: not peer.look(one, tx).records, "it has heard so again")
+    assert peer.look(one, tx).outcome == Outcome.COMMITTED
+    assert (len(peer.values(one)), len(peer.values(two))) == (before[0] + 1, before[1] + 1)
     for incarnation in (0, 1):
-        seen = peer.look(home, lane("never heard of", incarnation))
+        seen = peer.look(one, lane("never heard of", incarnation))
         assert (seen.outcome, seen.incarnation) == (None, 0)
 
 
-def test_a_client_may_have_its_votes_before_home_hears_of_it(peer: Peer) -> None:
-    one, two, tx = peer.shard("one"), peer.shard("two"), lane("voted")
-    home = peer.home(tx.xid)
-    before = len(peer.values(two))
-    for shard in (one, two):
-        request = peer.publish(tx, 1, b"voted"), peer.prepare(tx, 1)
-        assert peer.transact(shard, *request) == [Staged(1), Prepared(1)]
-    assert peer.transact(home, peer.close(tx, {one: 1, two: 1}, voted=True)) == [COMMITTED]
-    assert peer.values(two)[before:] == [b"voted"]
-    assert not peer.look(one, tx).branches
+def test_the_shard_that_decides_may_be_against_it(peer: Peer) -> None:
+    """It misses an operation: those that are prepared are rolled back with it."""
+    one, two, tx = peer.shard("one"), peer.shard("two"), lane("against")
+    before = len(peer.values(one)), len(peer.values(two))
+    assert peer.transact(two, peer.publish(tx, 1, b"y"), peer.prepare(tx, 1, one))[1] == Prepared(1)
+    incomplete = Finished(Outcome.INCOMPLETE)
+    decision = peer.publish(tx, 1, b"x"), peer.commit(tx, 2, two)
+    assert peer.transact(one, *decision) == [Staged(1), incomplete]
+    assert not peer.look(two, tx).branches and peer.look(two, tx).outcome == Outcome.INCOMPLETE
+    assert (len(peer.values(one)), len(peer.values(two))) == before
+    assert peer.transact(one, peer.commit(tx, 1, two)) == [incomplete]
+
+
+def test_the_shard_that_decides_rolls_back_for_all(peer: Peer) -> None:
+    """One has voted against it, or nobody waits any longer: the others need not be asked."""
+    one, two, tx = peer.shard("one"), peer.shard("two"), lane("rolled back for all")
+    peer.transact(two, peer.publish(tx, 1, b"y"), peer.prepare(tx, 1, one))
+    assert peer.transact(one, peer.publish(tx, 1, b"x"), peer.abort(tx, two)) == [
+        Staged(1),
+        Finished(Outcome.ROLLED_BACK),
+    ]
+    assert peer.look(two, tx).outcome == Outcome.ROLLED_BACK and not peer.look(two, tx).branches
+    assert peer.transact(one, peer.commit(tx, 1, two)) == [Finished(Outcome.ROLLED_BACK)]
 
 
 def test_what_its_client_gives_up_is_over_although_it_is_prepared(peer: Peer) -> None:
-    shard, tx = peer.shard("one"), lane("given up")
-    peer.transact(shard, peer.publish(tx, 1, b"given up"), peer.prepare(tx, 1))
-    assert peer.transact(shard, peer.abort(tx)) == [Prepared(1)]
-    until(lambda: peer.look(shard, tx).outcome is not None, "home has said that it is rolled back")
-    assert peer.look(shard, tx).outcome == Outcome.ROLLED_BACK
-    late = peer.close(tx, {shard: 1}, voted=True)
-    assert peer.transact(peer.home(tx.xid), late) == [Finished(Outcome.ROLLED_BACK)]
+    one, two, tx = peer.shard("one"), peer.shard("two"), lane("given up")
+    peer.transact(one, peer.publish(tx, 1, b"given up"), peer.prepare(tx, 1, two))
+    assert peer.transact(one, peer.abort(tx)) == [Prepared(1)]
+    until(lambda: peer.look(one, tx).outcome is not None, "home has said that it is rolled back")
+    assert peer.look(one, tx).outcome == Outcome.ROLLED_BACK
+    over = Rejected(Reason.TRANSACTION_OVER, Outcome.ROLLED_BACK)
+    late = peer.publish(tx, 1, b"late"), peer.commit(tx, 1, one)
+    assert peer.transact(two, *late) == [over, Finished(Outcome.ROLLED_BACK)]
+    assert b"late" not in peer.values(two)
+
+
+def test_what_is_prepared_is_rolled_back_when_the_shard_that_decides_is_deleted(
+    cluster: RunningCluster, peer: Peer
+) -> None:
+    """It has nothing of the transaction yet, so nothing keeps it."""
+    peer.create("gone")
+    one, home, tx = peer.shard("one"), peer.shard("gone"), lane("deleted")
+    assert peer.transact(one, peer.publish(tx, 1, b"deleted"), peer.prepare(tx, 1, home))[1] == Prepared(1)
+    assert cluster.ask(wire.Admin(wire.AdminKind.DELETE, "gone")).done
+    until(lambda: not peer.look(one, tx).branches, "the prepared branch has found out")
+    assert peer.look(one, tx).outcome == Outcome.ROLLED_BACK and b"deleted" not in peer.values(one)
 
 
 def test_what_is_closed_again_is_answered_and_not_written(cluster: RunningCluster, peer: Peer) -> None:
-    shard, tx, repeats = peer.shard("one"), lane("closed again"), 20
+    shard, tx, repeats = peer.shard("one"), task("closed again"), 20
     home = peer.home(tx.xid)
-    peer.transact(shard, peer.publish(tx, 1, b"x"), peer.prepare(tx, 1))
-    # The other one cannot be told, so home has to remember it.
-    close = peer.close(tx, {shard: 1, "nowhere@0/0": 1}, voted=True)
-    assert peer.transact(home, close) == [COMMITTED]
+    peer.transact(shard, peer.publish(tx, 1, b"x"))
+    close = peer.close(tx, {shard: 1})
+    assert peer.transact(home, close) == [Prepared(1)]
     leader = cluster._nodes[cluster.run(peer.leader(home))]
     before = leader.shards[home].replica.machine.applied
-    assert all(peer.transact(home, close) == [COMMITTED] for _ in range(repeats))
+    assert all(peer.transact(home, close) == [Prepared(1)] for _ in range(repeats))
     assert leader.shards[home].replica.machine.applied - before < repeats
+    assert peer.transact(home, batch_of_task(tx)) == [COMMITTED]
+
+
+def batch_of_task(tx: TransactionId) -> wire.Labelled:
+    """The application commits this branch alone."""
+    batch = HomeBatch(tx.xid.global_id, QUERY, 1, (tx.xid.branch_id,))
+    return entry(Kind.HOME_BATCH, batch)
 
 
 def test_a_vote_of_a_client_waits_for_nothing(peer: Peer) -> None:
     tx = lane("too early")
-    assert peer.transact(peer.shard("one"), peer.prepare(tx, 1)) == [Finished(Outcome.INCOMPLETE)]
+    vote = peer.prepare(tx, 1, peer.shard("two"))
+    assert peer.transact(peer.shard("one"), vote) == [Finished(Outcome.INCOMPLETE)]
 
 
 def test_a_vote_waits_for_operations_that_are_on_their_way(peer: Peer) -> None:
-    one, two, tx = peer.shard("one"), peer.shard("two"), lane("late")
+    one, two, tx = peer.shard("one"), peer.shard("two"), task("late")
     home = peer.home(tx.xid)
     closing = peer.begin(wire.Transact(home, (peer.close(tx, {one: 1, two: 1}),)))
     until(lambda: bool(peer.look(home, tx).records), "home knows of it")
@@ -150,11 +197,13 @@ def test_a_vote_waits_for_operations_that_are_on_their_way(peer: Peer) -> None:
     peer.transact(two, peer.publish(tx, 1, b"late"))
     answer = closing.result()
     assert isinstance(answer, wire.Transacted)
-    assert [decode_result(each) for each in answer.results] == [COMMITTED]
+    assert [decode_result(each) for each in answer.results] == [Prepared(2)]
+    assert peer.transact(home, batch_of_task(tx)) == [COMMITTED]
+    assert peer.values(one)[-1] == peer.values(two)[-1] == b"late"
 
 
 def test_a_vote_does_not_wait_for_ever(peer: Peer) -> None:
-    one, two, tx = peer.shard("one"), peer.shard("two"), lane("lost")
+    one, two, tx = peer.shard("one"), peer.shard("two"), task("lost")
     peer.transact(one, peer.publish(tx, 1, b"never"))
     assert peer.transact(peer.home(tx.xid), peer.close(tx, {one: 1, two: 1})) == [
         Finished(Outcome.INCOMPLETE)
@@ -207,14 +256,12 @@ def test_what_is_prepared_waits_for_a_word(peer: Peer) -> None:
 
 def test_what_a_batch_commits_is_there_when_it_is_told_so(peer: Peer) -> None:
     one, two = peer.shard("one"), peer.shard("two")
-    branches = [
-        TransactionId(Xid(APPLICATION_FORMAT, b"application", name), 1) for name in (b"a", b"b", b"unnamed")
-    ]
+    branches = [task("application", name) for name in (b"a", b"b", b"unnamed")]
     home = peer.home(branches[0].xid)
     for tx, shard in zip(branches, (one, two, one), strict=True):
         peer.transact(shard, peer.publish(tx, 1, tx.xid.branch_id))
-        assert peer.transact(home, peer.close(tx, {shard: 1}, one_phase=False)) == [Prepared(1)]
-    batch = entry(Kind.HOME_BATCH, HomeBatch(b"application", b"", 0, (b"a", b"b")))
+        assert peer.transact(home, peer.close(tx, {shard: 1})) == [Prepared(1)]
+    batch = entry(Kind.HOME_BATCH, HomeBatch(b"application", QUERY, 1, (b"a", b"b")))
     assert peer.transact(home, batch) == peer.transact(home, batch) == [COMMITTED]
     assert peer.values(one)[-1] == b"a" and peer.values(two)[-1] == b"b"
     until(lambda: not peer.look(one, branches[2]).branches, "the end of what the batch does not name")
@@ -231,10 +278,10 @@ def move(peer: Peer, shard: str) -> None:
 
 def test_other_leaders_go_on_where_these_were(peer: Peer) -> None:
     """Of a shard with something open and something prepared, and of home while it waits for votes."""
-    one, two, tx, other = peer.shard("one"), peer.shard("two"), lane("moving"), lane("moved")
+    one, two, tx, other = peer.shard("one"), peer.shard("two"), task("moving"), lane("moved")
     home = peer.home(tx.xid)
     peer.transact(one, peer.publish(tx, 1, b"moving"))
-    peer.transact(one, peer.publish(other, 1, b"moved"), peer.prepare(other, 1))
+    peer.transact(one, peer.publish(other, 1, b"moved"), peer.prepare(other, 1, two))
     move(peer, one)
     (branch,) = peer.look(one, other).branches
     assert branch.prepared and peer.look(one, tx).branches
@@ -246,12 +293,53 @@ def test_other_leaders_go_on_where_these_were(peer: Peer) -> None:
     answer = closing.result()
     assert isinstance(answer, wire.Transacted)
     (result,) = map(decode_result, answer.results)
-    assert result in (COMMITTED, Finished(Outcome.INCOMPLETE))
+    assert result in (Prepared(2), Finished(Outcome.INCOMPLETE))
+    if result == Prepared(2):
+        assert peer.transact(home, batch_of_task(tx)) == [COMMITTED]
     is_there = [b"moving" in peer.values(shard) for shard in (one, two)]
-    assert is_there == [result == COMMITTED] * 2
-    close = peer.close(other, {one: 1}, voted=True)
-    assert peer.transact(peer.home(other.xid), close) == [COMMITTED]
-    assert b"moved" in peer.values(one)
+    assert is_there == [result == Prepared(2)] * 2
+    # The one that decides has an operation already, and another leader.
+    peer.transact(two, peer.publish(other, 1, b"moved"))
+    move(peer, two)
+    assert peer.transact(two, peer.commit(other, 1, one)) == [COMMITTED]
+    assert b"moved" in peer.values(one) and b"moved" in peer.values(two)
+
+
+def test_another_leader_tells_what_was_decided(
+    cluster: RunningCluster, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader of the shard that decides is gone once its entry is committed, and has told nobody."""
+    one, two, tx = peer.shard("one"), peer.shard("two"), lane("told by another")
+    peer.transact(two, peer.publish(tx, 1, b"told by another"), peer.prepare(tx, 1, one))
+    leader = cluster.run(peer.leader(one))
+    silent = cluster._nodes[leader].shards[one]._around.teller
+    real, kept = Teller.tell, list[Any]()
+
+    def tell(self: Teller, request: Any, heard: Any) -> None:
+        concerns = request.shard in (one, two)
+        if self is silent and concerns:
+            kept.append(request)
+        elif not (concerns and isinstance(request, wire.TransactionLook)):
+            real(self, request, heard)
+
+    # Nor does the prepared branch hear by asking.
+    monkeypatch.setattr(Teller, "tell", tell)
+    waiting = peer.begin(wire.Transact(one, (peer.publish(tx, 1, b"decided"), peer.commit(tx, 1, two))))
+    until(lambda: bool(kept), "the leader is about to tell")
+    assert peer.look(one, tx).records[0].waiting == (two,) and peer.look(two, tx).branches
+    cluster.stop(leader)
+    try:
+        answer = waiting.result()
+        assert isinstance(answer, wire.Transacted), answer
+        assert decode_result(answer.results[1]) == COMMITTED
+        until(lambda: not peer.look(two, tx).branches, "the new leader has told")
+        assert peer.look(two, tx).outcome == Outcome.COMMITTED
+        assert b"told by another" in peer.values(two) and b"decided" in peer.values(one)
+        until(lambda: not peer.look(one, tx).records, "the new leader has heard that all is over")
+        assert {type(each) for each in kept} == {wire.Transact}
+    finally:
+        cluster.start(leader)
+        peer.come_again()
 
 
 # Messages.
@@ -316,10 +404,12 @@ _LABEL = Label(_TX, 0, 0, 0)
 _NUMBERED = Label(_TX, 1)
 
 NOT_FOR_CLIENTS = {
-    "another home": entry(Kind.BRANCH_PREPARE, BranchPrepare(((0, 1),), "home"), _LABEL),
     "a vote of xa": entry(Kind.BRANCH_PREPARE, BranchPrepare(((0, 1),), "home"), Label(_XA)),
     "commit": entry(Kind.BRANCH_COMMIT, BranchCommit(), _LABEL),
     "a commit of xa": entry(Kind.BRANCH_COMMIT, BranchCommit(((0, 1),)), Label(_XA)),
+    "an abort of xa for others": entry(
+        Kind.BRANCH_ABORT, BranchAbort(Outcome.ROLLED_BACK, others=("two",)), Label(_XA)
+    ),
     "the last of xa": entry(Kind.BATCH, batch_of(b"x"), Label(_XA, 1, 1, last=True)),
     "the last of a task": entry(Kind.BATCH, batch_of(b"x"), Label(_TASK, 1, last=True)),
     "abort": entry(Kind.BRANCH_ABORT, BranchAbort(Outcome.ROLLED_BACK, decided=True), _LABEL),
@@ -342,6 +432,8 @@ NOT_AT_HOME = {
     "told": entry(Kind.HOME_TOLD, HomeTold(())),
     "forget at home": entry(Kind.HOME_FORGET, HomeForget((to_fields(_TX),))),
     "an operation": entry(Kind.BATCH, batch_of(b"x"), _NUMBERED),
+    "a commit of a lane": entry(Kind.BRANCH_COMMIT, BranchCommit(((0, 1),), ("one",)), _LABEL),
+    "an abort of a lane": entry(Kind.BRANCH_ABORT, BranchAbort(Outcome.ROLLED_BACK, others=("one",)), _LABEL),
     "a position": entry(Kind.GROUP_COMMIT, GroupCommit("g", "m", 1, 1, 2), _NUMBERED),
 }
 
@@ -355,6 +447,15 @@ def test_what_a_client_may_not_ask_for_is_refused_whole(peer: Peer, what: str) -
     answer = peer.ask(wire.Transact(shard, (*good, asked)))
     assert isinstance(answer, wire.Failed) and answer.code is wire.Code.BAD_REQUEST, answer
     assert peer.look(shard, _TX).incarnation == 0
+
+
+def test_what_nobody_would_decide_is_not_prepared(peer: Peer) -> None:
+    """With the same shard for its home, or one of those that decide for others, it would stay for ever."""
+    shard = peer.shard("one")
+    for home in (shard, peer.home(_TX.xid)):
+        answer = peer.ask(wire.Transact(shard, (peer.publish(_TX, 1, b"x"), peer.prepare(_TX, 1, home))))
+        assert isinstance(answer, wire.Failed) and answer.code is wire.Code.BAD_REQUEST, answer
+        assert peer.look(shard, _TX).incarnation == 0
 
 
 def test_only_an_operator_closes_a_shard(cluster: RunningCluster, peer: Peer) -> None:
@@ -387,7 +488,7 @@ asyncio.run(stage_and_stay(sys.argv[1], sys.argv[2], sys.argv[3]))
 
 
 def test_a_client_that_is_killed_takes_its_open_work_with_it(cluster: RunningCluster, peer: Peer) -> None:
-    """And nothing that is prepared, unless home knows nothing of it; and nothing of those who live, but an XA
+    """And nothing that is prepared, unless home has not decided; and nothing of those who live, but an XA
     branch whose time is over at home, which does not know yet where it is."""
     shard, mine, killed, prepared = peer.shard("one"), lane("mine"), lane("killed"), lane("prepared")
     waiting, xid = lane("waiting"), Xid(7, b"hangs", b"")
@@ -403,21 +504,23 @@ def test_a_client_that_is_killed_takes_its_open_work_with_it(cluster: RunningClu
         assert process.stdout is not None and process.stdout.readline() == b"staged\n"
         assert peer.look(shard, killed).branches
         process.kill()
-    # As a client leaves it that dies before it tells home; and as one has it whose other votes take long.
+    # As a client leaves it that dies before it decides; and as one has it whose other votes take long.
+    home = peer.shard("two")
     leaver = Peer(cluster, "leaver")
-    leaver.transact(shard, leaver.publish(prepared, 1, b"prepared"), leaver.prepare(prepared, 1))
+    leaver.transact(shard, leaver.publish(prepared, 1, b"prepared"), leaver.prepare(prepared, 1, home))
     leaver.leave()
-    peer.transact(shard, peer.publish(waiting, 1, b"waiting"), peer.prepare(waiting, 1))
+    peer.transact(shard, peer.publish(waiting, 1, b"waiting"), peer.prepare(waiting, 1, home))
     assert peer.look(shard, prepared).branches[0].prepared
     until(lambda: peer.look(shard, killed).outcome is not None, "the end of a lost session's transaction")
     assert peer.look(shard, killed).outcome == Outcome.SESSION_LOST
-    until(lambda: peer.look(shard, prepared).outcome is not None, "what home knows nothing of is over")
+    until(lambda: peer.look(shard, prepared).outcome is not None, "what home has not decided is over")
     assert peer.look(shard, prepared).outcome == Outcome.SESSION_LOST
-    late = peer.close(prepared, {shard: 1}, voted=True)
-    assert peer.transact(peer.home(prepared.xid), late) == [Finished(Outcome.SESSION_LOST)]
+    late = peer.publish(prepared, 1, b"late"), peer.commit(prepared, 1, shard)
+    assert peer.transact(home, *late)[1] == Finished(Outcome.SESSION_LOST)
     until(lambda: peer.look(shard, hanging).outcome is not None, "the end of an XA branch that hangs")
     assert peer.look(shard, hanging).outcome == Outcome.TIMED_OUT
-    in_time = peer.close(waiting, {shard: 1}, voted=True)
-    assert peer.transact(peer.home(waiting.xid), in_time) == [COMMITTED]
+    in_time = peer.publish(waiting, 1, b"in time"), peer.commit(waiting, 1, shard)
+    assert peer.transact(home, *in_time) == [Staged(1), COMMITTED]
+    assert b"waiting" in peer.values(shard)
     assert peer.look(shard, mine).branches
     assert peer.transact(shard, peer.commit(mine, 1)) == [COMMITTED]

@@ -5,7 +5,8 @@ from typing import Any
 from hawser.cluster import wire
 from hawser.cluster.maps import node_of, topic_of
 from hawser.log.entry import Kind
-from hawser.log.state.results import AnyResult, decode_result
+from hawser.log.state.results import AnyResult, Outcome, decode_result
+from hawser.transaction.commands import BranchAbort, BranchCommit, BranchPrepare
 from hawser.transaction.identity import Label, TransactionId, Xid, owner_of
 from tests.support.processes import until
 from tests.support.transactions import batch_of, entry
@@ -30,15 +31,27 @@ class RawTransactions:
         """An operation: these into a topic."""
         return entry(Kind.BATCH, batch_of(*values), self.label(transaction, number))
 
+    def prepare(self, transaction: TransactionId, count: int, home: str) -> wire.Labelled:
+        """For this home, which decides."""
+        return entry(Kind.BRANCH_PREPARE, BranchPrepare(((0, count),), home), self.label(transaction))
+
+    def commit(self, transaction: TransactionId, count: int, *others: str) -> wire.Labelled:
+        """On the shard that decides, for itself and for the others."""
+        return entry(Kind.BRANCH_COMMIT, BranchCommit(((0, count),), others), self.label(transaction))
+
+    def abort(self, transaction: TransactionId, outcome: Outcome, *others: str) -> wire.Labelled:
+        """On the shard that decides, for itself and for the others."""
+        return entry(Kind.BRANCH_ABORT, BranchAbort(outcome, others=others), self.label(transaction))
+
     def shard(self, name: str, partition: int = 0) -> str:
         """Of a topic, a queue or the homes."""
         self._bus._thread.call(self._router.refresh(None))
         return wire.shards_of(name, self._router.map.topics[name])[partition]
 
     def home(self, xid: Xid) -> str:
-        """The shard that decides; homes are made with the first question."""
+        """The shard that decides what is not on a lane; homes are made with the first question."""
         deadline = self._router.loop.time() + ASK_SECONDS
-        shard: str = self._bus._thread.call(self._bus._client.lanes.homes.of(xid, deadline))
+        shard: str = self._bus._thread.call(self._bus._client.homes.of(xid, deadline))
         return shard
 
     def leader(self, shard: str) -> str:
@@ -82,6 +95,13 @@ class RawTransactions:
         seen = self.ask(shard, wire.TransactionLook(shard))
         assert isinstance(seen, wire.TransactionsSeen), seen
         return seen
+
+    def outcome(self, shard: str, transaction: TransactionId) -> Outcome | None:
+        """What became of it, as this shard knows."""
+        look = wire.TransactionLook(shard, (*transaction.xid,), transaction.incarnation)
+        seen = self.ask(shard, look)
+        assert isinstance(seen, wire.TransactionsSeen), seen
+        return None if seen.outcome is None else Outcome(seen.outcome)
 
     def unfinished(self) -> list[str]:
         """Every branch and every record of every shard that is not over."""

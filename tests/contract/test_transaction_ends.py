@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +17,15 @@ import pytest
 import hawser
 from hawser.cluster import wire
 from hawser.cluster.client import asking, carrying, drafting, transacting, working
-from hawser.cluster.client.homes import Homes
+from hawser.cluster.client.carrying import Couriers
+from hawser.cluster.maps import topic_of
+from hawser.cluster.node import telling
 from hawser.cluster.transport import TransportError
-from hawser.log.state.results import Reason, Rejected, encode_result
+from hawser.log.entry import Kind
+from hawser.log.state.results import Finished, Outcome, Reason, Rejected, Staged, encode_result
+from hawser.transaction import keeper
 from hawser.transaction.ageing import KEEP_SECONDS
+from hawser.transaction.client import Transaction
 from hawser.xa import XAError, Xid
 from tests.support.cluster import RunningCluster
 
@@ -92,12 +98,9 @@ def test_what_nobody_could_be_told_to_drop_is_dropped_later(bus: Any, how: str, 
     jobs, *others = queues_of(bus, targets)
     jobs.put(b"job")
 
-    def first(tx: Any) -> None:
+    with bus.transaction() as tx:
         for queue in (jobs, *others):
             tx.publish(queue, b"first")
-
-    # To make homes may take longer than this bus waits.
-    bus.run_transaction(first, retries=20)
     tx = bus.transaction(timeout=3600)
     tx.accept(tx.get(jobs, SECONDS))
     for queue in others:
@@ -118,8 +121,21 @@ def test_what_nobody_could_be_told_to_drop_is_dropped_later(bus: Any, how: str, 
     assert bytes(jobs.get(SECONDS)) == b"job"
 
 
+def has_kind(request: wire.Transact, *kinds: int) -> bool:
+    return any(each.kind in kinds for each in request.entries)
+
+
+def unfinished(cluster: RunningCluster, tx: Any) -> int:
+    """What there is of transactions on the shards of this one, for those who lead them."""
+    shards = (node.shards[name] for node in cluster._nodes.values() for name in tx._work.inner.shards)
+    offices = [shard.office for shard in shards if shard.office is not None]
+    assert len(offices) == len(tx._work.inner.shards)
+    branches = sum(each.keeping.open_count + each.keeping.prepared_count for each in offices)
+    return branches + sum(each.deciding.unfinished_count for each in offices)
+
+
 def test_a_commit_ends_though_home_has_no_room_and_then_is_silent(
-    bus: Any, monkeypatch: pytest.MonkeyPatch
+    bus: Any, cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queues = queues_of(bus, 2)
 
@@ -130,21 +146,109 @@ def test_a_commit_ends_though_home_has_no_room_and_then_is_silent(
         return tx
 
     publish().commit()
-    refusals = [wire.Transacted((encode_result(Rejected(Reason.TOO_MANY_TRANSACTIONS, 1)),))]
+    full = encode_result(Staged(1)), encode_result(Rejected(Reason.TOO_MANY_TRANSACTIONS, 1))
+    refusals = [wire.Transacted(full)]
 
     def answer(request: wire.Transact) -> Any:
-        if not request.shard.startswith(wire.HOMES):
+        if not has_kind(request, Kind.BRANCH_COMMIT, Kind.BRANCH_ABORT):
             return None
         return refusals.pop() if refusals else TransportError("silence", was_sent=True)
 
     with monkeypatch.context() as patched:
         patched.setattr(carrying, "ask", Answers(answer).ask)
         tx = publish()
-        with pytest.raises(hawser.OutcomeUnknown):
+        with pytest.raises(hawser.InDoubt):
             in_time(tx.commit)
-    assert tx.state == "unknown"
-    wait_until(lambda: not any(queue.info().claimed for queue in queues))
+        assert tx.state == "unknown" and not refusals
+        # The other one is prepared, and waits for home.
+        assert sum(prepared(cluster, shard) for shard in tx._work.inner.shards) == 1
+    wait_until(lambda: not unfinished(cluster, tx))
     assert [contents(queue) for queue in queues] == [[b"message"]] * 2
+
+
+def test_a_decision_that_was_never_sent_is_not_in_doubt(bus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Home is not reached when the votes are in: nobody has committed."""
+    queues = queues_of(bus, 2)
+    lost = TransportError("lost on its way", was_sent=False)
+    monkeypatch.setattr(
+        carrying, "ask", Answers(lambda each: lost if has_kind(each, Kind.BRANCH_COMMIT) else None).ask
+    )
+    tx = bus.transaction()
+    for queue in queues:
+        tx.publish(queue, b"message")
+    with pytest.raises(hawser.TransactionAborted):
+        tx.commit()
+    assert tx.state == "rolled back" and not any(map(contents, queues))
+
+
+def test_one_vote_against_it_is_enough(
+    bus: Any, cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for the others, and whoever is prepared hears of it."""
+    queues = queues_of(bus, 3)
+    against: list[str] = []
+
+    def answer(request: wire.Transact) -> Any:
+        if against or not has_kind(request, Kind.BRANCH_PREPARE):
+            return None
+        against.append(request.shard)
+        staged = [encode_result(Staged(number + 1)) for number in range(len(request.entries) - 1)]
+        return wire.Transacted((*staged, encode_result(Finished(Outcome.TOO_MUCH))))
+
+    monkeypatch.setattr(carrying, "ask", Answers(answer).ask)
+    tx = bus.transaction()
+    for queue in queues:
+        tx.publish(queue, b"message")
+    with pytest.raises(hawser.TransactionAborted, match=Outcome.TOO_MUCH.text):
+        tx.commit()
+    assert against and tx.state == "rolled back"
+    wait_until(lambda: not unfinished(cluster, tx))
+    assert not any(map(contents, queues))
+
+
+@pytest.mark.parametrize("is_used_again", [False, True])
+def test_the_shard_that_decides_is_deleted_when_the_votes_are_in(
+    bus: Any, cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch, is_used_again: bool
+) -> None:
+    """Nothing of the transaction is there yet, so nothing keeps it; nothing of it happens elsewhere."""
+    # What is prepared asks soon, and believes the map soon.
+    monkeypatch.setattr(keeper, "ASK_SECONDS", 0.5)
+    monkeypatch.setattr(telling, "GONE_SECONDS", 1.0)
+    queues = {queue.name: queue for queue in queues_of(bus, 2)}
+    deleted: list[str] = []
+
+    async def ask(link: Any, body: bytes, timeout_seconds: float) -> Any:
+        request = wire.decode_request(body)
+        assert isinstance(request, wire.Transact)
+        if has_kind(request, Kind.BRANCH_COMMIT) and not deleted:
+            deleted.append(topic_of(request.shard))
+            await asyncio.to_thread(delete, cluster, deleted[0], is_used_again)
+        return await asking.ask(link, body, timeout_seconds)
+
+    monkeypatch.setattr(carrying, "ask", ask)
+    tx = bus.transaction()
+    for queue in queues.values():
+        tx.publish(queue, b"message")
+    with pytest.raises((hawser.TransactionAborted, hawser.InDoubt)):
+        tx.commit()
+    assert tx.state in ("rolled back", "unknown")
+    (other,) = (queue for name, queue in queues.items() if name not in deleted)
+    (shard,) = (each for each in tx._work.inner.shards if topic_of(each) == other.name)
+    wait_until(lambda: not prepared(cluster, shard))
+    assert contents(other) == []
+    if is_used_again:
+        assert contents(bus.queue(deleted[0])) == []
+
+
+def delete(cluster: RunningCluster, name: str, is_used_again: bool) -> None:
+    assert cluster.ask(wire.Admin(wire.AdminKind.DELETE, name)).done
+    if is_used_again:
+        assert cluster.ask(wire.Admin(wire.AdminKind.CREATE, name, topic_kind="queue")).done
+
+
+def prepared(cluster: RunningCluster, shard: str) -> int:
+    offices = [node.shards[shard].office for node in cluster._nodes.values()]
+    return sum(each.keeping.prepared_count for each in offices if each is not None)
 
 
 def test_a_commit_that_may_be_done_is_not_called_rolled_back(
@@ -181,7 +285,15 @@ def test_nobody_asks_when_shards_may_have_forgotten(bus: Any, monkeypatch: pytes
     assert tx.state == "unknown" and answers.requests == 1
 
 
-@pytest.mark.parametrize("place", [(drafting.Put, "payload"), (working, "Put"), (Homes, "known")])
+@pytest.mark.parametrize(
+    "place",
+    [
+        (drafting.Put, "payload"),
+        (working, "Put"),
+        (Transaction, "_choose_home"),
+        (Couriers, "apart"),
+    ],
+)
 def test_what_nobody_foresaw_ends_a_transaction_as_a_whole(
     cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch, place: tuple[Any, str]
 ) -> None:
@@ -222,22 +334,17 @@ def test_a_message_that_an_ended_branch_never_got_is_given_back(
     assert bytes(again) == b"message"
 
 
-def test_to_find_home_is_part_of_the_time_of_a_commit(bus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    left: list[float] = []
-
-    async def of(_: Any, deadline: float) -> str:
-        left.append(deadline - asyncio.get_running_loop().time())
-        raise hawser.Unavailable("no homes")
-
-    homes = bus._client.lanes.homes
-    monkeypatch.setattr(homes, "_shards", [])
-    monkeypatch.setattr(homes, "of", of)
-    tx = bus.transaction()
-    for queue in queues_of(bus, 2):
-        tx.publish(queue, b"message")
-    with pytest.raises(hawser.TransactionAborted, match="no homes"):
-        tx.commit()
-    assert len(left) == 1 and left[0] <= 1.0
+def test_a_first_transaction_over_several_shards_needs_a_majority_and_no_more(tmp_path: Path) -> None:
+    """Nothing is made for it: one of the shards that it touches decides."""
+    with RunningCluster(tmp_path) as own:
+        bus: Any = own.connect("worker", timeout=SECONDS)
+        queues = queues_of(bus, 2)
+        own.stop(own.nodes[-1])
+        with bus.transaction(timeout=3600) as tx:
+            for queue in queues:
+                tx.publish(queue, b"message")
+        assert [contents(queue) for queue in queues] == [[b"message"]] * 2
+        assert wire.HOMES not in own.ask(wire.GetMap()).topics
 
 
 class Follower:

@@ -112,12 +112,9 @@ def test_an_unknown_outcome_is_asked_for(own: RunningCluster, queues: int, recor
     bus: Any = own.connect("worker", timeout=1.5)
     targets = [bus.queue(f"target {number}") for number in range(queues)]
 
-    def first(tx: Any) -> None:
+    with bus.transaction() as tx:
         for target in targets:
             tx.publish(target, b"first")
-
-    # To make homes may take longer than this bus waits.
-    bus.run_transaction(first, retries=20)
     others = [each for each in own.nodes if each != leader_of(targets[0])]
 
     # A leader without a majority takes the commit and cannot say what becomes of it.

@@ -12,8 +12,10 @@ import pytest
 
 import hawser
 from hawser import aio
+from hawser.cluster import wire
 from hawser.cluster.client import asking, carrying
 from hawser.cluster.transport import TransportError
+from hawser.log.entry import Kind
 from tests.support.cluster import RunningCluster
 
 SECONDS = 60.0
@@ -255,17 +257,21 @@ def test_an_outcome_that_is_known_late_is_what_the_group_follows(
     member.close()
 
 
-@pytest.mark.parametrize("is_committed", [True, False])
+@pytest.mark.parametrize("is_done", [True, False])
+@pytest.mark.parametrize("what", ["the decision", "everything"])
 def test_an_outcome_that_stays_unknown_has_the_group_go_on_where_it_is(
-    cluster: RunningCluster, name: str, is_committed: bool, monkeypatch: pytest.MonkeyPatch
+    cluster: RunningCluster, name: str, what: str, is_done: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The answer is lost to what was done, or it never arrives. Without votes nobody decides to commit."""
     bus: Any = cluster.connect("worker", timeout=1.5)
     source, target, member = scene(bus, name, 2)
 
     async def lossy(link: Any, body: bytes, timeout_seconds: float) -> Any:
-        if is_committed:
-            await asking.ask(link, body, timeout_seconds)
-        raise TransportError("lost, one way or the other", was_sent=True)
+        is_lost = what == "everything" or decides(body)
+        answer = await asking.ask(link, body, timeout_seconds) if is_done or not is_lost else None
+        if is_lost:
+            raise TransportError("lost, one way or the other", was_sent=True)
+        return answer
 
     def copy(tx: Any) -> None:
         samples = member.take_many(2, 1.0)
@@ -273,15 +279,24 @@ def test_an_outcome_that_stays_unknown_has_the_group_go_on_where_it_is(
         for sample in samples:
             tx.publish(target, bytes(sample))
 
+    expected = hawser.InDoubt if what == "the decision" else hawser.TransactionAborted
     monkeypatch.setattr(carrying, "ask", lossy)
-    with pytest.raises(hawser.OutcomeUnknown), bus.transaction() as tx:
+    with pytest.raises(expected) as raised, bus.transaction() as tx:
         copy(tx)
+    assert raised.value.outcome == ("unknown" if what == "the decision" else "none")
     monkeypatch.setattr(carrying, "ask", asking.ask)
     bus.run_transaction(copy)
     bus.run_transaction(copy)
     assert contents(target) == [b"0", b"1"]
     assert [each.mark for each in source.info().records] == [2]
     member.close()
+
+
+def decides(body: bytes) -> bool:
+    """Whether this request commits for several shards, or rolls back for them."""
+    request = wire.decode_request(body)
+    assert isinstance(request, wire.Transact)
+    return any(each.kind in (Kind.BRANCH_COMMIT, Kind.BRANCH_ABORT) for each in request.entries)
 
 
 # What is run again, and what is not.

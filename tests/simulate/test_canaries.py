@@ -14,9 +14,12 @@ MOST_SEEDS = 300
 # Where to begin with those that few runs find: they take minutes otherwise.
 FIRST_SEEDS = {
     "contraction guarded by commit only": 198,
-    "snapshot over newer entries": 207,
-    "acknowledgements of another epoch counted": 46,
+    "snapshot over newer entries": 410,
+    "acknowledgements of another epoch counted": 54,
     "contraction unguarded": 143,
+    "second decision counts": 87,
+    "dropped member not retired": 90,
+    "halted without a word": 75,
 }
 EVERY_DEFECT = DEFECTS | QUEUE_DEFECTS | TRANSACTION_DEFECTS
 assert FIRST_SEEDS.keys() <= EVERY_DEFECT.keys()

@@ -5,21 +5,25 @@ from typing import Any
 
 import pytest
 
+from hawser.log.entry import Entry
 from hawser.log.replica import Replica
+from hawser.log.state.commands import encode_command
 from hawser.log.state.queue import Queue
 from hawser.log.state.results import Finished, Outcome, Result
 from hawser.testing.clients import Inquiry, Verdict
 from hawser.testing.transaction_office import Office
-from hawser.transaction import staged
+from hawser.transaction import branches, staged
 from hawser.transaction.branches import Branches
 from hawser.transaction.client import Transaction
+from hawser.transaction.commands import BranchCommit
 from hawser.transaction.coordinator import Coordinator
 from hawser.transaction.home import Home
+from hawser.transaction.identity import LANE_FORMAT
 from hawser.transaction.ledger import Ledger
 from hawser.transaction.record import Phase
 from hawser.transaction.register import Register
 
-__all__ = ["TRANSACTION_DEFECTS"]
+__all__ = ["TRANSACTION_DEFECTS", "home_looks_only_at_its_branch"]
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -29,6 +33,21 @@ def prepared_without_all_operations(patch: pytest.MonkeyPatch) -> None:
         return Outcome.INCOMPLETE if branch is None else staged.obstacle(branch.operations, context)
 
     patch.setattr(Branches, "_obstacle", obstacle)
+
+
+def home_commits_without_all_operations(patch: pytest.MonkeyPatch) -> None:
+    """The branch that decides for others is committed as it is."""
+    original = Branches._commit
+
+    def commit(self: Any, entry: Any, label: Any, context: Any) -> Result:
+        command = branches._read_commit(entry)
+        branch = self.register.get(label.id)
+        if command is not None and command.others and branch is not None:
+            found = BranchCommit(tuple(branch.counts.items()), command.others)
+            entry = Entry.make(entry.epoch, entry.index, entry.kind, encode_command(found))
+        return original(self, entry, label, context)
+
+    patch.setattr(Branches, "_commit", commit)
 
 
 def prepared_ends_by_time(patch: pytest.MonkeyPatch) -> None:
@@ -85,6 +104,18 @@ def one_vote_is_enough(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Coordinator, "_collect", collect)
 
 
+def committed_by_the_first_vote(patch: pytest.MonkeyPatch) -> None:
+    """A client does not wait for the other votes."""
+    original = Transaction._hear_vote
+
+    def hear_vote(self: Any, request: Any, result: Any) -> Any:
+        if request in self._ending:
+            self._ending = [request]
+        return original(self, request, result)
+
+    patch.setattr(Transaction, "_hear_vote", hear_vote)
+
+
 def second_decision_counts(patch: pytest.MonkeyPatch) -> None:
     original = Home._decide
 
@@ -101,24 +132,25 @@ def second_decision_counts(patch: pytest.MonkeyPatch) -> None:
 def undecided_is_rolled_back_by_who_asks(patch: pytest.MonkeyPatch) -> None:
     """What home has not decided yet is taken for what it knows nothing of."""
 
-    def inquire(replica: Replica, inquiry: Inquiry) -> Verdict:
+    def inquire(self: Any, replica: Replica, inquiry: Inquiry) -> Verdict:
         home = replica.machine.part(Home)
         if inquiry.transaction is None:
             return Verdict(None, tuple(home.recover()))
-        return Verdict(home.ledger.outcome(inquiry.transaction) or Outcome.ROLLED_BACK)
+        decision = replica.machine.part(Branches).decision(inquiry.transaction, home.ledger)
+        return Verdict(decision or Outcome.ROLLED_BACK)
 
-    patch.setattr(Office, "inquire", staticmethod(inquire))
+    patch.setattr(Office, "inquire", inquire)
 
 
 def unknown_is_rolled_back_without_an_entry(patch: pytest.MonkeyPatch) -> None:
-    """Whoever has it prepared may close it yet."""
+    """Whoever has it prepared may have it committed yet."""
     original = Office.inquire
 
-    def inquire(replica: Replica, inquiry: Inquiry) -> Verdict:
-        verdict = original(replica, inquiry)
+    def inquire(self: Any, replica: Replica, inquiry: Inquiry) -> Verdict:
+        verdict = original(self, replica, inquiry)
         return verdict if verdict.is_known else Verdict(Outcome.ROLLED_BACK)
 
-    patch.setattr(Office, "inquire", staticmethod(inquire))
+    patch.setattr(Office, "inquire", inquire)
 
 
 def late_entries_begin_anew(patch: pytest.MonkeyPatch) -> None:
@@ -190,6 +222,11 @@ def home_forgets_when_one_was_told(patch: pytest.MonkeyPatch) -> None:
         return original(self, told)
 
     patch.setattr(Ledger, "tell", tell)
+    _report_each(patch)
+
+
+def _report_each(patch: pytest.MonkeyPatch) -> None:
+    """That a shard has heard is written down at once."""
     spread = Coordinator._spread
 
     def report_each(self: Any, transaction: Any, record: Any, work: Any, now: float) -> None:
@@ -200,15 +237,59 @@ def home_forgets_when_one_was_told(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Coordinator, "_spread", report_each)
 
 
+def others_are_not_told(patch: pytest.MonkeyPatch) -> None:
+    """They ask, and are told what is remembered of the lane: that is the next transaction on it, by then."""
+    patch.setattr(Ledger, "announce", lambda self, transaction, outcome, others: None)
+
+
+def others_forgotten_when_one_was_told(patch: pytest.MonkeyPatch) -> None:
+    """As soon as one of them has heard what a lane's home has decided, that is removed."""
+    original = Ledger.settle
+
+    def settle(self: Any, transaction: Any, record: Any) -> None:
+        if transaction.xid.format == LANE_FORMAT and len(record.waiting) < len(record.participants):
+            record.waiting = []
+        original(self, transaction, record)
+
+    patch.setattr(Ledger, "settle", settle)
+    _report_each(patch)
+
+
+def lane_that_went_on_presumed_rolled_back(patch: pytest.MonkeyPatch) -> None:
+    """Whoever asks after the lane went on is not told what others are still being told."""
+    original = Branches.decision
+
+    def decision(self: Any, transaction: Any, ledger: Any) -> Outcome | None:
+        is_lane = transaction.xid.format == LANE_FORMAT
+        if is_lane and self.register.latest(transaction.xid) > transaction.incarnation:
+            return Outcome.ROLLED_BACK
+        return original(self, transaction, ledger)
+
+    patch.setattr(Branches, "decision", decision)
+
+
+def home_looks_only_at_its_branch(patch: pytest.MonkeyPatch) -> None:
+    """A shard has asked too early, and wants home to roll back what that has committed since. No seed comes
+    to it; `test_transactions.py` does."""
+
+    def ended(self: Any, transaction: Any, context: Any) -> Result | None:
+        outcome = self.register.outcome(transaction)
+        return self.register.verdict(transaction) if outcome is None else Finished(outcome)
+
+    patch.setattr(Branches, "_ended", ended)
+
+
 TRANSACTION_DEFECTS: dict[str, Plant] = {
     plant.__name__.replace("_", " "): plant
     for plant in (
         prepared_without_all_operations,
+        home_commits_without_all_operations,
         prepared_ends_by_time,
         rollback_keeps_the_messages,
         commit_leaves_out_the_last_operation,
         visible_when_staged,
         one_vote_is_enough,
+        committed_by_the_first_vote,
         second_decision_counts,
         undecided_is_rolled_back_by_who_asks,
         unknown_is_rolled_back_without_an_entry,
@@ -220,5 +301,8 @@ TRANSACTION_DEFECTS: dict[str, Plant] = {
         silence_taken_for_a_rollback,
         told_only_once,
         home_forgets_when_one_was_told,
+        others_are_not_told,
+        others_forgotten_when_one_was_told,
+        lane_that_went_on_presumed_rolled_back,
     )
 }

@@ -9,13 +9,14 @@ from hawser.log.queue.claims import Claims
 from hawser.log.state.groups import Groups
 from hawser.log.state.part import BadState
 from hawser.log.state.queue import Queue
-from hawser.log.state.results import Finished, Outcome, Result
+from hawser.log.state.results import Finished, Outcome, Prepared, Result
 from hawser.transaction import staged
 from hawser.transaction.branches import Branches
 from hawser.transaction.calls import Calls
 from hawser.transaction.client import Transaction
 from hawser.transaction.coordinator import Coordinator
 from hawser.transaction.home import Home
+from hawser.transaction.identity import LANE_FORMAT
 from hawser.transaction.ledger import Ledger
 from hawser.transaction.record import Phase
 from hawser.transaction.register import Register
@@ -178,15 +179,98 @@ def test_what_became_of_a_lane_makes_room_for_others(
 def test_votes_are_believed_where_a_rollback_was_forgotten(
     monkeypatch: Patch, record_property: Record_property
 ) -> None:
-    real = Home._decide
+    real = Branches._abort
 
-    def decide(self: Any, entry: Any) -> Result:
-        result = real(self, entry)
-        self.ledger.register._lanes.clear()
+    def abort(self: Any, entry: Any, label: Any, context: Any) -> Result:
+        result = real(self, entry, label, context)
+        if isinstance(result, Finished) and result.outcome is not Outcome.COMMITTED:
+            self.register.forget(label.id)
         return result
 
-    monkeypatch.setattr(Home, "_decide", decide)
+    monkeypatch.setattr(Branches, "_abort", abort)
     must_be_caught(record_property, 60)
+
+
+def test_the_one_that_decides_misses_an_operation(
+    monkeypatch: Patch, record_property: Record_property
+) -> None:
+    real = Branches._commit
+
+    def obstacle(branch: Any, counts: Any, context: Any) -> Any:
+        return Outcome.INCOMPLETE if branch is None else staged.obstacle(branch.operations, context)
+
+    def commit(self: Any, entry: Any, label: Any, context: Any) -> Result:
+        with monkeypatch.context() as patch:
+            patch.setattr(self, "_obstacle", obstacle)
+            return real(self, entry, label, context)
+
+    monkeypatch.setattr(Branches, "_commit", commit)
+    must_be_caught(record_property)
+
+
+def test_nobody_is_told_what_a_branch_has_decided(
+    monkeypatch: Patch, record_property: Record_property
+) -> None:
+    """They ask when its lane has gone on."""
+    monkeypatch.setattr(Ledger, "announce", lambda self, transaction, outcome, others: None)
+    must_be_caught(record_property, 60)
+
+
+def test_a_decision_is_forgotten_when_the_lane_goes_on(
+    monkeypatch: Patch, record_property: Record_property
+) -> None:
+    real = Branches.decision
+
+    def decision(self: Any, transaction: Any, ledger: Any) -> Outcome | None:
+        if self.register.latest(transaction.xid) > transaction.incarnation:
+            return Outcome.ROLLED_BACK
+        return real(self, transaction, ledger)
+
+    monkeypatch.setattr(Branches, "decision", decision)
+    must_be_caught(record_property, 60)
+
+
+def test_a_decision_is_forgotten_when_the_first_was_told(
+    monkeypatch: Patch, record_property: Record_property
+) -> None:
+    """Of lanes alone; the others ask when the lane has gone on."""
+    real = Ledger.tell
+
+    def tell(self: Any, told: Any) -> int:
+        for transaction in told:
+            record = self.register.get(transaction)
+            if record is not None and transaction.xid.format == LANE_FORMAT:
+                record.waiting = []
+        return real(self, told)
+
+    monkeypatch.setattr(Ledger, "tell", tell)
+    must_be_caught(record_property, 60)
+
+
+def test_a_new_leader_tells_nobody_what_was_decided(
+    monkeypatch: Patch, record_property: Record_property
+) -> None:
+    monkeypatch.setattr(Coordinator, "_begin", lambda self, event: None)
+    must_be_caught(record_property)
+
+
+def test_a_client_commits_before_all_have_voted(monkeypatch: Patch, record_property: Record_property) -> None:
+    real = Transaction._hear_vote
+
+    def hear(self: Any, request: Any, result: Any) -> Any:
+        self._ending = [each for each in self._ending if each == request or each.commits]
+        return real(self, request, result)
+
+    monkeypatch.setattr(Transaction, "_hear_vote", hear)
+    must_be_caught(record_property)
+
+
+def test_a_client_overlooks_a_vote_against_it(monkeypatch: Patch, record_property: Record_property) -> None:
+    real = Transaction._hear_vote
+    monkeypatch.setattr(
+        Transaction, "_hear_vote", lambda self, request, result: real(self, request, Prepared(1))
+    )
+    must_be_caught(record_property)
 
 
 def test_a_snapshot_leaves_out_what_is_over(monkeypatch: Patch, record_property: Record_property) -> None:

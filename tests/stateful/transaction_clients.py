@@ -30,28 +30,43 @@ class Worker:
         self.accepts: dict[Request, tuple[Token, ...]] = {}
         self.meant: dict[str, list[str]] = {}
         self.moves: dict[str, int] = {}
+        # Operations that are sent when it is committed.
+        self.unsent: list[Request] | None = None
         self.waited = 0
 
     def begin(self, transaction: TransactionId, worker: int = 0) -> None:
-        home = self.world.home_of(transaction.xid)
-        self.transaction = Transaction(transaction, home, owner_of(self.session), worker=worker)
+        seconds = self.world.chance.choice((60, 60, 60, 6))
+        self.transaction = Transaction(transaction, owner_of(self.session), seconds, worker)
         self.taken, self.accepts, self.meant, self.moves, self.waited = [], {}, {}, {}, 0
 
+    def stage(self, request: Request) -> None:
+        """Send an operation, or have it wait for the commit."""
+        if self.unsent is None:
+            self.send([request])
+        else:
+            self.unsent.append(request)
+
     def send(self, requests: list[Request]) -> None:
+        """What is for one shard goes together, or not."""
+        apart = self.world.chance.random() < 0.2
+        messages: dict[str, list[Message]] = {}
+        for request in requests:
+            messages.setdefault(request.shard, []).append(self.message_of(request))
+        for together in messages.values():
+            for each in [[message] for message in together] if apart else [together]:
+                self.world.send(*each)
+
+    def message_of(self, request: Request) -> Message:
         transaction = self.transaction
         assert transaction is not None
-        for request in requests:
-            tokens = self.accepts.get(request, ())
 
-            def answer(result: Result, request: Request = request) -> None:
-                self.send_for(transaction, transaction.hear(request, result))
+        def answer(result: Result) -> None:
+            self.send_for(transaction, transaction.hear(request, result))
 
-            self.world.send(
-                Message(
-                    request.shard, request.kind, request.payload, request.label, answer, tokens, self.session,
-                    (transaction.id, None),
-                )
-            )  # fmt: skip
+        return Message(
+            request.shard, request.kind, request.payload, request.label, answer,
+            self.accepts.get(request, ()), self.session, (transaction.id, None),
+        )  # fmt: skip
 
     def send_for(self, transaction: Transaction, requests: list[Request]) -> None:
         if requests and transaction is self.transaction:
@@ -80,7 +95,7 @@ class Worker:
         self.taken.append((source, shard.epoch, token))
         request = transaction.operation(source, Kind.QUEUE_SETTLE, b"")
         self.accepts[request] = (token,)
-        self.send([request])
+        self.stage(request)
         self.publish(target, Kind.QUEUE_PUT, f"{value}/{mark}")
 
     def move_group(self, name: str) -> None:
@@ -91,13 +106,13 @@ class Worker:
         before = self.moves.get(name, group.position)
         command = GroupCommit(GROUP, MEMBER, group.generation, before, max(before, end))
         self.moves[name] = command.after
-        self.send([transaction.operation(name, Kind.GROUP_COMMIT, encode_command(command))])
+        self.stage(transaction.operation(name, Kind.GROUP_COMMIT, encode_command(command)))
 
     def publish(self, shard: str, kind: int, value: str) -> None:
         assert self.transaction is not None
         request = self.transaction.operation(shard, kind, batch(value))
         self.meant.setdefault(shard, []).append(value)
-        self.send([request])
+        self.stage(request)
 
     def mean(self, transaction: TransactionId) -> None:
         """This is what it is to do, if it is committed."""
@@ -116,7 +131,7 @@ class Worker:
         """Send again what may be lost."""
         transaction = self.transaction
         assert transaction is not None
-        for shard in (*transaction.shards, transaction.home):
+        for shard in dict.fromkeys((*transaction.shards, transaction.home)):
             self.send(transaction.again(shard))
 
 
@@ -157,12 +172,23 @@ class Mover(Worker):
         elif fate < 0.96 and not transaction.is_staged and not hasty:
             return
         elif fate < 0.96:
-            self.mean(transaction.id)
-            self.send(transaction.commit())
+            self.commit(transaction)
         elif fate < 0.99:
             self.send(transaction.rollback())
         else:
             self.die()
+
+    def commit(self, transaction: Transaction) -> None:
+        """With a few operations that go with it."""
+        unsent: list[Request] = []
+        self.unsent = unsent
+        for _ in range(self.world.chance.choice((0, 0, 1, 2))):
+            self.work()
+        self.unsent = None
+        self.mean(transaction.id)
+        self.send(transaction.commit(unsent))
+        withheld = sum(each.shard == transaction.home for each in unsent)
+        reached["withheld for the commit"] += withheld if transaction.progress is Progress.COMMITTING else 0
 
     def finish(self, transaction: Transaction) -> None:
         if transaction.outcome is not None and transaction.shards:
@@ -357,7 +383,8 @@ class Driver:
             task.publish(name, Kind.BATCH, f"{transaction.id} {next(self.world.numbers)}")
         elif transaction.is_staged:
             task.mean(transaction.id)
-            task.send(transaction.prepare(self.name.encode(), self.batch, 1_000))
+            home = self.world.home_of(transaction.id.xid)
+            task.send(transaction.prepare(home, self.name.encode(), self.batch, 1_000))
         elif self.world.chance.random() < 0.3:
             task.nudge()
 
@@ -417,6 +444,6 @@ def complete(world: World) -> None:
 
 def is_quiet(world: World) -> bool:
     """Whether nothing is left of any transaction but how it ended."""
-    branches = [len(world.shards[name].part(Branches).register) for name in world.names]
-    records = [len(world.shards[name].part(Home).ledger.register) for name in world.homes]
+    branches = [len(shard.part(Branches).register) for shard in world.shards.values()]
+    records = [len(shard.part(Home).ledger.register) for shard in world.shards.values()]
     return not any(branches + records) and not world.bag

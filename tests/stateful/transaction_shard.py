@@ -7,15 +7,15 @@ from hawser.log.entry import Kind
 from hawser.log.state.commands import GroupCommit, Payload, QueueSettle, Run, encode_command
 from hawser.log.state.part import Part
 from hawser.log.state.queue import MESSAGES, Queue
-from hawser.log.state.results import Outcome, Result
+from hawser.log.state.results import Answered, Outcome, Result
 from hawser.transaction import commands as t
 from hawser.transaction.branches import Branches
 from hawser.transaction.commands import to_fields
 from hawser.transaction.home import Home
-from hawser.transaction.identity import LANE_FORMAT, Label, TransactionId, Xid
+from hawser.transaction.identity import APPLICATION_FORMAT, LANE_FORMAT, Label, TransactionId, Xid
 from hawser.transaction.ledger import Ledger
 from hawser.transaction.parts import transactional_parts
-from hawser.transaction.xa import Call
+from hawser.transaction.xa import Call, Code
 
 from .log_shard import Shard, batch
 
@@ -28,6 +28,11 @@ def parts() -> Sequence[Part]:
 
 def lane(incarnation: int = 1, name: bytes = b"lane") -> TransactionId:
     return TransactionId(Xid(LANE_FORMAT, name, b""), incarnation)
+
+
+def branch(name: bytes) -> TransactionId:
+    """Of the application whose batches `Site.decide_batch` decides."""
+    return TransactionId(Xid(APPLICATION_FORMAT, b"app", name), 1)
 
 
 class Site(Shard):
@@ -86,29 +91,52 @@ class Site(Shard):
     def end(self, transaction: TransactionId, kind: int, command: Payload) -> Result:
         return self.put(kind, encode_command(command), transaction=Label(transaction).encode())
 
-    def prepare(self, transaction: TransactionId, *counts: int) -> Result:
+    def prepare(self, transaction: TransactionId, *counts: int, home: str = HOME) -> Result:
         """With these counts of the workers from 0 on."""
-        command = t.BranchPrepare(tuple(enumerate(counts)), HOME)
+        command = t.BranchPrepare(tuple(enumerate(counts)), home)
         return self.end(transaction, Kind.BRANCH_PREPARE, command)
 
-    def commit(self, transaction: TransactionId, *counts: int) -> Result:
-        """With counts nobody else takes part."""
-        command = t.BranchCommit(tuple(enumerate(counts)) if counts else None)
+    def commit(self, transaction: TransactionId, *counts: int, others: t.Shards = ()) -> Result:
+        """With counts this shard decides."""
+        command = t.BranchCommit(tuple(enumerate(counts)) if counts else None, others)
         return self.end(transaction, Kind.BRANCH_COMMIT, command)
 
     def abort(
-        self, transaction: TransactionId, outcome: Outcome = Outcome.ROLLED_BACK, decided: bool = False
+        self,
+        transaction: TransactionId,
+        outcome: Outcome = Outcome.ROLLED_BACK,
+        decided: bool = False,
+        others: t.Shards = (),
     ) -> Result:
-        return self.end(transaction, Kind.BRANCH_ABORT, t.BranchAbort(outcome, decided))
+        return self.end(transaction, Kind.BRANCH_ABORT, t.BranchAbort(outcome, decided, others))
+
+    def decision(self, transaction: TransactionId) -> Outcome | None:
+        """What a shard that has prepared its branch is told."""
+        return self.branches.decision(transaction, self.ledger)
 
     # Home.
 
     def close(
-        self, transaction: TransactionId, *shards: str, one_phase: bool = True, **fields: Any
+        self,
+        transaction: TransactionId,
+        *shards: str,
+        query: bytes = b"q",
+        batch: int = 0,
+        orphan_seconds: int = 0,
     ) -> Result:
+        """A branch of an application."""
         participants = tuple((shard, ((0, 1),)) for shard in shards)
-        command = t.HomeClose(to_fields(transaction), participants, one_phase, **fields)
+        command = t.HomeClose(to_fields(transaction), participants, query, batch, orphan_seconds)
         return self.put(Kind.HOME_CLOSE, encode_command(command))
+
+    def commit_in_one_phase(self, xid: Xid, *shards: str) -> TransactionId:
+        """A session works on these shards, and has that committed once they are prepared."""
+        started = self.call(xid, Call.START)
+        assert isinstance(started, Answered) and started.code == Code.OK
+        self.call(xid, Call.END, participants=tuple((shard, 1) for shard in shards))
+        pending = Answered(Code.PENDING, started.incarnation)
+        assert self.call(xid, Call.COMMIT_ONE_PHASE) == pending
+        return TransactionId(xid, started.incarnation)
 
     def vote(self, transaction: TransactionId, *shards: str) -> Result:
         return self.put(Kind.HOME_VOTES, encode_command(t.HomeVotes(to_fields(transaction), shards)))

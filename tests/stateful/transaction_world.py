@@ -1,9 +1,10 @@
 """Shards, homes, clients and outside coordinators in one thread, from one seed.
 
-Requests and answers lie in a bag, from which they are drawn in any order, some twice, some never. Leaders are
-replaced: the new one has applied the log from its beginning, or from a snapshot, and knows nothing else.
-Clients move tokens from queue to queue and write down in topics what they do; some die. What they intended is
-known here, and every entry that is applied is held against it.
+Requests and answers lie in a bag, from which they are drawn in any order, some twice, some much later, some
+never; now and then nobody reaches one of the shards. Leaders are replaced: the new one has applied the log
+from its beginning, or from a snapshot, and knows nothing else. Clients move tokens from queue to queue and
+write down in topics what they do; some die. What they intended is known here, and every entry that is applied
+is held against it.
 """
 
 import random
@@ -84,7 +85,8 @@ class Shard:
         self.requests: Counter[str] = Counter()
         # All that was ever to be read, in order, by topic and by queue.
         self.seen: dict[type, int] = {Topic: 1, Queue: 1}
-        self.prepared: set[TransactionId] = set()
+        # Branches that are prepared, and who decides about each.
+        self.prepared: dict[TransactionId, str] = {}
         self.lead()
 
     def part(self, kind: type[Any]) -> Any:
@@ -151,8 +153,19 @@ class Shard:
         result = self.propose(message.kind, message.payload, message.label)
         if getattr(result, "code", None) == Code.PENDING:
             self.wait(message, result)
+        elif isinstance(result, Finished) and self.is_spreading(message):
+            reached["decided for others"] += 1
+            event = c.Await(self.world.now, message.answer, message.call[0], known=result)
+            self.do(self.coordinator.step(event))
         else:
             self.answer(message, result)
+
+    def is_spreading(self, message: Message) -> bool:
+        """Whether a client has ended a branch with those of others, which have not heard."""
+        if message.kind not in (Kind.BRANCH_COMMIT, Kind.BRANCH_ABORT) or message.call is None:
+            return False
+        record = self.part(Home).ledger.register.get(message.call[0])
+        return record is not None and bool(record.waiting)
 
     def wait(self, message: Message, result: Result) -> None:
         """It is answered when the votes are in."""
@@ -244,19 +257,35 @@ class Shard:
                 self.ask(action)
 
     def ask(self, action: k.Ask) -> None:
-        """A linearizable read at home; what it knows nothing of it is to roll back, to be heard next time."""
-        home = self.world.shards[action.home or self.world.home_of(action.transaction.xid)]
-        outcome = home.part(Home).ledger.outcome(action.transaction)
+        """A linearizable read at home; what is not decided there is disowned, which takes its time."""
+        name = action.home or self.world.home_of(action.transaction.xid)
+        home, transaction = self.world.shards[name], action.transaction
+        ledger = home.part(Home).ledger
+        outcome = home.part(Branches).decision(transaction, ledger)
         reached["asked home"] += 1
-        is_unknown = outcome is None and home.part(Home).ledger.register.get(action.transaction) is None
+        is_past = home.part(Branches).register.latest(transaction.xid) > transaction.incarnation
+        reached["told of a commit when its lane had gone on"] += is_past and outcome is Outcome.COMMITTED
+        is_unknown = outcome is None and ledger.register.get(transaction) is None
         if is_unknown and action.reason is not None:
             reached["disowned"] += 1
-            disowned = self.keeper.disown(action.transaction, action.reason)
-            home.propose(disowned.kind, disowned.payload)
+            disowned = self.keeper.disown(transaction, action.reason)
+            heard = partial(self.hear_home, self.epoch, transaction)
+            self.world.send(Message(name, disowned.kind, disowned.payload, disowned.label, heard))
         if outcome is not None:
-            reached["heard from home"] += 1
-            decided = self.keeper.decided(action.transaction, outcome)
-            self.propose(decided.kind, decided.payload, decided.label)
+            self.end(transaction, outcome)
+
+    def hear_home(self, epoch: int, transaction: TransactionId, result: Result) -> None:
+        """What became of the branch there, which this one disowned."""
+        is_old = isinstance(result, Rejected) and result.reason is Reason.OLD_INCARNATION
+        outcome = Outcome.ROLLED_BACK if is_old else getattr(result, "outcome", None)
+        if outcome is not None and epoch == self.epoch:
+            self.end(transaction, outcome)
+
+    def end(self, transaction: TransactionId, outcome: Outcome) -> None:
+        """Home has decided so."""
+        reached["heard from home"] += 1
+        decided = self.keeper.decided(transaction, outcome)
+        self.propose(decided.kind, decided.payload, decided.label)
 
     def values(self, kind: type, first: int) -> list[str]:
         """What can be read from this offset on."""
@@ -281,6 +310,9 @@ class World:
         self.chance = random.Random(seed)
         self.now = 0.0
         self.faults = True
+        # Messages that arrive much later, and the shard that nobody reaches.
+        self.slow: list[Callable[[], object]] = []
+        self.cut_off = ""
         self.bag: list[Callable[[], object]] = []
         self.lost: set[int] = set()
         self.shards: dict[str, Shard] = {}
@@ -306,15 +338,25 @@ class World:
 
     # The network.
 
-    def send(self, message: Message) -> None:
-        shard = self.shards[message.shard]
-        self.post(lambda: shard.receive(message))
+    def send(self, *messages: Message) -> None:
+        """To one shard, together and in order."""
+        name = messages[0].shard
+        shard = self.shards[name]
+        if name == self.cut_off:
+            reached["sent to nobody"] += 1
+            return
+
+        def arrive() -> None:
+            for message in messages:
+                shard.receive(message)
+
+        self.post(arrive)
 
     def reply(self, answer: Callable[[Result], None], result: Result) -> None:
         self.post(lambda: answer(result))
 
     def post(self, deliver: Callable[[], object]) -> None:
-        """Lost, or repeated, or neither."""
+        """Lost, or repeated, or much later, or nothing of that."""
         fate = self.chance.random() if self.faults else 1.0
         if fate < 0.05:
             reached["lost"] += 1
@@ -323,6 +365,8 @@ class World:
         if fate < 0.12:
             reached["repeated"] += 1
             self.bag.append(deliver)
+        elif fate < 0.15:
+            self.slow.append(self.bag.pop())
 
     def later(self, do: Callable[[], object]) -> None:
         """A proposal of a leader to itself: late, but not lost while it leads."""
@@ -335,6 +379,17 @@ class World:
         self.bag[place], self.bag[-1] = self.bag[-1], self.bag[place]
         self.bag.pop()()
         return True
+
+    def mend(self) -> None:
+        """What was on its way for long arrives, and everybody is reached."""
+        self.bag += self.slow
+        self.slow, self.cut_off = [], ""
+
+    def cut(self) -> None:
+        """A shard cannot be reached for a while; its leader reaches others."""
+        if self.chance.random() < 0.5:
+            self.mend()
+        self.cut_off = self.chance.choice((*self.names, "", "", ""))
 
     def restart(self) -> None:
         """Everybody at once."""
@@ -354,7 +409,8 @@ class World:
         shown = sorted(new[Topic] + new[Queue])
         if label is not None and isinstance(result, Finished):
             self.agree(label.id, result.outcome)
-            committed = entry.kind == Kind.BRANCH_COMMIT and result.outcome is Outcome.COMMITTED
+            commits = label.last or entry.kind == Kind.BRANCH_COMMIT
+            committed = commits and result.outcome is Outcome.COMMITTED
             reached[result.outcome.name] += 1
             if shown:
                 assert committed, "visible, and not committed"
@@ -378,15 +434,16 @@ class World:
         assert self.outcomes.setdefault(transaction, committed) == committed, "two decisions"
 
     def watch_prepared(self, shard: Shard, label: Label | None) -> None:
-        now = {id for id, branch in shard.part(Branches).register if branch.is_prepared}
-        for transaction in shard.prepared - now:
+        register = shard.part(Branches).register
+        now = {transaction: branch.home for transaction, branch in register if branch.is_prepared}
+        for transaction in shard.prepared.keys() - now.keys():
             assert label is not None and label.id == transaction, "a prepared branch is gone by itself"
-            home = self.shards[self.home_of(transaction.xid)].part(Home)
-            decided = home.ledger.outcome(transaction)
+            home = self.shards[shard.prepared[transaction]]
+            decided = home.part(Branches).decision(transaction, home.part(Home).ledger)
             assert decided is not None, "a prepared branch was ended before it was decided"
             assert (decided is Outcome.COMMITTED) == self.outcomes[transaction], "ended against the decision"
             reached["prepared ended"] += 1
-        reached["prepared"] += len(now - shard.prepared)
+        reached["prepared"] += len(now.keys() - shard.prepared.keys())
         shard.prepared = now
 
     def publish_plain(self) -> None:

@@ -2,22 +2,32 @@
 
 import asyncio
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
 from hawser.cluster import wire
 from hawser.cluster.maps import node_of
-from hawser.cluster.transport import Identity, Link, PeerRole, dial
+from hawser.cluster.transport import Identity, Link, PeerRole, TransportError, dial
 from hawser.log.entry import Kind
 from hawser.log.state.commands import Payload, encode_command
 from hawser.log.state.results import AnyResult, Outcome, decode_result
 from hawser.record.batch import Batch
 from hawser.record.record import Record
 from hawser.transaction.commands import BranchAbort, BranchCommit, BranchPrepare, HomeClose, to_fields
-from hawser.transaction.identity import LANE_FORMAT, Label, TransactionId, Xid, home_number, owner_of
+from hawser.transaction.identity import (
+    APPLICATION_FORMAT,
+    LANE_FORMAT,
+    Label,
+    TransactionId,
+    Xid,
+    home_number,
+    owner_of,
+)
 from tests.support.cluster import RunningCluster
 
-__all__ = ["Peer", "batch_of", "entry", "lane", "stage_and_stay"]
+__all__ = ["QUERY", "Peer", "batch_of", "entry", "lane", "stage_and_stay", "task"]
 
+QUERY = b"query"
 _ASK_SECONDS = 30.0
 
 
@@ -32,6 +42,11 @@ def entry(kind: int, payload: "bytes | Payload", label: Label | None = None) -> 
 
 def lane(name: str, incarnation: int = 1) -> TransactionId:
     return TransactionId(Xid(LANE_FORMAT, name.encode(), b""), incarnation)
+
+
+def task(application: str, branch: bytes = b"branch") -> TransactionId:
+    """A branch of an application's batch."""
+    return TransactionId(Xid(APPLICATION_FORMAT, application.encode(), branch), 1)
 
 
 class Peer:
@@ -49,10 +64,15 @@ class Peer:
         return {link.peer.name: link for link in links if link.peer is not None}
 
     def leave(self) -> None:
-        async def close() -> None:
-            await asyncio.gather(*(link.close() for link in self._links.values()))
+        self.cluster.run(self._close())
 
-        self.cluster.run(close())
+    async def _close(self) -> None:
+        await asyncio.gather(*(link.close() for link in self._links.values()))
+
+    def come_again(self) -> None:
+        """With a link to every node, also to those that were away."""
+        self.leave()
+        self._links = self.cluster.run(self._dial())
 
     def address(self, node: str) -> str:
         return self._links[node].address
@@ -98,9 +118,10 @@ class Peer:
     async def asked(self, request: Any) -> Any:
         """The answer of whoever leads the shard, asked until it is one that stays."""
         while True:
-            answer = await self._asked(await self.leader(request.shard), request)
-            if not isinstance(answer, wire.Failed) or not answer.retryable:
-                return answer
+            with suppress(TransportError):
+                answer = await self._asked(await self.leader(request.shard), request)
+                if not isinstance(answer, wire.Failed) or not answer.retryable:
+                    return answer
             await asyncio.sleep(0.01)
 
     async def asked_once(self, request: Any) -> Any:
@@ -138,19 +159,23 @@ class Peer:
     def put(self, transaction: TransactionId, number: int, *values: bytes) -> wire.Labelled:
         return entry(Kind.QUEUE_PUT, batch_of(*values), self.label(transaction, number))
 
-    def commit(self, transaction: TransactionId, count: int) -> wire.Labelled:
-        return entry(Kind.BRANCH_COMMIT, BranchCommit(((0, count),)), self.label(transaction))
+    def commit(self, transaction: TransactionId, count: int, *others: str) -> wire.Labelled:
+        """Commit the branch of this shard, and with it those of the others."""
+        return entry(Kind.BRANCH_COMMIT, BranchCommit(((0, count),), others), self.label(transaction))
 
-    def prepare(self, transaction: TransactionId, count: int) -> wire.Labelled:
-        vote = BranchPrepare(((0, count),), self.home(transaction.xid))
-        return entry(Kind.BRANCH_PREPARE, vote, self.label(transaction))
+    def prepare(self, transaction: TransactionId, count: int, home: str, **how: int) -> wire.Labelled:
+        vote = BranchPrepare(((0, count),), home)
+        return entry(Kind.BRANCH_PREPARE, vote, self.label(transaction, **how))
 
-    def abort(self, transaction: TransactionId) -> wire.Labelled:
-        return entry(Kind.BRANCH_ABORT, BranchAbort(Outcome.ROLLED_BACK), self.label(transaction))
+    def abort(self, transaction: TransactionId, *others: str) -> wire.Labelled:
+        """Roll the branch of this shard back, and with it those of the others."""
+        abort = BranchAbort(Outcome.ROLLED_BACK, others=others)
+        return entry(Kind.BRANCH_ABORT, abort, self.label(transaction))
 
-    def close(self, transaction: TransactionId, counts: dict[str, int], **fields: Any) -> wire.Labelled:
+    def close(self, transaction: TransactionId, counts: dict[str, int], batch: int = 1) -> wire.Labelled:
+        """At home: have a branch of an application prepared."""
         participants = tuple((shard, ((0, count),)) for shard, count in sorted(counts.items()))
-        return entry(Kind.HOME_CLOSE, HomeClose(to_fields(transaction), participants, **fields))
+        return entry(Kind.HOME_CLOSE, HomeClose(to_fields(transaction), participants, QUERY, batch))
 
     # What there is.
 

@@ -18,6 +18,7 @@ from hawser.transaction.xa import State
 from hawser.xa import XAError, Xid
 from tests.support.cluster import RunningCluster
 from tests.support.processes import hawser_command, until
+from tests.support.transactions import Peer, lane
 
 FORMAT = 4711
 
@@ -88,12 +89,38 @@ def test_one_is_shown_with_its_branches_and_its_end(cluster: RunningCluster, bus
     assert "is no transaction" in _said(cluster, "show", "nonsense", code=2)
 
 
-def test_a_transaction_of_one_shard_is_shown_too(cluster: RunningCluster, bus: hawser.Bus) -> None:
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_transaction_without_a_coordinator_is_shown_too(
+    cluster: RunningCluster, bus: hawser.Bus, shards: int
+) -> None:
     tx = bus.transaction()
-    tx.publish(bus.topic("tx/one"), b"alone")
+    for target in (bus.topic("tx/one"), bus.queue("tx/queue"))[:shards]:
+        tx.publish(target, b"alone")
     tx.commit()
     shown = _said(cluster, "show", str(tx.id))
     assert "it was committed" in shown
+
+
+def test_what_a_shard_decides_for_others_is_shown(cluster: RunningCluster) -> None:
+    peer, tx = Peer(cluster, "client"), lane("shown")
+    for name in ("tx/one", "tx/two"):
+        peer.create(name)
+    home, shard = peer.shard("tx/one"), peer.shard("tx/two")
+    name = str(tx)
+    peer.transact(shard, peer.publish(tx, 1, b"x"), peer.prepare(tx, 1, home))
+    found = _json(cluster, "show", name)
+    assert (found["stage"], found["home"]) == ("prepared", home)
+    assert [(each["shard"], each["prepared"]) for each in found["branches"]] == [(shard, True)]
+    # Nobody but its client decides about it.
+    assert _json(cluster, "recover") == []
+    for word in ("commit", "rollback"):
+        assert "nobody knows" in _said(cluster, word, name, "--reason", "tired", code=3)
+    assert peer.look(shard, tx).branches
+    peer.transact(home, peer.publish(tx, 1, b"y"), peer.commit(tx, 1, shard))
+    assert _json(cluster, "show", name)["outcome"] == "it was committed"
+    until(lambda: name not in [each["id"] for each in _json(cluster, "list")], "an end of it")
+    assert _json(cluster, "show", name)["outcome"] == "it was committed"
+    peer.leave()
 
 
 def test_a_person_commits_what_nobody_decides(cluster: RunningCluster, bus: hawser.Bus) -> None:

@@ -9,8 +9,7 @@ from msgspec.structs import replace
 from hawser.cluster import wire
 from hawser.cluster.maps import ShardMap
 from hawser.cluster.metrics import node_metrics
-from hawser.cluster.node.deciding import HomeOffice
-from hawser.cluster.node.keeping import BranchOffice
+from hawser.cluster.node.deciding import Deciding
 from hawser.cluster.node.observing import Observing
 from hawser.cluster.node.presence import ABSENT_SECONDS, Presence
 from hawser.cluster.node.service import NodeSettings
@@ -124,7 +123,8 @@ def test_a_staged_batch_that_is_damaged_keeps_no_other_from_being_carried(
         for each in (damaged, sound):
             peer.transact(name, peer.publish(each, 1, b"x"))
         shard = next(iter(cluster._nodes.values())).shards[name]
-        assert isinstance(shard.office, BranchOffice)
+        assert shard.office is not None
+        keeping = shard.office.keeping
         register = shard.replica.machine.part(Branches).register
         first = {each: branch.operations[0] for each, branch in register}
         real = shard.replica.entry
@@ -135,7 +135,7 @@ def test_a_staged_batch_that_is_damaged_keeps_no_other_from_being_carried(
             return real(index)
 
         monkeypatch.setattr(shard.replica, "entry", read)
-        monkeypatch.setattr(shard.office, "_keeper", Keeper(shard.office._branches, carry_entries=0))
+        monkeypatch.setattr(keeping, "_keeper", Keeper(keeping._branches, carry_entries=0))
 
         def carried() -> bool:
             return {each: branch.operations[0] for each, branch in register}[sound] != first[sound]
@@ -152,22 +152,23 @@ def test_votes_that_a_client_made_up_are_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     answers: list[Any] = []
-    real = HomeOffice._hear
+    real = Deciding._hear
 
-    def hear(self: HomeOffice, *heard: Any) -> None:
+    def hear(self: Deciding, *heard: Any) -> None:
         real(self, *heard)
         answers.append(heard)
 
-    monkeypatch.setattr(HomeOffice, "_hear", hear)
+    monkeypatch.setattr(Deciding, "_hear", hear)
     with RunningCluster(tmp_path, 1) as cluster:
         peer = Peer(cluster, "client")
-        peer.create("one", replication=1)
-        peer.create(wire.HOMES, "homes")
-        shard, liar = peer.shard("one"), lane("liar")
-        peer.transact(shard, peer.publish(liar, 1, b"x"))
-        peer.begin(wire.Transact(peer.home(liar.xid), (peer.close(liar, {shard: 1}, voted=True),)))
+        for name in ("one", "two"):
+            peer.create(name, replication=1)
+        one, two, liar = peer.shard("one"), peer.shard("two"), lane("liar")
+        peer.transact(two, peer.publish(liar, 1, b"x"))
+        peer.begin(wire.Transact(one, (peer.publish(liar, 1, b"x"), peer.commit(liar, 1, two))))
         until(lambda: len(answers) >= 3, "the shard was told again and again")
-        assert peer.look(shard, liar).branches and not peer.values(shard)
+        assert peer.look(one, liar).records and peer.look(two, liar).branches and not peer.values(two)
+        assert figures(cluster, tmp_path)["hawser_transactions_unfinished", ""] == 1
         peer.leave()
     assert sum("this should never happen" in each.message for each in caplog.records) == 1
 

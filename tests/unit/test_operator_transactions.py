@@ -14,6 +14,7 @@ from hawser.cluster import wire
 from hawser.cluster.maps import ShardMap, owned_shards
 from hawser.cluster.node import upkeep
 from hawser.cluster.node.retention import Retention
+from hawser.cluster.node.telling import Teller
 from hawser.cluster.node.upkeep import Upkeep
 from hawser.cluster.operator.checks import check_creation
 from hawser.cluster.operator.closing import Closing
@@ -28,7 +29,7 @@ from hawser.log.protocol.doors import Receive
 from hawser.log.replica import Replica, Settings
 from hawser.log.state.commands import TrimTo, encode_command
 from hawser.log.state.producers import Producers
-from hawser.log.state.results import Finished, Outcome, Reason, Rejected, Staged, decode_result
+from hawser.log.state.results import Finished, Outcome, Prepared, Reason, Rejected, Staged, decode_result
 from hawser.log.state.topic import Topic
 from hawser.record.batch import Batch
 from hawser.record.origin import recorder_id
@@ -36,13 +37,14 @@ from hawser.record.record import Record, Stamp
 from hawser.testing import LocalBus
 from hawser.testing.disk import SimDisk
 from hawser.transaction.branches import DEFAULT_LIMIT, Branches
-from hawser.transaction.commands import BranchLimit, HomeDecide, to_fields
+from hawser.transaction.commands import BranchLimit
+from hawser.transaction.identity import TransactionId
 from hawser.transaction.parts import transactional_parts
 from tests.agent.recorded import recording, until_recorded, until_state
 from tests.agent.test_recording_forgotten import known_after, leading_replica, propose
 from tests.support.cluster import RunningCluster
 from tests.support.processes import hawser_command, until
-from tests.support.transactions import Peer, entry, lane
+from tests.support.transactions import Peer, lane
 
 COMMITTED = Finished(Outcome.COMMITTED)
 DAY_SECONDS = 86_400.0
@@ -343,7 +345,7 @@ def test_a_topic_with_an_open_transaction_is_not_deleted(cluster: RunningCluster
     peer.create(name, partitions=2)
     shards = peer.shard(name, 0), peer.shard(name, 1)
     assert peer.transact(shards[1], peer.publish(tx, 1, b"x")) == [Staged(1)]
-    with pytest.raises(hawser.Rejected, match="1 open and 0 prepared"):
+    with pytest.raises(hawser.Rejected, match="1 open, 0 prepared and 0 decided"):
         cluster.connect().topic(name).delete()
     # It goes on, and so may others.
     other = lane(unused("tx"))
@@ -357,17 +359,93 @@ def test_a_topic_with_an_open_transaction_is_not_deleted(cluster: RunningCluster
 
 
 def test_a_prepared_transaction_keeps_its_queue(cluster: RunningCluster, peer: Peer) -> None:
-    peer.create(wire.HOMES, "homes")
-    name, tx = unused("jobs"), lane(unused("tx"))
+    name, other, tx = unused("jobs"), unused("orders"), lane(unused("tx"))
     peer.create(name, "queue")
-    shard, home = peer.shard(name), peer.home(tx.xid)
-    assert peer.transact(shard, peer.put(tx, 1, b"x")) == [Staged(1)]
-    peer.transact(home, peer.close(tx, {shard: 1}, one_phase=False))
+    peer.create(other)
+    shard, home = peer.shard(name), peer.shard(other)
+    assert peer.transact(shard, peer.put(tx, 1, b"x"), peer.prepare(tx, 1, home)) == [Staged(1), Prepared(1)]
     refused = delete(cluster, name)
-    assert isinstance(refused, wire.Failed) and "0 open and 1 prepared" in refused.text, refused
-    decide = HomeDecide(to_fields(tx), Outcome.COMMITTED, prepared=True)
-    assert peer.transact(home, entry(Kind.HOME_DECIDE, decide)) == [COMMITTED]
+    assert isinstance(refused, wire.Failed) and "0 open, 1 prepared and 0 decided" in refused.text, refused
+    assert peer.transact(home, peer.publish(tx, 1, b"y"), peer.commit(tx, 1, shard)) == [Staged(1), COMMITTED]
     assert delete(cluster, name).done
+
+
+class Held:
+    """Nobody tells this shard what was decided, until that is let go."""
+
+    def __init__(self, shard: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_let_go = False
+        self.told = 0
+        real = Teller.tell
+
+        def tell(teller: Teller, request: Any, heard: Any) -> None:
+            if request.shard != shard or not isinstance(request, wire.Transact) or self.is_let_go:
+                real(teller, request, heard)
+                return
+            self.told += 1
+            heard(wire.Failed(wire.Code.UNAVAILABLE, "held back", True))
+
+        monkeypatch.setattr(Teller, "tell", tell)
+
+
+@pytest.fixture(params=[Outcome.COMMITTED, Outcome.ROLLED_BACK])
+def decided(
+    request: pytest.FixtureRequest, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> tuple[TransactionId, str, str, Held]:
+    """A transaction; the topic whose shard has decided it; the shard that has not heard so."""
+    outcome: Outcome = request.param
+    name, other, tx = unused("orders"), unused("orders"), lane(unused("tx"))
+    for each in (name, other):
+        peer.create(each)
+    home, shard = peer.shard(name), peer.shard(other)
+    peer.transact(shard, peer.publish(tx, 1, b"x"), peer.prepare(tx, 1, home))
+    held = Held(shard, monkeypatch)
+    end = peer.commit(tx, 1, shard) if outcome is Outcome.COMMITTED else peer.abort(tx, shard)
+    # Who cannot be reached is not waited for.
+    assert peer.transact(home, peer.publish(tx, 1, b"y"), end) == [Staged(1), Finished(outcome)]
+    assert held.told and peer.look(home, tx).records[0].waiting == (shard,)
+    return tx, name, shard, held
+
+
+def test_what_others_have_not_heard_keeps_the_shard_that_decided(
+    cluster: RunningCluster,
+    peer: Peer,
+    monkeypatch: pytest.MonkeyPatch,
+    decided: tuple[TransactionId, str, str, Held],
+) -> None:
+    tx, name, shard, held = decided
+    home = peer.shard(name)
+    operator = cluster._cluster.operator
+    assert operator is not None
+    monkeypatch.setattr(operator._closing, "_seconds", 2.0)
+    with pytest.raises(hawser.Rejected, match="0 open, 0 prepared and 1 decided"):
+        cluster.connect().topic(name).delete()
+    outcome = peer.look(home, tx).outcome
+    held.is_let_go = True
+    until(lambda: not peer.look(home, tx).records, "the other one has heard")
+    assert peer.look(shard, tx).outcome == outcome and not peer.look(shard, tx).branches
+    assert peer.values(shard) == ([b"x"] if outcome == Outcome.COMMITTED else [])
+    assert delete(cluster, name).done
+
+
+def test_a_deletion_waits_until_others_have_heard(
+    cluster: RunningCluster,
+    peer: Peer,
+    monkeypatch: pytest.MonkeyPatch,
+    decided: tuple[TransactionId, str, str, Held],
+) -> None:
+    tx, name, shard, held = decided
+    look, seen = Closing._look, list[wire.TransactionsSeen]()
+
+    async def looking(self: Closing, shard: str) -> Any:
+        seen.append(await look(self, shard))
+        held.is_let_go = True
+        return seen[-1]
+
+    monkeypatch.setattr(Closing, "_look", looking)
+    assert delete(cluster, name).done
+    assert seen[0].records and not seen[-1].records
+    assert peer.look(shard, tx).outcome is not None and not peer.look(shard, tx).branches
 
 
 @pytest.mark.parametrize("moment", ["before it is closed", "before the look", "after the look"])

@@ -13,9 +13,11 @@ from hawser.transaction.identity import ONCE, Label, TransactionId, Xid, owner_o
 from hawser.transaction.observers import Observers
 from hawser.transaction.xa import Call, Code
 from tests.stateful.log_shard import batch
-from tests.stateful.transaction_shard import HOME, Site, lane
+from tests.stateful.transaction_shard import HOME, Site, branch, lane
 
-ONE = lane()
+ONE, XA = lane(), Xid(7, b"global", b"branch")
+# What `Leader.close` has committed: the entry that starts it is the first.
+CLOSED = TransactionId(XA, 1)
 COMMITTED = Finished(Outcome.COMMITTED)
 
 
@@ -45,18 +47,27 @@ class Leader:
                 effects += self.coordinator.step(c.Changed(event.now))
         return told
 
-    def close(self, *shards: str, **fields: Any) -> list[tuple[str, int]]:
-        self.site.close(ONE, *shards, **fields)
+    def close(self, *shards: str) -> list[tuple[str, int]]:
+        """In one phase."""
+        assert self.site.commit_in_one_phase(XA, *shards) == CLOSED
         return self.step(c.Changed(0.0))
 
-    def hear(self, shard: str, kind: int, result: Any, now: float = 0.0) -> list[tuple[str, int]]:
-        return self.step(c.Heard(now, shard, ONE, kind, result))
+    def announce(self, transaction: TransactionId, *others: str) -> list[tuple[str, int]]:
+        """A branch of this shard is committed, with those of others."""
+        self.site.stage(transaction)
+        assert self.site.commit(transaction, 1, others=others) == COMMITTED
+        return self.step(c.Changed(0.0))
+
+    def hear(
+        self, shard: str, kind: int, result: Any, now: float = 0.0, of: TransactionId = CLOSED
+    ) -> list[tuple[str, int]]:
+        return self.step(c.Heard(now, shard, of, kind, result))
 
 
 def test_it_asks_all_then_decides_then_tells_all() -> None:
     leader = Leader()
     assert leader.close("q", "p") == [("p", Kind.BRANCH_PREPARE), ("q", Kind.BRANCH_PREPARE)]
-    leader.step(c.Await(0.0, "client", ONE))
+    leader.step(c.Await(0.0, "client", CLOSED))
     assert leader.hear("p", Kind.BRANCH_PREPARE, Prepared(1)) == []
     assert leader.proposed == []
     told = leader.hear("q", Kind.BRANCH_PREPARE, Prepared(1))
@@ -76,14 +87,12 @@ def test_that_many_are_over_is_one_entry() -> None:
     site = leader.site
     for number in range(1, c.ENOUGH_FINISHED + 2):
         transaction = lane(name=b"lane %d" % number)
-        site.close(transaction, "p")
-        leader.step(c.Changed(0.0))
-        for kind, result in ((Kind.BRANCH_PREPARE, Prepared(1)), (Kind.BRANCH_COMMIT, COMMITTED)):
-            leader.step(c.Heard(0.0, "p", transaction, kind, result))
+        assert leader.announce(transaction, "p") == [("p", Kind.BRANCH_COMMIT)]
+        leader.hear("p", Kind.BRANCH_COMMIT, COMMITTED, of=transaction)
         if number == c.ENOUGH_FINISHED - 1:
-            assert Kind.HOME_TOLD not in leader.proposed
+            assert leader.proposed == []
             assert len(site.ledger.register) == number
-    assert leader.proposed.count(Kind.HOME_TOLD) == 1
+    assert leader.proposed == [Kind.HOME_TOLD]
     assert len(site.ledger.register) == 1
 
 
@@ -96,7 +105,7 @@ def test_a_shard_is_told_one_thing_at_a_time() -> None:
     other = Leader()
     other.close("p", "q")
     other.hear("p", Kind.BRANCH_PREPARE, Finished(Outcome.NO_ROOM))
-    assert other.step(c.Lost(0.0, "q", ONE)) == [("q", Kind.BRANCH_ABORT)]
+    assert other.step(c.Lost(0.0, "q", CLOSED)) == [("q", Kind.BRANCH_ABORT)]
 
 
 @pytest.mark.parametrize("vote", [Finished(Outcome.NO_ROOM), Rejected(Reason.OLD_INCARNATION, 2, 1)])
@@ -107,7 +116,7 @@ def test_one_vote_against_it_is_enough(vote: Any) -> None:
     told = leader.hear("p", Kind.BRANCH_PREPARE, vote)
     assert told == [("p", Kind.BRANCH_ABORT), ("q", Kind.BRANCH_ABORT)]
     expected = Outcome.NO_ROOM if isinstance(vote, Finished) else Outcome.INCOMPLETE
-    assert leader.site.ledger.outcome(ONE) is expected
+    assert leader.site.ledger.outcome(CLOSED) is expected
 
 
 def test_a_shard_that_was_deleted_holds_nothing_up() -> None:
@@ -136,7 +145,7 @@ def test_a_new_leader_goes_on_where_the_log_ends() -> None:
     second.hear("p", Kind.BRANCH_COMMIT, COMMITTED)
     third = Leader(leader.site)
     assert third.began == [("p", Kind.BRANCH_COMMIT), ("q", Kind.BRANCH_COMMIT)]
-    third.step(c.Await(0.0, "client", ONE))
+    third.step(c.Await(0.0, "client", CLOSED))
     # It was told twice, and its tombstone is gone.
     third.hear("p", Kind.BRANCH_COMMIT, Rejected(Reason.TRANSACTION_OVER))
     third.hear("q", Kind.BRANCH_COMMIT, COMMITTED)
@@ -147,7 +156,7 @@ def test_it_asks_again_what_nobody_answers() -> None:
     leader = Leader()
     leader.close("p", "q")
     leader.hear("p", Kind.BRANCH_PREPARE, Prepared(1))
-    assert leader.step(c.Lost(0.5, "q", ONE)) == []
+    assert leader.step(c.Lost(0.5, "q", CLOSED)) == []
     assert leader.step(c.Tick(1.5)) == [("q", Kind.BRANCH_PREPARE)]
     assert leader.step(c.Tick(9.0)) == []
 
@@ -155,15 +164,15 @@ def test_it_asks_again_what_nobody_answers() -> None:
 def test_a_client_waits_for_those_that_can_be_reached_only() -> None:
     leader = Leader()
     leader.close("p", "q")
-    leader.step(c.Await(0.0, "client", ONE))
+    leader.step(c.Await(0.0, "client", CLOSED))
     for shard in ("p", "q"):
         leader.hear(shard, Kind.BRANCH_PREPARE, Prepared(1))
     leader.hear("p", Kind.BRANCH_COMMIT, COMMITTED)
     assert leader.replies == []
-    leader.step(c.Lost(0.0, "q", ONE))
+    leader.step(c.Lost(0.0, "q", CLOSED))
     assert leader.replies == [("client", COMMITTED)]
     assert leader.step(c.Tick(1.0)) == [("q", Kind.BRANCH_COMMIT)]
-    record = leader.site.ledger.register.get(ONE)
+    record = leader.site.ledger.register.get(CLOSED)
     assert record is not None and record.waiting == ["q"]
     leader.hear("q", Kind.BRANCH_COMMIT, COMMITTED, 3.0)
     leader.step(c.Tick(4.0))
@@ -175,26 +184,89 @@ def test_a_vote_missing_at_the_time_out_rolls_back() -> None:
     leader.close("p", "q")
     leader.hear("p", Kind.BRANCH_PREPARE, Prepared(1))
     leader.step(c.Tick(59.0))
-    assert leader.site.ledger.outcome(ONE) is None
+    assert leader.site.ledger.outcome(CLOSED) is None
     leader.step(c.Tick(60.0))
-    assert leader.site.ledger.outcome(ONE) is Outcome.TIMED_OUT
+    assert leader.site.ledger.outcome(CLOSED) is Outcome.TIMED_OUT
 
 
 def test_what_is_prepared_has_no_time_out_but_its_own() -> None:
-    leader = Leader()
-    leader.close("p", one_phase=False)
-    leader.step(c.Await(0.0, "client", ONE))
-    leader.hear("p", Kind.BRANCH_PREPARE, Prepared(1))
-    assert leader.replies == [("client", Prepared(1))]
+    one = branch(b"one")
+    leader, other = Leader(), Leader()
+    for each, seconds in ((leader, 0), (other, 100)):
+        each.site.close(one, "p", orphan_seconds=seconds)
+        each.step(c.Changed(0.0))
+        each.step(c.Await(0.0, "client", one))
+        each.hear("p", Kind.BRANCH_PREPARE, Prepared(1), of=one)
+        assert each.replies == [("client", Prepared(1))]
     leader.step(c.Tick(1e9))
-    assert leader.site.ledger.outcome(ONE) is None
-    other = Leader()
-    other.close("p", one_phase=False, orphan_seconds=100)
-    other.hear("p", Kind.BRANCH_PREPARE, Prepared(1))
+    assert leader.site.ledger.outcome(one) is None
     other.step(c.Tick(99.0))
-    assert other.site.ledger.outcome(ONE) is None
+    assert other.site.ledger.outcome(one) is None
     other.step(c.Tick(101.0))
-    assert other.site.ledger.outcome(ONE) is Outcome.ORPHANED
+    assert other.site.ledger.outcome(one) is Outcome.ORPHANED
+
+
+# What a branch has decided for others.
+
+
+def test_others_are_told_what_a_branch_has_decided_and_then_nothing_is_left() -> None:
+    leader = Leader()
+    has_news = [leader.coordinator.has_news]
+    leader.site.stage(ONE)
+    leader.site.commit(ONE, 1, others=("q", "p"))
+    has_news.append(leader.coordinator.has_news)
+    told = leader.step(c.Changed(0.0))
+    has_news.append(leader.coordinator.has_news)
+    assert has_news == [False, True, False]
+    assert told == [("p", Kind.BRANCH_COMMIT), ("q", Kind.BRANCH_COMMIT)]
+    leader.step(c.Await(0.0, "client", ONE, known=COMMITTED))
+    leader.hear("p", Kind.BRANCH_COMMIT, COMMITTED, of=ONE)
+    assert leader.replies == []
+    leader.hear("q", Kind.BRANCH_COMMIT, COMMITTED, of=ONE)
+    assert leader.replies == [("client", COMMITTED)] and leader.proposed == []
+    leader.step(c.Tick(0.5))
+    assert leader.proposed == [Kind.HOME_TOLD] and leader.site.home.is_unused
+    # Whoever asks when nothing is left is told what is known.
+    leader.step(c.Await(1.0, "late", ONE, known=COMMITTED))
+    assert leader.replies[-1] == ("late", COMMITTED)
+
+
+def test_others_are_told_that_a_branch_was_rolled_back_and_why() -> None:
+    leader = Leader()
+    assert leader.site.abort(ONE, Outcome.NO_ROOM, others=("p",)) == Finished(Outcome.NO_ROOM)
+    (tell,) = leader.coordinator.step(c.Changed(0.0))
+    assert isinstance(tell, c.Tell) and tell.shard == "p"
+    other = Site()
+    other.stage(ONE)
+    other.prepare(ONE, 1, home="here")
+    heard = other.put(tell.kind, tell.payload, transaction=tell.label)
+    assert heard == Finished(Outcome.NO_ROOM) and other.branches.prepared_count == 0
+    leader.hear("p", tell.kind, heard, of=ONE)
+    leader.step(c.Tick(0.5))
+    assert leader.site.home.is_unused
+
+
+def test_a_new_leader_tells_others_what_a_branch_has_decided() -> None:
+    leader = Leader()
+    leader.announce(ONE, "p", "q")
+    leader.hear("p", Kind.BRANCH_COMMIT, COMMITTED, of=ONE)
+    leader.site.restart_equal()
+    second = Leader(leader.site)
+    assert second.began == [("p", Kind.BRANCH_COMMIT), ("q", Kind.BRANCH_COMMIT)]
+    second.hear("p", Kind.BRANCH_COMMIT, COMMITTED, of=ONE)
+    second.step(c.Await(0.0, "client", ONE, known=COMMITTED))
+    second.step(c.Lost(0.0, "q", ONE))
+    assert second.replies == [("client", COMMITTED)]
+    second.step(c.Tick(0.5))
+    record = second.site.ledger.register.get(ONE)
+    assert record is not None and record.waiting == ["q"]
+    # It is told again, also when its lane has gone on; there it may be forgotten.
+    second.announce(lane(2), "p")
+    assert second.step(c.Tick(2.0)) == [("q", Kind.BRANCH_COMMIT)]
+    second.hear("q", Kind.BRANCH_COMMIT, Rejected(Reason.TRANSACTION_OVER), of=ONE)
+    second.hear("p", Kind.BRANCH_COMMIT, COMMITTED, of=lane(2))
+    second.step(c.Tick(2.5))
+    assert second.site.home.is_unused
 
 
 def test_calls_of_the_xa_interface_are_answered_when_the_votes_are_in() -> None:
@@ -303,19 +375,37 @@ def test_a_proposal_to_time_out_that_comes_behind_prepare_does_nothing() -> None
     assert site.branches.prepared_count == 1
 
 
-def test_a_branch_that_home_knows_nothing_of_is_rolled_back() -> None:
+def test_a_branch_that_home_has_not_decided_about_is_rolled_back() -> None:
     site, home = Site(), Site()
-    site.stage(ONE)
-    site.prepare(ONE, 1)
-    assert home.ledger.outcome(ONE) is None
     keeper = k.Keeper(site.branches)
-    carry_out(home, [keeper.disown(ONE, Outcome.SESSION_LOST)])
-    outcome = home.ledger.outcome(ONE)
-    assert outcome is not None
-    carry_out(site, [keeper.decided(ONE, outcome)])
-    assert site.branches.register.outcome(ONE) is Outcome.SESSION_LOST
+    task = branch(b"task")
+    home.stage(ONE)
+    for each in (ONE, task):
+        site.stage(each)
+        site.prepare(each, 1)
+        assert home.decision(each) is None
+        carry_out(home, [keeper.disown(each, Outcome.SESSION_LOST)])
+        outcome = home.decision(each)
+        assert outcome is not None
+        carry_out(site, [keeper.decided(each, outcome)])
+        assert site.branches.register.outcome(each) is Outcome.SESSION_LOST
     # It is too late for whoever had it prepared.
-    assert home.close(ONE, "p", voted=True) == Finished(Outcome.SESSION_LOST)
+    assert home.commit(ONE, 1, others=("p",)) == Finished(Outcome.SESSION_LOST)
+    assert home.close(task, "p") == Finished(Outcome.SESSION_LOST)
+    assert home.topic.end == 1
+
+
+def test_a_branch_that_home_has_committed_is_not_disowned() -> None:
+    site, home = Site(), Site()
+    keeper = k.Keeper(site.branches)
+    for each in (site, home):
+        each.stage(ONE)
+    site.prepare(ONE, 1)
+    home.commit(ONE, 1, others=("p",))
+    # The question was asked before that.
+    disowned = keeper.disown(ONE, Outcome.TIMED_OUT)
+    assert home.put(disowned.kind, disowned.payload, transaction=disowned.label) == COMMITTED
+    assert home.decision(ONE) is Outcome.COMMITTED
 
 
 def test_home_is_only_asked_while_the_client_is_there_and_has_time() -> None:
@@ -336,13 +426,13 @@ def test_home_is_only_asked_while_the_client_is_there_and_has_time() -> None:
 def test_what_its_client_gives_up_is_asked_about_at_once_if_it_is_prepared_on_a_lane() -> None:
     site = Site()
     keeper = k.Keeper(site.branches)
-    branch = TransactionId(Xid(7, b"xa", b""), 1)
-    for each in (ONE, branch):
+    outside = TransactionId(Xid(7, b"xa", b""), 1)
+    for each in (ONE, outside):
         site.stage(each)
         assert keeper.forsake(each) is None
         site.prepare(each, 1)
     assert keeper.forsake(ONE) == k.Ask(HOME, ONE, Outcome.ROLLED_BACK)
-    assert keeper.forsake(branch) is None
+    assert keeper.forsake(outside) is None
 
 
 def test_an_open_branch_of_xa_asks_home_which_has_its_time_out() -> None:
@@ -351,18 +441,18 @@ def test_an_open_branch_of_xa_asks_home_which_has_its_time_out() -> None:
     xid = Xid(7, b"xa", b"")
     started = home.call(xid, Call.START)
     assert isinstance(started, Answered)
-    branch = TransactionId(xid, started.incarnation)
-    site.stage(branch, worker=1, timeout_seconds=3600)
+    outside = TransactionId(xid, started.incarnation)
+    site.stage(outside, worker=1, timeout_seconds=3600)
     site.stage(ONE, timeout_seconds=3600)
     asked = [second for second in range(40) if keeper.tick(float(second), 0, nobody)]
     assert asked == [5, 15, 35]
-    assert keeper.tick(80.0, 0, nobody) == [k.Ask("", branch, Outcome.ROLLED_BACK)]
-    assert home.ledger.outcome(branch) is None and home.ledger.register.get(branch) is not None
-    home.decide(branch, Outcome.TIMED_OUT)
-    outcome = home.ledger.outcome(branch)
+    assert keeper.tick(80.0, 0, nobody) == [k.Ask("", outside, Outcome.ROLLED_BACK)]
+    assert home.ledger.outcome(outside) is None and home.ledger.register.get(outside) is not None
+    home.decide(outside, Outcome.TIMED_OUT)
+    outcome = home.ledger.outcome(outside)
     assert outcome is Outcome.TIMED_OUT
-    carry_out(site, [keeper.decided(branch, outcome)])
-    assert site.branches.register.outcome(branch) is Outcome.TIMED_OUT
+    carry_out(site, [keeper.decided(outside, outcome)])
+    assert site.branches.register.outcome(outside) is Outcome.TIMED_OUT
     assert keeper.waiting(1e9, 1.0) == 0
 
 

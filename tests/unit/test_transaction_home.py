@@ -17,13 +17,13 @@ from hawser.log.state.results import (
     Rejected,
     Result,
 )
-from hawser.transaction.commands import HomeClose, HomeForget, HomeLimit, to_fields
+from hawser.transaction.commands import HomeClose, HomeForget, HomeLimit, Participants, to_fields
 from hawser.transaction.home import Home
-from hawser.transaction.identity import APPLICATION_FORMAT, ONCE, TransactionId, Xid
-from hawser.transaction.xa import Code
-from tests.stateful.transaction_shard import Site, lane
+from hawser.transaction.identity import ONCE, TransactionId, Xid
+from hawser.transaction.xa import Call, Code
+from tests.stateful.transaction_shard import Site, branch, lane
 
-ONE = lane()
+ONE, XA = branch(b"one"), Xid(7, b"global", b"branch")
 PENDING = Answered(Code.PENDING)
 COMMITTED, ROLLED_BACK = Finished(Outcome.COMMITTED), Finished(Outcome.ROLLED_BACK)
 BAD = Rejected(Reason.BAD_PAYLOAD)
@@ -31,39 +31,43 @@ BAD = Rejected(Reason.BAD_PAYLOAD)
 
 def test_all_votes_decide_a_transaction_in_one_entry() -> None:
     site = Site()
-    assert site.close(ONE, "p", "q") == PENDING
-    assert site.vote(ONE, "p") == Rejected(Reason.NOT_PREPARED)
-    assert site.vote(ONE, "p", "q") == COMMITTED
-    assert site.vote(ONE, "p", "q") == site.close(ONE, "p", "q") == COMMITTED
-    assert site.decide(ONE, Outcome.TIMED_OUT) == COMMITTED
-    assert site.ledger.outcome(ONE) is Outcome.COMMITTED
+    one = site.commit_in_one_phase(XA, "p", "q")
+    assert site.vote(one, "p") == Rejected(Reason.NOT_PREPARED)
+    assert site.vote(one, "p", "q") == COMMITTED
+    assert site.vote(one, "p", "q") == COMMITTED
+    assert site.decide(one, Outcome.TIMED_OUT) == COMMITTED
+    assert site.ledger.outcome(one) is Outcome.COMMITTED
 
 
 def test_a_time_out_before_the_votes_wins() -> None:
     site = Site()
+    one = site.commit_in_one_phase(XA, "p", "q")
     site.close(ONE, "p", "q")
-    assert site.decide(ONE, Outcome.TIMED_OUT) == Finished(Outcome.TIMED_OUT)
-    assert site.vote(ONE, "p", "q") == Finished(Outcome.TIMED_OUT)
-    assert site.ledger.outcome(ONE) is Outcome.TIMED_OUT
+    for each in (one, ONE):
+        assert site.decide(each, Outcome.TIMED_OUT) == Finished(Outcome.TIMED_OUT)
+        assert site.vote(each, "p", "q") == Finished(Outcome.TIMED_OUT)
+        assert site.ledger.outcome(each) is Outcome.TIMED_OUT
+    assert site.close(ONE, "p", "q") == Finished(Outcome.TIMED_OUT)
 
 
 def test_nobody_commits_without_votes() -> None:
     site = Site()
     assert site.decide(ONE, Outcome.COMMITTED, prepared=True) == Rejected(Reason.TRANSACTION_OVER)
-    site.close(ONE, "p", one_phase=False)
+    site.close(ONE, "p")
     assert site.decide(ONE, Outcome.COMMITTED, prepared=True) == Rejected(Reason.NOT_PREPARED)
 
 
 def test_what_home_knows_nothing_of_is_undecided_unless_a_later_one_has_begun() -> None:
     site = Site()
-    assert site.ledger.outcome(ONE) is None
-    site.decide(lane(2), Outcome.ROLLED_BACK)
-    assert site.ledger.outcome(ONE) is Outcome.ROLLED_BACK
+    first, second = TransactionId(XA, 1), TransactionId(XA, 2)
+    assert site.ledger.outcome(first) is None
+    site.decide(second, Outcome.ROLLED_BACK)
+    assert site.ledger.outcome(first) is Outcome.ROLLED_BACK
 
 
 def test_an_undecided_transaction_has_no_outcome() -> None:
     site = Site()
-    site.close(ONE, "p", one_phase=False)
+    site.close(ONE, "p")
     assert site.ledger.outcome(ONE) is None
     site.vote(ONE, "p")
     assert site.ledger.outcome(ONE) is None
@@ -78,24 +82,25 @@ def test_asking_for_a_rollback_decides_also_what_was_never_heard_of() -> None:
 
 def test_a_decision_is_kept_until_everybody_was_told() -> None:
     site = Site()
-    site.close(ONE, "p", "q")
-    assert site.tell(ONE, "p") == Expired(0)  # nothing is decided
-    site.vote(ONE, "p", "q")
-    assert site.tell(ONE, "p") == Expired(0)
-    record = site.ledger.register.get(ONE)
+    one = site.commit_in_one_phase(XA, "p", "q")
+    assert site.tell(one, "p") == Expired(0)  # nothing is decided
+    site.vote(one, "p", "q")
+    assert site.tell(one, "p") == Expired(0)
+    record = site.ledger.register.get(one)
     assert record is not None and record.waiting == ["q"]
     site.restart_equal()
-    assert site.tell(ONE, "q", "r") == Expired(1)
+    assert site.tell(one, "q", "r") == Expired(1)
     assert len(site.ledger.register) == 0
-    assert site.vote(ONE, "p", "q") == COMMITTED
+    assert site.vote(one, "p", "q") == COMMITTED
 
 
 def test_an_old_incarnation_is_turned_away() -> None:
     site = Site()
-    site.close(lane(2), "p")
-    assert site.close(lane(1), "p") == Rejected(Reason.OLD_INCARNATION, 2, 1)
-    assert site.decide(lane(1), Outcome.ROLLED_BACK) == Rejected(Reason.OLD_INCARNATION, 2, 1)
-    assert site.close(lane(3), "p") == PENDING
+    first, second, third = (TransactionId(ONE.xid, number) for number in (1, 2, 3))
+    site.close(second, "p")
+    assert site.close(first, "p") == Rejected(Reason.OLD_INCARNATION, 2, 1)
+    assert site.decide(first, Outcome.ROLLED_BACK) == Rejected(Reason.OLD_INCARNATION, 2, 1)
+    assert site.close(third, "p") == PENDING
     assert len(site.ledger.register) == 2
 
 
@@ -103,41 +108,48 @@ def test_home_is_bounded() -> None:
     site = Site()
     assert site.put(Kind.HOME_LIMIT, encode_command(HomeLimit(1))) == Done()
     site.close(ONE, "p")
-    refused = site.close(lane(name=b"other"), "p")
+    refused = site.close(branch(b"other"), "p")
     assert refused == Rejected(Reason.TOO_MANY_TRANSACTIONS, 1) and refused.retryable
     assert site.close(ONE, "p") == PENDING
+    assert site.call(XA, Call.START) == refused
 
 
 def test_tombstones_are_forgotten_by_an_entry() -> None:
     site = Site()
+    is_unused = [site.home.is_unused]
     site.decide(ONE, Outcome.ROLLED_BACK)
-    command = encode_command(HomeForget((to_fields(ONE), to_fields(lane(2)))))
+    is_unused.append(site.home.is_unused)
+    command = encode_command(HomeForget((to_fields(ONE), to_fields(TransactionId(ONE.xid, 2)))))
     assert site.put(Kind.HOME_FORGET, command) == Expired(1)
-    assert list(site.ledger.register.tombstones) == []
+    is_unused.append(site.home.is_unused)
+    assert list(site.ledger.register.tombstones) == [] and is_unused == [True, False, True]
 
 
 @pytest.mark.parametrize(
-    "command",
+    ("transaction", "participants"),
     [
-        HomeClose(to_fields(ONE), ()),
-        HomeClose(to_fields(ONE), (("p", ()),)),
-        HomeClose(to_fields(lane(0)), (("p", ((0, 1),)),)),
+        (ONE, ()),
+        (ONE, (("p", ()),)),
+        (TransactionId(ONE.xid, 0), (("p", ((0, 1),)),)),
+        (lane(), (("p", ((0, 1),)),)),
+        (TransactionId(XA, 1), (("p", ((0, 1),)),)),
     ],
 )
-def test_a_transaction_without_shards_operations_or_incarnation_is_none(command: HomeClose) -> None:
-    assert Site().put(Kind.HOME_CLOSE, encode_command(command)) == BAD
+def test_what_is_closed_is_a_branch_of_an_application_with_shards_and_operations(
+    transaction: TransactionId, participants: Participants
+) -> None:
+    site = Site()
+    command = HomeClose(to_fields(transaction), participants, b"q", 0)
+    assert site.put(Kind.HOME_CLOSE, encode_command(command)) == BAD
+    assert site.home.is_unused
 
 
 # Applications.
 
 
-def branch(name: bytes) -> TransactionId:
-    return TransactionId(Xid(APPLICATION_FORMAT, b"app", name), 1)
-
-
 def prepare(site: Site, name: bytes, number: int, query: bytes = b"q", ttl: int = 0) -> Result:
     transaction = branch(name)
-    answer = site.close(transaction, "p", one_phase=False, query=query, batch=number, orphan_seconds=ttl)
+    answer = site.close(transaction, "p", query=query, batch=number, orphan_seconds=ttl)
     return site.vote(transaction, "p") if answer == PENDING else answer
 
 
@@ -146,7 +158,7 @@ def test_a_batch_commits_what_it_names_and_drops_the_rest() -> None:
     for name in (b"a", b"b", b"zombie"):
         assert prepare(site, name, 0) == Prepared(1)
     assert prepare(site, b"next", 1) == Prepared(1)
-    site.close(branch(b"late"), "p", one_phase=False, query=b"q", batch=0)
+    site.close(branch(b"late"), "p", query=b"q", batch=0)
     assert site.decide_batch(0, b"a", b"b") == COMMITTED
     outcomes = [site.ledger.outcome(branch(name)) for name in (b"a", b"b", b"zombie", b"late", b"next")]
     assert outcomes == [Outcome.COMMITTED] * 2 + [Outcome.DROPPED] * 2 + [None]
@@ -184,7 +196,7 @@ def test_naming_a_branch_that_is_missing_fails_the_batch() -> None:
     site = Site()
     prepare(site, b"a", 3)
     prepare(site, b"other batch", 4)
-    site.close(branch(b"voting"), "p", one_phase=False, query=b"q", batch=3)
+    site.close(branch(b"voting"), "p", query=b"q", batch=3)
     for missing in (b"gone", b"other batch", b"voting"):
         assert site.decide_batch(3, b"a", missing) == Rejected(Reason.NO_BRANCH, 0, 1)
     assert site.home.applications == {}
@@ -242,5 +254,5 @@ def test_recover_lists_what_is_prepared_in_order() -> None:
     site = Site()
     for name in (b"b", b"a"):
         prepare(site, name, 0)
-    site.close(branch(b"open"), "p", one_phase=False, query=b"q")
+    site.close(branch(b"open"), "p", query=b"q")
     assert site.home.recover() == [branch(b"a"), branch(b"b")]

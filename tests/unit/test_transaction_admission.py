@@ -1,0 +1,83 @@
+"""Which ends of transactions clients and nodes may have written, and where."""
+
+import pytest
+
+from hawser.cluster.node.admission import admit
+from hawser.cluster.transport import PeerRole
+from hawser.cluster.wire import HOMES, Code, Failed, Labelled, Transact, shard_of
+from hawser.log.entry import Kind
+from hawser.log.state.commands import Payload, encode_command
+from hawser.log.state.results import Outcome
+from hawser.transaction.commands import BranchAbort, BranchCommit, BranchPrepare, HomeClose, to_fields
+from hawser.transaction.identity import Label, TransactionId, Xid
+from tests.stateful.log_shard import batch
+from tests.stateful.transaction_shard import branch, lane
+
+SHARD, OTHER, HOME = (shard_of(name, "1" * 8, 0) for name in ("topic", "queue", HOMES))
+LANE, XA, TASK = lane(), TransactionId(Xid(7, b"global", b""), 1), branch(b"task")
+COUNTS = ((0, 1),)
+PREPARE = Kind.BRANCH_PREPARE, BranchPrepare(COUNTS, OTHER)
+COMMIT = Kind.BRANCH_COMMIT, BranchCommit(COUNTS)
+COMMIT_ALL = Kind.BRANCH_COMMIT, BranchCommit(COUNTS, (OTHER,))
+ABORT = Kind.BRANCH_ABORT, BranchAbort(Outcome.ROLLED_BACK)
+ABORT_ALL = Kind.BRANCH_ABORT, BranchAbort(Outcome.ROLLED_BACK, others=(OTHER,))
+DECIDED = [
+    (Kind.BRANCH_COMMIT, BranchCommit()),
+    (Kind.BRANCH_COMMIT, BranchCommit(None, (OTHER,))),
+    (Kind.BRANCH_ABORT, BranchAbort(Outcome.ROLLED_BACK, True)),
+    (Kind.BRANCH_ABORT, BranchAbort(Outcome.ROLLED_BACK, True, (OTHER,))),
+]
+
+
+def is_admitted(
+    end: tuple[int, Payload], transaction: TransactionId, role: PeerRole = PeerRole.CLIENT, shard: str = SHARD
+) -> bool:
+    kind, command = end
+    entry = Labelled(kind, encode_command(command), Label(transaction).encode())
+    found = admit(Transact(shard, (entry,)), role, ("topic",))
+    assert not isinstance(found, Failed) or (found.code == Code.BAD_REQUEST and not found.retryable)
+    return not isinstance(found, Failed)
+
+
+@pytest.mark.parametrize("end", [PREPARE, COMMIT, COMMIT_ALL, ABORT, ABORT_ALL])
+def test_a_client_ends_its_lanes_and_decides_about_all_branches_by_one(end: tuple[int, Payload]) -> None:
+    assert is_admitted(end, LANE)
+
+
+@pytest.mark.parametrize("transaction", [XA, TASK])
+@pytest.mark.parametrize("end", [PREPARE, COMMIT, COMMIT_ALL, ABORT_ALL])
+def test_a_client_asks_home_to_end_what_is_not_on_a_lane(
+    end: tuple[int, Payload], transaction: TransactionId
+) -> None:
+    assert not is_admitted(end, transaction)
+    assert is_admitted(ABORT, transaction)
+
+
+def test_an_operation_commits_only_lanes() -> None:
+    for transaction in (LANE, XA, TASK):
+        label = Label(transaction, 1, last=True).encode()
+        request = Transact(SHARD, (Labelled(Kind.BATCH, batch(1), label),))
+        found = admit(request, PeerRole.CLIENT, ("topic",))
+        assert isinstance(found, Failed) == (transaction is not LANE)
+
+
+@pytest.mark.parametrize("end", DECIDED)
+@pytest.mark.parametrize("transaction", [LANE, XA, TASK])
+def test_only_nodes_say_what_was_decided(end: tuple[int, Payload], transaction: TransactionId) -> None:
+    assert not is_admitted(end, transaction)
+    assert is_admitted(end, transaction, PeerRole.NODE)
+
+
+@pytest.mark.parametrize("home", [SHARD, HOME])
+def test_what_nobody_would_decide_about_is_not_prepared(home: str) -> None:
+    prepare = Kind.BRANCH_PREPARE, BranchPrepare(COUNTS, home)
+    assert not is_admitted(prepare, LANE)
+    assert is_admitted(prepare, XA, PeerRole.NODE)
+
+
+def test_lanes_have_no_branches_on_homes_and_other_shards_close_nothing() -> None:
+    close = Kind.HOME_CLOSE, HomeClose(to_fields(TASK), ((SHARD, COUNTS),), b"query", 0)
+    for end in (PREPARE, COMMIT_ALL, ABORT_ALL):
+        assert not is_admitted(end, LANE, shard=HOME)
+    assert is_admitted(close, TASK, shard=HOME)
+    assert not is_admitted(close, TASK)
