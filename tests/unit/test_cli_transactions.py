@@ -114,7 +114,7 @@ def test_what_a_shard_decides_for_others_is_shown(cluster: RunningCluster) -> No
     # Nobody but its client decides about it.
     assert _json(cluster, "recover") == []
     for word in ("commit", "rollback"):
-        assert "nobody knows" in _said(cluster, word, name, "--reason", "tired", code=3)
+        assert "a client's own" in _said(cluster, word, name, "--reason", "tired", code=1)
     assert peer.look(shard, tx).branches
     peer.transact(home, peer.publish(tx, 1, b"y"), peer.commit(tx, 1, shard))
     assert _json(cluster, "show", name)["outcome"] == "it was committed"

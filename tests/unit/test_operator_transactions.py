@@ -12,7 +12,7 @@ import pytest
 import hawser
 from hawser.cluster import wire
 from hawser.cluster.maps import ShardMap, owned_shards
-from hawser.cluster.node import upkeep
+from hawser.cluster.node import telling, upkeep
 from hawser.cluster.node.retention import Retention
 from hawser.cluster.node.telling import Teller
 from hawser.cluster.node.upkeep import Upkeep
@@ -345,7 +345,7 @@ def test_a_topic_with_an_open_transaction_is_not_deleted(cluster: RunningCluster
     peer.create(name, partitions=2)
     shards = peer.shard(name, 0), peer.shard(name, 1)
     assert peer.transact(shards[1], peer.publish(tx, 1, b"x")) == [Staged(1)]
-    with pytest.raises(hawser.Rejected, match="1 open, 0 prepared and 0 decided"):
+    with pytest.raises(hawser.Rejected, match="1 open, 0 prepared and 0 committed"):
         cluster.connect().topic(name).delete()
     # It goes on, and so may others.
     other = lane(unused("tx"))
@@ -365,7 +365,7 @@ def test_a_prepared_transaction_keeps_its_queue(cluster: RunningCluster, peer: P
     shard, home = peer.shard(name), peer.shard(other)
     assert peer.transact(shard, peer.put(tx, 1, b"x"), peer.prepare(tx, 1, home)) == [Staged(1), Prepared(1)]
     refused = delete(cluster, name)
-    assert isinstance(refused, wire.Failed) and "0 open, 1 prepared and 0 decided" in refused.text, refused
+    assert isinstance(refused, wire.Failed) and "0 open, 1 prepared and 0 committed" in refused.text, refused
     assert peer.transact(home, peer.publish(tx, 1, b"y"), peer.commit(tx, 1, shard)) == [Staged(1), COMMITTED]
     assert delete(cluster, name).done
 
@@ -388,12 +388,10 @@ class Held:
         monkeypatch.setattr(Teller, "tell", tell)
 
 
-@pytest.fixture(params=[Outcome.COMMITTED, Outcome.ROLLED_BACK])
-def decided(
-    request: pytest.FixtureRequest, peer: Peer, monkeypatch: pytest.MonkeyPatch
+def decide(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch, outcome: Outcome
 ) -> tuple[TransactionId, str, str, Held]:
     """A transaction; the topic whose shard has decided it; the shard that has not heard so."""
-    outcome: Outcome = request.param
     name, other, tx = unused("orders"), unused("orders"), lane(unused("tx"))
     for each in (name, other):
         peer.create(each)
@@ -408,37 +406,41 @@ def decided(
 
 
 def test_what_others_have_not_heard_keeps_the_shard_that_decided(
-    cluster: RunningCluster,
-    peer: Peer,
-    monkeypatch: pytest.MonkeyPatch,
-    decided: tuple[TransactionId, str, str, Held],
+    cluster: RunningCluster, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tx, name, shard, held = decided
+    tx, name, shard, held = decide(peer, monkeypatch, Outcome.COMMITTED)
     home = peer.shard(name)
     operator = cluster._cluster.operator
     assert operator is not None
     monkeypatch.setattr(operator._closing, "_seconds", 2.0)
-    with pytest.raises(hawser.Rejected, match="0 open, 0 prepared and 1 decided"):
+    with pytest.raises(hawser.Rejected, match="0 open, 0 prepared and 1 committed"):
         cluster.connect().topic(name).delete()
-    outcome = peer.look(home, tx).outcome
     held.is_let_go = True
     until(lambda: not peer.look(home, tx).records, "the other one has heard")
-    assert peer.look(shard, tx).outcome == outcome and not peer.look(shard, tx).branches
-    assert peer.values(shard) == ([b"x"] if outcome == Outcome.COMMITTED else [])
+    assert peer.look(shard, tx).outcome == Outcome.COMMITTED and not peer.look(shard, tx).branches
+    assert peer.values(shard) == [b"x"]
     assert delete(cluster, name).done
 
 
-def test_a_deletion_waits_until_others_have_heard(
-    cluster: RunningCluster,
-    peer: Peer,
-    monkeypatch: pytest.MonkeyPatch,
-    decided: tuple[TransactionId, str, str, Held],
+def test_a_rollback_that_others_have_not_heard_of_keeps_nothing(
+    cluster: RunningCluster, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tx, name, shard, held = decided
+    tx, name, shard, _ = decide(peer, monkeypatch, Outcome.ROLLED_BACK)
+    monkeypatch.setattr(telling, "GONE_SECONDS", 1.0)
+    assert delete(cluster, name).done
+    # Whose home is deleted was not committed.
+    until(lambda: not peer.look(shard, tx).branches, "the other one has found out")
+    assert peer.look(shard, tx).outcome == Outcome.ROLLED_BACK and peer.values(shard) == []
+
+
+def test_a_deletion_waits_until_others_have_heard(
+    cluster: RunningCluster, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tx, name, shard, held = decide(peer, monkeypatch, Outcome.COMMITTED)
     look, seen = Closing._look, list[wire.TransactionsSeen]()
 
-    async def looking(self: Closing, shard: str) -> Any:
-        seen.append(await look(self, shard))
+    async def looking(self: Closing, shard: str, deadline: float) -> Any:
+        seen.append(await look(self, shard, deadline))
         held.is_let_go = True
         return seen[-1]
 
@@ -466,7 +468,7 @@ def test_the_race_is_lost_without_closing(
 ) -> None:
     """The canary: an operator that only looks deletes what a transaction has staged."""
 
-    async def nothing(self: Closing, shard: str, limit: BranchLimit) -> None:
+    async def nothing(self: Closing, shard: str, limit: BranchLimit, deadline: float) -> None:
         pass
 
     monkeypatch.setattr(Closing, "_limit", nothing)
@@ -493,10 +495,10 @@ def _race(
             await stage()
         return await close(self, shards)
 
-    async def looking(self: Closing, shard: str) -> Any:
+    async def looking(self: Closing, shard: str, deadline: float) -> Any:
         if moment == "before the look":
             await stage()
-        seen = await look(self, shard)
+        seen = await look(self, shard, deadline)
         if moment == "after the look":
             await stage()
         return seen
@@ -515,16 +517,18 @@ def test_a_leader_lets_transactions_begin_again(monkeypatch: pytest.MonkeyPatch)
     replica, keeper = leading_replica(), Upkeep()
     propose(replica, Kind.BRANCH_LIMIT, encode_command(BranchLimit(0, 1, 1, 1)))
 
-    def looked_after() -> BranchLimit:
-        for kind, payload in keeper.due(replica, Retention()):
+    def looked_after(learned: float) -> BranchLimit:
+        for kind, payload in keeper.due(replica, Retention(), learned=learned):
             propose(replica, kind, payload)
         return replica.machine.part(Branches).limit
 
-    assert looked_after().most_open == 0
+    assert looked_after(now).most_open == 0
     now += upkeep._CLOSED_SECONDS
-    assert looked_after().most_open == 0
+    assert looked_after(now).most_open == 0
     now += 1
-    assert looked_after() == DEFAULT_LIMIT
+    # Perhaps it has deleted it, and nobody was there to say so.
+    assert looked_after(now - 1).most_open == 0
+    assert looked_after(now) == DEFAULT_LIMIT
 
 
 def test_a_shard_on_a_full_disk_can_be_closed() -> None:

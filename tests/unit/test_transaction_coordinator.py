@@ -304,7 +304,7 @@ def test_lost_sessions_are_proposed_as_such() -> None:
 
 def test_old_tombstones_are_forgotten() -> None:
     leader = Leader()
-    leader.site.decide(ONE, Outcome.ROLLED_BACK)
+    leader.site.decide(TransactionId(Xid(7, b"xa", b""), 1), Outcome.ROLLED_BACK)
     leader.site.decide_batch(0, query=ONCE)
     leader.step(c.Tick(0.0))
     leader.step(c.Tick(KEEP_SECONDS - 1.0))
@@ -421,18 +421,6 @@ def test_home_is_only_asked_while_the_client_is_there_and_has_time() -> None:
     assert keeper.tick(404.0, 0, lost) == []
     assert keeper.tick(405.0, 0, lost) == [k.Ask(HOME, ONE, Outcome.SESSION_LOST)]
     assert keeper.tick(3600.0, 0, nobody) == [k.Ask(HOME, ONE, Outcome.TIMED_OUT)]
-
-
-def test_what_its_client_gives_up_is_asked_about_at_once_if_it_is_prepared_on_a_lane() -> None:
-    site = Site()
-    keeper = k.Keeper(site.branches)
-    outside = TransactionId(Xid(7, b"xa", b""), 1)
-    for each in (ONE, outside):
-        site.stage(each)
-        assert keeper.forsake(each) is None
-        site.prepare(each, 1)
-    assert keeper.forsake(ONE) == k.Ask(HOME, ONE, Outcome.ROLLED_BACK)
-    assert keeper.forsake(outside) is None
 
 
 def test_an_open_branch_of_xa_asks_home_which_has_its_time_out() -> None:

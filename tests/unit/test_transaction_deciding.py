@@ -10,6 +10,7 @@ from hawser.log.state.commands import GroupCommit, GroupJoin, QueueLimit, encode
 from hawser.log.state.results import Expired, Finished, Outcome, Prepared, Reason, Rejected, Result, Staged
 from hawser.transaction.commands import BranchForget, to_fields
 from hawser.transaction.identity import TransactionId, Xid
+from hawser.transaction.ledger import ENOUGH_TRANSACTIONS
 from tests.stateful.log_shard import batch
 from tests.stateful.transaction_shard import Site, branch, lane
 
@@ -106,7 +107,8 @@ def test_what_waits_for_another_shard_decides_for_nobody() -> None:
     site.prepare(ONE, 1)
     assert site.commit(ONE, 1, others=OTHERS) == Rejected(Reason.TRANSACTION_CLOSED)
     assert site.abort(ONE, others=OTHERS) == Prepared(1)
-    assert site.home.is_unused and site.decision(ONE) is None
+    # Whoever waits for it waits in vain, and for one that waits for him for ever.
+    assert site.home.is_unused and site.decision(ONE) is Outcome.ROLLED_BACK
 
 
 def test_a_repeat_changes_nothing() -> None:
@@ -307,6 +309,19 @@ def test_where_too_many_are_being_told_nothing_is_committed_for_others() -> None
     assert site.abort(second, others=OTHERS) == ROLLED_BACK
     assert announced(site, second) == (Outcome.ROLLED_BACK, ["p", "q"])
     site.restart_equal()
+
+
+def test_rollbacks_fill_nothing() -> None:
+    """While another shard is away each of them would stay; it asks when it is back."""
+    site = Site()
+    names = [lane(name=b"%d" % number) for number in range(ENOUGH_TRANSACTIONS + 10)]
+    for each in names:
+        assert site.abort(each, others=OTHERS) == ROLLED_BACK
+    assert len(site.ledger.register) == ENOUGH_TRANSACTIONS
+    assert announced(site, names[-1]) is None and site.decision(names[-1]) is Outcome.ROLLED_BACK
+    site.stage(ONE)
+    assert site.commit(ONE, 1, others=OTHERS) == COMMITTED
+    assert announced(site) == (Outcome.COMMITTED, ["p", "q"])
 
 
 def test_where_there_is_room_again_the_same_commit_is_taken() -> None:

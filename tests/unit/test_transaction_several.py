@@ -78,6 +78,14 @@ def test_the_one_that_least_was_sent_to_decides() -> None:
     assert client.transaction.home == "r"
 
 
+def test_one_without_a_leader_does_not_decide_if_another_has_one() -> None:
+    for led in ({"p", "r"}, set[str]()):
+        client = Client("p", "q", "r")
+        client.deliver_all([client.publish("p")])
+        client.transaction.commit([client.publish("q")], led.__contains__)
+        assert client.transaction.home == ("p" if led else "q")
+
+
 def test_what_was_not_sent_goes_with_the_question_or_with_the_decision() -> None:
     client = Client("p", "q", "r")
     client.deliver_all([client.publish("p"), client.publish("r")])

@@ -99,7 +99,10 @@ def shards_of(name: str, entry: "TopicEntry") -> list[str]:
 
 def has_shard(name: str, entry: "TopicEntry", shard: str) -> bool:
     """Whether it is one of those, and not that of another one of this name."""
-    return shard == entry.shard if entry.shard else shard.startswith(f"{name}@{entry.uuid[:8]}/")
+    if entry.shard:
+        return shard == entry.shard
+    partition = shard.removeprefix(f"{name}@{entry.uuid[:8]}/")
+    return partition != shard and partition.isdecimal() and int(partition) < entry.partitions
 
 
 class _Body(msgspec.Struct, frozen=True, array_like=True, tag=True):

@@ -17,7 +17,7 @@ nobody answers that either is the outcome unknown.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
 from typing import Final
 
@@ -129,10 +129,12 @@ class Transaction:
         request = touched.unacknowledged[number] = Request(shard, kind, payload, label, number)
         return request
 
-    def commit(self, unsent: Sequence[Request] = ()) -> list[Request]:
+    def commit(
+        self, unsent: Sequence[Request] = (), is_led: Callable[[str], bool] = lambda shard: True
+    ) -> list[Request]:
         """Commit; what was refused is rolled back instead. Without operations it is over at once. With the
         last operations, if they were not sent yet: what is to be sent in their place, which for `home` is
-        nothing yet."""
+        nothing yet. A shard that is not led now does not become home, if another is."""
         assert self.progress is Progress.OPEN
         if self.refused is not None:
             return self.rollback()
@@ -146,7 +148,7 @@ class Transaction:
                 return [*unsent[:-1], self._last(unsent[-1], touched)]
             self._ending = [self._end(shard, Kind.BRANCH_COMMIT, BranchCommit(((0, touched.count),)))]
             return list(self._ending)
-        self.home = self._choose_home(unsent)
+        self.home = self._choose_home(unsent, is_led)
         self._ending = [
             self._end(shard, Kind.BRANCH_PREPARE, BranchPrepare(((0, touched.count),), self.home))
             for shard, touched in self._shards.items()
@@ -154,10 +156,12 @@ class Transaction:
         ]
         return [*(each for each in unsent if each.shard != self.home), *self._ending]
 
-    def _choose_home(self, unsent: Sequence[Request]) -> str:
-        """The one that least was sent to, at best nothing: the rest goes with the decision."""
+    def _choose_home(self, unsent: Sequence[Request], is_led: Callable[[str], bool]) -> str:
+        """The one that least was sent to, at best nothing: the rest goes with the decision. The others wait
+        for it, so it has to be there."""
         waiting = Counter(request.shard for request in unsent)
-        return min(self._shards, key=lambda shard: self._shards[shard].count - waiting[shard])
+        shards = [shard for shard in self._shards if is_led(shard)] or list(self._shards)
+        return min(shards, key=lambda shard: self._shards[shard].count - waiting[shard])
 
     def _last(self, unsent: Request, touched: _Shard) -> Request:
         """The same operation, which commits with it."""
@@ -193,7 +197,7 @@ class Transaction:
 
     def resolve(self) -> list[Request]:
         """It is not known what became of the commit: find out, and have it rolled back if it was not done."""
-        assert self.progress in (Progress.COMMITTING, Progress.ROLLING_BACK, Progress.RESOLVING)
+        assert self.outcome is None and self.progress not in (Progress.OPEN, Progress.PREPARED)
         self.progress = Progress.RESOLVING
         self._ending = [self._abort_all(Outcome.ROLLED_BACK)] if self.home else self._aborts()
         return list(self._ending)
@@ -256,7 +260,7 @@ class Transaction:
                 # By the commit whose answer was lost, or before it. Of several shards only home knows.
                 self._finish(Outcome(result.current))
                 # What ended it before the commit has told nobody.
-                is_untold = self.home and self.outcome is not Outcome.COMMITTED
+                is_untold = request.shard == self.home and self.outcome is not Outcome.COMMITTED
                 return [self._abort_all(Outcome(result.current))] if is_untold else []
             if self.progress is Progress.COMMITTING and not self._ending:
                 # The last one was to commit, and cannot behind this one.

@@ -1,11 +1,10 @@
-"""Home: where it is decided what becomes of a transaction over several shards.
+"""Home: where it is decided what becomes of transactions that others than their clients complete.
 
 A transaction that sessions work in through the XA interface is known here from its start (`calls.py`); a
 branch of an application from the moment that it is closed, with the shards that take part and how many
 operations each of them must have. Then these are asked to prepare. Whoever has a prepared branch may ask.
 What home knows nothing of it is asked to roll back, by an entry, and a close that comes behind that is too
-late.
-Transactions on lanes are decided by a branch of theirs (`branches.py`); home tells the others.
+late. Transactions on lanes are decided by a branch of theirs (`branches.py`); home tells the others.
 
 A decision is one entry, so branches cannot differ. Time-outs and lost sessions are entries like any other; of
 those that race the log has one first, and all who asked are told which. A prepared transaction is decided by
@@ -42,7 +41,7 @@ from hawser.transaction.commands import (
     HomeVotes,
     id_of,
 )
-from hawser.transaction.identity import APPLICATION_FORMAT, ONCE, TransactionId, Xid
+from hawser.transaction.identity import APPLICATION_FORMAT, LANE_FORMAT, ONCE, TransactionId, Xid
 from hawser.transaction.ledger import Ledger
 from hawser.transaction.record import Phase, Record
 from hawser.transaction.register import SavedTombstone
@@ -180,7 +179,7 @@ class Home(Part):
 
     def _decide(self, entry: Entry) -> Result:
         command = _read_decide(entry)
-        if command is None:
+        if command is None or command.transaction[0] == LANE_FORMAT:
             return _BAD
         transaction = id_of(command.transaction)
         register = self.ledger.register
@@ -189,8 +188,6 @@ class Home(Part):
         if record is None:
             if commit or register.verdict(transaction) is not None:
                 return self.ledger.answer(transaction)
-            if not register.may_bury(transaction):
-                return Rejected(Reason.TRANSACTION_OVER)
             # Lest it begin later.
             register.bury(transaction, command.outcome)
             return Finished(command.outcome)

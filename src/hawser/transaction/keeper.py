@@ -140,14 +140,6 @@ class Keeper:
             return _propose(Kind.BRANCH_ABORT, BranchAbort(reason), transaction)
         return _propose(Kind.HOME_DECIDE, HomeDecide(to_fields(transaction), reason))
 
-    def forsake(self, transaction: TransactionId) -> Ask | None:
-        """Its client wants it rolled back: what to do about that, if it is prepared. Of what is not on a lane
-        the coordinator says so to home."""
-        branch = self._branches.register.get(transaction)
-        if branch is None or not branch.is_prepared or transaction.xid.format != LANE_FORMAT:
-            return None
-        return Ask(branch.home, transaction, Outcome.ROLLED_BACK)
-
     def _ask(
         self, transaction: TransactionId, branch: Branch, now: float, is_lost: Callable[[int], bool]
     ) -> list[Action]:

@@ -22,6 +22,8 @@ from hawser.transaction.xa import Code
 __all__ = ["MOST_TRANSACTIONS", "Ledger"]
 
 MOST_TRANSACTIONS: Final = 65_536
+# With so many that are not over, others are not told of rollbacks.
+ENOUGH_TRANSACTIONS: Final = 1024
 
 
 class Ledger:
@@ -97,8 +99,10 @@ class Ledger:
 
     def announce(self, transaction: TransactionId, outcome: Outcome, others: Iterable[str]) -> None:
         """A branch of this shard has ended so, and with it those of the others. Nothing new if they know, or
-        are being told."""
+        are being told. That it is rolled back is told them unless too many are not heard of: they ask."""
         if self.register.latest(transaction.xid) >= transaction.incarnation:
+            return
+        if outcome is not Outcome.COMMITTED and len(self.register) >= ENOUGH_TRANSACTIONS:
             return
         record = Record(Phase.CLOSED, 0, participants={shard: {} for shard in others})
         self.register.begin(transaction, record)

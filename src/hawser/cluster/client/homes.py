@@ -23,10 +23,6 @@ class Homes:
         self._router = router
         self._shards: list[str] = []
 
-    def known(self, xid: Xid) -> str | None:
-        """The same, if that needs no asking."""
-        return self._shards[home_number(xid, len(self._shards))] if self._shards else None
-
     async def of(self, xid: Xid, deadline: float) -> str:
         """The shard that decides about an xid."""
         shards = await self.all(deadline, create=True)

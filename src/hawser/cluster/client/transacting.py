@@ -173,7 +173,7 @@ class OpenTransaction(OpenWork):
         last = [request for shard in self._drafts for request in self._numbered(shard)]
         if self.has_failed:
             return
-        requests = self.inner.commit(last)
+        requests = self.inner.commit(last, lambda shard: self.router.leader_link(shard) is not None)
         if self.inner.home:
             self._go_alone_to(self.inner.home)
         self._carry(requests)

@@ -1,8 +1,8 @@
 """Transactions as people see them: what every shard knows, put together, and what a person decides about one.
 
-A transaction has branches on the shards that it touches and, if they are several, a record at its home. Each
-answer is a linearizable read of one shard; they are not of one moment, so a transaction that goes on may be
-seen half-way. Nothing is decided by what is seen: home does that, in one entry.
+A transaction has branches on the shards that it touches and, if they are several, may have a record at home.
+Each answer is a linearizable read of one shard; they are not of one moment, so a transaction that goes on may
+be seen half-way. Nothing is decided by what is seen: home does that, in one entry.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from hawser.log.state.commands import Payload, encode_command
 from hawser.log.state.results import Answered, AnyResult, Finished, Outcome, decode_result
 from hawser.log.state.results import Rejected as RejectedResult
 from hawser.transaction.commands import HomeCall, HomeDecide, to_fields
-from hawser.transaction.identity import TransactionId, Xid, home_number
+from hawser.transaction.identity import LANE_FORMAT, TransactionId, Xid, home_number
 from hawser.transaction.xa import Call, Code, State
 
 __all__ = [
@@ -131,7 +131,7 @@ async def look_at(router: Router, wanted: TransactionId, timeout_seconds: float)
     latest = max((_latest(each) for each in answers.values()), default=0)
     for seen in put_together(answers):
         if seen.id == str(TransactionId(wanted.xid, latest)):
-            return seen
+            return _as_decided(seen, answers.get(seen.home))
     outcomes = [each.outcome for each in answers.values() if each.outcome and each.incarnation == latest]
     if not latest or not outcomes:
         raise _unknown(wanted, unanswered)
@@ -140,6 +140,15 @@ async def look_at(router: Router, wanted: TransactionId, timeout_seconds: float)
     stage = Stage.COMMITTED if outcome is Outcome.COMMITTED else Stage.ROLLED_BACK
     name = str(TransactionId(wanted.xid, latest))
     return TransactionSeen(name, stage, outcome.text, "", "", None, 0.0, [])
+
+
+def _as_decided(seen: TransactionSeen, said: wire.TransactionsSeen | None) -> TransactionSeen:
+    """What is prepared may be over for its home, and not have heard so."""
+    if seen.stage is not Stage.PREPARED or said is None or not said.outcome:
+        return seen
+    outcome = Outcome(said.outcome)
+    stage = Stage.COMMITTED if outcome is Outcome.COMMITTED else Stage.ROLLED_BACK
+    return msgspec.structs.replace(seen, stage=stage, outcome=outcome.text)
 
 
 def _latest(answer: wire.TransactionsSeen) -> int:
@@ -171,7 +180,7 @@ def _homes(router: Router) -> list[str]:
 def _home_of(router: Router, xid: Xid) -> str:
     homes = _homes(router)
     if not homes:
-        raise NotFound(f"nobody knows transaction {xid}: this cluster never had one over several shards")
+        raise NotFound(f"nobody knows transaction {xid}: this cluster never had one of a coordinator")
     return homes[home_number(xid, len(homes))]
 
 
@@ -235,17 +244,20 @@ def _seen(transaction: TransactionId, found: _Found) -> TransactionSeen:
     named = next((each.home for each in branches.values() if each.home), "")
     participants = {} if record is None else record.participants
     decided = record is not None and record.outcome is not None
+    # On a lane the shard that decides takes part, and counts neither time nor operations for the others.
+    is_lane = transaction.xid.format == LANE_FORMAT
+    shards = participants.keys() | branches.keys() | ({found.home} if is_lane and found.home else set())
     return TransactionSeen(
         id=str(transaction),
         stage=_stage(found),
         outcome=Outcome(record.outcome).text if record is not None and record.outcome else None,
         reason="" if record is None else record.heuristic,
         home=found.home or named,
-        timeout_seconds=None if record is None else record.timeout_seconds,
+        timeout_seconds=None if record is None or is_lane else record.timeout_seconds,
         age_seconds=max(ages if record is None else [record.age_seconds, *ages]),
         branches=[
             _branch(shard, participants.get(shard, 0), branches.get(shard), decided and _heard(record, shard))
-            for shard in sorted(participants.keys() | branches.keys())
+            for shard in sorted(shards)
         ],
     )
 
@@ -313,6 +325,11 @@ async def forget(router: Router, wanted: TransactionId, timeout_seconds: float) 
 
 async def _at_home(router: Router, wanted: TransactionId, timeout_seconds: float) -> TransactionId:
     """The incarnation that home knows: the one that is wanted, or else the latest."""
+    if wanted.xid.format == LANE_FORMAT:
+        raise Rejected(
+            f"transaction {wanted.xid} is a client's own: one of its shards decides about it, by itself and "
+            "soon. A person decides about what is prepared for a coordinator; see `hawser tx show`"
+        )
     await _know(router)
     home = _home_of(router, wanted.xid)
     answer = await _look(router, home, wanted, router.loop.time() + timeout_seconds)

@@ -105,8 +105,8 @@ def admit(request: Transact, role: PeerRole, residents: Collection[str]) -> list
             return of_another_kind(request.shard, residents, wanted)
         if role is not PeerRole.NODE and _is_for_home(found):
             return _bad("only home has this transaction prepared or committed; ask home to")
-        if role is not PeerRole.NODE and _has_no_home(found, request.shard):
-            return _bad("another shard that the transaction touches decides about what is prepared here")
+        if role is not PeerRole.NODE and _is_for_nobody(found, request.shard):
+            return _bad("another shard that the transaction touches decides, and not a home apart")
         admitted.append(found)
     return admitted
 
@@ -146,11 +146,16 @@ def _is_for_home(asked: Admitted) -> bool:
     return label.last or ends or (asked.kind == Kind.BRANCH_ABORT and bool(asked.command.others))
 
 
-def _has_no_home(asked: Admitted, shard: str) -> bool:
-    """Whether it prepares what nobody would ever decide: here it waits, and lanes have no homes else."""
-    if asked.kind != Kind.BRANCH_PREPARE:
+def _is_for_nobody(asked: Admitted, shard: str) -> bool:
+    """Whether it would wait for what never decides, or be told to what never heeds it: on a lane neither this
+    shard itself nor a home apart does."""
+    if asked.kind == Kind.BRANCH_PREPARE:
+        named: tuple[str, ...] = (asked.command.home,)
+    elif asked.kind in (Kind.BRANCH_COMMIT, Kind.BRANCH_ABORT):
+        named = asked.command.others
+    else:
         return False
-    return asked.command.home == shard or topic_of(asked.command.home) == HOMES
+    return shard in named or any(topic_of(each) == HOMES for each in named)
 
 
 def _is_word_of_home(command: Any) -> bool:

@@ -95,8 +95,6 @@ class Keeping:
             assert each.label is not None
             if each.command.others:
                 slot.before = partial(self._deciding.settle_branch, each.label.id)
-            elif each.kind == Kind.BRANCH_ABORT:
-                slot.before = partial(self._forsake, each.label.id)
         return each.payload
 
     def _with_queue(self, each: Admitted, slot: Slot, lender: Lender) -> bytes | wire.Failed | None:
@@ -114,13 +112,6 @@ class Keeping:
 
     def _resolve(self, lender: Lender, shelf: int, lock: Proposal, slot: Slot, result: Any) -> bool:
         lender.resolve(shelf, lock)
-        return True
-
-    def _forsake(self, transaction: TransactionId, slot: Slot, result: Any) -> bool:
-        """It is prepared and not over by that: home has to say so."""
-        asked = self._keeper.forsake(transaction)
-        if asked is not None and not self._closed:
-            self._ask(asked)
         return True
 
     def _is_early(self, each: Admitted) -> bool:

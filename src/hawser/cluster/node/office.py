@@ -49,7 +49,8 @@ class Office:
             found = self._begin(each, slot, lender)
             if isinstance(found, wire.Failed):
                 slot.tell(found)
-                # Nothing of it was proposed: messages that were to be locked are held as before.
+                # Nothing of it was proposed, on which clients rely: a commit that is refused was not made.
+                # Messages that were to be locked are held as before.
                 for _, _, other, _ in proposals:
                     other.set_result(found)
                 return

@@ -196,7 +196,8 @@ class Node(Handler):
                     if turn or shard.restless:
                         shard.tick()
                     if turn:
-                        shard.retain(self._retention(shard.name), self._is_needed)
+                        learned = self._around.teller.learned_at
+                        shard.retain(self._retention(shard.name), self._is_needed, learned)
                         shard.lender(self.map.on(shard.name).get("queue"))
                         shard.tick_office()
                     if shard.tick_queue():

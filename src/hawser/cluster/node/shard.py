@@ -397,15 +397,15 @@ class Shard:
 
     # Retention.
 
-    def retain(self, retention: Retention | None, is_needed: Callable[[bytes], bool]) -> None:
+    def retain(self, retention: Retention | None, is_needed: Callable[[bytes], bool], learned: float) -> None:
         """Propose to forget what is older or more than the topic is to keep, and idle producers. With None
-        there is nothing to look after."""
+        there is nothing to look after. The whole map was told at `learned`."""
         if not self.leads or retention is None:
             self._upkeep = None
             return
         if self._upkeep is None:
             self._upkeep = Upkeep()
-        for kind, payload in self._upkeep.due(self.replica, retention, is_needed):
+        for kind, payload in self._upkeep.due(self.replica, retention, is_needed, learned):
             self.propose(kind, payload)
 
     # The end.

@@ -28,7 +28,7 @@ _PATIENT_SECONDS: Final = 2.0
 _PAUSE_SECONDS: Final = 0.1
 # What the map lacks for so long is not on its way.
 GONE_SECONDS: Final = 60.0
-_MOST_MISSING: Final = 1024
+_MOST_MISSING: Final = 65_536
 
 Heard = Callable[[wire.Answer], None]
 Told = wire.Transact | wire.TransactionLook
@@ -58,7 +58,7 @@ class Teller:
         self._here = here
         self._start = start
         # When the whole map was told last; since when the map is known to lack these.
-        self._learned = float("-inf")
+        self.learned_at = float("-inf")
         self._missing: dict[str, float] = {}
 
     def tell(self, request: Told, heard: Heard) -> None:
@@ -129,7 +129,7 @@ class Teller:
 
     def learned(self, now: float) -> None:
         """An operator has told the whole map."""
-        self._learned = now
+        self.learned_at = now
 
     def is_gone(self, shard: str, now: float) -> bool:
         """Whether the shard's topic or queue is deleted: the map says so; or has nothing of that name, or
@@ -142,7 +142,7 @@ class Teller:
         since = self._missing.setdefault(shard, now)
         if len(self._missing) > _MOST_MISSING:
             del self._missing[next(iter(self._missing))]
-        return self._learned - since >= GONE_SECONDS
+        return self.learned_at - since >= GONE_SECONDS
 
 
 def _may_change(answer: wire.Answer) -> bool:

@@ -6,6 +6,7 @@ Everything it knows of time is its own: a new leader begins to count anew, so no
 
 import time
 from collections.abc import Callable
+from math import inf
 from typing import Final
 
 from hawser.cluster.node.retention import Retention
@@ -46,15 +47,16 @@ class Upkeep:
         replica: Replica,
         retention: Retention,
         is_needed: Callable[[bytes], bool] = lambda producer: False,
+        learned: float = inf,
     ) -> list[tuple[Kind, bytes]]:
         """The entries that are to be proposed now. A producer that is needed is not forgotten, however long
-        it is idle."""
+        it is idle. The topic was still there when an operator told the whole map, at `learned`."""
         now = time.monotonic()
         entries = []
         trim = self._trim(replica, retention, now)
         if trim is not None:
             entries.append((Kind.TRIM, encode_command(trim)))
-        if self._is_forsaken(replica.machine.part(Branches), now):
+        if self._is_forsaken(replica.machine.part(Branches), now, learned):
             entries.append((Kind.BRANCH_LIMIT, encode_command(DEFAULT_LIMIT)))
         if now - self._looked_at > _LOOK_SECONDS:
             self._looked_at = now
@@ -77,13 +79,14 @@ class Upkeep:
         self._trimmed_to, self._trimmed_at = offset, now
         return TrimTo(offset, retention.doubled().start_of(topic, replica.journal) or 0)
 
-    def _is_forsaken(self, branches: Branches, now: float) -> bool:
-        """Whether transactions were kept from beginning for so long that nobody can want it any more."""
+    def _is_forsaken(self, branches: Branches, now: float, learned: float) -> bool:
+        """Whether transactions were kept from beginning for so long that nobody can want it any more, and the
+        topic was not deleted by then."""
         if branches.limit.most_open:
             self._closed_at = None
         elif self._closed_at is None:
             self._closed_at = now
-        elif now - self._closed_at > _CLOSED_SECONDS:
+        elif min(now, learned) - self._closed_at > _CLOSED_SECONDS:
             self._closed_at = now
             return True
         return False

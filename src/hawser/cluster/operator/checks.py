@@ -16,6 +16,7 @@ from hawser.limits import (
     MAX_SCHEMA_BYTES,
     SYSTEM_PREFIX,
 )
+from hawser.log.state.results import Outcome
 from hawser.record.names import check_topic_name
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "check_letters",
     "check_nodes",
     "check_transactions",
+    "unheard_commits",
 ]
 
 _MOST_PARTITIONS: Final = 1024
@@ -117,16 +119,22 @@ def check_deletion(name: str, entry: wire.TopicEntry) -> None:
 
 def check_transactions(name: str, entry: wire.TopicEntry, seen: Sequence[wire.TransactionsSeen]) -> None:
     """ValueError if this is what transactions have on the shards of what is to be deleted: branches, or
-    decisions that others have not heard of."""
+    commits that others have not heard of."""
     found = {(each.xid, each.incarnation): each.prepared for answer in seen for each in answer.branches}
-    decided = {(each.xid, each.incarnation) for answer in seen for each in answer.records}
-    if found or decided:
+    committed = sum(map(unheard_commits, seen))
+    if found or committed:
         prepared = sum(found.values())
         raise ValueError(
             f"{entry.kind} {name!r} is not deleted: transactions that are not over have work there, "
-            f"{len(found) - prepared} open, {prepared} prepared and {len(decided)} decided. `hawser tx list` "
+            f"{len(found) - prepared} open, {prepared} prepared and {committed} committed. `hawser tx list` "
             "shows them; delete it when they are over"
         )
+
+
+def unheard_commits(seen: wire.TransactionsSeen) -> int:
+    """How many transactions were committed there, and others have not heard so. Of a rollback nobody has to
+    hear from whom it was decided by."""
+    return sum(each.outcome == Outcome.COMMITTED for each in seen.records)
 
 
 def check_nodes(message: wire.Admin) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from hawser.cluster import wire
+from hawser.cluster.operator.checks import unheard_commits
 from hawser.cluster.transport import Link, TransportError
 from hawser.errors import Unavailable
 from hawser.log.entry import Kind
@@ -32,7 +33,7 @@ _ASK_SECONDS: Final = 2.0
 
 class Closing:
     """`leader` gives the link to whoever leads a shard, if there is one. What fails is tried again, every
-    `pause_seconds` for `seconds` altogether."""
+    `pause_seconds` for `seconds` altogether: much sooner than a leader lets transactions begin again."""
 
     def __init__(self, leader: Callable[[str], Link | None], seconds: float, pause_seconds: float) -> None:
         self._leader = leader
@@ -42,38 +43,42 @@ class Closing:
     async def close(self, shards: Sequence[str]) -> list[wire.TransactionsSeen]:
         """Let no transaction begin on these any more; what those that did begin have there. Unavailable if
         that is not known of all of them."""
-        await _all(self._limit(shard, _CLOSED) for shard in shards)
-        deadline = asyncio.get_running_loop().time() + self._seconds
+        deadline = self._deadline
+        await _all(self._limit(shard, _CLOSED, deadline) for shard in shards)
         while True:
-            seen = await _all(map(self._look, shards))
-            is_telling = any(each.records for each in seen) and not any(each.branches for each in seen)
-            if not is_telling or asyncio.get_running_loop().time() > deadline:
+            seen = await _all(self._look(shard, deadline) for shard in shards)
+            is_telling = any(map(unheard_commits, seen)) and not any(each.branches for each in seen)
+            if not is_telling or self._deadline - deadline > self._seconds / 2:
                 return seen
-            # What was decided here is told to others, which takes a moment.
+            # What was committed here is told to others, which takes a moment.
             await asyncio.sleep(self._pause_seconds)
 
     async def open(self, shards: Sequence[str]) -> None:
         """Let them begin again, where it can be said."""
         with suppress(Unavailable):
-            await _all(self._limit(shard, DEFAULT_LIMIT) for shard in shards)
+            deadline = self._deadline
+            await _all(self._limit(shard, DEFAULT_LIMIT, deadline) for shard in shards)
 
-    async def _limit(self, shard: str, limit: BranchLimit) -> None:
+    @property
+    def _deadline(self) -> float:
+        return asyncio.get_running_loop().time() + self._seconds
+
+    async def _limit(self, shard: str, limit: BranchLimit, deadline: float) -> None:
         entry = wire.Labelled(Kind.BRANCH_LIMIT, encode_command(limit))
-        answer = await self._ask(shard, wire.Transact(shard, (entry,)))
+        answer = await self._ask(shard, wire.Transact(shard, (entry,)), deadline)
         assert isinstance(answer, wire.Transacted), answer
         (result,) = map(decode_result, answer.results)
         assert isinstance(result, Done), result
 
-    async def _look(self, shard: str) -> wire.TransactionsSeen:
-        answer = await self._ask(shard, wire.TransactionLook(shard))
+    async def _look(self, shard: str, deadline: float) -> wire.TransactionsSeen:
+        answer = await self._ask(shard, wire.TransactionLook(shard), deadline)
         assert isinstance(answer, wire.TransactionsSeen), answer
         return answer
 
-    async def _ask(self, shard: str, request: wire.Request) -> wire.Answer:
+    async def _ask(self, shard: str, request: wire.Request, deadline: float) -> wire.Answer:
         """What the leader says."""
         trouble = "nobody leads it"
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._seconds
         while loop.time() < deadline:
             link = self._leader(shard)
             if link is not None:
