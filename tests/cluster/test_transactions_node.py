@@ -139,16 +139,16 @@ def test_the_shard_that_decides_rolls_back_for_all(peer: Peer) -> None:
     assert peer.transact(one, peer.commit(tx, 1, two)) == [Finished(Outcome.ROLLED_BACK)]
 
 
-def test_what_its_client_gives_up_is_over_although_it_is_prepared(peer: Peer) -> None:
-    one, two, tx = peer.shard("one"), peer.shard("two"), lane("given up")
-    peer.transact(one, peer.publish(tx, 1, b"given up"), peer.prepare(tx, 1, two))
-    assert peer.transact(one, peer.abort(tx)) == [Prepared(1)]
-    until(lambda: peer.look(one, tx).outcome is not None, "home has said that it is rolled back")
-    assert peer.look(one, tx).outcome == Outcome.ROLLED_BACK
-    over = Rejected(Reason.TRANSACTION_OVER, Outcome.ROLLED_BACK)
-    late = peer.publish(tx, 1, b"late"), peer.commit(tx, 1, one)
-    assert peer.transact(two, *late) == [over, Finished(Outcome.ROLLED_BACK)]
-    assert b"late" not in peer.values(two)
+def test_two_that_wait_for_each_other_are_rolled_back(peer: Peer) -> None:
+    """No client that means well prepares them so."""
+    one, two, tx = peer.shard("one"), peer.shard("two"), lane("in a circle")
+    for shard, home in ((one, two), (two, one)):
+        assert peer.transact(shard, peer.publish(tx, 1, b"circle"), peer.prepare(tx, 1, home))[1] == Prepared(
+            1
+        )
+    until(lambda: not peer.look(one, tx).branches and not peer.look(two, tx).branches, "an end of both")
+    for shard in (one, two):
+        assert peer.look(shard, tx).outcome == Outcome.ROLLED_BACK and b"circle" not in peer.values(shard)
 
 
 def test_what_is_prepared_is_rolled_back_when_the_shard_that_decides_is_deleted(

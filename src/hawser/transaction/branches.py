@@ -194,10 +194,6 @@ class Branches(Part):
         outcome = ledger.outcome(transaction)
         if outcome is not None or transaction.xid.format != LANE_FORMAT:
             return outcome
-        branch = self.register.get(transaction)
-        if branch is not None and branch.is_prepared:
-            # It waits for another shard, and decides for none.
-            return Outcome.ROLLED_BACK
         # If this had been committed the ledger would know, until that shard has heard so.
         is_old = self.register.latest(transaction.xid) > transaction.incarnation
         return self.register.outcome(transaction) or (Outcome.ROLLED_BACK if is_old else None)

@@ -174,6 +174,9 @@ class Keeping:
         outcome = None
         if isinstance(answer, wire.TransactionsSeen):
             outcome = None if answer.outcome is None else Outcome(answer.outcome)
+            if any(each.prepared for each in answer.branches):
+                # It waits for another shard, perhaps for this one, and decides for none.
+                outcome = Outcome.ROLLED_BACK
             if outcome is None and not answer.records and asked.reason is not None:
                 disowned = self._keeper.disown(asked.transaction, asked.reason)
                 entry = wire.Labelled(disowned.kind, disowned.payload, disowned.label)
