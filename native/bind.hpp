@@ -51,6 +51,7 @@ struct ConsumerBox {
   nb::object dying;      // called when messages wait to go to the dead letters, or None
   int64_t looked_at = coarse_now();  // when it last looked for what came back without a word
   uint32_t calls = 0;
+  SampleObject* last = nullptr;  // what iteration returned last; it tells us when it goes
   ~ConsumerBox() {
     region->made().here() ? core->close() : core->abandon();
   }
@@ -111,7 +112,7 @@ PyObject* copied_sample(const Copied& copied, PyObject* decode);
 void let_go_of(SampleObject* sample);  // as on leaving a with block
 
 // What becomes of a message.
-enum class Verdict { accept, release, reject, unclaim };  // unclaim: as if it had not been claimed
+enum class Verdict { accept, release, reject };
 Error settled_otherwise(const std::string& what, Verdict verdict);
 bool settle_claim(Consumer& core, const Claimed& claimed, Verdict verdict);  // false: the claim was taken away
 // Of one consumer's message, if it is still held; false: the claim was taken away. UsageError if it is not its own.

@@ -1,4 +1,6 @@
 // Consumer: claiming messages of a queue, one by one, many at once, or as copies that are settled together.
+#include <deque>
+
 #include "bind_columns.hpp"
 
 namespace hawser::python {
@@ -91,15 +93,15 @@ bool goes_on(ConsumerBox& box, size_t size) {
   return size == 0 || !box.core->caught_up();
 }
 
-// Calls `another` until there are `count`, the first of which is there, or it gives nothing more. What was claimed is
-// not lost to an error of one that comes later: the next call meets it.
-template <class Another>
-void claim_more(ConsumerBox& box, int64_t count, const Another& another) {
+// Calls `more(most)`, which says how many it got, until there are `count`, the first of which is there, or it gets
+// nothing. What was claimed is not lost to an error of one that comes later: the next call meets it.
+template <class More>
+void claim_more(ConsumerBox& box, int64_t count, const More& more) {
   const auto end = std::min<int64_t>(count, 1 + int64_t{box.core->free_places()});
   try {
-    for (int64_t i = 1; i < end && goes_on(box, static_cast<size_t>(i)); i++) {
+    for (int64_t i = 1, got = 1; got != 0 && i < end && goes_on(box, static_cast<size_t>(i)); i += got) {
       box.core->prefetch();
-      if (!another()) break;
+      got = more(end - i);
     }
   } catch (const Error&) {
   } catch (const nb::python_error& error) {
@@ -116,9 +118,77 @@ nb::object claim_many(nb::handle self, int64_t count, nb::handle timeout, nb::ob
     return message.is_valid();
   };
   if (!append(wait_and_claim(box, timeout, kPausesForMany, few_of(count), [&] { return claim_now(self, box); }))) return into;
-  claim_more(box, count, [&] { return append(claim_now(self, box)); });
+  claim_more(box, count, [&](int64_t) { return append(claim_now(self, box)) ? 1 : 0; });
   box.core->settle();
   return into;
+}
+
+// Messages one after the other, of which up to `most` are claimed at a time. Those that were given to nobody go back with
+// it, as if they had never been claimed.
+class Iteration {
+ public:
+  Iteration(nb::object consumer, int64_t most)
+      : consumer_(std::move(consumer)), box_(*nb::inst_ptr<ConsumerBox>(consumer_)), most_(most) {}
+  ~Iteration() { close(); }
+  Iteration(const Iteration&) = delete;
+
+  // The one before is let go of: if nothing was said of it, it is given back.
+  PyObject* next(nb::handle timeout) {
+    box_.region->made().require();
+    if (box_.last) {
+      settle_message(reinterpret_cast<PyObject*>(std::exchange(box_.last, nullptr)), box_, Verdict::release);
+      tell_of_the_dying(box_);
+    }
+    while (ahead_.empty()) {  // another thread may have been faster
+      const auto attempt = [&] { return claim_one() ? consumer_ : nb::object(); };
+      if (!wait_and_claim(box_, timeout, kPausesForOne, few_of(most_), attempt).is_valid()) return nb::none().release().ptr();
+      claim_more(box_, most_, [&](int64_t) { return claim_one() ? 1 : 0; });
+      box_.core->settle();
+    }
+    box_.last = new_message();
+    claim_of(box_.last) = ahead_.front();
+    ahead_.pop_front();
+    return fill_message(box_.last, consumer_.ptr(), box_);
+  }
+
+  void close() {
+    if (!box_.region->made().here()) return;
+    for (; !ahead_.empty(); ahead_.pop_front()) {
+      box_.core->let_go(ahead_.front().slot);
+      box_.core->release_uncounted(ahead_.front());
+    }
+    if (box_.core->closing()) box_.core->close();
+  }
+
+ private:
+  bool claim_one() {
+    Claimed claimed;
+    if (!box_.core->try_claim(claimed)) return false;
+    ahead_.push_back(claimed);
+    return true;
+  }
+
+  nb::object consumer_;
+  ConsumerBox& box_;
+  int64_t most_;
+  std::deque<Claimed> ahead_;
+};
+
+PyObject* call_next(PyObject* self, PyObject* const* given, Py_ssize_t places, PyObject* keywords) {
+  return guarded([&] {
+    const Arguments<1> arguments("next", {"timeout"}, 1, given, places, keywords);
+    return nb::inst_ptr<Iteration>(self)->next(arguments.values[0]);
+  });
+}
+
+void bind_iteration(nb::module_& module) {
+  static PyMethodDef methods[] = {
+      {"next", c_method(call_next), METH_FASTCALL | METH_KEYWORDS, "next(timeout=None): the next message, or None."},
+      {nullptr, nullptr, 0, nullptr}};
+  static PyType_Slot slots[] = {{Py_tp_methods, methods}, {0, nullptr}};
+  nb::class_<Iteration>(module, "Iteration", nb::is_final(), nb::type_slots(slots))
+      .def(nb::init<nb::object, int64_t>(), nb::arg("consumer"), nb::arg("most"))
+      .def("close", &Iteration::close);
 }
 
 void settle_many(ConsumerBox& box, nb::handle messages, Verdict verdict) {
@@ -134,19 +204,18 @@ void settle_many(ConsumerBox& box, nb::handle messages, Verdict verdict) {
   if (lost) throw claim_lost(box, lost, sequence);
 }
 
-// Messages as their reader wants them, their slots let go of, and the claims that are settled together.
-class Values {
+// Claims of messages whose slots were let go of, settled together.
+class Claims {
  public:
   // Of at most `count` messages; there may be fewer.
-  Values(nb::object consumer, int64_t count) : consumer_(std::move(consumer)), box_(*nb::inst_ptr<ConsumerBox>(consumer_)) {
+  Claims(nb::object consumer, int64_t count) : consumer_(std::move(consumer)), box_(*nb::inst_ptr<ConsumerBox>(consumer_)) {
     claims_.reserve(static_cast<size_t>(std::min(count, kUsualBatch)));
   }
-  ~Values() {
+  ~Claims() {
     if (box_.region->made().here()) settle_now(Verdict::release);
   }
-  Values(const Values&) = delete;
+  Claims(const Claims&) = delete;
 
-  nb::list values() const { return values_; }
   size_t size() const { return claims_.size(); }
   nb::list offsets() const { return numbers([](const Claimed& claimed) { return claimed.sequence; }); }
   nb::list delivery_counts() const {
@@ -154,8 +223,8 @@ class Values {
     return numbers([&](const Claimed& claimed) { return uint64_t{claim_deliveries(claimed.claim)} + uncounted; });
   }
 
-  // The next message. False: there is none.
-  bool claim_one() {
+  // The next message, appended to `values`. False: there is none.
+  bool claim_one(nb::list& values) {
     if (box_.decode.is_none()) {
       nb::object bytes;
       const auto copy = claim_copy([&](const Copyable& found) {
@@ -166,9 +235,24 @@ class Values {
         return CopyPlaces{PyBytes_AS_STRING(bytes.ptr()), nullptr};
       });
       if (copy == Consumer::Copy::nothing) return false;
-      if (copy == Consumer::Copy::copied) return values_.append(bytes), true;
+      if (copy == Consumer::Copy::copied) return values.append(bytes), true;
     }
-    return claim_decoded();
+    return claim_decoded(values);
+  }
+
+  // As many of the next messages as come without ado, at most `most`; how many.
+  int64_t claim_run(int64_t most, nb::list& values) {
+    if (!box_.decode.is_none()) return 0;
+    const size_t before = claims_.size();
+    nb::object bytes;
+    const auto room = [&](uint64_t size) -> char* {
+      if (size > kCopyFromRing) return nullptr;
+      bytes = nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size)));
+      if (!bytes.is_valid()) PyErr_Clear();  // claim_one will say so
+      return bytes.is_valid() ? PyBytes_AS_STRING(bytes.ptr()) : nullptr;
+    };
+    box_.core->claim_run(static_cast<uint64_t>(most), claims_, room, [&] { values.append(bytes); });
+    return static_cast<int64_t>(claims_.size() - before);
   }
 
   // The next message, to where `room` says. False: there is none, or no room.
@@ -218,7 +302,7 @@ class Values {
   }
   // By a message that has the slot while its value is made. One that cannot be decoded is given back; if others came
   // before it, as if it had not been claimed.
-  bool claim_decoded() {
+  bool claim_decoded(nb::list& values) {
     const nb::object message = claim_now(consumer_, box_);
     if (!message.is_valid()) return false;
     auto* sample = reinterpret_cast<SampleObject*>(message.ptr());
@@ -229,7 +313,7 @@ class Values {
       throw error;
     }
     claims_.push_back(take_claim(sample));
-    values_.append(value);
+    values.append(value);
     box_.core->keep_copy();
     let_go_of(sample);
     return true;
@@ -244,20 +328,22 @@ class Values {
   static constexpr int64_t kUsualBatch = 256;
   nb::object consumer_;
   ConsumerBox& box_;
-  nb::list values_;
   std::vector<Claimed> claims_;
   std::optional<Verdict> verdict_;
   uint64_t lost_ = 0, lost_sequence_ = 0;  // claims that were taken away, and the last one of them
 };
 
-nb::object claim_values(nb::object self, int64_t count, nb::handle timeout) {
+nb::object claim_values(nb::object self, int64_t count, nb::list into, nb::handle timeout) {
   ConsumerBox& box = *nb::inst_ptr<ConsumerBox>(self);
   if (count < 1) throw Error(Kind::usage, "claim_values takes a count of 1 or more");
-  auto* values = new Values(self, count);
-  const nb::object result = nb::cast(values, nb::rv_policy::take_ownership);
-  const auto attempt = [&] { return values->claim_one() ? self : nb::object(); };
+  auto* claims = new Claims(self, count);
+  nb::object result = nb::cast(claims, nb::rv_policy::take_ownership);
+  const auto attempt = [&] { return claims->claim_one(into) ? self : nb::object(); };
   if (!wait_and_claim(box, timeout, kPausesForMany, few_of(count), attempt).is_valid()) return result;
-  claim_more(box, count, [&] { return values->claim_one(); });
+  claim_more(box, count, [&](int64_t most) {
+    const int64_t run = claims->claim_run(most, into);
+    return run != 0 || !claims->claim_one(into) ? run : 1;
+  });
   box.core->settle();
   return result;
 }
@@ -268,13 +354,13 @@ nb::object claim_columns(nb::object self, int64_t count, int64_t nbytes, nb::han
   if (count < 1 || nbytes < 1 || nbytes > INT32_MAX)
     throw Error(Kind::usage, "claim_columns takes a count of 1 or more, and 1 byte to 2 GiB");
   Columns columns(std::min<int64_t>(count, std::max<int64_t>(box.core->free_places(), 1)), nbytes);
-  auto* values = new Values(self, count);
-  const nb::object claims = nb::cast(values, nb::rv_policy::take_ownership);
-  const auto copy = [&](const auto& room) { return goes_on(box, values->size()) && values->copy_one(room); };
+  auto* claims = new Claims(self, count);
+  const nb::object held = nb::cast(claims, nb::rv_policy::take_ownership);
+  const auto copy = [&](const auto& room) { return goes_on(box, claims->size()) && claims->copy_one(room); };
   const auto attempt = [&] { return columns.fill(box, copy) ? self : nb::object(); };
   if (!wait_and_claim(box, timeout, kPausesForMany, few_of(count), attempt).is_valid()) return nb::none();
   box.core->settle();
-  return columns.finish() + nb::make_tuple(claims);
+  return columns.finish() + nb::make_tuple(held);
 }
 
 // Moves messages through `publisher`; how many. `describe(metadata, offset, deliveries)` gives the metadata over there,
@@ -313,15 +399,14 @@ void settle_all(ConsumerBox& box, nb::handle messages) {
   settle_many(box, messages, verdict);
 }
 
-void bind_values(nb::module_& module) {
-  nb::class_<Values>(module, "Values", nb::is_final())
-      .def_prop_ro("values", &Values::values)
-      .def_prop_ro("offsets", &Values::offsets)
-      .def_prop_ro("delivery_counts", &Values::delivery_counts)
-      .def("__len__", &Values::size)
-      .def("accept", [](Values& self) { self.settle(Verdict::accept); })
-      .def("release", [](Values& self) { self.settle(Verdict::release); })
-      .def("reject", [](Values& self) { self.settle(Verdict::reject); });
+void bind_claims(nb::module_& module) {
+  nb::class_<Claims>(module, "Claims", nb::is_final())
+      .def_prop_ro("offsets", &Claims::offsets)
+      .def_prop_ro("delivery_counts", &Claims::delivery_counts)
+      .def("__len__", &Claims::size)
+      .def("accept", [](Claims& self) { self.settle(Verdict::accept); })
+      .def("release", [](Claims& self) { self.settle(Verdict::release); })
+      .def("reject", [](Claims& self) { self.settle(Verdict::reject); });
 }
 
 }  // namespace
@@ -415,17 +500,17 @@ void bind_consuming(nb::module_& module) {
       .def_prop_ro("incarnation", [](const ConsumerBox& self) { return self.core->membership().incarnation; })
       .def_prop_ro("held", [](const ConsumerBox& self) { return self.core->held(); })
       .def("claim_many", &claim_many, nb::arg("count"), nb::arg("timeout").none() = nb::none(), nb::arg("into").none() = nb::none())
-      .def("claim_values", &claim_values, nb::arg("count"), nb::arg("timeout").none() = nb::none())
+      .def("claim_values", &claim_values, nb::arg("count"), nb::arg("into"), nb::arg("timeout").none() = nb::none())
       .def("claim_columns", &claim_columns, nb::arg("count"), nb::arg("nbytes"), nb::arg("timeout").none() = nb::none())
       .def("accept_many", &settle_all<Verdict::accept>, nb::arg("messages"))
       .def("release_many", &settle_all<Verdict::release>, nb::arg("messages"))
       .def("reject_many", &settle_all<Verdict::reject>, nb::arg("messages"))
-      .def("unclaim_many", &settle_all<Verdict::unclaim>, nb::arg("messages"))
       .def("bury", &bury, nb::arg("publisher"), nb::arg("describe"))
       .def("retry", &retry, nb::arg("publisher"), nb::arg("describe"), nb::arg("count") = UINT64_MAX)
       .def("close", [](ConsumerBox& self) {
              if (self.region->made().here()) self.core->close(); });
-  bind_values(module);
+  bind_iteration(module);
+  bind_claims(module);
 }
 
 }  // namespace hawser::python

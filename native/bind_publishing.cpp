@@ -106,9 +106,18 @@ uint32_t borrow_patiently(PublisherBox& box, uint64_t bytes, const Deadline& dea
   }
 }
 
+// What may go out the quick way: bytes, and nothing beside them.
+Publisher::Small small(PyObject* item) {
+  if (!PyBytes_CheckExact(item)) return {};
+  return {PyBytes_AS_STRING(item), static_cast<size_t>(PyBytes_GET_SIZE(item))};
+}
+
 // In the caller's turn.
 uint64_t publish_one(PublisherBox& box, nb::handle data, const Metadata& metadata, const Deadline& deadline,
                      uint64_t timestamp = wall_clock_now()) {
+  uint64_t published = 0;
+  if (!metadata.data) box.core->publish_run(1, timestamp, published, [&](size_t) { return small(data.ptr()); });
+  if (published) return box.core->last();
   const Input input(data);
   const uint32_t slot = borrow_patiently(box, input.size() + metadata.size, deadline);
   const ReturnLater later{box, slot};
@@ -162,11 +171,23 @@ class Batch {
   void publish_ready(PyObject* items) {
     const Turn turn(box_, deadline_);
     uint64_t now = 0;
-    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items); i++) {  // a list may change while we wait
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items);) {  // a list may change while we wait
       if (i % kTogether == 0) now = wall_clock_now();
-      publish_next(nb::borrow(PySequence_Fast_GET_ITEM(items, i)), now);
-      if (i % kTogether == kTogether - 1) box_.core->wake_subscribers();
+      const Py_ssize_t run = keys_.is_valid() ? 0 : publish_run(items, i, now);
+      if (run == 0) publish_next(nb::borrow(PySequence_Fast_GET_ITEM(items, i)), now);
+      i += std::max<Py_ssize_t>(run, 1);
+      if (i % kTogether == 0) box_.core->wake_subscribers();
     }
+  }
+  // What of the items from one on, up to where a time stamp ends, can go out quickly; how many.
+  Py_ssize_t publish_run(PyObject* items, Py_ssize_t from, uint64_t now) {
+    const Py_ssize_t most = std::min(kTogether - from % kTogether, PySequence_Fast_GET_SIZE(items) - from);
+    const uint64_t before = count_;
+    box_.core->publish_run(static_cast<size_t>(most), now, count_, [&](size_t i) {
+      return small(PySequence_Fast_GET_ITEM(items, from + static_cast<Py_ssize_t>(i)));
+    });
+    if (before == 0) first_ = box_.core->last() - count_ + 1;
+    return static_cast<Py_ssize_t>(count_ - before);
   }
   void publish_next(nb::handle item, uint64_t now) {
     const nb::object metadata = keys_.is_valid() ? next_key() : nb::none();

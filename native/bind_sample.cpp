@@ -55,6 +55,7 @@ void settle(SampleObject* message, ConsumerBox& box) {
 bool let_go_of_slot(SampleObject* sample) {
   const Claimed& taken = sample->taken;
   if (ConsumerBox* box = sample->consumer) {
+    if (box->last == sample) box->last = nullptr;
     const bool sound = box->core->let_go(taken.slot);
     settle(sample, *box);
     box->core->wake_producers();
@@ -445,8 +446,7 @@ void let_go_of(SampleObject* sample) {
 bool settle_claim(Consumer& core, const Claimed& claimed, Verdict verdict) {
   return verdict == Verdict::accept    ? core.accept(claimed)
          : verdict == Verdict::release ? core.release(claimed)
-         : verdict == Verdict::reject  ? core.reject(claimed)
-                                       : core.release_uncounted(claimed);
+                                       : core.reject(claimed);
 }
 
 bool settle_message(PyObject* object, ConsumerBox& box, Verdict verdict) {

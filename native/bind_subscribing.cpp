@@ -121,7 +121,6 @@ nb::list take_values(nb::handle self, int64_t count, nb::handle timeout) {
   PyObject* value = wait_and_take(box, timeout, kPausesForMany, [&] { return value_now(self, box); });
   for (int64_t taken = 1; value; taken++) {
     values.append(nb::steal(value));
-    box.core->prefetch();
     value = taken < count ? another_value(self, box) : nullptr;
     box.drained = taken < count;
   }

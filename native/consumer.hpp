@@ -93,6 +93,27 @@ class Consumer {
     return Copy::nothing;
   }
 
+  // The quick way for many: claims and copies messages that nobody had yet, in the order of the ring, up to the last
+  // look ahead and as long as everything is ordinary: nothing came back, and no lease can end a claim. The steps are
+  // those of try_claim_copy; what is not ordinary is left to it. `room(bytes)` says where a payload goes; null leaves
+  // it, too. `keep()` follows each that is copied and in `claims`: a claim is written where it stays, because to copy
+  // words that were written a moment ago makes the processor wait.
+  template <class Room, class Keep>
+  void claim_run(uint64_t count, std::vector<Claimed>& claims, const Room& room, const Keep& keep) {
+    if (memory_.layout.settings.lease_ns) return;
+    require_room();
+    RingWalk walk(memory_, fresh_ + 1);
+    for (count = std::min<uint64_t>(count, free_places()); count > 0 && fresh_ < newest_; count--, walk.step()) {
+      Candidate found;
+      if (!find_next(walk.entry(), found)) return;
+      Claimed& claimed = claims.emplace_back();
+      char* const to = describe(found, claimed) ? room(claimed.payload) : nullptr;
+      if (!to || !exchange(found, claimed)) return claims.pop_back();
+      std::memcpy(to, memory_.readable + memory_.payload_at(found.slot), claimed.payload);
+      keep();
+    }
+  }
+
   // What became of a message. False: the claim was taken away, and nothing has changed. The message's own bytes are
   // let go of by let_go(), before or afterwards, or by let_go_of_copy().
   bool accept(const Claimed& claimed) {
@@ -232,9 +253,7 @@ class Consumer {
                        slot.sequence.load_relaxed() == found.sequence && found.sequence != 0 &&
                        taken.payload + taken.metadata <= memory_.layout.settings.slot_size;
     if (sound || planted(Canary::lengths_are_not_checked)) [[likely]] return true;
-    std::atomic_thread_fence(std::memory_order_acquire);  // pairs with the borrower's fence
-    if (memory_.claim(found.slot).load_ordered() == found.word)
-      memory_.corrupt("message " + std::to_string(found.sequence) + " is damaged");
+    require_gone(found);
     return false;
   }
 
@@ -264,6 +283,13 @@ class Consumer {
     int64_t since = 0;
   };
 
+  // Words that do not belong together were those of a message that has gone meanwhile; else they are damaged.
+  [[gnu::noinline, gnu::cold]] void require_gone(const Candidate& found) const {
+    std::atomic_thread_fence(std::memory_order_acquire);  // pairs with the borrower's fence
+    if (memory_.claim(found.slot).load_ordered() == found.word)
+      memory_.corrupt("message " + std::to_string(found.sequence) + " is damaged");
+  }
+
   uint64_t signature(ClaimState state) const { return claim_signature(bit_, membership_.incarnation, state); }
 
   void require_room() {
@@ -288,6 +314,15 @@ class Consumer {
       if (memory_.claim(found.slot).load_ordered() == found.word) return true;
     }
     return false;
+  }
+
+  // The message after the last one we had, if it is there and nobody had it, and nothing came back.
+  bool find_next(const Word& entry, Candidate& found) const {
+    const uint64_t next = fresh_ + 1, word = entry.load_ordered();  // pairs with the producer's exchange
+    if (ring_tag(word) != tag_of(next) || ring_slot(word) >= memory_.layout.slots || !returned_.empty()) return false;
+    if (memory_.header().returns.word.load_ordered() != seen_returns_) return false;  // pairs with announce_returns
+    found = {next, ring_slot(word), memory_.claim(ring_slot(word)).load_ordered()};
+    return found.word == fresh_claim(next) || (planted(Canary::runs_claim_again) && claim_tag(found.word) == next);
   }
 
   bool find_fresh(Candidate& found) {

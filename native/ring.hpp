@@ -75,6 +75,22 @@ inline Place next_place(const Memory& memory) {
   }
 }
 
+// Entries of the ring one after the other, without computing where each of them is.
+class RingWalk {
+ public:
+  RingWalk(const Memory& memory, uint64_t sequence)
+      : first_(&memory.ring(0)), end_(first_ + memory.layout.ring), entry_(&memory.ring(sequence)) {}
+  Word& entry() const { return *entry_; }
+  void step() {
+    if (++entry_ == end_) entry_ = first_;
+  }
+
+ private:
+  Word* const first_;
+  Word* const end_;
+  Word* entry_;
+};
+
 // Oldest sequence the ring still carries when the head is `head`; head + 1 when there is none.
 inline uint64_t oldest_after(uint64_t head, uint32_t ring) { return head > ring ? head - ring + 1 : 1; }
 

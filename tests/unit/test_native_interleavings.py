@@ -52,6 +52,8 @@ PLANTED = {
     "claimed_ones_are_not_passed": "two_consumers",
     "release_without_hint": "sleeping_for_a_return",
     "moved_without_pin": "buried_after_a_death",
+    "runs_wait_for_nobody": "run_held_up",
+    "runs_claim_again": "two_claim_runs",
 }
 
 
@@ -89,7 +91,15 @@ def test_every_scenario_holds(record_property: Callable[[str, object], None]) ->
 
 
 @pytest.mark.parametrize(
-    "scenario", ["lapped_on_ring_2", "rejoin", "sleeping_publisher", "put_against_claim"]
+    "scenario",
+    [
+        "lapped_on_ring_2",
+        "rejoin",
+        "sleeping_publisher",
+        "put_against_claim",
+        "put_run_against_claim_run",
+        "two_claim_runs",
+    ],
 )
 def test_a_quick_scenario_holds(scenario: str, record_property: Callable[[str, object], None]) -> None:
     output = explore(scenario)

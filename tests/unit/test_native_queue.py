@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import hawser
-from hawser.memory import Consumer, Publisher, Region
+from hawser.memory import Consumer, Iteration, Publisher, Region
 from hawser.memory.settings import complete, queue_request, request
 from hawser.testing import LocalBus
 from tests.support.children import Channel, sleep_for_ever, victim
@@ -35,27 +35,36 @@ def put(publisher: Publisher, count: int) -> None:
     publisher.publish_many([b"%d" % number for number in range(count)])
 
 
+def values_of(consumer: Consumer) -> list[bytes]:
+    """What there is; it comes again."""
+    values: list[bytes] = []
+    consumer.claim_values(9, values, 0)
+    return values
+
+
 def test_values_are_settled_together_and_once(directory: Path) -> None:
     region = region_of(directory)
     put(region.publisher("producer"), 6)
     consumer = region.consumer("consumer")
-    values = consumer.claim_values(3, 0)
-    assert (values.values, values.offsets, values.delivery_counts) == ([b"0", b"1", b"2"], [1, 2, 3], [1] * 3)
-    assert (len(values), consumer.held, region.queue_state()["claimed"]) == (3, 3, 3)
-    values.accept()
-    values.accept()
+    values: list[bytes] = []
+    claims = consumer.claim_values(3, values, 0)
+    assert (values, claims.offsets, claims.delivery_counts) == ([b"0", b"1", b"2"], [1, 2, 3], [1] * 3)
+    assert (len(claims), consumer.held, region.queue_state()["claimed"]) == (3, 3, 3)
+    claims.accept()
+    claims.accept()
     with pytest.raises(hawser.UsageError, match="were accepted already"):
-        values.release()
-    del values
-    assert consumer.claim_values(9, 0).values == [b"3", b"4", b"5"]  # dropped: they come again
-    again = consumer.claim_values(9, 0)
-    assert (again.values, again.delivery_counts) == ([b"3", b"4", b"5"], [2] * 3)
+        claims.release()
+    del claims
+    assert values_of(consumer) == [b"3", b"4", b"5"]  # their claims are dropped: they come again
+    values.clear()
+    again = consumer.claim_values(9, values, 0)
+    assert (values, again.delivery_counts) == ([b"3", b"4", b"5"], [2] * 3)
     consumer.close()
     for _ in range(2):
         with pytest.raises(hawser.Fenced, match="3 messages was taken away"):
             again.accept()
     assert region.queue_state()["ready"] == 3
-    assert len(region.consumer("other").claim_values(9, 0)) == 3
+    assert len(values_of(region.consumer("other"))) == 3
 
 
 def test_columns_end_at_a_hole(directory: Path) -> None:
@@ -92,25 +101,36 @@ def test_what_cannot_be_decoded_harms_nobody_else(directory: Path) -> None:
     region = region_of(directory, max_deliveries=3)
     put(region.publisher("producer"), 4)
     consumer = region.consumer("consumer", decode=decode)
-    before = consumer.claim_values(9, 0)
-    assert before.values == [b"00", b"11"]
+    values: list[bytes] = []
+    before = consumer.claim_values(9, values, 0)
+    assert values == [b"00", b"11"]
     before.accept()
     assert region.queue_state()["ready"] == 2
     for _ in range(3):
         with pytest.raises(Undecodable):
-            consumer.claim_values(9, 0)
+            values_of(consumer)
     assert region.queue_state()["dying"] == 1
-    assert consumer.claim_values(9, 0).values == [b"33"]
+    assert values_of(consumer) == [b"33"]
 
 
-def test_unclaimed_messages_were_not_delivered(directory: Path) -> None:
-    region = region_of(directory, max_deliveries=1)
-    put(region.publisher("producer"), 2)
-    consumer = region.consumer("consumer")
-    for _ in range(3):
-        consumer.unclaim_many(consumer.claim_many(2, 0))
-    (first, second) = consumer.claim_many(2, 0)
-    assert [(each.offset, each.delivery_count) for each in (first, second)] == [(1, 1), (2, 1)]
+def test_what_was_claimed_ahead_was_not_delivered(directory: Path) -> None:
+    region = region_of(directory, max_deliveries=2)
+    put(region.publisher("producer"), 3)
+    consumer = region.consumer("closed")
+    closed = Iteration(consumer, 3)
+    first = closed.next(0)
+    assert first is not None and (first.offset, consumer.held) == (1, 3)
+    closed.close()
+    assert (consumer.held, region.queue_state()["claimed"]) == (1, 1)
+    consumer.close()
+    dropped = Iteration(region.consumer("dropped"), 3)
+    first = dropped.next(0)
+    assert first is not None and (first.offset, first.delivery_count) == (1, 2)
+    del dropped
+    assert (region.queue_state()["ready"], region.queue_state()["claimed"]) == (2, 1)
+    del first
+    rest = region.consumer("last").claim_many(3, 0)
+    assert [(each.offset, each.delivery_count) for each in rest] == [(2, 1), (3, 1)]
 
 
 def test_a_busy_consumer_notices_the_dead(directory: Path) -> None:

@@ -9,7 +9,7 @@ import hawser
 from hawser.bench.contest import RoundTrip, Stream
 from hawser.bench.sides import Gate, now_ns
 
-QUEUED = 4096
+QUEUED = 16_384
 
 Take = Callable[[], bytes]
 

@@ -8,7 +8,7 @@ from typing import Any
 from hawser.bench.contest import Crowd, RoundTrip, Stream
 from hawser.bench.sides import CONTEXT, Gate, now_ns
 
-QUEUED = 10_000
+QUEUED = 16_384
 
 
 def share_queue(_: Path) -> Any:

@@ -9,7 +9,7 @@ import hawser
 from hawser.bench.contest import Crowd, Stream
 from hawser.bench.sides import Gate, now_ns
 
-QUEUED = 4096
+QUEUED = 16_384
 # Among more processes than cores somebody is always put aside while it holds a message, and what comes behind
 # that one needs room.
 QUEUED_IN_CROWD = 32_768

@@ -10,7 +10,7 @@ from typing import Any
 from hawser.bench.contest import Stream
 from hawser.bench.sides import Gate, now_ns
 
-QUEUED = 10_000
+QUEUED = 16_384
 KEY = "hawser/bench"
 
 

@@ -2,14 +2,15 @@
 
 from hawser.memory import _native
 from hawser.memory._native import (
+    Claims,
     Consumer,
+    Iteration,
     Loan,
     Message,
     Publisher,
     Region,
     Sample,
     Subscriber,
-    Values,
     Waiter,
 )
 from hawser.memory.domain import Domain
@@ -18,15 +19,16 @@ from hawser.record.payload import as_payload
 from hawser.record.receipt import Receipt
 
 __all__ = [
+    "Claims",
     "Consumer",
     "Domain",
+    "Iteration",
     "Loan",
     "Message",
     "Publisher",
     "Region",
     "Sample",
     "Subscriber",
-    "Values",
     "Waiter",
 ]
 

@@ -333,12 +333,22 @@ class Message:
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final
-class Values:
-    """Messages of a queue as copies, decoded or as bytes, and the claims on them, which are settled together:
-    accept, release or reject those that are not settled yet. Fenced if claims were taken away; the others are
-    settled. Dropped before: released."""
+class Iteration:
+    """Messages of a consumer one after the other, of which up to `most` are claimed at a time. Those that
+    were given to nobody go back with it, as if they had never been claimed."""
 
-    values: list[Any]
+    def __init__(self, consumer: Consumer, most: int) -> None: ...
+    def next(self, timeout: float | None = None) -> Message | None:
+        """None when the time is over. The one before is let go of: if nothing was said of it, it is given
+        back."""
+
+    def close(self) -> None: ...
+
+@final
+class Claims:
+    """Claims on messages that were copied, settled together: accept, release or reject those that are not
+    settled yet. Fenced if claims were taken away; the others are settled. Dropped before: released."""
+
     offsets: list[int]
     delivery_counts: list[int]
     def __len__(self) -> int: ...
@@ -360,23 +370,20 @@ class Consumer:
         """What is there, at most `count` and at most what `max_held` leaves; waits for the first. Appended to
         `into` if that is given."""
 
-    def claim_values(self, count: int, timeout: float | None = None) -> Values:
-        """As claim_many, as copies; nothing in it when the time is over. A message that cannot be decoded
-        is given back, with the error if it is the first."""
+    def claim_values(self, count: int, into: list[Any], timeout: float | None = None) -> Claims:
+        """As claim_many, as copies, decoded or bytes, which are appended to `into`; none when the time is
+        over. A message that cannot be decoded is given back, with the error if it is the first."""
 
     def claim_columns(
         self, count: int, nbytes: int, timeout: float | None = None
-    ) -> tuple[int, bytes, bytes, bytes, list[bytes] | None, Values] | None:
-        """As Subscriber.take_columns, and the claims behind them, whose `values` are empty."""
+    ) -> tuple[int, bytes, bytes, bytes, list[bytes] | None, Claims] | None:
+        """As Subscriber.take_columns, and the claims behind them."""
 
     def accept_many(self, messages: Iterable[Message]) -> None:
         """Those that are still held. Fenced if claims were taken away; the others are accepted."""
 
     def release_many(self, messages: Iterable[Message]) -> None: ...
     def reject_many(self, messages: Iterable[Message]) -> None: ...
-    def unclaim_many(self, messages: Iterable[Message]) -> None:
-        """As release_many, but the delivery is not counted: nobody has seen these messages."""
-
     def bury(self, publisher: Publisher, describe: Callable[[bytes, int, int], bytes | None]) -> int:
         """Move dying messages to the queue of `publisher`, the oldest first, each exactly once whoever is
         killed; how many. `describe(metadata, offset, deliveries)` gives the metadata over there, or None to

@@ -66,6 +66,9 @@ class Actor {
     require(publish_copy(*publisher, {kActor, number}) != 0, "publishing is held up by nobody");
     report.published = number;
   }
+  void publish_many(size_t count) {
+    publish_run(*publisher, report.published, count, [&] { publish(); });
+  }
   void borrow() {
     loan = publisher->borrow(kContentBytes, small_settings().max_loans);
     write_content(publisher->payload(*loan), loan_content);

@@ -25,6 +25,11 @@ inline void as_publisher_at_work(Actor& actor) {
   as_publisher(actor);
   actor.publish();
 }
+// Every sample in the ring is its own.
+inline void as_only_publisher(Actor& actor) {
+  as_publisher(actor);
+  for (uint32_t i = 0; i < actor.region->memory().layout.ring; i++) actor.publish();
+}
 inline void with_loan(Actor& actor) {
   as_publisher(actor);
   actor.borrow();
@@ -88,6 +93,7 @@ inline const Operation table[] = {
     {"publish_again", as_publisher_at_work, [](Actor& a) { a.publish(); }},
     {"publish_backing", as_publisher, [](Actor& a) { a.publish(); }, forget_backing},
     {"publish_three", as_publisher_at_work, [](Actor& a) { for (int i = 0; i < 3; i++) a.publish(); }},
+    {"publish_run", as_only_publisher, [](Actor& a) { a.publish_many(4); }, [](World& w) { w.drain(); }},
     {"loan", as_publisher, [](Actor& a) { a.borrow(); }},
     {"publish_loan", as_publisher, [](Actor& a) { a.borrow(), a.publish_loan(); }},
     {"drop_loan", with_loan, drop_loan},

@@ -37,6 +37,10 @@ class QueueActor {
     if (put_copy(*producer, {kActor, number})) report.published = number;
   }
 
+  void put_many(size_t count) {
+    publish_run(*producer, report.published, count, [&] { put(); });
+  }
+
   // Others may have had everything meanwhile.
   void claim_one() {
     Claimed found{};
@@ -55,13 +59,22 @@ class QueueActor {
     tell_read(found.sequence, read_content(bytes));
   }
 
+  void copy_run(size_t count) {
+    std::vector<std::array<uint8_t, kContentBytes>> bytes(count);
+    copied.reserve(count);
+    const auto room = [&](uint64_t) { return reinterpret_cast<char*>(bytes[copied.size() - 1].data()); };
+    consumer->look_ahead();
+    consumer->claim_run(count, copied, room, [&] { tell_read(copied.back().sequence, read_content(bytes[copied.size() - 1].data())); });
+    consumer->settle();
+  }
+
   void accept_one() { settle_one([&](const Claimed& one) { return accept(one); }); }
   void release_one() { settle_one([&](const Claimed& one) { return consumer->release(one); }); }
   void unclaim_one() { settle_one([&](const Claimed& one) { return consumer->release_uncounted(one); }); }
   void reject_one() { settle_one([&](const Claimed& one) { return consumer->reject(one); }); }
   void accept_copy() {
-    require_settled(accept(copied.back()));
-    copied.pop_back();
+    require_settled(accept(copied.front()));
+    copied.erase(copied.begin());
     consumer->let_go_of_copy();
     consumer->wake_producers();
   }

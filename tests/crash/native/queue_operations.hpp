@@ -25,6 +25,12 @@ inline void as_consumer(QueueActor& actor) {
   actor.attach();
   actor.join_consumer();
 }
+// It knows where the next message is.
+inline void as_consumer_at_work(QueueActor& actor) {
+  as_consumer(actor);
+  actor.copy_one();
+  actor.accept_copy();
+}
 inline void with_message(QueueActor& actor) {
   as_consumer(actor);
   actor.claim_one();
@@ -92,6 +98,7 @@ constexpr QueueRules kOneDelivery{.max_deliveries = 1};
 inline const QueueOperation table[] = {
     {"put", as_producer, [](QueueActor& a) { a.put(); }},
     {"put_three", as_producer, [](QueueActor& a) { for (int i = 0; i < 3; i++) a.put(); }},
+    {"put_run", as_producer, [](QueueActor& a) { a.put_many(4); }, [](QueueWorld& w) { w.drain(); }},
     {"put_lapped", as_producer, [](QueueActor& a) { a.put(); }, put_a_lap},
     {"claim", as_consumer, [](QueueActor& a) { a.claim_one(); }},
     {"claim_two", as_consumer, [](QueueActor& a) { a.claim_one(), a.claim_one(); }},
@@ -100,6 +107,8 @@ inline const QueueOperation table[] = {
     {"claim_lapped", as_consumer, [](QueueActor& a) { a.claim_one(); },
      [](QueueWorld& w) { put_a_lap(w), w.put(w.writer(), kWriter); }},
     {"claim_copy", as_consumer, [](QueueActor& a) { a.copy_one(), a.copy_one(); }},
+    {"claim_run", as_consumer_at_work, [](QueueActor& a) { a.copy_run(3); }},
+    {"claim_run_and_accept", as_consumer_at_work, [](QueueActor& a) { a.copy_run(2); while (!a.copied.empty()) a.accept_copy(); }},
     {"claim_leased", as_consumer, [](QueueActor& a) { a.claim_one(); }, nullptr, kShortLease},
     {"claim_copy_leased", as_consumer, [](QueueActor& a) { a.copy_one(); }, nullptr, kShortLease},
     {"claim_nothing", as_consumer, [](QueueActor& a) { a.claim_one(); }, [](QueueWorld& w) { w.drain(); }},

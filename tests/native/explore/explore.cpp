@@ -172,6 +172,21 @@ template <int count>
 void publish_some() {
   for (int i = 0; i < count; i++) publish_once();
 }
+// The quick way as far as it goes, and one message the long way wherever it does not.
+template <size_t count>
+void publish_in_runs() {
+  Process& process = me();
+  for (const uint64_t end = process.values + count; process.values < end;) {
+    const uint64_t before = process.values;
+    std::array<uint64_t, 2> payload{};
+    process.publisher->publish_run(end - before, 1, process.values, [&](size_t i) {
+      payload.fill((static_cast<uint64_t>(kernel.process) + 1) << 32 | (before + i + 1));
+      return Publisher::Small{payload.data(), kPayloadBytes};
+    });
+    if (process.values == before) publish_once();
+  }
+  process.publisher->wake_subscribers();
+}
 template <int count>
 void take_and_release() {
   for (int i = 0; i < count; i++)
@@ -191,6 +206,30 @@ template <int count>
 void claim_and_accept() {
   for (int i = 0; i < count; i++)
     if (claim_once()) accept_once();
+}
+// Copies of what is there, the quick way, accepted together; one the long way if there is none.
+template <size_t count>
+void claim_run_and_accept() {
+  Consumer& consumer = *me().consumer;
+  std::vector<Claimed> claims;
+  claims.reserve(count);
+  std::array<std::array<uint64_t, 2>, count> values{};
+  consumer.look_ahead();
+  const auto room = [&](uint64_t) {
+    explore_point();
+    return reinterpret_cast<char*>(values[claims.size() - 1].data());
+  };
+  consumer.claim_run(count, claims, room, [] {});
+  consumer.settle();
+  for (size_t i = 0; i < claims.size(); i++) {
+    const uint64_t value = world->truth().values[claims[i].sequence];
+    if (values[i][0] != value || values[i][1] != value) throw Violation{"a wrong message was copied"};
+    if (!consumer.accept(claims[i])) throw Violation{"the claim of a living consumer was taken"};
+    world->count_accepted(claims[i].sequence);
+    consumer.let_go_of_copy();
+    consumer.wake_producers();
+  }
+  if (claims.empty() && claim_once()) accept_once();
 }
 template <int count>
 void claim_and_hold() {

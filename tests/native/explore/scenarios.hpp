@@ -99,6 +99,38 @@ inline void reliable_join_of_two() {
   will<join_reliably>(2, "joiner");
 }
 
+// Runs of messages. Whoever has gone round the ring has slots that it evicted, so that its run begins at once.
+inline void runs_of_two() {
+  as(0, "publisher", join_publisher);
+  as(1, "rival", join_publisher);
+  as(2, "subscriber", [] { join_subscriber(0, false); });
+  as(0, "publisher", [] { publish_once(), world->watch(), publish_once(); });
+  will<publish_in_runs<2>>(0, "publisher");
+  will<publish_some<1>>(1, "rival");
+  will<take_and_hold<1>>(2, "subscriber");
+}
+inline void run_copied_while_lapped() {
+  as(0, "publisher", join_publisher);
+  as(1, "subscriber", [] { join_subscriber(0, false); });
+  as(0, "publisher", [] { publish_once(), world->watch(), publish_once(); });
+  will<publish_in_runs<3>>(0, "publisher");
+  will<copy_some<2>>(1, "subscriber");
+}
+inline void run_held_up() {
+  as(0, "publisher", join_publisher);
+  as(0, "publisher", [] { for (int i = 0; i < 3; i++) publish_once(), world->watch(); });
+  will<publish_in_runs<3>>(0, "publisher");
+  will<join_reliably>(1, "joiner");
+}
+inline void run_killed() {
+  as(0, "publisher", join_publisher);
+  as(1, "subscriber", [] { join_subscriber(0, false); });
+  as(0, "publisher", [] { publish_once(), world->watch(), publish_once(); });
+  will<publish_in_runs<2>>(0, "publisher");
+  will<take_and_release<1>>(1, "subscriber");
+  will<recover_once>(2, "recoverer");
+}
+
 inline void join_and_hold() {
   join_subscriber(1, false);
   take_once();
@@ -151,8 +183,8 @@ inline void sleeping_publisher() {
   will<take_and_release<2>>(1, "subscriber");
 }
 
-constexpr Settings queue_sized(uint32_t ring, uint32_t producers, uint32_t consumers, uint64_t lease_ns = 0) {
-  Settings settings = sized(1, producers, consumers + 1, 1);  // one more consumer for the end, too
+constexpr Settings queue_sized(uint32_t ring, uint32_t producers, uint32_t consumers, uint64_t lease_ns = 0, uint32_t held = 1) {
+  Settings settings = sized(1, producers, consumers + 1, held);  // one more consumer for the end, too
   settings.depth = ring;
   settings.kind = kKindQueue;
   settings.lease_ns = lease_ns;
@@ -252,6 +284,42 @@ inline void buried_after_a_death() {
   will<recover_and_bury>(1, "rival");
 }
 
+// Runs of a queue: who puts and who claims many at a time, beside somebody who claims or gives back one.
+inline void go_round_once() {
+  for (int i = 0; i < 3; i++) {
+    as(0, "producer", [] { publish_once(); });
+    as(1, "consumer", [] { claim_and_accept<1>(); });
+  }
+}
+inline void put_run_against_claim_run() {
+  as(0, "producer", join_publisher);
+  as(1, "consumer", join_and_look);
+  go_round_once();
+  will<publish_in_runs<3>>(0, "producer");
+  will<claim_run_and_accept<2>>(1, "consumer");
+}
+inline void two_claim_runs() {
+  as(0, "producer", join_publisher);
+  as(1, "consumer", join_and_look);
+  as(2, "rival", join_and_look);
+  as(0, "producer", [] { publish_once(), world->watch(), publish_once(); });
+  will<claim_run_and_accept<2>>(1, "consumer");
+  will<claim_run_and_accept<2>>(2, "rival");
+}
+inline void claim_run_and_return() {
+  as(0, "producer", join_publisher);
+  as(1, "consumer", join_and_look);
+  as(2, "rival", join_and_look);
+  as(0, "producer", [] { publish_once(), world->watch(), publish_once(); });
+  as(2, "rival", [] { claim_once(); });
+  will<claim_run_and_accept<2>>(1, "consumer");
+  will<release_claim>(2, "rival");
+}
+inline void claim_run_killed() {
+  two_claim_runs();
+  will<recover_once>(3, "recoverer");
+}
+
 inline void wait_and_accept() {
   while (!claim_once()) me().consumer->wait_for_message(kSliceNanoseconds);
   accept_once();
@@ -299,6 +367,10 @@ inline const Scenario scenarios[] = {
     {"killed_and_recovered", sized(1, 1, 1), {1}, killed_and_recovered},
     {"reliable_join", sized(2, 1, 1), {1}, reliable_join},
     {"reliable_join_of_two", sized(2, 2, 1), {0, 2}, reliable_join_of_two},
+    {"runs_of_two", sized(1, 2, 1), {0, 2}, runs_of_two},
+    {"run_copied_while_lapped", sized(1, 1, 1), {}, run_copied_while_lapped},
+    {"run_held_up", sized(2, 1, 1), {1}, run_held_up},
+    {"run_killed", sized(1, 1, 1), {1}, run_killed},
     {"rejoin", sized(1, 1, 2), {1}, rejoin},
     {"publisher_comes_back", sized(1, 2, 1), {1}, publisher_comes_back},
     {"sleeping_subscriber", sized(1, 1, 1), {}, sleeping_subscriber},
@@ -311,6 +383,10 @@ inline const Scenario scenarios[] = {
     {"claimed_too_long", queue_sized(1, 1, 2, 1), {0, 2}, claimed_too_long},
     {"buried_by_two", queue_sized(2, 2, 2), {0}, buried_by_two},
     {"buried_after_a_death", queue_sized(2, 2, 2), {1}, buried_after_a_death},
+    {"put_run_against_claim_run", queue_sized(2, 1, 1, 0, 2), {}, put_run_against_claim_run},
+    {"two_claim_runs", queue_sized(2, 1, 2, 0, 2), {}, two_claim_runs},
+    {"claim_run_and_return", queue_sized(2, 1, 2, 0, 2), {}, claim_run_and_return},
+    {"claim_run_killed", queue_sized(2, 1, 2, 0, 2), {1, 1}, claim_run_killed},
     {"sleeping_consumer", queue_sized(1, 1, 1), {}, sleeping_consumer},
     {"sleeping_consumers", queue_sized(2, 1, 2), {0, 2}, two_sleeping_consumers},
     {"sleeping_for_a_return", queue_sized(1, 1, 2), {}, sleeping_for_a_return},

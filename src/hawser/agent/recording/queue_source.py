@@ -15,7 +15,7 @@ from hawser.agent.recording.source import Source
 from hawser.api.bus import connect
 from hawser.api.local.queue import LocalQueue
 from hawser.errors import Closed, UsageError
-from hawser.memory import Message, Values
+from hawser.memory import Claims, Message
 
 __all__ = ["QueueSource"]
 
@@ -41,7 +41,7 @@ class QueueSource(Source):
             self._bus.close()
             raise
         self._head = found.head
-        self._claims: Values | Message | None = None
+        self._claims: Claims | Message | None = None
 
     @property
     def head(self) -> int:

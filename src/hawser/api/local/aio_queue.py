@@ -13,8 +13,8 @@ from hawser.api.sample import Sample
 from hawser.api.subscription import check_count
 from hawser.api.waiting import until
 from hawser.errors import Closed
+from hawser.memory import Claims
 from hawser.memory import Consumer as NativeConsumer
-from hawser.memory import Values as NativeValues
 from hawser.record.receipt import Receipt
 
 __all__ = ["LocalAsyncQueue"]
@@ -67,14 +67,13 @@ class _LocalAsyncConsumer(AsyncConsumer[T]):
 
     async def __anext__(self) -> AsyncMessage:
         consumer = self._consumer
-        consumer._let_go()
         try:
-            await until(lambda: consumer._fill(0) or None, consumer._native, None)
+            message = await until(lambda: consumer._messages.next(0), consumer._native, None)
         except Closed:
             if consumer._closed:
                 raise StopAsyncIteration from None
             raise
-        return _LocalAsyncMessage(consumer._give())
+        return _LocalAsyncMessage(cast("Message", message))
 
     async def close(self) -> None:
         self._consumer.close()
@@ -133,9 +132,11 @@ class LocalAsyncQueue(AsyncQueue[T]):
         check_count(count, 1)
         consumer = self._queue._consumer()
 
-        def claim() -> NativeValues | None:
-            held = consumer.claim_values(count, 0)
-            return held if len(held) else None
+        values: list[T] = []
+
+        def claim() -> Claims | None:
+            held = consumer.claim_values(count, values, 0)
+            return held if values else None
 
         held = await until(claim, consumer, timeout)
 
@@ -143,7 +144,7 @@ class LocalAsyncQueue(AsyncQueue[T]):
             if held is not None:
                 getattr(held, verdict)()
 
-        return AsyncValues(() if held is None else held.values, settle)
+        return AsyncValues(values, settle)
 
     def consume(self, prefetch: int | None = None) -> _LocalAsyncConsumer[T]:
         return _LocalAsyncConsumer(self._queue.consume(prefetch))

@@ -107,8 +107,9 @@ class LocalQueue(Queue[T]):
         return messages
 
     def get_values(self, count: int, timeout: float | None = None) -> Values[T]:
-        held = self._consumer().claim_values(check_count(count, 1), timeout)
-        return Values(held.values, held)
+        consumer = self._consumer()
+        check_count(count, 1)
+        return Values.filled(lambda values: consumer.claim_values(count, values, timeout))
 
     def consume(self, prefetch: int | None = None) -> LocalConsumer[T]:
         self._require_open()
