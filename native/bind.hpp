@@ -151,6 +151,18 @@ inline void copy_large(void* to, const void* from, size_t size) {
   std::memcpy(to, from, size);
 }
 
+// Bytes that a payload is copied into, if it is not too large to be copied out of the ring.
+struct BytesRoom {
+  nb::object bytes;
+  char* make(uint64_t size) {
+    bytes.reset();
+    if (size > kCopyFromRing) return nullptr;
+    bytes = nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size)));
+    if (!bytes.is_valid()) throw nb::python_error();
+    return PyBytes_AS_STRING(bytes.ptr());
+  }
+};
+
 // The calls made for every message are plain C methods. `body` returns a new reference or throws.
 template <class Body>
 PyObject* guarded(const Body& body) {

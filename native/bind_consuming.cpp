@@ -226,16 +226,10 @@ class Claims {
   // The next message, appended to `values`. False: there is none.
   bool claim_one(nb::list& values) {
     if (box_.decode.is_none()) {
-      nb::object bytes;
-      const auto copy = claim_copy([&](const Copyable& found) {
-        bytes.reset();
-        if (found.payload > kCopyFromRing) return CopyPlaces{};
-        bytes = nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(found.payload)));
-        if (!bytes.is_valid()) throw nb::python_error();
-        return CopyPlaces{PyBytes_AS_STRING(bytes.ptr()), nullptr};
-      });
+      BytesRoom room;
+      const auto copy = claim_copy([&](const Copyable& found) { return CopyPlaces{room.make(found.payload), nullptr}; });
       if (copy == Consumer::Copy::nothing) return false;
-      if (copy == Consumer::Copy::copied) return values.append(bytes), true;
+      if (copy == Consumer::Copy::copied) return values.append(room.bytes), true;
     }
     return claim_decoded(values);
   }
@@ -244,14 +238,9 @@ class Claims {
   int64_t claim_run(int64_t most, nb::list& values) {
     if (!box_.decode.is_none()) return 0;
     const size_t before = claims_.size();
-    nb::object bytes;
-    const auto room = [&](uint64_t size) -> char* {
-      if (size > kCopyFromRing) return nullptr;
-      bytes = nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size)));
-      if (!bytes.is_valid()) PyErr_Clear();  // claim_one will say so
-      return bytes.is_valid() ? PyBytes_AS_STRING(bytes.ptr()) : nullptr;
-    };
-    box_.core->claim_run(static_cast<uint64_t>(most), claims_, room, [&] { values.append(bytes); });
+    BytesRoom room;
+    const auto make = [&](uint64_t size) { return room.make(size); };
+    box_.core->claim_run(static_cast<uint64_t>(most), claims_, make, [&] { values.append(room.bytes); });
     return static_cast<int64_t>(claims_.size() - before);
   }
 
@@ -284,20 +273,11 @@ class Claims {
     box_.core->wake_producers(static_cast<uint32_t>(claims_.size()));
     if (box_.core->closing()) box_.core->close();
   }
-  // A claim is written where it stays: to copy words that were written a moment ago makes the processor wait.
   template <class Room>
   Consumer::Copy claim_copy(const Room& room) {
-    struct Last {
-      std::vector<Claimed>& claims;
-      bool stays = false;
-      ~Last() {
-        if (!stays) claims.pop_back();
-      }
-    };
-    Claimed& claimed = claims_.emplace_back();
-    Last last{claims_};
-    const auto copy = box_.core->try_claim_copy(room, claimed);
-    last.stays = copy == Consumer::Copy::copied;
+    LastClaim last(claims_);
+    const auto copy = box_.core->try_claim_copy(room, last.claimed());
+    if (copy == Consumer::Copy::copied) last.stay();
     return copy;
   }
   // By a message that has the slot while its value is made. One that cannot be decoded is given back; if others came

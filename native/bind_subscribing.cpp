@@ -61,15 +61,9 @@ nb::object take(nb::handle self, nb::handle timeout, int pauses = kPausesForOne)
 // the error, unless it comes after others of a batch.
 PyObject* value_now(nb::handle self, SubscriberBox& box, bool first = true) {
   if (box.decode.is_none()) {
-    nb::object bytes;
-    const auto copy = box.core->try_copy([&](uint64_t size) -> char* {
-      bytes.reset();
-      if (size > kCopyFromRing) return nullptr;
-      bytes = nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size)));
-      if (!bytes.is_valid()) throw nb::python_error();
-      return PyBytes_AS_STRING(bytes.ptr());
-    });
-    if (copy == Subscriber::Copy::copied) return bytes.release().ptr();
+    BytesRoom room;
+    const auto copy = box.core->try_copy([&](uint64_t size) { return room.make(size); });
+    if (copy == Subscriber::Copy::copied) return room.bytes.release().ptr();
     if (copy == Subscriber::Copy::nothing) return nullptr;
   }
   const nb::object sample = nb::steal(take_now(self, box));
@@ -83,16 +77,20 @@ PyObject* value_now(nb::handle self, SubscriberBox& box, bool first = true) {
   return value;
 }
 
-// As value_now, behind others of a batch: null also when it fails, so that those are not lost. The next call
-// meets the same message and the same error.
-PyObject* another_value(nb::handle self, SubscriberBox& box) {
+// More values behind those of a batch. Ends also when one fails, so that the others are not lost: the next call meets
+// the same message and the same error.
+void take_more(nb::handle self, SubscriberBox& box, nb::list& values, size_t count) {
   try {
-    return value_now(self, box, false);
+    for (PyObject* value = nullptr; values.size() < count; values.append(nb::steal(value))) {
+      BytesRoom room;
+      const auto make = [&](uint64_t size) { return room.make(size); };
+      if (box.decode.is_none()) box.core->copy_run(count - values.size(), make, [&] { values.append(room.bytes); });
+      value = values.size() < count ? value_now(self, box, false) : nullptr;
+      if (!value) return;
+    }
   } catch (const Error&) {
-    return nullptr;
   } catch (const nb::python_error& error) {
     if (!error.matches(PyExc_Exception)) throw;
-    return nullptr;
   }
 }
 
@@ -119,11 +117,10 @@ nb::list take_values(nb::handle self, int64_t count, nb::handle timeout) {
   let_them_gather(box.drained, timeout);
   const SettleLater later{*box.core};
   PyObject* value = wait_and_take(box, timeout, kPausesForMany, [&] { return value_now(self, box); });
-  for (int64_t taken = 1; value; taken++) {
-    values.append(nb::steal(value));
-    value = taken < count ? another_value(self, box) : nullptr;
-    box.drained = taken < count;
-  }
+  if (!value) return values;
+  values.append(nb::steal(value));
+  take_more(self, box, values, static_cast<size_t>(count));
+  box.drained = values.size() < static_cast<size_t>(count);
   return values;
 }
 

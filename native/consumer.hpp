@@ -23,6 +23,23 @@ struct Claimed : Taken {
   bool redelivered = false;
 };
 
+// The last of `claims`, which goes unless it stays. A claim is written where it stays: to copy words that were written a
+// moment ago makes the processor wait.
+class LastClaim {
+ public:
+  explicit LastClaim(std::vector<Claimed>& claims) : claims_(claims) { claims_.emplace_back(); }
+  ~LastClaim() {
+    if (!stays_) claims_.pop_back();
+  }
+  LastClaim(const LastClaim&) = delete;
+  Claimed& claimed() const { return claims_.back(); }
+  void stay() { stays_ = true; }
+
+ private:
+  std::vector<Claimed>& claims_;
+  bool stays_ = false;
+};
+
 // A message that may be claimed: its claim was `word`.
 struct Candidate {
   uint64_t sequence;
@@ -96,8 +113,7 @@ class Consumer {
   // The quick way for many: claims and copies messages that nobody had yet, in the order of the ring, up to the last
   // look ahead and as long as everything is ordinary: nothing came back, and no lease can end a claim. The steps are
   // those of try_claim_copy; what is not ordinary is left to it. `room(bytes)` says where a payload goes; null leaves
-  // it, too. `keep()` follows each that is copied and in `claims`: a claim is written where it stays, because to copy
-  // words that were written a moment ago makes the processor wait.
+  // it, too. `keep()` follows each that is copied and in `claims`.
   template <class Room, class Keep>
   void claim_run(uint64_t count, std::vector<Claimed>& claims, const Room& room, const Keep& keep) {
     if (memory_.layout.settings.lease_ns) return;
@@ -106,9 +122,11 @@ class Consumer {
     for (count = std::min<uint64_t>(count, free_places()); count > 0 && fresh_ < newest_; count--, walk.step()) {
       Candidate found;
       if (!find_next(walk.entry(), found)) return;
-      Claimed& claimed = claims.emplace_back();
+      LastClaim last(claims);
+      Claimed& claimed = last.claimed();
       char* const to = describe(found, claimed) ? room(claimed.payload) : nullptr;
-      if (!to || !exchange(found, claimed)) return claims.pop_back();
+      if (!to || !exchange(found, claimed)) return;
+      last.stay();
       std::memcpy(to, memory_.readable + memory_.payload_at(found.slot), claimed.payload);
       keep();
     }

@@ -196,6 +196,24 @@ template <int count>
 void copy_some() {
   for (int i = 0; i < count; i++) copy_once();
 }
+// The quick way; one the long way if there is none.
+template <size_t count>
+void copy_in_runs() {
+  Subscriber& subscriber = *me().subscriber;
+  std::array<uint64_t, 2> values{};
+  size_t copied = 0;
+  const auto room = [&](uint64_t) {
+    explore_point();
+    return reinterpret_cast<char*>(values.data());
+  };
+  subscriber.copy_run(count, room, [&] {
+    const uint64_t value = world->truth().values[subscriber.cursor()];
+    if (values[0] != value || values[1] != value) throw Violation{"a wrong sample was copied"};
+    copied++;
+  });
+  subscriber.settle();
+  if (copied == 0) copy_once();
+}
 template <int count>
 void take_and_hold() {
   for (int i = 0; i < count; i++) take_once();

@@ -111,10 +111,11 @@ inline void runs_of_two() {
 }
 inline void run_copied_while_lapped() {
   as(0, "publisher", join_publisher);
-  as(1, "subscriber", [] { join_subscriber(0, false); });
   as(0, "publisher", [] { publish_once(), world->watch(), publish_once(); });
+  as(1, "subscriber", [] { join_subscriber(1, false); });
+  as(0, "publisher", [] { publish_once(); });
   will<publish_in_runs<3>>(0, "publisher");
-  will<copy_some<2>>(1, "subscriber");
+  will<copy_in_runs<2>>(1, "subscriber");
 }
 inline void run_held_up() {
   as(0, "publisher", join_publisher);
@@ -368,7 +369,7 @@ inline const Scenario scenarios[] = {
     {"reliable_join", sized(2, 1, 1), {1}, reliable_join},
     {"reliable_join_of_two", sized(2, 2, 1), {0, 2}, reliable_join_of_two},
     {"runs_of_two", sized(1, 2, 1), {0, 2}, runs_of_two},
-    {"run_copied_while_lapped", sized(1, 1, 1), {}, run_copied_while_lapped},
+    {"run_copied_while_lapped", sized(2, 1, 1), {}, run_copied_while_lapped},
     {"run_held_up", sized(2, 1, 1), {1}, run_held_up},
     {"run_killed", sized(1, 1, 1), {1}, run_killed},
     {"rejoin", sized(1, 1, 2), {1}, rejoin},
