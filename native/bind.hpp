@@ -6,6 +6,7 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
+#include <deque>
 #include <thread>
 
 #include "joining.hpp"
@@ -51,9 +52,21 @@ struct ConsumerBox {
   nb::object dying;      // called when messages wait to go to the dead letters, or None
   int64_t looked_at = coarse_now();  // when it last looked for what came back without a word
   uint32_t calls = 0;
+  std::deque<Claimed> ahead{};   // claimed for iteration and given to nobody yet
   SampleObject* last = nullptr;  // what iteration returned last; it tells us when it goes
+  // As if it had never been claimed.
+  void give_back_ahead() {
+    for (; !ahead.empty(); ahead.pop_front()) {
+      core->let_go(ahead.front().slot);
+      core->release_uncounted(ahead.front());
+    }
+  }
+  void close() {
+    give_back_ahead();
+    core->close();
+  }
   ~ConsumerBox() {
-    region->made().here() ? core->close() : core->abandon();
+    region->made().here() ? close() : core->abandon();
   }
 };
 

@@ -1,6 +1,4 @@
 // Consumer: claiming messages of a queue, one by one, many at once, or as copies that are settled together.
-#include <deque>
-
 #include "bind_columns.hpp"
 
 namespace hawser::python {
@@ -55,9 +53,8 @@ uint64_t few_of(int64_t count) { return std::min(static_cast<uint64_t>(count), k
 
 // What `attempt` gets, tried at once and whenever there may be a message; not valid when the time is over.
 template <class Attempt>
-nb::object wait_and_claim(ConsumerBox& box, nb::handle timeout, int pauses, uint64_t few, const Attempt& attempt) {
+nb::object wait_and_claim(ConsumerBox& box, const Deadline& deadline, int pauses, uint64_t few, const Attempt& attempt) {
   box.region->made().require();
-  const Deadline deadline = deadline_of(timeout);
   const SettleLater later{*box.core};
   if (++box.calls % kCallsALook == 0 && look_is_due(box)) look_for_returns(box);
   if (box.core->caught_up() && !deadline.over()) box.core->keep_distance(few);
@@ -82,7 +79,7 @@ PyObject* call_claim(PyObject* self, PyObject* const* given, Py_ssize_t places, 
   return guarded([&] {
     const Arguments<1> arguments("claim", {"timeout"}, 1, given, places, keywords);
     ConsumerBox& box = *nb::inst_ptr<ConsumerBox>(self);
-    nb::object message = wait_and_claim(box, arguments.values[0], kPausesForOne, kFewForOne, [&] { return claim_now(self, box); });
+    nb::object message = wait_and_claim(box, deadline_of(arguments.values[0]), kPausesForOne, kFewForOne, [&] { return claim_now(self, box); });
     return message.is_valid() ? message.release().ptr() : nb::none().release().ptr();
   });
 }
@@ -105,7 +102,7 @@ void claim_more(ConsumerBox& box, int64_t count, const More& more) {
     }
   } catch (const Error&) {
   } catch (const nb::python_error& error) {
-    if (!error.matches(PyExc_Exception)) throw;
+    if (!error.matches(PyExc_Exception) || error.matches(PyExc_MemoryError)) throw;
   }
 }
 
@@ -117,78 +114,44 @@ nb::object claim_many(nb::handle self, int64_t count, nb::handle timeout, nb::ob
     if (message.is_valid() && PyList_Append(into.ptr(), message.ptr()) != 0) throw nb::python_error();
     return message.is_valid();
   };
-  if (!append(wait_and_claim(box, timeout, kPausesForMany, few_of(count), [&] { return claim_now(self, box); }))) return into;
+  if (!append(wait_and_claim(box, deadline_of(timeout), kPausesForMany, few_of(count), [&] { return claim_now(self, box); }))) return into;
   claim_more(box, count, [&](int64_t) { return append(claim_now(self, box)) ? 1 : 0; });
   box.core->settle();
   return into;
 }
 
-// Messages one after the other, of which up to `most` are claimed at a time. Those that were given to nobody go back with
-// it, as if they had never been claimed.
-class Iteration {
- public:
-  Iteration(nb::object consumer, int64_t most)
-      : consumer_(std::move(consumer)), box_(*nb::inst_ptr<ConsumerBox>(consumer_)), most_(most) {}
-  ~Iteration() { close(); }
-  Iteration(const Iteration&) = delete;
-
-  // The one before is let go of: if nothing was said of it, it is given back.
-  PyObject* next(nb::handle timeout) {
-    box_.region->made().require();
-    if (box_.last) {
-      settle_message(reinterpret_cast<PyObject*>(std::exchange(box_.last, nullptr)), box_, Verdict::release);
-      tell_of_the_dying(box_);
-    }
-    while (ahead_.empty()) {  // another thread may have been faster
-      const auto attempt = [&] { return claim_one() ? consumer_ : nb::object(); };
-      if (!wait_and_claim(box_, timeout, kPausesForOne, few_of(most_), attempt).is_valid()) return nb::none().release().ptr();
-      claim_more(box_, most_, [&](int64_t) { return claim_one() ? 1 : 0; });
-      box_.core->settle();
-    }
-    box_.last = new_message();
-    claim_of(box_.last) = ahead_.front();
-    ahead_.pop_front();
-    return fill_message(box_.last, consumer_.ptr(), box_);
-  }
-
-  void close() {
-    if (!box_.region->made().here()) return;
-    for (; !ahead_.empty(); ahead_.pop_front()) {
-      box_.core->let_go(ahead_.front().slot);
-      box_.core->release_uncounted(ahead_.front());
-    }
-    if (box_.core->closing()) box_.core->close();
-  }
-
- private:
-  bool claim_one() {
-    Claimed claimed;
-    if (!box_.core->try_claim(claimed)) return false;
-    ahead_.push_back(claimed);
-    return true;
-  }
-
-  nb::object consumer_;
-  ConsumerBox& box_;
-  int64_t most_;
-  std::deque<Claimed> ahead_;
-};
-
-PyObject* call_next(PyObject* self, PyObject* const* given, Py_ssize_t places, PyObject* keywords) {
-  return guarded([&] {
-    const Arguments<1> arguments("next", {"timeout"}, 1, given, places, keywords);
-    return nb::inst_ptr<Iteration>(self)->next(arguments.values[0]);
-  });
+bool claim_ahead(ConsumerBox& box) {
+  LastClaim last(box.ahead);
+  if (!box.core->try_claim(last.claimed())) return false;
+  last.stay();
+  return true;
 }
 
-void bind_iteration(nb::module_& module) {
-  static PyMethodDef methods[] = {
-      {"next", c_method(call_next), METH_FASTCALL | METH_KEYWORDS, "next(timeout=None): the next message, or None."},
-      {nullptr, nullptr, 0, nullptr}};
-  static PyType_Slot slots[] = {{Py_tp_methods, methods}, {0, nullptr}};
-  nb::class_<Iteration>(module, "Iteration", nb::is_final(), nb::type_slots(slots))
-      .def(nb::init<nb::object, int64_t>(), nb::arg("consumer"), nb::arg("most"))
-      .def("close", &Iteration::close);
+// The next message of an iteration, which claims up to `most` at a time. The one before is let go of: if nothing was said
+// of it, it is given back.
+PyObject* call_claim_next(PyObject* self, PyObject* const* given, Py_ssize_t places, PyObject* keywords) {
+  return guarded([&] {
+    const Arguments<2> arguments("claim_next", {"most", "timeout"}, 2, given, places, keywords);
+    ConsumerBox& box = *nb::inst_ptr<ConsumerBox>(self);
+    box.region->made().require();
+    const auto most = nb::cast<int64_t>(arguments.get(0));
+    const Deadline deadline = deadline_of(arguments.values[1]);
+    if (most < 1) throw Error(Kind::usage, "claim_next claims 1 or more at a time");
+    if (box.last) {
+      settle_message(reinterpret_cast<PyObject*>(std::exchange(box.last, nullptr)), box, Verdict::release);
+      tell_of_the_dying(box);
+    }
+    while (box.ahead.empty()) {  // another thread may have been faster
+      const auto attempt = [&] { return claim_ahead(box) ? nb::borrow(self) : nb::object(); };
+      if (!wait_and_claim(box, deadline, kPausesForOne, few_of(most), attempt).is_valid()) return nb::none().release().ptr();
+      claim_more(box, most, [&](int64_t) { return claim_ahead(box) ? 1 : 0; });
+      box.core->settle();
+    }
+    box.last = new_message();
+    claim_of(box.last) = box.ahead.front();
+    box.ahead.pop_front();
+    return fill_message(box.last, self, box);
+  });
 }
 
 void settle_many(ConsumerBox& box, nb::handle messages, Verdict verdict) {
@@ -292,8 +255,10 @@ class Claims {
       if (!claims_.empty()) box_.core->release_uncounted(take_claim(sample));
       throw error;
     }
-    claims_.push_back(take_claim(sample));
+    LastClaim last(claims_);
     values.append(value);
+    last.claimed() = take_claim(sample);
+    last.stay();
     box_.core->keep_copy();
     let_go_of(sample);
     return true;
@@ -319,10 +284,11 @@ nb::object claim_values(nb::object self, int64_t count, nb::list into, nb::handl
   auto* claims = new Claims(self, count);
   nb::object result = nb::cast(claims, nb::rv_policy::take_ownership);
   const auto attempt = [&] { return claims->claim_one(into) ? self : nb::object(); };
-  if (!wait_and_claim(box, timeout, kPausesForMany, few_of(count), attempt).is_valid()) return result;
+  if (!wait_and_claim(box, deadline_of(timeout), kPausesForMany, few_of(count), attempt).is_valid()) return result;
   claim_more(box, count, [&](int64_t most) {
     const int64_t run = claims->claim_run(most, into);
-    return run != 0 || !claims->claim_one(into) ? run : 1;
+    if (run != 0) return run;
+    return claims->claim_one(into) ? int64_t{1} : int64_t{0};
   });
   box.core->settle();
   return result;
@@ -338,7 +304,7 @@ nb::object claim_columns(nb::object self, int64_t count, int64_t nbytes, nb::han
   const nb::object held = nb::cast(claims, nb::rv_policy::take_ownership);
   const auto copy = [&](const auto& room) { return goes_on(box, claims->size()) && claims->copy_one(room); };
   const auto attempt = [&] { return columns.fill(box, copy) ? self : nb::object(); };
-  if (!wait_and_claim(box, timeout, kPausesForMany, few_of(count), attempt).is_valid()) return nb::none();
+  if (!wait_and_claim(box, deadline_of(timeout), kPausesForMany, few_of(count), attempt).is_valid()) return nb::none();
   box.core->settle();
   return columns.finish() + nb::make_tuple(held);
 }
@@ -470,6 +436,8 @@ int clear_consumer(PyObject* self) {
 void bind_consuming(nb::module_& module) {
   static PyMethodDef methods[] = {
       {"claim", c_method(call_claim), METH_FASTCALL | METH_KEYWORDS, "claim(timeout=None): the oldest message, or None."},
+      {"claim_next", c_method(call_claim_next), METH_FASTCALL | METH_KEYWORDS,
+       "claim_next(most, timeout=None): the next message of an iteration, or None."},
       {nullptr, nullptr, 0, nullptr}};
   static PyType_Slot slots[] = {{Py_tp_methods, methods},
                                 {Py_tp_traverse, reinterpret_cast<void*>(traverse_consumer)},
@@ -487,9 +455,10 @@ void bind_consuming(nb::module_& module) {
       .def("reject_many", &settle_all<Verdict::reject>, nb::arg("messages"))
       .def("bury", &bury, nb::arg("publisher"), nb::arg("describe"))
       .def("retry", &retry, nb::arg("publisher"), nb::arg("describe"), nb::arg("count") = UINT64_MAX)
+      .def("give_back_ahead", [](ConsumerBox& self) {
+             if (self.region->made().here()) self.give_back_ahead(); })
       .def("close", [](ConsumerBox& self) {
-             if (self.region->made().here()) self.core->close(); });
-  bind_iteration(module);
+             if (self.region->made().here()) self.close(); });
   bind_claims(module);
 }
 

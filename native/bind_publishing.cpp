@@ -114,10 +114,7 @@ Publisher::Small small(PyObject* item) {
 
 // In the caller's turn.
 uint64_t publish_one(PublisherBox& box, nb::handle data, const Metadata& metadata, const Deadline& deadline,
-                     uint64_t timestamp = wall_clock_now()) {
-  uint64_t published = 0;
-  if (!metadata.data) box.core->publish_run(1, timestamp, published, [&](size_t) { return small(data.ptr()); });
-  if (published) return box.core->last();
+                     uint64_t timestamp) {
   const Input input(data);
   const uint32_t slot = borrow_patiently(box, input.size() + metadata.size, deadline);
   const ReturnLater later{box, slot};
@@ -142,7 +139,11 @@ PyObject* publish(PyObject* self, PyObject* const* given, Py_ssize_t places, PyO
     const nb::object metadata = encode_metadata(arguments.values[1], arguments.values[2]);
     const Deadline deadline = deadline_of(arguments.values[3]);
     const Turn turn(box, deadline);
-    const uint64_t sequence = publish_one(box, arguments.values[0], Metadata(metadata), deadline);
+    const uint64_t now = wall_clock_now();
+    uint64_t published = 0;
+    if (metadata.is_none()) box.core->publish_run(1, now, published, [&](size_t) { return small(arguments.values[0]); });
+    const uint64_t sequence =
+        published ? box.core->last() : publish_one(box, arguments.values[0], Metadata(metadata), deadline, now);
     box.core->wake_subscribers();
     return receipt_of(box, sequence);
   });
@@ -186,7 +187,7 @@ class Batch {
     box_.core->publish_run(static_cast<size_t>(most), now, count_, [&](size_t i) {
       return small(PySequence_Fast_GET_ITEM(items, from + static_cast<Py_ssize_t>(i)));
     });
-    if (before == 0) first_ = box_.core->last() - count_ + 1;
+    if (before == 0 && count_ != 0) first_ = box_.core->last() - count_ + 1;
     return static_cast<Py_ssize_t>(count_ - before);
   }
   void publish_next(nb::handle item, uint64_t now) {

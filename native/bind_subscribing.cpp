@@ -90,7 +90,7 @@ void take_more(nb::handle self, SubscriberBox& box, nb::list& values, size_t cou
     }
   } catch (const Error&) {
   } catch (const nb::python_error& error) {
-    if (!error.matches(PyExc_Exception)) throw;
+    if (!error.matches(PyExc_Exception) || error.matches(PyExc_MemoryError)) throw;
   }
 }
 

@@ -36,8 +36,8 @@ enum class Canary {
   lease_of_the_moment,         // a claim is taken over however short ago it was made
   reserved_ones_are_counted,   // messages die of their deliveries to a consumer that has the queue for itself
   read_on_without_bit,         // who reads a message beyond its claim says so when that has ended
-  runs_wait_for_nobody,        // of many messages only the first waits for who is in the way
-  runs_claim_again,            // of many messages only the first is nobody else's
+  runs_wait_for_nobody,        // who publishes many overwrites what somebody still wants
+  runs_claim_again,            // who claims many claims what somebody else has
   trace_without_check,         // a reader of the trace believes a record that has the right position
   trace_after_the_fact,        // a position of the trace is taken when the thing has happened
 };

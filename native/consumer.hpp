@@ -25,9 +25,10 @@ struct Claimed : Taken {
 
 // The last of `claims`, which goes unless it stays. A claim is written where it stays: to copy words that were written a
 // moment ago makes the processor wait.
+template <class Container>
 class LastClaim {
  public:
-  explicit LastClaim(std::vector<Claimed>& claims) : claims_(claims) { claims_.emplace_back(); }
+  explicit LastClaim(Container& claims) : claims_(claims) { claims_.emplace_back(); }
   ~LastClaim() {
     if (!stays_) claims_.pop_back();
   }
@@ -36,7 +37,7 @@ class LastClaim {
   void stay() { stays_ = true; }
 
  private:
-  std::vector<Claimed>& claims_;
+  Container& claims_;
   bool stays_ = false;
 };
 
@@ -119,7 +120,7 @@ class Consumer {
     if (memory_.layout.settings.lease_ns) return;
     require_room();
     RingWalk walk(memory_, fresh_ + 1);
-    for (count = std::min<uint64_t>(count, free_places()); count > 0 && fresh_ < newest_; count--, walk.step()) {
+    for (count = std::min<uint64_t>(count, free_places()); count > 0 && fresh_ < newest_ && !memory_.closed(); count--, walk.step()) {
       Candidate found;
       if (!find_next(walk.entry(), found)) return;
       LastClaim last(claims);
@@ -340,7 +341,7 @@ class Consumer {
     if (ring_tag(word) != tag_of(next) || ring_slot(word) >= memory_.layout.slots || !returned_.empty()) return false;
     if (memory_.header().returns.word.load_ordered() != seen_returns_) return false;  // pairs with announce_returns
     found = {next, ring_slot(word), memory_.claim(ring_slot(word)).load_ordered()};
-    return found.word == fresh_claim(next) || (planted(Canary::runs_claim_again) && claim_tag(found.word) == next);
+    return found.word == fresh_claim(next) || (planted(Canary::runs_claim_again) && claim_tag(found.word) == claim_tag_of(next));
   }
 
   bool find_fresh(Candidate& found) {

@@ -133,12 +133,12 @@ class Publisher {
   // stays lent: give it up with put_back when no view of it is left.
   uint64_t try_publish(uint32_t index, uint64_t payload, uint32_t metadata, uint64_t timestamp = wall_clock_now()) {
     require_open();
-    const uint64_t lengths = describe(index, payload, metadata, timestamp);
+    const uint64_t lengths = annotate(index, payload, metadata, timestamp);
     if (planted(Canary::idle_before_publish)) set_idle(memory_, index);
     for (;;) {
       const Place place = find_place();
       if (must_wait(place)) [[unlikely]] return 0;
-      if (deliver(place, index, lengths, timestamp)) return last_;
+      if (place_in_ring(place, index, lengths, timestamp)) return last_;
     }
   }
 
@@ -153,13 +153,13 @@ class Publisher {
   template <class Next>
   void publish_run(size_t count, uint64_t timestamp, uint64_t& published, const Next& next) {
     require_open();
-    const size_t most = std::min<uint64_t>(memory_.layout.settings.slot_size, kPage);
+    const size_t most_bytes = std::min<uint64_t>(memory_.layout.settings.slot_size, kPage);
     RingWalk walk(memory_, last_ + 1);
-    for (size_t i = 0; i < count && last_ != 0 && evicted_.size() != 0; i++, walk.step()) {
+    for (size_t i = 0; i < count && last_ != 0 && evicted_.size() != 0 && !memory_.closed(); i++, walk.step()) {
       const Small message = next(i);
       const Place place{last_, walk.entry(), walk.entry().load_ordered()};  // pairs with the ring's exchange
-      if (!message.data || message.size > most || !is_next(place)) return;
-      if (must_wait(place) && !planted(Canary::runs_wait_for_nobody)) return;
+      if (!message.data || message.size > most_bytes || !is_next(place)) return;
+      if (!planted(Canary::runs_wait_for_nobody) && must_wait(place)) return;
       const uint32_t index = evicted_.take();
       if (!try_borrow(memory_, index, owner_)) return evicted_.add(index);
       const Lent lent{memory_, index};
@@ -258,7 +258,7 @@ class Publisher {
   }
 
   // The slot, written but for these words, becomes the sample at a place. False: somebody else was faster.
-  bool deliver(const Place& place, uint32_t index, uint64_t lengths, uint64_t timestamp) {
+  bool place_in_ring(const Place& place, uint32_t index, uint64_t lengths, uint64_t timestamp) {
     Slot& slot = memory_.slot(index);
     const uint64_t sequence = place.head + 1;
     slot.sequence.store_relaxed(sequence);
@@ -300,11 +300,11 @@ class Publisher {
     if (backed_pages(memory_, memory_.slot(index).backed.load_relaxed()) == 0) [[unlikely]] return false;
     begin_writing(index);
     std::memcpy(payload(index), message.data, message.size);
-    return deliver(place, index, describe(index, message.size, 0, timestamp), timestamp);
+    return place_in_ring(place, index, annotate(index, message.size, 0, timestamp), timestamp);
   }
 
   // What the slot says about itself before it has a place; its lengths.
-  uint64_t describe(uint32_t index, uint64_t payload, uint32_t metadata, uint64_t timestamp) {
+  uint64_t annotate(uint32_t index, uint64_t payload, uint32_t metadata, uint64_t timestamp) {
     const uint64_t lengths = pack_lengths(payload, metadata);
     sign(index);
     memory_.slot(index).lengths.store_relaxed(lengths);

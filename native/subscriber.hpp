@@ -107,7 +107,7 @@ class Subscriber {
     require_open();
     const auto places = [&](const Copyable& found) { return CopyPlaces{room(found.payload), nullptr}; };
     RingWalk walk(memory_, cursor_ + 1);
-    for (; count > 0; count--, walk.step()) {
+    for (; count > 0 && !memory_.closed(); count--, walk.step()) {
       const uint64_t next = cursor_ + 1, word = walk.entry().load_ordered();
       if (ring_tag(word) != tag_of(next) || copy_from(next, walk.entry(), word, places) != Copy::copied) return;
       keep();

@@ -41,6 +41,12 @@ class Damaged:
             file.seek(place)
             file.write(struct.pack("<Q", word + step & (1 << 64) - 1))
 
+    def read(self, place: int) -> int:
+        with self._path.open("rb") as file:
+            file.seek(place)
+            (word,) = struct.unpack("<Q", file.read(WORD))
+        return int(word)
+
     def write(self, place: int, data: bytes) -> None:
         with self._path.open("r+b") as file:
             file.seek(place)
@@ -90,3 +96,17 @@ def test_a_count_of_returns_that_looks_like_none_hides_nothing(damaged: Damaged)
     damaged.write(RETURNS_AT, b"\xff" * WORD)
     other = damaged.bus.queue("damaged").consume()
     assert next(other).offset == 1
+
+
+def test_a_damaged_message_in_a_batch_harms_no_other(damaged: Damaged) -> None:
+    low, high = damaged.parts.sections["slots"]
+    for slot in range(low, high, SLOT_BYTES + ORIGIN_BYTES):
+        if damaged.read(slot + WORD) == 2:
+            damaged.add(slot + 5 * WORD, 1)  # its check word
+    values = damaged.queue.get_values(2, timeout=0)
+    assert values == [b"one"]
+    values.accept()
+    for _ in range(3):
+        with pytest.raises(hawser.Corrupt):
+            damaged.queue.get_values(2, timeout=0)
+    assert [each.held for each in damaged.queue.info().participants if each.kind == "consumer"] == [0]

@@ -27,7 +27,7 @@ Settings sized(uint32_t capacity, uint32_t max_deliveries, uint64_t lease_ns) {
 struct Storm {
   HeapTopic queue, letters{sized(2, 0, 0)};
   const uint32_t rounds;
-  std::atomic<uint64_t> put{0}, accepted{0}, buried{0}, returned{0}, lost{0}, deaths{0};
+  std::atomic<uint64_t> put{0}, accepted{0}, buried{0}, returned{0}, lost{0}, deaths{0}, runs{0};
   std::atomic<uint32_t> producing{0}, working{0};
   std::vector<std::atomic<uint8_t>> seen = std::vector<std::atomic<uint8_t>>(kProducers * kMost);
 
@@ -79,13 +79,30 @@ bool put_one(Publisher& producer, uint64_t value) {
   return there;
 }
 
+// Values from one on, the quick way; how many went out.
+uint64_t put_run(Publisher& producer, uint64_t first, size_t count) {
+  uint64_t payload[kWords], put = 0;
+  producer.publish_run(count, 1, put, [&](size_t i) {
+    std::fill(std::begin(payload), std::end(payload), first + i);
+    return Publisher::Small{payload, sizeof payload};
+  });
+  producer.wake_subscribers();
+  storm->put += put;
+  return put;
+}
+
 void put_for_a_while(uint64_t number) {
   Dice dice(number + 1);
   uint64_t next = number * kMost;
   for (uint32_t round = 0; round < storm->rounds && next < (number + 1) * kMost - 100; round++) {
     auto producer = keep_trying(storm->queue, [&] { return storm->queue.publisher("producer"); });
     for (uint64_t i = dice.roll(40); i > 0;) {
-      if (put_one(*producer, next)) {
+      const uint64_t run = dice.roll(2) == 0 ? put_run(*producer, next, std::min<uint64_t>(i, 5)) : 0;
+      next += run;
+      i -= run;
+      if (run != 0) {
+        storm->runs++;
+      } else if (put_one(*producer, next)) {
         next++;
         i--;
       } else {
@@ -125,6 +142,25 @@ void bury(Consumer& consumer, Publisher& writer) {
   storm->buried += mover.moved();
 }
 
+// Copies of what is there, the quick way, accepted at once.
+void claim_run(Consumer& consumer) {
+  std::vector<Claimed> claims;
+  uint64_t values[3][kWords];
+  const auto room = [&](uint64_t) { return reinterpret_cast<char*>(values[claims.size() - 1]); };
+  consumer.look_ahead();
+  consumer.claim_run(std::size(values), claims, room, [] {});
+  consumer.settle();
+  for (size_t i = 0; i < claims.size(); i++) {
+    for (const uint64_t word : values[i]) CHECK(word == values[i][0]);
+    CHECK(consumer.accept(claims[i]));
+    storm->count_accepted(values[i][0]);
+    storm->accepted++;
+    consumer.let_go_of_copy();
+  }
+  if (!claims.empty()) storm->runs++;
+  consumer.wake_producers();
+}
+
 bool all_done() { return storm->producing == 0 && view_queue(storm->queue.memory()).ready == 0; }
 
 void consume_for_a_while(uint64_t number) {
@@ -139,6 +175,7 @@ void consume_for_a_while(uint64_t number) {
         settle(*consumer, held[0].first, held[0].second, dice.roll(8));
         held.erase(held.begin());
       }
+      if (held.empty() && dice.roll(4) == 0) claim_run(*consumer);
       Claimed claimed{};
       if (claim(*consumer, claimed)) {
         held.emplace_back(claimed, read_payload(storm->queue.memory(), claimed.slot));
@@ -219,9 +256,10 @@ void everything() {
   nothing_is_lost_or_left_behind();
   const auto number = [](const std::atomic<uint64_t>& value) { return static_cast<unsigned long long>(value); };
   const char* leased = lease_ns ? "leased_" : "";
-  std::printf("%sput=%llu accepted=%llu buried=%llu returned=%llu lost=%llu deaths=%llu\n", leased, number(storm->put),
+  std::printf("%sput=%llu accepted=%llu buried=%llu returned=%llu lost=%llu deaths=%llu runs=%llu\n", leased, number(storm->put),
               number(storm->accepted), number(storm->buried), number(storm->returned), number(storm->lost),
-              number(storm->deaths));
+              number(storm->deaths), number(storm->runs));
+  CHECK(storm->runs > 0);
 }
 
 }  // namespace

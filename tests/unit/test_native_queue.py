@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import hawser
-from hawser.memory import Consumer, Iteration, Publisher, Region
+from hawser.memory import Consumer, Publisher, Region
 from hawser.memory.settings import complete, queue_request, request
 from hawser.testing import LocalBus
 from tests.support.children import Channel, sleep_for_ever, victim
@@ -116,19 +116,22 @@ def test_what_cannot_be_decoded_harms_nobody_else(directory: Path) -> None:
 def test_what_was_claimed_ahead_was_not_delivered(directory: Path) -> None:
     region = region_of(directory, max_deliveries=2)
     put(region.publisher("producer"), 3)
-    consumer = region.consumer("closed")
-    closed = Iteration(consumer, 3)
-    first = closed.next(0)
-    assert first is not None and (first.offset, consumer.held) == (1, 3)
+    closed = region.consumer("closed")
+    first = closed.claim_next(3, 0)
+    assert first is not None and (first.offset, closed.held) == (1, 3)
     closed.close()
-    assert (consumer.held, region.queue_state()["claimed"]) == (1, 1)
-    consumer.close()
-    dropped = Iteration(region.consumer("dropped"), 3)
-    first = dropped.next(0)
+    with pytest.raises(hawser.Closed):
+        closed.claim_next(3, 0)
+    other = region.consumer("other")
+    first = other.claim_next(3, 0)
     assert first is not None and (first.offset, first.delivery_count) == (1, 2)
-    del dropped
+    other.give_back_ahead()
     assert (region.queue_state()["ready"], region.queue_state()["claimed"]) == (2, 1)
-    del first
+    with pytest.raises(hawser.UsageError):
+        other.claim_next(3, -1)
+    with pytest.raises(hawser.UsageError, match="1 or more"):
+        other.claim_next(0, 0)
+    del first, other
     rest = region.consumer("last").claim_many(3, 0)
     assert [(each.offset, each.delivery_count) for each in rest] == [(2, 1), (3, 1)]
 

@@ -104,7 +104,7 @@ class Values(list[T]):
         self._held = held
 
     @classmethod
-    def filled(cls, fill: Callable[[list[T]], Held]) -> Self:
+    def _filled(cls, fill: Callable[[list[T]], Held]) -> Self:
         """What `fill` appends; nothing is copied."""
         values = cls.__new__(cls)
         values._held = fill(values)

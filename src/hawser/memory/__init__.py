@@ -4,7 +4,6 @@ from hawser.memory import _native
 from hawser.memory._native import (
     Claims,
     Consumer,
-    Iteration,
     Loan,
     Message,
     Publisher,
@@ -22,7 +21,6 @@ __all__ = [
     "Claims",
     "Consumer",
     "Domain",
-    "Iteration",
     "Loan",
     "Message",
     "Publisher",

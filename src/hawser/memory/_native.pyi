@@ -333,18 +333,6 @@ class Message:
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final
-class Iteration:
-    """Messages of a consumer one after the other, of which up to `most` are claimed at a time. Those that
-    were given to nobody go back with it, as if they had never been claimed."""
-
-    def __init__(self, consumer: Consumer, most: int) -> None: ...
-    def next(self, timeout: float | None = None) -> Message | None:
-        """None when the time is over. The one before is let go of: if nothing was said of it, it is given
-        back."""
-
-    def close(self) -> None: ...
-
-@final
 class Claims:
     """Claims on messages that were copied, settled together: accept, release or reject those that are not
     settled yet. Fenced if claims were taken away; the others are settled. Dropped before: released."""
@@ -369,6 +357,13 @@ class Consumer:
     ) -> list[Message]:
         """What is there, at most `count` and at most what `max_held` leaves; waits for the first. Appended to
         `into` if that is given."""
+
+    def claim_next(self, most: int, timeout: float | None = None) -> Message | None:
+        """The next message of an iteration, which claims up to `most` at a time; None when the time is over.
+        The one before is let go of: if nothing was said of it, it is given back."""
+
+    def give_back_ahead(self) -> None:
+        """What iteration has claimed and given to nobody, as if it had never been claimed."""
 
     def claim_values(self, count: int, into: list[Any], timeout: float | None = None) -> Claims:
         """As claim_many, as copies, decoded or bytes, which are appended to `into`; none when the time is

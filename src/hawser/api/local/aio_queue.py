@@ -66,11 +66,11 @@ class _LocalAsyncConsumer(AsyncConsumer[T]):
         return self._consumer.name
 
     async def __anext__(self) -> AsyncMessage:
-        consumer = self._consumer
+        native, most = self._consumer._native, self._consumer._most
         try:
-            message = await until(lambda: consumer._messages.next(0), consumer._native, None)
+            message = await until(lambda: native.claim_next(most, 0), native, None)
         except Closed:
-            if consumer._closed:
+            if self._consumer._closed:
                 raise StopAsyncIteration from None
             raise
         return _LocalAsyncMessage(cast("Message", message))

@@ -8,7 +8,6 @@ from hawser.api.message import Message, Verdict
 from hawser.api.queue import Consumer
 from hawser.errors import Closed
 from hawser.memory import Consumer as NativeConsumer
-from hawser.memory import Iteration
 from hawser.memory import Message as NativeMessage
 from hawser.memory import Publisher as NativePublisher
 
@@ -23,12 +22,12 @@ class LocalConsumer(Consumer[T]):
     def __init__(self, name: str, native: NativeConsumer, prefetch: int) -> None:
         self.name = name
         self._native = native
-        self._messages = Iteration(native, prefetch + 1)
+        self._most = prefetch + 1
         self._closed = False
 
     def __next__(self) -> Message:
         try:
-            return cast("Message", self._messages.next())
+            return cast("Message", self._native.claim_next(self._most))
         except Closed:
             if self._closed:
                 raise StopIteration from None
@@ -37,8 +36,11 @@ class LocalConsumer(Consumer[T]):
     def close(self) -> None:
         self._closed = True
         end_waits(self._native)
-        self._messages.close()
         self._native.close()
+
+    def __del__(self) -> None:
+        # Somebody may still have a message, and with it the participant.
+        self._native.give_back_ahead()
 
 
 def settle_all(consumer: NativeConsumer) -> Callable[[list[Message], Verdict], None]:

@@ -109,7 +109,7 @@ class LocalQueue(Queue[T]):
     def get_values(self, count: int, timeout: float | None = None) -> Values[T]:
         consumer = self._consumer()
         check_count(count, 1)
-        return Values.filled(lambda values: consumer.claim_values(count, values, timeout))
+        return Values._filled(lambda values: consumer.claim_values(count, values, timeout))
 
     def consume(self, prefetch: int | None = None) -> LocalConsumer[T]:
         self._require_open()
