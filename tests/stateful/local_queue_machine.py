@@ -162,6 +162,21 @@ class Machine(RuleBasedStateMachine):
         for each in held:
             self.settled(each, verdict)
 
+    @rule(bus=st.sampled_from(BUSES), count=st.integers(1, 5), verdict=VERDICTS)
+    def get_values_and_settle(self, bus: str, count: int, verdict: str) -> None:
+        values, expected = self.agree(
+            lambda: self.queues[bus].get_values(count, 0),
+            lambda: self.twin.get_many(self.consumers[bus], count),
+        )
+        assert (values or []) == [each.data for each in expected or ()]
+        if values:
+            getattr(values, verdict)()
+        for each in expected or ():
+            self.twin.settle(each, verdict)
+            self.consumers[bus].kept -= 1
+            Machine.delivered += 1
+            Machine.died += verdict == "reject"
+
     def settled(self, held: Held, verdict: str) -> None:
         """The twin's side; what was settled before stays as it was."""
         if not held.settled:
