@@ -103,13 +103,6 @@ class Values(list[T]):
         super().__init__(values)
         self._held = held
 
-    @classmethod
-    def _filled(cls, fill: Callable[[list[T]], Held]) -> Self:
-        """What `fill` appends; nothing is copied."""
-        values = cls.__new__(cls)
-        values._held = fill(values)
-        return values
-
     def accept(self) -> None:
         """All are done."""
         self._held.accept()

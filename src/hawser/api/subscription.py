@@ -143,6 +143,8 @@ def is_count(value: Any) -> bool:
 
 def check_count(count: Any, least: int) -> int:
     """UsageError unless it is a whole number that is large enough."""
+    if type(count) is int and count >= least:  # nearly always, and for every batch
+        return count
     if not is_count(count) or count < least:
         raise UsageError(f"count={count!r} is not a whole number from {least} on")
     return int(count)

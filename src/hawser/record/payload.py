@@ -31,6 +31,8 @@ def as_payload(data: Any) -> "Buffer":
 
 def as_payloads(items: Iterable[Any], encode: Callable[[Any], "Buffer"] | None) -> Iterable["Buffer"]:
     """The messages of a batch as `publish` takes them, encoded one by one as they are asked for."""
+    if type(items) is list and encode is None:  # nearly always, and for every batch
+        return items
     if isinstance(items, str | bytes | bytearray | memoryview) or not hasattr(items, "__iter__"):
         raise UsageError(f"a batch is an iterable of messages, not one {type(items).__name__}; use publish()")
     return items if encode is None else map(encode, items)

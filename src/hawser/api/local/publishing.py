@@ -44,7 +44,8 @@ class LocalPublishing(Publishing[T]):
         keys: Iterable[bytes | None] | None = None,
         timeout: float | None = None,
     ) -> list[Receipt]:
-        return [self._publish_payloads(*self._batch(items, keys), timeout)]
+        payloads, given = self._batch(items, keys)
+        return [self._publish_payloads(payloads, given, timeout)]
 
     def loan(
         self,
@@ -87,7 +88,8 @@ class LocalPublishing(Publishing[T]):
         self, payloads: "Iterable[Buffer]", keys: list[bytes | None] | None, timeout: float | None
     ) -> Receipt:
         try:
-            return cast("Receipt", self._native().publish_many(payloads, timeout, keys))
+            receipt: Receipt = self._native().publish_many(payloads, timeout, keys)
+            return receipt
         except HawserError as error:
             if error.published:
                 error.outcome = "applied"
