@@ -69,29 +69,40 @@ bool let_go_of_slot(SampleObject* sample) {
   return sound;
 }
 
+[[gnu::noinline, gnu::cold]] void tell_of_lost_reference(const SampleObject* sample) {
+  set_python_error(Error(Kind::corrupt, region_of(sample)->place().path + ": a reference to message " +
+                                            std::to_string(sample->taken.sequence) + " was lost; its bytes may have changed"));
+}
+
 // Clears the bit. False (with a Python error) when the bit was gone, which only damage can do.
 bool give_back(SampleObject* sample) {
   if (sample->released) return true;
   sample->released = true;
   const Region* region = region_of(sample);
-  if (!region || !region->made().here() || let_go_of_slot(sample)) return true;
-  set_python_error(Error(Kind::corrupt, region->place().path + ": a reference to message " +
-                                            std::to_string(sample->taken.sequence) + " was lost; its bytes may have changed"));
+  if (!region || !region->made().here() || let_go_of_slot(sample)) [[likely]] return true;
+  tell_of_lost_reference(sample);
   return false;
 }
 
-bool check_usable(SampleObject* sample) {
-  // In a forked child the slot is kept by the parent alone and may change at any moment.
+// In a forked child the slot is kept by the parent alone and may change at any moment.
+bool is_foreign(const SampleObject* sample) {
   const Region* region = region_of(sample);
-  const bool foreign = region && !region->made().here();
-  if (!sample->released && !foreign) return true;
+  return region && !region->made().here();
+}
+
+[[gnu::noinline, gnu::cold]] void refuse_use(const SampleObject* sample) {
   const std::string noun = sample->consumer ? "message" : "sample";
-  if (foreign) {
-    set_python_error(Error(Kind::usage, "this " + noun + " belongs to the parent process; after a fork connect again in the child"));
-    return false;
-  }
-  set_python_error(Error(Kind::usage, "this " + noun + (sample->consumer ? " was accepted, released or rejected" : " was released") +
-                                          "; keep it longer, or copy it with bytes(" + noun + ")"));
+  const std::string why =
+      is_foreign(sample) ? " belongs to the parent process; after a fork connect again in the child"
+                         : (sample->consumer ? " was accepted, released or rejected" : " was released") +
+                               ("; keep it longer, or copy it with bytes(" + noun + ")");
+  set_python_error(Error(Kind::usage, "this " + noun + why));
+}
+
+// False, with a Python error: nobody may look at its bytes.
+bool check_usable(const SampleObject* sample) {
+  if (!sample->released && !is_foreign(sample)) [[likely]] return true;
+  refuse_use(sample);
   return false;
 }
 
@@ -173,9 +184,9 @@ PyObject* metadata_item(PyObject* self, Py_ssize_t index) {
 PyObject* get_key(PyObject* self, void*) { return metadata_item(self, 0); }
 PyObject* get_headers(PyObject* self, void*) { return metadata_item(self, 1); }
 
-PyObject* call_bytes(PyObject* self, PyObject*) {
+// Of a sample that is usable.
+PyObject* copy_of(PyObject* self) {
   SampleObject* sample = as_sample(self);
-  if (!check_usable(sample)) return nullptr;
   PyObject* bytes = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(sample->taken.payload));
   if (!bytes) return nullptr;
   sample->exports++;  // nobody may release it meanwhile
@@ -183,11 +194,12 @@ PyObject* call_bytes(PyObject* self, PyObject*) {
   sample_releasebuffer(self, nullptr);
   return bytes;
 }
+PyObject* call_bytes(PyObject* self, PyObject*) { return check_usable(as_sample(self)) ? copy_of(self) : nullptr; }
 PyObject* get_value(PyObject* self, void*) {
   SampleObject* sample = as_sample(self);
   if (!check_usable(sample)) return nullptr;
   PyObject* decode = sample->box ? sample->box->decode.ptr() : sample->consumer ? sample->consumer->decode.ptr() : sample->decode;
-  return decode && decode != Py_None ? PyObject_CallOneArg(decode, self) : call_bytes(self, nullptr);
+  return decode && decode != Py_None ? PyObject_CallOneArg(decode, self) : copy_of(self);
 }
 
 // array() and arrow() need numpy and pyarrow, which only hawser.record knows.

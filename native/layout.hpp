@@ -291,6 +291,8 @@ struct Memory {
   std::string label;                  // the file's path, for errors
   uint32_t max_deliveries = 0;        // of a queue, after which a message is doomed; 0: no bound
   Tracer* tracer = nullptr;           // null: what is to be traced is counted and not written
+  Word* const ring_words = reinterpret_cast<Word*>(base + layout.ring_at);
+  uint8_t* const slot_words = base + layout.slots_at;
 
   Header& header() const { return *reinterpret_cast<Header*>(base); }
   Word& head() const { return header().head.word; }
@@ -301,10 +303,10 @@ struct Memory {
     return reinterpret_cast<Record*>(base + layout.records_at)[index];
   }
   Word& ring(uint64_t sequence) const {
-    return reinterpret_cast<Word*>(base + layout.ring_at)[layout.position(sequence)];
+    return ring_words[layout.position(sequence)];
   }
   Slot& slot(uint32_t index) const {
-    return *reinterpret_cast<Slot*>(base + layout.slots_at + uint64_t{index} * layout.slot_bytes);
+    return *reinterpret_cast<Slot*>(slot_words + index * layout.slot_bytes);
   }
   Word& references(uint32_t index, uint32_t word) const {
     Slot& place = slot(index);
