@@ -175,6 +175,7 @@ class Batch {
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items);) {  // a list may change while we wait
       if (i % kTogether == 0) now = wall_clock_now();
       const Py_ssize_t run = keys_.is_valid() ? 0 : publish_run(items, i, now);
+      if (run == 0 && i != 0) box_.core->give_way();
       if (run == 0) publish_next(nb::borrow(PySequence_Fast_GET_ITEM(items, i)), now);
       i += std::max<Py_ssize_t>(run, 1);
       if (i % kTogether == 0) box_.core->wake_subscribers();

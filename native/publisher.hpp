@@ -168,6 +168,12 @@ class Publisher {
     }
   }
 
+  // In the middle of many: if others publish, too, let them go on for a while. Whoever has the ring's lines to itself
+  // publishes many in the time in which two that fight for them publish a few.
+  void give_way() const {
+    if (memory_.head().load_relaxed() != last_) relax_for(kPausesForMany);
+  }
+
   // After one or several samples: wake whoever sleeps for them. A message is for one consumer.
   void wake_subscribers() {
     const uint32_t count = std::exchange(unannounced_, 0);
