@@ -46,13 +46,16 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """So many producers put `count` messages of `size` bytes each, and then a last one; so many consumers get
-    them, each until it gets a last one. A consumer's result is when that was, and how many it had before."""
+    """So many producers put `count` messages of `size` bytes each, `batch` of them for each call; so many
+    consumers get them. A consumer ends with a last message, of which each producer puts one, or where that
+    cannot be, in batches and without a common queue, with silence. Its result is when it had its last
+    message, and how many it had."""
 
     size: int
     count: int
     producers: int
     consumers: int
+    batch: int = 1
 
     def message(self) -> bytes:
         return b"m" * self.size

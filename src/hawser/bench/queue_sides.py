@@ -3,21 +3,25 @@ would be somebody else's if its consumer were killed before."""
 
 from __future__ import annotations
 
-from typing import Any, cast
+from itertools import islice
+from typing import Any
 
 import hawser
 from hawser.bench.contest import Crowd, Stream
-from hawser.bench.sides import Gate, now_ns
+from hawser.bench.sides import ANSWER_SECONDS, Gate, now_ns
 
 QUEUED = 16_384
 # Among more processes than cores somebody is always put aside while it holds a message, and what comes behind
 # that one needs room.
 QUEUED_IN_CROWD = 32_768
+# How many a consumer that iterates claims ahead, and how many it may have in all.
+AHEAD, HELD = 64, 512
+QUIET_SECONDS = 0.5
 UNCOUNTED = b"uncounted"
 
 
-def _queue(bus: hawser.Bus, size: int, batch: int = 1, capacity: int = QUEUED) -> hawser.Queue[Any]:
-    return bus.queue("measured", slot_size=size, capacity=capacity, max_held=max(4, 2 * batch))
+def _queue(bus: hawser.Bus, size: int, capacity: int = QUEUED) -> hawser.Queue[Any]:
+    return bus.queue("measured", slot_size=size, capacity=capacity, max_held=HELD, max_consumers=8)
 
 
 def _joined_by_getting(queue: hawser.Queue[Any]) -> hawser.Queue[Any]:
@@ -35,11 +39,10 @@ def _joined_by_putting(queue: hawser.Queue[Any]) -> hawser.Queue[Any]:
 
 def get(shared: str, stream: Stream, gate: Gate) -> None:
     """Copy each message out, then accept it."""
-    with hawser.connect(shared) as bus, _queue(bus, stream.size) as queue:
-        get, last = _joined_by_getting(queue).get, b""
+    with hawser.connect(shared) as bus, _queue(bus, stream.size) as queue, queue.consume(AHEAD) as consumer:
+        last = b""
         gate.start()
-        for _ in range(1 + stream.count):
-            message = cast("hawser.Message", get())
+        for message in islice(consumer, 1 + stream.count):
             last = message.value
             message.accept()
         finished = now_ns()
@@ -60,7 +63,7 @@ def put(shared: str, stream: Stream, gate: Gate) -> None:
 
 def get_batches(shared: str, stream: Stream, gate: Gate) -> None:
     """Copies of many messages at a time, accepted together."""
-    with hawser.connect(shared) as bus, _queue(bus, stream.size, stream.batch) as queue:
+    with hawser.connect(shared) as bus, _queue(bus, stream.size) as queue:
         get_values, batch, remaining, last = queue.get_values, stream.batch, 1 + stream.count, b""
         gate.start()
         while remaining:
@@ -75,7 +78,7 @@ def get_batches(shared: str, stream: Stream, gate: Gate) -> None:
 
 def get_batches_in_place(shared: str, stream: Stream, gate: Gate) -> None:
     """Messages that can be settled one by one, accepted together."""
-    with hawser.connect(shared) as bus, _queue(bus, stream.size, stream.batch) as queue:
+    with hawser.connect(shared) as bus, _queue(bus, stream.size) as queue:
         get_many, batch, remaining, last = queue.get_many, stream.batch, 1 + stream.count, b""
         gate.start()
         while remaining:
@@ -90,7 +93,7 @@ def get_batches_in_place(shared: str, stream: Stream, gate: Gate) -> None:
 
 
 def put_batches(shared: str, stream: Stream, gate: Gate) -> None:
-    with hawser.connect(shared) as bus, _queue(bus, stream.size, stream.batch) as queue:
+    with hawser.connect(shared) as bus, _queue(bus, stream.size) as queue:
         put_many, batch = _joined_by_putting(queue).put_many, [stream.message()] * stream.batch
         gate.start()
         started = now_ns()
@@ -101,25 +104,54 @@ def put_batches(shared: str, stream: Stream, gate: Gate) -> None:
 
 
 def get_in_crowd(shared: str, crowd: Crowd, gate: Gate) -> None:
-    with hawser.connect(shared) as bus, _queue(bus, crowd.size, capacity=QUEUED_IN_CROWD) as queue:
-        get, last, count = _joined_by_getting(queue).get, crowd.last_message(), 0
+    with (
+        hawser.connect(shared) as bus,
+        _queue(bus, crowd.size, QUEUED_IN_CROWD) as queue,
+        queue.consume(AHEAD) as consumer,
+    ):
+        last, count = crowd.last_message(), 0
         gate.start()
-        while True:
-            message = cast("hawser.Message", get())
+        for message in consumer:
             data = message.value
             message.accept()
             if data == last:
                 break
             count += data != UNCOUNTED
-        gate.finish((now_ns(), count))
+        finished = now_ns()
+        consumer.close()  # the others get what was claimed ahead
+        gate.finish((finished, count))
 
 
 def put_in_crowd(shared: str, crowd: Crowd, gate: Gate) -> None:
-    with hawser.connect(shared) as bus, _queue(bus, crowd.size, capacity=QUEUED_IN_CROWD) as queue:
+    with hawser.connect(shared) as bus, _queue(bus, crowd.size, QUEUED_IN_CROWD) as queue:
         put, message = _joined_by_putting(queue).put, crowd.message()
         gate.start()
         started = now_ns()
         for _ in range(crowd.count):
             put(message)
         put(crowd.last_message())
+        gate.finish(started)
+
+
+def get_batches_in_crowd(shared: str, crowd: Crowd, gate: Gate) -> None:
+    """Until nothing comes any more. The time in which nothing came does not count."""
+    with hawser.connect(shared) as bus, _queue(bus, crowd.size, QUEUED_IN_CROWD) as queue:
+        get_values, count, finished = _joined_by_getting(queue).get_values, 0, 0
+        gate.start()
+        values = get_values(crowd.batch, ANSWER_SECONDS)
+        while values:
+            values.accept()
+            count += len(values) - values.count(UNCOUNTED)
+            finished = now_ns()
+            values = get_values(crowd.batch, QUIET_SECONDS)
+        gate.finish((finished, count))
+
+
+def put_batches_in_crowd(shared: str, crowd: Crowd, gate: Gate) -> None:
+    with hawser.connect(shared) as bus, _queue(bus, crowd.size, QUEUED_IN_CROWD) as queue:
+        put_many, batch = _joined_by_putting(queue).put_many, [crowd.message()] * crowd.batch
+        gate.start()
+        started = now_ns()
+        for _ in range(crowd.count // crowd.batch):
+            put_many(batch)
         gate.finish(started)
