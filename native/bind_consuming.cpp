@@ -127,31 +127,72 @@ bool claim_ahead(ConsumerBox& box) {
   return true;
 }
 
-// The next message of an iteration, which claims up to `most` at a time. The one before is let go of: if nothing was said
-// of it, it is given back.
+// The next message of an iteration, which claims up to `most` at a time; null: there is none. The one before is let go
+// of: if nothing was said of it, it is given back.
+PyObject* claim_next(PyObject* self, ConsumerBox& box, int64_t most, const Deadline& deadline) {
+  box.region->made().require();
+  if (most < 1) throw Error(Kind::usage, "an iteration claims 1 or more at a time");
+  if (box.last) {
+    settle_message(reinterpret_cast<PyObject*>(std::exchange(box.last, nullptr)), box, Verdict::release);
+    tell_of_the_dying(box);
+  }
+  while (box.ahead.empty()) {  // another thread may have been faster
+    const auto attempt = [&] { return claim_ahead(box) ? nb::borrow(self) : nb::object(); };
+    if (!wait_and_claim(box, deadline, kPausesForOne, few_of(most), attempt).is_valid()) return nullptr;
+    claim_more(box, most, [&](int64_t) { return claim_ahead(box) ? 1 : 0; });
+    box.core->settle();
+  }
+  box.last = new_message();
+  claim_of(box.last) = box.ahead.front();
+  box.ahead.pop_front();
+  return fill_message(box.last, self, box);
+}
+
 PyObject* call_claim_next(PyObject* self, PyObject* const* given, Py_ssize_t places, PyObject* keywords) {
   return guarded([&] {
     const Arguments<2> arguments("claim_next", {"most", "timeout"}, 2, given, places, keywords);
-    ConsumerBox& box = *nb::inst_ptr<ConsumerBox>(self);
-    box.region->made().require();
     const auto most = nb::cast<int64_t>(arguments.get(0));
-    const Deadline deadline = deadline_of(arguments.values[1]);
-    if (most < 1) throw Error(Kind::usage, "claim_next claims 1 or more at a time");
-    if (box.last) {
-      settle_message(reinterpret_cast<PyObject*>(std::exchange(box.last, nullptr)), box, Verdict::release);
-      tell_of_the_dying(box);
-    }
-    while (box.ahead.empty()) {  // another thread may have been faster
-      const auto attempt = [&] { return claim_ahead(box) ? nb::borrow(self) : nb::object(); };
-      if (!wait_and_claim(box, deadline, kPausesForOne, few_of(most), attempt).is_valid()) return nb::none().release().ptr();
-      claim_more(box, most, [&](int64_t) { return claim_ahead(box) ? 1 : 0; });
-      box.core->settle();
-    }
-    box.last = new_message();
-    claim_of(box.last) = box.ahead.front();
-    box.ahead.pop_front();
-    return fill_message(box.last, self, box);
+    PyObject* message = claim_next(self, *nb::inst_ptr<ConsumerBox>(self), most, deadline_of(arguments.values[1]));
+    return message ? message : nb::none().release().ptr();
   });
+}
+
+// A loop over a consumer, which ends when that is closed here. Keeps `owner` alive, whoever else has let go of it.
+struct Iteration {
+  nb::object consumer;
+  nb::object owner;
+  int64_t most;
+};
+
+PyObject* next_of(PyObject* self) {
+  return guarded([&]() -> PyObject* {
+    const Iteration& loop = *nb::inst_ptr<Iteration>(self);
+    ConsumerBox& box = *nb::inst_ptr<ConsumerBox>(loop.consumer);
+    try {
+      return claim_next(loop.consumer.ptr(), box, loop.most, Deadline::for_ever());
+    } catch (const Error& error) {
+      if (error.kind() != Kind::closed || !box.core->closing()) throw;
+      return nullptr;
+    }
+  });
+}
+
+// What refers to a consumer may belong to whoever the consumer calls: the collector must see it.
+int traverse_iteration(PyObject* self, visitproc visit, void* arg) {  // Py_VISIT wants these names
+  Py_VISIT(Py_TYPE(self));
+  if (!nb::inst_ready(self)) return 0;
+  const Iteration* loop = nb::inst_ptr<Iteration>(self);
+  Py_VISIT(loop->consumer.ptr());
+  Py_VISIT(loop->owner.ptr());
+  return 0;
+}
+
+void bind_iteration(nb::module_& module) {
+  static PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse_iteration)},
+                                {Py_tp_iter, reinterpret_cast<void*>(PyObject_SelfIter)},
+                                {Py_tp_iternext, reinterpret_cast<void*>(next_of)},
+                                {0, nullptr}};
+  nb::class_<Iteration>(module, "Iteration", nb::is_final(), nb::type_slots(slots));
 }
 
 void settle_many(ConsumerBox& box, nb::handle messages, Verdict verdict) {
@@ -167,6 +208,24 @@ void settle_many(ConsumerBox& box, nb::handle messages, Verdict verdict) {
   if (lost) throw claim_lost(box, lost, sequence);
 }
 
+// Up to `most` values that go to a list together: one by one they would make it grow again and again.
+class Gathered {
+ public:
+  explicit Gathered(int64_t most) : values_(nb::steal(PyList_New(static_cast<Py_ssize_t>(most)))) {
+    if (!values_.is_valid()) throw nb::python_error();
+  }
+  void add(nb::object value) { PyList_SET_ITEM(values_.ptr(), count_++, value.release().ptr()); }
+  void append_to(nb::list& values) {
+    const auto most = PyList_GET_SIZE(values_.ptr()), end = PyList_GET_SIZE(values.ptr());
+    if (PyList_SetSlice(values_.ptr(), count_, most, nullptr) != 0 || PyList_SetSlice(values.ptr(), end, end, values_.ptr()) != 0)
+      throw nb::python_error();
+  }
+
+ private:
+  nb::object values_;
+  Py_ssize_t count_ = 0;
+};
+
 // Claims of messages whose slots were let go of, settled together.
 class Claims {
  public:
@@ -179,6 +238,7 @@ class Claims {
   }
   Claims(const Claims&) = delete;
 
+  const nb::object& consumer() const { return consumer_; }
   size_t size() const { return claims_.size(); }
   nb::list offsets() const { return numbers([](const Claimed& claimed) { return claimed.sequence; }); }
   nb::list delivery_counts() const {
@@ -202,8 +262,15 @@ class Claims {
     if (!box_.decode.is_none()) return 0;
     const size_t before = claims_.size();
     BytesRoom room;
+    Gathered gathered(most);
     const auto make = [&](uint64_t size) { return room.make(size); };
-    box_.core->claim_run(static_cast<uint64_t>(most), claims_, make, [&] { values.append(room.bytes); });
+    try {
+      box_.core->claim_run(static_cast<uint64_t>(most), claims_, make, [&] { gathered.add(std::move(room.bytes)); });
+    } catch (...) {
+      gathered.append_to(values);
+      throw;
+    }
+    gathered.append_to(values);
     return static_cast<int64_t>(claims_.size() - before);
   }
 
@@ -345,8 +412,15 @@ void settle_all(ConsumerBox& box, nb::handle messages) {
   settle_many(box, messages, verdict);
 }
 
+int traverse_claims(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  if (nb::inst_ready(self)) Py_VISIT(nb::inst_ptr<Claims>(self)->consumer().ptr());
+  return 0;
+}
+
 void bind_claims(nb::module_& module) {
-  nb::class_<Claims>(module, "Claims", nb::is_final())
+  static PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse_claims)}, {0, nullptr}};
+  nb::class_<Claims>(module, "Claims", nb::is_final(), nb::type_slots(slots))
       .def_prop_ro("offsets", &Claims::offsets)
       .def_prop_ro("delivery_counts", &Claims::delivery_counts)
       .def("__len__", &Claims::size)
@@ -455,11 +529,14 @@ void bind_consuming(nb::module_& module) {
       .def("reject_many", &settle_all<Verdict::reject>, nb::arg("messages"))
       .def("bury", &bury, nb::arg("publisher"), nb::arg("describe"))
       .def("retry", &retry, nb::arg("publisher"), nb::arg("describe"), nb::arg("count") = UINT64_MAX)
+      .def("iterate", [](nb::object self, int64_t most, nb::object owner) {
+             return Iteration{std::move(self), std::move(owner), most}; }, nb::arg("most"), nb::arg("owner"))
       .def("give_back_ahead", [](ConsumerBox& self) {
              if (self.region->made().here()) self.give_back_ahead(); })
       .def("close", [](ConsumerBox& self) {
              if (self.region->made().here()) self.close(); });
   bind_claims(module);
+  bind_iteration(module);
 }
 
 }  // namespace hawser::python

@@ -228,6 +228,28 @@ def test_a_consumer_in_a_circle_is_collected(directory: Path) -> None:
     assert gone() is None and region.participants() == []
 
 
+def test_loops_and_claims_in_a_circle_are_collected(directory: Path) -> None:
+    class Owner:
+        """Refers to what refers to its consumer, which calls it."""
+
+        def __init__(self) -> None:
+            consumer = region.consumer("consumer", dying=self.told)
+            self.loop = consumer.iterate(2, self)
+            next(self.loop).release()
+            self.claims = consumer.claim_values(1, [], 0)
+
+        def told(self, what: object) -> None:
+            """Nothing to do."""
+
+    region = region_of(directory)
+    put(region.publisher("producer"), 3)
+    gone = weakref.ref(Owner())
+    gc.collect()
+    assert gone() is None
+    assert [each["kind"] for each in region.participants()] == []
+    assert (region.queue_state()["ready"], region.queue_state()["claimed"]) == (3, 0)
+
+
 def test_one_consumer_alone(directory: Path) -> None:
     region = region_of(directory, max_deliveries=1)
     put(region.publisher("producer"), 3)

@@ -12,6 +12,7 @@ import pytest
 
 import hawser
 from hawser.testing import LocalBus
+from tests.support.processes import until
 
 SETTINGS: dict[str, Any] = {"slot_size": 256, "capacity": 8, "max_held": 8}
 
@@ -342,6 +343,33 @@ def test_iteration_can_hold_some_ahead(queue: hawser.Queue[Any]) -> None:
     for wrong in (-1, 8, True, 1.5, "3"):
         with pytest.raises(hawser.UsageError, match="prefetch"):
             queue.consume(prefetch=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("end", ["close the consumer", "close the queue", "delete the queue"])
+def test_a_loop_that_waits_ends(local: LocalBus, queue: hawser.Queue[Any], end: str) -> None:
+    queue.put(b"only one")
+    consumer, seen, failed = queue.consume(prefetch=2), [], []
+
+    def work() -> None:
+        try:
+            for job in consumer:
+                with job:
+                    seen.append(bytes(job))
+        except hawser.Closed as error:
+            failed.append(error)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    until(lambda: seen == [b"only one"] and counts(queue) == (0, 0, 0), "the only message to be done")
+    if end == "close the consumer":
+        consumer.close()
+    elif end == "close the queue":
+        queue.close()
+    else:
+        local.connect().queue("jobs").delete(force=True)
+    worker.join(30)
+    assert not worker.is_alive()
+    assert len(failed) == (end == "delete the queue")
 
 
 def test_a_consumer_that_is_dropped_leaves(queue: hawser.Queue[Any]) -> None:

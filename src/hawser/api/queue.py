@@ -1,7 +1,7 @@
 """Queues: each message to one consumer."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
@@ -27,7 +27,7 @@ class Consumer(ABC, Generic[T]):
 
     name: str
 
-    def __iter__(self) -> Self:
+    def __iter__(self) -> Iterator[Message]:
         return self
 
     @abstractmethod

@@ -345,6 +345,11 @@ class Claims:
     def reject(self) -> None: ...
 
 @final
+class Iteration:
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> Message: ...
+
+@final
 class Consumer:
     name: str
     incarnation: int
@@ -361,6 +366,9 @@ class Consumer:
     def claim_next(self, most: int, timeout: float | None = None) -> Message | None:
         """The next message of an iteration, which claims up to `most` at a time; None when the time is over.
         The one before is let go of: if nothing was said of it, it is given back."""
+
+    def iterate(self, most: int, owner: object) -> Iteration:
+        """A loop of claim_next, which ends when the consumer is closed here. Keeps `owner` alive."""
 
     def give_back_ahead(self) -> None:
         """What iteration has claimed and given to nobody, as if it had never been claimed."""

@@ -1,12 +1,11 @@
 """Consuming on one host: getting messages by iteration, and settling many at once."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar, cast
 
 from hawser.api.message import Message, Verdict
 from hawser.api.queue import Consumer
-from hawser.errors import Closed
 from hawser.memory import Consumer as NativeConsumer
 from hawser.memory import Message as NativeMessage
 from hawser.memory import Publisher as NativePublisher
@@ -25,13 +24,11 @@ class LocalConsumer(Consumer[T]):
         self._most = prefetch + 1
         self._closed = False
 
+    def __iter__(self) -> Iterator[Message]:
+        return cast("Iterator[Message]", self._native.iterate(self._most, self))
+
     def __next__(self) -> Message:
-        try:
-            return cast("Message", self._native.claim_next(self._most))
-        except Closed:
-            if self._closed:
-                raise StopIteration from None
-            raise
+        return next(iter(self))
 
     def close(self) -> None:
         self._closed = True

@@ -100,16 +100,15 @@ class LocalQueue(Queue[T]):
         return cast("Message | None", self._consumer().claim(timeout))
 
     def get_many(self, count: int, timeout: float | None = None) -> Messages:
-        check_count(count, 1)
         consumer = self._consumer()
         messages = Messages((), self._settle)
-        consumer.claim_many(count, timeout, messages)
+        consumer.claim_many(check_count(count, 1), timeout, messages)
         return messages
 
     def get_values(self, count: int, timeout: float | None = None) -> Values[T]:
-        consumer = self._consumer()
-        check_count(count, 1)
-        return Values._filled(lambda values: consumer.claim_values(count, values, timeout))
+        values: Values[T] = Values.__new__(Values)
+        values._held = self._consumer().claim_values(check_count(count, 1), values, timeout)
+        return values
 
     def consume(self, prefetch: int | None = None) -> LocalConsumer[T]:
         self._require_open()
