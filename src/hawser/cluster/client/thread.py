@@ -4,7 +4,9 @@ import asyncio
 import os
 import threading
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
 
 from hawser.cluster.transport import new_event_loop
 from hawser.errors import Closed, HawserError, UsageError
@@ -12,6 +14,48 @@ from hawser.errors import Closed, HawserError, UsageError
 __all__ = ["LoopThread"]
 
 Result = TypeVar("Result")
+
+
+class _Call(Generic[Result]):
+    """Work in a loop that another thread waits for. A future of threads does the same with three locks and
+    thirty calls, which a get or a commit notices."""
+
+    __slots__ = ("_ended", "_loop", "_task", "_work")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Result]) -> None:
+        self._loop = loop
+        self._work = work
+        self._task: asyncio.Task[Result] | None = None
+        # Held until it has ended.
+        self._ended = threading.Lock()
+        self._ended.acquire()
+        loop.call_soon_threadsafe(self._begin)
+
+    def _begin(self) -> None:
+        self._task = self._loop.create_task(self._work)
+        self._task.add_done_callback(self._end)
+
+    def _end(self, _: "asyncio.Task[Result]") -> None:
+        self._ended.release()
+
+    def result(self) -> Result:
+        """What comes of it, once that is known; CancelledError of threads if it was cancelled. To interrupt
+        this cancels it."""
+        try:
+            self._ended.acquire()
+        except BaseException:
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._cancel)
+            raise
+        assert self._task is not None
+        if self._task.cancelled():
+            raise CancelledError
+        return self._task.result()
+
+    def _cancel(self) -> None:
+        # It was begun before: calls have their turns in order.
+        assert self._task is not None
+        self._task.cancel()
 
 
 class LoopThread:
@@ -48,12 +92,7 @@ class LoopThread:
         except HawserError:
             work.close()
             raise
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+        return _Call(self.loop, work).result()
 
     def stop(self) -> None:
         """End the thread; nothing can be called any more."""
