@@ -213,7 +213,8 @@ class Batch:
             form, compression, columns, name, records, length, 0, earliest, latest, incarnation, sequence
         )
         data = b"".join((head, producer, bytes(-name % 8), *body))
-        return cls(data, Header.read(data))
+        header = Header(*fields, *stamp, size - length)
+        return cls(data, header)
 
     @property
     def count(self) -> int:

@@ -35,7 +35,7 @@ from hawser.transaction.commands import (
     Participants,
     to_fields,
 )
-from hawser.transaction.identity import DEFAULT_TIMEOUT_SECONDS, Label, TransactionId
+from hawser.transaction.identity import DEFAULT_TIMEOUT_SECONDS, Label, TransactionId, as_last
 
 __all__ = ["Progress", "Request", "Transaction"]
 
@@ -166,8 +166,7 @@ class Transaction:
     def _last(self, unsent: Request, touched: _Shard) -> Request:
         """The same operation, which commits with it."""
         assert unsent.number == touched.count
-        label = Label(self.id, unsent.number, self.worker, self._owner, self.timeout_seconds, last=True)
-        last = msgspec.structs.replace(unsent, label=label.encode(), commits=True)
+        last = Request(unsent.shard, unsent.kind, unsent.payload, as_last(unsent.label), unsent.number, True)
         touched.unacknowledged[last.number] = last
         return last
 

@@ -40,6 +40,7 @@ __all__ = [
     "Label",
     "TransactionId",
     "Xid",
+    "as_last",
     "home_number",
     "owner_of",
 ]
@@ -55,6 +56,7 @@ DEFAULT_TIMEOUT_SECONDS: Final = 60
 MAX_TIMEOUT_SECONDS: Final = 3600
 
 _FIELDS: Final = struct.Struct("<IQQIHHBB")
+_FLAG: Final = _FIELDS.size - 2
 _MOST_ID_BYTES: Final = 255
 _new: Final = tuple.__new__
 _CARRIED: Final = 1
@@ -132,6 +134,11 @@ class Label(NamedTuple):
         xid = _new(Xid, (form, data[_FIELDS.size : middle], data[middle:]))
         transaction = _new(TransactionId, (xid, incarnation))
         return _new(cls, (transaction, number, worker, owner, timeout, flag == _CARRIED, flag == _LAST))
+
+
+def as_last(label: bytes) -> bytes:
+    """The encoded label of the same operation, as the last one."""
+    return label[:_FLAG] + bytes((_LAST,)) + label[_FLAG + 1 :]
 
 
 def owner_of(session: str) -> int:
