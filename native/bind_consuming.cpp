@@ -28,6 +28,7 @@ void look_for_returns(ConsumerBox& box) {
   box.core->look_around();
   if (box.core->others_hold()) recover_quietly(*box.region);
 }
+constexpr uint32_t kStepsALook = 256;  // of an iteration
 constexpr uint32_t kCallsALook = 16;  // that find a message; a look at the clock is not for nothing
 bool look_is_due(const ConsumerBox& box) { return coarse_now() - box.looked_at >= kSliceNanoseconds; }
 
@@ -162,11 +163,20 @@ struct Iteration {
   nb::object consumer;
   nb::object owner;
   int64_t most;
+  uint32_t steps = 0;
 };
+
+// Who iterates may be written in C: then nobody else would have a turn, and no signal would be seen, as long as there
+// are messages.
+void let_others_run() {
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  const GilReleased released;
+}
 
 PyObject* next_of(PyObject* self) {
   return guarded([&]() -> PyObject* {
-    const Iteration& loop = *nb::inst_ptr<Iteration>(self);
+    Iteration& loop = *nb::inst_ptr<Iteration>(self);
+    if (++loop.steps % kStepsALook == 0) let_others_run();
     ConsumerBox& box = *nb::inst_ptr<ConsumerBox>(loop.consumer);
     try {
       return claim_next(loop.consumer.ptr(), box, loop.most, Deadline::for_ever());
@@ -259,7 +269,8 @@ class Claims {
 
   // As many of the next messages as come without ado, at most `most`; how many.
   int64_t claim_run(int64_t most, nb::list& values) {
-    if (!box_.decode.is_none()) return 0;
+    most = std::min<int64_t>(most, static_cast<int64_t>(box_.core->known_ahead()));
+    if (!box_.decode.is_none() || most == 0) return 0;
     const size_t before = claims_.size();
     BytesRoom room;
     Gathered gathered(most);
@@ -521,6 +532,7 @@ void bind_consuming(nb::module_& module) {
       .def_prop_ro("name", [](const ConsumerBox& self) { return self.name; })
       .def_prop_ro("incarnation", [](const ConsumerBox& self) { return self.core->membership().incarnation; })
       .def_prop_ro("held", [](const ConsumerBox& self) { return self.core->held(); })
+      .def_prop_ro("closing", [](const ConsumerBox& self) { return self.core->closing(); })
       .def("claim_many", &claim_many, nb::arg("count"), nb::arg("timeout").none() = nb::none(), nb::arg("into").none() = nb::none())
       .def("claim_values", &claim_values, nb::arg("count"), nb::arg("into"), nb::arg("timeout").none() = nb::none())
       .def("claim_columns", &claim_columns, nb::arg("count"), nb::arg("nbytes"), nb::arg("timeout").none() = nb::none())

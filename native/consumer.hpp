@@ -229,12 +229,14 @@ class Consumer {
       memory_.corrupt("the ring does not carry message " + std::to_string(next));
   }
 
+  // How many messages of the last look ahead are beyond the last one claimed.
+  uint64_t known_ahead() const { return newest_ - std::min(fresh_, newest_); }
   // Whether everything is claimed that was there at the last look ahead.
   bool caught_up() const { return fresh_ >= newest_ && returned_.empty(); }
   // How many messages there are beyond the last one claimed.
   uint64_t look_ahead() {
     newest_ = next_place(memory_).head;
-    return newest_ - std::min(fresh_, newest_);
+    return known_ahead();
   }
   // For who has caught up, before a claim. A reader at the producers' heels slows both sides down, because each line
   // that it wants is being written: with fewer than `few` messages ahead it lets some gather, if that was worth it

@@ -306,7 +306,7 @@ struct Memory {
     return ring_words[layout.position(sequence)];
   }
   Slot& slot(uint32_t index) const {
-    return *reinterpret_cast<Slot*>(slot_words + index * layout.slot_bytes);
+    return *reinterpret_cast<Slot*>(slot_words + uint64_t{index} * layout.slot_bytes);
   }
   Word& references(uint32_t index, uint32_t word) const {
     Slot& place = slot(index);

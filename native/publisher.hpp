@@ -168,10 +168,15 @@ class Publisher {
     }
   }
 
-  // In the middle of many: if others publish, too, let them go on for a while. Whoever has the ring's lines to itself
-  // publishes many in the time in which two that fight for them publish a few.
-  void give_way() const {
-    if (memory_.head().load_relaxed() != last_) relax_for(kPausesForMany);
+  // In the middle of many, when somebody else has published behind our last one: let others go on for a while, if that
+  // was worth it lately. Whoever has the ring's lines to itself publishes many in the time in which two that fight for
+  // them publish a few; but who publishes one at a time does not give way, and then our own turn is over at once.
+  void give_way() {
+    if (memory_.head().load_relaxed() == last_) return;
+    if (const uint64_t before = std::exchange(gave_way_at_, 0)) turns_in_vain_ = count_ - before < kFar ? turns_in_vain_ + 1 : 0;
+    if (turns_in_vain_ >= kTurnsInVain && ++turns_left_out_ % kTurnsLeftOut != 0) return;
+    relax_for(kPausesForMany);
+    gave_way_at_ = count_;
   }
 
   // After one or several samples: wake whoever sleeps for them. A message is for one consumer.
@@ -453,6 +458,8 @@ class Publisher {
   }
 
   static constexpr int64_t kFirstSlice = 2'000'000;
+  static constexpr uint64_t kFar = 8;
+  static constexpr uint32_t kTurnsInVain = 6, kTurnsLeftOut = 256;
   static constexpr int kRounds = 20;
   static constexpr int kRoundsOfQueue = 2;
   static constexpr uint64_t kPrefetchDistance = 8, kRingWordsALine = 8;
@@ -470,6 +477,8 @@ class Publisher {
   uint32_t next_ = 0;
   uint64_t count_ = memory_.entry(membership_.index).count.load_relaxed();
   uint64_t last_ = 0;  // our last sample
+  uint64_t gave_way_at_ = 0;  // how many samples there were then; 0: what came of it is known
+  uint32_t turns_in_vain_ = 0, turns_left_out_ = 0;
   uint32_t unannounced_ = 0;  // samples for which nobody was woken yet
   int64_t slice_ = kSliceNanoseconds;  // of waiting for space, the last time
   uint64_t in_vain_ = UINT64_MAX;      // how many samples there were then

@@ -2,6 +2,7 @@
 
 import gc
 import threading
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -370,6 +371,15 @@ def test_a_loop_that_waits_ends(local: LocalBus, queue: hawser.Queue[Any], end: 
     worker.join(30)
     assert not worker.is_alive()
     assert len(failed) == (end == "delete the queue")
+
+
+def test_a_loop_in_c_lets_others_run(queue: hawser.Queue[Any]) -> None:
+    queue.put_many([b"comes back"] * 8)
+    consumer = queue.consume(prefetch=2)
+    closing = threading.Timer(0.2, consumer.close)
+    closing.start()
+    deque(consumer, maxlen=0)
+    assert counts(queue) == (8, 0, 0)
 
 
 def test_a_consumer_that_is_dropped_leaves(queue: hawser.Queue[Any]) -> None:

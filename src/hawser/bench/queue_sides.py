@@ -104,6 +104,8 @@ def put_batches(shared: str, stream: Stream, gate: Gate) -> None:
 
 
 def get_in_crowd(shared: str, crowd: Crowd, gate: Gate) -> None:
+    """Until a last message. What was claimed ahead then goes back, maybe when the others are done already: so
+    what is there up to the next last message, which is somebody else's, is got, too."""
     with (
         hawser.connect(shared) as bus,
         _queue(bus, crowd.size, QUEUED_IN_CROWD) as queue,
@@ -117,8 +119,13 @@ def get_in_crowd(shared: str, crowd: Crowd, gate: Gate) -> None:
             if data == last:
                 break
             count += data != UNCOUNTED
+        consumer.close()
+        while (found := queue.get(0)) is not None and found.value != last:
+            count += found.value != UNCOUNTED
+            found.accept()
         finished = now_ns()
-        consumer.close()  # the others get what was claimed ahead
+        if found is not None:
+            found.release()
         gate.finish((finished, count))
 
 

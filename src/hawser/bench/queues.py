@@ -132,8 +132,10 @@ def _crowds(plan: Plan, peers: list[Contestant]) -> Iterator[Row]:
     found = plan.medians(measures)
     mine, many = found.pop("hawser"), found.pop("batches")
     name = f"queue: 64 B, {EACH} producers and {EACH} consumers"
-    yield Row(f"{name}, one call a message", mine, "msg/s", found)
-    target = at_least("4 x the best message rate", ratio(many, max(found.values(), default=None)), 4)
+    best = max(found.values(), default=None)
+    target = at_least("4 x the best of the others", ratio(mine, best), 4)
+    yield Row(f"{name}, one call a message", mine, "msg/s", found, (target,))
+    target = at_least("4 x the best message rate", ratio(many, best), 4)
     yield Row(f"{name}, in batches of {BATCH}", many, "msg/s", found, (target,))
 
 

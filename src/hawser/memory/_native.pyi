@@ -354,6 +354,7 @@ class Consumer:
     name: str
     incarnation: int
     held: int
+    closing: bool
     def claim(self, timeout: float | None = None) -> Message | None:
         """The oldest message that nobody has; None when the time is over. Full at `max_held`."""
 

@@ -70,7 +70,7 @@ class _LocalAsyncConsumer(AsyncConsumer[T]):
         try:
             message = await until(lambda: native.claim_next(most, 0), native, None)
         except Closed:
-            if self._consumer._closed:
+            if native.closing:
                 raise StopAsyncIteration from None
             raise
         return _LocalAsyncMessage(cast("Message", message))

@@ -100,14 +100,16 @@ class LocalQueue(Queue[T]):
         return cast("Message | None", self._consumer().claim(timeout))
 
     def get_many(self, count: int, timeout: float | None = None) -> Messages:
+        check_count(count, 1)
         consumer = self._consumer()
         messages = Messages((), self._settle)
-        consumer.claim_many(check_count(count, 1), timeout, messages)
+        consumer.claim_many(count, timeout, messages)
         return messages
 
     def get_values(self, count: int, timeout: float | None = None) -> Values[T]:
+        check_count(count, 1)
         values: Values[T] = Values.__new__(Values)
-        values._held = self._consumer().claim_values(check_count(count, 1), values, timeout)
+        values._held = self._consumer().claim_values(count, values, timeout)
         return values
 
     def consume(self, prefetch: int | None = None) -> LocalConsumer[T]:
