@@ -29,6 +29,7 @@ void look_for_returns(ConsumerBox& box) {
   if (box.core->others_hold()) recover_quietly(*box.region);
 }
 constexpr uint32_t kStepsALook = 256;  // of an iteration
+constexpr int64_t kTurnNanoseconds = 20'000'000;
 constexpr uint32_t kCallsALook = 16;  // that find a message; a look at the clock is not for nothing
 bool look_is_due(const ConsumerBox& box) { return coarse_now() - box.looked_at >= kSliceNanoseconds; }
 
@@ -164,19 +165,22 @@ struct Iteration {
   nb::object owner;
   int64_t most;
   uint32_t steps = 0;
-};
+  int64_t looked_at = coarse_now();
 
-// Who iterates may be written in C: then nobody else would have a turn, and no signal would be seen, as long as there
-// are messages.
-void let_others_run() {
-  if (PyErr_CheckSignals() != 0) throw nb::python_error();
-  const GilReleased released;
-}
+  // Who iterates may be written in C: then nobody else would have a turn, and no signal would be seen, as long as
+  // there are messages. More often than they ask for their turn (sys.getswitchinterval) others would not get it.
+  void let_others_run() {
+    if (++steps % kStepsALook != 0 || coarse_now() - looked_at < kTurnNanoseconds) return;
+    looked_at = coarse_now();
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    const GilReleased released;
+  }
+};
 
 PyObject* next_of(PyObject* self) {
   return guarded([&]() -> PyObject* {
     Iteration& loop = *nb::inst_ptr<Iteration>(self);
-    if (++loop.steps % kStepsALook == 0) let_others_run();
+    loop.let_others_run();
     ConsumerBox& box = *nb::inst_ptr<ConsumerBox>(loop.consumer);
     try {
       return claim_next(loop.consumer.ptr(), box, loop.most, Deadline::for_ever());

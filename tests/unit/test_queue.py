@@ -1,6 +1,7 @@
 """Queues on one host: each message to one consumer, until one accepts it."""
 
 import gc
+import signal
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -379,6 +380,21 @@ def test_a_loop_in_c_lets_others_run(queue: hawser.Queue[Any]) -> None:
     closing = threading.Timer(0.2, consumer.close)
     closing.start()
     deque(consumer, maxlen=0)
+    assert counts(queue) == (8, 0, 0)
+
+
+def test_a_loop_in_c_sees_signals(queue: hawser.Queue[Any]) -> None:
+    def interrupt(number: int, frame: Any) -> None:
+        raise InterruptedError
+
+    queue.put_many([b"comes back"] * 8)
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    threading.Timer(0.2, signal.raise_signal, (signal.SIGUSR1,)).start()
+    try:
+        with pytest.raises(InterruptedError), queue.consume(prefetch=2) as consumer:
+            deque(consumer, maxlen=0)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
     assert counts(queue) == (8, 0, 0)
 
 
