@@ -27,7 +27,7 @@ from hawser.bench.streams import BATCH, PACKED, PYZMQ, QUEUE, domain_in, rate
 EACH = 4
 # Who needs a system call or two for each message is measured on fewer of them.
 FEWER = {"Redis": 8, "Queue": 2, "faster-fifo": 2}
-FEWER_IN_CROWD = {"Redis": 24, "Queue": 6, "faster-fifo": 6, "pyzmq": 3}
+FEWER_IN_CROWD = {"Redis": 24, "Queue": 6, "faster-fifo": 6}
 
 HAWSER = Contestant("hawser", "hawser", domain_in, queue_sides.get, queue_sides.put)
 HAWSER_BATCHES = replace(
