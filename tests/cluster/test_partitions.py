@@ -1,16 +1,26 @@
 """Nodes and operators that do not hear each other, both ways or one way only, under load."""
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
+from hawser.cluster import wire
+from hawser.cluster.transport import Identity, PeerRole, dial
+from hawser.log.entry import Kind
+from hawser.log.queue.claims import NO_TOKEN
+from hawser.log.state.results import Reason, Rejected
+from hawser.transaction.identity import LANE_FORMAT, TransactionId, Xid
 from tests.cluster.attack import judged, leader_of, under_load
+from tests.cluster.transaction_wire import RawTransactions
 from tests.support.hosts import Hosts
-from tests.support.processes import ClusterProcesses, NodeProcess, OperatorProcess
+from tests.support.processes import ClusterProcesses, NodeProcess, OperatorProcess, until
+from tests.support.transactions import entry
 
 Record = Callable[[str, object], None]
 
@@ -94,6 +104,54 @@ def test_cuts_at_random(tmp_path: Path, record_property: Record) -> None:
                 clients.wait_for_more()
         for name, value in {"one-way cuts": cuts, **judged(cluster, clients)}.items():
             record_property(name, value)
+
+
+def test_a_leader_cut_off_lends_to_transactions_and_to_nobody_else(tmp_path: Path) -> None:
+    """What it lends somebody else has accepted meanwhile; no transaction can have it."""
+    with network(tmp_path) as (hosts, cluster), cluster.connect("tester") as bus:
+        queue: Any = bus.queue("jobs", replication=3)
+        queue.put_many([b"first", b"second"])
+        raw = RawTransactions(bus)
+        shard = raw.shard("jobs")
+        old = raw.leader(shard)
+        address = cluster.nodes[old].address
+        hosts.part([old], [*(name for name in NODES if name != old), "o1"])
+        until(lambda: raw.leader(shard) != old, "another leader")
+        with queue.get(timeout=60) as message:
+            assert bytes(message) == b"first"
+        assert isinstance(_get(address, shard, for_transactions=False), wire.Failed)
+        lent = _get(address, shard, for_transactions=True)
+        assert isinstance(lent, wire.Lent), lent
+        ((parcel,),) = (lent.parcels,)
+        assert b"first" in bytes(parcel.batch)
+        transaction = TransactionId(Xid(LANE_FORMAT, b"of the test", b""), 1)
+        token = parcel.token
+        lock = wire.QueueLock(0, _SESSION, ((token.epoch, token.number, 1),))
+        accept = entry(Kind.QUEUE_SETTLE, lock, raw.label(transaction, 1))
+        assert raw.transact(shard, accept) == [Rejected(Reason.NOT_HELD)]
+        hosts.heal()
+        with queue.get(timeout=60) as message:
+            assert bytes(message) == b"second"
+        assert queue.info().ready == queue.info().claimed == 0
+
+
+_SESSION = "of the test"
+
+
+def _get(address: str, shard: str, for_transactions: bool) -> wire.Answer:
+    """What this node has for a session."""
+    get = wire.QueueGet(
+        shard, 0, _SESSION, 1, NO_TOKEN, 1, 1000, 10.0, 1.0, for_transactions=for_transactions
+    )
+
+    async def ask() -> wire.Answer:
+        link = await dial(address, Identity(role=PeerRole.CLIENT, name="tester", run="of the test"))
+        try:
+            return wire.decode_answer(await link.ask(wire.encode(get), 10.0))
+        finally:
+            await link.close()
+
+    return asyncio.run(ask())
 
 
 def _linger(random: Random) -> None:

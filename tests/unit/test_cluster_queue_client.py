@@ -171,9 +171,9 @@ def test_what_is_given_back_reaches_the_one_who_waits(cluster: RunningCluster) -
             await queue.put(b"x")
             held = await queue.get()
             waiting = asyncio.create_task(queue.get())
-            while not queue._session.borrower._is_polling:
+            while not queue._sessions[False].borrower._is_polling:
                 await asyncio.sleep(0.01)
-            queue._session.borrower.give_back([held._borrowed])
+            queue._sessions[False].borrower.give_back([held._borrowed])
             again = await waiting
             assert (bytes(again), again.delivery_count) == (b"x", 1)
 
@@ -185,9 +185,9 @@ def test_a_session_ends_though_its_request_is_interrupted_meanwhile(cluster: Run
         async with aio.connect(cluster.url, name="patient", fetch_wait_seconds=60.0) as bus:
             queue: Any = bus.queue(unused_name())
             waiting = asyncio.create_task(queue.get())
-            while queue._session is None or not queue._session.borrower._is_polling:
+            while False not in queue._sessions or not queue._sessions[False].borrower._is_polling:
                 await asyncio.sleep(0.01)
-            borrower = queue._session.borrower
+            borrower = queue._sessions[False].borrower
             task = borrower._task
             borrower._interrupt()
             await borrower.close()

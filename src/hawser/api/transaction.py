@@ -51,7 +51,9 @@ class Work(ABC):
 
     @abstractmethod
     def get(self, queue: Queue[Any], timeout: float | None = None) -> Message | None:
-        """As `Queue.get`. A message that is not accepted before the transaction ends is then released."""
+        """As `Queue.get`. A message that is not accepted before the transaction ends is then released. One
+        that somebody else has accepted, which a change of leaders may hide for a moment, makes the commit
+        fail, and no harm: nothing of this transaction happens."""
 
     @abstractmethod
     def get_many(self, queue: Queue[Any], count: int, timeout: float | None = None) -> Messages:

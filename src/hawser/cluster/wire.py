@@ -246,7 +246,8 @@ class QueuePut(_Body, frozen=True, tag="put"):
 class QueueGet(_Body, frozen=True, tag="get"):
     """Messages for a session, as `hawser.log.queue.desk.Get` has it; if there are none it waits for them, up
     to `wait_seconds`, and then answers with none. The session is there for another `session_seconds` behind
-    the answer, unless this is the last of it: then what it holds is given back."""
+    the answer, unless this is the last of it: then what it holds is given back. For transactions it is lent
+    what is there as far as the leader knows: their commits show whether it knew best."""
 
     shard: str
     shelf: Annotated[int, Meta(ge=0, le=1)]
@@ -259,6 +260,7 @@ class QueueGet(_Body, frozen=True, tag="get"):
     wait_seconds: Annotated[float, Meta(ge=0, le=MAX_WAIT_SECONDS)] = 0.0
     unseen: tuple[TokenRun, ...] = ()
     is_last: bool = False
+    for_transactions: bool = False
 
 
 class QueueSettle(_Body, frozen=True, tag="settle"):

@@ -24,6 +24,7 @@ __all__ = [
     "Binaries",
     "Columns",
     "check",
+    "check_values",
     "decode_headers",
     "encode",
     "encode_columns",
@@ -49,6 +50,8 @@ _SHAPES: Final = {
 }
 
 _offset = struct.Struct("<i").unpack_from
+_pack_time = struct.Struct("<q").pack
+_pack_two_offsets = struct.Struct("<2i").pack
 _encode_headers = msgspec.msgpack.Encoder().encode
 _decode_headers = msgspec.msgpack.Decoder(dict[str, bytes]).decode
 
@@ -112,7 +115,7 @@ def encode_columns(
     if timestamps[-1] != earliest or timestamps.count(earliest) != count:
         earliest, latest = min(timestamps), max(timestamps)
     # Packed also where it is left out, so that what is no timestamp is found.
-    times = struct.pack("<q", earliest) if earliest == latest else struct.pack(f"<{count}q", *timestamps)
+    times = _pack_time(earliest) if earliest == latest else struct.pack(f"<{count}q", *timestamps)
     fixed = [] if earliest == latest else [times]
     columns, validities = 0, []
     fixed.append(value_offsets)
@@ -140,10 +143,14 @@ def encode_columns(
 def _buffers(items: Sequence[bytes]) -> tuple[bytes, bytes]:
     """Offsets and data of a column."""
     data = b"".join(items)
-    places = list(accumulate(map(len, items), initial=0))
-    if places[-1] != len(data):
+    if len(items) == 1:
+        end, offsets = len(items[0]), _pack_two_offsets(0, len(data))
+    else:
+        places = list(accumulate(map(len, items), initial=0))
+        end, offsets = places[-1], struct.pack(f"<{len(places)}i", *places)
+    if end != len(data):
         raise TypeError("a value or key is an array of something larger than bytes")
-    return struct.pack(f"<{len(places)}i", *places), data
+    return offsets, data
 
 
 def _bits(flags: Sequence[bool]) -> bytes:
@@ -241,6 +248,16 @@ def check(columns: Columns) -> None:
             decode_headers(each)
 
 
+def check_values(data: "bytes | memoryview", body: int, records: int) -> None:
+    """As `split` and `check` of a body that begins there and has nothing but values, of one timestamp."""
+    offsets = struct.unpack_from(f"<{records + 1}i", data, body)
+    if offsets[0] or body + 4 * (records + 1) + offsets[-1] != len(data):
+        raise BadBatch(
+            f"the offsets of a column run from {offsets[0]} to {offsets[-1]}, which is not its end"
+        )
+    _check_order(offsets)
+
+
 def make_records(*columns: Iterable[Any]) -> Iterator[Record]:
     """Records of values, keys, headers and timestamps, until the shortest ends."""
     # Half the time of Record(...), which a batch of a thousand feels.
@@ -259,7 +276,11 @@ def _items(binaries: Binaries, count: int) -> Sequence[Any]:
 
 def _offsets(binaries: Binaries, count: int) -> tuple[int, ...]:
     offsets = struct.unpack(f"<{count + 1}i", binaries.offsets)
-    # Sorting what is in order is one quick pass.
-    if offsets != tuple(sorted(offsets)):
-        raise BadBatch("the offsets of a column go back")
+    _check_order(offsets)
     return offsets
+
+
+def _check_order(offsets: tuple[int, ...]) -> None:
+    # Sorting what is in order is one quick pass.
+    if list(offsets) != sorted(offsets):
+        raise BadBatch("the offsets of a column go back")

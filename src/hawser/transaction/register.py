@@ -85,9 +85,9 @@ class Register(Generic[T]):
         over, outcome = self._table(xid).get(xid, _NOTHING)
         if outcome is not None and over == incarnation:
             return Rejected(Reason.TRANSACTION_OVER, outcome)
-        latest = self.latest(xid)
-        old = latest > incarnation
-        return Rejected(Reason.OLD_INCARNATION, latest, incarnation) if old else None
+        live = self._incarnations.get(xid)
+        latest = max(over, live[-1]) if live else over
+        return Rejected(Reason.OLD_INCARNATION, latest, incarnation) if latest > incarnation else None
 
     def why_full(self, xid: Xid) -> Rejected | None:
         """Why no transaction of this xid can begin; None if it can be remembered what becomes of it."""

@@ -78,13 +78,13 @@ class ClusterAsyncMessage(LentSample):
 AsyncMessage.register(ClusterAsyncMessage)
 
 
-def _session_at(queue: OpenQueue, prefetch: int = 0) -> Session:
+def _session_at(queue: OpenQueue, prefetch: int = 0, for_transactions: bool = False) -> Session:
     def make(
         borrowed: Borrowed, record: Record, publisher: str, count: int, redelivered: bool
     ) -> ClusterAsyncMessage:
         return ClusterAsyncMessage(borrower, borrowed, record, publisher, count, redelivered, queue.decode)
 
-    session = Session(queue, make, prefetch)
+    session = Session(queue, make, prefetch, for_transactions)
     borrower = session.borrower
     return session
 
@@ -153,7 +153,8 @@ class ClusterAsyncQueue(AsyncQueue[T]):
         self._given, self._unused = check_queue_settings(settings, self._codec)
         self._parent = parent
         self._queue: OpenQueue | None = None
-        self._session: Session | None = None
+        # For whoever gets messages, and for transactions.
+        self._sessions: dict[bool, Session] = {}
         self._letters: ClusterAsyncQueue[T] | None = None
         self._once = Once()
 
@@ -221,19 +222,27 @@ class ClusterAsyncQueue(AsyncQueue[T]):
     # Getting.
 
     async def get(self, timeout: float | None = None) -> AsyncMessage | None:
+        return await self._get(timeout)
+
+    async def _get(self, timeout: float | None, for_transactions: bool = False) -> AsyncMessage | None:
         check_timeout(timeout)
-        session = self._session if self._is_open else None
-        found = await (session or await self._own_session()).get(1, timeout)
+        session = self._sessions.get(for_transactions) if self._is_open else None
+        found = await (session or await self._session(for_transactions)).get(1, timeout)
         return found[0] if found else None
 
     async def get_many(self, count: int, timeout: float | None = None) -> AsyncMessages:
+        return await self._get_many(count, timeout)
+
+    async def _get_many(
+        self, count: int, timeout: float | None, for_transactions: bool = False
+    ) -> AsyncMessages:
         check_timeout(timeout)
         check_count(count, 1)
-        session = await self._own_session()
+        session = await self._session(for_transactions)
         return AsyncMessages(await session.get(count, timeout), _settling(session.borrower))
 
     async def get_values(self, count: int, timeout: float | None = None) -> AsyncValues[T]:
-        session = await self._own_session()
+        session = await self._session()
         found = await self.get_many(count, timeout)
         values, error = values_of(found)
         if error is None:
@@ -247,11 +256,13 @@ class ClusterAsyncQueue(AsyncQueue[T]):
     def consume(self, prefetch: int | None = None) -> AsyncConsumer[T]:
         return _ClusterAsyncConsumer(self, None if prefetch is None else check_count(prefetch, 0))
 
-    async def _own_session(self) -> Session:
+    async def _session(self, for_transactions: bool = False) -> Session:
+        """Its own, or the one that transactions share."""
         queue = await self._ready()
-        if self._session is None:
-            self._session = _session_at(queue)
-        return self._session
+        session = self._sessions.get(for_transactions)
+        if session is None:
+            session = self._sessions[for_transactions] = _session_at(queue, 0, for_transactions)
+        return session
 
     # Looking.
 

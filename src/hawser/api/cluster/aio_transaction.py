@@ -97,7 +97,7 @@ class ClusterAsyncWork(AsyncWork):
             await work.room()
 
     async def get(self, queue: AsyncQueue[Any], timeout: float | None = None) -> AsyncMessage | None:
-        found = await (await self._queue(queue)).get(timeout)
+        found = await (await self._queue(queue))._get(timeout, for_transactions=True)
         if found is not None:
             await self._keep([found])
         return found
@@ -105,7 +105,7 @@ class ClusterAsyncWork(AsyncWork):
     async def get_many(
         self, queue: AsyncQueue[Any], count: int, timeout: float | None = None
     ) -> AsyncMessages:
-        found = await (await self._queue(queue)).get_many(count, timeout)
+        found = await (await self._queue(queue))._get_many(count, timeout, for_transactions=True)
         await self._keep(found)
         return found
 

@@ -71,9 +71,11 @@ class LentSample(FetchedSample):
 class Session:
     """Gets messages, in the event loop. It is left when nobody refers to it or to a message that it gave."""
 
-    def __init__(self, queue: OpenQueue, make: Make, prefetch: int = 0) -> None:
+    def __init__(
+        self, queue: OpenQueue, make: Make, prefetch: int = 0, for_transactions: bool = False
+    ) -> None:
         self._queue = queue
-        self.borrower = queue.borrower(make, prefetch)
+        self.borrower = queue.borrower(make, prefetch, for_transactions)
         self._abandon = weakref.finalize(self, queue.abandon, self.borrower)
         self._abandon.atexit = False
 

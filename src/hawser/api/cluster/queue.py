@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ClusterQueue",
     "QueueHolder",
+    "ThreadSession",
     "check_timeout",
     "consumers_of",
     "look_at",
@@ -95,17 +96,27 @@ class ClusterMessage(LentSample):
 Message.register(ClusterMessage)
 
 
-class _Session:
+class ThreadSession:
     """A session of this process, for any thread."""
 
-    def __init__(self, queue: OpenQueue, thread: LoopThread, prefetch: int = 0) -> None:
+    def __init__(
+        self, queue: OpenQueue, thread: LoopThread, prefetch: int = 0, for_transactions: bool = False
+    ) -> None:
         self._thread = thread
-        self.inner = thread.call(_new_session(queue, thread, prefetch))
+        self.inner = thread.call(_new_session(queue, thread, prefetch, for_transactions))
         self.borrower = self.inner.borrower
 
     def get(self, count: int, timeout: float | None) -> list[Message]:
         check_timeout(timeout)
         return self._thread.call(self.inner.get(count, timeout))
+
+    def get_one(self, timeout: float | None) -> Message | None:
+        found = self.get(1, timeout)
+        return found[0] if found else None
+
+    def get_many(self, count: int, timeout: float | None) -> Messages:
+        check_count(count, 1)
+        return Messages(self.get(count, timeout), self.settle)
 
     def settle(self, messages: list[Message], verdict: Verdict) -> None:
         """Those that are still held, in one request."""
@@ -120,11 +131,13 @@ class _Session:
             self._thread.call(self.inner.close())
 
 
-async def _new_session(queue: OpenQueue, thread: LoopThread, prefetch: int) -> Session:
+async def _new_session(
+    queue: OpenQueue, thread: LoopThread, prefetch: int, for_transactions: bool
+) -> Session:
     def make(*arguments: Any) -> ClusterMessage:
         return ClusterMessage(thread, borrower, *arguments, queue.decode)
 
-    session = Session(queue, make, prefetch)
+    session = Session(queue, make, prefetch, for_transactions)
     borrower = session.borrower
     return session
 
@@ -132,7 +145,7 @@ async def _new_session(queue: OpenQueue, thread: LoopThread, prefetch: int) -> S
 class ClusterConsumer(Consumer[T]):
     """An iteration with a session of its own."""
 
-    def __init__(self, name: str, session: _Session) -> None:
+    def __init__(self, name: str, session: ThreadSession) -> None:
         self.name = name
         self._session = session
         session.inner.belongs_to(self)
@@ -178,7 +191,8 @@ class ClusterQueue(Queue[T]):
         self._codec = codec
         self._unused = unused
         self._lock = threading.Lock()
-        self._session: _Session | None = None
+        # For whoever gets messages, and for transactions.
+        self._sessions: dict[bool, ThreadSession] = {}
         self._letters: ClusterQueue[T] | None = None
         self._closed = False
 
@@ -213,17 +227,14 @@ class ClusterQueue(Queue[T]):
     # Getting.
 
     def get(self, timeout: float | None = None) -> Message | None:
-        found = self._own_session().get(1, timeout)
-        return found[0] if found else None
+        return self._session().get_one(timeout)
 
     def get_many(self, count: int, timeout: float | None = None) -> Messages:
-        check_count(count, 1)
-        session = self._own_session()
-        return Messages(session.get(count, timeout), session.settle)
+        return self._session().get_many(count, timeout)
 
     def get_values(self, count: int, timeout: float | None = None) -> Values[T]:
-        session = self._own_session()
-        found = self.get_many(count, timeout)
+        session = self._session()
+        found = session.get_many(count, timeout)
         values, error = values_of(found)
         if error is None:
             return Values(values, found)
@@ -236,14 +247,17 @@ class ClusterQueue(Queue[T]):
     def consume(self, prefetch: int | None = None) -> Consumer[T]:
         self._require_open()
         ahead = ahead_of(self._queue, None if prefetch is None else check_count(prefetch, 0))
-        return ClusterConsumer(self.name, _Session(self._queue, self._thread, ahead))
+        return ClusterConsumer(self.name, ThreadSession(self._queue, self._thread, ahead))
 
-    def _own_session(self) -> _Session:
+    def _session(self, for_transactions: bool = False) -> ThreadSession:
+        """Its own, or the one that transactions share."""
         with self._lock:
             self._require_open()
-            if self._session is None:
-                self._session = _Session(self._queue, self._thread)
-            return self._session
+            session = self._sessions.get(for_transactions)
+            if session is None:
+                session = ThreadSession(self._queue, self._thread, 0, for_transactions)
+                self._sessions[for_transactions] = session
+            return session
 
     # Looking.
 

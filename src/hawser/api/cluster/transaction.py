@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from hawser.api.cluster.message import LentSample
 from hawser.api.cluster.publishing import batch_of
-from hawser.api.cluster.queue import ClusterQueue
+from hawser.api.cluster.queue import ClusterQueue, ThreadSession
 from hawser.api.cluster.subscription import ClusterSubscription, member_of
 from hawser.api.cluster.topic import ClusterTopic
 from hawser.api.message import Message, Messages
@@ -166,23 +166,23 @@ class ClusterWork(Work):
         return UsageError(f"the work in transaction {self.id} has ended; begin another one")
 
     def get(self, queue: Queue[Any], timeout: float | None = None) -> Message | None:
-        found = self._queue(queue).get(timeout)
+        found = self._session(queue).get_one(timeout)
         if found is not None:
             self._keep([found])
         return found
 
     def get_many(self, queue: Queue[Any], count: int, timeout: float | None = None) -> Messages:
-        found = self._queue(queue).get_many(count, timeout)
+        found = self._session(queue).get_many(count, timeout)
         self._keep(found)
         return found
 
-    def _queue(self, queue: Any) -> ClusterQueue[Any]:
+    def _session(self, queue: Any) -> ThreadSession:
         if not isinstance(queue, ClusterQueue):
             raise foreign(queue)
         self._check_own(queue.name, queue._thread)
         with self._lock:
             self._check_working()
-        return queue
+        return queue._session(for_transactions=True)
 
     def _keep(self, messages: Sequence[Any]) -> None:
         """They are released at the end, unless somebody says otherwise."""

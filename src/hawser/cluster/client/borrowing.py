@@ -8,6 +8,8 @@ any, or when there are some to be given back.
 
 While it holds messages it is heard of, whether somebody wants more or not. What was got ahead goes back
 uncounted before much of its lease is over, and when the queue has another leader.
+
+A session of transactions is answered by a leader that has not asked the others whether it still is one.
 """
 
 import asyncio
@@ -66,6 +68,7 @@ class Borrower:
         make: Make,
         prefetch: int = 0,
         lease_seconds: float = inf,
+        for_transactions: bool = False,
     ) -> None:
         self.router = router
         self._settings = router.settings
@@ -76,6 +79,7 @@ class Borrower:
         self._make = make
         self._prefetch = prefetch
         self._ahead_seconds = _LEASE_PART * lease_seconds
+        self._for_transactions = for_transactions
         self.session = f"{name}#{secrets.token_hex(6)}"
         self._settler = Settler(router, queue, shard, shelf, self.session, self._ended)
         self._request = 0
@@ -285,6 +289,7 @@ class Borrower:
             wait_seconds,
             runs_of(unseen),
             is_last,
+            self._for_transactions,
         )
         before = self._doubt_until
         if most:
@@ -296,6 +301,8 @@ class Borrower:
             return None
         # What follows is no waiting that could be interrupted.
         self._is_polling = False
+        if isinstance(answer, wire.Lent) and self._is_outdated(answer.parcels):
+            return None
         if isinstance(answer, wire.Lent):
             self._settler.heard = self._loop.time()
             self._doubt_until = 0.0
@@ -307,6 +314,10 @@ class Borrower:
         else:
             self._doubt_until = before
         return answer
+
+    def _is_outdated(self, parcels: tuple[Parcel, ...]) -> bool:
+        """Whether they are of a leader that is none any more, and does not know it."""
+        return bool(parcels) and parcels[0].token.epoch < self._received.epoch
 
     async def _look_elsewhere(self, answer: wire.Answer | None, backoff: Backoff) -> None:
         if isinstance(answer, wire.Failed) and self.router.note(self.shard, answer):

@@ -105,11 +105,18 @@ class OpenQueue(Open):
         lease = self.entry.settings.get("lease")
         return lease if isinstance(lease, int | float) else inf
 
-    def borrower(self, make: Make, prefetch: int = 0) -> Borrower:
+    def borrower(self, make: Make, prefetch: int = 0, for_transactions: bool = False) -> Borrower:
         """A session of its own."""
-        shard, name = self.shard(0), self.client.name
         borrower = Borrower(
-            self.router, self.name, shard, self.shelf, name, make, prefetch, self.lease_seconds
+            self.router,
+            self.name,
+            self.shard(0),
+            self.shelf,
+            self.client.name,
+            make,
+            prefetch,
+            self.lease_seconds,
+            for_transactions,
         )
         self.use(borrower)
         return borrower

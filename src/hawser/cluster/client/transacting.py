@@ -21,6 +21,7 @@ from hawser.cluster.client.alarms import Alarm
 from hawser.cluster.client.carrying import Couriers, Leftover
 from hawser.cluster.client.drafting import Move
 from hawser.cluster.client.failures import Backoff
+from hawser.cluster.client.flag import Flag
 from hawser.cluster.client.group import Member, Taken
 from hawser.cluster.client.homes import boot_seconds
 from hawser.cluster.client.routing import Router
@@ -103,7 +104,7 @@ class OpenTransaction(OpenWork):
         self._lanes = lanes
         self._lane: Lane | None = lane
         self._is_ending = False
-        self._ended = asyncio.Event()
+        self._ended = Flag(self._loop)
         self._patience: asyncio.TimerHandle | None = None
         # Where it moves groups to, by partition.
         self._moves: dict[Member, dict[int, int]] = {}

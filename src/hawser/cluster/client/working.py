@@ -19,6 +19,7 @@ from typing import Any, Final
 from hawser.cluster.client.borrowing import Borrower
 from hawser.cluster.client.carrying import Courier, Couriers, Sender
 from hawser.cluster.client.drafting import Accept, Draft, Operation, Put
+from hawser.cluster.client.flag import Flag
 from hawser.cluster.client.flight import size_of
 from hawser.cluster.client.opening import Open
 from hawser.cluster.client.producers import compression_of, split_records
@@ -66,7 +67,7 @@ class OpenWork(ABC):
         self._drafts: dict[str, Draft] = {}
         self._couriers: dict[str, Courier] = {}
         self._is_due = False
-        self._changed = asyncio.Event()
+        self._changed = Flag(self._loop)
         # Where messages without a key go, for each topic.
         self._keyless: dict[str, int] = {}
         # Messages that were accepted: whose leader has not said so yet, and the others.

@@ -3,7 +3,8 @@
 There is a desk for each shelf (`hawser.log.queue.desk`), made once this leader has applied all that came
 before it and knows the settings of the queue, and dropped when it leads no more. Whoever asks for messages
 waits in line: he is served after a read of the newest state, first when he comes and again whenever there is
-something to lend, until he gets something or his time is over.
+something to lend, until he gets something or his time is over. A transaction is lent what is there without a
+read, and finds out at its commit if this node leads no more; that there is nothing is known after one.
 
 A session belongs to a client, not to a link: one that reconnects goes on with what it holds. It ends when the
 client says so, or when it is silent for longer than it said; while it waits here it is heard of. It wants one
@@ -66,13 +67,24 @@ class Host(Protocol):
 class _Waiting:
     """Somebody who wants messages; the tag of the reads that are made for him."""
 
-    __slots__ = ("answer", "desk", "is_asking", "is_known", "lender", "line", "timer", "wanted")
+    __slots__ = (
+        "answer", "desk", "for_transactions", "is_asking", "is_known", "lender", "line", "timer", "wanted"
+    )  # fmt: skip
 
-    def __init__(self, lender: "Lender", desk: Desk, line: "_Line", wanted: Get, answer: "_Answer") -> None:
+    def __init__(
+        self,
+        lender: "Lender",
+        desk: Desk,
+        line: "_Line",
+        wanted: Get,
+        for_transactions: bool,
+        answer: "_Answer",
+    ) -> None:
         self.lender = lender
         self.desk = desk
         self.line = line
         self.wanted = wanted
+        self.for_transactions = for_transactions
         self.answer = answer
         # Whether a read is under way, and whether one was served.
         self.is_asking = self.is_known = False
@@ -182,7 +194,7 @@ class Lender:
         if message.is_last or not message.most or is_outdated:
             answer(Lent())
             return
-        waiting = _Waiting(self, desk, line, wanted, answer)
+        waiting = _Waiting(self, desk, line, wanted, message.for_transactions, answer)
         request.on_cancel = lambda: self._leave(waiting)
         if message.wait_seconds > 0:
             # Not so long that nobody hears of the session.
@@ -202,6 +214,8 @@ class Lender:
             self.wake()
 
     def _ask(self, waiting: _Waiting) -> None:
+        if waiting.for_transactions and self._lend(waiting):
+            return
         if not waiting.is_asking:
             waiting.is_asking = True
             self._host.read(waiting)
@@ -214,14 +228,20 @@ class Lender:
             self._answer(waiting, refused)
             return
         waiting.is_known = True
+        if not self._lend(waiting) and waiting.timer is None:
+            self._answer(waiting, Lent())
+
+    def _lend(self, waiting: _Waiting) -> bool:
+        """Whether it has its answer."""
         try:
             parcels = waiting.desk.lend(waiting.wanted, self._now)
         except (Corrupt, OSError) as error:
             self._answer(waiting, _damaged(error))
-            return
+            return True
         self._end_what_is_over(waiting.desk)
-        if parcels or waiting.timer is None:
+        if parcels:
             self._answer(waiting, Lent(tuple(parcels)))
+        return bool(parcels)
 
     def _time_is_over(self, waiting: _Waiting) -> None:
         if waiting.is_known:
