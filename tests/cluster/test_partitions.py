@@ -127,7 +127,7 @@ def test_a_leader_cut_off_lends_to_transactions_and_to_nobody_else(tmp_path: Pat
         transaction = TransactionId(Xid(LANE_FORMAT, b"of the test", b""), 1)
         token = parcel.token
         lock = wire.QueueLock(0, _SESSION, ((token.epoch, token.number, 1),))
-        accept = entry(Kind.QUEUE_SETTLE, lock, raw.label(transaction, 1))
+        accept = entry(Kind.QUEUE_SETTLE, wire.encode(lock), raw.label(transaction, 1))
         assert raw.transact(shard, accept) == [Rejected(Reason.NOT_HELD)]
         hosts.heal()
         with queue.get(timeout=60) as message:

@@ -28,6 +28,7 @@ from hawser.transaction.ageing import KEEP_SECONDS
 from hawser.transaction.client import Transaction
 from hawser.xa import XAError, Xid
 from tests.support.cluster import RunningCluster
+from tests.support.transactions import does
 
 SECONDS = 60.0
 _numbers = itertools.count()
@@ -121,10 +122,6 @@ def test_what_nobody_could_be_told_to_drop_is_dropped_later(bus: Any, how: str, 
     assert bytes(jobs.get(SECONDS)) == b"job"
 
 
-def has_kind(request: wire.Transact, *kinds: int) -> bool:
-    return any(each.kind in kinds for each in request.entries)
-
-
 def unfinished(cluster: RunningCluster, tx: Any) -> int:
     """What there is of transactions on the shards of this one, for those who lead them."""
     shards = (node.shards[name] for node in cluster._nodes.values() for name in tx._work.inner.shards)
@@ -146,11 +143,10 @@ def test_a_commit_ends_though_home_has_no_room_and_then_is_silent(
         return tx
 
     publish().commit()
-    full = encode_result(Staged(1)), encode_result(Rejected(Reason.TOO_MANY_TRANSACTIONS, 1))
-    refusals = [wire.Transacted(full)]
+    refusals = [wire.Transacted((encode_result(Rejected(Reason.TOO_MANY_TRANSACTIONS, 1)),))]
 
     def answer(request: wire.Transact) -> Any:
-        if not has_kind(request, Kind.BRANCH_COMMIT, Kind.BRANCH_ABORT):
+        if not does(request, Kind.BRANCH_COMMIT, Kind.BRANCH_ABORT):
             return None
         return refusals.pop() if refusals else TransportError("silence", was_sent=True)
 
@@ -171,7 +167,7 @@ def test_a_decision_that_was_never_sent_is_not_in_doubt(bus: Any, monkeypatch: p
     queues = queues_of(bus, 2)
     lost = TransportError("lost on its way", was_sent=False)
     monkeypatch.setattr(
-        carrying, "ask", Answers(lambda each: lost if has_kind(each, Kind.BRANCH_COMMIT) else None).ask
+        carrying, "ask", Answers(lambda each: lost if does(each, Kind.BRANCH_COMMIT) else None).ask
     )
     tx = bus.transaction()
     for queue in queues:
@@ -189,7 +185,7 @@ def test_one_vote_against_it_is_enough(
     against: list[str] = []
 
     def answer(request: wire.Transact) -> Any:
-        if against or not has_kind(request, Kind.BRANCH_PREPARE):
+        if against or not does(request, Kind.BRANCH_PREPARE):
             return None
         against.append(request.shard)
         staged = [encode_result(Staged(number + 1)) for number in range(len(request.entries) - 1)]
@@ -220,7 +216,7 @@ def test_the_shard_that_decides_is_deleted_when_the_votes_are_in(
     async def ask(link: Any, body: bytes, timeout_seconds: float) -> Any:
         request = wire.decode_request(body)
         assert isinstance(request, wire.Transact)
-        if has_kind(request, Kind.BRANCH_COMMIT) and not deleted:
+        if does(request, Kind.BRANCH_COMMIT) and not deleted:
             deleted.append(topic_of(request.shard))
             await asyncio.to_thread(delete, cluster, deleted[0], is_used_again)
         return await asking.ask(link, body, timeout_seconds)

@@ -17,6 +17,7 @@ from hawser.cluster.client import asking, carrying
 from hawser.cluster.transport import TransportError
 from hawser.log.entry import Kind
 from tests.support.cluster import RunningCluster
+from tests.support.transactions import does
 
 SECONDS = 60.0
 
@@ -296,7 +297,7 @@ def decides(body: bytes) -> bool:
     """Whether this request commits for several shards, or rolls back for them."""
     request = wire.decode_request(body)
     assert isinstance(request, wire.Transact)
-    return any(each.kind in (Kind.BRANCH_COMMIT, Kind.BRANCH_ABORT) for each in request.entries)
+    return does(request, Kind.BRANCH_COMMIT, Kind.BRANCH_ABORT)
 
 
 # What is run again, and what is not.

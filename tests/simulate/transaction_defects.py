@@ -108,10 +108,9 @@ def committed_by_the_first_vote(patch: pytest.MonkeyPatch) -> None:
     """A client does not wait for the other votes."""
     original = Transaction._hear_vote
 
-    def hear_vote(self: Any, request: Any, result: Any) -> Any:
-        if request in self._ending:
-            self._ending = [request]
-        return original(self, request, result)
+    def hear_vote(self: Any, shard: Any, result: Any) -> Any:
+        self._voting &= {shard}
+        return original(self, shard, result)
 
     patch.setattr(Transaction, "_hear_vote", hear_vote)
 

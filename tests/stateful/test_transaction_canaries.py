@@ -257,9 +257,9 @@ def test_a_new_leader_tells_nobody_what_was_decided(
 def test_a_client_commits_before_all_have_voted(monkeypatch: Patch, record_property: Record_property) -> None:
     real = Transaction._hear_vote
 
-    def hear(self: Any, request: Any, result: Any) -> Any:
-        self._ending = [each for each in self._ending if each == request or each.commits]
-        return real(self, request, result)
+    def hear(self: Any, shard: Any, result: Any) -> Any:
+        self._voting &= {shard}
+        return real(self, shard, result)
 
     monkeypatch.setattr(Transaction, "_hear_vote", hear)
     must_be_caught(record_property)
@@ -267,9 +267,7 @@ def test_a_client_commits_before_all_have_voted(monkeypatch: Patch, record_prope
 
 def test_a_client_overlooks_a_vote_against_it(monkeypatch: Patch, record_property: Record_property) -> None:
     real = Transaction._hear_vote
-    monkeypatch.setattr(
-        Transaction, "_hear_vote", lambda self, request, result: real(self, request, Prepared(1))
-    )
+    monkeypatch.setattr(Transaction, "_hear_vote", lambda self, shard, result: real(self, shard, Prepared(1)))
     must_be_caught(record_property)
 
 

@@ -25,7 +25,7 @@ from hawser.transaction.identity import (
 )
 from tests.support.cluster import RunningCluster
 
-__all__ = ["QUERY", "Peer", "batch_of", "entry", "lane", "stage_and_stay", "task"]
+__all__ = ["QUERY", "Peer", "batch_of", "does", "entry", "lane", "stage_and_stay", "task"]
 
 QUERY = b"query"
 _ASK_SECONDS = 30.0
@@ -33,6 +33,16 @@ _ASK_SECONDS = 30.0
 
 def batch_of(*values: bytes) -> bytes:
     return bytes(Batch.of([Record(each) for each in values]).data)
+
+
+def does(request: wire.Transact, *kinds: int) -> bool:
+    """Whether an entry is of one of these kinds, or says what one would with the last operation."""
+    for each in request.entries:
+        label = Label.read(each.label)
+        said = Kind.BRANCH_PREPARE if label is not None and label.home else Kind.BRANCH_COMMIT
+        if each.kind in kinds or (label is not None and label.last and said in kinds):
+            return True
+    return False
 
 
 def entry(kind: int, payload: "bytes | Payload", label: Label | None = None) -> wire.Labelled:

@@ -1,5 +1,7 @@
 """Which ends of transactions clients and nodes may have written, and where."""
 
+from typing import Any
+
 import pytest
 
 from hawser.cluster.node.admission import admit
@@ -59,6 +61,19 @@ def test_an_operation_commits_only_lanes() -> None:
         request = Transact(SHARD, (Labelled(Kind.BATCH, batch(1), label),))
         found = admit(request, PeerRole.CLIENT, ("topic",))
         assert isinstance(found, Failed) == (transaction is not LANE)
+
+
+def is_last_admitted(**last: Any) -> bool:
+    label = Label(LANE, 1, last=True, **last).encode()
+    found = admit(Transact(SHARD, (Labelled(Kind.BATCH, batch(1), label),)), PeerRole.CLIENT, ("topic",))
+    return not isinstance(found, Failed)
+
+
+def test_the_last_operation_of_a_lane_prepares_or_commits_for_others_that_are_others() -> None:
+    other = "another@1/0"
+    assert is_last_admitted(home=other) and is_last_admitted(others=(other, "third@1/0"))
+    for wrong in (SHARD, HOME):
+        assert not is_last_admitted(home=wrong) and not is_last_admitted(others=(other, wrong))
 
 
 @pytest.mark.parametrize("end", DECIDED)

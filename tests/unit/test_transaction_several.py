@@ -90,21 +90,23 @@ def test_what_was_not_sent_goes_with_the_question_or_with_the_decision() -> None
     client = Client("p", "q", "r")
     client.deliver_all([client.publish("p"), client.publish("r")])
     unsent = [client.publish("q"), client.publish("r"), client.publish("q", 2)]
-    requests = client.transaction.commit(unsent)
-    votes = requests[1:]
-    assert client.transaction.home == "q" and requests[0] is unsent[1]
-    assert [each.kind for each in votes] == [Kind.BRANCH_PREPARE] * 2
-    assert client.transaction.again("q") == []
-    client.deliver_all(requests[:2])
+    there, asked = client.transaction.commit(unsent)
+    assert client.transaction.home == "q" and client.transaction.again("q") == []
+    assert (there.shard, there.kind, there.number) == ("r", Kind.BATCH, 2) and not there.commits
+    assert (asked.shard, asked.kind) == ("p", Kind.BRANCH_PREPARE)
+    assert client.apply(there) == client.apply(there) == Prepared(2)
+    client.deliver_all([asked])
     assert len(client.sites["q"].log) == 0
-    last = client.deliver(votes[1])
-    assert last[:2] == [unsent[0], unsent[2]] and last[2].kind == Kind.BRANCH_COMMIT
+    last = client.deliver(there)
+    assert last[0] is unsent[0] and [each.number for each in last] == [1, 2] and last[1].commits
+    assert [each.payload for each in last] == [unsent[0].payload, unsent[2].payload]
     # No answer comes: all of it goes again, and counts once.
     for _ in range(2):
         for request in client.transaction.again("q"):
             client.deliver(request, answered=False)
         assert client.transaction.again("q") == last
     # That it is over is known from the first one.
+    assert client.apply(last[1]) == COMMITTED
     client.deliver(last[0])
     assert client.transaction.outcome is Outcome.COMMITTED
     client.spread()
@@ -157,11 +159,11 @@ def test_what_is_refused_by_the_one_that_decides_is_rolled_back_for_all() -> Non
     client.deliver(client.publish("q"))
     lock = client.accept_nothing("p")
     (vote,) = client.transaction.commit([lock])
-    requests = client.deliver(vote)
-    assert requests[0] is lock
-    client.deliver_all(requests)
+    (refused,) = client.deliver(vote)
+    assert refused.payload == lock.payload and refused.commits
+    client.deliver_all([refused])
     error = client.transaction.error()
-    assert client.transaction.outcome is Outcome.INCOMPLETE
+    assert client.transaction.outcome is Outcome.ROLLED_BACK
     assert isinstance(error, TransactionAborted) and "p says: the delivery" in str(error)
     assert client.spread() == ["q"] and client.branches("p", "q") == [0, 0]
 
@@ -203,7 +205,7 @@ def test_a_shard_with_too_many_lanes_decides_for_no_other_and_can_still_roll_bac
         each.deliver(each.publish("q"))
         (vote,) = each.transaction.commit([each.publish("p")])
         each.deliver_all(each.deliver(vote))
-    assert client.transaction.outcome is Outcome.INCOMPLETE
+    assert client.transaction.outcome is Outcome.ROLLED_BACK
     assert "as much transactional work" in str(client.transaction.error())
     assert client.spread() == ["q"] and client.branches("p", "q") == [0, 0]
     # Where not even that can be kept nobody is told how it ends.
@@ -301,10 +303,12 @@ def test_where_nobody_answers_it_is_in_doubt() -> None:
 def test_answers_come_in_any_order_and_twice(fault: str, order: tuple[int, ...], turned: bool) -> None:
     client = Client("p", "q", "r")
     lock_or_publish = client.accept_nothing if fault == "refused" else client.publish
-    client.transaction.commit([client.publish("q"), client.publish("r"), lock_or_publish("p")])
+    unsent = [client.publish(name) for name in ("q", "p", "r", "r")]
+    client.transaction.commit([*unsent, lock_or_publish("p")])
     # Nothing was sent to any, so the first one decides.
     assert client.transaction.home == "q"
     requests = [each for name in ("p", "r") for each in client.transaction.again(name)]
+    assert [each.number for each in requests] == [1, 2, 1, 2]
     if fault == "against":
         client.sites["r"].abort(lane(), Outcome.TIMED_OUT)
     answers: list[tuple[Request, Result]] = []
@@ -314,14 +318,14 @@ def test_answers_come_in_any_order_and_twice(fault: str, order: tuple[int, ...],
     for request, result in (answers[place] for place in order if place < len(answers)):
         decided += client.transaction.hear(request, result)
         decided += client.transaction.hear(request, result)
-    ends = [(each, client.apply(each)) for each in decided]
-    for request, result in reversed(ends) if turned else ends:
-        client.transaction.hear(request, result)
-    assert (client.transaction.outcome is Outcome.COMMITTED) == (not fault)
+    client.deliver_all(decided[::-1] if turned else decided)
+    # What was lost went again.
+    is_committed = fault in ("", "lost")
+    assert (client.transaction.outcome is Outcome.COMMITTED) == is_committed
     assert client.transaction.outcome is client.sites["q"].decision(lane())
-    votes = [result for request, result in answers if request.kind == Kind.BRANCH_PREPARE]
+    votes = [result for request, result in answers if request.number == 2]
     assert all(isinstance(each, Prepared) for each in votes) == (not fault)
     client.spread()
     assert client.branches("p", "q", "r") == [0, 0, 0]
-    assert [client.end(name) for name in ("p", "q", "r")] == ([1, 1, 1] if fault else [2, 2, 2])
+    assert [client.end(name) for name in ("p", "q", "r")] == ([3, 2, 3] if is_committed else [1, 1, 1])
     assert client.sites["q"].home.is_unused

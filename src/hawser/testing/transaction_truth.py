@@ -195,12 +195,15 @@ class TransactionTruth:
     # Operations.
 
     def _stage(self, entry: Entry, label: Label, result: Result) -> None:
-        commits = label.last and isinstance(result, Finished)
-        if not commits and not isinstance(result, Staged):
+        ends = label.last and isinstance(result, Finished | Prepared)
+        if not ends and not isinstance(result, Staged):
             return
         branch = self.branches.get(label.id)
         last = branch.counts[label.worker] if branch is not None else 0
         is_other = isinstance(result, Staged) and (label.last or result.number != label.number)
+        is_other = is_other or (isinstance(result, Prepared) and not label.home)
+        if isinstance(result, Finished) and label.others and self._is_repeat(entry, label.id, result):
+            return
         if label.id in self.outcomes or is_other:
             raise Violation(0, f"{label} of {entry.id} was {result}, and is over on {self.shard}")
         if label.number <= last:
@@ -217,9 +220,11 @@ class TransactionTruth:
             branch.operations.append(_Put(values, size_bytes, entry.kind == Kind.QUEUE_PUT))
         elif entry.kind == Kind.QUEUE_SETTLE:
             branch.operations.append(self._lock(entry))
-        if isinstance(result, Finished):
-            counts = ((label.worker, label.number),)
-            self._end_alone(entry, label.id, branch, BranchCommit(counts), result.outcome)
+        counts = ((label.worker, label.number),)
+        if label.home:
+            self._close(entry, label.id, BranchPrepare(counts, label.home), result)
+        elif isinstance(result, Finished):
+            self._end_alone(entry, label.id, branch, BranchCommit(counts, label.others), result.outcome)
 
     def _begin(self, transaction: TransactionId) -> _Branch:
         """An earlier use of the xid that is still open is rolled back by that."""
@@ -247,6 +252,12 @@ class TransactionTruth:
     def _prepare(self, entry: Entry, transaction: TransactionId, result: Result) -> None:
         command = _read_prepare(entry)
         assert command is not None
+        self._close(entry, transaction, command, result)
+
+    def _close(
+        self, entry: Entry, transaction: TransactionId, command: BranchPrepare, result: Result
+    ) -> None:
+        """By its last operation, or by an entry that counts them."""
         branch = self.branches.get(transaction)
         if isinstance(result, Prepared):
             if branch is None or not branch.has(command.counts):

@@ -1,7 +1,9 @@
 """The branches of a shard: what each transaction that touches it has staged, and what becomes of that.
 
     nothing --operation--> open --prepare--> prepared --home decides--> over, with an outcome
-                            open --last operation, commit with counts, abort, or a vote against--> over
+                            open --commit with counts, abort, or a vote against--> over
+
+The last operation may prepare the branch, or commit it, as an entry right behind it would.
 
 Of a transaction on a lane one branch is the decision. Those of other shards are prepared, with this shard for
 their home; then the entry that commits this branch, or rolls it back, has decided about all of them, and home
@@ -179,12 +181,15 @@ class Branches(Part):
         """What an operation with this label gets; None if it is to be staged. Changes nothing."""
         verdict = self.register.verdict(label.id)
         if verdict is not None:
-            return verdict
+            # Whoever has it committed for others hears of that when they have heard.
+            is_done = verdict.reason is Reason.TRANSACTION_OVER and verdict.current == Outcome.COMMITTED
+            return Finished(Outcome.COMMITTED) if label.others and is_done else verdict
         branch = self.register.get(label.id)
         last = branch.counts.get(label.worker, 0) if branch is not None else 0
+        is_prepared = branch is not None and branch.is_prepared
         if 0 < label.number <= last:
-            return Staged(label.number)
-        if branch is not None and branch.is_prepared:
+            return self._vote(label.id) if label.home and is_prepared else Staged(label.number)
+        if is_prepared:
             return Rejected(Reason.TRANSACTION_CLOSED)
         return None if label.number == last + 1 else Rejected(Reason.GAP, last + 1, label.number)
 
@@ -221,6 +226,8 @@ class Branches(Part):
         if branch is None and self._open.count >= self.limit.most_open:
             return Rejected(Reason.TOO_MANY_TRANSACTIONS, self._open.count)
         full = self.register.why_full(label.id.xid) if branch is None else None
+        if label.others:
+            full = full or context.part(Home).ledger.why_full()
         if full is not None:
             return full
         if self._open.size_bytes + size_bytes > self.limit.most_open_bytes:
@@ -228,8 +235,8 @@ class Branches(Part):
         operation = staged.stage(entry, branch.operations if branch is not None else (), context)
         if isinstance(operation, Rejected):
             return operation
-        if branch is None and label.last:
-            return self._commit_alone(label.id, operation, context)
+        if branch is None and label.last and not label.home:
+            return self._commit_alone(label, operation, context)
         if branch is None:
             branch = self._begin(entry, label, context)
         branch.add(label, operation, size_bytes)
@@ -239,7 +246,10 @@ class Branches(Part):
         if not label.last:
             return Staged(label.number)
         counts = ((label.worker, label.number),)
-        return self._end(label.id, self._obstacle(branch, counts, context) or Outcome.COMMITTED, context)
+        if label.home:
+            return self._close(label.id, counts, label.home, context)
+        outcome = self._obstacle(branch, counts, context) or Outcome.COMMITTED
+        return self._announced(label.id, self._end(label.id, outcome, context), label.others, context)
 
     def _begin(self, entry: Entry, label: Label, context: Context) -> Branch:
         """The first operation has come."""
@@ -257,9 +267,10 @@ class Branches(Part):
             if forsaken is not None and not forsaken.is_prepared:
                 self._end(earlier, Outcome.ROLLED_BACK, context)
 
-    def _commit_alone(self, transaction: TransactionId, operation: Operation, context: Context) -> Result:
+    def _commit_alone(self, label: Label, operation: Operation, context: Context) -> Result:
         """The first operation is also the last: as if it were staged and committed, and nothing is kept in
         between."""
+        transaction = label.id
         self._forsake_earlier(transaction, context)
         outcome = staged.obstacle((operation,), context) or Outcome.COMMITTED
         finish = staged.commit if outcome is Outcome.COMMITTED else staged.undo
@@ -268,7 +279,7 @@ class Branches(Part):
         if self.observers is not None:
             self.observers.staged(transaction, operation)
             self.observers.ended(transaction, outcome)
-        return Finished(outcome)
+        return self._announced(transaction, Finished(outcome), label.others, context)
 
     def _carry(self, entry: Entry, label: Label) -> Result:
         """The batch is in this entry too; the earlier one need not be kept for it."""
@@ -291,18 +302,29 @@ class Branches(Part):
             return ended
         branch = self.register.get(label.id)
         if branch is not None and branch.is_prepared:
-            return Prepared(len(branch.operations))
-        obstacle = self._obstacle(branch, command.counts, context)
+            return self._vote(label.id)
+        return self._close(label.id, command.counts, command.home, context)
+
+    def _close(self, transaction: TransactionId, counts: Counts, home: str, context: Context) -> Result:
+        """It is prepared, if these are the operations it has, and can be committed; otherwise it is over."""
+        branch = self.register.get(transaction)
+        obstacle = self._obstacle(branch, counts, context)
         if branch is None or obstacle is not None:
-            return self._end(label.id, obstacle or Outcome.INCOMPLETE, context)
+            return self._end(transaction, obstacle or Outcome.INCOMPLETE, context)
         if not self._prepared.has_room(branch, self.limit):
-            return self._end(label.id, Outcome.TOO_MUCH, context)
+            return self._end(transaction, Outcome.TOO_MUCH, context)
         staged.reserve(branch.operations, context)
         self._open.remove(branch)
         self._prepared.add(branch)
-        branch.home = command.home
+        branch.home = home
         if self.observers is not None:
-            self.observers.prepared(label.id)
+            self.observers.prepared(transaction)
+        return self._vote(transaction)
+
+    def _vote(self, transaction: TransactionId) -> Prepared:
+        """That of a branch that is prepared."""
+        branch = self.register.get(transaction)
+        assert branch is not None and branch.is_prepared
         return Prepared(len(branch.operations))
 
     def _ended(self, transaction: TransactionId, context: Context) -> Result | None:

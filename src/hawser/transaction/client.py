@@ -2,10 +2,11 @@
 
 Pure: requests come out, results go in. Operations on one shard are numbered and may be sent one behind the
 other without waiting; what is not acknowledged is sent again when the shard has another leader, and costs
-nothing if it was there. One shard commits alone, by the last operation or by an entry of its own. With
-several, one of them decides: its home. Each of the others is asked to prepare, behind its operations; when
-all have, home gets its own operations, if they were not sent yet, and the entry that commits it. If one has
-not, home is told to roll it back. Either way home tells the others.
+nothing if it was there. One shard commits alone. With several, one of them decides: its home. Each of the
+others is asked to prepare, behind its operations; when all have, home gets its own operations, if they were
+not sent yet, and is asked to commit. If one has not, home is told to roll it back. Either way home tells the
+others. What prepares or commits is said with the last operation, or in an entry of its own if that was sent
+before.
 
     open --commit--> committing --votes, then home's result--> over
     open --rollback, or an operation is refused--> rolling back --result--> over
@@ -40,6 +41,8 @@ from hawser.transaction.identity import DEFAULT_TIMEOUT_SECONDS, Label, Transact
 __all__ = ["Progress", "Request", "Transaction"]
 
 _OPERATIONS: Final = (Kind.BATCH, Kind.QUEUE_PUT, Kind.QUEUE_SETTLE, Kind.GROUP_COMMIT)
+# A label that names more shards than so many is too long.
+_MOST_NAMED: Final = 64
 
 
 class Progress(IntEnum):
@@ -101,8 +104,12 @@ class Transaction:
         self.timeout_seconds = timeout_seconds
         self.worker = worker
         self._shards: dict[str, _Shard] = {}
-        # What ends it: sent until it is answered.
+        # What ends it, in entries of its own: sent until it is answered.
         self._ending: list[Request] = []
+        # Shards that are asked to prepare and have not answered.
+        self._voting: set[str] = set()
+        # Whether the last operation at home was not sent before the commit; whether home was asked to commit.
+        self._is_last_unsent = self._is_decided = False
 
     @property
     def shards(self) -> list[str]:
@@ -142,19 +149,28 @@ class Transaction:
             self._finish(Outcome.COMMITTED)
             return []
         self.progress = Progress.COMMITTING
+        # The last that were not sent, by shard.
+        last = {request.shard: request for request in unsent}
         if len(self._shards) == 1:
             ((shard, touched),) = self._shards.items()
-            if unsent:
-                return [*unsent[:-1], self._last(unsent[-1], touched)]
+            if shard in last:
+                return [*unsent[:-1], self._last(last[shard])]
             self._ending = [self._end(shard, Kind.BRANCH_COMMIT, BranchCommit(((0, touched.count),)))]
             return list(self._ending)
         self.home = self._choose_home(unsent, is_led)
+        self._is_last_unsent = self.home in last
+        self._voting = self._shards.keys() - {self.home}
         self._ending = [
             self._end(shard, Kind.BRANCH_PREPARE, BranchPrepare(((0, touched.count),), self.home))
             for shard, touched in self._shards.items()
-            if shard != self.home
+            if shard in self._voting and shard not in last
         ]
-        return [*(each for each in unsent if each.shard != self.home), *self._ending]
+        sent = [
+            self._last(each, self.home) if each is last[each.shard] else each
+            for each in unsent
+            if each.shard != self.home
+        ]
+        return [*sent, *self._ending]
 
     def _choose_home(self, unsent: Sequence[Request], is_led: Callable[[str], bool]) -> str:
         """The one that least was sent to, at best nothing: the rest goes with the decision. The others wait
@@ -163,10 +179,12 @@ class Transaction:
         shards = [shard for shard in self._shards if is_led(shard)] or list(self._shards)
         return min(shards, key=lambda shard: self._shards[shard].count - waiting[shard])
 
-    def _last(self, unsent: Request, touched: _Shard) -> Request:
-        """The same operation, which commits with it."""
+    def _last(self, unsent: Request, home: str = "", others: tuple[str, ...] = ()) -> Request:
+        """The same operation, which prepares for this home, or commits, for the others too."""
+        touched = self._shards[unsent.shard]
         assert unsent.number == touched.count
-        last = Request(unsent.shard, unsent.kind, unsent.payload, as_last(unsent.label), unsent.number, True)
+        label = as_last(unsent.label, home, others)
+        last = Request(unsent.shard, unsent.kind, unsent.payload, label, unsent.number, not home)
         touched.unacknowledged[last.number] = last
         return last
 
@@ -214,7 +232,7 @@ class Transaction:
 
     def _unacknowledged(self, shard: str) -> Iterator[Request]:
         staging = self.progress in (Progress.OPEN, Progress.COMMITTING, Progress.PREPARING)
-        is_early = shard == self.home and not any(each.commits for each in self._ending)
+        is_early = shard == self.home and not self._is_decided
         if staging and shard in self._shards and not is_early:
             yield from self._shards[shard].unacknowledged.values()
 
@@ -226,7 +244,7 @@ class Transaction:
         if request.number:
             return self._hear_operation(request, result)
         if request.kind == Kind.BRANCH_PREPARE:
-            return self._hear_vote(request, result)
+            return self._hear_vote(request.shard, result)
         if isinstance(result, Finished):
             return self._hear_end(request, result.outcome)
         if isinstance(result, Prepared) and self.progress is Progress.PREPARING:
@@ -241,6 +259,10 @@ class Transaction:
         if isinstance(result, Staged):
             touched.unacknowledged.pop(request.number, None)
             return self._send_next(request.shard, request.number + 1)
+        has_ended = request.shard in self._voting and _end_of(result) is not None
+        if isinstance(result, Prepared) or has_ended:
+            touched.unacknowledged.clear()
+            return self._hear_vote(request.shard, result)
         if isinstance(result, Finished):
             self._finish(result.outcome)
             return []
@@ -261,7 +283,9 @@ class Transaction:
                 # What ended it before the commit has told nobody.
                 is_untold = request.shard == self.home and self.outcome is not Outcome.COMMITTED
                 return [self._abort_all(Outcome(result.current))] if is_untold else []
-            if self.progress is Progress.COMMITTING and not self._ending:
+            if self.progress is Progress.COMMITTING and self.refused is not None and len(self._shards) > 1:
+                return self.resolve()
+            if self.progress is Progress.COMMITTING and not self._ending and len(self._shards) == 1:
                 # The last one was to commit, and cannot behind this one.
                 self.progress = Progress.ROLLING_BACK
                 self._ending = self._aborts()
@@ -276,19 +300,30 @@ class Transaction:
         touched.early.discard(number)
         return [each for each in self._unacknowledged(shard) if each.number == number]
 
-    def _hear_vote(self, request: Request, result: Result) -> list[Request]:
-        if self.progress is not Progress.COMMITTING or request not in self._ending:
+    def _hear_vote(self, shard: str, result: Result) -> list[Request]:
+        if self.progress is not Progress.COMMITTING or shard not in self._voting:
             return []
-        self._ending.remove(request)
+        self._voting.discard(shard)
+        self._ending = [each for each in self._ending if each.shard != shard]
         if not isinstance(result, Prepared):
             # One against it is enough.
-            why = result.outcome if isinstance(result, Finished) else Outcome.ROLLED_BACK
+            self._voting.clear()
+            for touched in self._shards.values():
+                touched.unacknowledged.clear()
+            why = _end_of(result) or Outcome.ROLLED_BACK
             self._ending = [self._abort_all(Outcome.ROLLED_BACK if why is Outcome.COMMITTED else why)]
             return list(self._ending)
-        if self._ending:
-            return []
-        counts = ((0, self._shards[self.home].count),)
-        self._ending = [self._end(self.home, Kind.BRANCH_COMMIT, BranchCommit(counts, self._others))]
+        return [] if self._voting else self._decide()
+
+    def _decide(self) -> list[Request]:
+        """All others are prepared: home is to commit."""
+        self._is_decided = True
+        touched, others = self._shards[self.home], self._others
+        if self._is_last_unsent and len(others) <= _MOST_NAMED:
+            self._last(touched.unacknowledged[touched.count], "", others)
+        else:
+            commit = BranchCommit(((0, touched.count),), others)
+            self._ending = [self._end(self.home, Kind.BRANCH_COMMIT, commit)]
         return self.again(self.home)
 
     def _hear_end(self, request: Request, outcome: Outcome) -> list[Request]:
@@ -362,3 +397,12 @@ class Transaction:
             f"transaction {self.id} was to be committed and nobody said whether it was; look for its "
             "effects before it is run again"
         )
+
+
+def _end_of(result: Result) -> Outcome | None:
+    """How a branch has ended, if that is what a result says."""
+    if isinstance(result, Finished):
+        return result.outcome
+    if isinstance(result, Rejected) and result.reason is Reason.TRANSACTION_OVER:
+        return Outcome(result.current)
+    return None

@@ -17,9 +17,11 @@ The label is the transaction's id in the header of an entry (`hawser.log.entry`)
     20  number of the operation               u32, from 1 for each worker; 0 is no operation
     24  worker                                u16, from 1 for each session that works in the branch
     26  seconds it may stay unprepared        u16
-    28  1 if it is carried forward, 2 if it is the last and commits, otherwise 0   u8
+    28  1 if it is carried forward; of the last one 2 if it commits, 3 if it commits for others, too, 4 if it
+        prepares; otherwise 0                 u8
     29  length of the global id               u8
-    30  global id, branch id
+    30  global id, branch id; with 3 and 4, which are for lanes, the others or home instead of the branch id:
+        names of shards, each but the last with a zero behind it
 
 Integers are little-endian.
 """
@@ -58,9 +60,14 @@ MAX_TIMEOUT_SECONDS: Final = 3600
 _FIELDS: Final = struct.Struct("<IQQIHHBB")
 _FLAG: Final = _FIELDS.size - 2
 _MOST_ID_BYTES: Final = 255
+# As commands have them.
+_MOST_NAME: Final = 200
+NO_SHARDS: Final[tuple[str, ...]] = ()
 _new: Final = tuple.__new__
 _CARRIED: Final = 1
-_LAST: Final = 2
+_COMMITS: Final = 2
+_COMMITS_FOR_OTHERS: Final = 3
+_PREPARES: Final = 4
 assert MAX_TIMEOUT_SECONDS < 1 << 16
 
 
@@ -95,8 +102,8 @@ class TransactionId(NamedTuple):
 
 
 class Label(NamedTuple):
-    """What an entry says of the transaction it belongs to. An operation that is the `last` one, on the only
-    shard, commits it."""
+    """What an entry says of the transaction it belongs to. An operation that is the `last` one here ends the
+    branch as well: prepares it, with a `home`, or commits it, for the `others` too."""
 
     id: TransactionId
     number: int = 0
@@ -105,9 +112,12 @@ class Label(NamedTuple):
     timeout_seconds: int = DEFAULT_TIMEOUT_SECONDS
     carried: bool = False
     last: bool = False
+    home: str = ""
+    others: tuple[str, ...] = NO_SHARDS
 
     def encode(self) -> bytes:
         xid = self.id.xid
+        assert self.last or not (self.home or self.others)
         fields = _FIELDS.pack(
             xid.format,
             self.id.incarnation,
@@ -115,10 +125,11 @@ class Label(NamedTuple):
             self.number,
             self.worker,
             self.timeout_seconds,
-            _LAST if self.last else self.carried,
+            self.carried,
             len(xid.global_id),
         )
-        return fields + xid.global_id + xid.branch_id
+        label = fields + xid.global_id + xid.branch_id
+        return as_last(label, self.home, self.others) if self.last else label
 
     @classmethod
     def read(cls, data: bytes) -> "Label | None":
@@ -127,18 +138,44 @@ class Label(NamedTuple):
             return None
         form, incarnation, owner, number, worker, timeout, flag, length = _FIELDS.unpack_from(data)
         middle = _FIELDS.size + length
-        sound = length > 0 and middle <= len(data) <= middle + _MOST_ID_BYTES
-        if not sound or not 0 < incarnation < 1 << 63 or flag > _LAST or timeout > MAX_TIMEOUT_SECONDS:
+        sound = 0 < length <= len(data) - _FIELDS.size
+        if not sound or not 0 < incarnation < 1 << 63 or flag > _PREPARES or timeout > MAX_TIMEOUT_SECONDS:
+            return None
+        branch_id: bytes = data[middle:]
+        home, others = "", NO_SHARDS
+        if flag > _COMMITS:
+            others = _read_names(branch_id)
+            if not others or form != LANE_FORMAT:
+                return None
+            branch_id = b""
+            if flag == _PREPARES:
+                home, *rest = others
+                others = NO_SHARDS
+                if rest:
+                    return None
+        elif len(branch_id) > _MOST_ID_BYTES:
             return None
         # Two thirds of the time of Xid(...), and a replica reads one for each entry.
-        xid = _new(Xid, (form, data[_FIELDS.size : middle], data[middle:]))
+        xid = _new(Xid, (form, data[_FIELDS.size : middle], branch_id))
         transaction = _new(TransactionId, (xid, incarnation))
-        return _new(cls, (transaction, number, worker, owner, timeout, flag == _CARRIED, flag == _LAST))
+        is_carried, is_last = flag == _CARRIED, flag >= _COMMITS
+        return _new(cls, (transaction, number, worker, owner, timeout, is_carried, is_last, home, others))
 
 
-def as_last(label: bytes) -> bytes:
-    """The encoded label of the same operation, as the last one."""
-    return label[:_FLAG] + bytes((_LAST,)) + label[_FLAG + 1 :]
+def as_last(label: bytes, home: str = "", others: tuple[str, ...] = NO_SHARDS) -> bytes:
+    """The encoded label of the same operation, as the last one: of a lane, if there are names."""
+    flag = _PREPARES if home else _COMMITS_FOR_OTHERS if others else _COMMITS
+    names = "\0".join(others) or home
+    return label[:_FLAG] + bytes((flag,)) + label[_FLAG + 1 :] + names.encode()
+
+
+def _read_names(data: bytes) -> tuple[str, ...]:
+    """As `as_last` writes them; none if nobody writes them so."""
+    try:
+        names = tuple(data.decode().split("\0"))
+    except UnicodeDecodeError:
+        return ()
+    return names if all(0 < len(name) <= _MOST_NAME for name in names) else ()
 
 
 def owner_of(session: str) -> int:

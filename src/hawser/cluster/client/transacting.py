@@ -336,8 +336,6 @@ class OpenTransaction(OpenWork):
         inner = self.inner
         if inner.progress is Progress.OVER:
             self._finish()
-        elif inner.progress is Progress.COMMITTING and inner.refused is not None and len(inner.shards) > 1:
-            self._ask()
         elif inner.progress is Progress.ROLLING_BACK and self._patience is None:
             self._wait(self._settings.timeout)
         elif inner.progress is Progress.RESOLVING and self._patience is None:

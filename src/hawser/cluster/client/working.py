@@ -36,7 +36,7 @@ from hawser.errors import (
     UsageError,
 )
 from hawser.log.entry import Kind
-from hawser.log.state.results import Reason, Rejected, Result, Staged
+from hawser.log.state.results import Prepared, Reason, Rejected, Result, Staged
 from hawser.record.batch import Compression
 from hawser.record.rows import Records
 from hawser.transaction.client import Request, Transaction
@@ -260,7 +260,7 @@ class OpenWork(ABC):
 
     def _hear(self, request: Request, result: Result) -> list[Request]:
         """What to send because of that."""
-        if isinstance(result, Staged):
+        if request.number and isinstance(result, Staged | Prepared):
             self._staged(self._sent.pop((request.shard, request.number), None))
         elif isinstance(result, Rejected) and result.reason is Reason.NOT_HELD:
             operation = self._sent.get((request.shard, request.number))

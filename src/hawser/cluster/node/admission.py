@@ -149,8 +149,11 @@ def _is_for_home(asked: Admitted) -> bool:
 def _is_for_nobody(asked: Admitted, shard: str) -> bool:
     """Whether it would wait for what never decides, or be told to what never heeds it: on a lane neither this
     shard itself nor a home apart does."""
-    if asked.kind == Kind.BRANCH_PREPARE:
-        named: tuple[str, ...] = (asked.command.home,)
+    label = asked.label
+    if label is not None and label.last:
+        named: tuple[str, ...] = (label.home, *label.others)
+    elif asked.kind == Kind.BRANCH_PREPARE:
+        named = (asked.command.home,)
     elif asked.kind in (Kind.BRANCH_COMMIT, Kind.BRANCH_ABORT):
         named = asked.command.others
     else:

@@ -14,7 +14,7 @@ from hawser.cluster import wire
 from hawser.cluster.node.admission import OPERATIONS, Admitted
 from hawser.cluster.node.deciding import Deciding
 from hawser.cluster.node.lending import TOO_EARLY, Lender
-from hawser.cluster.node.transacting import DEPOSED, Host, Slot, Surroundings
+from hawser.cluster.node.transacting import DEPOSED, Before, Host, Slot, Surroundings
 from hawser.errors import Corrupt
 from hawser.log.entry import Kind
 from hawser.log.queue.desk import Proposal
@@ -80,10 +80,12 @@ class Keeping:
         """The payload to be proposed; None if the slot gets its result without, or later."""
         if each.kind in OPERATIONS:
             assert each.label is not None
+            if each.label.others:
+                slot.before = partial(self._deciding.settle_branch, each.label.id)
             verdict = self._branches.judge(each.label)
             # What is missing before it may be in the log already, and not applied.
             if verdict is not None and not (isinstance(verdict, Rejected) and verdict.reason is Reason.GAP):
-                slot.tell(verdict)
+                slot.set_result(verdict)
                 return None
             if each.kind in (Kind.QUEUE_PUT, Kind.QUEUE_SETTLE):
                 return TOO_EARLY if lender is None else self._with_queue(each, slot, lender)
@@ -103,16 +105,18 @@ class Keeping:
             return each.payload
         found = lender.lock(each.command)
         if isinstance(found, Proposal):
-            slot.before = partial(self._resolve, lender, each.command.shelf, found)
+            slot.before = partial(self._resolve, lender, each.command.shelf, found, slot.before)
             return found.payload
         if isinstance(found, Rejected):
             slot.tell(found)
             return None
         return found
 
-    def _resolve(self, lender: Lender, shelf: int, lock: Proposal, slot: Slot, result: Any) -> bool:
+    def _resolve(
+        self, lender: Lender, shelf: int, lock: Proposal, then: Before | None, slot: Slot, result: Any
+    ) -> bool:
         lender.resolve(shelf, lock)
-        return True
+        return then is None or then(slot, result)
 
     def _is_early(self, each: Admitted) -> bool:
         """Whether operations that the question counts are not here, and may still come."""

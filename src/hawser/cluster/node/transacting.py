@@ -10,11 +10,12 @@ from hawser.cluster.node.telling import Teller
 from hawser.log.replica import Replica
 from hawser.log.state.results import Result, encode_result
 
-__all__ = ["DEPOSED", "Answer", "Collected", "Host", "Slot", "Surroundings"]
+__all__ = ["DEPOSED", "Answer", "Before", "Collected", "Host", "Slot", "Surroundings"]
 
 DEPOSED: Final = wire.Failed(wire.Code.UNKNOWN, "this node leads the shard no more", True, "unknown")
 
 Answer = Callable[[wire.Answer], None]
+Before = Callable[["Slot", Any], bool]
 
 
 class Host(Protocol):
@@ -66,7 +67,7 @@ class Slot:
         self._collected = collected
         self._place = place
         # What is to be done first with the result; False if it is not to be told yet.
-        self.before: Callable[[Slot, Any], bool] | None = None
+        self.before: Before | None = None
 
     def done(self) -> bool:
         """Also when nobody waits any more something may have to be done."""

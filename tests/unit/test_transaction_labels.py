@@ -1,0 +1,41 @@
+"""The label of an operation that is the last: what is written is read again, and nothing else is."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hawser.transaction.identity import LANE_FORMAT, Label, TransactionId, Xid, as_last
+
+LANE = TransactionId(Xid(LANE_FORMAT, b"lane", b""), 3)
+OTHER = TransactionId(Xid(7, b"global", b"branch"), 3)
+
+names = st.text(min_size=1, max_size=200).filter(lambda name: "\0" not in name and name.isprintable())
+
+
+@given(names, st.lists(names, min_size=1).map(tuple))
+def test_a_last_operation_is_read_as_it_was_written(home: str, others: tuple[str, ...]) -> None:
+    for label in (
+        Label(LANE, 2, last=True),
+        Label(LANE, 2, last=True, home=home),
+        Label(LANE, 2, last=True, others=others),
+    ):
+        assert Label.read(label.encode()) == label
+        plain = label._replace(last=False, home="", others=()).encode()
+        assert as_last(plain, label.home, label.others) == label.encode()
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [b"", b"\0", b"one\0", b"\0one", b"\xff", b"x" * 201],
+)
+def test_names_that_nobody_writes_are_none(behind: bytes) -> None:
+    for last in ({"home": "home"}, {"others": ("one", "two")}):
+        label = Label(LANE, 1, last=True, **last).encode()
+        start = label.index(b"lane") + 4
+        assert Label.read(label[:start] + behind) is None
+
+
+def test_one_shard_is_home_and_only_lanes_name_shards() -> None:
+    prepares = Label(LANE, 1, last=True, home="one").encode()
+    assert Label.read(prepares + b"\0two") is None
+    assert Label.read(OTHER.xid.format.to_bytes(4, "little") + prepares[4:]) is None
