@@ -106,9 +106,9 @@ class Header(NamedTuple):
         if not _is_stamp(name, incarnation, sequence):
             raise BadBatch("a producer, its incarnation and a sequence from 1 come together or not at all")
         place = start + body
-        return cls(
-            form, compression, columns, records, earliest, latest, producer, incarnation, sequence, place
-        )
+        stamp = (producer, incarnation, sequence)
+        # Half the time of cls(...).
+        return tuple.__new__(cls, (form, compression, columns, records, earliest, latest, *stamp, place))
 
 
 def _is_stamp(name: int, incarnation: int, sequence: int) -> bool:

@@ -75,7 +75,8 @@ class Register(Generic[T]):
 
     def incarnations(self, xid: Xid) -> list[TransactionId]:
         """Those of this xid that are not over, in order."""
-        return [TransactionId(xid, incarnation) for incarnation in self._incarnations.get(xid, ())]
+        live = self._incarnations.get(xid)
+        return [TransactionId(xid, incarnation) for incarnation in live] if live else []
 
     def verdict(self, transaction: TransactionId) -> Rejected | None:
         """Why nothing can be done about it; None if it is there, or may begin."""

@@ -132,16 +132,18 @@ def _put_bytes(operations: Iterable[Operation]) -> int:
 
 def obstacle(operations: Sequence[Operation], context: Context) -> Outcome | None:
     """Why these cannot be committed now; None if they can. Changes nothing."""
-    put_bytes = _put_bytes(operations)
-    if put_bytes and not context.part(Queue).has_room(put_bytes):
-        return Outcome.NO_ROOM
+    put_bytes = 0
     positions: dict[str, int] = {}
     for each in operations:
-        if isinstance(each, StagedMove):
+        if isinstance(each, StagedBatch):
+            put_bytes += each.size_bytes if each.for_queue else 0
+        elif isinstance(each, StagedMove):
             command = each.command
             if context.part(Groups).judge(command, context, positions.get(command.group)) is not None:
                 return Outcome.CONFLICT
             positions[command.group] = command.after
+    if put_bytes and not context.part(Queue).has_room(put_bytes):
+        return Outcome.NO_ROOM
     return None
 
 
