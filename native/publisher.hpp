@@ -411,6 +411,7 @@ class Publisher {
     if (sequence % kRingWordsALine == 0) prefetch_for_writing(&memory_.ring(sequence + 2 * kPrefetchDistance));
     prefetch_for_writing(&memory_.slot(slot));
     prefetch_for_writing(&memory_.slot(slot).state);
+    if (memory_.layout.queue) prefetch_for_writing(&memory_.origin(slot));
     prefetch_for_writing(memory_.writable + memory_.payload_at(slot));
   }
 
