@@ -145,6 +145,7 @@ PyObject* publish(PyObject* self, PyObject* const* given, Py_ssize_t places, PyO
     const uint64_t sequence =
         published ? box.core->last() : publish_one(box, arguments.values[0], Metadata(metadata), deadline, now);
     box.core->wake_subscribers();
+    box.core->stand_aside();
     return receipt_of(box, sequence);
   });
 }

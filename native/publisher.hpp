@@ -3,6 +3,8 @@
 // subscribers.
 #pragma once
 
+#include <sched.h>
+
 #include <algorithm>
 #include <bit>
 #include <vector>
@@ -179,6 +181,14 @@ class Publisher {
     gave_way_at_ = count_;
   }
 
+  // After one message that went out by itself: two that publish so at the same time are together no faster than one.
+  // Who has lost some exchanges lets another process have the processor, if one wants it, maybe one that takes.
+  void stand_aside() {
+    if (lost_ < kManyLost) [[likely]] return;
+    lost_ = 0;
+    sched_yield();
+  }
+
   // After one or several samples: wake whoever sleeps for them. A message is for one consumer.
   void wake_subscribers() {
     const uint32_t count = std::exchange(unannounced_, 0);
@@ -275,7 +285,7 @@ class Publisher {
     slot.sequence.store_relaxed(sequence);
     slot.check.store_relaxed(slot_check(lengths, timestamp, owner_, sequence));
     if (memory_.layout.queue) slot.last.store_relaxed(fresh_claim(sequence));
-    if (!commit(place, index, payload_length(lengths), timestamp)) return false;
+    if (!commit(place, index, payload_length(lengths), timestamp)) return lost_++, false;
     last_ = sequence;
     memory_.head().exchange_if(place.head, sequence);
     remember_evicted(ring_slot(place.word));
@@ -461,6 +471,7 @@ class Publisher {
   static constexpr int64_t kFirstSlice = 2'000'000;
   static constexpr uint64_t kFar = 8;
   static constexpr uint32_t kTurnsInVain = 6, kTurnsLeftOut = 256;
+  static constexpr uint32_t kManyLost = 16;
   static constexpr int kRounds = 20;
   static constexpr int kRoundsOfQueue = 2;
   static constexpr uint64_t kPrefetchDistance = 8, kRingWordsALine = 8;
@@ -480,6 +491,7 @@ class Publisher {
   uint64_t last_ = 0;  // our last sample
   uint64_t gave_way_at_ = 0;  // how many samples there were then; 0: what came of it is known
   uint32_t turns_in_vain_ = 0, turns_left_out_ = 0;
+  uint32_t lost_ = 0;  // exchanges in which somebody else was faster, since we stood aside
   uint32_t unannounced_ = 0;  // samples for which nobody was woken yet
   int64_t slice_ = kSliceNanoseconds;  // of waiting for space, the last time
   uint64_t in_vain_ = UINT64_MAX;      // how many samples there were then
