@@ -6,8 +6,8 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
-#include <deque>
 #include <thread>
+#include <vector>
 
 #include "joining.hpp"
 #include "letters.hpp"
@@ -44,6 +44,24 @@ struct SubscriberBox {
   }
 };
 
+// Claims that were made for an iteration and given to nobody yet, in the order in which they are given.
+class Ahead {
+ public:
+  bool empty() const { return next_ == claims_.size(); }
+  size_t size() const { return claims_.size() - next_; }
+  const Claimed& front() const { return claims_[next_]; }
+  void pop_front() {
+    if (++next_ == claims_.size()) claims_.clear(), next_ = 0;
+  }
+  void emplace_back() { claims_.emplace_back(); }
+  Claimed& back() { return claims_.back(); }
+  void pop_back() { claims_.pop_back(); }
+
+ private:
+  std::vector<Claimed> claims_;
+  size_t next_ = 0;
+};
+
 struct ConsumerBox {
   std::shared_ptr<Region> region;
   std::unique_ptr<Consumer> core;
@@ -52,7 +70,7 @@ struct ConsumerBox {
   nb::object dying;      // called when messages wait to go to the dead letters, or None
   int64_t looked_at = coarse_now();  // when it last looked for what came back without a word
   uint32_t calls = 0;
-  std::deque<Claimed> ahead{};   // claimed for iteration and given to nobody yet
+  Ahead ahead{};
   SampleObject* last = nullptr;  // what iteration returned last; it tells us when it goes
   // As if it had never been claimed.
   void give_back_ahead() {

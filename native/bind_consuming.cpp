@@ -129,6 +129,13 @@ bool claim_ahead(ConsumerBox& box) {
   return true;
 }
 
+// As many as come without ado, at most `most`; how many.
+int64_t claim_run_ahead(ConsumerBox& box, int64_t most) {
+  const size_t before = box.ahead.size();
+  box.core->claim_run(static_cast<uint64_t>(most), box.ahead);
+  return static_cast<int64_t>(box.ahead.size() - before);
+}
+
 // The next message of an iteration, which claims up to `most` at a time; null: there is none. The one before is let go
 // of: if nothing was said of it, it is given back.
 PyObject* claim_next(PyObject* self, ConsumerBox& box, int64_t most, const Deadline& deadline) {
@@ -141,7 +148,10 @@ PyObject* claim_next(PyObject* self, ConsumerBox& box, int64_t most, const Deadl
   while (box.ahead.empty()) {  // another thread may have been faster
     const auto attempt = [&] { return claim_ahead(box) ? nb::borrow(self) : nb::object(); };
     if (!wait_and_claim(box, deadline, kPausesForOne, few_of(most), attempt).is_valid()) return nullptr;
-    claim_more(box, most, [&](int64_t) { return claim_ahead(box) ? 1 : 0; });
+    claim_more(box, most, [&](int64_t left) {
+      const int64_t run = claim_run_ahead(box, left);
+      return run != 0 ? run : int64_t{claim_ahead(box)};
+    });
     box.core->settle();
   }
   box.last = new_message();

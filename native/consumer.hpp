@@ -111,26 +111,31 @@ class Consumer {
     return Copy::nothing;
   }
 
-  // The quick way for many: claims and copies messages that nobody had yet, in the order of the ring, up to the last
-  // look ahead and as long as everything is ordinary: nothing came back, and no lease can end a claim. The steps are
-  // those of try_claim_copy; what is not ordinary is left to it. `room(bytes)` says where a payload goes; null leaves
-  // it, too. `keep()` follows each that is copied and in `claims`.
+  // The quick way for many: claims messages that nobody had yet, in the order of the ring, up to the last look ahead and
+  // as long as everything is ordinary: nothing came back, and no lease can end a claim. The steps are those of
+  // try_claim; what is not ordinary is left to it.
+  template <class Claims>
+  void claim_run(uint64_t count, Claims& claims) {
+    const auto claim = [&](const Candidate& found, Claimed& claimed) {
+      prefetch();
+      return refer(found, claimed);
+    };
+    run(count, claims, claim, [](const Claimed&) {});
+  }
+
+  // The same with copies, as try_claim_copy makes them. `room(bytes)` says where a payload goes; null leaves it.
+  // `keep()` follows each that is copied and in `claims`.
   template <class Room, class Keep>
   void claim_run(uint64_t count, std::vector<Claimed>& claims, const Room& room, const Keep& keep) {
-    if (memory_.layout.settings.lease_ns) return;
-    require_room();
-    RingWalk walk(memory_, fresh_ + 1);
-    for (count = std::min<uint64_t>(count, free_places()); count > 0 && fresh_ < newest_ && !memory_.closed(); count--, walk.step()) {
-      Candidate found;
-      if (!find_next(walk.entry(), found)) return;
-      LastClaim last(claims);
-      Claimed& claimed = last.claimed();
-      char* const to = describe(found, claimed) ? room(claimed.payload) : nullptr;
-      if (!to || !exchange(found, claimed)) return;
-      last.stay();
-      std::memcpy(to, memory_.readable + memory_.payload_at(found.slot), claimed.payload);
+    char* to = nullptr;
+    const auto claim = [&](const Candidate& found, Claimed& claimed) {
+      to = describe(found, claimed) ? room(claimed.payload) : nullptr;
+      return to && exchange(found, claimed);
+    };
+    run(count, claims, claim, [&](const Claimed& claimed) {
+      std::memcpy(to, memory_.readable + memory_.payload_at(claimed.slot), claimed.payload);
       keep();
-    }
+    });
   }
 
   // What became of a message. False: the claim was taken away, and nothing has changed. The message's own bytes are
@@ -344,6 +349,23 @@ class Consumer {
     if (memory_.header().returns.word.load_ordered() != seen_returns_) return false;  // pairs with announce_returns
     found = {next, ring_slot(word), memory_.claim(ring_slot(word)).load_ordered()};
     return found.word == fresh_claim(next) || (planted(Canary::runs_claim_again) && claim_tag(found.word) == claim_tag_of(next));
+  }
+
+  // Calls `claim(found, claimed)` for one message after the other, up to the first that it or find_next leaves, then
+  // `then(claimed)`, which finds it in `claims`.
+  template <class Claims, class Claim, class Then>
+  void run(uint64_t count, Claims& claims, const Claim& claim, const Then& then) {
+    if (memory_.layout.settings.lease_ns) return;
+    require_room();
+    RingWalk walk(memory_, fresh_ + 1);
+    for (count = std::min<uint64_t>(count, free_places()); count > 0 && fresh_ < newest_ && !memory_.closed(); count--, walk.step()) {
+      Candidate found;
+      if (!find_next(walk.entry(), found)) return;
+      LastClaim last(claims);
+      if (!claim(found, last.claimed())) return;
+      last.stay();
+      then(last.claimed());
+    }
   }
 
   bool find_fresh(Candidate& found) {

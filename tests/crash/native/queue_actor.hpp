@@ -59,6 +59,14 @@ class QueueActor {
     tell_read(found.sequence, read_content(bytes));
   }
 
+  void claim_run(size_t count) {
+    const size_t before = claimed.size();
+    claimed.reserve(before + count);
+    consumer->look_ahead();
+    consumer->claim_run(count, claimed);
+    consumer->settle();
+    for (size_t i = before; i < claimed.size(); i++) tell_read(claimed[i].sequence, content_of(region->memory(), claimed[i]));
+  }
   void copy_run(size_t count) {
     std::vector<std::array<uint8_t, kContentBytes>> bytes(count);
     copied.reserve(count);
