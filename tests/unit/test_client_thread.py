@@ -53,11 +53,13 @@ def test_any_number_of_threads_may_call(thread: LoopThread) -> None:
 
 def test_an_interrupted_call_is_cancelled(thread: LoopThread) -> None:
     ended = threading.Event()
+    waiting = threading.get_ident()
 
     async def wait() -> None:
-        threading.Timer(0.05, signal.raise_signal, (signal.SIGINT,)).start()
+        # As the system does it: a thread that waits is interrupted, if it is the main one.
+        threading.Timer(0.05, signal.pthread_kill, (waiting, signal.SIGINT)).start()
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(3600)
         finally:
             ended.set()
 
