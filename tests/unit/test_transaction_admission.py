@@ -76,6 +76,14 @@ def test_the_last_operation_of_a_lane_prepares_or_commits_for_others_that_are_ot
         assert not is_last_admitted(home=wrong) and not is_last_admitted(others=(other, wrong))
 
 
+@pytest.mark.parametrize("end", [PREPARE, COMMIT, COMMIT_ALL, ABORT, ABORT_ALL])
+def test_what_is_no_operation_is_not_the_last_one(end: tuple[int, Payload]) -> None:
+    kind, payload = end
+    for label in (Label(LANE, last=True), Label(LANE, last=True, home="another@1/0")):
+        request = Transact(SHARD, (Labelled(kind, encode_command(payload), label.encode()),))
+        assert isinstance(admit(request, PeerRole.CLIENT, ("topic",)), Failed)
+
+
 @pytest.mark.parametrize("end", DECIDED)
 @pytest.mark.parametrize("transaction", [LANE, XA, TASK])
 def test_only_nodes_say_what_was_decided(end: tuple[int, Payload], transaction: TransactionId) -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hawser.transaction.identity import LANE_FORMAT, Label, TransactionId, Xid, as_last
+from hawser.transaction.identity import LANE_FORMAT, MOST_NAMED, Label, TransactionId, Xid, as_last
 
 LANE = TransactionId(Xid(LANE_FORMAT, b"lane", b""), 3)
 OTHER = TransactionId(Xid(7, b"global", b"branch"), 3)
@@ -12,7 +12,7 @@ OTHER = TransactionId(Xid(7, b"global", b"branch"), 3)
 names = st.text(min_size=1, max_size=200).filter(lambda name: "\0" not in name and name.isprintable())
 
 
-@given(names, st.lists(names, min_size=1).map(tuple))
+@given(names, st.lists(names, min_size=1, max_size=MOST_NAMED).map(tuple))
 def test_a_last_operation_is_read_as_it_was_written(home: str, others: tuple[str, ...]) -> None:
     for label in (
         Label(LANE, 2, last=True),
@@ -26,7 +26,7 @@ def test_a_last_operation_is_read_as_it_was_written(home: str, others: tuple[str
 
 @pytest.mark.parametrize(
     "behind",
-    [b"", b"\0", b"one\0", b"\0one", b"\xff", b"x" * 201],
+    [b"", b"\0", b"one\0", b"\0one", b"\xff", b"x" * 201, b"\0".join([b"x"] * (MOST_NAMED + 1))],
 )
 def test_names_that_nobody_writes_are_none(behind: bytes) -> None:
     for last in ({"home": "home"}, {"others": ("one", "two")}):

@@ -10,7 +10,7 @@ from hawser.log.entry import Kind
 from hawser.log.state.commands import encode_command
 from hawser.log.state.results import Finished, Outcome, Prepared, Reason, Rejected, Result
 from hawser.transaction.client import Progress, Request
-from hawser.transaction.commands import BranchAbort, BranchCommit, BranchPrepare
+from hawser.transaction.commands import BranchAbort, BranchCommit, BranchLimit, BranchPrepare
 from hawser.transaction.identity import TransactionId, Xid
 from hawser.transaction.keeper import Keeper
 from tests.stateful.transaction_shard import HOME, lane
@@ -105,9 +105,11 @@ def test_what_was_not_sent_goes_with_the_question_or_with_the_decision() -> None
         for request in client.transaction.again("q"):
             client.deliver(request, answered=False)
         assert client.transaction.again("q") == last
-    # That it is over is known from the first one.
+    # That it is over is known from the first one; whether the others have heard home knows.
     assert client.apply(last[1]) == COMMITTED
-    client.deliver(last[0])
+    (asked,) = client.deliver(last[0])
+    assert asked.kind == Kind.BRANCH_ABORT and client.transaction.progress is not Progress.OVER
+    client.deliver(asked)
     assert client.transaction.outcome is Outcome.COMMITTED
     client.spread()
     assert [client.end(name) for name in ("p", "q", "r")] == [2, 4, 3]
@@ -238,9 +240,35 @@ def test_only_the_one_that_decides_says_that_it_is_over() -> None:
     client.transaction.hear(elsewhere, over)
     assert client.transaction.progress is Progress.COMMITTING
     client.sites["p"].abort(lane(), Outcome.TIMED_OUT)
-    client.deliver(there)
+    (abort,) = client.deliver(there)
+    client.deliver(abort)
     assert client.transaction.outcome is Outcome.TIMED_OUT
     assert client.sites["p"].decision(lane()) is Outcome.TIMED_OUT
+
+
+def test_however_many_vote_against_it_home_is_told() -> None:
+    client = Client("p", "q", "r", "s")
+    requests = client.transaction.commit([client.publish(name) for name in ("p", "q", "r", "s")])
+    assert client.transaction.home == "p"
+    for name in ("q", "r"):
+        client.sites[name].put(Kind.BRANCH_LIMIT, encode_command(BranchLimit(9, 1 << 20, 0, 0)))
+    answers = {each.shard: (each, client.apply(each)) for each in requests}
+    assert answers["q"][1] == answers["r"][1] == Finished(Outcome.TOO_MUCH)
+    assert client.transaction.hear(*answers["s"]) == []
+    (abort,) = client.transaction.hear(*answers["q"])
+    assert client.transaction.hear(*answers["r"]) == []
+    assert client.transaction.progress is not Progress.OVER and client.transaction.again("p") == [abort]
+    client.deliver(abort)
+    assert client.transaction.outcome is Outcome.TOO_MUCH
+    client.spread()
+    assert client.branches("p", "q", "r", "s") == [0, 0, 0, 0]
+
+
+def test_a_vote_about_something_that_is_over_and_forgotten_is_one_against_it() -> None:
+    client = Client("p", "q")
+    (vote,) = client.transaction.commit([client.publish("p"), client.publish("q")])
+    (abort,) = client.transaction.hear(vote, Rejected(Reason.TRANSACTION_OVER))
+    assert abort.payload == encode_command(BranchAbort(Outcome.ROLLED_BACK, others=("q",)))
 
 
 # Nobody answers.

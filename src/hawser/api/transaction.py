@@ -51,9 +51,10 @@ class Work(ABC):
 
     @abstractmethod
     def get(self, queue: Queue[Any], timeout: float | None = None) -> Message | None:
-        """As `Queue.get`. A message that is not accepted before the transaction ends is then released. One
-        that somebody else has accepted, which a change of leaders may hide for a moment, makes the commit
-        fail, and no harm: nothing of this transaction happens."""
+        """As `Queue.get`. A message that is not accepted before the transaction ends is then released.
+
+        For a moment after a change of leaders it may be one that somebody else has accepted. To accept it,
+        too, makes the commit fail, so that nothing of this transaction happens; accept what you act upon."""
 
     @abstractmethod
     def get_many(self, queue: Queue[Any], count: int, timeout: float | None = None) -> Messages:

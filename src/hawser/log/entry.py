@@ -28,7 +28,7 @@ MAX_BODY_BYTES: Final = 64 << 20
 
 _CRC: Final = struct.Struct("<I")
 _FIELDS: Final = struct.Struct("<IQQBBHI")  # behind the checksum
-_MAX_TRANSACTION_BYTES: Final = (1 << 16) - 1
+MAX_TRANSACTION_BYTES: Final = (1 << 16) - 1
 
 
 # What a message may say; whoever sends more is not sound.
@@ -112,7 +112,7 @@ class Entry:
         """A new entry; epoch and index are from 1."""
         assert epoch > 0 and index > 0
         size = len(transaction)
-        if size > _MAX_TRANSACTION_BYTES or size + len(payload) > MAX_BODY_BYTES:
+        if size > MAX_TRANSACTION_BYTES or size + len(payload) > MAX_BODY_BYTES:
             raise ValueError(f"an entry holds at most {MAX_BODY_BYTES} bytes")
         fields = _FIELDS.pack(size + len(payload), epoch, index, kind, version, size, 0)
         rest = b"".join((fields, transaction, payload))

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import msgspec
 
-from hawser.log.entry import HEADER_BYTES, MAX_BODY_BYTES, Entry, Kind
+from hawser.log.entry import HEADER_BYTES, MAX_BODY_BYTES, MAX_TRANSACTION_BYTES, Entry, Kind
 from hawser.log.journal.failures import BadSnapshot, Damaged
 from hawser.log.journal.journal import Journal, Sync
 from hawser.log.journal.journal import Settings as JournalSettings
@@ -286,8 +286,9 @@ class Replica:
 
     def _admit_commands(self, commands: tuple[Command, ...]) -> bool:
         sizes = [HEADER_BYTES + len(each.payload) + len(each.transaction) for each in commands]
+        is_long = any(len(each.transaction) > MAX_TRANSACTION_BYTES for each in commands)
         reason = Reason.FULL
-        if max(sizes, default=0) > HEADER_BYTES + MAX_BODY_BYTES:
+        if is_long or max(sizes, default=0) > HEADER_BYTES + MAX_BODY_BYTES:
             reason = Reason.TOO_LARGE
         elif not all(self.machine.knows(each.kind, each.version, each.transaction) for each in commands):
             # Once in the log it would halt every member.

@@ -36,13 +36,11 @@ from hawser.transaction.commands import (
     Participants,
     to_fields,
 )
-from hawser.transaction.identity import DEFAULT_TIMEOUT_SECONDS, Label, TransactionId, as_last
+from hawser.transaction.identity import DEFAULT_TIMEOUT_SECONDS, MOST_NAMED, Label, TransactionId, as_last
 
 __all__ = ["Progress", "Request", "Transaction"]
 
 _OPERATIONS: Final = (Kind.BATCH, Kind.QUEUE_PUT, Kind.QUEUE_SETTLE, Kind.GROUP_COMMIT)
-# A label that names more shards than so many is too long.
-_MOST_NAMED: Final = 64
 
 
 class Progress(IntEnum):
@@ -264,7 +262,9 @@ class Transaction:
             touched.unacknowledged.clear()
             return self._hear_vote(request.shard, result)
         if isinstance(result, Finished):
-            self._finish(result.outcome)
+            # Of several shards only home knows.
+            if len(self._shards) == 1 or request.shard == self.home:
+                self._finish(result.outcome)
             return []
         if isinstance(result, Rejected) and result.reason is Reason.GAP:
             # One before it was lost on its way. Only that one goes out at once, and this one behind it: an
@@ -277,20 +277,24 @@ class Transaction:
             over = result.reason is Reason.TRANSACTION_OVER and self.progress is not Progress.OPEN
             if not over and self.refused is None:
                 self.refused, self._refusing = result, request.shard
-            elif over and (len(self._shards) == 1 or request.shard == self.home):
-                # By the commit whose answer was lost, or before it. Of several shards only home knows.
+            elif over and len(self._shards) == 1:
+                # By the commit whose answer was lost, or before it.
                 self._finish(Outcome(result.current))
-                # What ended it before the commit has told nobody.
-                is_untold = request.shard == self.home and self.outcome is not Outcome.COMMITTED
-                return [self._abort_all(Outcome(result.current))] if is_untold else []
-            if self.progress is Progress.COMMITTING and self.refused is not None and len(self._shards) > 1:
-                return self.resolve()
-            if self.progress is Progress.COMMITTING and not self._ending and len(self._shards) == 1:
-                # The last one was to commit, and cannot behind this one.
-                self.progress = Progress.ROLLING_BACK
-                self._ending = self._aborts()
-                return list(self._ending)
+                return []
+            # What ended home before the commit has told nobody; what was committed others may not have heard.
+            is_over_at_home = over and request.shard == self.home
+            if self.progress is Progress.COMMITTING and (is_over_at_home or self.refused is not None):
+                return self.resolve() if len(self._shards) > 1 else self._give_up()
         return []
+
+    def _give_up(self) -> list[Request]:
+        """An operation was refused, and the last one, which was to commit, cannot behind it."""
+        if self._ending:
+            # A commit of its own is under way, which finds that out.
+            return []
+        self.progress = Progress.ROLLING_BACK
+        self._ending = self._aborts()
+        return list(self._ending)
 
     def _send_next(self, shard: str, number: int) -> list[Request]:
         """This one, if it came too early before."""
@@ -319,7 +323,7 @@ class Transaction:
         """All others are prepared: home is to commit."""
         self._is_decided = True
         touched, others = self._shards[self.home], self._others
-        if self._is_last_unsent and len(others) <= _MOST_NAMED:
+        if self._is_last_unsent and len(others) <= MOST_NAMED:
             self._last(touched.unacknowledged[touched.count], "", others)
         else:
             commit = BranchCommit(((0, touched.count),), others)
@@ -404,5 +408,5 @@ def _end_of(result: Result) -> Outcome | None:
     if isinstance(result, Finished):
         return result.outcome
     if isinstance(result, Rejected) and result.reason is Reason.TRANSACTION_OVER:
-        return Outcome(result.current)
+        return Outcome(result.current) if result.current in frozenset(Outcome) else Outcome.ROLLED_BACK
     return None

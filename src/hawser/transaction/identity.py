@@ -32,12 +32,14 @@ from typing import Final, NamedTuple
 from xxhash import xxh3_64_intdigest
 
 from hawser.errors import UsageError
+from hawser.log.entry import MAX_TRANSACTION_BYTES
 
 __all__ = [
     "APPLICATION_FORMAT",
     "DEFAULT_TIMEOUT_SECONDS",
     "LANE_FORMAT",
     "MAX_TIMEOUT_SECONDS",
+    "MOST_NAMED",
     "ONCE",
     "Label",
     "TransactionId",
@@ -62,6 +64,9 @@ _FLAG: Final = _FIELDS.size - 2
 _MOST_ID_BYTES: Final = 255
 # As commands have them.
 _MOST_NAME: Final = 200
+# So a label is never longer than an entry can hold.
+MOST_NAMED: Final = 64
+assert _FIELDS.size + _MOST_ID_BYTES + MOST_NAMED * (4 * _MOST_NAME + 1) <= MAX_TRANSACTION_BYTES
 NO_SHARDS: Final[tuple[str, ...]] = ()
 _new: Final = tuple.__new__
 _CARRIED: Final = 1
@@ -117,7 +122,7 @@ class Label(NamedTuple):
 
     def encode(self) -> bytes:
         xid = self.id.xid
-        assert self.last or not (self.home or self.others)
+        assert not (self.home or self.others) or (self.last and not xid.branch_id)
         fields = _FIELDS.pack(
             xid.format,
             self.id.incarnation,
@@ -175,7 +180,8 @@ def _read_names(data: bytes) -> tuple[str, ...]:
         names = tuple(data.decode().split("\0"))
     except UnicodeDecodeError:
         return ()
-    return names if all(0 < len(name) <= _MOST_NAME for name in names) else ()
+    is_sound = len(names) <= MOST_NAMED and all(0 < len(name) <= _MOST_NAME for name in names)
+    return names if is_sound else ()
 
 
 def owner_of(session: str) -> int:

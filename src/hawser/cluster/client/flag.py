@@ -33,8 +33,12 @@ class Flag:
         """Return when it is so."""
         if self._is_set:
             return
-        waiter = self._loop.create_future()
         if self._waiting is None:
             self._waiting = []
-        self._waiting.append(waiter)
-        await waiter
+        waiting, waiter = self._waiting, self._loop.create_future()
+        waiting.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            waiting.remove(waiter)
+            raise

@@ -132,7 +132,8 @@ def _admit(each: Labelled, role: PeerRole, at_home: bool) -> Admitted | Failed:
     if kind not in _OF_BRANCHES:
         return Admitted(kind, each.payload, None, b"", command, False)
     label = Label.read(each.label)
-    if label is None or label.carried or (label.number == 0) == (kind in OPERATIONS):
+    is_operation = kind in OPERATIONS
+    if label is None or label.carried or is_operation != bool(label.number) or label.last > is_operation:
         return _bad(f"an entry of kind {kind} has a label that no client gives it")
     return Admitted(kind, each.payload, label, each.label, command, role is PeerRole.NODE)
 

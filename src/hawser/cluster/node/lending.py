@@ -214,7 +214,9 @@ class Lender:
             self.wake()
 
     def _ask(self, waiting: _Waiting) -> None:
-        if waiting.for_transactions and self._lend(waiting):
+        # Nobody who came before is overtaken because he needs a read.
+        is_first = next(iter(waiting.line.values())) is waiting
+        if waiting.for_transactions and is_first and self._lend(waiting):
             return
         if not waiting.is_asking:
             waiting.is_asking = True

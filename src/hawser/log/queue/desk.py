@@ -5,6 +5,7 @@ Pure: entries to be proposed come out, and what became of them goes in. Whoever 
 1. makes a desk when this member begins to lead and has applied everything that came before (its leadership is
    `ready`), and drops it when it leads no more; nothing it knew is needed again;
 2. calls `get` when a read of the newest state is served, so that nothing is lent that was accepted elsewhere;
+   for a transaction, which accepts by an entry, it may do so without;
 3. proposes what `settle` and `tick` return, and calls `resolve` with it when the command is done or refused.
 
 A settlement ends deliveries, each named by its token: all of them or none. It has a stamp, as a batch has, so
