@@ -205,7 +205,7 @@ def test_the_one_that_decides_misses_an_operation(
             return real(self, entry, label, context)
 
     monkeypatch.setattr(Branches, "_commit", commit)
-    must_be_caught(record_property)
+    must_be_caught(record_property, 200)
 
 
 def test_nobody_is_told_what_a_branch_has_decided(
