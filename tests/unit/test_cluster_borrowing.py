@@ -3,7 +3,13 @@
 import asyncio
 from typing import Any
 
+import msgspec
+import pytest
+
 from hawser import aio
+from hawser.cluster import wire
+from hawser.cluster.client import asking, borrowing
+from hawser.log.queue.claims import Token
 from tests.support.cluster import RunningCluster
 from tests.unit.test_cluster_queue import SECONDS, unused_name
 
@@ -28,5 +34,41 @@ def test_an_answer_that_has_come_is_not_interrupted(cluster: RunningCluster) -> 
                     await asyncio.sleep(0.01)
                 assert borrower._task is task and not task.cancelling()
                 assert {bytes(await anext(consumer)) for _ in range(2)} == {b"2", b"3"}
+
+    asyncio.run(asyncio.wait_for(story(), SECONDS))
+
+
+def test_what_a_leader_of_earlier_lends_is_not_taken(
+    cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later one has lent to the session before; what the earlier one is told or says changes nothing."""
+    outdated: list[bool] = []
+
+    async def ask(link: Any, body: bytes, timeout_seconds: float) -> wire.Answer:
+        answer = await asking.ask(link, body, timeout_seconds)
+        if isinstance(answer, wire.Lent) and answer.parcels and outdated == [False]:
+            outdated[:] = [True]
+            (parcel,) = answer.parcels
+            return wire.Lent((msgspec.structs.replace(parcel, token=Token(0, 77)),))
+        return answer
+
+    async def story() -> None:
+        async with aio.connect(cluster.url, name="late") as bus:
+            queue: Any = bus.queue(unused_name())
+            await queue.put_many([b"1", b"2"])
+            async with bus.transaction() as tx:
+                first: Any = await tx.get(queue, SECONDS)
+                await tx.accept(first)
+            borrower = queue._sessions[True].borrower
+            received = borrower._received
+            monkeypatch.setattr(borrowing, "ask", ask)
+            outdated.append(False)
+            async with bus.transaction() as tx:
+                message: Any = await tx.get(queue, SECONDS)
+                assert bytes(message) == b"2" and message._borrowed.epoch == received.epoch
+                await tx.accept(message)
+            assert outdated == [True] and borrower._held == 0
+            assert borrower._received.epoch == received.epoch
+            assert (await queue.info()).ready == (await queue.info()).claimed == 0
 
     asyncio.run(asyncio.wait_for(story(), SECONDS))
