@@ -330,4 +330,5 @@ NB_MODULE(_native, module) {
   bind_consuming(module);
   bind_waiting(module);
   bind_tracing(module);
+  bind_syncing(module);
 }

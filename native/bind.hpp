@@ -53,6 +53,11 @@ class Ahead {
   void pop_front() {
     if (++next_ == claims_.size()) claims_.clear(), next_ = 0;
   }
+  Claimed take() {
+    const Claimed claimed = front();
+    pop_front();
+    return claimed;
+  }
   void emplace_back() { claims_.emplace_back(); }
   Claimed& back() { return claims_.back(); }
   void pop_back() { claims_.pop_back(); }
@@ -110,12 +115,15 @@ void set_python_error(const Error& error);
 void bind_publishing(nb::module_& module);
 void bind_subscribing(nb::module_& module);
 void bind_consuming(nb::module_& module);
+void bind_iterating(nb::module_& module, nb::class_<ConsumerBox>& consumer);
 void bind_waiting(nb::module_& module);
 void bind_tracing(nb::module_& module);
+void bind_syncing(nb::module_& module);
 
 // Of a Region that is a queue's.
 nb::object make_consumer(const std::shared_ptr<Region>& region, const std::string& name, uint32_t max_held,
                          nb::object decode, nb::object dying, bool reserve);
+PyObject* call_claim_next(PyObject* self, PyObject* const* given, Py_ssize_t places, PyObject* keywords);
 nb::dict queue_state(const Region& region);
 nb::list peek_messages(const Region& region, uint64_t count, nb::handle decode);
 // Of a Region.
@@ -144,13 +152,13 @@ void let_go_of(SampleObject* sample);  // as on leaving a with block
 
 // What becomes of a message.
 enum class Verdict { accept, release, reject };
-Error settled_otherwise(const std::string& what, Verdict verdict);
 bool settle_claim(Consumer& core, const Claimed& claimed, Verdict verdict);  // false: the claim was taken away
 // Of one consumer's message, if it is still held; false: the claim was taken away. UsageError if it is not its own.
 bool settle_message(PyObject* message, ConsumerBox& box, Verdict verdict);
 // Somebody else has the claim now, or it is settled with others: only the bytes are left to let go of.
 Claimed take_claim(SampleObject* message);
 Error claim_lost(const ConsumerBox& box, uint64_t count, uint64_t sequence);
+Error lost_reference(const Region& region, uint64_t sequence);
 void tell_of_the_dying(ConsumerBox& box);
 
 // The GIL is given up for as long as this lives. Python 3.11 to 3.13 end a daemon thread that wants it back
@@ -282,7 +290,7 @@ class Turn {
 inline Deadline deadline_of(nb::handle timeout) {
   if (!timeout.is_valid() || timeout.is_none()) return Deadline::for_ever();
   const double seconds = PyFloat_AsDouble(timeout.ptr());
-  if (seconds == -1.0 && PyErr_Occurred()) throw nb::python_error();
+  if (seconds == -1.0) PyErr_Clear();  // it is no number
   if (!(seconds >= 0)) throw Error(Kind::usage, "timeout is seconds, 0 or more, or None to wait for ever");
   return Deadline::in(seconds);
 }

@@ -9,16 +9,15 @@ storage that saw one sync fail refuses all others, because they would succeed wi
 import errno
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Lock
 from time import monotonic
-from typing import Final
+from typing import Final, NoReturn
 
 from hawser.log.journal.storage import StorageFailed, StorageFull
 
-__all__ = ["Disk", "DiskCounters"]
+__all__ = ["Disk", "DiskCounters", "DiskSync"]
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _FOR_OWNER_ONLY: Final = 0o600
@@ -27,7 +26,7 @@ _MOST_OPEN_FILES: Final = 8
 
 
 class _File:
-    """An open file. It is closed when it is removed, but not under a sync in another thread."""
+    """An open file. It is closed when nobody wants it here any more, but not under a sync."""
 
     __slots__ = ("descriptor", "is_forgotten", "syncs")
 
@@ -36,29 +35,49 @@ class _File:
         self.is_forgotten = False
         self.syncs = 0
 
+    def close_if_unused(self) -> None:
+        if self.is_forgotten and not self.syncs:
+            os.close(self.descriptor)
+
+
+class DiskSync:
+    """A sync of these files that is under way."""
+
+    __slots__ = ("files", "names")
+
+    def __init__(self, names: Sequence[str], files: list[_File]) -> None:
+        self.names = names
+        self.files = files
+
+    @property
+    def descriptors(self) -> list[int]:
+        return [file.descriptor for file in self.files]
+
+    def let_go(self) -> None:
+        for file in self.files:
+            file.syncs -= 1
+            file.close_if_unused()
+
 
 class DiskCounters:
     """What the disks that share it have done since it was made."""
 
-    __slots__ = ("sync_seconds", "syncs", "written_bytes", "_lock")
+    __slots__ = ("sync_seconds", "syncs", "written_bytes")
 
     def __init__(self) -> None:
         self.syncs = 0
         self.sync_seconds = 0.0
         self.written_bytes = 0
-        self._lock = Lock()
 
-    def synced(self, seconds: float) -> None:
-        """From any thread."""
-        with self._lock:
-            self.syncs += 1
-            self.sync_seconds += seconds
+    def synced(self, seconds: float, files: int = 1) -> None:
+        self.syncs += files
+        self.sync_seconds += seconds
 
 
 class Disk:
     """A Storage in `directory`, which it makes if there is none and which nobody else can use meanwhile.
 
-    `sync` may be called from any thread, all else from one. To be closed, which syncs nothing."""
+    Used by one thread at a time. To be closed, which syncs nothing."""
 
     def __init__(self, directory: Path | str, counters: DiskCounters | None = None) -> None:
         self.directory = Path(directory)
@@ -66,7 +85,6 @@ class Disk:
         _make_directory(self.directory)
         self._directory = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._files: dict[str, _File] = {}
-        self._lock = Lock()
         self._failure: str | None = None
         try:
             fcntl.flock(self._directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -113,8 +131,7 @@ class Disk:
             os.close(descriptor)
             os.unlink(name, dir_fd=self._directory)
             raise
-        with self._lock:
-            self._keep(name, _File(descriptor))
+        self._keep(name, _File(descriptor))
 
     def write(self, name: str, start: int, data: bytes | bytearray | memoryview) -> None:
         self._counters.written_bytes += len(data)
@@ -141,77 +158,85 @@ class Disk:
                 os.ftruncate(descriptor, size)
 
     def sync(self, name: str) -> None:
-        with self._lock:
-            file = self._files.get(name) or self._opened(name)
-            file.syncs += 1
+        self._sync(name, self._descriptor(name), os.fdatasync)
+
+    def begin_sync(self, names: Sequence[str]) -> DiskSync:
+        """For somebody else, who syncs the descriptors of these files while other calls go on here."""
+        self._check_that_syncs_work()
+        sync = DiskSync(names, [])
         try:
-            self._sync(name, file.descriptor, os.fdatasync)
-        finally:
-            with self._lock:
-                file.syncs -= 1
-                if file.is_forgotten and not file.syncs:
-                    os.close(file.descriptor)
+            for name in names:
+                self._descriptor(name)
+                file = self._files[name]
+                file.syncs += 1
+                sync.files.append(file)
+        except BaseException:
+            sync.let_go()
+            raise
+        return sync
+
+    def end_sync(self, sync: DiskSync, error: int, seconds: float) -> None:
+        """It took so long; if an error ended it, which is an errno, this raises as `sync` does."""
+        sync.let_go()
+        if error:
+            self._fail(" or ".join(sync.names), error)
+        self._counters.synced(seconds, len(sync.files))
 
     def rename(self, old: str, new: str) -> None:
         here = self._directory
         with self._failing(old):
             os.rename(self._checked(old), self._checked(new), src_dir_fd=here, dst_dir_fd=here)
-        with self._lock:
-            self._forget(new)
-            if old in self._files:
-                self._files[new] = self._files.pop(old)
+        self._forget(new)
+        if old in self._files:
+            self._files[new] = self._files.pop(old)
 
     def remove(self, name: str) -> None:
         with self._failing(name):
             os.unlink(self._checked(name), dir_fd=self._directory)
-        with self._lock:
-            self._forget(name)
+        self._forget(name)
 
     def sync_names(self) -> None:
         self._sync(str(self.directory), self._directory, os.fsync)
 
     def _sync(self, name: str, descriptor: int, flush: Callable[[int], None]) -> None:
-        if self._failure is not None:
-            raise StorageFailed(f"{self._failure}; since then nothing is synced to {self.directory} any more")
+        self._check_that_syncs_work()
         began = monotonic()
         try:
             flush(descriptor)
         except OSError as error:
-            self._failure = f"syncing {name} failed: {error.strerror}"
-            raise StorageFailed(f"{self._failure}. Look after the disk, then start again") from error
+            self._fail(name, error.errno or errno.EIO)
         self._counters.synced(monotonic() - began)
 
+    def _check_that_syncs_work(self) -> None:
+        if self._failure is not None:
+            raise StorageFailed(f"{self._failure}; since then nothing is synced to {self.directory} any more")
+
+    def _fail(self, name: str, error: int) -> NoReturn:
+        self._failure = f"syncing {name} failed: {os.strerror(error)}"
+        raise StorageFailed(f"{self._failure}. Look after the disk, then start again")
+
     def _descriptor(self, name: str) -> int:
-        """Of the file, good until the next call that opens one in this thread."""
+        """Of the file, good until the next call that opens one."""
         file = self._files.get(name)
         if file is None:
-            with self._lock:
-                file = self._files.get(name) or self._opened(name)
-                self._keep(name, file)
+            with self._failing(name):
+                flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+                file = _File(os.open(self._checked(name), flags, dir_fd=self._directory))
+            self._keep(name, file)
         return file.descriptor
 
-    def _opened(self, name: str) -> _File:
-        """Under the lock. A sync does not evict: the other thread may be about to use what it would close."""
-        with self._failing(name):
-            flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-            file = _File(os.open(self._checked(name), flags, dir_fd=self._directory))
-        self._files[name] = file
-        return file
-
     def _keep(self, name: str, file: _File) -> None:
-        """Under the lock: this one is open, and not too many others are."""
+        """This one is open, and not too many others are."""
         self._files[name] = file
         while len(self._files) > _MOST_OPEN_FILES:
             self._forget(next(other for other in self._files if other != name))
 
     def _forget(self, name: str) -> None:
-        """Under the lock: close it, or let the sync that uses it do so."""
+        """Close it, or let the sync that uses it do so."""
         file = self._files.pop(name, None)
-        if file is None:
-            return
-        file.is_forgotten = True
-        if not file.syncs:
-            os.close(file.descriptor)
+        if file is not None:
+            file.is_forgotten = True
+            file.close_if_unused()
 
     def _checked(self, name: str) -> str:
         if not name or "/" in name or name in (".", ".."):

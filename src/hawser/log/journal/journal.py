@@ -1,11 +1,11 @@
 """The log of one member of a shard on its disk: `hawser.log.journal.opening` says how it survives a crash.
 
 The caller's contract. Entries are appended in order, and count as durable up to `synced` and no further. One
-sync is under way at a time; it may run in another thread, beside anything but `destroy`. Every other call
-comes from one thread; the last one before the program ends is `settle`. `append` writes only where room is
-reserved, so of all calls only `append` without `reserve`, `write_block`, `save_checkpoint` and installing can
-raise StorageFull, and leave the journal as it was. After StorageFailed nothing can be said of what was not
-synced: stop, and open it again.
+sync is under way at a time, beside anything but `destroy`: whoever begins it has its files synced, and says
+when that is done. Every call comes from one thread; the last one before the program ends is `settle`.
+`append` writes only where room is reserved, so of all calls only `append` without `reserve`, `write_block`,
+`save_checkpoint` and installing can raise StorageFull, and leave the journal as it was. After StorageFailed
+nothing can be said of what was not synced: stop, and open it again.
 
 Invariants:
 
@@ -68,8 +68,13 @@ class Sync:
         self.index = index
         self.segments = segments
 
+    @property
+    def names(self) -> list[str]:
+        """The files that are to be synced, the older first: by `run`, or while other calls go on."""
+        return [segment.name for segment in self.segments]
+
     def run(self) -> None:
-        """Blocks until it is on disk; may be called in any thread."""
+        """Return when it is on disk."""
         for segment in self.segments:
             try:
                 segment.storage.sync(segment.name)
@@ -219,9 +224,17 @@ class Journal:
 
     def settle(self) -> None:
         """Sync, and make the mark that says so durable too. For when there is nothing else to do."""
-        self.sync()
-        self.mark()
-        self.sync(with_marks=True)
+        for sync in self.settling():
+            sync.run()
+
+    def settling(self) -> Iterator[Sync]:
+        """As `settle`: syncs that have to be run one behind the other, each before the next is asked for."""
+        for with_marks in (False, True):
+            sync = self.begin_sync(with_marks)
+            yield sync
+            self.end_sync(sync)
+            if not with_marks:
+                self.mark()
 
     def read(self, first: int, last: int, max_bytes: int) -> list[Entry]:
         """Entries `first` to `last`, or the first of them that fit into `max_bytes`, but one at least.

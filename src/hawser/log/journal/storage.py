@@ -44,8 +44,7 @@ class Storage(Protocol):
         """Cut it to `size`, or fill it with reserved zeros up to `size`; StorageFull changes nothing."""
 
     def sync(self, name: str) -> None:
-        """Return when everything written to it is on disk. May run beside writes from another thread; what is
-        written meanwhile may or may not be covered."""
+        """Return when everything written to it is on disk."""
 
     def rename(self, old: str, new: str) -> None:
         """Atomic; replaces `new`."""

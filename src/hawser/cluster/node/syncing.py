@@ -1,0 +1,64 @@
+"""Syncs of the shards of a node, while its event loop goes on.
+
+What is wanted in one turn of the loop is handed over at its end, behind what is sent: who is woken by it
+does not hold up the others, which sync meanwhile.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from itertools import count
+
+from hawser.memory import Syncs
+
+__all__ = ["Syncing"]
+
+_log = logging.getLogger("hawser.cluster.node")
+
+# Called with 0 or an errno, and how many seconds it took.
+Ended = Callable[[int, float], None]
+
+
+class Syncing:
+    """So many at a time. Everything but the waiting happens in one loop."""
+
+    def __init__(self, threads: int) -> None:
+        self._syncs = Syncs(threads)
+        self._numbers = count()
+        self._wanted: list[tuple[int, list[int]]] = []
+        self._under_way: dict[int, Ended] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self) -> None:
+        """From here on syncs are heard of in this loop."""
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._syncs.fileno(), self._look)
+        self._loop = loop
+
+    def begin(self, descriptors: list[int], ended: Ended) -> None:
+        """Sync these files, which stay open until `ended` is called."""
+        assert self._loop is not None
+        number = next(self._numbers)
+        self._under_way[number] = ended
+        if not self._wanted:
+            self._loop.call_soon(self._hand_over)
+        self._wanted.append((number, descriptors))
+
+    def _hand_over(self) -> None:
+        wanted, self._wanted = self._wanted, []
+        self._syncs.begin(wanted)
+
+    def _look(self) -> None:
+        for number, error, seconds in self._syncs.ended():
+            ended = self._under_way.pop(number)
+            try:
+                ended(error, seconds)
+            except Exception:
+                _log.exception("a shard could not go on after a sync; the others do")
+
+    def close(self) -> None:
+        """Nothing may be under way."""
+        if self._loop is not None:
+            self._loop.remove_reader(self._syncs.fileno())
+            self._loop = None
+        self._syncs.close()
