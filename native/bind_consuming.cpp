@@ -1,4 +1,5 @@
 // Consumer: claiming messages of a queue, one by one, many at once, or as copies that are settled together.
+#include "bind_claiming.hpp"
 #include "bind_columns.hpp"
 
 namespace hawser::python {
@@ -21,62 +22,6 @@ nb::object claim_now(nb::handle self, ConsumerBox& box) {
   return {};
 }
 
-// Look for what came back without a word: from who is stopped, and from who is dead if somebody holds messages. Every
-// consumer does so now and then, however busy it is: others may be dead with messages for ever.
-void look_for_returns(ConsumerBox& box) {
-  box.looked_at = coarse_now();
-  box.core->look_around();
-  if (box.core->others_hold()) recover_quietly(*box.region);
-}
-constexpr uint32_t kStepsALook = 256;  // of an iteration
-constexpr int64_t kTurnNanoseconds = 20'000'000;
-constexpr uint32_t kCallsALook = 16;  // that find a message; a look at the clock is not for nothing
-bool look_is_due(const ConsumerBox& box) { return coarse_now() - box.looked_at >= kSliceNanoseconds; }
-
-// Sleep until there may be a message. False: the time is over.
-bool wait_for_message(ConsumerBox& box, const Deadline& deadline, int pauses) {
-  if (deadline.over()) return false;
-  without_gil([&] { box.core->wait_for_message(deadline.slice(), pauses); });
-  if (box.core->ready()) return true;
-  box.core->confirm_nothing();
-  look_for_returns(box);
-  return true;
-}
-
-// Whatever happens: producers that wait for us learn how far we are.
-struct SettleLater {
-  Consumer& core;
-  ~SettleLater() { core.settle(); }
-};
-
-// With fewer messages ahead a consumer keeps its distance.
-constexpr uint64_t kFewForOne = 8, kFewForMany = 64;
-uint64_t few_of(int64_t count) { return std::min(static_cast<uint64_t>(count), kFewForMany); }
-
-// What `attempt` gets, tried at once and whenever there may be a message; not valid when the time is over.
-template <class Attempt>
-nb::object wait_and_claim(ConsumerBox& box, const Deadline& deadline, int pauses, uint64_t few, const Attempt& attempt) {
-  box.region->made().require();
-  const SettleLater later{*box.core};
-  if (++box.calls % kCallsALook == 0 && look_is_due(box)) look_for_returns(box);
-  if (box.core->caught_up() && !deadline.over()) box.core->keep_distance(few);
-  for (;;) {
-    nb::object result = attempt();  // dropped, and so given back, if what follows is interrupted
-    tell_of_the_dying(box);
-    if (result.is_valid()) {
-      box.core->prefetch();
-      return result;
-    }
-    if (look_is_due(box)) {
-      look_for_returns(box);
-    } else if (!wait_for_message(box, deadline, pauses)) {
-      break;
-    }
-  }
-  box.core->confirm_nothing();
-  return {};
-}
-
 PyObject* call_claim(PyObject* self, PyObject* const* given, Py_ssize_t places, PyObject* keywords) {
   return guarded([&] {
     const Arguments<1> arguments("claim", {"timeout"}, 1, given, places, keywords);
@@ -84,28 +29,6 @@ PyObject* call_claim(PyObject* self, PyObject* const* given, Py_ssize_t places, 
     nb::object message = wait_and_claim(box, deadline_of(arguments.values[0]), kPausesForOne, kFewForOne, [&] { return claim_now(self, box); });
     return message.is_valid() ? message.release().ptr() : nb::none().release().ptr();
   });
-}
-
-// Whether a batch that has `size` messages takes another one: it ends with what was there when it had its first.
-bool goes_on(ConsumerBox& box, size_t size) {
-  if (size == 1) box.core->look_ahead();
-  return size == 0 || !box.core->caught_up();
-}
-
-// Calls `more(most)`, which says how many it got, until there are `count`, the first of which is there, or it gets
-// nothing. What was claimed is not lost to an error of one that comes later: the next call meets it.
-template <class More>
-void claim_more(ConsumerBox& box, int64_t count, const More& more) {
-  const auto end = std::min<int64_t>(count, 1 + int64_t{box.core->free_places()});
-  try {
-    for (int64_t i = 1, got = 1; got != 0 && i < end && goes_on(box, static_cast<size_t>(i)); i += got) {
-      box.core->prefetch();
-      got = more(end - i);
-    }
-  } catch (const Error&) {
-  } catch (const nb::python_error& error) {
-    if (!error.matches(PyExc_Exception) || error.matches(PyExc_MemoryError)) throw;
-  }
 }
 
 nb::object claim_many(nb::handle self, int64_t count, nb::handle timeout, nb::object into) {
@@ -120,103 +43,6 @@ nb::object claim_many(nb::handle self, int64_t count, nb::handle timeout, nb::ob
   claim_more(box, count, [&](int64_t) { return append(claim_now(self, box)) ? 1 : 0; });
   box.core->settle();
   return into;
-}
-
-bool claim_ahead(ConsumerBox& box) {
-  LastClaim last(box.ahead);
-  if (!box.core->try_claim(last.claimed())) return false;
-  last.stay();
-  return true;
-}
-
-// As many as come without ado, at most `most`; how many.
-int64_t claim_run_ahead(ConsumerBox& box, int64_t most) {
-  const size_t before = box.ahead.size();
-  box.core->claim_run(static_cast<uint64_t>(most), box.ahead);
-  return static_cast<int64_t>(box.ahead.size() - before);
-}
-
-// The next message of an iteration, which claims up to `most` at a time; null: there is none. The one before is let go
-// of: if nothing was said of it, it is given back.
-PyObject* claim_next(PyObject* self, ConsumerBox& box, int64_t most, const Deadline& deadline) {
-  box.region->made().require();
-  if (most < 1) throw Error(Kind::usage, "an iteration claims 1 or more at a time");
-  if (box.last) {
-    settle_message(reinterpret_cast<PyObject*>(std::exchange(box.last, nullptr)), box, Verdict::release);
-    tell_of_the_dying(box);
-  }
-  while (box.ahead.empty()) {  // another thread may have been faster
-    const auto attempt = [&] { return claim_ahead(box) ? nb::borrow(self) : nb::object(); };
-    if (!wait_and_claim(box, deadline, kPausesForOne, few_of(most), attempt).is_valid()) return nullptr;
-    claim_more(box, most, [&](int64_t left) {
-      const int64_t run = claim_run_ahead(box, left);
-      return run != 0 ? run : int64_t{claim_ahead(box)};
-    });
-    box.core->settle();
-  }
-  box.last = new_message();
-  claim_of(box.last) = box.ahead.front();
-  box.ahead.pop_front();
-  return fill_message(box.last, self, box);
-}
-
-PyObject* call_claim_next(PyObject* self, PyObject* const* given, Py_ssize_t places, PyObject* keywords) {
-  return guarded([&] {
-    const Arguments<2> arguments("claim_next", {"most", "timeout"}, 2, given, places, keywords);
-    const auto most = nb::cast<int64_t>(arguments.get(0));
-    PyObject* message = claim_next(self, *nb::inst_ptr<ConsumerBox>(self), most, deadline_of(arguments.values[1]));
-    return message ? message : nb::none().release().ptr();
-  });
-}
-
-// A loop over a consumer, which ends when that is closed here. Keeps `owner` alive, whoever else has let go of it.
-struct Iteration {
-  nb::object consumer;
-  nb::object owner;
-  int64_t most;
-  uint32_t steps = 0;
-  int64_t looked_at = coarse_now();
-
-  // Who iterates may be written in C: then nobody else would have a turn, and no signal would be seen, as long as
-  // there are messages. More often than they ask for their turn (sys.getswitchinterval) others would not get it.
-  void let_others_run() {
-    if (++steps % kStepsALook != 0 || coarse_now() - looked_at < kTurnNanoseconds) return;
-    looked_at = coarse_now();
-    if (PyErr_CheckSignals() != 0) throw nb::python_error();
-    const GilReleased released;
-  }
-};
-
-PyObject* next_of(PyObject* self) {
-  return guarded([&]() -> PyObject* {
-    Iteration& loop = *nb::inst_ptr<Iteration>(self);
-    loop.let_others_run();
-    ConsumerBox& box = *nb::inst_ptr<ConsumerBox>(loop.consumer);
-    try {
-      return claim_next(loop.consumer.ptr(), box, loop.most, Deadline::for_ever());
-    } catch (const Error& error) {
-      if (error.kind() != Kind::closed || !box.core->closing()) throw;
-      return nullptr;
-    }
-  });
-}
-
-// What refers to a consumer may belong to whoever the consumer calls: the collector must see it.
-int traverse_iteration(PyObject* self, visitproc visit, void* arg) {  // Py_VISIT wants these names
-  Py_VISIT(Py_TYPE(self));
-  if (!nb::inst_ready(self)) return 0;
-  const Iteration* loop = nb::inst_ptr<Iteration>(self);
-  Py_VISIT(loop->consumer.ptr());
-  Py_VISIT(loop->owner.ptr());
-  return 0;
-}
-
-void bind_iteration(nb::module_& module) {
-  static PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse_iteration)},
-                                {Py_tp_iter, reinterpret_cast<void*>(PyObject_SelfIter)},
-                                {Py_tp_iternext, reinterpret_cast<void*>(next_of)},
-                                {0, nullptr}};
-  nb::class_<Iteration>(module, "Iteration", nb::is_final(), nb::type_slots(slots));
 }
 
 void settle_many(ConsumerBox& box, nb::handle messages, Verdict verdict) {
@@ -305,10 +131,9 @@ class Claims {
     return claim_copy(room) == Consumer::Copy::copied;
   }
 
-  // What becomes of all of them. Said again it does nothing; something else cannot be said any more.
+  // What becomes of all of them, unless it was said before.
   void settle(Verdict verdict) {
     box_.region->made().require();
-    if (verdict_ && *verdict_ != verdict) throw settled_otherwise("these messages were", *verdict_);
     settle_now(verdict);
     tell_of_the_dying(box_);
     if (lost_) throw claim_lost(box_, lost_, lost_sequence_);
@@ -340,19 +165,15 @@ class Claims {
   bool claim_decoded(nb::list& values) {
     const nb::object message = claim_now(consumer_, box_);
     if (!message.is_valid()) return false;
-    auto* sample = reinterpret_cast<SampleObject*>(message.ptr());
-    const nb::object value = nb::steal(PyObject_GetAttrString(message.ptr(), "value"));
-    if (!value.is_valid()) {
+    const bool is_first = claims_.empty();
+    LastClaim last(claims_);
+    const nb::object value = value_and_claim(message, box_, last.claimed(), !is_first);
+    if (PyList_Append(values.ptr(), value.ptr()) != 0) {
       nb::python_error error;
-      if (!claims_.empty()) box_.core->release_uncounted(take_claim(sample));
+      give_back_copy(*box_.core, last.claimed());
       throw error;
     }
-    LastClaim last(claims_);
-    values.append(value);
-    last.claimed() = take_claim(sample);
     last.stay();
-    box_.core->keep_copy();
-    let_go_of(sample);
     return true;
   }
   template <class Number>
@@ -542,7 +363,8 @@ void bind_consuming(nb::module_& module) {
                                 {Py_tp_traverse, reinterpret_cast<void*>(traverse_consumer)},
                                 {Py_tp_clear, reinterpret_cast<void*>(clear_consumer)},
                                 {0, nullptr}};
-  nb::class_<ConsumerBox>(module, "Consumer", nb::is_final(), nb::type_slots(slots))
+  nb::class_<ConsumerBox> consumer(module, "Consumer", nb::is_final(), nb::type_slots(slots));
+  consumer
       .def_prop_ro("name", [](const ConsumerBox& self) { return self.name; })
       .def_prop_ro("incarnation", [](const ConsumerBox& self) { return self.core->membership().incarnation; })
       .def_prop_ro("held", [](const ConsumerBox& self) { return self.core->held(); })
@@ -555,14 +377,12 @@ void bind_consuming(nb::module_& module) {
       .def("reject_many", &settle_all<Verdict::reject>, nb::arg("messages"))
       .def("bury", &bury, nb::arg("publisher"), nb::arg("describe"))
       .def("retry", &retry, nb::arg("publisher"), nb::arg("describe"), nb::arg("count") = UINT64_MAX)
-      .def("iterate", [](nb::object self, int64_t most, nb::object owner) {
-             return Iteration{std::move(self), std::move(owner), most}; }, nb::arg("most"), nb::arg("owner"))
       .def("give_back_ahead", [](ConsumerBox& self) {
              if (self.region->made().here()) self.give_back_ahead(); })
       .def("close", [](ConsumerBox& self) {
              if (self.region->made().here()) self.close(); });
   bind_claims(module);
-  bind_iteration(module);
+  bind_iterating(module, consumer);
 }
 
 }  // namespace hawser::python

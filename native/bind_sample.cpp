@@ -70,8 +70,7 @@ bool let_go_of_slot(SampleObject* sample) {
 }
 
 [[gnu::noinline, gnu::cold]] void tell_of_lost_reference(const SampleObject* sample) {
-  set_python_error(Error(Kind::corrupt, region_of(sample)->place().path + ": a reference to message " +
-                                            std::to_string(sample->taken.sequence) + " was lost; its bytes may have changed"));
+  set_python_error(lost_reference(*region_of(sample), sample->taken.sequence));
 }
 
 // Clears the bit. False (with a Python error) when the bit was gone, which only damage can do.
@@ -252,6 +251,8 @@ PyObject* call_exit(PyObject* self, PyObject*) {
   Py_RETURN_NONE;
 }
 Py_ssize_t sample_length(PyObject* self) { return static_cast<Py_ssize_t>(as_sample(self)->taken.payload); }
+// An empty one is a message, too; None is what is false.
+int sample_is_there(PyObject*) { return 1; }
 PyObject* sample_repr(PyObject* self) {
   const SampleObject* sample = as_sample(self);
   const char* state = sample->consumer ? (sample->settled ? ", settled" : "") : sample->released ? ", released" : "";
@@ -267,12 +268,19 @@ PyObject* get_delivery_count(PyObject* self, void*) {
 }
 PyObject* get_redelivered(PyObject* self, void*) { return PyBool_FromLong(as_sample(self)->taken.redelivered); }
 
+Error settled_otherwise(const SampleObject* message) {
+  const char* said = message->verdict == Verdict::accept   ? "accepted"
+                     : message->verdict == Verdict::reject ? "rejected"
+                                                           : "released";
+  return {Kind::usage, "message " + std::to_string(message->taken.sequence) + " was " + said +
+                           " already; what becomes of a message is said once"};
+}
+
 PyObject* settle_and_return(PyObject* self, Verdict verdict) {
   return guarded([&] {
     SampleObject* message = as_sample(self);
     ConsumerBox& box = *message->consumer;
-    if (message->settled && !message->lost && message->verdict != verdict)
-      throw settled_otherwise("message " + std::to_string(message->taken.sequence) + " was", message->verdict);
+    if (message->settled && !message->lost && message->verdict != verdict) throw settled_otherwise(message);
     if (!settle_message(self, box, verdict)) throw claim_lost(box, 1, message->taken.sequence);
     box.core->wake_producers();
     tell_of_the_dying(box);
@@ -349,6 +357,7 @@ PyType_Slot slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(sample_dealloc)},
                        {Py_bf_getbuffer, reinterpret_cast<void*>(sample_getbuffer)},
                        {Py_bf_releasebuffer, reinterpret_cast<void*>(sample_releasebuffer)},
                        {Py_sq_length, reinterpret_cast<void*>(sample_length)},
+                       {Py_nb_bool, reinterpret_cast<void*>(sample_is_there)},
                        {0, nullptr}};
 
 PyType_Slot message_slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(sample_dealloc)},
@@ -359,6 +368,7 @@ PyType_Slot message_slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(sample_de
                                {Py_bf_getbuffer, reinterpret_cast<void*>(sample_getbuffer)},
                                {Py_bf_releasebuffer, reinterpret_cast<void*>(sample_releasebuffer)},
                                {Py_sq_length, reinterpret_cast<void*>(sample_length)},
+                               {Py_nb_bool, reinterpret_cast<void*>(sample_is_there)},
                                {0, nullptr}};
 
 PyTypeObject* add_type(PyObject* module, const char* name, PyType_Slot* of) {
@@ -479,9 +489,9 @@ Claimed take_claim(SampleObject* message) {
   return message->taken;
 }
 
-Error settled_otherwise(const std::string& what, Verdict verdict) {
-  const char* said = verdict == Verdict::accept ? "accepted" : verdict == Verdict::reject ? "rejected" : "released";
-  return {Kind::usage, what + " " + said + " already; what becomes of a message is said once"};
+Error lost_reference(const Region& region, uint64_t sequence) {
+  return {Kind::corrupt, region.place().path + ": a reference to message " + std::to_string(sequence) +
+                             " was lost; its bytes may have changed"};
 }
 
 Error claim_lost(const ConsumerBox& box, uint64_t count, uint64_t sequence) {

@@ -110,9 +110,18 @@ PyObject* call_take_value(PyObject* self, PyObject* const* given, Py_ssize_t pla
   });
 }
 
-nb::list take_values(nb::handle self, int64_t count, nb::handle timeout) {
+int64_t count_of(nb::handle wanted) {
+  const nb::object whole = nb::steal(PyBool_Check(wanted.ptr()) ? nullptr : PyNumber_Index(wanted.ptr()));
+  int overflow = 0;
+  const int64_t count = whole.is_valid() ? PyLong_AsLongLongAndOverflow(whole.ptr(), &overflow) : 0;
+  if (count >= 1) [[likely]] return count;
+  PyErr_Clear();
+  throw Error(Kind::usage, std::string("count=") + nb::repr(wanted).c_str() + " is not a whole number from 1 to 2**63 - 1");
+}
+
+nb::list take_values(nb::handle self, nb::handle wanted, nb::handle timeout) {
   SubscriberBox& box = *nb::inst_ptr<SubscriberBox>(self);
-  if (count < 1) throw Error(Kind::usage, "take_values takes a count of 1 or more");
+  const int64_t count = count_of(wanted);
   nb::list values;
   let_them_gather(box.drained, timeout);
   const SettleLater later{*box.core};
@@ -146,10 +155,10 @@ nb::object take_next(nb::handle self, nb::handle timeout) {
   return sample;
 }
 
-nb::object take_many(nb::handle self, int64_t count, nb::handle timeout) {
+nb::object take_many(nb::handle self, nb::handle wanted, nb::handle timeout) {
   SubscriberBox& box = *nb::inst_ptr<SubscriberBox>(self);
   box.region->made().require();
-  if (count < 1) throw Error(Kind::usage, "take_many takes a count of 1 or more");
+  const int64_t count = count_of(wanted);
   nb::list samples;
   let_them_gather(box.drained, timeout);
   const nb::object first = take(self, timeout, kPausesForMany);
@@ -187,8 +196,8 @@ void bind_subscribing(nb::module_& module) {
       .def_prop_ro("position", [](const SubscriberBox& self) { return self.core->cursor(); })
       .def_prop_ro("held", [](const SubscriberBox& self) { return self.core->held(); })
       .def_prop_ro("head", [](const SubscriberBox& self) { return self.core->head(); })
-      .def("take_many", &take_many, nb::arg("count"), nb::arg("timeout").none() = nb::none())
-      .def("take_values", &take_values, nb::arg("count"), nb::arg("timeout").none() = nb::none())
+      .def("take_many", &take_many, nb::arg("count").none(), nb::arg("timeout").none() = nb::none())
+      .def("take_values", &take_values, nb::arg("count").none(), nb::arg("timeout").none() = nb::none())
       .def("take_columns", &take_columns, nb::arg("count"), nb::arg("nbytes"), nb::arg("timeout").none() = nb::none())
       .def("take_next", &take_next, nb::arg("timeout").none() = nb::none())
       .def("commit", [](SubscriberBox& self) { self.region->made().require(); self.core->commit(); })

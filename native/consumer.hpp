@@ -128,7 +128,10 @@ class Consumer {
   template <class Room, class Keep>
   void claim_run(uint64_t count, std::vector<Claimed>& claims, const Room& room, const Keep& keep) {
     char* to = nullptr;
+    bool scattered = false;
     const auto claim = [&](const Candidate& found, Claimed& claimed) {
+      if (found.sequence % kPrefetchDistance == 0) scattered = !is_followed(found);
+      if (scattered) prefetch();
       to = describe(found, claimed) ? room(claimed.payload) : nullptr;
       return to && exchange(found, claimed);
     };
@@ -314,6 +317,11 @@ class Consumer {
     std::atomic_thread_fence(std::memory_order_acquire);  // pairs with the borrower's fence
     if (memory_.claim(found.slot).load_ordered() == found.word)
       memory_.corrupt("message " + std::to_string(found.sequence) + " is damaged");
+  }
+
+  // Whether the slots of the next messages lie one behind the other: those the processor fetches by itself.
+  bool is_followed(const Candidate& found) const {
+    return ring_slot(memory_.ring(found.sequence + kPrefetchDistance).load_relaxed()) == found.slot + kPrefetchDistance;
   }
 
   uint64_t signature(ClaimState state) const { return claim_signature(bit_, membership_.incarnation, state); }
@@ -534,7 +542,7 @@ class Consumer {
   static constexpr uint32_t kStepsToTheTail = 8;
   static constexpr uint64_t kTailBehind = 16;
   static constexpr uint32_t kWakesALap = 16;
-  static constexpr uint64_t kPrefetchDistance = 6;
+  static constexpr uint64_t kPrefetchDistance = 8;
   static constexpr int64_t kShortestSlice = 1'000'000;
   const Memory& memory_;
   Membership membership_;

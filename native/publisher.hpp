@@ -249,8 +249,14 @@ class Publisher {
 
   // Why nothing can be borrowed or put now.
   [[noreturn]] void refuse_slots() const {
-    throw Error(Kind::full, memory_.label + ": consumers hold or gave back so many messages that no slot is free; let "
-                                            "them accept and drop some, or wait longer");
+    uint32_t doomed = 0;
+    for (uint32_t i = 0; i < memory_.layout.slots; i++)
+      doomed += claim_state(memory_.claim(i).load_ordered()) == ClaimState::doomed;
+    const std::string held = ": consumers hold or gave back so many messages that no slot is free; let them accept and "
+                             "drop some, or wait longer";
+    const std::string dying = ": no slot is free, and " + std::to_string(doomed) +
+                              " messages wait to become dead letters; see that there is room in dead_letters()";
+    throw Error(Kind::full, memory_.label + (doomed ? dying : held));
   }
 
   // The place is given up now, or with the last loan.

@@ -5,6 +5,7 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -389,13 +390,61 @@ def test_a_loop_in_c_sees_signals(queue: hawser.Queue[Any]) -> None:
 
     queue.put_many([b"comes back"] * 8)
     before = signal.signal(signal.SIGUSR1, interrupt)
-    threading.Timer(0.2, signal.raise_signal, (signal.SIGUSR1,)).start()
     try:
         with pytest.raises(InterruptedError), queue.consume(prefetch=2) as consumer:
+            threading.Timer(0.2, signal.raise_signal, (signal.SIGUSR1,)).start()
             deque(consumer, maxlen=0)
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert counts(queue) == (8, 0, 0)
+
+
+def test_a_loop_over_values_in_c_lets_others_run_and_sees_signals(
+    local: LocalBus, queue: hawser.Queue[Any]
+) -> None:
+    def interrupt(number: int, frame: Any) -> None:
+        raise InterruptedError
+
+    def put() -> None:
+        producer = local.connect().queue("jobs")
+        while not ended.is_set():
+            with suppress(hawser.Full):
+                producer.put(b"done", timeout=0.1)
+
+    ended, putting = threading.Event(), threading.Thread(target=put)
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    putting.start()
+    try:
+        with pytest.raises(InterruptedError), queue.consume(prefetch=2) as consumer:
+            threading.Timer(0.2, signal.raise_signal, (signal.SIGUSR1,)).start()
+            deque(consumer.values(), maxlen=0)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        ended.set()
+        putting.join(30)
+    assert counts(queue)[1] == 0
+
+
+def test_threads_that_share_a_loop_over_values_lose_nothing(queue: hawser.Queue[Any]) -> None:
+    seen: set[bytes] = set()
+    with queue.consume(prefetch=3) as consumer:
+        values = consumer.values()
+
+        def work() -> None:
+            with suppress(hawser.Fenced):  # of what was in hand when it was closed
+                seen.update(values)
+
+        workers = [threading.Thread(target=work) for _ in range(4)]
+        for worker in workers:
+            worker.start()
+        expected = {b"%d" % number for number in range(3000)}
+        for value in sorted(expected):
+            queue.put(value)
+        until(lambda: counts(queue)[0] == 0 and counts(queue)[1] <= 4, "all of them to be had")
+    for worker in workers:
+        worker.join(30)
+    left = {bytes(each) for each in queue.peek(9)}
+    assert seen | left == expected and len(left) <= 4
 
 
 def test_a_consumer_that_is_dropped_leaves(queue: hawser.Queue[Any]) -> None:

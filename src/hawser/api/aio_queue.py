@@ -6,16 +6,25 @@ cancelled call has not happened; on a cluster a put or a settlement that was sen
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar
 
 from hawser.api.info import QueueInfo
-from hawser.api.message import Verdict
+from hawser.api.message import OVER, Verdict
 from hawser.api.opened import Opened
 from hawser.api.sample import Sample
+from hawser.errors import HawserError
 from hawser.record.receipt import Receipt
 
-__all__ = ["AsyncConsumer", "AsyncMessage", "AsyncMessages", "AsyncQueue", "AsyncValues"]
+__all__ = [
+    "AsyncConsumer",
+    "AsyncMessage",
+    "AsyncMessages",
+    "AsyncQueue",
+    "AsyncValueLoop",
+    "AsyncValues",
+]
 
 T = TypeVar("T")
 
@@ -60,6 +69,33 @@ class AsyncMessage(ABC):
     @abstractmethod
     def __len__(self) -> int: ...
 
+    def __bool__(self) -> Literal[True]:
+        """An empty one is a message, too."""
+        return True
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    @abstractmethod
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+
+class _AsyncBlock(ABC):
+    """As `_Block` of `Messages`."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    async def accept(self) -> None: ...
+
+    @abstractmethod
+    async def release(self) -> None: ...
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -69,10 +105,14 @@ class AsyncMessage(ABC):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await (self.accept() if kind is None else self.release())
+        if kind is None:
+            await self.accept()
+        else:
+            with suppress(Exception):
+                await self.release()
 
 
-class AsyncMessages(list[AsyncMessage]):
+class AsyncMessages(list[AsyncMessage], _AsyncBlock):
     """As `Messages`: `async with messages`, `await messages.accept()`."""
 
     __slots__ = ("_settle",)
@@ -97,19 +137,8 @@ class AsyncMessages(list[AsyncMessage]):
         """As `Messages.reject`."""
         await self._settle(self, "reject")
 
-    async def __aenter__(self) -> Self:
-        return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._settle(self, "accept" if kind is None else "release")
-
-
-class AsyncValues(list[T]):
+class AsyncValues(list[T], _AsyncBlock):
     """As `Values`: `async with values`, `await values.accept()`."""
 
     __slots__ = ("_settle",)
@@ -130,16 +159,60 @@ class AsyncValues(list[T]):
         """As `Values.reject`."""
         await self._settle("reject")
 
-    async def __aenter__(self) -> Self:
+
+class AsyncValueLoop(_AsyncBlock, Generic[T]):
+    """As `ValueLoop`: `async with consumer.values() as values`, `async for`, `await values.accept()`. For one
+    task at a time. A step that is cancelled gives out nothing, and may have accepted the one before."""
+
+    def __init__(self, get: Callable[[], Awaitable[AsyncMessage]]) -> None:
+        self._get = get
+        self._in_hand: AsyncMessage | None = None
+        # What was said of it and did not come to an end.
+        self._said: Verdict | None = None
+        self._is_left = False
+
+    def __aiter__(self) -> Self:
+        self._is_left = self._in_hand is not None
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._settle("accept" if kind is None else "release")
+    async def __anext__(self) -> T:
+        """Await the next value. StopAsyncIteration once the consumer was closed here."""
+        if self._is_left:
+            with suppress(*OVER):
+                await self._settle(self._said or "release")
+        await self._settle("accept")
+        message = await self._get()
+        try:
+            value: T = message.value
+        except Exception:
+            with suppress(HawserError):
+                await message.release()
+            raise
+        self._in_hand = message
+        return value
+
+    async def accept(self) -> None:
+        """As `ValueLoop.accept`."""
+        await self._settle("accept")
+
+    async def release(self) -> None:
+        """As `ValueLoop.release`."""
+        await self._settle("release")
+
+    async def reject(self) -> None:
+        """As `ValueLoop.reject`."""
+        await self._settle("reject")
+
+    async def _settle(self, verdict: Verdict) -> None:
+        if self._in_hand is not None:
+            self._said = verdict
+            try:
+                await getattr(self._in_hand, verdict)()
+            except OVER:
+                self._in_hand = self._said = None
+                raise
+            self._in_hand = self._said = None
+        self._is_left = False
 
 
 class AsyncConsumer(Opened, Generic[T]):
@@ -156,6 +229,10 @@ class AsyncConsumer(Opened, Generic[T]):
     @abstractmethod
     async def __anext__(self) -> AsyncMessage:
         """Await the next message. StopAsyncIteration once this was closed here."""
+
+    @abstractmethod
+    def values(self) -> AsyncValueLoop[T]:
+        """As `Consumer.values`."""
 
 
 class AsyncQueue(Opened, Generic[T]):
@@ -212,7 +289,7 @@ class AsyncQueue(Opened, Generic[T]):
         """As `Queue.info`."""
 
     @abstractmethod
-    def dead_letters(self) -> "AsyncQueue[T]":
+    def dead_letters(self, *, create: bool = True) -> "AsyncQueue[T]":
         """As `Queue.dead_letters`."""
 
     @abstractmethod

@@ -1,27 +1,33 @@
 """Messages of queues, as consumers get them."""
 
-from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from types import TracebackType
-from typing import Literal, Protocol, Self, TypeVar
+from typing import Final, Literal, Protocol, Self, TypeVar
 
 from hawser.api.sample import Sample
+from hawser.errors import Closed, Fenced, UsageError
 from hawser.memory import Message as NativeMessage
+from hawser.memory import ValueIteration
 
-__all__ = ["Held", "Message", "Messages", "Values", "Verdict"]
+__all__ = ["OVER", "Held", "Message", "Messages", "ValueLoop", "Values", "Verdict"]
 
 T = TypeVar("T")
 
 Verdict = Literal["accept", "release", "reject"]
+# After these a message cannot be settled again; after other errors it may be.
+OVER: Final = (Closed, Fenced, UsageError)
 
 
 class Message(Sample):
     """A message of a queue, held by whoever got it until it is accepted, released or rejected.
 
-    In a `with` block it is accepted at the end, and released by an exception. One that is dropped without a
-    word is released. To settle one whose claim was taken away (its lease is over, its session is lost, or the
-    queue has another leader) raises Fenced and changes nothing: it is, or was, delivered again. On one
-    host it cannot be read once it is settled; views of its data that were made before stay valid."""
+    In a `with` block it is accepted at the end, and released by an exception, which goes on whatever becomes
+    of the release. One that is dropped without a word is released. To settle one whose claim was taken away
+    (its lease is over, its session is lost, or the queue has another leader) raises Fenced and changes
+    nothing: it is, or was, delivered again. On one host it cannot be read once it is settled; views of its
+    data that were made before stay valid."""
 
     __slots__ = ()
 
@@ -48,7 +54,35 @@ class Message(Sample):
 Message.register(NativeMessage)
 
 
-class Messages(list[Message]):
+class _Block(ABC):
+    """Accepted at the end of a `with` block. An exception releases them, and is what counts, whatever becomes
+    of the release."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def accept(self) -> None: ...
+
+    @abstractmethod
+    def release(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.accept()
+        else:
+            with suppress(Exception):
+                self.release()
+
+
+class Messages(list[Message], _Block):
     """Messages that were got together, oldest first. `accept`, `release` and `reject` are for all of them
     that are still held, in one step; in a `with` block they are accepted at the end, and released by an
     exception.
@@ -73,17 +107,6 @@ class Messages(list[Message]):
         """All that are still held become dead letters."""
         self._settle(self, "reject")
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._settle(self, "accept" if kind is None else "release")
-
 
 class Held(Protocol):
     """Messages that are settled together."""
@@ -93,7 +116,7 @@ class Held(Protocol):
     def reject(self) -> None: ...
 
 
-class Values(list[T]):
+class Values(list[T], _Block):
     """Copies of messages that were got together: decoded by the queue's schema, or bytes. All of them are
     accepted, released or rejected together, as `Messages` are; dropped without a word they are released."""
 
@@ -115,16 +138,40 @@ class Values(list[T]):
         """All become dead letters."""
         self._held.reject()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self._held.accept()
-        else:
-            self._held.release()
+class ValueLoop(_Block, Iterator[T]):
+    """The values of messages, one at a time. Each is accepted when the next one is asked for: Fenced, or
+    Closed, if its claim was taken away by then, as closing the consumer does.
+
+    For whoever leaves the loop before its end, a `with` block accepts the one it was at, and releases it if
+    there was an exception:
+
+        with consumer.values() as values:
+            for value in values:
+                if handle(value):
+                    break
+
+    Without such a block it is released with the loop. It is also released when the loop is begun again, by
+    another `for` or whatever else calls `iter()`, as `islice` does: accept it before. Nothing may ask for
+    values before those it has are done, neither another thread nor anything that reads ahead.
+
+    On one host what an Arrow schema decodes is a view, which keeps its place of `max_held`: allow two or
+    more. All other values are copies."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def accept(self) -> None:
+        """The one given out last is done. Nothing changes if there is none, or it was settled."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Give back the one given out last."""
+
+    @abstractmethod
+    def reject(self) -> None:
+        """The one given out last becomes a dead letter."""
+
+
+# It is native and cannot be derived.
+ValueLoop.register(ValueIteration)

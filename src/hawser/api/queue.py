@@ -3,14 +3,16 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from hawser.api.info import QueueInfo
-from hawser.api.message import Message, Messages, Values
+from hawser.api.message import Message, Messages, ValueLoop, Values
 from hawser.api.sample import Sample
+from hawser.api.subscription import is_count
+from hawser.errors import UsageError
 from hawser.record.receipt import Receipt
 
-__all__ = ["Consumer", "Queue"]
+__all__ = ["Consumer", "Queue", "check_prefetch"]
 
 T = TypeVar("T")
 
@@ -23,6 +25,11 @@ class Consumer(ABC, Generic[T]):
         for job in queue.consume():
             with job:
                 handle(job.data)
+
+    Where the value is all that is wanted of a message, `values` is shorter, and quicker on one host:
+
+        for value in queue.consume().values():
+            handle(value)
     """
 
     name: str
@@ -33,6 +40,11 @@ class Consumer(ABC, Generic[T]):
     @abstractmethod
     def __next__(self) -> Message:
         """Wait for the next message. StopIteration once this was closed here."""
+
+    @abstractmethod
+    def values(self) -> ValueLoop[T]:
+        """A loop over values, decoded by the queue's schema, or bytes: each is accepted when the next one is
+        asked for. A message that cannot be decoded is released, and the error of its decoding raised."""
 
     @abstractmethod
     def close(self) -> None:
@@ -123,16 +135,22 @@ class Queue(ABC, Generic[T]):
         """Everything about the queue as it is now."""
 
     @abstractmethod
-    def dead_letters(self) -> "Queue[T]":
+    def dead_letters(self, *, create: bool = True) -> "Queue[T]":
         """The queue with the messages that could not be handled: rejected, or delivered `max_deliveries`
-        times and never accepted. A queue as any other, of the same schema; each letter's header
+        times and never accepted. It is got from as any other, and has the same schema; each letter's header
         `hawser-dead-letter` says where it comes from. If `dead_letter` names a queue, it has that of others,
-        too."""
+        too. Of those that are with their queue on a cluster, `put` and `delete` are UsageErrors.
+
+        The `publisher` of a letter, and of one that was retried, is whoever moved it; on a cluster it is
+        empty.
+
+        On one host, and if `dead_letter` names one, it is made with the first letter, or here; NotFound
+        without `create`."""
 
     @abstractmethod
     def retry_dead_letters(self, count: int | None = None) -> int:
         """Move this queue's dead letters back to its end, oldest first, at most `count`; how many were. Their
-        deliveries are counted anew."""
+        deliveries are counted anew. UsageError if this holds dead letters itself."""
 
     @abstractmethod
     def forget(self, name: str) -> bool:
@@ -162,3 +180,12 @@ class Queue(ABC, Generic[T]):
 
     def __repr__(self) -> str:
         return f"<Queue {self.name!r}>"
+
+
+def check_prefetch(prefetch: Any, most_held: int) -> None:
+    """UsageError unless a consumer that may hold so many messages can hold `prefetch` ahead of one."""
+    if prefetch is not None and not (is_count(prefetch) and prefetch < most_held):
+        raise UsageError(
+            f"prefetch={prefetch!r} is outside 0 to {most_held - 1}, one less than a consumer may hold, "
+            "or None"
+        )

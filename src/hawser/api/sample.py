@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from hawser.memory import Sample as NativeSample
 
@@ -46,6 +46,10 @@ class Sample(ABC):
 
     @abstractmethod
     def __len__(self) -> int: ...
+
+    @abstractmethod
+    def __bool__(self) -> Literal[True]:
+        """An empty one is a message, too."""
 
     @abstractmethod
     def __buffer__(self, flags: int, /) -> memoryview: ...

@@ -38,13 +38,13 @@ def _joined_by_putting(queue: hawser.Queue[Any]) -> hawser.Queue[Any]:
 
 
 def get(shared: str, stream: Stream, gate: Gate) -> None:
-    """Copy each message out, then accept it."""
+    """Each message is copied out, and accepted when the next one is asked for."""
     with hawser.connect(shared) as bus, _queue(bus, stream.size) as queue, queue.consume(AHEAD) as consumer:
-        last = b""
+        last, values = b"", consumer.values()
         gate.start()
-        for message in islice(consumer, 1 + stream.count):
-            last = message.value
-            message.accept()
+        for value in islice(values, 1 + stream.count):
+            last = value
+        values.accept()
         finished = now_ns()
         stream.check(last)
         gate.finish(finished)
@@ -111,14 +111,14 @@ def get_in_crowd(shared: str, crowd: Crowd, gate: Gate) -> None:
         _queue(bus, crowd.size, QUEUED_IN_CROWD) as queue,
         queue.consume(AHEAD) as consumer,
     ):
-        last, count = crowd.last_message(), 0
+        usual, last, count, values = crowd.message(), crowd.last_message(), 0, consumer.values()
         gate.start()
-        for message in consumer:
-            data = message.value
-            message.accept()
-            if data == last:
+        for data in values:
+            if data == usual:
+                count += 1
+            elif data == last:
                 break
-            count += data != UNCOUNTED
+        values.accept()
         consumer.close()
         while (found := queue.get(0)) is not None and found.value != last:
             count += found.value != UNCOUNTED

@@ -26,8 +26,8 @@ from hawser.bench.streams import BATCH, PACKED, PYZMQ, QUEUE, domain_in, rate
 
 EACH = 4
 # Who needs a system call or two for each message is measured on fewer of them.
-FEWER = {"Redis": 8, "Queue": 2, "faster-fifo": 2}
-FEWER_IN_CROWD = {"Redis": 24, "Queue": 6, "faster-fifo": 6}
+FEWER = {"Redis": 32, "Queue": 8, "faster-fifo": 8}
+FEWER_IN_CROWD = {"Redis": 96, "Queue": 24, "faster-fifo": 24}
 
 HAWSER = Contestant("hawser", "hawser", domain_in, queue_sides.get, queue_sides.put)
 HAWSER_BATCHES = replace(
@@ -76,9 +76,9 @@ def _list_at(socket: str, directory: Path) -> redis_sides.Place:
 
 
 def _streams(plan: Plan, peers: list[Contestant], together: list[Contestant], note: str) -> Iterator[Row]:
-    single = Stream(MEASURED_SIZE, plan.scaled(200_000))
-    batches = Stream(MEASURED_SIZE, plan.scaled(8192) * BATCH, BATCH)
-    fewer = replace(batches, count=batches.count // 8)
+    single = Stream(MEASURED_SIZE, plan.scaled(800_000))
+    batches = Stream(MEASURED_SIZE, plan.scaled(32_768) * BATCH, BATCH)
+    fewer = replace(batches, count=batches.count // 32)
     measures: dict[str, Callable[[], float]] = {}
     for one in (HAWSER, *peers):
         stream = replace(single, count=single.count // FEWER.get(one.name, 1))
@@ -117,7 +117,7 @@ def _crowds(plan: Plan, peers: list[Contestant]) -> Iterator[Row]:
         "faster-fifo": fifo_sides,
         "Redis": redis_sides,
     }
-    single = Crowd(MEASURED_SIZE, plan.scaled(240_000), EACH, EACH)
+    single = Crowd(MEASURED_SIZE, plan.scaled(960_000), EACH, EACH)
     measures: dict[str, Callable[[], float]] = {}
     for one in (HAWSER, *peers):
         side = sides[one.name]
@@ -127,7 +127,7 @@ def _crowds(plan: Plan, peers: list[Contestant]) -> Iterator[Row]:
     together = replace(
         HAWSER, receive=queue_sides.get_batches_in_crowd, send=queue_sides.put_batches_in_crowd
     )
-    batches = replace(single, count=plan.scaled(2048) * BATCH, batch=BATCH)
+    batches = replace(single, count=plan.scaled(8192) * BATCH, batch=BATCH)
     measures["batches"] = partial(_crowd_rate, plan, together, batches)
     found = plan.medians(measures)
     mine, many = found.pop("hawser"), found.pop("batches")

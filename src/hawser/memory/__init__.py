@@ -10,6 +10,8 @@ from hawser.memory._native import (
     Region,
     Sample,
     Subscriber,
+    Syncs,
+    ValueIteration,
     Waiter,
 )
 from hawser.memory.domain import Domain
@@ -27,6 +29,8 @@ __all__ = [
     "Region",
     "Sample",
     "Subscriber",
+    "Syncs",
+    "ValueIteration",
     "Waiter",
 ]
 

@@ -6,7 +6,7 @@ Errors raised here are the classes of `hawser.errors`. Timeouts are seconds: Non
 
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self, final
+from typing import Any, Literal, Self, final
 
 from typing_extensions import Buffer
 
@@ -251,6 +251,7 @@ class Sample:
     def release(self) -> None: ...
     def __bytes__(self) -> bytes: ...
     def __len__(self) -> int: ...
+    def __bool__(self) -> Literal[True]: ...
     def __enter__(self) -> Self: ...
     def __exit__(
         self,
@@ -323,6 +324,7 @@ class Message:
     def reject(self) -> None: ...
     def __bytes__(self) -> bytes: ...
     def __len__(self) -> int: ...
+    def __bool__(self) -> Literal[True]: ...
     def __enter__(self) -> Self: ...
     def __exit__(
         self,
@@ -350,6 +352,27 @@ class Iteration:
     def __next__(self) -> Message: ...
 
 @final
+class ValueIteration:
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> Any: ...
+    def accept(self) -> None:
+        """The value given out last is done."""
+
+    def release(self) -> None:
+        """It goes back; as it does when another loop begins."""
+
+    def reject(self) -> None:
+        """It becomes a dead letter."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+@final
 class Consumer:
     name: str
     incarnation: int
@@ -368,8 +391,15 @@ class Consumer:
         """The next message of an iteration, which claims up to `most` at a time; None when the time is over.
         The one before is let go of: if nothing was said of it, it is given back."""
 
+    def claim_apart(self, most: int, timeout: float | None = None) -> Message | None:
+        """The same; but nothing is let go of, neither then nor when the next one is asked for."""
+
     def iterate(self, most: int, owner: object) -> Iteration:
         """A loop of claim_next, which ends when the consumer is closed here. Keeps `owner` alive."""
+
+    def iterate_values(self, most: int, owner: object) -> ValueIteration:
+        """The same with copies, decoded or bytes. The one given out last is accepted when the next one is
+        asked for, Fenced if its claim was taken away, and given back if none is."""
 
     def give_back_ahead(self) -> None:
         """What iteration has claimed and given to nobody, as if it had never been claimed."""
@@ -443,3 +473,22 @@ class Waiter:
 
     def wake(self) -> None:
         """End the current or the next wait at once; any thread may call it."""
+
+@final
+class Syncs:
+    """Files that are synced to the disk by threads that never need the GIL."""
+
+    def __init__(self, threads: int) -> None: ...
+    def fileno(self) -> int:
+        """Readable when some have ended."""
+
+    def begin(self, wanted: list[tuple[int, list[int]]]) -> None:
+        """Each a number, and descriptors that stay open until it has ended: their data is synced, of one
+        after the other, of several at the same time."""
+
+    def ended(self) -> list[tuple[int, int, float]]:
+        """Those that have ended since the last call, each once: its number, 0 or the errno of the first
+        file that could not be synced, and the seconds that it took."""
+
+    def close(self) -> None:
+        """The threads go when what was begun has ended; nothing is to be begun from here on."""

@@ -2,7 +2,13 @@
 `.topic`."""
 
 from hawser.errors import UsageError
-from hawser.limits import GROUP_PREFIX, MAX_PARTICIPANT_NAME_BYTES, TOPIC_SUFFIX
+from hawser.limits import (
+    CONSUMER_PREFIX,
+    GROUP_PREFIX,
+    LETTERS_PREFIX,
+    MAX_PARTICIPANT_NAME_BYTES,
+    TOPIC_SUFFIX,
+)
 from hawser.record.names import check_topic_name, checked_text, percent_encoded
 
 __all__ = ["check_bus_name", "check_topic_name", "file_name_of", "group_record", "topic_name_of"]
@@ -11,8 +17,9 @@ __all__ = ["check_bus_name", "check_topic_name", "file_name_of", "group_record",
 def check_bus_name(name: str) -> str:
     """The name itself if a bus may have it, otherwise a UsageError that says why not."""
     _check_participant_name(name, "bus name")
-    if name.startswith(GROUP_PREFIX):
-        raise UsageError(f"bus name {name!r} begins with {GROUP_PREFIX!r}, which is kept for groups")
+    for prefix in (GROUP_PREFIX, CONSUMER_PREFIX, LETTERS_PREFIX):
+        if name.startswith(prefix):
+            raise UsageError(f"bus name {name!r} begins with {prefix!r}, which is kept; choose another")
     return name
 
 

@@ -149,7 +149,7 @@ def queue_request(settings: dict[str, Any], fingerprint: str | None = None) -> R
         given["max_deliveries"] = _deliveries(settings["max_deliveries"])
     if "dead_letter" in settings:
         letters = settings["dead_letter"]
-        given["dead_letter"] = "" if letters is None else check_topic_name(letters)
+        given["dead_letter"] = "" if letters is None else check_topic_name(letters, "dead_letter")
     if "lease" in settings:
         given["lease_ns"] = _lease(settings["lease"])
     return Request(given, unused, trace)

@@ -55,11 +55,14 @@ class TemporaryTracing:
             return
         number = region_number(region.uuid)
         with self._decision():
+            # Noted first: a signal may end this at any moment, and what was switched on is switched off.
+            self._held[number] = name
             region.trace(self.ring, _LOOKED_AT, only_from=_OFF)
             if region.tracing[1] == _LOOKED_AT:
                 is_held = try_lock(self._file, _byte_of(number), shared=True)
                 assert is_held, "everybody shares it"
-                self._held[number] = name
+            else:
+                del self._held[number]
         self._seen.add(number)
 
     def _is_seen(self, name: str) -> bool:

@@ -1,20 +1,29 @@
 """Queues on a cluster in an event loop: opened by their first use."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
-from hawser.api.aio_queue import AsyncConsumer, AsyncMessage, AsyncMessages, AsyncQueue, AsyncValues
+from hawser.api.aio_queue import (
+    AsyncConsumer,
+    AsyncMessage,
+    AsyncMessages,
+    AsyncQueue,
+    AsyncValueLoop,
+    AsyncValues,
+)
 from hawser.api.bus import codec_of
 from hawser.api.cluster.aio_publishing import Once
 from hawser.api.cluster.message import LentSample, Session, ahead_of, values_of
 from hawser.api.cluster.publishing import batch_of
-from hawser.api.cluster.queue import check_timeout, look_at, queue_info
+from hawser.api.cluster.queue import look_at, queue_info
 from hawser.api.info import QueueInfo
 from hawser.api.message import Verdict
+from hawser.api.queue import check_prefetch
 from hawser.api.sample import Sample
-from hawser.api.subscription import check_count
-from hawser.cluster.client.borrowing import Borrower
+from hawser.api.subscription import check_count, check_timeout
+from hawser.cluster.client.borrowing import MOST_HELD, Borrower
 from hawser.cluster.client.client import Client, record_of
 from hawser.cluster.client.letters import retry_letters
 from hawser.cluster.client.queue import OpenQueue
@@ -22,7 +31,6 @@ from hawser.cluster.client.settling import Borrowed, State
 from hawser.cluster.client.topics import check_queue_settings
 from hawser.errors import Closed, HawserError
 from hawser.limits import DEAD_LETTER_SUFFIX
-from hawser.log.state.queue import LETTERS
 from hawser.memory.names import check_topic_name
 from hawser.record.receipt import Receipt
 from hawser.record.record import Record
@@ -47,16 +55,20 @@ class ClusterAsyncMessage(LentSample):
 
     __slots__ = ()
 
-    async def accept(self) -> None:
-        await self._say("accept")
+    def accept(self) -> Coroutine[Any, Any, None]:
+        return self._say("accept")
 
-    async def release(self) -> None:  # type: ignore[override]  # a settlement is awaited
-        await self._say("release")
+    def release(self) -> Coroutine[Any, Any, None]:  # type: ignore[override]  # a settlement is awaited
+        return self._say("release")
 
-    async def reject(self) -> None:
-        await self._say("reject")
+    def reject(self) -> Coroutine[Any, Any, None]:
+        return self._say("reject")
 
     async def _say(self, verdict: Verdict) -> None:
+        borrowed, borrower = self._borrowed, self._borrower
+        if borrowed.state is State.HELD:
+            await borrower.settle((borrowed,), borrower.verdict(verdict))
+            return
         self._check_free()
         await self._settle(verdict)
         self._check_said(verdict)
@@ -72,7 +84,12 @@ class ClusterAsyncMessage(LentSample):
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        await self._settle("accept" if kind is None else "release")
+        # What was said in the block stays, and the error of the block is what counts.
+        if kind is None:
+            await self._settle("accept")
+        else:
+            with suppress(Exception):
+                await self._settle("release")
 
 
 AsyncMessage.register(ClusterAsyncMessage)
@@ -113,18 +130,24 @@ class _ClusterAsyncConsumer(AsyncConsumer[T]):
 
     async def __anext__(self) -> AsyncMessage:
         last, self._last = self._last, None
+        if last is not None:
+            last._borrower.drop(last._borrowed)
+        self._last = await self._get()
+        return cast("AsyncMessage", self._last)
+
+    def values(self) -> AsyncValueLoop[T]:
+        return AsyncValueLoop(cast("Callable[[], Awaitable[AsyncMessage]]", self._get))
+
+    async def _get(self) -> ClusterAsyncMessage:
         try:
             await self._open()
             assert self._session is not None
-            if last is not None:
-                self._session.borrower.drop(last._borrowed)
-            (self._last,) = await self._session.get(1, None)
+            (found,) = await self._session.get(1, None)
         except Closed:
             if self._once.is_closed:
                 raise StopAsyncIteration from None
             raise
-        assert self._last is not None
-        return cast("AsyncMessage", self._last)
+        return cast("ClusterAsyncMessage", found)
 
     async def close(self) -> None:
         if not self._once.is_closed:
@@ -169,7 +192,7 @@ class ClusterAsyncQueue(AsyncQueue[T]):
 
     async def _open_queue(self) -> None:
         if self._parent is not None:
-            self._queue = await (await self._parent._ready()).letters()
+            self._queue = await (await self._parent._ready()).letters(self._create)
             return
         client = await self._bus._started()
         decode = None if self._codec is None else self._codec.decode
@@ -204,6 +227,7 @@ class ClusterAsyncQueue(AsyncQueue[T]):
         headers: Mapping[str, bytes] | None = None,
         timeout: float | None = None,
     ) -> Receipt:
+        check_timeout(timeout)
         record = record_of(data if self._codec is None else self._codec.encode(data), key, headers)
         queue = self._queue if self._is_open else await self._ready()
         assert queue is not None
@@ -216,13 +240,14 @@ class ClusterAsyncQueue(AsyncQueue[T]):
         keys: Iterable[bytes | None] | None = None,
         timeout: float | None = None,
     ) -> Receipt:
+        check_timeout(timeout)
         records = batch_of(items, keys, self._codec)
         return await (await self._ready()).put(records, timeout)
 
     # Getting.
 
-    async def get(self, timeout: float | None = None) -> AsyncMessage | None:
-        return await self._get(timeout)
+    def get(self, timeout: float | None = None) -> Coroutine[Any, Any, AsyncMessage | None]:
+        return self._get(timeout)
 
     async def _get(self, timeout: float | None, for_transactions: bool = False) -> AsyncMessage | None:
         check_timeout(timeout)
@@ -254,7 +279,8 @@ class ClusterAsyncQueue(AsyncQueue[T]):
         return AsyncValues(values, partial(found._settle, found[: len(values)]))
 
     def consume(self, prefetch: int | None = None) -> AsyncConsumer[T]:
-        return _ClusterAsyncConsumer(self, None if prefetch is None else check_count(prefetch, 0))
+        check_prefetch(prefetch, MOST_HELD)
+        return _ClusterAsyncConsumer(self, prefetch)
 
     async def _session(self, for_transactions: bool = False) -> Session:
         """Its own, or the one that transactions share."""
@@ -276,18 +302,18 @@ class ClusterAsyncQueue(AsyncQueue[T]):
 
     # Dead letters.
 
-    def dead_letters(self) -> AsyncQueue[T]:
+    def dead_letters(self, *, create: bool = True) -> AsyncQueue[T]:
         if self._parent is not None:
             return self
         if self._letters is None or self._letters._once.is_closed:
-            self._letters = ClusterAsyncQueue(self._bus, self._name, self._schema, False, {}, self)
+            self._letters = ClusterAsyncQueue(self._bus, self._name, self._schema, create, {}, self)
+        self._letters._create = self._letters._create or create
         return self._letters
 
     async def retry_dead_letters(self, count: int | None = None) -> int:
         if count is not None:
             check_count(count, 0)
-        queue = await self._ready()
-        return 0 if queue.shelf == LETTERS else await retry_letters(queue, count)
+        return await retry_letters(await self._ready(), count)
 
     # The queue itself.
 

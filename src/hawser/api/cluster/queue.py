@@ -1,8 +1,9 @@
 """Queues on a cluster, from any thread."""
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from time import time_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
@@ -11,17 +12,18 @@ from hawser.api.cluster.message import LentSample, Session, ahead_of, values_of
 from hawser.api.cluster.publishing import batch_of
 from hawser.api.cluster.topic import participants_of, partition_info
 from hawser.api.info import Participant, QueueInfo, QueueOwner
-from hawser.api.message import Message, Messages, Values, Verdict
-from hawser.api.queue import Consumer, Queue
+from hawser.api.message import OVER, Message, Messages, ValueLoop, Values, Verdict
+from hawser.api.queue import Consumer, Queue, check_prefetch
 from hawser.api.sample import Sample
-from hawser.api.subscription import check_count
+from hawser.api.subscription import check_count, check_timeout
+from hawser.cluster.client.borrowing import MOST_HELD
 from hawser.cluster.client.client import Client, Partition, record_of
 from hawser.cluster.client.letters import retry_letters
 from hawser.cluster.client.queue import OpenQueue
 from hawser.cluster.client.settling import State
 from hawser.cluster.client.thread import LoopThread
 from hawser.cluster.wire import Looked
-from hawser.errors import Closed, UsageError
+from hawser.errors import Closed, HawserError
 from hawser.log.state.queue import LETTERS
 from hawser.record.receipt import Receipt
 
@@ -32,7 +34,6 @@ __all__ = [
     "ClusterQueue",
     "QueueHolder",
     "ThreadSession",
-    "check_timeout",
     "consumers_of",
     "look_at",
     "participants",
@@ -90,7 +91,12 @@ class ClusterMessage(LentSample):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._settle("accept" if kind is None else "release")
+        # What was said in the block stays, and the error of the block is what counts.
+        if kind is None:
+            self._settle("accept")
+        else:
+            with suppress(Exception):
+                self._settle("release")
 
 
 Message.register(ClusterMessage)
@@ -142,6 +148,54 @@ async def _new_session(
     return session
 
 
+class _ClusterValueLoop(ValueLoop[T]):
+    """A loop over the values of a consumer. A message that it drops is released."""
+
+    __slots__ = ("_get", "_in_hand", "_said")
+
+    def __init__(self, get: Callable[[], Message]) -> None:
+        self._get = get
+        self._in_hand: Message | None = None
+        # What was said of it and did not come to an end.
+        self._said: Verdict | None = None
+
+    def __iter__(self) -> Self:
+        with suppress(*OVER):
+            self._settle(self._said or "release")
+        return self
+
+    def __next__(self) -> T:
+        self.accept()
+        message = self._get()
+        try:
+            value: T = message.value
+        except Exception:
+            with suppress(HawserError):
+                message.release()
+            raise
+        self._in_hand = message
+        return value
+
+    def accept(self) -> None:
+        self._settle("accept")
+
+    def release(self) -> None:
+        self._settle("release")
+
+    def reject(self) -> None:
+        self._settle("reject")
+
+    def _settle(self, verdict: Verdict) -> None:
+        if self._in_hand is not None:
+            self._said = verdict
+            try:
+                getattr(self._in_hand, verdict)()
+            except OVER:
+                self._in_hand = self._said = None
+                raise
+            self._in_hand = self._said = None
+
+
 class ClusterConsumer(Consumer[T]):
     """An iteration with a session of its own."""
 
@@ -157,6 +211,13 @@ class ClusterConsumer(Consumer[T]):
         if last is not None:
             held = cast("ClusterMessage", last)._borrowed
             self._session.borrower.drop(held)
+        self._last = self._get()
+        return self._last
+
+    def values(self) -> ValueLoop[T]:
+        return _ClusterValueLoop(self._get)
+
+    def _get(self) -> Message:
         try:
             found = [] if self._closed else self._session.get(1, None)
         except Closed:
@@ -165,7 +226,6 @@ class ClusterConsumer(Consumer[T]):
             raise
         if not found:
             raise StopIteration
-        self._last = found[0]
         return found[0]
 
     def close(self) -> None:
@@ -207,6 +267,7 @@ class ClusterQueue(Queue[T]):
         timeout: float | None = None,
     ) -> Receipt:
         self._require_open()
+        check_timeout(timeout)
         putters = self._queue.putters
         record = record_of(data if self._codec is None else self._codec.encode(data), key, headers)
         future: Future[Receipt] = Future()
@@ -222,6 +283,7 @@ class ClusterQueue(Queue[T]):
         timeout: float | None = None,
     ) -> Receipt:
         self._require_open()
+        check_timeout(timeout)
         return self._thread.call(self._queue.put(batch_of(items, keys, self._codec), timeout))
 
     # Getting.
@@ -246,7 +308,8 @@ class ClusterQueue(Queue[T]):
 
     def consume(self, prefetch: int | None = None) -> Consumer[T]:
         self._require_open()
-        ahead = ahead_of(self._queue, None if prefetch is None else check_count(prefetch, 0))
+        check_prefetch(prefetch, MOST_HELD)
+        ahead = ahead_of(self._queue, prefetch)
         return ClusterConsumer(self.name, ThreadSession(self._queue, self._thread, ahead))
 
     def _session(self, for_transactions: bool = False) -> ThreadSession:
@@ -272,13 +335,13 @@ class ClusterQueue(Queue[T]):
 
     # Dead letters.
 
-    def dead_letters(self) -> Queue[T]:
+    def dead_letters(self, *, create: bool = True) -> Queue[T]:
         self._require_open()
         if self._queue.shelf == LETTERS:
             return self
         with self._lock:
             if self._letters is None or self._letters._closed:
-                letters = self._thread.call(self._queue.letters())
+                letters = self._thread.call(self._queue.letters(create))
                 self._letters = ClusterQueue(self._bus, letters, self._codec, {})
             return self._letters
 
@@ -286,7 +349,7 @@ class ClusterQueue(Queue[T]):
         self._require_open()
         if count is not None:
             check_count(count, 0)
-        return 0 if self._queue.shelf == LETTERS else self._thread.call(retry_letters(self._queue, count))
+        return self._thread.call(retry_letters(self._queue, count))
 
     # The queue itself.
 
@@ -323,14 +386,13 @@ async def participants(client: Client) -> list[Participant]:
     return members + [each for name, held in holders.items() for each in consumers_of(name, held)]
 
 
-async def look_at(queue: OpenQueue) -> tuple[Looked, int, list[Partition]]:
-    """The queue as it is now, how many dead letters it has, and its shard."""
-    letters = 0 if queue.shelf == LETTERS else await queue.count_letters()
-    return await queue.look_inside(), letters, await queue.look()
+async def look_at(queue: OpenQueue) -> tuple[Looked, list[Partition]]:
+    """The queue as it is now, and its shard."""
+    return await queue.look_inside(), await queue.look()
 
 
 def queue_info(
-    queue: OpenQueue, looked: Looked, letters: int, partitions: list[Partition], unused: dict[str, Any]
+    queue: OpenQueue, looked: Looked, partitions: list[Partition], unused: dict[str, Any]
 ) -> QueueInfo:
     """A queue as users see it."""
     age = None if looked.oldest_ns is None else max(0.0, (time_ns() - looked.oldest_ns) / 1e9)
@@ -341,7 +403,7 @@ def queue_info(
         unused=unused,
         ready=looked.count - looked.lent,
         claimed=looked.lent,
-        dead=letters,
+        dead=0 if queue.shelf == LETTERS else looked.letters,
         oldest_age_seconds=age,
         head=looked.end - 1,
         owners=[
@@ -378,9 +440,3 @@ def consumers_of(queue: str, holders: Mapping[str, int]) -> list[Participant]:
         )
         for session, held in sorted(holders.items())
     ]
-
-
-def check_timeout(timeout: Any) -> None:
-    """UsageError unless it is a time to wait."""
-    if timeout is not None and not timeout >= 0:
-        raise UsageError("timeout is seconds, 0 or more, or None to wait for ever")

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from hawser.api.aio import AsyncLoan, AsyncPublishing
 from hawser.api.loan import ArrayLoan, Loan
 from hawser.api.local.publishing import LocalPublishing
+from hawser.api.subscription import check_timeout
 from hawser.api.waiting import until_space
 from hawser.errors import Full, HawserError
 from hawser.record.receipt import Receipt
@@ -168,6 +169,7 @@ class LocalAsyncPublishing(AsyncPublishing[T]):
     async def _publish(
         self, data: T, key: bytes | None, headers: Mapping[str, bytes] | None, timeout: float | None
     ) -> Receipt:
+        check_timeout(timeout)
         publishing = self._publishing
         native = publishing._native()
         try:

@@ -1,9 +1,17 @@
 """Queues on one host, for event loops: claims happen in the loop, and only the waiting elsewhere."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
 from typing import Any, TypeVar, cast
 
-from hawser.api.aio_queue import AsyncConsumer, AsyncMessage, AsyncMessages, AsyncQueue, AsyncValues
+from hawser.api.aio_queue import (
+    AsyncConsumer,
+    AsyncMessage,
+    AsyncMessages,
+    AsyncQueue,
+    AsyncValueLoop,
+    AsyncValues,
+)
 from hawser.api.info import QueueInfo
 from hawser.api.local.aio_publishing import LocalAsyncPublishing
 from hawser.api.local.consuming import LocalConsumer, settle_all
@@ -15,6 +23,7 @@ from hawser.api.waiting import until
 from hawser.errors import Closed
 from hawser.memory import Claims
 from hawser.memory import Consumer as NativeConsumer
+from hawser.memory import Message as NativeMessage
 from hawser.record.receipt import Receipt
 
 __all__ = ["LocalAsyncQueue"]
@@ -54,6 +63,14 @@ class _LocalAsyncMessage(AsyncMessage):
     def __len__(self) -> int:
         return len(self._message)
 
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._message.__exit__(kind, error, traceback)
+
 
 class _LocalAsyncConsumer(AsyncConsumer[T]):
     """As `Consumer`: `async for`."""
@@ -66,9 +83,15 @@ class _LocalAsyncConsumer(AsyncConsumer[T]):
         return self._consumer.name
 
     async def __anext__(self) -> AsyncMessage:
+        return await self._next(self._consumer._native.claim_next)
+
+    def values(self) -> AsyncValueLoop[T]:
+        return AsyncValueLoop(lambda: self._next(self._consumer._native.claim_apart))
+
+    async def _next(self, claim: Callable[[int, float], NativeMessage | None]) -> AsyncMessage:
         native, most = self._consumer._native, self._consumer._most
         try:
-            message = await until(lambda: native.claim_next(most, 0), native, None)
+            message = await until(lambda: claim(most, 0), native, None)
         except Closed:
             if native.closing:
                 raise StopAsyncIteration from None
@@ -155,8 +178,8 @@ class LocalAsyncQueue(AsyncQueue[T]):
     async def info(self) -> QueueInfo:
         return self._queue.info()
 
-    def dead_letters(self) -> "LocalAsyncQueue[T]":
-        letters = self._queue.dead_letters()
+    def dead_letters(self, *, create: bool = True) -> "LocalAsyncQueue[T]":
+        letters = self._queue.dead_letters(create=create)
         return self if letters is self._queue else LocalAsyncQueue(letters)
 
     async def retry_dead_letters(self, count: int | None = None) -> int:

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TypeVar, cast
 
-from hawser.api.message import Message, Verdict
+from hawser.api.message import Message, ValueLoop, Verdict
 from hawser.api.queue import Consumer
 from hawser.memory import Consumer as NativeConsumer
 from hawser.memory import Message as NativeMessage
@@ -29,6 +29,9 @@ class LocalConsumer(Consumer[T]):
 
     def __next__(self) -> Message:
         return next(iter(self))
+
+    def values(self) -> ValueLoop[T]:
+        return cast("ValueLoop[T]", self._native.iterate_values(self._most, self))
 
     def close(self) -> None:
         end_waits(self._native)

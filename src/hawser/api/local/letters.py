@@ -9,12 +9,13 @@ meanwhile, and the next one who notices tries again.
 import time
 from typing import Any, Final, Protocol
 
-from hawser.errors import Closed, Full, HawserError, UsageError
+from hawser.errors import Closed, Full, HawserError, NotFound, UsageError
 from hawser.limits import DEAD_LETTER_SUFFIX, QUEUE_SETTING_BOUNDS
 from hawser.memory import Consumer, Domain, Publisher, Region
 from hawser.memory.names import check_topic_name
 from hawser.memory.settings import RegionSettings
 from hawser.record.letters import origin_of_letter, with_origin, without_origin
+from hawser.record.names import check_is_another
 
 __all__ = ["Letters", "check_dead_letter"]
 
@@ -87,14 +88,17 @@ class Letters:
         """Move letters of this queue back to it, as far as there is room; how many were."""
         if self.stay:
             raise UsageError(f"{self.name!r} holds dead letters itself; retry them at the queue they are of")
-        consumer = self.open().consumer(self._bus.name)
+        try:
+            consumer = self._opened().consumer(self._bus.name)
+        except NotFound:
+            return 0
         try:
             return consumer.retry(publisher, self._as_message, _ALL if count is None else count)
         finally:
             consumer.close()
 
     def count(self) -> int:
-        """How many there are; those in a queue of another name are counted there."""
+        """How many there are; those in a queue that `dead_letter` names are counted there."""
         region = self._bus._domain.watch(self.name) if self._own else None
         if region is None or region.kind != "queue":
             return 0
@@ -105,10 +109,14 @@ class Letters:
         """Their queue, which stays open in this bus; made if there is none, taken as it is otherwise."""
         made = self._bus._domain.open_or_create(self.name, {"kind": "queue"}, self._settings)
         try:
-            return self._bus._queue(self.name, None, False, {})._region
+            return self._opened()
         finally:
             # Not before: an ephemeral one would be gone.
             made.close()
+
+    def _opened(self) -> Region:
+        """The same; NotFound if there is none."""
+        return self._bus._queue(self.name, None, False, {})._region
 
     def _as_letter(self, metadata: bytes, offset: int, deliveries: int) -> bytes:
         return with_origin(metadata, self._source.name, offset, deliveries)
@@ -123,10 +131,7 @@ class Letters:
 def check_dead_letter(domain: Domain, name: str, given: RegionSettings, create: bool) -> None:
     """UsageError if a queue of that name could not have its dead letters where they should go."""
     letters = _name_of_letters(name, given)
-    if letters == name and given.get("max_deliveries"):
-        raise UsageError(
-            f"queue {name!r} cannot be its own dead_letter and have max_deliveries; name another queue"
-        )
+    check_is_another(name, letters)
     if given.get("dead_letter"):
         if domain.kind_of(letters) == "topic":
             raise UsageError(f"dead_letter={letters!r} is a topic; dead letters need a queue")

@@ -14,9 +14,9 @@ from hawser.api.local.letters import Letters
 from hawser.api.local.publishing import LocalPublishing
 from hawser.api.local.topic import participants_of
 from hawser.api.message import Message, Messages, Values
-from hawser.api.queue import Queue
+from hawser.api.queue import Queue, check_prefetch
 from hawser.api.sample import Sample
-from hawser.api.subscription import check_count, is_count
+from hawser.api.subscription import check_count
 from hawser.errors import Closed, UsageError
 from hawser.memory import Consumer as NativeConsumer
 from hawser.memory import Domain, Region
@@ -114,12 +114,7 @@ class LocalQueue(Queue[T]):
 
     def consume(self, prefetch: int | None = None) -> LocalConsumer[T]:
         self._require_open()
-        most = int(self._region.settings()["max_held"])
-        if prefetch is not None and not (is_count(prefetch) and prefetch < most):
-            raise UsageError(
-                f"prefetch={prefetch!r} is outside 0 to {most - 1}, one less than the max_held of the queue, "
-                "or None"
-            )
+        check_prefetch(prefetch, int(self._region.settings()["max_held"]))
         consumer: LocalConsumer[T] = LocalConsumer(self.name, self._join(), prefetch or 0)
         self._joined.add(consumer)
         return consumer
@@ -151,11 +146,12 @@ class LocalQueue(Queue[T]):
         }
         return msgspec.convert(facts, QueueInfo)
 
-    def dead_letters(self) -> "LocalQueue[T]":
+    def dead_letters(self, *, create: bool = True) -> "LocalQueue[T]":
         self._require_open()
         if self._letters.stay:
             return self
-        self._letters.open()
+        if create:
+            self._letters.open()
         return self._bus._queue(self._letters.name, self._schema, False, {})
 
     def retry_dead_letters(self, count: int | None = None) -> int:

@@ -10,7 +10,7 @@ import msgspec
 from hawser.api.info import KeptPosition, Participant, ReadResult, TopicInfo
 from hawser.api.local.publishing import LocalPublisher, LocalPublishing
 from hawser.api.local.subscription import LocalSubscription, SubscribeOptions, join
-from hawser.api.subscription import Reliable, Start, is_count
+from hawser.api.subscription import Reliable, Start, check_count
 from hawser.api.topic import Topic
 from hawser.errors import Closed, HawserError, UsageError
 from hawser.memory import Publisher as NativePublisher
@@ -106,8 +106,8 @@ class LocalTopic(LocalPublishing[T], Topic[T]):
     ) -> ReadResult:
         if partition != 0:
             raise UsageError(f"partition={partition!r}: on one host there is partition 0 only")
-        if not is_count(count) or not is_count(after):
-            raise UsageError(f"count={count!r} and after={after!r} must be whole numbers from 0 on")
+        check_count(count, 0)
+        check_count(after, 0, "after")
         return ReadResult(*read(count, after, None if self._codec is None else self._codec.decode))
 
     def info(self) -> TopicInfo:

@@ -1,0 +1,262 @@
+// Loops over a consumer: over messages, and over values, which going on accepts.
+#include "bind_claiming.hpp"
+
+namespace hawser::python {
+
+namespace {
+
+constexpr uint32_t kStepsALook = 256;
+constexpr int64_t kTurnNanoseconds = 20'000'000;
+
+bool claim_ahead(ConsumerBox& box) {
+  LastClaim last(box.ahead);
+  if (!box.core->try_claim(last.claimed())) return false;
+  last.stay();
+  return true;
+}
+
+// As many as come without ado, at most `most`; how many.
+int64_t claim_run_ahead(ConsumerBox& box, int64_t most) {
+  const size_t before = box.ahead.size();
+  box.core->claim_run(static_cast<uint64_t>(most), box.ahead);
+  return static_cast<int64_t>(box.ahead.size() - before);
+}
+
+// See that an iteration, which claims up to `most` at a time, has something ahead. False: there is nothing.
+bool has_ahead(PyObject* consumer, ConsumerBox& box, int64_t most, const Deadline& deadline) {
+  box.region->made().require();
+  if (most < 1) throw Error(Kind::usage, "an iteration claims 1 or more at a time");
+  while (box.ahead.empty()) {  // another thread may have been faster
+    const auto attempt = [&] { return claim_ahead(box) ? nb::borrow(consumer) : nb::object(); };
+    if (!wait_and_claim(box, deadline, kPausesForOne, few_of(most), attempt).is_valid()) return false;
+    claim_more(box, most, [&](int64_t left) {
+      const int64_t run = claim_run_ahead(box, left);
+      return run != 0 ? run : int64_t{claim_ahead(box)};
+    });
+    box.core->settle();
+  }
+  return true;
+}
+
+// What comes next, which there is.
+SampleObject* take_ahead(PyObject* consumer, ConsumerBox& box) {
+  SampleObject* message = new_message();
+  claim_of(message) = box.ahead.take();
+  fill_message(message, consumer, box);
+  return message;
+}
+
+// The next message of an iteration; null: there is none. The one before is let go of: if nothing was said of it, it is
+// given back.
+PyObject* claim_next(PyObject* consumer, ConsumerBox& box, int64_t most, const Deadline& deadline) {
+  box.region->made().require();
+  if (box.last) {
+    settle_message(reinterpret_cast<PyObject*>(std::exchange(box.last, nullptr)), box, Verdict::release);
+    tell_of_the_dying(box);
+  }
+  if (!has_ahead(consumer, box, most, deadline)) return nullptr;
+  box.last = take_ahead(consumer, box);
+  return reinterpret_cast<PyObject*>(box.last);
+}
+
+// The same; but nothing is let go of, neither then nor when the next one is asked for.
+nb::object claim_apart(nb::handle self, int64_t most, nb::handle timeout) {
+  ConsumerBox& box = *nb::inst_ptr<ConsumerBox>(self);
+  if (!has_ahead(self.ptr(), box, most, deadline_of(timeout))) return nb::none();
+  return nb::steal(reinterpret_cast<PyObject*>(take_ahead(self.ptr(), box)));
+}
+
+// A loop over a consumer, which ends when that is closed here. Keeps `owner` alive, whoever else has let go of it.
+struct Iteration {
+  nb::object consumer;
+  nb::object owner;
+  int64_t most;
+  uint32_t steps = 0;
+  int64_t looked_at = coarse_now();
+
+  // Who iterates may be written in C: then nobody else would have a turn, and no signal would be seen, as long as
+  // there are messages. More often than they ask for their turn (sys.getswitchinterval) others would not get it.
+  void let_others_run() {
+    if (++steps % kStepsALook != 0 || coarse_now() - looked_at < kTurnNanoseconds) return;
+    looked_at = coarse_now();
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    const GilReleased released;
+  }
+};
+
+// What `next(consumer)` gives to a loop; null once the consumer was closed here.
+template <class Next>
+PyObject* step(Iteration& loop, const Next& next) {
+  loop.let_others_run();
+  try {
+    return next(loop.consumer.ptr());
+  } catch (const Error& error) {
+    if (error.kind() != Kind::closed || !nb::inst_ptr<ConsumerBox>(loop.consumer)->core->closing()) throw;
+    return nullptr;
+  }
+}
+
+PyObject* next_of(PyObject* self) {
+  return guarded([&] {
+    Iteration& loop = *nb::inst_ptr<Iteration>(self);
+    return step(loop, [&](PyObject* consumer) {
+      return claim_next(consumer, *nb::inst_ptr<ConsumerBox>(consumer), loop.most, Deadline::for_ever());
+    });
+  });
+}
+
+// A loop over values. The one given out last is accepted when the next one is asked for, and given back if none is.
+class ValueIteration : public Iteration {
+ public:
+  ValueIteration(nb::object consumer, nb::object owner, int64_t most)
+      : Iteration{std::move(consumer), std::move(owner), most}, box_(*nb::inst_ptr<ConsumerBox>(this->consumer)) {}
+  ValueIteration(const ValueIteration&) = delete;
+  ~ValueIteration() {
+    if (in_hand_ && box_.region->made().here()) end(Verdict::release);
+  }
+
+  // What becomes of the one given out last, unless that was said before.
+  void settle(Verdict verdict) {
+    box_.region->made().require();
+    if (!in_hand_) return;
+    const uint64_t sequence = in_hand_->sequence;
+    const bool ours = end(verdict);
+    tell_of_the_dying(box_);
+    if (!ours) throw claim_lost(box_, 1, sequence);
+  }
+
+  // Who begins anew with a loop has left it: what it was at was not done.
+  void begin() {
+    box_.region->made().require();
+    if (!in_hand_) return;
+    end(Verdict::release);
+    tell_of_the_dying(box_);
+  }
+
+  // Accepts when the block has ended well. Otherwise the error of the block is what counts.
+  void exit(nb::handle kind, nb::handle, nb::handle) {
+    if (kind.is_none()) return settle(Verdict::accept);
+    try {
+      settle(Verdict::release);
+    } catch (const Error&) {
+    }
+  }
+
+  PyObject* next() {
+    if (!has_ahead(consumer.ptr(), box_, most, Deadline::for_ever())) return nullptr;
+    return (box_.decode.is_none() ? copy_next() : decode_next()).release().ptr();
+  }
+
+ private:
+  // False: the claim was taken away.
+  bool end(Verdict verdict) {
+    Consumer& core = *box_.core;
+    const bool ours = settle_claim(core, *in_hand_, verdict);
+    in_hand_.reset();
+    core.let_go_of_copy();
+    core.wake_producers();
+    if (core.closing()) core.close();
+    return ours;
+  }
+
+  // Of a claim whose bytes are read no longer. What another thread of the same loop was given meanwhile nobody will
+  // speak of.
+  void give_out(const Claimed& claimed) {
+    if (in_hand_) end(Verdict::release);
+    in_hand_ = claimed;
+  }
+
+  nb::object copy_next() {
+    Consumer& core = *box_.core;
+    const Memory& memory = core.memory();
+    const Claimed claimed = box_.ahead.take();
+    nb::object bytes = nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(claimed.payload)));
+    if (bytes.is_valid()) copy_large(PyBytes_AS_STRING(bytes.ptr()), memory.readable + memory.payload_at(claimed.slot), claimed.payload);
+    const bool sound = core.let_go(claimed.slot);
+    core.keep_copy();
+    if (!bytes.is_valid() || !sound) [[unlikely]] refuse_copy(claimed, sound);
+    give_out(claimed);
+    return bytes;
+  }
+
+  [[noreturn, gnu::noinline, gnu::cold]] void refuse_copy(const Claimed& claimed, bool sound) {
+    give_back_copy(*box_.core, claimed);
+    if (sound) throw nb::python_error();  // there is no memory
+    throw lost_reference(*box_.region, claimed.sequence);
+  }
+
+  nb::object decode_next() {
+    const nb::object message = nb::steal(reinterpret_cast<PyObject*>(take_ahead(consumer.ptr(), box_)));
+    Claimed claimed;
+    nb::object value = value_and_claim(message, box_, claimed, false);
+    give_out(claimed);
+    return value;
+  }
+
+  ConsumerBox& box_;
+  std::optional<Claimed> in_hand_;
+};
+
+PyObject* next_value_of(PyObject* self) {
+  return guarded([&] {
+    ValueIteration& loop = *nb::inst_ptr<ValueIteration>(self);
+    loop.settle(Verdict::accept);
+    return step(loop, [&](PyObject*) { return loop.next(); });
+  });
+}
+
+PyObject* begin_values(PyObject* self) {
+  return guarded([&] {
+    nb::inst_ptr<ValueIteration>(self)->begin();
+    return nb::borrow(self).release().ptr();
+  });
+}
+
+// What refers to a consumer may belong to whoever the consumer calls: the collector must see it.
+template <class Loop>
+int traverse_iteration(PyObject* self, visitproc visit, void* arg) {  // Py_VISIT wants these names
+  Py_VISIT(Py_TYPE(self));
+  if (!nb::inst_ready(self)) return 0;
+  const Iteration* loop = nb::inst_ptr<Loop>(self);
+  Py_VISIT(loop->consumer.ptr());
+  Py_VISIT(loop->owner.ptr());
+  return 0;
+}
+
+template <class Loop>
+nb::class_<Loop> bind_iteration(nb::module_& module, const char* name, getiterfunc begin, iternextfunc next) {
+  static PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse_iteration<Loop>)},
+                                {Py_tp_iter, reinterpret_cast<void*>(begin)},
+                                {Py_tp_iternext, reinterpret_cast<void*>(next)},
+                                {0, nullptr}};
+  return nb::class_<Loop>(module, name, nb::is_final(), nb::type_slots(slots));
+}
+
+}  // namespace
+
+PyObject* call_claim_next(PyObject* self, PyObject* const* given, Py_ssize_t places, PyObject* keywords) {
+  return guarded([&] {
+    const Arguments<2> arguments("claim_next", {"most", "timeout"}, 2, given, places, keywords);
+    const auto most = nb::cast<int64_t>(arguments.get(0));
+    PyObject* message = claim_next(self, *nb::inst_ptr<ConsumerBox>(self), most, deadline_of(arguments.values[1]));
+    return message ? message : nb::none().release().ptr();
+  });
+}
+
+void bind_iterating(nb::module_& module, nb::class_<ConsumerBox>& consumer) {
+  bind_iteration<Iteration>(module, "Iteration", PyObject_SelfIter, next_of);
+  bind_iteration<ValueIteration>(module, "ValueIteration", begin_values, next_value_of)
+      .def("accept", [](ValueIteration& self) { self.settle(Verdict::accept); })
+      .def("release", [](ValueIteration& self) { self.settle(Verdict::release); })
+      .def("reject", [](ValueIteration& self) { self.settle(Verdict::reject); })
+      .def("__enter__", [](nb::object self) { return self; })
+      .def("__exit__", &ValueIteration::exit, nb::arg("kind").none(), nb::arg("error").none(), nb::arg("traceback").none());
+  consumer
+      .def("claim_apart", &claim_apart, nb::arg("most"), nb::arg("timeout").none() = nb::none())
+      .def("iterate", [](nb::object self, int64_t most, nb::object owner) {
+             return Iteration{std::move(self), std::move(owner), most}; }, nb::arg("most"), nb::arg("owner"))
+      .def("iterate_values", [](nb::object self, int64_t most, nb::object owner) {
+             return new ValueIteration(std::move(self), std::move(owner), most); }, nb::arg("most"), nb::arg("owner"));
+}
+
+}  // namespace hawser::python
