@@ -193,6 +193,8 @@ def test_commit_and_rollback_at_once(processes: ClusterProcesses, record_propert
         for number in range(20):
             value = str(number).encode()
             xid = prepared(one, topic, queue, value, taken=False)
+            # Who does not know the use of the xid asks first, and comes too late.
+            assert other.xa.recover() == [xid]
             start = threading.Barrier(2)
             committing = threads.submit(_outcome, start, one.xa.commit, xid)
             rolling_back = threads.submit(_outcome, start, other.xa.rollback, xid)
@@ -316,10 +318,13 @@ class Closing:
         home, other = self.shards[number], self.shards[1 - number]
         operation = entry(Kind.BATCH, batch_of(value), raw.label(transaction, 1, timeout_seconds))
         prepare, commit = raw.prepare(transaction, 1, home), raw.commit(transaction, 1, other)
-        if votes:
-            assert raw.transact(other, operation, prepare) == [Staged(1), Prepared(1)]
-        else:
-            assert raw.transact(other, operation) == raw.transact(home, operation) == [Staged(1)]
+        begun = raw.transact(other, operation, prepare) if votes else raw.transact(other, operation)
+        begun += [] if votes else raw.transact(home, operation)
+        if Rejected(Reason.TRANSACTION_OVER, Outcome.TIMED_OUT) in begun:
+            # The answer was lost with a leader, and the time was over when it was asked for again.
+            self.outcomes[value] = Outcome.TIMED_OUT
+            return
+        assert begun == ([Staged(1), Prepared(1)] if votes else [Staged(1), Staged(1)])
         self._hurry.wait(seconds)
         if votes:
             _, result = raw.transact(home, operation, commit)
@@ -381,12 +386,15 @@ def test_commits_that_nobody_answers(processes: ClusterProcesses, record_propert
     wait. What was said to be rolled back never happens, also when late requests are read; the rest is there
     as a whole or not at all; and the same clients go on."""
     outcomes: dict[bytes, str] = {}
-    with processes.connect(timeout=1.5) as bus, ThreadPoolExecutor(12) as threads:
+    with processes.connect(timeout=3.0) as bus, ThreadPoolExecutor(12) as threads:
         topics: list[Any] = [bus.topic(f"topic{next(_numbers)}") for _ in range(2)]
         for pause_seconds in (0.0, 0.002, 0.004):
-            wanted = len(outcomes) + 24
-            running = [threads.submit(_commit_until_it_fails, bus, topics, outcomes) for _ in range(12)]
+            wanted, may_fail = len(outcomes) + 24, threading.Event()
+            running = [
+                threads.submit(_commit_until_it_fails, bus, topics, outcomes, may_fail) for _ in range(12)
+            ]
             until(partial(_are_more, outcomes, wanted), "commits")
+            may_fail.set()
             threading.Event().wait(pause_seconds)
             for node in processes.nodes.values():
                 node.pause()
@@ -409,10 +417,12 @@ def _are_more(outcomes: dict[bytes, str], wanted: int) -> bool:
     return len(outcomes) > wanted
 
 
-def _commit_until_it_fails(bus: hawser.Bus, topics: list[Any], outcomes: dict[bytes, str]) -> None:
-    """On both shards, and on the second one alone."""
+def _commit_until_it_fails(
+    bus: hawser.Bus, topics: list[Any], outcomes: dict[bytes, str], may_fail: threading.Event
+) -> None:
+    """On both shards, and on the second one alone. What fails before it may is one of many."""
     outcome = ""
-    while outcome in ("", "committed"):
+    while outcome in ("", "committed") or not may_fail.is_set():
         number = next(_numbers)
         value = f"{'one' if number % 2 else 'both'} {number}".encode()
         try:
@@ -431,8 +441,8 @@ def test_a_branch_that_timed_out_frees_its_messages(processes: ClusterProcesses,
     queue.put(b"message")
     xid = new_xid()
     branch = bus.xa.start(xid)
-    bus.xa.set_timeout(xid, 1)
     branch.accept(branch.get_many(queue, 1, timeout=LIMIT_SECONDS))
+    bus.xa.set_timeout(xid, 1)
     with processes.connect() as other:
         message = other.queue(queue.name).get(timeout=LIMIT_SECONDS)
         assert message is not None and bytes(message) == b"message"

@@ -163,8 +163,17 @@ def test_snapshots_carry_both(tmp_path: Path) -> None:
         watch.leave()
         works.end(cluster.connect("other"))
         replicas = [_replica(cluster, node, results) for node in (spare, leader)]
-        until(lambda: len({each.machine.applied for each in replicas}) == 1, "the others to catch up")
-        assert len({(each.machine.hash, each.machine.digest()) for each in replicas}) == 1
+
+        async def states() -> list[tuple[int, Any]]:
+            machines = [each.machine for each in replicas]
+            return [(each.applied, (each.hash, each.digest())) for each in machines]
+
+        def are_level() -> bool:
+            (one, state), (other, other_state) = cluster.run(states())
+            assert one != other or state == other_state
+            return one == other
+
+        until(are_level, "the others to catch up")
 
 
 def _publish(topic: hawser.Topic[Any]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from hawser.cluster import wire
+from hawser.cluster.node import keeping
 from hawser.cluster.node.telling import Teller
 from hawser.cluster.transport import PeerRole
 from hawser.log.entry import Kind
@@ -42,7 +43,7 @@ from hawser.transaction.commands import (
 from hawser.transaction.identity import APPLICATION_FORMAT, Label, TransactionId, Xid
 from hawser.transaction.xa import Call, Code, State
 from tests.support.cluster import RunningCluster
-from tests.support.processes import until
+from tests.support.processes import LIMIT_SECONDS, until
 from tests.support.transactions import QUERY, Peer, batch_of, entry, lane, task
 
 COMMITTED = Finished(Outcome.COMMITTED)
@@ -188,7 +189,10 @@ def test_a_vote_of_a_client_waits_for_nothing(peer: Peer) -> None:
     assert peer.transact(peer.shard("one"), vote) == [Finished(Outcome.INCOMPLETE)]
 
 
-def test_a_vote_waits_for_operations_that_are_on_their_way(peer: Peer) -> None:
+def test_a_vote_waits_for_operations_that_are_on_their_way(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "_HOLD_SECONDS", LIMIT_SECONDS)
     one, two, tx = peer.shard("one"), peer.shard("two"), task("late")
     home = peer.home(tx.xid)
     closing = peer.begin(wire.Transact(home, (peer.close(tx, {one: 1, two: 1}),)))

@@ -1,12 +1,12 @@
 """What a coordinator of transactions keeps on disk, and does with it after it was killed."""
 
-import os
 from pathlib import Path
 from typing import Final
 
 import hawser
 from hawser.xa import XAError, Xid
 from tests.cluster.transaction_scene import Notes
+from tests.support.lines import Lines, whole_lines
 
 __all__ = ["Decisions", "complete", "xid_of"]
 
@@ -18,18 +18,18 @@ class Decisions:
     what is over."""
 
     def __init__(self, file: Path) -> None:
-        self._descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        lines = [line.split() for line in file.read_text().splitlines()]
+        self._lines = Lines(file)
+        lines = [line.decode().split() for line in whole_lines(file)]
         self.begun = [identity for deed, identity in lines if deed in ("begin", "alone")]
         self.decided = {identity for deed, identity in lines if deed == "commit"}
         done = {identity for deed, identity in lines if deed in ("over", "alone")}
         self.unfinished = [identity for identity in self.begun if identity not in done]
 
     def write(self, deed: str, identity: str) -> None:
-        os.write(self._descriptor, f"{deed} {identity}\n".encode())
+        self._lines.write(f"{deed} {identity}".encode())
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        self._lines.close()
 
 
 def xid_of(identity: str) -> Xid:

@@ -1,7 +1,6 @@
 """Where the workers of `tests.cluster.transaction_worker` work, what they write down, and what stops them."""
 
 import asyncio
-import os
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -9,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from tests.cluster.worker import PATIENT, Until
+from tests.support.lines import Lines
 
 __all__ = ["COPY", "ECHO", "GROUP", "OPTIONS", "QUEUES", "REST", "TRAIL", "Notes", "Orders", "ring_queue"]
 
@@ -28,13 +28,13 @@ def ring_queue(number: int) -> str:
 
 
 class Notes:
-    """A line for each event, on disk before anything else happens."""
+    """A line for each event."""
 
-    def __init__(self, file: str) -> None:
-        self._descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    def __init__(self, file: str | Path) -> None:
+        self._lines = Lines(file)
 
     def write(self, deed: str, **more: Any) -> None:
-        os.write(self._descriptor, msgspec.json.encode({"deed": deed, **more}) + b"\n")
+        self._lines.write(msgspec.json.encode({"deed": deed, **more}))
 
 
 class Orders(Until):

@@ -17,12 +17,11 @@ from what is there at the end:
 from collections import Counter
 from collections.abc import Iterable
 from itertools import chain, pairwise
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-__all__ = ["COLOCATED", "START", "Found", "Violation", "judge", "read_notes", "token_of"]
+__all__ = ["COLOCATED", "START", "Found", "Violation", "judge", "token_of"]
 
 START: Final = "start"
 # The queue that is on the trail's shard.
@@ -65,16 +64,7 @@ def token_of(text: str) -> tuple[str, int, str]:
     return token, int(hop), author
 
 
-def read_notes(files: Iterable[Path]) -> list[dict[str, Any]]:
-    """All notes; the last line of a killed process may be cut off."""
-    notes = []
-    for file in files:
-        for line in file.read_bytes().split(b"\n")[:-1]:
-            notes.append(msgspec.json.decode(line))
-    return notes
-
-
-def judge(notes: list[dict[str, Any]], tokens: Iterable[str], found: Found) -> dict[str, object]:
+def judge(notes: list[dict[str, Any]], tokens: Iterable[str], found: Found) -> dict[str, int]:
     """Figures; Violation with the first promise that was broken."""
     attempts = _attempts(notes)
     _judge_tokens(set(tokens), found)

@@ -37,7 +37,7 @@ _numbers = itertools.count()
 @pytest.fixture
 def bus(cluster: RunningCluster) -> Iterator[Any]:
     """A bus that does not wait for long."""
-    with cluster.connect(f"worker {next(_numbers)}", timeout=1.5) as bus:
+    with cluster.connect(f"worker {next(_numbers)}", timeout=3.0) as bus:
         yield bus
 
 
@@ -276,9 +276,83 @@ def test_nobody_asks_when_shards_may_have_forgotten(bus: Any, monkeypatch: pytes
 
     answers = Answers(answer)
     monkeypatch.setattr(carrying, "ask", answers.ask)
-    with pytest.raises(hawser.OutcomeUnknown):
-        tx.commit()
+    for call in (tx.commit, tx.resolve):
+        with pytest.raises(hawser.OutcomeUnknown, match="nobody remembers any more"):
+            call()
     assert tx.state == "unknown" and answers.requests == 1
+
+
+@pytest.mark.parametrize("targets", [1, 2])
+@pytest.mark.parametrize("is_done", [False, True])
+def test_an_unknown_outcome_can_be_asked_for(
+    connect: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, targets: int, is_done: bool
+) -> None:
+    bus = connect(timeout=3.0)
+    queues = queues_of(bus, targets)
+    tx = bus.transaction()
+    for queue in queues:
+        tx.publish(queue, b"message")
+    with pytest.raises(hawser.UsageError, match="is open"):
+        tx.resolve()
+
+    async def ask(link: Any, body: bytes, timeout_seconds: float) -> Any:
+        """The end of it is not answered; is it done?"""
+        request: Any = wire.decode_request(body)
+        is_lost = does(request, Kind.BRANCH_COMMIT, Kind.BRANCH_ABORT)
+        answer = None if is_lost and not is_done else await asking.ask(link, body, timeout_seconds)
+        if is_lost:
+            raise TransportError("lost", was_sent=True)
+        return answer
+
+    with monkeypatch.context() as patched:
+        patched.setattr(carrying, "ask", ask)
+        how = rf"its resolve\(\).*hawser tx show {tx.id}"
+        for call in (tx.commit, tx.resolve):
+            with pytest.raises(hawser.OutcomeUnknown, match=how) as raised:
+                call()
+            assert isinstance(raised.value, hawser.InDoubt) == (targets > 1)
+        assert tx.state == "unknown"
+    wait_until(lambda: is_answered(tx.resolve))
+    assert tx.resolve() is is_done
+    assert tx.state == ("committed" if is_done else "rolled back")
+    assert [contents(queue) for queue in queues] == [[b"message"] * is_done] * targets
+
+
+def is_answered(ask: Callable[[], bool]) -> bool:
+    try:
+        ask()
+    except hawser.OutcomeUnknown:
+        return False
+    return True
+
+
+def test_what_was_rolled_back_or_committed_needs_no_asking(connect: Callable[..., Any]) -> None:
+    bus = connect()
+    (queue,) = queues_of(bus)
+    tx, other = bus.transaction(), bus.transaction()
+    for each in (tx, other):
+        each.publish(queue, b"message")
+    tx.commit()
+    other.rollback()
+    bus.close()
+    assert tx.resolve() and not other.resolve()
+
+
+def test_a_bus_that_is_closed_asks_nobody(
+    connect: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus = connect(timeout=3.0)
+    (queue,) = queues_of(bus)
+    tx = bus.transaction()
+    tx.publish(queue, b"message")
+    lost = TransportError("lost", was_sent=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(carrying, "ask", Answers(lambda request: lost).ask)
+        with pytest.raises(hawser.OutcomeUnknown):
+            tx.commit()
+    bus.close()
+    with pytest.raises(hawser.Closed):
+        tx.resolve()
 
 
 @pytest.mark.parametrize(

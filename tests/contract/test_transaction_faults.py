@@ -109,7 +109,7 @@ def test_what_a_killed_client_had_comes_back(own: RunningCluster) -> None:
 
 @pytest.mark.parametrize("queues", [1, 2])
 def test_an_unknown_outcome_is_asked_for(own: RunningCluster, queues: int, record_property: Any) -> None:
-    bus: Any = own.connect("worker", timeout=1.5)
+    bus: Any = own.connect("worker", timeout=3.0)
     targets = [bus.queue(f"target {number}") for number in range(queues)]
 
     with bus.transaction() as tx:

@@ -143,6 +143,51 @@ def test_suspended_and_resumed(scene: Scene) -> None:
     assert scene.moved == (0, 2)
 
 
+def test_flags_have_places(scene: Scene) -> None:
+    """start(xid, join, resume), end(xid, suspend, fail), commit(xid, one_phase)."""
+    scene.work()
+    scene.xa.end(scene.xid, True)
+    scene.xa.start(scene.xid, False, True)
+    scene.other.start(scene.xid, True)
+    scene.other.end(scene.xid)
+    scene.xa.end(scene.xid)
+    scene.xa.commit(scene.xid, True)
+    assert scene.moved == (0, 1)
+    scene.xa.start(scene.xid)
+    assert code_of(scene.xa.end, scene.xid, False, True) == "rb-rollback"
+    scene.xa.rollback(scene.xid)
+
+
+def test_a_suspension_gives_back_what_was_not_accepted(scene: Scene) -> None:
+    scene.source.put(b"message")
+    branch = scene.xa.start(scene.xid)
+    branch.get(scene.source, SECONDS)
+    scene.xa.end(scene.xid, suspend=True)
+    with pytest.raises(hawser.UsageError, match="is suspended; resume it"):
+        branch.publish(scene.target, b"meanwhile")
+    branch = scene.xa.start(scene.xid, resume=True)
+    message = branch.get(scene.source, SECONDS)
+    assert message.delivery_count == 2
+    branch.accept(message)
+    scene.xa.end(scene.xid)
+    scene.xa.commit(scene.xid, one_phase=True)
+    assert scene.moved == (0, 0)
+
+
+def test_an_end_that_is_refused_changes_nothing(scene: Scene) -> None:
+    scene.source.put(b"message")
+    branch = scene.xa.start(scene.xid)
+    message = branch.get(scene.source, SECONDS)
+    assert code_of(scene.xa.end, scene.xid, suspend=True, fail=True) == "not-allowed"
+    branch.accept(message)
+    branch.publish(scene.target, bytes(message))
+    scene.xa.end(scene.xid)
+    with pytest.raises(hawser.UsageError, match="is ended; start another"):
+        branch.publish(scene.target, b"late")
+    scene.xa.commit(scene.xid, one_phase=True)
+    assert scene.moved == (0, 1)
+
+
 def test_two_sessions_work_in_one_branch(scene: Scene) -> None:
     scene.work()
     branch = scene.other.start(scene.xid, join=True)
@@ -174,12 +219,46 @@ def test_calls_that_make_no_sense(scene: Scene) -> None:
     assert scene.xa.get_timeout(scene.xid) == 60
     assert code_of(scene.xa.end, scene.xid, fail=True) == "rb-rollback"
     assert code_of(scene.xa.prepare, scene.xid) == "rb-rollback"
-    wrong: list[Any] = [b"xid", Xid(1, b"", b""), Xid(LANE_FORMAT, b"x", b""), Xid(-1, b"x", b"")]
+    text: Any = "x"
+    wrong: list[Any] = [
+        b"xid",
+        Xid(1, b"", b""),
+        Xid(LANE_FORMAT, b"x", b""),
+        Xid(-1, b"x", b""),
+        Xid(1, text, b""),
+    ]
     for xid in wrong:
         with pytest.raises(hawser.UsageError):
             scene.xa.start(xid)
     with pytest.raises(hawser.UsageError, match="whole number"):
         scene.xa.set_timeout(scene.xid, -1)
+
+
+def test_a_refusal_says_what_is_the_matter_and_what_to_do(scene: Scene) -> None:
+    xa, xid = scene.xa, scene.xid
+
+    def refusal(call: Callable[..., Any], xid: Xid = xid, **flags: Any) -> str:
+        with pytest.raises(XAError) as raised:
+            call(xid, **flags)
+        return str(raised.value)
+
+    assert "there is no such branch, or not any more; start() begins one" in refusal(xa.end)
+    assert "to join and to resume exclude each other" in refusal(xa.start, join=True, resume=True)
+    scene.work()
+    assert "this session works in it; end it first" in refusal(xa.prepare)
+    assert "the xid is in use" in refusal(xa.start) and "this session works in it" in refusal(xa.start)
+    assert "other sessions work in it, or have suspended that" in refusal(scene.other.prepare)
+    another = Xid(77, xid.global_id, b"another")
+    assert f"this session works in branch {xid}; end or suspend that first" in refusal(xa.start, another)
+    xa.end(xid, suspend=True)
+    assert "this session has suspended it; resume it" in refusal(xa.end)
+    xa.start(xid, resume=True)
+    xa.end(xid)
+    assert "nobody works in it any more; prepare it" in refusal(xa.commit)
+    xa.prepare(xid)
+    assert "it is prepared; commit it, or roll it back" in refusal(scene.other.start, join=True)
+    xa.commit(xid)
+    assert "illegal-state: it cannot be done as things are (it is committed; the xid" in refusal(xa.rollback)
 
 
 def test_time_ends_what_is_not_prepared(scene: Scene) -> None:

@@ -1,11 +1,15 @@
 """Calls of the XA interface whose answer is lost: made again, each is the same call."""
 
+import asyncio
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 import hawser
+from hawser import aio
 from hawser.api.cluster.xa import _check
 from hawser.cluster import wire
 from hawser.cluster.client.routing import Router
@@ -13,19 +17,24 @@ from hawser.log.state.results import Answered
 from hawser.transaction.xa import Call, Code
 from hawser.xa import XAError, Xid
 from tests.support.cluster import RunningCluster
+from tests.support.processes import until
 
 
 class Lossy:
-    """Loses the answer to the next call, once it was made."""
+    """Loses the answer to the next call, once it was made; or the call."""
 
     def __init__(self, ask: Callable[..., Any]) -> None:
         self._ask = ask
         self.is_armed = False
+        self.loses_requests = False
 
     async def ask_leader(self, router: Router, name: str, shard: str, request: Any, *rest: Any) -> Any:
+        is_lost = self.is_armed and isinstance(request, wire.Transact)
+        self.is_armed = self.is_armed and not is_lost
+        if is_lost and self.loses_requests:
+            raise hawser.OutcomeUnknown("the call was lost")
         answer = await self._ask(router, name, shard, request, *rest)
-        if self.is_armed and isinstance(request, wire.Transact):
-            self.is_armed = False
+        if is_lost:
             raise hawser.OutcomeUnknown("the answer was lost")
         return answer
 
@@ -64,6 +73,178 @@ def test_a_call_whose_answer_was_lost_is_made_again(cluster: RunningCluster, los
     bus.xa.commit(xid)
     assert bus.xa.recover() == []
     assert [bytes(each) for each in topic.read_oldest(9).samples] == [b"1", b"2", b"3"]
+
+
+def _use(bus: Any, xid: Xid, topic: Any, value: bytes) -> None:
+    """It is prepared."""
+    bus.xa.start(xid).publish(topic, value)
+    bus.xa.end(xid)
+    assert bus.xa.prepare(xid) == "ok"
+
+
+@pytest.mark.parametrize("verb", ["commit", "rollback"])
+def test_a_call_is_about_the_use_that_is_meant_also_when_another_session_has_used_the_xid_again(
+    cluster: RunningCluster, lossy: Lossy, verb: str
+) -> None:
+    """What was done to the use before, and nobody has heard of, is no answer."""
+    manager: Any = cluster.connect("manager")
+    worker: Any = cluster.connect("worker")
+    topic, xid = worker.topic(f"meant by a {verb}"), Xid(7, f"meant by a {verb}".encode(), b"")
+    complete = getattr(manager.xa, verb)
+
+    def use_and_lose(value: bytes) -> None:
+        _use(worker, xid, topic, value)
+        lossy.is_armed = True
+        with pytest.raises(hawser.OutcomeUnknown, match="was lost"):
+            complete(xid)
+
+    use_and_lose(b"1")
+    assert manager.xa.recover() == []
+    _use(worker, xid, topic, b"2")
+    # Whoever looked for branches may be another than who makes the call again.
+    with pytest.raises(XAError, match="not-found"):
+        complete(xid)
+    assert worker.xa.recover() == [xid]
+    complete(xid)
+    assert worker.xa.recover() == []
+    use_and_lose(b"3")
+    complete(xid)
+    use_and_lose(b"4")
+    _use(worker, xid, topic, b"5")
+    # The one before may be meant, or this one.
+    for _ in range(2):
+        with pytest.raises(hawser.OutcomeUnknown, match="used again since"):
+            complete(xid)
+    assert worker.xa.recover() == manager.xa.recover() == [xid]
+    complete(xid)
+    assert worker.xa.recover() == []
+    committed = [b"1", b"2", b"3", b"4", b"5"] if verb == "commit" else []
+    assert [bytes(each) for each in topic.read_oldest(9).samples] == committed
+
+
+def test_a_session_that_worked_in_an_earlier_use_does_not_end_the_next(cluster: RunningCluster) -> None:
+    first: Any = cluster.connect("first")
+    second: Any = cluster.connect("second")
+    topic, xid = first.topic("earlier use"), Xid(7, b"earlier use", b"")
+    _use(first, xid, topic, b"1")
+    second.xa.commit(xid)
+    _use(second, xid, second.topic("earlier use"), b"2")
+    with pytest.raises(XAError, match="not-found"):
+        first.xa.commit(xid)
+    assert second.xa.recover() == [xid]
+    # It was told that what it took part in is over, and may end what there is.
+    first.xa.rollback(xid)
+    assert [bytes(each) for each in topic.read_oldest(9).samples] == [b"1"]
+
+
+@pytest.mark.parametrize("meanwhile", ["get_timeout", "set_timeout"])
+def test_another_call_that_is_answered_has_no_other_use_meant(
+    cluster: RunningCluster, lossy: Lossy, meanwhile: str
+) -> None:
+    """Between a call that nobody has answered and the same call again."""
+    manager: Any = cluster.connect("manager")
+    worker: Any = cluster.connect("worker")
+    topic, xid = worker.topic(meanwhile), Xid(7, meanwhile.encode(), b"")
+    _use(worker, xid, topic, b"1")
+    lossy.loses_requests = lossy.is_armed = True
+    with pytest.raises(hawser.OutcomeUnknown, match="was lost"):
+        manager.xa.commit(xid)
+    with suppress(XAError):
+        manager.xa.get_timeout(xid) if meanwhile == "get_timeout" else manager.xa.set_timeout(xid, 60)
+    worker.xa.rollback(xid)
+    _use(worker, xid, topic, b"2")
+    with pytest.raises(hawser.HawserError, match=r"used again since|not-found"):
+        manager.xa.commit(xid)
+    assert worker.xa.recover() == [xid]
+    worker.xa.rollback(xid)
+    assert topic.read_oldest(9).samples == []
+
+
+def test_what_is_recovered_is_meant_also_by_a_session_that_had_to_do_with_an_earlier_use(
+    cluster: RunningCluster,
+) -> None:
+    first: Any = cluster.connect("first")
+    second: Any = cluster.connect("second")
+    topic, xid = second.topic("suspended"), Xid(7, b"suspended", b"")
+    first.xa.start(xid)
+    first.xa.end(xid, suspend=True)
+    second.xa.set_timeout(xid, 1)
+    until(lambda: _rolled_back(second, xid), "the end of its time")
+    _use(second, xid, topic, b"1")
+    assert first.xa.recover() == [xid]
+    second.xa.commit(xid)
+    _use(second, xid, topic, b"2")
+    with pytest.raises(XAError, match="not-found"):
+        first.xa.commit(xid)
+    assert first.xa.recover() == [xid]
+    first.xa.commit(xid)
+    assert second.xa.recover() == []
+
+
+def _rolled_back(bus: Any, xid: Xid) -> bool:
+    try:
+        bus.xa.rollback(xid)
+    except XAError as error:
+        return "rb-timeout" in str(error)
+    return True
+
+
+def test_work_that_was_ended_by_others_lets_go_of_its_messages(cluster: RunningCluster) -> None:
+    bus: Any = cluster.connect("session")
+    other: Any = cluster.connect("other")
+    queue, xid = bus.queue("let go of"), Xid(7, b"let go of", b"")
+    queue.put(b"message")
+    work = bus.xa.start(xid)
+    message = work.get(queue, 10)
+    bus.xa.set_timeout(xid, 1)
+    until(lambda: _rolled_back(other, xid), "the end of its time")
+    bus.xa.start(xid)
+    until(lambda: queue.info().ready == 1, "the message is ready")
+    with pytest.raises(hawser.UsageError, match="ended; start another"):
+        work.publish(bus.topic("let go of t"), b"late")
+    assert bytes(message) == b"message"
+    bus.xa.end(xid)
+    bus.xa.rollback(xid)
+
+
+def test_two_ends_at_once(cluster: RunningCluster) -> None:
+    """One of them ends it; the other one is told so."""
+    bus: Any = cluster.connect("session")
+    xid = Xid(7, b"two ends", b"")
+    bus.xa.start(xid)
+
+    def end(_: int) -> str:
+        try:
+            bus.xa.end(xid)
+        except XAError as error:
+            return error.code
+        return "ok"
+
+    with ThreadPoolExecutor(2) as pool:
+        assert set(pool.map(end, range(2))) <= {"ok", "illegal-state", "not-found"}
+
+    async def at_once() -> list[Any]:
+        async with aio.connect(cluster.url) as bus:
+            await bus.xa.start(xid)
+            return list(await asyncio.gather(bus.xa.end(xid), bus.xa.end(xid), return_exceptions=True))
+
+    bus.xa.rollback(xid)
+    assert all(found is None or isinstance(found, XAError) for found in asyncio.run(at_once()))
+
+
+def test_a_start_that_nobody_has_answered_is_the_same_also_behind_a_recovery(
+    cluster: RunningCluster, lossy: Lossy
+) -> None:
+    bus: Any = cluster.connect("session")
+    topic, xid = bus.topic("started again"), Xid(7, b"started again", b"")
+    lossy.is_armed = True
+    with pytest.raises(hawser.OutcomeUnknown, match="was lost"):
+        bus.xa.start(xid)
+    assert bus.xa.recover() == []
+    bus.xa.start(xid).publish(topic, b"1")
+    bus.xa.end(xid)
+    bus.xa.commit(xid, one_phase=True)
+    assert [bytes(each) for each in topic.read_oldest(9).samples] == [b"1"]
 
 
 def test_work_that_home_knows_nothing_of_is_over(cluster: RunningCluster) -> None:

@@ -8,13 +8,15 @@ import pytest
 
 from hawser.log.queue.claims import Claim, Claims, Token
 from hawser.log.queue.letters import next_letters
-from hawser.log.state.queue import Queue
+from hawser.log.replica import Replica
+from hawser.log.state.queue import LETTERS, MESSAGES, Queue
 from hawser.log.state.queue_shelf import Shelf
 from hawser.log.state.results import Accepted, Reason, Rejected, Result
 from hawser.record.batch import Batch
 from hawser.record.record import Stamp
-from hawser.testing import elsewhere
+from hawser.testing import elsewhere, queue_clients
 from hawser.testing.clients import Reply
+from hawser.testing.queue_desks import Desks
 
 __all__ = ["QUEUE_DEFECTS"]
 
@@ -51,6 +53,20 @@ def delivery_not_counted(patch: pytest.MonkeyPatch) -> None:
 
 def lost_session_keeps_what_it_held(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Claims, "leave", lambda self, name: None)
+
+
+def lent_before_all_is_applied(patch: pytest.MonkeyPatch) -> None:
+    """By a leader that does not know yet what was settled before it."""
+
+    def open_early(self: Desks, replica: Replica) -> None:
+        leading = replica.node.leadership
+        if leading is None or replica.halted:
+            self.forget()
+        elif self._epoch != leading.since:
+            self._epoch = leading.since
+            self._desks = {shelf: self._make(replica, shelf) for shelf in (MESSAGES, LETTERS)}
+
+    patch.setattr(Desks, "open", open_early)
 
 
 def maybe_redelivered_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -150,6 +166,10 @@ def letters_ended_without_room(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(elsewhere.Forwarding, "receive", receive)
 
 
+def sessions_shown_as_they_are(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(queue_clients, "shown_as", lambda session: session)
+
+
 QUEUE_DEFECTS: dict[str, Plant] = {
     plant.__name__.replace("_", " "): plant
     for plant in (
@@ -157,6 +177,7 @@ QUEUE_DEFECTS: dict[str, Plant] = {
         token_of_anybody_taken,
         delivery_not_counted,
         lost_session_keeps_what_it_held,
+        lent_before_all_is_applied,
         maybe_redelivered_forgotten,
         returned_to_the_end,
         letters_not_kept,
@@ -165,5 +186,6 @@ QUEUE_DEFECTS: dict[str, Plant] = {
         full_before_it_is_known,
         letters_stamped_anew,
         letters_ended_without_room,
+        sessions_shown_as_they_are,
     )
 }

@@ -25,8 +25,7 @@ def watch(member: str, epochs: list[int], synced: int | None = None, epoch: int 
 
 def log(*epochs: int) -> Epochs:
     made = Epochs()
-    for index, epoch in enumerate(epochs, 1):
-        made.extend(epoch, index)
+    made.extend(Entry.make(epoch, index) for index, epoch in enumerate(epochs, 1))
     return made
 
 

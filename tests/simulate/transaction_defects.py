@@ -11,12 +11,12 @@ from hawser.log.state.commands import encode_command
 from hawser.log.state.queue import Queue
 from hawser.log.state.results import Finished, Outcome, Result
 from hawser.testing.clients import Inquiry, Verdict
-from hawser.testing.transaction_office import Office
+from hawser.testing.transaction_office import Office, recoverable
 from hawser.transaction import branches, staged
 from hawser.transaction.branches import Branches
 from hawser.transaction.client import Transaction
 from hawser.transaction.commands import BranchCommit
-from hawser.transaction.coordinator import Coordinator
+from hawser.transaction.coordinator import Coordinator, _Work
 from hawser.transaction.home import Home
 from hawser.transaction.identity import LANE_FORMAT
 from hawser.transaction.ledger import Ledger
@@ -42,8 +42,8 @@ def home_commits_without_all_operations(patch: pytest.MonkeyPatch) -> None:
     def commit(self: Any, entry: Any, label: Any, context: Any) -> Result:
         command = branches._read_commit(entry)
         branch = self.register.get(label.id)
-        if command is not None and command.others and branch is not None:
-            found = BranchCommit(tuple(branch.counts.items()), command.others)
+        if command is not None and (command.others or command.deliveries) and branch is not None:
+            found = BranchCommit(tuple(branch.counts.items()), command.others, command.deliveries)
             entry = Entry.make(entry.epoch, entry.index, entry.kind, encode_command(found))
         return original(self, entry, label, context)
 
@@ -134,7 +134,7 @@ def undecided_is_rolled_back_by_who_asks(patch: pytest.MonkeyPatch) -> None:
     def inquire(self: Any, replica: Replica, inquiry: Inquiry) -> Verdict:
         home = replica.machine.part(Home)
         if inquiry.transaction is None:
-            return Verdict(None, tuple(home.recover()))
+            return Verdict(None, tuple(recoverable(home)))
         decision = replica.machine.part(Branches).decision(inquiry.transaction, home.ledger)
         return Verdict(decision or Outcome.ROLLED_BACK)
 
@@ -201,13 +201,12 @@ def silence_taken_for_a_rollback(patch: pytest.MonkeyPatch) -> None:
 
 def told_only_once(patch: pytest.MonkeyPatch) -> None:
     """Home does not ask again for an answer that was lost: nothing ends."""
-    original = Coordinator._tell
+    original = _Work.begin_to_tell
 
-    def tell(self: Any, shard: str, transaction: Any, kind: int, payload: Any, work: Any, now: float) -> None:
-        if shard not in work.asked:
-            original(self, shard, transaction, kind, payload, work, now)
+    def begin_to_tell(self: Any, shard: str, now: float) -> bool:
+        return shard not in self.asked and original(self, shard, now)
 
-    patch.setattr(Coordinator, "_tell", tell)
+    patch.setattr(_Work, "begin_to_tell", begin_to_tell)
 
 
 def home_forgets_when_one_was_told(patch: pytest.MonkeyPatch) -> None:
@@ -278,6 +277,69 @@ def home_looks_only_at_its_branch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Branches, "_ended", ended)
 
 
+def delivered_as_often_as_it_comes(patch: pytest.MonkeyPatch) -> None:
+    original = Branches._deliver
+
+    def deliver(self: Any, entry: Any, label: Any, context: Any) -> Result:
+        if label.delivery <= self.delivered.get(label.home, 0):
+            self.delivered[label.home] = label.delivery - 1
+        return original(self, entry, label, context)
+
+    patch.setattr(Branches, "_deliver", deliver)
+
+
+def delivered_in_any_order(patch: pytest.MonkeyPatch) -> None:
+    """What comes behind a later one is thought to be there."""
+    original = Branches._deliver
+
+    def deliver(self: Any, entry: Any, label: Any, context: Any) -> Result:
+        return original(self, entry, label._replace(before=0), context)
+
+    patch.setattr(Branches, "_deliver", deliver)
+
+
+def delivered_again_by_a_commit_that_comes_again(patch: pytest.MonkeyPatch) -> None:
+    original = Branches._commit
+
+    def commit(self: Any, entry: Any, label: Any, context: Any) -> Result:
+        result = original(self, entry, label, context)
+        command, ledger = branches._read_commit(entry), context.part(Home).ledger
+        is_committed = result == Finished(Outcome.COMMITTED)
+        if command is not None and command.deliveries and is_committed and not ledger.register.get(label.id):
+            ledger.deliver(label.id, entry.index, command.others, command.deliveries)
+        return result
+
+    patch.setattr(Branches, "_commit", commit)
+
+
+def delivered_though_it_is_rolled_back(patch: pytest.MonkeyPatch) -> None:
+    original = Branches._commit
+
+    def commit(self: Any, entry: Any, label: Any, context: Any) -> Result:
+        is_known = self.register.verdict(label.id) is not None
+        result = original(self, entry, label, context)
+        command, ledger = branches._read_commit(entry), context.part(Home).ledger
+        if command is not None and command.deliveries and not is_known and not ledger.register.get(label.id):
+            ledger.deliver(label.id, entry.index, command.others, command.deliveries)
+        return result
+
+    patch.setattr(Branches, "_commit", commit)
+
+
+def told_without_what_is_delivered(patch: pytest.MonkeyPatch) -> None:
+    """Home forgets what it has to deliver as soon as those that were prepared have heard."""
+    original = Ledger.tell
+
+    def tell(self: Any, told: Any) -> int:
+        for transaction in told:
+            record = self.register.get(transaction)
+            if record is not None:
+                told = {**told, transaction: record.waiting}
+        return original(self, told)
+
+    patch.setattr(Ledger, "tell", tell)
+
+
 TRANSACTION_DEFECTS: dict[str, Plant] = {
     plant.__name__.replace("_", " "): plant
     for plant in (
@@ -301,6 +363,11 @@ TRANSACTION_DEFECTS: dict[str, Plant] = {
         told_only_once,
         home_forgets_when_one_was_told,
         others_are_not_told,
+        delivered_as_often_as_it_comes,
+        delivered_in_any_order,
+        delivered_again_by_a_commit_that_comes_again,
+        delivered_though_it_is_rolled_back,
+        told_without_what_is_delivered,
         others_forgotten_when_one_was_told,
         lane_that_went_on_presumed_rolled_back,
     )

@@ -73,7 +73,7 @@ class Machine(RuleBasedStateMachine):
     def open_queue(self) -> None:
         self.buses = {name: self.local.connect(name) for name in BUSES}
         # With room for all of them: letters that have to wait are another test.
-        self.buses["alpha"].queue(LETTERS, slot_size=1000, capacity=1000, dead_letter=LETTERS)
+        self.buses["alpha"].queue(LETTERS, slot_size=1000, capacity=1000)
         self.queues = {name: bus.queue(NAME, **SETTINGS) for name, bus in self.buses.items()}
 
     def teardown(self) -> None:
@@ -254,6 +254,30 @@ class Machine(RuleBasedStateMachine):
                 self.twin.settle(expected, verdict)
                 own.kept -= 1
                 del job
+        for each in ahead:
+            self.twin.settle(each, "unclaim")
+
+    @rule(bus=st.sampled_from(BUSES), count=st.integers(0, 4), prefetch=st.integers(0, 2))
+    def consume_values(self, bus: str, count: int, prefetch: int) -> None:
+        """The same by values: each is accepted with the next step, and the last one goes back."""
+        own = twin.Consumer()
+        ahead: list[twin.Message] = []
+        last: twin.Message | None = None
+        with self.queues[bus].consume(prefetch) as jobs:
+            values = jobs.values()
+            for _ in range(count):
+                if last is not None:
+                    self.twin.settle(last, "accept")
+                    own.kept -= 1
+                ahead = ahead or self.twin.get_many(own, prefetch + 1)
+                last = ahead.pop(0) if ahead else None
+                if last is None:
+                    values.accept()
+                    break
+                assert next(values) == last.data
+            del values
+        if last is not None:
+            self.twin.settle(last, "release")
         for each in ahead:
             self.twin.settle(each, "unclaim")
 

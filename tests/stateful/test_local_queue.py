@@ -34,7 +34,7 @@ def test_the_queue_does_what_its_twin_does(examples: int, record_property: Recor
 @pytest.mark.slow
 @pytest.mark.parametrize("canary", ["claims_outlive_their_owner"])
 def test_a_planted_bug_is_seen(canary: str) -> None:
-    done = Build(canary).run("-m", "tests.stateful.steps", "40", "queue")
+    done = Build(canary).run("-m", "tests.stateful.steps", "100", "queue")
     assert done.returncode == 1, done.stdout
     assert "AssertionError" in done.stderr
 

@@ -14,12 +14,14 @@ from hawser.transaction import staged
 from hawser.transaction.branches import Branches
 from hawser.transaction.calls import Calls
 from hawser.transaction.client import Transaction
+from hawser.transaction.commands import id_of
 from hawser.transaction.coordinator import Coordinator
 from hawser.transaction.home import Home
-from hawser.transaction.identity import LANE_FORMAT
+from hawser.transaction.identity import LANE_FORMAT, TransactionId
 from hawser.transaction.ledger import Ledger
 from hawser.transaction.record import Phase
 from hawser.transaction.register import Register
+from hawser.transaction.xa import Call
 
 from .test_transactions import STEPS, run
 
@@ -27,7 +29,7 @@ Record_property = Callable[[str, object], None]
 Patch = pytest.MonkeyPatch
 
 
-def must_be_caught(record_property: Record_property, seeds: int = 25) -> None:
+def must_be_caught(record_property: Record_property, seeds: int = 150) -> None:
     for seed in range(seeds):
         try:
             run(seed, STEPS)
@@ -188,7 +190,7 @@ def test_votes_are_believed_where_a_rollback_was_forgotten(
         return result
 
     monkeypatch.setattr(Branches, "_abort", abort)
-    must_be_caught(record_property, 60)
+    must_be_caught(record_property)
 
 
 def test_the_one_that_decides_misses_an_operation(
@@ -213,7 +215,7 @@ def test_nobody_is_told_what_a_branch_has_decided(
 ) -> None:
     """They ask when its lane has gone on."""
     monkeypatch.setattr(Ledger, "announce", lambda self, transaction, outcome, others: None)
-    must_be_caught(record_property, 60)
+    must_be_caught(record_property)
 
 
 def test_a_decision_is_forgotten_when_the_lane_goes_on(
@@ -227,7 +229,7 @@ def test_a_decision_is_forgotten_when_the_lane_goes_on(
         return real(self, transaction, ledger)
 
     monkeypatch.setattr(Branches, "decision", decision)
-    must_be_caught(record_property, 60)
+    must_be_caught(record_property)
 
 
 def test_a_decision_is_forgotten_when_the_first_was_told(
@@ -244,7 +246,7 @@ def test_a_decision_is_forgotten_when_the_first_was_told(
         return real(self, told)
 
     monkeypatch.setattr(Ledger, "tell", tell)
-    must_be_caught(record_property, 60)
+    must_be_caught(record_property)
 
 
 def test_a_new_leader_tells_nobody_what_was_decided(
@@ -319,7 +321,7 @@ def test_an_accept_locks_nothing(monkeypatch: Patch, record_property: Record_pro
 
 
 def test_a_late_retry_of_a_call_is_a_new_one(monkeypatch: Patch, record_property: Record_property) -> None:
-    """It ends the next use of the xid."""
+    """Its client is told something else than before."""
     real = Calls.apply
 
     def apply(self: Any, command: Any, index: int) -> Result:
@@ -327,7 +329,31 @@ def test_a_late_retry_of_a_call_is_a_new_one(monkeypatch: Patch, record_property
         return real(self, command, index)
 
     monkeypatch.setattr(Calls, "apply", apply)
-    must_be_caught(record_property, 60)
+    must_be_caught(record_property)
+
+
+def test_a_late_call_is_about_whatever_use_there_is(
+    monkeypatch: Patch, record_property: Record_property
+) -> None:
+    """It ends the next one, once home has forgotten its name."""
+    real = Calls.apply
+
+    def find(self: Any, command: Any) -> TransactionId:
+        transaction = id_of(command.xid)
+        if command.call not in (Call.START, Call.ROLLBACK, Call.COMMIT):
+            return transaction
+        return TransactionId(transaction.xid, self._ledger.register.latest(transaction.xid))
+
+    def apply(self: Any, command: Any, index: int) -> Result:
+        if len(self.answers) > 20:
+            self.answers.clear()
+        return real(self, command, index)
+
+    monkeypatch.setattr(Calls, "apply", apply)
+    for seed in range(5):
+        run(seed, STEPS)
+    monkeypatch.setattr(Calls, "find", find)
+    must_be_caught(record_property)
 
 
 def test_a_client_takes_silence_for_a_rollback(monkeypatch: Patch, record_property: Record_property) -> None:
@@ -336,7 +362,7 @@ def test_a_client_takes_silence_for_a_rollback(monkeypatch: Patch, record_proper
         return []
 
     monkeypatch.setattr(Transaction, "resolve", resolve)
-    must_be_caught(record_property, 60)
+    must_be_caught(record_property)
 
 
 def test_a_vote_is_taken_back_by_a_repeat(monkeypatch: Patch, record_property: Record_property) -> None:

@@ -8,6 +8,7 @@ from hawser.log.state.groups import Groups
 from hawser.log.state.queue import Queue
 from hawser.log.state.results import Answered, Finished, Outcome, Rejected, Result
 from hawser.log.state.topic import Topic
+from hawser.testing.transaction_office import recoverable
 from hawser.transaction.branches import Branches
 from hawser.transaction.client import Progress, Request, Transaction
 from hawser.transaction.commands import HomeBatch, HomeDecide, to_fields
@@ -242,8 +243,8 @@ class Outsider(Worker):
                 self.worker = result.worker
 
         self.request = request
-        named = {"call": call, "session": self.session, "request": request, **fields}
-        self.message = self.world.call(self.xid, named, answer)
+        fields |= {"call": call, "session": self.session, "request": request, "incarnation": self.incarnation}
+        self.message = self.world.call(self.xid, fields, answer)
         self.world.send(self.message)
 
     def step(self) -> None:
@@ -311,12 +312,14 @@ class Outsider(Worker):
         self.let_go()
 
     def crash(self) -> None:
-        """Forgets everything; its session is found to be lost."""
+        """Forgets everything, and asks home which use there is; its session is found to be lost."""
         reached["coordinator crashed"] += 1
         self.world.lost.add(owner_of(self.session))
         self.let_go()
         self.session = f"{self.name}+{next(self.world.numbers)}"
         self.transaction = self.call = None
+        home = self.world.shards[self.world.home_of(self.xid)]
+        self.incarnation = home.part(Home).ledger.register.latest(self.xid)
         self.ask(Call.ROLLBACK if self.world.chance.random() < 0.5 else Call.COMMIT)
 
     def wind_up(self) -> None:
@@ -421,7 +424,7 @@ def meddle(world: World) -> None:
     """A person decides about something prepared."""
     home = world.shards[world.chance.choice(world.homes)]
     register = home.part(Home).ledger.register
-    found = [id for id in home.part(Home).recover() if not register.get(id).heuristic]
+    found = [id for id in recoverable(home.part(Home)) if not register.get(id).heuristic]
     found = [id for id in found if id.xid.format != APPLICATION_FORMAT]
     if found:
         reached["heuristic"] += 1
@@ -434,10 +437,11 @@ def complete(world: World) -> None:
     """Whoever finds something by `recover` may end it."""
     for name in world.homes:
         home = world.shards[name]
-        for transaction in home.part(Home).recover():
+        for transaction in recoverable(home.part(Home)):
             record = home.part(Home).ledger.register.get(transaction)
             call = Call.FORGET if record.heuristic else Call.ROLLBACK
-            message = world.call(transaction.xid, {"call": call}, lambda result: None)
+            fields = {"call": call, "incarnation": transaction.incarnation}
+            message = world.call(transaction.xid, fields, lambda result: None)
             world.send(message)
             reached["recovered"] += 1
 

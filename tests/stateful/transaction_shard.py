@@ -148,9 +148,19 @@ class Site(Shard):
     def tell(self, transaction: TransactionId, *shards: str) -> Result:
         return self.put(Kind.HOME_TOLD, encode_command(t.HomeTold(((to_fields(transaction), shards),))))
 
-    def call(self, xid: Xid, call: Call, session: str = "s", incarnation: int = 0, **fields: Any) -> Result:
+    def call(
+        self, xid: Xid, call: Call, session: str = "s", incarnation: int | None = None, **fields: Any
+    ) -> Result:
+        """About the latest use, unless another is named; of a start, by one who has heard of all."""
+        if incarnation is None:
+            register = self.ledger.register
+            incarnation = max(register.latest(xid), register.forgotten if call is Call.START else 0)
         command = t.HomeCall((*xid, incarnation), call, session, **fields)
         return self.put(Kind.HOME_CALL, encode_command(command))
+
+    def forget(self, transaction: TransactionId) -> Result:
+        """What became of it, at home."""
+        return self.put(Kind.HOME_FORGET, encode_command(t.HomeForget((to_fields(transaction),))))
 
     def lose(self, session: str) -> Result:
         return self.put(Kind.HOME_SESSION_LOST, encode_command(t.HomeSessionLost(session)))

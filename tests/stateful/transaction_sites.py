@@ -26,6 +26,10 @@ class Client:
         accept = encode_command(QueueSettle(0, ((1, 1, 0),)))
         return self.transaction.operation(name, Kind.QUEUE_SETTLE, accept)
 
+    def commit_asking(self, unsent: list[Request]) -> list[Request]:
+        """Commit with everybody asked to prepare: of no shard it is known who leads it."""
+        return self.transaction.commit(unsent, lambda shard: None)
+
     def apply(self, request: Request) -> Result:
         """What its site says to it."""
         site = self.sites[request.shard]

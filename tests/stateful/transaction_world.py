@@ -152,7 +152,7 @@ class Shard:
             return
         result = self.propose(message.kind, message.payload, message.label)
         if getattr(result, "code", None) == Code.PENDING:
-            self.wait(message, result)
+            self.wait(message)
         elif isinstance(result, Finished) and self.is_spreading(message):
             reached["decided for others"] += 1
             event = c.Await(self.world.now, message.answer, message.call[0], known=result)
@@ -167,12 +167,9 @@ class Shard:
         record = self.part(Home).ledger.register.get(message.call[0])
         return record is not None and bool(record.waiting)
 
-    def wait(self, message: Message, result: Result) -> None:
+    def wait(self, message: Message) -> None:
         """It is answered when the votes are in."""
-        transaction, call = message.call
-        if not transaction.incarnation:
-            transaction = TransactionId(transaction.xid, result.incarnation)  # type: ignore[attr-defined]
-        event = c.Await(self.world.now, message.answer, transaction, call, message.session)
+        event = c.Await(self.world.now, message.answer, *message.call)
         self.do(self.coordinator.step(event))
 
     def accept(self, message: Message) -> Result:
@@ -492,5 +489,5 @@ class World:
             b"",
             answer,
             session=command.session,
-            call=(transaction, command.call),
+            call=(transaction, command.call, command.request),
         )

@@ -3,14 +3,25 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from hawser.cluster.maps import ShardMap
 from hawser.cluster.node.admission import admit
+from hawser.cluster.node.telling import Teller
 from hawser.cluster.transport import PeerRole
-from hawser.cluster.wire import HOMES, Code, Failed, Labelled, Transact, shard_of
+from hawser.cluster.wire import HOMES, Code, Failed, Labelled, Map, TopicEntry, Transact, shard_of
 from hawser.log.entry import Kind
 from hawser.log.state.commands import Payload, encode_command
 from hawser.log.state.results import Outcome
-from hawser.transaction.commands import BranchAbort, BranchCommit, BranchPrepare, HomeClose, to_fields
+from hawser.record.record import Stamp
+from hawser.transaction.commands import (
+    MOST_DELIVERED_BYTES,
+    BranchAbort,
+    BranchCommit,
+    BranchPrepare,
+    HomeClose,
+    to_fields,
+)
 from hawser.transaction.identity import Label, TransactionId, Xid
 from tests.stateful.log_shard import batch
 from tests.stateful.transaction_shard import branch, lane
@@ -96,6 +107,60 @@ def test_what_nobody_would_decide_about_is_not_prepared(home: str) -> None:
     prepare = Kind.BRANCH_PREPARE, BranchPrepare(COUNTS, home)
     assert not is_admitted(prepare, LANE)
     assert is_admitted(prepare, XA, PeerRole.NODE)
+
+
+TOPIC = shard_of("invoices", "2" * 8, 0)
+
+
+def deliver(**deliveries: bytes) -> tuple[int, Payload]:
+    """A commit with these; `_` is TOPIC."""
+    batches = {TOPIC if name == "_" else name: each for name, each in deliveries.items()}
+    return Kind.BRANCH_COMMIT, BranchCommit(COUNTS, (OTHER,), batches)
+
+
+def test_the_client_of_a_lane_has_small_batches_delivered() -> None:
+    assert is_admitted(deliver(_=batch(1)), LANE)
+    for transaction in (XA, TASK):
+        assert not is_admitted(deliver(_=batch(1)), transaction)
+    for wrong in (SHARD, HOME, OTHER):
+        assert not is_admitted(deliver(**{wrong: batch(1)}), LANE)
+    assert not is_admitted(deliver(_=b"no batch"), LANE)
+    assert not is_admitted(deliver(_=batch(1, Stamp(b"producer", 1, 1))), LANE)
+    half = batch(1_000)
+    assert MOST_DELIVERED_BYTES // 2 < len(half) < MOST_DELIVERED_BYTES
+    assert is_admitted(deliver(_=half), LANE) and not is_admitted(deliver(_=half, another=half), LANE)
+    undecided = Kind.BRANCH_COMMIT, BranchCommit(None, (), {TOPIC: batch(1)})
+    assert not is_admitted(undecided, LANE, PeerRole.NODE)
+
+
+def test_only_nodes_deliver_and_they_stage_nothing() -> None:
+    staged, delivered = Label(LANE, 1), Label(LANE, 1, last=True, home=OTHER, delivery=5)
+    for label, role in ((staged, PeerRole.CLIENT), (delivered, PeerRole.NODE)):
+        for other in PeerRole:
+            request = Transact(SHARD, (Labelled(Kind.BATCH, batch(1), label.encode()),))
+            found = admit(request, other, ("topic",))
+            assert isinstance(found, Failed) == ((other is PeerRole.NODE) != (role is PeerRole.NODE))
+
+
+def test_what_cannot_be_delivered_is_refused_before_it_is_committed() -> None:
+    known = ShardMap()
+    here: Any = None
+    teller = Teller(known, {}, here, lambda work: None)
+    unknown = teller.undeliverable(TOPIC, 0.0)
+    assert unknown is not None and unknown.retryable
+    entry = TopicEntry(1, "2" * 32, 1, {})
+    known.merge(Map("c", {}, {"invoices": entry}, {}))
+    assert teller.undeliverable(TOPIC, 0.0) is None
+    # Another one of that name: perhaps it is this node that does not know of the newer.
+    known.topics["invoices"] = replace(entry, uuid="3" * 32)
+    other = teller.undeliverable(TOPIC, 0.0)
+    assert other is not None and other.retryable
+    known.topics["invoices"] = replace(entry, kind="queue")
+    queue = teller.undeliverable(TOPIC, 0.0)
+    assert queue is not None and not queue.retryable and "not of a topic" in queue.text
+    known.topics["invoices"] = replace(entry, deleted=True)
+    deleted = teller.undeliverable(TOPIC, 0.0)
+    assert deleted is not None and (deleted.code, deleted.retryable) == (Code.NOT_FOUND, False)
 
 
 def test_lanes_have_no_branches_on_homes_and_other_shards_close_nothing() -> None:

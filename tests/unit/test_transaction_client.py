@@ -50,6 +50,30 @@ def test_what_is_refused_before_the_last_operation_is_rolled_back() -> None:
     assert isinstance(client.transaction.error(), TransactionAborted)
 
 
+@pytest.mark.parametrize(
+    ("leaders", "sent", "home"),
+    [
+        # Whoever leads most of them tells itself.
+        ({"p": 1, "q": 2, "r": 2, "s": 3}, (), "q"),
+        ({"p": 1, "q": 2, "r": 3, "s": 3}, (), "r"),
+        # It was sent least.
+        ({"p": 1, "q": 2, "r": 2, "s": 3}, ("q", "r"), "p"),
+        ({"p": 1, "q": 2, "r": 2, "s": 3}, ("q",), "r"),
+        # Somebody leads it, if there is such a one.
+        ({"p": 1, "q": None, "r": None, "s": None}, ("p",), "p"),
+        ({"p": None, "q": None, "r": None, "s": None}, ("p",), "q"),
+    ],
+)
+def test_who_decides(leaders: dict[str, int | None], sent: tuple[str, ...], home: str) -> None:
+    client = Client(*leaders)
+    for shard in sent:
+        client.deliver(client.publish(shard))
+    unsent = [client.accept_nothing(shard) for shard in leaders]
+    votes = client.transaction.commit(unsent, leaders.__getitem__)
+    assert client.transaction.home == home
+    assert [each.shard for each in votes] == [each for each in leaders if each != home]
+
+
 def test_nothing_is_committed_without_asking_anybody() -> None:
     transaction = Transaction(lane())
     assert transaction.commit() == [] and transaction.outcome is Outcome.COMMITTED

@@ -10,7 +10,6 @@ from hawser.transaction import coordinator as c
 from hawser.transaction import keeper as k
 from hawser.transaction.ageing import KEEP_SECONDS
 from hawser.transaction.identity import ONCE, Label, TransactionId, Xid, owner_of
-from hawser.transaction.observers import Observers
 from hawser.transaction.xa import Call, Code
 from tests.stateful.log_shard import batch
 from tests.stateful.transaction_shard import HOME, Site, branch, lane
@@ -277,20 +276,19 @@ def test_calls_of_the_xa_interface_are_answered_when_the_votes_are_in() -> None:
     assert isinstance(started, Answered)
     transaction = TransactionId(xid, started.incarnation)
     site.call(xid, Call.END, participants=(("p", 2),))
-    site.call(xid, Call.PREPARE)
+    site.call(xid, Call.PREPARE, request=b"prepare")
     leader.step(c.Changed(0.0))
-    leader.step(c.Await(0.0, "prepare", transaction, Call.PREPARE, "s"))
-    leader.step(c.Heard(0.0, "p", transaction, Kind.BRANCH_PREPARE, Prepared(2)))
-    assert leader.replies == [("prepare", Answered(Code.OK, transaction.incarnation))]
-    site.call(xid, Call.ROLLBACK)
+    leader.step(c.Await(0.0, "prepare", transaction, Call.PREPARE, b"prepare"))
+    assert leader.replies == []
+    site.vote(transaction, "p")
+    # The leader gets to hear of both at once.
+    rolled_back = site.call(xid, Call.ROLLBACK)
     leader.step(c.Changed(0.0))
-    leader.step(c.Await(0.0, "rollback", transaction, Call.ROLLBACK, "s"))
-    told = Finished(Outcome.ROLLED_BACK)
-    leader.step(c.Heard(0.0, "p", transaction, Kind.BRANCH_ABORT, told))
-    assert leader.replies[-1] == (
-        "rollback",
-        Answered(Code.OK, transaction.incarnation, 0, Outcome.ROLLED_BACK),
-    )
+    assert leader.replies == []
+    leader.step(c.Await(0.0, "rollback", transaction, known=rolled_back))
+    leader.step(c.Heard(0.0, "p", transaction, Kind.BRANCH_ABORT, Finished(Outcome.ROLLED_BACK)))
+    prepared = Answered(Code.OK, transaction.incarnation)
+    assert leader.replies == [("prepare", prepared), ("rollback", rolled_back)]
 
 
 def test_lost_sessions_are_proposed_as_such() -> None:
@@ -441,7 +439,7 @@ def test_an_open_branch_of_xa_asks_home_which_has_its_time_out() -> None:
     assert outcome is Outcome.TIMED_OUT
     carry_out(site, [keeper.decided(outside, outcome)])
     assert site.branches.register.outcome(outside) is Outcome.TIMED_OUT
-    assert keeper.waiting(1e9, 1.0) == 0
+    assert keeper.waiting(1e9, 0, 1.0) == 0
 
 
 def test_few_are_carried_at_a_time() -> None:
@@ -474,85 +472,3 @@ def test_old_tombstones_of_a_shard_are_forgotten() -> None:
     keeper.tick(0.0, 0, nobody)
     carry_out(site, keeper.tick(float(KEEP_SECONDS), 0, nobody))
     assert not list(site.branches.register.tombstones)
-
-
-# Observers.
-
-
-class Notes:
-    """Writes down what it is told; raises at one word."""
-
-    def __init__(self, raises_at: str = "") -> None:
-        self.heard: list[tuple[Any, ...]] = []
-        self.raises_at = raises_at
-
-    def note(self, *words: Any) -> None:
-        self.heard.append(words)
-        if words[0] == self.raises_at:
-            raise RuntimeError("an observer of a user")
-
-    def publish(self, records: int, for_queue: bool) -> None:
-        self.note("publish", records, for_queue)
-
-    def accept(self, shelf: int, messages: int) -> None:
-        self.note("accept", shelf, messages)
-
-    def prepare(self) -> None:
-        self.note("prepare")
-
-    def commit(self) -> None:
-        self.note("commit")
-
-    def rollback(self, outcome: Outcome) -> None:
-        self.note("rollback", outcome)
-
-
-def test_observers_are_made_for_each_transaction_and_told_in_order() -> None:
-    site = Site()
-    made: dict[TransactionId, Notes] = {}
-
-    def factory(transaction: TransactionId) -> Notes:
-        return made.setdefault(transaction, Notes())
-
-    site.branches.observers = Observers([factory, lambda transaction: None], lambda *failed: None)
-    site.put(Kind.QUEUE_PUT, batch())
-    site.stage(ONE, 2)
-    site.stage_accept(ONE, (1, 1, 0))
-    site.stage_put(ONE)
-    site.stage(ONE, number=1)  # a repeat is nothing new
-    site.prepare(ONE, 3)
-    site.prepare(ONE, 3)
-    site.commit(ONE)
-    site.commit(ONE)
-    other = lane(2)
-    site.stage(other)
-    site.abort(other, Outcome.TIMED_OUT)
-    site.abort(lane(name=b"nothing here"))
-    assert made[ONE].heard == [
-        ("publish", 2, False),
-        ("accept", 0, 1),
-        ("publish", 1, True),
-        ("prepare",),
-        ("commit",),
-    ]
-    assert made[other].heard == [("publish", 1, False), ("rollback", Outcome.TIMED_OUT)]
-    assert set(made) == {ONE, other}
-
-
-def test_what_an_observer_raises_goes_no_further() -> None:
-    site = Site()
-    bad, good = Notes("publish"), Notes()
-
-    def broken(transaction: TransactionId) -> Notes:
-        raise RuntimeError("a factory of a user")
-
-    failures: list[Exception] = []
-    site.branches.observers = Observers(
-        [broken, lambda transaction: bad, lambda transaction: good],
-        lambda transaction, error: failures.append(error),
-    )
-    site.stage(ONE)
-    assert site.commit(ONE, 1) == COMMITTED
-    assert bad.heard == [("publish", 1, False)]
-    assert good.heard == [("publish", 1, False), ("commit",)]
-    assert list(map(str, failures)) == ["a factory of a user", "an observer of a user"]

@@ -8,7 +8,6 @@ from hawser.log.state.commands import encode_command
 from hawser.log.state.part import BadState
 from hawser.log.state.results import (
     Answered,
-    Done,
     Expired,
     Finished,
     Outcome,
@@ -17,9 +16,9 @@ from hawser.log.state.results import (
     Rejected,
     Result,
 )
-from hawser.transaction.commands import HomeClose, HomeForget, HomeLimit, Participants, to_fields
+from hawser.transaction.commands import HomeClose, HomeForget, Participants, to_fields
 from hawser.transaction.home import Home
-from hawser.transaction.identity import ONCE, TransactionId, Xid
+from hawser.transaction.identity import APPLICATION_FORMAT, LANE_FORMAT, ONCE, TransactionId, Xid
 from hawser.transaction.xa import Call, Code
 from tests.stateful.transaction_shard import Site, branch, lane
 
@@ -61,6 +60,7 @@ def test_what_home_knows_nothing_of_is_undecided_unless_a_later_one_has_begun() 
     site = Site()
     first, second = TransactionId(XA, 1), TransactionId(XA, 2)
     assert site.ledger.outcome(first) is None
+    site.publish()
     site.decide(second, Outcome.ROLLED_BACK)
     assert site.ledger.outcome(first) is Outcome.ROLLED_BACK
 
@@ -104,9 +104,16 @@ def test_an_old_incarnation_is_turned_away() -> None:
     assert len(site.ledger.register) == 2
 
 
+@pytest.mark.parametrize("form", [LANE_FORMAT, APPLICATION_FORMAT])
+def test_xids_of_lanes_and_applications_have_no_calls(form: int) -> None:
+    site = Site()
+    assert site.call(Xid(form, b"global", b"branch"), Call.START) == Rejected(Reason.BAD_PAYLOAD)
+    assert site.home.is_unused
+
+
 def test_home_is_bounded() -> None:
     site = Site()
-    assert site.put(Kind.HOME_LIMIT, encode_command(HomeLimit(1))) == Done()
+    site.ledger.most = 1
     site.close(ONE, "p")
     refused = site.close(branch(b"other"), "p")
     assert refused == Rejected(Reason.TOO_MANY_TRANSACTIONS, 1) and refused.retryable
@@ -234,7 +241,7 @@ def test_discarding_never_touches_what_is_committed_and_never_bars_the_batch() -
 # Saving.
 
 
-@pytest.mark.parametrize("state", [b"", b"\x95", msgspec.msgpack.encode([1, [], [], []])])
+@pytest.mark.parametrize("state", [b"", b"\x95", msgspec.msgpack.encode([[], [], []])])
 def test_a_state_that_was_never_saved_is_refused(state: bytes) -> None:
     with pytest.raises(BadState):
         Home().load(state)
@@ -243,16 +250,8 @@ def test_a_state_that_was_never_saved_is_refused(state: bytes) -> None:
 def test_a_state_that_contradicts_itself_is_refused() -> None:
     site = Site()
     site.close(ONE, "p")
-    most, records, *rest = msgspec.msgpack.decode(site.home.save()[0])
+    records, *rest = msgspec.msgpack.decode(site.home.save()[0])
     decided = [*records[0][:4], [4, *records[0][4][1:]]]
     for changed in ([decided], [records[0], records[0]]):
         with pytest.raises(BadState):
-            Home().load(msgspec.msgpack.encode([most, changed, *rest]))
-
-
-def test_recover_lists_what_is_prepared_in_order() -> None:
-    site = Site()
-    for name in (b"b", b"a"):
-        prepare(site, name, 0)
-    site.close(branch(b"open"), "p", query=b"q")
-    assert site.home.recover() == [branch(b"a"), branch(b"b")]
+            Home().load(msgspec.msgpack.encode([changed, *rest]))

@@ -14,6 +14,8 @@ names = st.text(min_size=1, max_size=200).filter(lambda name: "\0" not in name a
 
 @given(names, st.lists(names, min_size=1, max_size=MOST_NAMED).map(tuple))
 def test_a_last_operation_is_read_as_it_was_written(home: str, others: tuple[str, ...]) -> None:
+    delivered = Label(LANE, 1, last=True, home=home, delivery=1 << 62, before=7)
+    assert Label.read(delivered.encode()) == delivered
     for label in (
         Label(LANE, 2, last=True),
         Label(LANE, 2, last=True, home=home),
@@ -33,6 +35,15 @@ def test_names_that_nobody_writes_are_none(behind: bytes) -> None:
         label = Label(LANE, 1, last=True, **last).encode()
         start = label.index(b"lane") + 4
         assert Label.read(label[:start] + behind) is None
+
+
+@pytest.mark.parametrize("numbers", [(0, 0), (3, 3), (3, 4), (1 << 63, 0), (1 << 64, 0)])
+def test_numbers_of_deliveries_that_nobody_writes_are_none(numbers: tuple[int, int]) -> None:
+    label = Label(LANE, 1, last=True, home="home", delivery=3, before=2).encode()
+    start = label.index(b"lane") + 4
+    behind = b"".join((each & ((1 << 64) - 1)).to_bytes(8, "little") for each in numbers)
+    assert Label.read(label[:start] + behind + b"home") is None
+    assert Label.read(label[: start + 16]) is None and Label.read(label + b"\0two") is None
 
 
 def test_one_shard_is_home_and_only_lanes_name_shards() -> None:

@@ -78,14 +78,6 @@ def test_the_one_that_least_was_sent_to_decides() -> None:
     assert client.transaction.home == "r"
 
 
-def test_one_without_a_leader_does_not_decide_if_another_has_one() -> None:
-    for led in ({"p", "r"}, set[str]()):
-        client = Client("p", "q", "r")
-        client.deliver_all([client.publish("p")])
-        client.transaction.commit([client.publish("q")], led.__contains__)
-        assert client.transaction.home == ("p" if led else "q")
-
-
 def test_what_was_not_sent_goes_with_the_question_or_with_the_decision() -> None:
     client = Client("p", "q", "r")
     client.deliver_all([client.publish("p"), client.publish("r")])
@@ -205,7 +197,7 @@ def test_a_shard_with_too_many_lanes_decides_for_no_other_and_can_still_roll_bac
         for number in range(lanes):
             home.abort(lane(name=b"other %d" % number))
         each.deliver(each.publish("q"))
-        (vote,) = each.transaction.commit([each.publish("p")])
+        (vote,) = each.commit_asking([each.publish("p")])
         each.deliver_all(each.deliver(vote))
     assert client.transaction.outcome is Outcome.ROLLED_BACK
     assert "as much transactional work" in str(client.transaction.error())
@@ -248,7 +240,7 @@ def test_only_the_one_that_decides_says_that_it_is_over() -> None:
 
 def test_however_many_vote_against_it_home_is_told() -> None:
     client = Client("p", "q", "r", "s")
-    requests = client.transaction.commit([client.publish(name) for name in ("p", "q", "r", "s")])
+    requests = client.commit_asking([client.publish(name) for name in ("p", "q", "r", "s")])
     assert client.transaction.home == "p"
     for name in ("q", "r"):
         client.sites[name].put(Kind.BRANCH_LIMIT, encode_command(BranchLimit(9, 1 << 20, 0, 0)))
@@ -266,7 +258,7 @@ def test_however_many_vote_against_it_home_is_told() -> None:
 
 def test_a_vote_about_something_that_is_over_and_forgotten_is_one_against_it() -> None:
     client = Client("p", "q")
-    (vote,) = client.transaction.commit([client.publish("p"), client.publish("q")])
+    (vote,) = client.commit_asking([client.publish("p"), client.publish("q")])
     (abort,) = client.transaction.hear(vote, Rejected(Reason.TRANSACTION_OVER))
     assert abort.payload == encode_command(BranchAbort(Outcome.ROLLED_BACK, others=("q",)))
 
@@ -332,7 +324,7 @@ def test_answers_come_in_any_order_and_twice(fault: str, order: tuple[int, ...],
     client = Client("p", "q", "r")
     lock_or_publish = client.accept_nothing if fault == "refused" else client.publish
     unsent = [client.publish(name) for name in ("q", "p", "r", "r")]
-    client.transaction.commit([*unsent, lock_or_publish("p")])
+    client.commit_asking([*unsent, lock_or_publish("p")])
     # Nothing was sent to any, so the first one decides.
     assert client.transaction.home == "q"
     requests = [each for name in ("p", "r") for each in client.transaction.again(name)]

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
-from hawser.log.state.results import Answered, Finished, Outcome, Prepared, Reason, Rejected
-from hawser.transaction.identity import TransactionId, Xid
+from hawser.log.state.results import Answered, Expired, Finished, Outcome, Prepared, Reason, Rejected
+from hawser.testing.transaction_office import recoverable
+from hawser.transaction.calls import MOST_ANSWERS
+from hawser.transaction.identity import MOST_WORKERS, Label, TransactionId, Xid
 from hawser.transaction.xa import TABLE, Call, Code, State
 from tests.stateful.transaction_shard import Site
 
@@ -259,6 +261,22 @@ def test_sessions_that_join_are_told_apart() -> None:
     }
 
 
+def test_no_more_sessions_join_than_labels_can_tell_apart() -> None:
+    branch = Branch()
+    branch.ok(Call.START)
+    record = branch.ledger.register.get(branch.id)
+    assert record is not None
+    record.workers = MOST_WORKERS - 1
+    last = branch.ask(Call.START_JOIN, OTHER).worker
+    assert Label.read(Label(branch.id, 1, last).encode()) == Label(branch.id, 1, last)
+    refused = branch.call(XID, Call.START_JOIN, "one more")
+    assert refused == Rejected(Reason.TOO_MANY_WORKERS, MOST_WORKERS)
+    assert "work in another branch" in refused.text
+    # Those that are there go on.
+    branch.ok(Call.END_SUSPEND, OTHER, **WORK)
+    assert branch.ask(Call.START_RESUME, OTHER).worker == last
+
+
 def test_nothing_to_do_is_readonly_and_the_xid_is_free() -> None:
     branch = Branch()
     branch.ok(Call.START)
@@ -298,7 +316,7 @@ def test_a_prepared_branch_is_not_timed_out_also_not_after_a_restart() -> None:
     branch.restart_equal()
     assert branch.decide(branch.id, Outcome.TIMED_OUT) == Prepared(1)
     assert branch.lose(MINE).count == 0  # type: ignore[attr-defined]
-    assert branch.home.recover() == [branch.id]
+    assert recoverable(branch.home) == [branch.id]
     assert branch.ask(Call.COMMIT, OTHER).code == Code.OK
 
 
@@ -313,11 +331,71 @@ def test_a_finished_xid_is_used_again_and_a_late_retry_is_answered_for_its_own_u
     assert second.incarnation > first.incarnation
     assert branch.ask(Call.COMMIT, request=b"commit 1") == Answered(Code.OK, first.incarnation)
     assert branch.state() is State.PREPARED
-    late = branch.ask(Call.ROLLBACK, incarnation=first.incarnation)
-    assert (late.code, late.value) == (Code.ILLEGAL_STATE, Outcome.COMMITTED)
-    assert branch.state() is State.PREPARED
     assert branch.ask(Call.ROLLBACK, request=b"rollback 2").code == Code.OK
     assert branch.ask(Call.COMMIT, request=b"commit 1") == Answered(Code.OK, first.incarnation)
+
+
+@pytest.mark.parametrize("how", ["used again", "forgotten", "readonly"])
+def test_a_late_start_begins_nothing_however_many_calls_came_between(how: str) -> None:
+    branch = Branch()
+    late: dict[str, Any] = {"request": b"start 1", "incarnation": 0}
+    started = branch.ask(Call.START, **late)
+    if how == "readonly":
+        branch.ok(Call.END)
+        assert branch.ask(Call.PREPARE).code == Code.READONLY
+    else:
+        branch.ok(Call.END, **WORK)
+        branch.ok(Call.ROLLBACK)
+        branch.tell(branch.id, "p")
+    if how == "used again":
+        branch.finish(Outcome.COMMITTED)
+    elif how == "forgotten":
+        assert branch.forget(branch.id) == Expired(1)
+    assert branch.ask(Call.START, **late) == started
+    branch.home.calls.answers.clear()
+    branch.restart_equal()
+    before = branch.home.digest()
+    refused = branch.call(XID, Call.START, MINE, **late)
+    assert isinstance(refused, Rejected) and refused.reason is Reason.OLD_INCARNATION
+    assert refused.current == branch.machine.applied, "up to its own entry"
+    assert branch.home.digest() == before
+    # Whoever means to start it says that it has heard.
+    assert branch.ask(Call.START, request=b"start 2", incarnation=refused.current).code == Code.OK
+
+
+@pytest.mark.parametrize("over", [Outcome.COMMITTED, Outcome.ROLLED_BACK])
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("state", [State.ENDED, State.PREPARED, State.SUSPENDED, State.TIMED_OUT])
+@pytest.mark.parametrize("call", sorted(set(Call) - {Call.START}), ids=lambda call: call.name)
+def test_what_names_an_earlier_use_finds_nothing(call: Call, state: State, told: bool, over: Outcome) -> None:
+    """However late it comes: nobody has its name any more. So it is with one that names none."""
+    branch = Branch()
+    branch.prepared()
+    first = branch.id
+    branch.ok(Call.COMMIT if over is Outcome.COMMITTED else Call.ROLLBACK)
+    if told:
+        branch.tell(first, "p")
+    REACH[state](branch)
+    before = branch.home.digest()
+    for incarnation in (first.incarnation, 0):
+        late = branch.ask(call, incarnation=incarnation)
+        assert late == Answered(TABLE[call, State.UNKNOWN], incarnation)
+    assert branch.state() is state and branch.home.digest() == before
+
+
+def test_a_late_retry_changes_nothing_however_many_calls_came_between() -> None:
+    branch = Branch()
+    branch.prepared()
+    first = branch.id
+    late: dict[str, Any] = {"request": b"rollback 1", "incarnation": first.incarnation}
+    rolled_back = branch.ask(Call.ROLLBACK, **late)
+    branch.tell(first, "p")
+    branch.prepared()
+    assert branch.ask(Call.ROLLBACK, **late) == rolled_back
+    for number in range(MOST_ANSWERS):
+        branch.call(Xid(1, b"another", b"%d" % number), Call.GET_TIMEOUT, request=b"%d" % number)
+    assert branch.ask(Call.ROLLBACK, **late).code == Code.NOT_FOUND
+    assert branch.state() is State.PREPARED
 
 
 def test_a_retry_of_a_start_that_comes_late_begins_nothing() -> None:
@@ -330,11 +408,36 @@ def test_a_retry_of_a_start_that_comes_late_begins_nothing() -> None:
     assert branch.state() is State.ROLLED_BACK
 
 
+def test_a_number_that_was_never_given_out_stops_no_start() -> None:
+    site = Branch()
+    far = TransactionId(Xid(9, b"made up", b""), 1 << 62)
+    assert site.decide(far, Outcome.ROLLED_BACK) == Rejected(Reason.BAD_PAYLOAD)
+    assert site.forget(far) == Expired(0)
+    site.ok(Call.START, incarnation=0)
+
+
+def test_branches_without_work_stop_no_start_of_others() -> None:
+    """However many begin and end while one that is far away is on its way."""
+    site = Branch()
+    near = Xid(9, b"near", b"")
+    for _ in range(3):
+        for call in (Call.START, Call.END, Call.PREPARE):
+            answer = site.call(near, call, OTHER)
+        assert isinstance(answer, Answered) and answer.code is Code.READONLY
+    site.ok(Call.START, incarnation=0)
+
+
 def test_a_pending_answer_becomes_the_one_that_follows() -> None:
     branch = Branch()
     branch.close_for(Call.PREPARE)
     assert branch.ask(Call.PREPARE, request=b"r").code == Code.PENDING
+    branch.restart_equal()
     branch.vote(branch.id, "p")
+    branch.restart_equal()
+    # Whatever comes of it then.
+    assert branch.ask(Call.COMMIT, OTHER).code == Code.OK
+    assert branch.ask(Call.PREPARE, request=b"r").code == Code.OK
+    branch.tell(branch.id, "p")
     assert branch.ask(Call.PREPARE, request=b"r").code == Code.OK
     other = Branch()
     other.close_for(Call.PREPARE)
@@ -343,6 +446,15 @@ def test_a_pending_answer_becomes_the_one_that_follows() -> None:
     assert other.ask(Call.PREPARE, request=b"r").code == Code.RB_ROLLBACK
     assert other.ask(Call.PREPARE).code == Code.RB_ROLLBACK  # never ok after a failed one
     assert other.ask(Call.ROLLBACK).code == Code.OK
+
+
+def test_a_rollback_before_the_votes_is_the_answer_to_who_waits_for_them() -> None:
+    branch = Branch()
+    branch.ended()
+    assert branch.ask(Call.COMMIT_ONE_PHASE, request=b"r").code == Code.PENDING
+    assert branch.ask(Call.ROLLBACK, OTHER).code == Code.OK
+    rolled_back = Answered(Code.RB_ROLLBACK, branch.id.incarnation, 0, Outcome.ROLLED_BACK)
+    assert branch.ask(Call.COMMIT_ONE_PHASE, request=b"r") == rolled_back
 
 
 @pytest.mark.parametrize("first", [Call.COMMIT, Call.ROLLBACK])
@@ -375,6 +487,18 @@ def test_a_lost_session_fails_what_it_had_and_suspended_but_not_what_it_ended() 
     assert other.state() is State.ENDED
 
 
+@pytest.mark.parametrize("completion", [Call.ROLLBACK, Call.COMMIT, Call.COMMIT_ONE_PHASE])
+def test_the_xid_of_a_lost_session_is_free_once_somebody_has_completed_it(completion: Call) -> None:
+    branch = Branch()
+    branch.ok(Call.START)
+    branch.lose(MINE)
+    assert branch.ask(Call.START, OTHER).code == Code.NOT_ALLOWED
+    assert branch.ask(completion, OTHER).code == (
+        Code.OK if completion is Call.ROLLBACK else Code.RB_ROLLBACK
+    )
+    branch.ok(Call.START, OTHER)
+
+
 def test_a_person_decides_once_and_is_remembered_until_forgotten() -> None:
     branch = Branch()
     branch.ended()
@@ -385,10 +509,10 @@ def test_a_person_decides_once_and_is_remembered_until_forgotten() -> None:
     assert branch.decide(branch.id, Outcome.ROLLED_BACK, heuristic="no") == Finished(Outcome.COMMITTED)
     branch.tell(branch.id, "p")
     branch.restart_equal()
-    assert branch.home.recover() == [branch.id]
+    assert recoverable(branch.home) == [branch.id]
     assert [branch.ask(call).code for call in (Call.COMMIT, Call.ROLLBACK)] == [Code.HEUR_COM] * 2
     assert branch.ask(Call.FORGET).code == Code.OK
-    assert branch.home.recover() == []
+    assert recoverable(branch.home) == []
     assert branch.ask(Call.FORGET).code == Code.NOT_FOUND
 
 

@@ -76,6 +76,10 @@ class AsyncTransaction(AsyncWork, Opened):
         """As `Transaction.commit`. Cancelled, it goes on; it may be committed or not."""
 
     @abstractmethod
+    async def resolve(self) -> bool:
+        """As `Transaction.resolve`; also what becomes of a commit that was cancelled."""
+
+    @abstractmethod
     async def rollback(self) -> None:
         """As `Transaction.rollback`."""
 

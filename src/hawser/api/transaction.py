@@ -88,7 +88,13 @@ class Transaction(Work):
 
         TransactionAborted if it was rolled back, as a whole; it may be run again. OutcomeUnknown, or InDoubt
         over several shards, if nobody says which: then it is one or the other, and must not be run again
-        before that is known. `Bus.run_transaction` does all that."""
+        before that is known: `resolve` asks. `Bus.run_transaction` does all that."""
+
+    @abstractmethod
+    def resolve(self) -> bool:
+        """Whether it is committed. After OutcomeUnknown this asks what became of the commit, and has the
+        transaction rolled back if that was not done: so with False it may be run again. OutcomeUnknown, or
+        InDoubt, if still nobody says; then ask later. It is remembered for two hours."""
 
     @abstractmethod
     def rollback(self) -> None:

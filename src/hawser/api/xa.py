@@ -31,14 +31,16 @@ class XA(ABC):
     what is prepared. An answer other than ok is an XAError; without an answer the call may be made again."""
 
     @abstractmethod
-    def start(self, xid: Xid, *, join: bool = False, resume: bool = False) -> Work:
+    def start(self, xid: Xid, join: bool = False, resume: bool = False) -> Work:
         """Begin to work in a new branch, in one that others have begun (`join`), or in one that was suspended
         here (`resume`)."""
 
     @abstractmethod
-    def end(self, xid: Xid, *, suspend: bool = False, fail: bool = False) -> None:
+    def end(self, xid: Xid, suspend: bool = False, fail: bool = False) -> None:
         """Stop working in the branch: for good, or for a while (`suspend`), or so that it can only be rolled
-        back (`fail`, which is answered with rb-rollback). So it is if something of the work was refused."""
+        back (`fail`, which is answered with rb-rollback). So it is if something of the work was refused.
+        Messages that were got and not accepted are released, also by `suspend`: who resumes gets others. Both
+        flags at once are refused, and change nothing."""
 
     @abstractmethod
     def prepare(self, xid: Xid) -> Vote:
@@ -46,7 +48,7 @@ class XA(ABC):
         commit ("readonly"), and forget it. rb-rollback, or rb-timeout, if it can only be rolled back."""
 
     @abstractmethod
-    def commit(self, xid: Xid, *, one_phase: bool = False) -> None:
+    def commit(self, xid: Xid, one_phase: bool = False) -> None:
         """Commit a branch that is prepared; with `one_phase` one that is ended and not prepared."""
 
     @abstractmethod
@@ -75,11 +77,11 @@ class AsyncXA(ABC):
     """As `XA`."""
 
     @abstractmethod
-    async def start(self, xid: Xid, *, join: bool = False, resume: bool = False) -> AsyncWork:
+    async def start(self, xid: Xid, join: bool = False, resume: bool = False) -> AsyncWork:
         """As `XA.start`."""
 
     @abstractmethod
-    async def end(self, xid: Xid, *, suspend: bool = False, fail: bool = False) -> None:
+    async def end(self, xid: Xid, suspend: bool = False, fail: bool = False) -> None:
         """As `XA.end`."""
 
     @abstractmethod
@@ -87,7 +89,7 @@ class AsyncXA(ABC):
         """As `XA.prepare`."""
 
     @abstractmethod
-    async def commit(self, xid: Xid, *, one_phase: bool = False) -> None:
+    async def commit(self, xid: Xid, one_phase: bool = False) -> None:
         """As `XA.commit`."""
 
     @abstractmethod

@@ -15,7 +15,9 @@ QUEUE = "measured-orders"
 TOPIC = "measured-invoices"
 PLAIN = "measured-plain"
 STAGED = "measured-staged"
-LIST = 1_000
+# Beside which transactions that have two shards write to another topic.
+BESIDE = "measured-beside"
+LIST, SHORT_LIST = 1_000, 100
 # So many lists are written in each way to count their bytes.
 LISTS = 20
 _PUT_AT_ONCE = 5_000
@@ -132,14 +134,22 @@ def transact_lists(url: str, load: Load, gate: Gate) -> None:
         topic.delete()
 
 
-def write_both_ways(url: str, case: None, gate: Gate) -> None:
-    """So many lists into one topic, and as many into another in transactions."""
+def write_both_ways(url: str, length: int, gate: Gate) -> None:
+    """So many lists of this length into one topic, as many into another in transactions; short ones with a
+    message for a third."""
     with hawser.connect(url) as bus:
-        plain, staged = bus.topic(PLAIN, replication=3), bus.topic(STAGED, replication=3)
-        values = [VALUE] * LIST
+        plain, staged, beside = (bus.topic(name, replication=3) for name in topics_of(length))
+        values = [VALUE] * length
         gate.start()
         for _ in range(LISTS):
             plain.publish_many(values)
             with bus.transaction() as tx:
                 tx.publish_many(staged, values)
+                if length == SHORT_LIST:
+                    tx.publish(beside, VALUE)
         gate.finish()
+
+
+def topics_of(length: int) -> tuple[str, str, str]:
+    """Where lists of this length go: plainly, in transactions, and what these have beside them."""
+    return f"{PLAIN}-{length}", f"{STAGED}-{length}", f"{BESIDE}-{length}"

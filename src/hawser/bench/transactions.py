@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hawser.bench import cluster_sides
 from hawser.bench.cluster import IN_FLIGHT
@@ -25,9 +25,9 @@ from hawser.bench.report import Row, at_least, at_most
 from hawser.bench.sides import Side, run_sides
 from hawser.bench.transaction_sides import (
     LIST,
-    PLAIN,
-    STAGED,
+    SHORT_LIST,
     publish_lists,
+    topics_of,
     transact_in_flight,
     transact_lists,
     transact_one_at_a_time,
@@ -44,7 +44,7 @@ def transactions(plan: Plan) -> Iterator[Row]:
         yield from _latencies(plan, servers.url)
         yield _in_flight(plan, servers.url)
         yield _lists(plan, servers.url)
-        yield _bytes(servers)
+        yield from _bytes(servers)
 
 
 def _run(side: Side, url: str, case: Any) -> Any:
@@ -104,27 +104,40 @@ def _lists(plan: Plan, url: str) -> Row:
     return Row(name, medians["transact"], "ns", {"publish_many of them": medians["publish"]}, (target,))
 
 
-def _bytes(servers: HawserServers) -> Row:
+def _bytes(servers: HawserServers) -> Iterator[Row]:
     """By what is in the log of a node that was killed after it."""
-    _run(write_both_ways, servers.url, None)
+    for length in (LIST, SHORT_LIST):
+        _run(write_both_ways, servers.url, length)
     name, node = next(iter(servers.nodes.items()))
     node.kill()
-    sizes = bytes_of_a_record(servers.directory / name)
-    target = at_most("1.2 x a plain one", sizes[STAGED] / sizes[PLAIN], 1.2)
-    figure = f"transactions: bytes in the log for a message, in lists of {LIST:,}"
-    return Row(figure, sizes[STAGED], "B", {"plain": sizes[PLAIN]}, (target,))
+    log = read_log(servers.directory / name)
+    for length in (LIST, SHORT_LIST):
+        plain, *staged = topics_of(length)
+        usual, spent = log.bytes_of_a_record(plain), log.bytes_of_a_record(*staged)
+        where = "" if length == LIST else " over two shards"
+        figure = f"transactions: bytes in the log for a message, in lists of {length:,}{where}"
+        yield Row(figure, spent, "B", {"plain": usual}, (at_most("1.2 x a plain one", spent / usual, 1.2),))
 
 
-def bytes_of_a_record(directory: Path) -> dict[str, float]:
-    """How many bytes a node that does not run has in its logs for a record of each topic, with all that is
-    there because of it."""
+class Log(NamedTuple):
+    """What a node has in its logs for each topic: how many bytes, and how many records."""
+
+    nbytes: Counter[str]
+    records: Counter[str]
+
+    def bytes_of_a_record(self, *topics: str) -> float:
+        """With all that is there because of it."""
+        return sum(self.nbytes[topic] for topic in topics) / sum(self.records[topic] for topic in topics)
+
+
+def read_log(directory: Path) -> Log:
+    """Of a node that does not run."""
     command = [sys.executable, "-m", "hawser", "log", "scan", "--dir", str(directory), "-o", "json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    sizes: Counter[str] = Counter()
-    records: Counter[str] = Counter()
+    log = Log(Counter(), Counter())
     for line in done.stdout.splitlines():
         entry = json.loads(line)
         topic = entry["shard"].rpartition("@")[0]
-        sizes[topic] += entry["bytes"]
-        records[topic] += entry["records"] or 0
-    return {topic: sizes[topic] / count for topic, count in records.items() if count}
+        log.nbytes[topic] += entry["bytes"]
+        log.records[topic] += entry["records"] or 0
+    return log

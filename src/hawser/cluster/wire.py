@@ -277,14 +277,15 @@ class QueueSettle(_Body, frozen=True, tag="settle"):
 
 
 class QueueLook(_Body, frozen=True, tag="look"):
-    """What the leader of a queue knows to be true now, and its oldest messages, up to so many; or of those
-    from one offset up to another, also the ones that transactions have."""
+    """What the leader of a queue knows to be true now, and its oldest messages from an offset on, up to so
+    many; or those from one offset up to another, also the ones that transactions have."""
 
     shard: str
     shelf: Annotated[int, Meta(ge=0, le=1)] = 0
     most: Count = 0
     most_bytes: Annotated[int, Meta(gt=0)] = 1
     between: tuple[Count, Count] | None = None
+    first: Count = 0
 
 
 class Labelled(msgspec.Struct, frozen=True, array_like=True):
@@ -426,8 +427,8 @@ class Turned(_Body, frozen=True, tag="turned"):
 
 class Looked(_Body, frozen=True, tag="looked"):
     """One shelf of a queue: how many messages are not done, how many of those are lent, and to which session
-    how many; the offset behind the newest, and when the oldest came. `letters` are all dead letters at home,
-    and the bytes are those of the whole queue. `parcels` have no tokens."""
+    how many, by a digest of its id; the offset behind the newest, and when the oldest came. `letters` are all
+    dead letters at home, and the bytes are those of the whole queue. `parcels` have no tokens."""
 
     count: int
     lent: int
@@ -448,7 +449,7 @@ class Transacted(_Body, frozen=True, tag="transacted"):
 
 class BranchSeen(msgspec.Struct, frozen=True, array_like=True):
     """What a transaction has on a shard; `home` decides, once it is prepared. Its age is counted by whoever
-    leads, since it began to."""
+    leads: since it began to, or if somebody wrote down when it was prepared, since then."""
 
     xid: XidFields
     incarnation: int

@@ -76,7 +76,6 @@ class Kind(IntEnum):
     HOME_SESSION_LOST = 85
     HOME_BATCH = 86
     HOME_FORGET = 87
-    HOME_LIMIT = 88
 
 
 class BadFrame(ValueError):

@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Self
 
-from hawser.log.entry import NO_ENTRY, EntryId
+from hawser.log.entry import NO_ENTRY, Entry, EntryId
 
 __all__ = ["Epochs"]
 
@@ -36,12 +36,16 @@ class Epochs:
     def copy(self) -> Self:
         return type(self)(self.pairs(), self.head.index)
 
-    def extend(self, epoch: int, index: int) -> None:
-        """An entry of `epoch` is now the head."""
-        assert index == self.head.index + 1 and epoch >= self.head.epoch
-        if epoch > self.head.epoch:
-            self._epochs.append(epoch)
-            self._firsts.append(index)
+    def extend(self, entries: Iterable[Entry]) -> None:
+        """These follow the head, one behind the other; the last one is the new head."""
+        epoch, index = self.head
+        for entry in entries:
+            assert entry.index == index + 1 and entry.epoch >= epoch
+            index += 1
+            if entry.epoch > epoch:
+                epoch = entry.epoch
+                self._epochs.append(epoch)
+                self._firsts.append(index)
         self.head = EntryId(epoch, index)
 
     def extend_through(self, epoch: int, index: int) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from hawser.log.entry import Kind
 from hawser.log.protocol.doors import Command
 from hawser.log.queue.claims import NO_TOKEN, Token
-from hawser.log.queue.desk import Delivery, Get, Settlement, Turned, Why
+from hawser.log.queue.desk import Delivery, Get, Settlement, Turned, Why, shown_as
 from hawser.log.state.commands import QueueLimit, encode_command
 from hawser.log.state.queue import LETTERS, MESSAGES
 from hawser.log.state.results import Accepted, Limited, Reason, Rejected, Repeated, Settled
@@ -152,16 +152,20 @@ class Consumer(Client):
         return Settlement(self._session, self._incarnation, self._sequence, accepted, released, rejected)
 
     def _lie(self) -> Settlement:
-        """Accept what somebody else has, or nobody; under a number of its own, so as to spoil nothing."""
+        """Accept what somebody else has, or nobody; under a number of its own, so as to spoil nothing, or as
+        the one who has it, by all that others know of him."""
         epoch = max(0, self.cluster.store.metadata.epoch + self.random.randint(-2, 1))
         token = Token(epoch, self.random.randint(1, 40))
         others = [each for each in self.cluster.clients if isinstance(each, Consumer) and each is not self]
-        theirs = [token for other in others for token in other._held]
+        theirs = [(token, other) for other in others for token in other._held]
+        holder = None
         if theirs and self.random.random() < 0.7:
-            token = self.random.choice(theirs)
+            token, holder = self.random.choice(theirs)
         while token in self._held:
             token = Token(token.epoch, token.number + 1)
         true = tuple(list(self._held)[: self.random.randint(0, 2)])
+        if holder is not None and token.number % 2:
+            return Settlement(shown_as(holder._session), holder._incarnation + 1, 1, (token,))
         return Settlement(self._session, self._incarnation, self._sequence, (*true, token))
 
     def judge(self, place: int, outcome: Answer) -> bool:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from hawser.log.entry import Kind
 from hawser.log.protocol.doors import Command
 from hawser.log.state.commands import encode_command
-from hawser.log.state.results import Answered, Finished, Outcome, Rejected
+from hawser.log.state.results import Answered, Finished, Outcome, Reason, Rejected
 from hawser.testing.checks import Violation
 from hawser.testing.clients import Errand, Inquiry, Verdict
 from hawser.testing.clients import Outcome as Heard
+from hawser.testing.transaction_office import recoverable
 from hawser.testing.transaction_workers import Worker
 from hawser.transaction.client import Progress, Transaction
 from hawser.transaction.commands import HomeBatch, HomeCall, HomeDecide, to_fields
@@ -134,7 +135,9 @@ class Mover(Actor):
             last = [self.last_line(shard) for shard in self._shards if self.random.random() < 0.5]
             is_short = len(transaction.shards) == 1 and len(last) == 1
             self.ring.marks.count("committed by the last operation", is_short)
+            touched = len(transaction.shards)
             self.send(transaction.commit(last))
+            self.ring.marks.count("committed with deliveries", len(transaction.shards) < touched)
         elif drawn < 0.5:
             self.nudge()
 
@@ -210,7 +213,8 @@ class Outsider(Actor):
         if ends:
             self.stop_working()
         self._request = request
-        command = HomeCall((*self._xid, 0), call, self.session, request, 5, participants if ends else ())
+        named = (*self._xid, self._incarnation)
+        command = HomeCall(named, call, self.session, request, 5, participants if ends else ())
         self._command = Command(Kind.HOME_CALL, encode_command(command))
         self._send()
 
@@ -222,22 +226,28 @@ class Outsider(Actor):
                 self._answer = outcome
                 self._incarnation = outcome.incarnation or self._incarnation
                 self._worker = outcome.worker or self._worker
+            elif getattr(outcome, "reason", None) is Reason.OLD_INCARNATION and self._request == request:
+                assert isinstance(outcome, Rejected) and self._call is Call.START
+                self.ring.marks.count("xid found to have been used before")
+                self._incarnation = outcome.current
+                self._ask(Call.START)
 
         self.ask(self._home, answer, self._command)
 
     def _recover(self) -> None:
-        """What it finds prepared it completes; anything else of its own is of no use any more."""
+        """What it finds prepared it completes; anything else of its own is in the way of the next start."""
 
-        def found(outcome: Heard) -> None:
+        def recover(outcome: Heard) -> None:
             if not self._is_recovering:
                 return
             assert isinstance(outcome, Verdict), outcome
             self._is_recovering = False
-            is_there = any(each.xid == self._xid for each in outcome.prepared)
-            self.ring.marks.count("prepared branch recovered", is_there)
-            self._ask(self.random.choice((Call.COMMIT, Call.ROLLBACK)) if is_there else Call.ROLLBACK)
+            found = [each.incarnation for each in outcome.prepared if each.xid == self._xid]
+            self.ring.marks.count("prepared branch recovered", bool(found))
+            self._incarnation = found[0] if found else 0
+            self._ask(self.random.choice((Call.COMMIT, Call.ROLLBACK)) if found else Call.START)
 
-        self.ask(self._home, found, errand=Errand(0, Inquiry()))
+        self.ask(self._home, recover, errand=Errand(0, Inquiry()))
 
     def _go_on(self, call: Call, code: Code) -> None:
         """What follows the answer to the last call."""
@@ -410,7 +420,7 @@ class Person(Actor):
     def step(self) -> None:
         home = self.random.choice(self.ring.homes)
         part = self.ring.shards[home].truth.machine.part(Home)
-        prepared = [each for each in part.recover() if each.xid.format != APPLICATION_FORMAT]
+        prepared = [each for each in recoverable(part) if each.xid.format != APPLICATION_FORMAT]
         if not prepared or self.random.random() < 0.8:
             return
         outcome = self.random.choice((Outcome.COMMITTED, Outcome.ROLLED_BACK))

@@ -20,13 +20,13 @@ from hawser.transaction.branches import Branches
 from hawser.transaction.commands import HomeCall, HomeClose, id_of
 from hawser.transaction.home import Home
 from hawser.transaction.identity import LANE_FORMAT, TransactionId
-from hawser.transaction.xa import Call, Code
+from hawser.transaction.xa import RECOVERABLE, Call, Code
 
 if TYPE_CHECKING:
     from hawser.testing.cluster import Cluster
     from hawser.testing.node import SimNode
 
-__all__ = ["SECOND", "Chore", "Office"]
+__all__ = ["SECOND", "Chore", "Office", "recoverable"]
 
 # A second of the keepers and the coordinators, in microseconds.
 SECOND: Final = 15_000
@@ -40,8 +40,13 @@ CARRY_ENTRIES: Final = 80
 _read_close: Final = msgspec.msgpack.Decoder(HomeClose).decode
 _read_call: Final = msgspec.msgpack.Decoder(HomeCall).decode
 
-# What a client waits for: a transaction, or what a call of a session gets.
-_Awaited = tuple[TransactionId, Call | None, str]
+# What a client waits for: a transaction, or what a call of this name gets.
+_Awaited = tuple[TransactionId, Call | None, bytes]
+
+
+def recoverable(home: Home) -> list[TransactionId]:
+    """What coordinators are told that ask for it, in order."""
+    return sorted(each for each, record in home.ledger.register if record.state("") in RECOVERABLE)
 
 
 class Chore:
@@ -185,7 +190,8 @@ class Office:
         self._asked[self._number] = asked
         tag = (self.address, self._number, 0)
         commands = (msgspec.structs.replace(command, tag=tag),) if command is not None else ()
-        is_decision = isinstance(asked, c.Tell) and asked.kind != Kind.BRANCH_PREPARE
+        # What is not told is asked for; but a delivery is known to home alone.
+        is_decision = isinstance(asked, c.Tell) and asked.kind in (Kind.BRANCH_COMMIT, Kind.BRANCH_ABORT)
         is_heard = not (is_decision and ring.unheard_share and self._random.random() < ring.unheard_share)
         if is_heard:
             ring.send(shard, self.address, Request(tag, commands, errand=errand), self._random)
@@ -243,10 +249,10 @@ class Office:
         for command in commands:
             assert isinstance(command.tag, tuple)
             if command.kind == Kind.HOME_CLOSE:
-                self._awaited[command.tag] = id_of(_read_close(command.payload).transaction), None, ""
+                self._awaited[command.tag] = id_of(_read_close(command.payload).transaction), None, b""
             elif command.kind == Kind.HOME_CALL:
                 call = _read_call(command.payload)
-                self._awaited[command.tag] = id_of(call.xid), Call(call.call), call.session
+                self._awaited[command.tag] = id_of(call.xid), Call(call.call), call.request
 
     def is_to_wait(self, tag: Tag, result: Result) -> bool:
         """Whether whoever asked hears later, from here; or asks again, if this process leads no more."""
@@ -254,9 +260,7 @@ class Office:
         if not isinstance(result, Answered) or result.code != Code.PENDING:
             return False
         if awaited is not None and self._epoch:
-            (xid, incarnation), call, session = awaited
-            transaction = TransactionId(xid, incarnation or result.incarnation)
-            self._add(c.Await(self._now, tag, transaction, call, session))
+            self._add(c.Await(self._now, tag, *awaited))
         return True
 
     def inquire(self, replica: Replica, inquiry: Inquiry) -> Verdict:
@@ -264,7 +268,7 @@ class Office:
         home, branches = replica.machine.part(Home), replica.machine.part(Branches)
         transaction = inquiry.transaction
         if transaction is None:
-            return Verdict(None, tuple(home.recover()))
+            return Verdict(None, tuple(recoverable(home)))
         outcome = branches.decision(transaction, home.ledger)
         has_gone_on = branches.register.latest(transaction.xid) > transaction.incarnation
         is_late = has_gone_on and outcome is Outcome.COMMITTED and transaction.xid.format == LANE_FORMAT

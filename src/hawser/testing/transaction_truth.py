@@ -7,6 +7,8 @@ true.
 """
 
 from collections import Counter
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -45,6 +47,7 @@ class Book:
         self.homes: dict[TransactionId, str] = {}
         self.happened: dict[TransactionId, set[str]] = {}
         self.participants: dict[TransactionId, frozenset[str]] = {}
+        self.deliveries: dict[TransactionId, Mapping[str, bytes]] = {}
         # Those that cannot be committed any more: a shard has rolled back, or a client was told.
         self.void: dict[TransactionId, str] = {}
         # Where each was rolled back, and the latest use of each xid on each shard.
@@ -63,9 +66,15 @@ class Book:
             raise Violation(0, f"{transaction} is to be decided by {self.homes[transaction]} and by {home}")
 
     def decide(
-        self, transaction: TransactionId, outcome: Outcome, participants: frozenset[str], decider: str = ""
+        self,
+        transaction: TransactionId,
+        outcome: Outcome,
+        participants: frozenset[str],
+        decider: str = "",
+        deliveries: Mapping[str, bytes] = MappingProxyType({}),
     ) -> None:
-        """Its home has this outcome in its log, or the shard whose own branch decides."""
+        """Its home has this outcome in its log, or the shard whose own branch decides; those that something
+        is delivered to have no say."""
         first = self.decisions.setdefault(transaction, outcome)
         if _is_commit(first) != _is_commit(outcome):
             raise Violation(0, f"{transaction} was decided as {first.name}, and then as {outcome.name}")
@@ -76,7 +85,8 @@ class Book:
         missing = participants - self.promised.get(transaction, set()) - {decider}
         if missing:
             raise Violation(0, f"{transaction} is to be committed, and {sorted(missing)} never promised that")
-        self.participants[transaction] = participants
+        self.participants[transaction] = participants | deliveries.keys()
+        self.deliveries[transaction] = deliveries
 
     def end(self, transaction: TransactionId, shard: str, outcome: Outcome, was_prepared: bool) -> None:
         """Its branch on this shard is over."""
@@ -165,6 +175,8 @@ class TransactionTruth:
         self.book = book
         self.branches: dict[TransactionId, _Branch] = {}
         self.outcomes: dict[TransactionId, Outcome] = {}
+        # Of each home the number of the last that it has delivered.
+        self._delivered: dict[str, int] = {}
         self._truth = truth
 
     def extend(self, entry: Entry, result: Result) -> None:
@@ -177,6 +189,8 @@ class TransactionTruth:
             self._commit(entry, label.id, result)
         elif entry.kind == Kind.BRANCH_ABORT:
             self._abort(entry, label.id, result)
+        elif label.delivery:
+            self._deliver(entry, label, result)
         else:
             self._stage(entry, label, result)
 
@@ -214,10 +228,7 @@ class TransactionTruth:
             branch = self._begin(label.id)
         branch.counts[label.worker] += 1
         if entry.kind in (Kind.BATCH, Kind.QUEUE_PUT):
-            batch = Batch.read(entry.payload)
-            values = [record.value for record in batch.records()]
-            size_bytes = len(entry.frame) + MESSAGE_BYTES * batch.count
-            branch.operations.append(_Put(values, size_bytes, entry.kind == Kind.QUEUE_PUT))
+            branch.operations.append(self._put(entry))
         elif entry.kind == Kind.QUEUE_SETTLE:
             branch.operations.append(self._lock(entry))
         counts = ((label.worker, label.number),)
@@ -225,6 +236,24 @@ class TransactionTruth:
             self._close(entry, label.id, BranchPrepare(counts, label.home), result)
         elif isinstance(result, Finished):
             self._end_alone(entry, label.id, branch, BranchCommit(counts, label.others), result.outcome)
+
+    def _deliver(self, entry: Entry, label: Label, result: Result) -> None:
+        """In the order in which home has committed them, each once."""
+        if not isinstance(result, Finished) or self._is_repeat(entry, label.id, result):
+            return
+        if label.delivery <= self._delivered.get(label.home, 0):
+            raise Violation(0, f"{label} of {entry.id} was delivered behind a later one on {self.shard}")
+        if self.book.deliveries.get(label.id, {}).get(self.shard) != bytes(entry.payload):
+            raise Violation(0, f"{label} of {entry.id} is not what was to be delivered to {self.shard}")
+        self._delivered[label.home] = label.delivery
+        self.branches[label.id] = _Branch(Counter(), [self._put(entry)])
+        self._end(label.id, result.outcome)
+
+    def _put(self, entry: Entry) -> _Put:
+        batch = Batch.read(entry.payload)
+        values = [record.value for record in batch.records()]
+        size_bytes = len(entry.frame) + MESSAGE_BYTES * batch.count
+        return _Put(values, size_bytes, entry.kind == Kind.QUEUE_PUT)
 
     def _begin(self, transaction: TransactionId) -> _Branch:
         """An earlier use of the xid that is still open is rolled back by that."""
@@ -302,7 +331,7 @@ class TransactionTruth:
         if branch.put_bytes:
             self._truth.queue.judge_room(branch.put_bytes, is_full=False)
         shards = frozenset((self.shard, *command.others))
-        self.book.decide(transaction, Outcome.COMMITTED, shards, self.shard)
+        self.book.decide(transaction, Outcome.COMMITTED, shards, self.shard, command.deliveries)
         self._end(transaction, Outcome.COMMITTED)
 
     def _voted_down(self, entry: Entry, transaction: TransactionId, counts: Counts, outcome: Outcome) -> None:

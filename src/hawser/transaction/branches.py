@@ -9,6 +9,10 @@ Of a transaction on a lane one branch is the decision. Those of other shards are
 their home; then the entry that commits this branch, or rolls it back, has decided about all of them, and home
 tells them (`Ledger.announce`). What became of this branch is what they are told, also if they ask.
 
+What needs no promise needs no branch: a topic takes whatever is published to it. Such batches come with the
+entry that commits, and home delivers them, each once: those of one home are numbered, and this shard knows up
+to which it has them. One that was on its way before it is there before it.
+
 An operation is staged at its number: one behind the last of its worker. A repeat changes nothing; behind a
 gap nothing is staged. So the counts that come with prepare or commit say exactly whether all operations are
 here, and a branch that misses one, or that could not be committed, is rolled back: that is its vote. A vote
@@ -71,6 +75,7 @@ _read_forget = decoder(BranchForget)
 _read_limit = decoder(BranchLimit)
 _BAD = Rejected(Reason.BAD_PAYLOAD)
 _DONE = Done()
+_COMMITTED = Finished(Outcome.COMMITTED)
 DEFAULT_LIMIT: Final = BranchLimit(
     most_open=4096, most_open_bytes=256 << 20, most_prepared=4096, most_prepared_bytes=1 << 30
 )
@@ -79,7 +84,7 @@ DEFAULT_LIMIT: Final = BranchLimit(
 class Branch(msgspec.Struct, array_like=True):
     """What one transaction has on this shard. `opened` is the index of its first entry, `owners` are those
     who worked in it, `places` the worker and the number of each operation; `home` is the shard that decides
-    once it is prepared."""
+    once it is prepared, and `prepared_ns` when that was, by some leader's clock, if it is known."""
 
     opened: int
     timeout_seconds: int
@@ -89,6 +94,7 @@ class Branch(msgspec.Struct, array_like=True):
     places: list[tuple[int, int]] = []
     size_bytes: int = 0
     home: str = ""
+    prepared_ns: int = 0
 
     @property
     def is_prepared(self) -> bool:
@@ -132,6 +138,7 @@ class _State(msgspec.Struct, frozen=True, array_like=True):
     limit: BranchLimit
     branches: list[tuple[int, bytes, bytes, int, Branch]]
     tombstones: list[SavedTombstone]
+    delivered: dict[str, int]
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -154,10 +161,16 @@ class Branches(Part):
     def __init__(self) -> None:
         self.limit = DEFAULT_LIMIT
         self.register: Register[Branch] = Register()
+        # Of each home that has something for this shard: the number of the last that is here.
+        self.delivered: dict[str, int] = {}
         self.observers: Observers | None = None
         # How many are open and how many prepared, and their bytes.
         self._open = _Tally()
         self._prepared = _Tally()
+        self._unlabelled: dict[int, Callable[[Entry], Result]] = {
+            Kind.BRANCH_FORGET: self._forget,
+            Kind.BRANCH_LIMIT: self._set_limit,
+        }
         self._handlers: dict[int, Callable[[Entry, Label, Context], Result]] = {
             Kind.BRANCH_PREPARE: self._prepare,
             Kind.BRANCH_COMMIT: self._commit,
@@ -179,17 +192,23 @@ class Branches(Part):
 
     def judge(self, label: Label) -> Result | None:
         """What an operation with this label gets; None if it is to be staged. Changes nothing."""
-        verdict = self.register.verdict(label.id)
-        if verdict is not None:
+        if label.delivery:
+            is_here = label.delivery <= self.delivered.get(label.home, 0)
+            return _COMMITTED if is_here else None
+        return self._judge(label, self.register.get(label.id))
+
+    def _judge(self, label: Label, branch: Branch | None) -> Result | None:
+        if branch is None:
+            verdict = self.register.verdict(label.id)
+            if verdict is None:
+                return None if label.number == 1 else Rejected(Reason.GAP, 1, label.number)
             # Whoever has it committed for others hears of that when they have heard.
             is_done = verdict.reason is Reason.TRANSACTION_OVER and verdict.current == Outcome.COMMITTED
-            return Finished(Outcome.COMMITTED) if label.others and is_done else verdict
-        branch = self.register.get(label.id)
-        last = branch.counts.get(label.worker, 0) if branch is not None else 0
-        is_prepared = branch is not None and branch.is_prepared
+            return _COMMITTED if label.others and is_done else verdict
+        last = branch.counts.get(label.worker, 0)
         if 0 < label.number <= last:
-            return self._vote(label.id) if label.home and is_prepared else Staged(label.number)
-        if is_prepared:
+            return self._vote(label.id) if label.home and branch.is_prepared else Staged(label.number)
+        if branch.is_prepared:
             return Rejected(Reason.TRANSACTION_CLOSED)
         return None if label.number == last + 1 else Rejected(Reason.GAP, last + 1, label.number)
 
@@ -206,28 +225,42 @@ class Branches(Part):
     # Applying.
 
     def apply(self, entry: Entry, context: Context) -> Result:
-        if entry.kind == Kind.BRANCH_FORGET:
-            return self._forget(entry)
-        if entry.kind == Kind.BRANCH_LIMIT:
-            return self._set_limit(entry)
+        unlabelled = self._unlabelled.get(entry.kind)
+        if unlabelled is not None:
+            return unlabelled(entry)
         label = Label.read(entry.transaction)
         if label is None:
             return _BAD
-        handler = self._handlers.get(entry.kind, self._stage)
+        handler = self._handlers.get(entry.kind, self._deliver if label.delivery else self._stage)
         return handler(entry, label, context)
 
+    def _deliver(self, entry: Entry, label: Label, context: Context) -> Result:
+        """Home has committed this."""
+        last = self.delivered.get(label.home, 0)
+        if label.before > last:
+            return Rejected(Reason.GAP, last, label.before)
+        if label.delivery > last:
+            operation = staged.stage(entry, (), context) if entry.kind == Kind.BATCH else _BAD
+            if isinstance(operation, Rejected):
+                return operation
+            self.delivered[label.home] = label.delivery
+            staged.commit((operation,), context, False)
+            if self.observers is not None:
+                self.observers.ended_at_once(label.id, operation, Outcome.COMMITTED)
+        return _COMMITTED
+
     def _stage(self, entry: Entry, label: Label, context: Context) -> Result:
-        verdict = self.judge(label)
+        branch = self.register.get(label.id)
+        verdict = self._judge(label, branch)
         if verdict is not None:
             carries = label.carried and isinstance(verdict, Staged)
             return self._carry(entry, label) if carries else verdict
-        branch = self.register.get(label.id)
         size_bytes = len(entry.frame)
         if branch is None and self._open.count >= self.limit.most_open:
             return Rejected(Reason.TOO_MANY_TRANSACTIONS, self._open.count)
         full = self.register.why_full(label.id.xid) if branch is None else None
         if label.others:
-            full = full or context.part(Home).ledger.why_full()
+            full = full or context.part(Home).ledger.why_not_for_all(label.id)
         if full is not None:
             return full
         if self._open.size_bytes + size_bytes > self.limit.most_open_bytes:
@@ -242,7 +275,7 @@ class Branches(Part):
         branch.add(label, operation, size_bytes)
         self._open.size_bytes += size_bytes
         if self.observers is not None:
-            self.observers.staged(label.id, operation)
+            self.observers.staged(label.id, branch.operations)
         if not label.last:
             return Staged(label.number)
         counts = ((label.worker, label.number),)
@@ -272,14 +305,14 @@ class Branches(Part):
         between."""
         transaction = label.id
         self._forsake_earlier(transaction, context)
-        outcome = staged.obstacle((operation,), context) or Outcome.COMMITTED
-        finish = staged.commit if outcome is Outcome.COMMITTED else staged.undo
+        obstacle = staged.obstacle((operation,), context)
+        finish = staged.commit if obstacle is None else staged.undo
         finish((operation,), context, False)
-        self.register.bury(transaction, outcome)
+        finished = _COMMITTED if obstacle is None else Finished(obstacle)
+        self.register.bury(transaction, finished.outcome)
         if self.observers is not None:
-            self.observers.staged(transaction, operation)
-            self.observers.ended(transaction, outcome)
-        return self._announced(transaction, Finished(outcome), label.others, context)
+            self.observers.ended_at_once(transaction, operation, finished.outcome)
+        return self._announced(transaction, finished, label.others, context)
 
     def _carry(self, entry: Entry, label: Label) -> Result:
         """The batch is in this entry too; the earlier one need not be kept for it."""
@@ -303,9 +336,11 @@ class Branches(Part):
         branch = self.register.get(label.id)
         if branch is not None and branch.is_prepared:
             return self._vote(label.id)
-        return self._close(label.id, command.counts, command.home, context)
+        return self._close(label.id, command.counts, command.home, context, command.asked_ns)
 
-    def _close(self, transaction: TransactionId, counts: Counts, home: str, context: Context) -> Result:
+    def _close(
+        self, transaction: TransactionId, counts: Counts, home: str, context: Context, asked_ns: int = 0
+    ) -> Result:
         """It is prepared, if these are the operations it has, and can be committed; otherwise it is over."""
         branch = self.register.get(transaction)
         obstacle = self._obstacle(branch, counts, context)
@@ -316,9 +351,9 @@ class Branches(Part):
         staged.reserve(branch.operations, context)
         self._open.remove(branch)
         self._prepared.add(branch)
-        branch.home = home
+        branch.home, branch.prepared_ns = home, asked_ns
         if self.observers is not None:
-            self.observers.prepared(transaction)
+            self.observers.prepared(transaction, branch.operations)
         return self._vote(transaction)
 
     def _vote(self, transaction: TransactionId) -> Prepared:
@@ -355,11 +390,19 @@ class Branches(Part):
         if command.counts is not None:
             if branch is not None and branch.is_prepared:
                 return Rejected(Reason.TRANSACTION_CLOSED)
-            full = context.part(Home).ledger.why_full() if command.others else None
-            if full is not None:
-                return full
+            ledger, deliveries = context.part(Home).ledger, command.deliveries
+            if not all(map(staged.is_deliverable, deliveries.values())):
+                return _BAD
+            refused = ledger.why_not_for_all(label.id, deliveries) if command.others or deliveries else None
+            if refused is not None:
+                return refused
             outcome = self._obstacle(branch, command.counts, context) or Outcome.COMMITTED
-            return self._announced(label.id, self._end(label.id, outcome, context), command.others, context)
+            ended = self._end(label.id, outcome, context)
+            # Only here: whoever repeats the entry is not to have them delivered again.
+            if deliveries and ended == _COMMITTED:
+                ledger.deliver(label.id, entry.index, command.others, deliveries)
+                return ended
+            return self._announced(label.id, ended, command.others, context)
         if branch is None:
             # It was prepared, or nobody would have decided so: it was committed, and that is forgotten.
             return Rejected(Reason.TRANSACTION_OVER)
@@ -399,13 +442,15 @@ class Branches(Part):
             finish(branch.operations, context, branch.is_prepared)
         self.register.bury(transaction, outcome)
         if branch is not None and self.observers is not None:
-            self.observers.ended(transaction, outcome)
+            self.observers.ended(transaction, branch.operations, branch.is_prepared, outcome)
         return Finished(outcome)
 
     def _forget(self, entry: Entry) -> Result:
         command = _read_forget(entry)
         if command is None:
             return _BAD
+        for home in command.homes:
+            self.delivered.pop(home, None)
         return Expired(sum(self.register.forget(id_of(fields)) for fields in command.transactions))
 
     def _set_limit(self, entry: Entry) -> Result:
@@ -421,7 +466,8 @@ class Branches(Part):
         return self.digest(), ()
 
     def digest(self) -> bytes:
-        return _encode(_State(self.limit, *self.register.save()))
+        delivered = dict(sorted(self.delivered.items()))
+        return _encode(_State(self.limit, *self.register.save(), delivered))
 
     def load(self, state: bytes) -> None:
         try:
@@ -430,6 +476,7 @@ class Branches(Part):
             raise BadState(f"the saved branches of transactions cannot be read: {error}") from error
         self.limit = saved.limit
         self.register.load(saved.branches, saved.tombstones)
+        self.delivered = saved.delivered
         for _, branch in self.register:
             if not len(branch.operations) == len(branch.places) == sum(branch.counts.values()) > 0:
                 raise BadState("a saved branch of a transaction has not as many operations as it counts")

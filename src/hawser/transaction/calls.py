@@ -1,16 +1,26 @@
 """Calls of the XA interface, applied at home: `xa.TABLE` says what the caller gets, this is what it does.
 
-A call has a name of its own, the request, and asking again under it is the same call: it is answered for the
-incarnation that it was about, also when the xid has been used anew, and does nothing. The last so many
-answers are kept.
+A call names the use of the xid that it is about. It finds nothing if that is not the latest any more, so what
+comes late of an earlier one changes nothing, however late it comes. A start names the highest incarnation
+that its client has heard of from this home. What it begins is higher; so if a higher one of the xid is known,
+or one was forgotten, it may have been here before. It is told up to where that may be, and begins nothing.
+
+A call has a name of its own, too, the request, and asking again under it is the same call: it gets the same
+answer and does nothing, also when the xid has been used anew. The last so many answers are kept; one that was
+to come with the votes is written down when they are in.
 """
 
 from collections.abc import Callable
 from typing import Final
 
-from hawser.log.state.results import Answered, Outcome, Result
+from hawser.log.state.results import Answered, Outcome, Reason, Rejected, Result
 from hawser.transaction.commands import HomeCall, id_of
-from hawser.transaction.identity import DEFAULT_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS, TransactionId
+from hawser.transaction.identity import (
+    DEFAULT_TIMEOUT_SECONDS,
+    MAX_TIMEOUT_SECONDS,
+    MOST_WORKERS,
+    TransactionId,
+)
 from hawser.transaction.ledger import Ledger
 from hawser.transaction.record import Phase, Record, state_of
 from hawser.transaction.xa import TABLE, Call, Code, State
@@ -33,7 +43,7 @@ class Calls:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.answers: dict[bytes, Answered] = {}
-        self._do: dict[Call, Callable[[TransactionId, Record, HomeCall, int], Answered]] = {
+        self._do: dict[Call, Callable[[TransactionId, Record, HomeCall, int], Result]] = {
             Call.START_JOIN: self._join,
             Call.START_RESUME: self._join,
             Call.PREPARE: self._prepare,
@@ -45,18 +55,21 @@ class Calls:
         }
 
     def find(self, command: HomeCall) -> TransactionId:
-        """What the call is about: the incarnation that it names, or else the latest."""
+        """What the call is about: the use that it names. A start is about the latest."""
         transaction = id_of(command.xid)
-        if transaction.incarnation:
+        if command.call != Call.START:
             return transaction
         return TransactionId(transaction.xid, self._ledger.register.latest(transaction.xid))
 
     def state(self, transaction: TransactionId, session: str) -> State:
         """What this session sees."""
-        record = self._ledger.register.get(transaction)
+        register = self._ledger.register
+        if transaction.incarnation != register.latest(transaction.xid):
+            return State.UNKNOWN
+        record = register.get(transaction)
         if record is not None:
             return record.state(session)
-        outcome = self._ledger.register.outcome(transaction)
+        outcome = register.outcome(transaction)
         return State.UNKNOWN if outcome is None else state_of(outcome)
 
     def apply(self, command: HomeCall, index: int) -> Result:
@@ -64,31 +77,46 @@ class Calls:
         call = Call(command.call)
         earlier = self.answers.get(command.request) if command.request else None
         if earlier is not None:
-            return self._again(call, command, earlier)
+            return earlier
         answer = self._first(call, command, index)
         if command.request and isinstance(answer, Answered):
-            self.answers[command.request] = answer
-            if len(self.answers) > MOST_ANSWERS:
-                del self.answers[next(iter(self.answers))]
+            self._keep(command, answer)
         return answer
 
-    def _again(self, call: Call, command: HomeCall, earlier: Answered) -> Answered:
-        if earlier.code != Code.PENDING:
-            return earlier
-        transaction = TransactionId(id_of(command.xid).xid, earlier.incarnation)
-        return self.answer(call, transaction, command.session)
+    def _keep(self, command: HomeCall, answer: Answered) -> None:
+        self.answers[command.request] = answer
+        if len(self.answers) > MOST_ANSWERS:
+            del self.answers[next(iter(self.answers))]
+        if answer.code == Code.PENDING:
+            record = self._ledger.register.get(id_of(command.xid))
+            assert record is not None
+            record.asked.append(command.request)
 
-    def answer(self, call: Call, transaction: TransactionId, session: str) -> Answered:
+    def voted(self, transaction: TransactionId) -> None:
+        """The votes are in, or nobody waits for them any more: who was told to wait gets what follows."""
+        record = self._ledger.register.get(transaction)
+        if record is None or record.phase is Phase.CLOSED:
+            return
+        call = Call.COMMIT_ONE_PHASE if record.one_phase else Call.PREPARE
+        asked, record.asked = record.asked, []
+        for request in asked:
+            if request in self.answers:
+                self.answers[request] = self.answer(call, transaction)
+
+    def later(self, call: Call, transaction: TransactionId, request: bytes) -> Answered:
+        """What a call gets that was told to wait."""
+        return self.answers.get(request) or self.answer(call, transaction)
+
+    def answer(self, call: Call, transaction: TransactionId, session: str = "") -> Answered:
         """What the call gets, as things are; nothing is done."""
         state = self.state(transaction, session)
-        outcome = self._ledger.register.outcome(transaction)
-        value = self._value(call, transaction) or (outcome or 0)
+        value = self._value(call, transaction) if state is not State.UNKNOWN else 0
         return Answered(TABLE[call, state], transaction.incarnation, 0, value)
 
     def _value(self, call: Call, transaction: TransactionId) -> int:
         record = self._ledger.register.get(transaction)
         if record is None:
-            return 0
+            return self._ledger.register.outcome(transaction) or 0
         return record.timeout_seconds if call is Call.GET_TIMEOUT else record.outcome or 0
 
     def _first(self, call: Call, command: HomeCall, index: int) -> Result:
@@ -103,7 +131,7 @@ class Calls:
             return self._start(command, index)
         record = self._ledger.register.get(transaction)
         if record is None:
-            if call in _COMPLETIONS and answer.code in _ROLLED_BACK:
+            if call in _COMPLETIONS and answer.value not in (0, Outcome.COMMITTED):
                 self._ledger.acknowledge(transaction)
             return answer
         return self._on_record(call, command, index, transaction, record, answer)
@@ -116,7 +144,7 @@ class Calls:
         transaction: TransactionId,
         record: Record,
         answer: Answered,
-    ) -> Answered:
+    ) -> Result:
         if call in _ENDS and answer.code in (Code.OK, *_ROLLED_BACK):
             self._end(call, transaction, record, command)
         elif answer.code in _ROLLED_BACK:
@@ -137,7 +165,12 @@ class Calls:
 
     def _start(self, command: HomeCall, index: int) -> Result:
         """A new incarnation: the index of this entry is higher than all that were given out before."""
-        transaction = TransactionId(id_of(command.xid).xid, index)
+        xid, heard = id_of(command.xid)
+        register = self._ledger.register
+        if heard < max(register.latest(xid), register.forgotten):
+            # Rather up to here than up to that one: what is forgotten meanwhile began before this.
+            return Rejected(Reason.OLD_INCARNATION, index, heard)
+        transaction = TransactionId(xid, index)
         refused = self._ledger.refuse(transaction)
         if refused is not None:
             return refused
@@ -147,10 +180,12 @@ class Calls:
         self._ledger.relate(transaction, record, command.session, 1, False)
         return Answered(Code.OK, index, 1)
 
-    def _join(self, transaction: TransactionId, record: Record, command: HomeCall, index: int) -> Answered:
+    def _join(self, transaction: TransactionId, record: Record, command: HomeCall, index: int) -> Result:
         """A session that had suspended it goes on as the worker that it was."""
         relation = record.sessions.get(command.session)
         if relation is None:
+            if record.workers >= MOST_WORKERS:
+                return Rejected(Reason.TOO_MANY_WORKERS, record.workers)
             record.workers += 1
         worker = relation[0] if relation is not None else record.workers
         self._ledger.relate(transaction, record, command.session, worker, False)
@@ -171,7 +206,8 @@ class Calls:
     def _prepare(self, transaction: TransactionId, record: Record, command: HomeCall, index: int) -> Answered:
         if record.phase is Phase.ACTIVE:
             if not record.participants:
-                self._ledger.register.remove(transaction)
+                # There is none any more; but it can be told from one that never was.
+                self._ledger.register.bury(transaction, Outcome.READ_ONLY)
                 return Answered(Code.READONLY, transaction.incarnation)
             self._ledger.close(transaction, record, one_phase=False)
         return self.answer(Call.PREPARE, transaction, command.session)
@@ -196,6 +232,7 @@ class Calls:
     ) -> Answered:
         if record.outcome is None:
             self._ledger.decide(transaction, record, Outcome.ROLLED_BACK)
+            self.voted(transaction)
         else:
             self._ledger.acknowledge(transaction)
         return Answered(Code.OK, transaction.incarnation)

@@ -6,7 +6,8 @@ nothing if it was there. One shard commits alone. With several, one of them deci
 others is asked to prepare, behind its operations; when all have, home gets its own operations, if they were
 not sent yet, and is asked to commit. If one has not, home is told to roll it back. Either way home tells the
 others. What prepares or commits is said with the last operation, or in an entry of its own if that was sent
-before.
+before. A shard that gets no more than one small message for its topic, which was not sent yet, is not asked:
+no topic refuses one. The message goes with the commit, and home delivers it.
 
     open --commit--> committing --votes, then home's result--> over
     open --rollback, or an operation is refused--> rolling back --result--> over
@@ -17,8 +18,8 @@ That decides: what comes back is how it ended, and if it was not committed by th
 nobody answers that either is the outcome unknown.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from enum import IntEnum
 from typing import Final
 
@@ -28,10 +29,13 @@ from hawser.errors import HawserError, InDoubt, OutcomeUnknown, TransactionAbort
 from hawser.log.entry import Kind
 from hawser.log.state.commands import Payload, encode_command
 from hawser.log.state.results import Finished, Outcome, Prepared, Reason, Rejected, Result, Staged
+from hawser.record.batch import Header
 from hawser.transaction.commands import (
+    MOST_DELIVERED_BYTES,
     BranchAbort,
     BranchCommit,
     BranchPrepare,
+    Deliveries,
     HomeClose,
     Participants,
     to_fields,
@@ -106,6 +110,8 @@ class Transaction:
         self._ending: list[Request] = []
         # Shards that are asked to prepare and have not answered.
         self._voting: set[str] = set()
+        # What home is to deliver, to shards that have no branch.
+        self._deliveries: Deliveries = {}
         # Whether the last operation at home was not sent before the commit; whether home was asked to commit.
         self._is_last_unsent = self._is_decided = False
 
@@ -127,7 +133,9 @@ class Transaction:
     def operation(self, shard: str, kind: int, payload: bytes) -> Request:
         """Stage this: a BATCH or QUEUE_PUT without a stamp, a QUEUE_SETTLE that accepts, a GROUP_COMMIT."""
         assert kind in _OPERATIONS and self.progress is Progress.OPEN
-        touched = self._shards.setdefault(shard, _Shard())
+        touched = self._shards.get(shard)
+        if touched is None:
+            touched = self._shards[shard] = _Shard()
         touched.count += 1
         number = touched.count
         label = Label(self.id, number, self.worker, self._owner, self.timeout_seconds).encode()
@@ -135,11 +143,12 @@ class Transaction:
         return request
 
     def commit(
-        self, unsent: Sequence[Request] = (), is_led: Callable[[str], bool] = lambda shard: True
+        self, unsent: Sequence[Request] = (), leader: Callable[[str], object | None] = lambda shard: shard
     ) -> list[Request]:
         """Commit; what was refused is rolled back instead. Without operations it is over at once. With the
         last operations, if they were not sent yet: what is to be sent in their place, which for `home` is
-        nothing yet. A shard that is not led now does not become home, if another is."""
+        nothing as long as others are asked to prepare. `leader` says who leads a shard now, None if nobody
+        does."""
         assert self.progress is Progress.OPEN
         if self.refused is not None:
             return self.rollback()
@@ -147,17 +156,24 @@ class Transaction:
             self._finish(Outcome.COMMITTED)
             return []
         self.progress = Progress.COMMITTING
-        # The last that were not sent, by shard.
-        last = {request.shard: request for request in unsent}
         if len(self._shards) == 1:
+            if unsent:
+                return [*unsent[:-1], self._last(unsent[-1])]
             ((shard, touched),) = self._shards.items()
-            if shard in last:
-                return [*unsent[:-1], self._last(last[shard])]
             self._ending = [self._end(shard, Kind.BRANCH_COMMIT, BranchCommit(((0, touched.count),)))]
             return list(self._ending)
-        self.home = self._choose_home(unsent, is_led)
+        deliverable = self._deliverable(unsent, leader)
+        self.home = self._choose_home(self._shards.keys() - deliverable.keys(), unsent, leader)
+        deliverable.pop(self.home, None)
+        self._deliveries = deliverable
+        for shard in deliverable:
+            del self._shards[shard]
+        # The last that were not sent, by shard.
+        last = {request.shard: request for request in unsent}
         self._is_last_unsent = self.home in last
         self._voting = self._shards.keys() - {self.home}
+        if not self._voting:
+            return self._decide()
         self._ending = [
             self._end(shard, Kind.BRANCH_PREPARE, BranchPrepare(((0, touched.count),), self.home))
             for shard, touched in self._shards.items()
@@ -166,16 +182,42 @@ class Transaction:
         sent = [
             self._last(each, self.home) if each is last[each.shard] else each
             for each in unsent
-            if each.shard != self.home
+            if each.shard in self._voting
         ]
         return [*sent, *self._ending]
 
-    def _choose_home(self, unsent: Sequence[Request], is_led: Callable[[str], bool]) -> str:
-        """The one that least was sent to, at best nothing: the rest goes with the decision. The others wait
-        for it, so it has to be there."""
-        waiting = Counter(request.shard for request in unsent)
-        shards = [shard for shard in self._shards if is_led(shard)] or list(self._shards)
-        return min(shards, key=lambda shard: self._shards[shard].count - waiting[shard])
+    def _deliverable(self, unsent: Sequence[Request], leader: Callable[[str], object | None]) -> Deliveries:
+        """Messages of shards that get nothing else, as far as they are small and somebody is there to take
+        them."""
+        only = [
+            each
+            for each in unsent
+            if each.kind == Kind.BATCH
+            and self._shards[each.shard].count == 1
+            and Header.read(each.payload).records == 1
+        ]
+        found: Deliveries = {}
+        left = MOST_DELIVERED_BYTES
+        for each in sorted(only, key=lambda each: len(each.payload)):
+            left -= len(each.payload)
+            if left >= 0 and leader(each.shard) is not None:
+                found[each.shard] = each.payload
+        return found
+
+    def _choose_home(
+        self, asked: AbstractSet[str], unsent: Sequence[Request], leader: Callable[[str], object | None]
+    ) -> str:
+        """Of those that have to be asked, or else of all, one that somebody leads: the others wait for it. Of
+        these the one that least was sent to, at best nothing: the rest goes with the decision. Of these one
+        whose leader has most of the others, too, and tells them without a message."""
+        sent = {shard: touched.count for shard, touched in self._shards.items()}
+        for request in unsent:
+            sent[request.shard] -= 1
+        leaders = {shard: leader(shard) for shard in self._shards}
+        eligible = [shard for shard in self._shards if shard in asked] or list(self._shards)
+        led = [shard for shard in eligible if leaders[shard] is not None] or eligible
+        all_leaders = list(leaders.values())
+        return min(led, key=lambda shard: (sent[shard], -all_leaders.count(leaders[shard])))
 
     def _last(self, unsent: Request, home: str = "", others: tuple[str, ...] = ()) -> Request:
         """The same operation, which prepares for this home, or commits, for the others too."""
@@ -220,7 +262,7 @@ class Transaction:
     def left(self) -> list[Request]:
         """Nobody waits for it any longer: what is to be sent until it is answered, so that nothing is left of
         it if it was not committed. Nothing of this commits it."""
-        if self.progress not in (Progress.ROLLING_BACK, Progress.RESOLVING):
+        if not self._ending or self.progress not in (Progress.ROLLING_BACK, Progress.RESOLVING):
             return []
         return [each for each in self._ending if not each.commits]
 
@@ -263,7 +305,7 @@ class Transaction:
             return self._hear_vote(request.shard, result)
         if isinstance(result, Finished):
             # Of several shards only home knows.
-            if len(self._shards) == 1 or request.shard == self.home:
+            if self._is_alone or request.shard == self.home:
                 self._finish(result.outcome)
             return []
         if isinstance(result, Rejected) and result.reason is Reason.GAP:
@@ -277,15 +319,20 @@ class Transaction:
             over = result.reason is Reason.TRANSACTION_OVER and self.progress is not Progress.OPEN
             if not over and self.refused is None:
                 self.refused, self._refusing = result, request.shard
-            elif over and len(self._shards) == 1:
+            elif over and self._is_alone:
                 # By the commit whose answer was lost, or before it.
                 self._finish(Outcome(result.current))
                 return []
             # What ended home before the commit has told nobody; what was committed others may not have heard.
             is_over_at_home = over and request.shard == self.home
             if self.progress is Progress.COMMITTING and (is_over_at_home or self.refused is not None):
-                return self.resolve() if len(self._shards) > 1 else self._give_up()
+                return self._give_up() if self._is_alone else self.resolve()
         return []
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether what one shard says of it is all there is."""
+        return len(self._shards) == 1 and not self.home
 
     def _give_up(self) -> list[Request]:
         """An operation was refused, and the last one, which was to commit, cannot behind it."""
@@ -323,10 +370,10 @@ class Transaction:
         """All others are prepared: home is to commit."""
         self._is_decided = True
         touched, others = self._shards[self.home], self._others
-        if self._is_last_unsent and len(others) <= MOST_NAMED:
+        if self._is_last_unsent and not self._deliveries and len(others) <= MOST_NAMED:
             self._last(touched.unacknowledged[touched.count], "", others)
         else:
-            commit = BranchCommit(((0, touched.count),), others)
+            commit = BranchCommit(((0, touched.count),), others, self._deliveries)
             self._ending = [self._end(self.home, Kind.BRANCH_COMMIT, commit)]
         return self.again(self.home)
 
@@ -395,11 +442,17 @@ class Transaction:
         if self.home and self.progress is Progress.RESOLVING:
             return InDoubt(
                 f"transaction {self.id} was to be committed and {self.home} does not answer; it will be "
-                "committed or rolled back as a whole. `hawser tx show` says which, once it is reached"
+                f"committed or rolled back as a whole. {self._ask_again}"
             )
         return OutcomeUnknown(
-            f"transaction {self.id} was to be committed and nobody said whether it was; look for its "
-            "effects before it is run again"
+            f"transaction {self.id} was to be committed and nobody said whether it was. {self._ask_again}"
+        )
+
+    @property
+    def _ask_again(self) -> str:
+        return (
+            f"Ask with its resolve(), or with `hawser tx show {self.id}`, until that is known; do not run it "
+            "again before"
         )
 
 

@@ -5,9 +5,9 @@ transaction is an entry of its usual kind, BATCH, QUEUE_PUT, QUEUE_SETTLE or GRO
 are the entries that end a branch. Those of home name transactions in their payloads.
 """
 
-from typing import Annotated
+from typing import Annotated, Final
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from hawser.log.state.commands import Name, Number, Payload
 from hawser.log.state.results import Outcome
@@ -20,15 +20,16 @@ __all__ = [
     "BranchLimit",
     "BranchPrepare",
     "Counts",
+    "Deliveries",
     "HomeBatch",
     "HomeCall",
     "HomeClose",
     "HomeDecide",
     "HomeForget",
-    "HomeLimit",
     "HomeSessionLost",
     "HomeTold",
     "HomeVotes",
+    "MOST_DELIVERED_BYTES",
     "Participants",
     "Shards",
     "XidFields",
@@ -47,6 +48,10 @@ XidFields = tuple[Small, Annotated[bytes, Meta(min_length=1, max_length=255)], I
 Counts = tuple[tuple[Annotated[int, Meta(ge=0, le=(1 << 16) - 1)], Small], ...]
 Participants = tuple[tuple[Name, Counts], ...]
 Shards = tuple[Name, ...]
+# So much of one transaction is replicated twice, to save a round: about what a round costs.
+MOST_DELIVERED_BYTES: Final = 16_384
+# Batches for topics, by their shards.
+Deliveries = dict[Name, Annotated[bytes, Meta(max_length=MOST_DELIVERED_BYTES)]]
 
 
 def to_fields(transaction: TransactionId) -> XidFields:
@@ -64,18 +69,22 @@ def id_of(fields: XidFields) -> TransactionId:
 
 class BranchPrepare(Payload, frozen=True):
     """Close the branch and promise that it can be committed, if these are the operations it has; `home` is
-    the shard that decides: that of another branch, or one that is there for it."""
+    the shard that decides: that of another branch, or one that is there for it. `asked_ns` is the time by the
+    clock of the leader that wrote this, for people alone: nothing is decided by it."""
 
     counts: Counts
     home: Name
+    asked_ns: Number = 0
 
 
 class BranchCommit(Payload, frozen=True):
     """Home has decided to commit the branch. With counts this shard decides: commit it if these are the
-    operations it has, otherwise roll it back; and with it those of the `others`, which are prepared."""
+    operations it has, otherwise roll it back; and with it those of the `others`, which are prepared. If it is
+    committed the `deliveries` are published, too."""
 
     counts: Counts | None = None
     others: Shards = ()
+    deliveries: Deliveries = field(default_factory=dict)
 
 
 class BranchAbort(Payload, frozen=True):
@@ -88,9 +97,11 @@ class BranchAbort(Payload, frozen=True):
 
 
 class BranchForget(Payload, frozen=True):
-    """Forget what became of these, unless the xid was used again since."""
+    """Forget what became of these, unless the xid was used again since; and what was delivered by these
+    homes, which are gone."""
 
     transactions: tuple[XidFields, ...]
+    homes: Shards = ()
 
 
 class BranchLimit(Payload, frozen=True):
@@ -106,8 +117,9 @@ class BranchLimit(Payload, frozen=True):
 
 
 class HomeCall(Payload, frozen=True):
-    """A call of the XA interface (`xa.Call`). `end` names what the session has staged where; `request` is the
-    caller's own name for this call, under which it may be asked again."""
+    """A call of the XA interface (`xa.Call`), about this use of the xid; a start names the highest that its
+    client has heard of from home. `end` names what the session has staged where; `request` is the caller's
+    own name for this call, under which it may be asked again."""
 
     xid: XidFields
     call: Small
@@ -171,9 +183,3 @@ class HomeForget(Payload, frozen=True):
     """Forget what became of these, unless the xid was used again since."""
 
     transactions: tuple[XidFields, ...]
-
-
-class HomeLimit(Payload, frozen=True):
-    """Let home know so many unfinished transactions."""
-
-    most: Number

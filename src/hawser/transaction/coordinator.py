@@ -11,8 +11,8 @@ Whoever drives it
 2. calls `step(Changed(now))` whenever entries were applied;
 3. has a `Tell` proposed on its shard by whoever leads that, and gives back what became of it, always:
    `Heard`, or `Lost` if nobody answers. Until then that shard is told nothing else of the transaction. A
-   shard that was deleted answers that the transaction is over, and was never prepared, or it could not have
-   been deleted;
+   shard that was deleted answers that the transaction is over: it was never prepared, or it could not have
+   been deleted, and what it was to get is gone with it;
 4. proposes a `Propose` on home; what becomes of it shows in the ledger;
 5. calls `step(Tick(now))` now and then.
 
@@ -24,7 +24,7 @@ when there are enough.
 """
 
 from collections.abc import Callable
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Final
 
 import msgspec
@@ -69,7 +69,9 @@ __all__ = [
 RETRY_SECONDS: Final = 1.0
 # So many transactions that are over make an entry that says so.
 ENOUGH_FINISHED: Final = 64
-# Answers of a shard on which the branch is not there any more, whatever it was told.
+# So many deliveries are on their way to a shard at a time.
+MOST_UNDER_WAY: Final = 64
+# Answers of a shard on which the branch is not there any more, or which is not there itself.
 _GONE: Final = (Reason.TRANSACTION_OVER, Reason.OLD_INCARNATION)
 
 
@@ -111,15 +113,15 @@ class Lost(msgspec.Struct, frozen=True):
 
 
 class Await(msgspec.Struct, frozen=True):
-    """A client wants to know what becomes of a transaction; with a call, what that gets. It may be known what
-    it is told when all shards have heard."""
+    """A client wants to know what becomes of a transaction; with a call, what that gets, under its name. It
+    may be known what it is told when all shards have heard."""
 
     now: float
     tag: Tag
     transaction: TransactionId
     call: Call | None = None
-    session: str = ""
-    known: Finished | None = None
+    request: bytes = b""
+    known: Result | None = None
 
 
 Event = Began | Changed | Tick | Heard | Lost | Await
@@ -156,8 +158,8 @@ class _Work:
     """What is known of one transaction beside its record."""
 
     __slots__ = (
-        "armed", "asked", "away", "began", "deadline", "phase", "proposed", "told", "under_way", "votes",
-        "waiters",
+        "armed", "asked", "away", "began", "deadline", "is_in_line", "phase", "proposed", "told", "under_way",
+        "votes", "waiters",
     )  # fmt: skip
 
     def __init__(self, now: float) -> None:
@@ -175,6 +177,35 @@ class _Work:
         self.armed = 0
         self.deadline = float("inf")
         self.waiters: list[Await] = []
+        # Whether nothing is left to do but deliveries.
+        self.is_in_line = False
+
+    def begin_to_tell(self, shard: str, now: float) -> bool:
+        """False: that is under way, or was a moment ago."""
+        if shard in self.under_way or now - self.asked.get(shard, float("-inf")) < RETRY_SECONDS:
+            return False
+        self.asked[shard] = now
+        self.under_way.add(shard)
+        return True
+
+    def begin_to_propose(self, now: float) -> bool:
+        """False: something was proposed a moment ago."""
+        if now - self.proposed < RETRY_SECONDS:
+            return False
+        self.proposed = now
+        return True
+
+
+class _Line:
+    """What is to be delivered to one shard, in order. Some may have come before the one in front of them. If
+    the shard does not answer only the first one is told, to see whether it does again."""
+
+    __slots__ = ("early", "is_away", "transactions")
+
+    def __init__(self) -> None:
+        self.transactions: dict[TransactionId, None] = {}
+        self.early: set[TransactionId] = set()
+        self.is_away = False
 
 
 class Coordinator:
@@ -188,8 +219,9 @@ class Coordinator:
         self._touched: dict[TransactionId, None] = {}
         # Those that all their shards know to be over, and home does not.
         self._finished: set[TransactionId] = set()
+        self._lines: dict[str, _Line] = {}
         self._effects: list[Effect] = []
-        self._ageing = Ageing()
+        self._ageing: Ageing[TransactionId] = Ageing()
         self._ledger.on_change = self._touch
         self._do: dict[type, Callable[[Any], None]] = {
             Began: self._begin,
@@ -234,9 +266,13 @@ class Coordinator:
         self._report()
         for session in event.lost:
             self._propose(Kind.HOME_SESSION_LOST, HomeSessionLost(session))
-        for transaction in self._works:
-            self._touch(transaction)
-        old = self._ageing.old(chain(self._ledger.register.tombstones, self._home.passing), event.now)
+        for transaction, work in self._works.items():
+            if not work.is_in_line:
+                self._touch(transaction)
+        for shard, line in self._lines.items():
+            self._advance(shard, line, event.now)
+        over = chain(self._ledger.register.tombstones, self._home.passing)
+        old = self._ageing.old((each for each, _ in over), event.now)
         if old:
             self._propose(Kind.HOME_FORGET, HomeForget(tuple(map(to_fields, old))))
 
@@ -246,10 +282,20 @@ class Coordinator:
 
     def _lose(self, event: Lost) -> None:
         work = self._works.get(event.transaction)
-        if work is not None:
-            work.under_way.discard(event.shard)
-            work.away.add(event.shard)
-            self._touch(event.transaction)
+        if work is None:
+            return
+        work.under_way.discard(event.shard)
+        work.away.add(event.shard)
+        self._touch(event.transaction)
+        line = self._lines.get(event.shard)
+        if line is not None and event.transaction in line.transactions:
+            line.is_away = True
+            line.early.clear()
+            for transaction in line.transactions:
+                behind = self._works[transaction]
+                behind.away.add(event.shard)
+                if behind.waiters:
+                    self._touch(transaction)
 
     def _hear(self, event: Heard) -> None:
         record = self._ledger.register.get(event.transaction)
@@ -261,10 +307,29 @@ class Coordinator:
         work.away.discard(event.shard)
         if record.phase is Phase.CLOSED and event.kind == Kind.BRANCH_PREPARE:
             self._count(event, work)
+        elif isinstance(event.result, Rejected) and event.result.reason is Reason.GAP:
+            # It is told again as soon as one in front of it is there.
+            work.asked.pop(event.shard, None)
+            if event.shard in self._lines:
+                self._lines[event.shard].early.add(event.transaction)
         elif record.outcome is not None and event.kind != Kind.BRANCH_PREPARE:
             self._check(event, record.outcome)
             work.told.add(event.shard)
+            self._leave_line(event)
         self._touch(event.transaction)
+
+    def _leave_line(self, event: Heard) -> None:
+        """What was in front of the others is there."""
+        line = self._lines.get(event.shard)
+        if line is None or event.transaction not in line.transactions:
+            return
+        del line.transactions[event.transaction]
+        line.early.clear()
+        line.is_away = False
+        if line.transactions:
+            self._advance(event.shard, line, event.now)
+        else:
+            del self._lines[event.shard]
 
     def _count(self, event: Heard, work: _Work) -> None:
         """A vote has come in; one against it is enough."""
@@ -292,6 +357,8 @@ class Coordinator:
         if record is None:
             self._finished.discard(transaction)
             self._answer(transaction, work)
+            for line in self._lines.values():
+                line.transactions.pop(transaction, None)
             if not work.waiters:
                 del self._works[transaction]
             return
@@ -323,7 +390,7 @@ class Coordinator:
             work.deadline = now + record.timeout_seconds
 
     def _time_out(self, transaction: TransactionId, record: Record, work: _Work, now: float) -> None:
-        if self._may_propose(work, now):
+        if work.begin_to_propose(now):
             prepared = record.phase is Phase.PREPARED
             self._decide(transaction, Outcome.ORPHANED if prepared else Outcome.TIMED_OUT)
 
@@ -331,28 +398,58 @@ class Coordinator:
         """Votes."""
         shards = record.participants.keys()
         for shard in sorted(shards - work.votes):
-            prepare = BranchPrepare(record.counts(shard), self._shard)
-            self._tell(shard, transaction, Kind.BRANCH_PREPARE, prepare, work, now)
-        if shards <= work.votes and self._may_propose(work, now):
+            if work.begin_to_tell(shard, now):
+                prepare = encode_command(BranchPrepare(record.counts(shard), self._shard))
+                label = Label(transaction).encode()
+                self._effects.append(Tell(shard, transaction, Kind.BRANCH_PREPARE, prepare, label))
+        if shards <= work.votes and work.begin_to_propose(now):
             votes = HomeVotes(to_fields(transaction), tuple(sorted(shards)))
             self._propose(Kind.HOME_VOTES, votes)
 
     def _spread(self, transaction: TransactionId, record: Record, work: _Work, now: float) -> None:
         """The outcome."""
-        assert record.outcome is not None
-        kind: int = Kind.BRANCH_COMMIT
-        payload: Payload = BranchCommit()
-        if record.outcome is not Outcome.COMMITTED:
-            kind, payload = Kind.BRANCH_ABORT, BranchAbort(record.outcome, decided=True)
         untold = [shard for shard in record.waiting if shard not in work.told]
         for shard in untold:
-            self._tell(shard, transaction, kind, payload, work, now)
+            if shard in record.deliveries:
+                self._line_up(transaction, shard, now)
+            elif work.begin_to_tell(shard, now):
+                self._effects.append(self._word(transaction, record, shard))
+        work.is_in_line = bool(untold) and all(shard in record.deliveries for shard in untold)
         if record.waiting and not untold:
             self._finished.add(transaction)
             if len(self._finished) >= ENOUGH_FINISHED:
                 self._report()
         if set(untold) <= work.away:
             self._answer(transaction, work)
+
+    def _line_up(self, transaction: TransactionId, shard: str, now: float) -> None:
+        line = self._lines.setdefault(shard, _Line())
+        if transaction not in line.transactions:
+            line.transactions[transaction] = None
+            self._advance(shard, line, now)
+
+    def _advance(self, shard: str, line: _Line, now: float) -> None:
+        """Tell those in front that are not on their way, nor wait for others that are."""
+        in_front = islice(line.transactions, 1 if line.is_away else MOST_UNDER_WAY)
+        for place, transaction in enumerate(in_front):
+            record, work = self._ledger.register.get(transaction), self._works[transaction]
+            is_early = place > 0 and transaction in line.early
+            if record is not None and not is_early and work.begin_to_tell(shard, now):
+                self._effects.append(self._word(transaction, record, shard))
+
+    def _word(self, transaction: TransactionId, record: Record, shard: str) -> Tell:
+        """Of a decision: what the shard is to publish, or what becomes of its branch."""
+        assert record.outcome is not None
+        if shard in record.deliveries:
+            before, batch = record.deliveries[shard]
+            number = record.delivery
+            label = Label(transaction, 1, last=True, home=self._shard, delivery=number, before=before)
+            return Tell(shard, transaction, Kind.BATCH, batch, label.encode())
+        kind: int = Kind.BRANCH_COMMIT
+        payload: Payload = BranchCommit()
+        if record.outcome is not Outcome.COMMITTED:
+            kind, payload = Kind.BRANCH_ABORT, BranchAbort(record.outcome, decided=True)
+        return Tell(shard, transaction, kind, encode_command(payload), Label(transaction).encode())
 
     def _answer(self, transaction: TransactionId, work: _Work) -> None:
         """Those who wait, as far as there is something to say."""
@@ -362,7 +459,7 @@ class Coordinator:
             if waiter.call is None:
                 result = waiter.known or self._ledger.answer(transaction)
             else:
-                result = self._home.calls.answer(waiter.call, transaction, waiter.session)
+                result = self._home.calls.later(waiter.call, transaction, waiter.request)
             if isinstance(result, Answered) and result.code == Code.PENDING:
                 left.append(waiter)
             else:
@@ -370,22 +467,6 @@ class Coordinator:
         work.waiters = left
 
     # Effects.
-
-    def _tell(
-        self, shard: str, transaction: TransactionId, kind: int, payload: Payload, work: _Work, now: float
-    ) -> None:
-        is_due = now - work.asked.get(shard, float("-inf")) >= RETRY_SECONDS
-        if is_due and shard not in work.under_way:
-            work.asked[shard] = now
-            work.under_way.add(shard)
-            label = Label(transaction).encode()
-            self._effects.append(Tell(shard, transaction, kind, encode_command(payload), label))
-
-    def _may_propose(self, work: _Work, now: float) -> bool:
-        if now - work.proposed < RETRY_SECONDS:
-            return False
-        work.proposed = now
-        return True
 
     def _decide(self, transaction: TransactionId, outcome: Outcome) -> None:
         self._propose(Kind.HOME_DECIDE, HomeDecide(to_fields(transaction), outcome))

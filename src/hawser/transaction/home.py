@@ -27,7 +27,7 @@ import msgspec
 from hawser.log.entry import Entry, Kind
 from hawser.log.state.commands import decoder
 from hawser.log.state.part import BadState, Context, Part
-from hawser.log.state.results import Done, Expired, Finished, Outcome, Prepared, Reason, Rejected, Result
+from hawser.log.state.results import Expired, Finished, Outcome, Prepared, Reason, Rejected, Result
 from hawser.transaction.calls import Calls, SavedAnswer
 from hawser.transaction.commands import (
     HomeBatch,
@@ -35,7 +35,6 @@ from hawser.transaction.commands import (
     HomeClose,
     HomeDecide,
     HomeForget,
-    HomeLimit,
     HomeSessionLost,
     HomeTold,
     HomeVotes,
@@ -57,16 +56,16 @@ _read_told = decoder(HomeTold)
 _read_lost = decoder(HomeSessionLost)
 _read_batch = decoder(HomeBatch)
 _read_forget = decoder(HomeForget)
-_read_limit = decoder(HomeLimit)
 _BAD = Rejected(Reason.BAD_PAYLOAD)
-_DONE = Done()
 _CALLS = frozenset(Call)
+_OWN_FORMATS = (LANE_FORMAT, APPLICATION_FORMAT)
 
 
 class _State(msgspec.Struct, frozen=True, array_like=True):
-    most: int
     records: list[tuple[int, bytes, bytes, int, Record]]
     tombstones: list[SavedTombstone]
+    # The highest incarnation of which nothing is known any more.
+    forgotten: int
     answers: list[SavedAnswer]
     # Of each application: its query, and the first batch that is not decided.
     applications: dict[bytes, tuple[bytes, int]]
@@ -89,7 +88,6 @@ class Home(Part):
         Kind.HOME_SESSION_LOST: 1,
         Kind.HOME_BATCH: 1,
         Kind.HOME_FORGET: 1,
-        Kind.HOME_LIMIT: 1,
     }
 
     def __init__(self) -> None:
@@ -105,16 +103,7 @@ class Home(Part):
             Kind.HOME_SESSION_LOST: self._session_lost,
             Kind.HOME_BATCH: self._batch,
             Kind.HOME_FORGET: self._forget,
-            Kind.HOME_LIMIT: self._limit,
         }
-
-    def recover(self) -> list[TransactionId]:
-        """All that are prepared, and all that a person has decided and nobody has forgotten, in order."""
-        return sorted(
-            transaction
-            for transaction, record in self.ledger.register
-            if record.phase is Phase.PREPARED or record.heuristic
-        )
 
     @property
     def passing(self) -> Iterator[tuple[TransactionId, Outcome]]:
@@ -134,7 +123,7 @@ class Home(Part):
 
     def _call(self, entry: Entry) -> Result:
         command = _read_call(entry)
-        if command is None or command.call not in _CALLS:
+        if command is None or command.call not in _CALLS or command.xid[0] in _OWN_FORMATS:
             return _BAD
         return self.calls.apply(command, entry.index)
 
@@ -175,11 +164,16 @@ class Home(Part):
 
     def _votes(self, entry: Entry) -> Result:
         command = _read_votes(entry)
-        return _BAD if command is None else self.ledger.vote(id_of(command.transaction), command.shards)
+        if command is None:
+            return _BAD
+        transaction = id_of(command.transaction)
+        result = self.ledger.vote(transaction, command.shards)
+        self.calls.voted(transaction)
+        return result
 
     def _decide(self, entry: Entry) -> Result:
         command = _read_decide(entry)
-        if command is None or command.transaction[0] == LANE_FORMAT:
+        if command is None or command.transaction[0] == LANE_FORMAT or command.outcome is Outcome.READ_ONLY:
             return _BAD
         transaction = id_of(command.transaction)
         register = self.ledger.register
@@ -188,6 +182,9 @@ class Home(Part):
         if record is None:
             if commit or register.verdict(transaction) is not None:
                 return self.ledger.answer(transaction)
+            if transaction.xid.format != APPLICATION_FORMAT and transaction.incarnation > entry.index:
+                # Nobody has begun one with a number that is not given out yet.
+                return _BAD
             # Lest it begin later.
             register.bury(transaction, command.outcome)
             return Finished(command.outcome)
@@ -200,7 +197,9 @@ class Home(Part):
         if prepared and not (command.prepared or command.heuristic or orphaned):
             return Prepared(len(record.participants))
         record.heuristic = command.heuristic
-        return self.ledger.decide(transaction, record, command.outcome)
+        result = self.ledger.decide(transaction, record, command.outcome)
+        self.calls.voted(transaction)
+        return result
 
     def _told(self, entry: Entry) -> Result:
         command = _read_told(entry)
@@ -256,28 +255,22 @@ class Home(Part):
             del self.applications[xid.global_id]
         return is_known
 
-    def _limit(self, entry: Entry) -> Result:
-        command = _read_limit(entry)
-        if command is None:
-            return _BAD
-        self.ledger.most = command.most
-        return _DONE
-
     def save(self) -> tuple[bytes, Sequence[str]]:
         return self.digest(), ()
 
     def digest(self) -> bytes:
         applications = dict(sorted(self.applications.items()))
         saved = self.ledger.register.save()
-        return _encode(_State(self.ledger.most, *saved, self.calls.save(), applications))
+        forgotten = self.ledger.register.forgotten
+        return _encode(_State(*saved, forgotten, self.calls.save(), applications))
 
     def load(self, state: bytes) -> None:
         try:
             saved = _decode(state)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadState(f"the saved home of transactions cannot be read: {error}") from error
-        self.ledger.most = saved.most
         self.ledger.register.load(saved.records, saved.tombstones)
+        self.ledger.register.forgotten = saved.forgotten
         self.ledger.loaded()
         self.calls.load(saved.answers)
         self.applications = saved.applications

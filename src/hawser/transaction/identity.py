@@ -18,10 +18,10 @@ The label is the transaction's id in the header of an entry (`hawser.log.entry`)
     24  worker                                u16, from 1 for each session that works in the branch
     26  seconds it may stay unprepared        u16
     28  1 if it is carried forward; of the last one 2 if it commits, 3 if it commits for others, too, 4 if it
-        prepares; otherwise 0                 u8
+        prepares; 5 if it is delivered; otherwise 0   u8
     29  length of the global id               u8
-    30  global id, branch id; with 3 and 4, which are for lanes, the others or home instead of the branch id:
-        names of shards, each but the last with a zero behind it
+    30  global id, branch id; with 3 to 5, which are for lanes, the others or home instead of the branch id:
+        names of shards, each but the last with a zero behind it; with 5 two numbers in front of that, u64
 
 Integers are little-endian.
 """
@@ -40,6 +40,7 @@ __all__ = [
     "LANE_FORMAT",
     "MAX_TIMEOUT_SECONDS",
     "MOST_NAMED",
+    "MOST_WORKERS",
     "ONCE",
     "Label",
     "TransactionId",
@@ -60,19 +61,27 @@ DEFAULT_TIMEOUT_SECONDS: Final = 60
 MAX_TIMEOUT_SECONDS: Final = 3600
 
 _FIELDS: Final = struct.Struct("<IQQIHHBB")
-_FLAG: Final = _FIELDS.size - 2
+_FIELDS_BYTES: Final = _FIELDS.size
+_FLAG: Final = _FIELDS_BYTES - 2
+_pack: Final = _FIELDS.pack
+_unpack: Final = _FIELDS.unpack_from
+_NUMBERS: Final = struct.Struct("<QQ")
 _MOST_ID_BYTES: Final = 255
+# As a label has them.
+MOST_WORKERS: Final = (1 << 16) - 1
 # As commands have them.
 _MOST_NAME: Final = 200
 # So a label is never longer than an entry can hold.
 MOST_NAMED: Final = 64
-assert _FIELDS.size + _MOST_ID_BYTES + MOST_NAMED * (4 * _MOST_NAME + 1) <= MAX_TRANSACTION_BYTES
+assert _FIELDS_BYTES + _MOST_ID_BYTES + MOST_NAMED * (4 * _MOST_NAME + 1) <= MAX_TRANSACTION_BYTES
 NO_SHARDS: Final[tuple[str, ...]] = ()
 _new: Final = tuple.__new__
 _CARRIED: Final = 1
 _COMMITS: Final = 2
+_COMMITS_BYTE: Final = bytes((_COMMITS,))
 _COMMITS_FOR_OTHERS: Final = 3
 _PREPARES: Final = 4
+_DELIVERED: Final = 5
 assert MAX_TIMEOUT_SECONDS < 1 << 16
 
 
@@ -85,10 +94,12 @@ class Xid(NamedTuple):
 
     def check(self) -> None:
         """UsageError if it cannot be one."""
-        sizes = len(self.global_id), len(self.branch_id)
-        if not (0 <= self.format < 1 << 32 and 0 < sizes[0] <= _MOST_ID_BYTES and sizes[1] <= _MOST_ID_BYTES):
+        form, ids = self.format, (self.global_id, self.branch_id)
+        is_typed = type(form) is int and all(isinstance(each, bytes) for each in ids)
+        is_short = is_typed and all(len(each) <= _MOST_ID_BYTES for each in ids)
+        if not (is_short and 0 <= form < 1 << 32 and self.global_id):
             raise UsageError(
-                f"{self} is not an xid: its format is a number of 32 bits, its global id has 1 to "
+                f"{self!r} is not an xid: its format is an int of 32 bits, its global id has 1 to "
                 f"{_MOST_ID_BYTES} bytes and its branch id at most {_MOST_ID_BYTES}"
             )
 
@@ -108,7 +119,8 @@ class TransactionId(NamedTuple):
 
 class Label(NamedTuple):
     """What an entry says of the transaction it belongs to. An operation that is the `last` one here ends the
-    branch as well: prepares it, with a `home`, or commits it, for the `others` too."""
+    branch as well: prepares it, with a `home`, or commits it, for the `others` too. With a `delivery` it has
+    no branch here: `home` has committed it under that number, and wants the one `before` it to be here."""
 
     id: TransactionId
     number: int = 0
@@ -119,41 +131,46 @@ class Label(NamedTuple):
     last: bool = False
     home: str = ""
     others: tuple[str, ...] = NO_SHARDS
+    delivery: int = 0
+    before: int = 0
 
     def encode(self) -> bytes:
-        xid = self.id.xid
-        assert not (self.home or self.others) or (self.last and not xid.branch_id)
-        fields = _FIELDS.pack(
-            xid.format,
-            self.id.incarnation,
-            self.owner,
-            self.number,
-            self.worker,
-            self.timeout_seconds,
-            self.carried,
-            len(xid.global_id),
-        )
-        label = fields + xid.global_id + xid.branch_id
-        return as_last(label, self.home, self.others) if self.last else label
+        transaction, number, worker, owner, timeout, carried, last, home, others, delivery, before = self
+        (form, global_id, branch_id), incarnation = transaction
+        assert not (home or others) or (last and not branch_id)
+        flag = _DELIVERED if delivery else carried
+        fields = _pack(form, incarnation, owner, number, worker, timeout, flag, len(global_id))
+        label = fields + global_id + branch_id
+        if delivery:
+            assert last and home and before < delivery
+            return label + _NUMBERS.pack(delivery, before) + home.encode()
+        return as_last(label, home, others) if last else label
 
     @classmethod
     def read(cls, data: bytes) -> "Label | None":
         """The label in these bytes; None if they are none. Depends on nothing else: replicas judge alike."""
-        if len(data) <= _FIELDS.size:
+        if len(data) <= _FIELDS_BYTES:
             return None
-        form, incarnation, owner, number, worker, timeout, flag, length = _FIELDS.unpack_from(data)
-        middle = _FIELDS.size + length
-        sound = 0 < length <= len(data) - _FIELDS.size
-        if not sound or not 0 < incarnation < 1 << 63 or flag > _PREPARES or timeout > MAX_TIMEOUT_SECONDS:
+        form, incarnation, owner, number, worker, timeout, flag, length = _unpack(data)
+        middle = _FIELDS_BYTES + length
+        sound = length > 0 and middle <= len(data)
+        if not sound or not 0 < incarnation < 1 << 63 or flag > _DELIVERED or timeout > MAX_TIMEOUT_SECONDS:
             return None
         branch_id: bytes = data[middle:]
-        home, others = "", NO_SHARDS
+        home, others, delivery, before = "", NO_SHARDS, 0, 0
         if flag > _COMMITS:
+            if flag == _DELIVERED:
+                if len(branch_id) <= _NUMBERS.size:
+                    return None
+                delivery, before = _NUMBERS.unpack_from(branch_id)
+                branch_id = branch_id[_NUMBERS.size :]
+                if before >= delivery or delivery >= 1 << 63:
+                    return None
             others = _read_names(branch_id)
             if not others or form != LANE_FORMAT:
                 return None
             branch_id = b""
-            if flag == _PREPARES:
+            if flag >= _PREPARES:
                 home, *rest = others
                 others = NO_SHARDS
                 if rest:
@@ -161,17 +178,20 @@ class Label(NamedTuple):
         elif len(branch_id) > _MOST_ID_BYTES:
             return None
         # Two thirds of the time of Xid(...), and a replica reads one for each entry.
-        xid = _new(Xid, (form, data[_FIELDS.size : middle], branch_id))
+        xid = _new(Xid, (form, data[_FIELDS_BYTES:middle], branch_id))
         transaction = _new(TransactionId, (xid, incarnation))
-        is_carried, is_last = flag == _CARRIED, flag >= _COMMITS
-        return _new(cls, (transaction, number, worker, owner, timeout, is_carried, is_last, home, others))
+        ends = flag == _CARRIED, flag >= _COMMITS, home, others, delivery, before
+        return _new(cls, (transaction, number, worker, owner, timeout, *ends))
 
 
 def as_last(label: bytes, home: str = "", others: tuple[str, ...] = NO_SHARDS) -> bytes:
     """The encoded label of the same operation, as the last one: of a lane, if there are names."""
-    flag = _PREPARES if home else _COMMITS_FOR_OTHERS if others else _COMMITS
+    before, behind = label[:_FLAG], label[_FLAG + 1 :]
+    if not home and not others:
+        return before + _COMMITS_BYTE + behind
+    flag = _PREPARES if home else _COMMITS_FOR_OTHERS
     names = "\0".join(others) or home
-    return label[:_FLAG] + bytes((flag,)) + label[_FLAG + 1 :] + names.encode()
+    return before + bytes((flag,)) + behind + names.encode()
 
 
 def _read_names(data: bytes) -> tuple[str, ...]:

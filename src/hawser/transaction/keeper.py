@@ -94,10 +94,18 @@ class Keeper:
         self._seen: dict[TransactionId, float] = {}
         # Those that ask home, and whether they are prepared.
         self._waiting: dict[tuple[TransactionId, bool], _Waiting] = {}
-        self._ageing = Ageing()
+        self._ageing: Ageing[TransactionId] = Ageing()
+        self._gone: Ageing[str] = Ageing()
 
-    def tick(self, now: float, applied: int, is_lost: Callable[[int], bool]) -> list[Action]:
-        """What to do, with the log applied so far; `is_lost` says whether the owner of a label is gone."""
+    def tick(
+        self,
+        now: float,
+        applied: int,
+        is_lost: Callable[[int], bool],
+        is_gone: Callable[[str], bool] = lambda shard: False,
+    ) -> list[Action]:
+        """What to do, with the log applied so far; `is_lost` says whether the owner of a label is gone, and
+        `is_gone` whether a shard was deleted."""
         actions: list[Action] = []
         register = self._branches.register
         self._seen = {transaction: self._seen.get(transaction, now) for transaction, _ in register}
@@ -110,23 +118,32 @@ class Keeper:
             if len(carries) < MOST_CARRIES:
                 carries += self._carry(transaction, branch, applied)
         actions += carries[:MOST_CARRIES]
-        old = self._ageing.old(register.tombstones, now)
-        if old:
-            actions.append(_propose(Kind.BRANCH_FORGET, BranchForget(tuple(map(to_fields, old)))))
+        old = self._ageing.old((each for each, _ in register.tombstones), now)
+        gone = self._gone.old(filter(is_gone, self._branches.delivered), now)
+        if old or gone:
+            forget = BranchForget(tuple(map(to_fields, old)), tuple(gone))
+            actions.append(_propose(Kind.BRANCH_FORGET, forget))
         return actions
 
-    def age(self, transaction: TransactionId, now: float) -> float:
-        """For how long this keeper has known of it."""
-        return now - self._seen.get(transaction, now)
+    # To be shown. `clock_ns` is the time of day here, and what another leader wrote was by its own.
 
-    def oldest(self, now: float) -> float:
-        """For how long it has known the oldest; 0 if there is none."""
-        return max((now - since for since in self._seen.values()), default=0.0)
+    def age(self, transaction: TransactionId, branch: Branch, now: float, clock_ns: int) -> float:
+        """For how long this keeper has known of it; or if that is longer, for how long it is prepared."""
+        return max(now - self._seen.get(transaction, now), _prepared_seconds(branch, clock_ns))
 
-    def waiting(self, now: float, seconds: float) -> int:
+    def oldest(self, now: float, clock_ns: int) -> float:
+        """The age of the oldest; 0 if there is none."""
+        ages = (self.age(*each, now, clock_ns) for each in self._branches.register)
+        return max(ages, default=0.0)
+
+    def waiting(self, now: float, clock_ns: int, seconds: float) -> int:
         """How many wait for a decision for longer than this."""
-        waiting = self._waiting.items()
-        return sum(is_prepared and now - each.since > seconds for (_, is_prepared), each in waiting)
+        count = 0
+        for transaction, branch in self._branches.register:
+            waiting = self._waiting.get((transaction, True)) if branch.is_prepared else None
+            known_seconds = 0.0 if waiting is None else now - waiting.since
+            count += max(known_seconds, _prepared_seconds(branch, clock_ns)) > seconds
+        return count
 
     def decided(self, transaction: TransactionId, outcome: Outcome) -> Propose:
         """Home has decided so."""
@@ -176,6 +193,11 @@ class Keeper:
 
 def _asks(transaction: TransactionId, branch: Branch) -> bool:
     return branch.is_prepared or transaction.xid.format not in (LANE_FORMAT, APPLICATION_FORMAT)
+
+
+def _prepared_seconds(branch: Branch, clock_ns: int) -> float:
+    """As far as it was written down."""
+    return (clock_ns - branch.prepared_ns) / 1e9 if branch.prepared_ns else 0.0
 
 
 def _why_over(branch: Branch, lasted_seconds: float, is_lost: Callable[[int], bool]) -> Outcome | None:

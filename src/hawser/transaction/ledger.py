@@ -3,7 +3,7 @@
     active --close--> closed --vote--> prepared --decide--> decided --tell--> over
                       closed --vote, if it is one-phase------^
                       anything that is not prepared --decide: rolled back--^
-    (a branch of this shard ends for others, too) --announce--> decided
+    (a branch of this shard ends for others, too) --announce, deliver--> decided
 
 The first decision counts. To commit needs all the votes; to roll back needs nothing, as long as it is not
 prepared. It is over when every shard that takes part has the outcome in its log, and everybody who has to
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from hawser.log.state.results import Answered, Finished, Outcome, Prepared, Reason, Rejected, Result
+from hawser.transaction.commands import Deliveries
 from hawser.transaction.identity import LANE_FORMAT, TransactionId
 from hawser.transaction.record import Phase, Record
 from hawser.transaction.register import Register
@@ -24,6 +25,9 @@ __all__ = ["MOST_TRANSACTIONS", "Ledger"]
 MOST_TRANSACTIONS: Final = 65_536
 # With so many that are not over, others are not told of rollbacks.
 ENOUGH_TRANSACTIONS: Final = 1024
+# So much is kept for a shard that cannot be reached.
+MOST_UNDELIVERED: Final = 4096
+MOST_UNDELIVERED_BYTES: Final = 8 << 20
 
 
 class Ledger:
@@ -32,6 +36,8 @@ class Ledger:
     def __init__(self) -> None:
         self.register: Register[Record] = Register()
         self.most = MOST_TRANSACTIONS
+        # The bytes of what is to be delivered to each shard, by number, in order: as the records have it.
+        self._undelivered: dict[str, dict[int, int]] = {}
         # Where each session works, or has suspended its work: as the records have it.
         self._related: dict[str, set[TransactionId]] = {}
         self.on_change: Callable[[TransactionId], None] | None = None
@@ -77,6 +83,8 @@ class Ledger:
     def loaded(self) -> None:
         """The register has become what was saved."""
         for transaction, record in self.register:
+            for shard, (_, batch) in record.deliveries.items():
+                self._add(shard, record.delivery, batch)
             for session, (worker, is_suspended) in record.sessions.items():
                 self.relate(transaction, record, session, worker, is_suspended)
 
@@ -92,6 +100,21 @@ class Ledger:
         count = len(self.register)
         return Rejected(Reason.TOO_MANY_TRANSACTIONS, count) if count >= self.most else None
 
+    def why_not_for_all(
+        self, transaction: TransactionId, deliveries: Deliveries | None = None
+    ) -> Rejected | None:
+        """Why a branch of this shard cannot be committed for others, too, or with these; None if it can."""
+        xid, incarnation = transaction
+        latest = self.register.latest(xid)
+        if latest >= incarnation:
+            # Its client has gone on to a later one, and had others told of that.
+            return Rejected(Reason.OLD_INCARNATION, latest, incarnation)
+        for shard, batch in (deliveries or {}).items():
+            sizes = self._undelivered.get(shard, {}).values()
+            if len(sizes) >= MOST_UNDELIVERED or sum(sizes) + len(batch) > MOST_UNDELIVERED_BYTES:
+                return Rejected(Reason.TOO_MANY_TRANSACTIONS, len(sizes))
+        return self.why_full()
+
     def begin(self, transaction: TransactionId, record: Record) -> None:
         """It is known from here on."""
         self.register.begin(transaction, record)
@@ -104,7 +127,25 @@ class Ledger:
             return
         if outcome is not Outcome.COMMITTED and len(self.register) >= ENOUGH_TRANSACTIONS:
             return
-        record = Record(Phase.CLOSED, 0, participants={shard: {} for shard in others})
+        self._end(transaction, Record(Phase.CLOSED, 0), outcome, others)
+
+    def deliver(
+        self, transaction: TransactionId, index: int, others: Iterable[str], deliveries: Deliveries
+    ) -> None:
+        """A branch of this shard was committed by the entry at this index, with those of the others, and with
+        what is to be delivered."""
+        record = Record(Phase.CLOSED, 0, delivery=index)
+        for shard, batch in deliveries.items():
+            before = self._undelivered.get(shard)
+            record.deliveries[shard] = next(reversed(before)) if before else 0, batch
+            self._add(shard, index, batch)
+        self._end(transaction, record, Outcome.COMMITTED, (*others, *deliveries))
+
+    def _end(
+        self, transaction: TransactionId, record: Record, outcome: Outcome, shards: Iterable[str]
+    ) -> None:
+        """It was decided by its branch; these are to be told."""
+        record.participants = {shard: {} for shard in shards}
         self.register.begin(transaction, record)
         self.decide(transaction, record, outcome)
 
@@ -168,8 +209,22 @@ class Ledger:
             record = self.register.get(transaction)
             if record is not None and record.outcome is not None:
                 record.waiting = [shard for shard in record.waiting if shard not in shards]
+                self._strike(record, shards)
                 self.settle(transaction, record)
         return before - len(self.register)
+
+    def _add(self, shard: str, number: int, batch: bytes) -> None:
+        """To what is to be delivered."""
+        self._undelivered.setdefault(shard, {})[number] = len(batch)
+
+    def _strike(self, record: Record, shards: Iterable[str]) -> None:
+        """What was to be delivered to these is there."""
+        for shard in shards:
+            if record.deliveries.pop(shard, None) is not None:
+                sizes = self._undelivered[shard]
+                del sizes[record.delivery]
+                if not sizes:
+                    del self._undelivered[shard]
 
     def acknowledge(self, transaction: TransactionId) -> None:
         """Somebody who asked was told that it is rolled back."""

@@ -39,10 +39,16 @@ class Record(msgspec.Struct, array_like=True):
     # Of each shard: how many operations each worker has staged there.
     participants: dict[str, dict[int, int]] = {}
     waiting: list[str] = []
+    # What is to be published on shards that were not asked to prepare: its number; for each of them that of
+    # what is to be there before, and the batch.
+    delivery: int = 0
+    deliveries: dict[str, tuple[int, bytes]] = {}
     # Of a branch that one decision of its application commits together with others.
     query: bytes = b""
     batch: int = 0
     orphan_seconds: int = 0
+    # Calls, by their names, that are answered when the votes are in.
+    asked: list[bytes] = []
 
     def state(self, session: str) -> State:
         """As this session sees it."""
@@ -82,5 +88,6 @@ def state_of(outcome: Outcome) -> State:
         Outcome.COMMITTED: State.COMMITTED,
         Outcome.ROLLED_BACK: State.ROLLED_BACK,
         Outcome.TIMED_OUT: State.TIMED_OUT,
+        Outcome.READ_ONLY: State.UNKNOWN,
     }
     return states.get(outcome, State.FAILED)

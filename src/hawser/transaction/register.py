@@ -10,7 +10,8 @@ Those of lanes have a table of their own, and none ever makes room for another: 
 be told that it was rolled back, or have it committed a second time. When there are too many, a lane that is
 not known begins nothing here. What is to be rolled back and never began has as much room again; so whoever
 asks for that can be answered, also where nothing begins. Of other xids home keeps track, so a tombstone only
-saves questions: there are so many, and the one that was written longest ago makes room.
+saves questions: there are so many, and the one that was written longest ago makes room. Of those whose
+tombstones are gone the highest incarnation is kept.
 """
 
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from typing import Final, Generic, TypeVar
 
 from hawser.log.state.part import BadState
 from hawser.log.state.results import Outcome, Reason, Rejected
-from hawser.transaction.identity import LANE_FORMAT, TransactionId, Xid
+from hawser.transaction.identity import APPLICATION_FORMAT, LANE_FORMAT, TransactionId, Xid
 
 __all__ = ["MOST_LANES", "MOST_TOMBSTONES", "Register", "SavedTombstone"]
 
@@ -36,7 +37,7 @@ SavedTombstone = tuple[int, bytes, bytes, int, Outcome]
 class Register(Generic[T]):
     """What is kept of each transaction, by its id and in the order in which they began."""
 
-    __slots__ = ("_incarnations", "_lanes", "_live", "_most", "_most_lanes", "_outcomes")
+    __slots__ = ("_incarnations", "_lanes", "_live", "_most", "_most_lanes", "_outcomes", "forgotten")
 
     def __init__(self, most_tombstones: int = MOST_TOMBSTONES, most_lanes: int = MOST_LANES) -> None:
         self._most = most_tombstones
@@ -47,6 +48,9 @@ class Register(Generic[T]):
         # Tombstones, in the order in which they were written: of lanes, and of others.
         self._lanes: dict[Xid, tuple[int, Outcome]] = {}
         self._outcomes: dict[Xid, tuple[int, Outcome]] = {}
+        # No tombstone of a higher incarnation is gone, but for those of lanes and of applications, which
+        # number theirs themselves.
+        self.forgotten = 0
 
     def __len__(self) -> int:
         """How many are not over."""
@@ -92,10 +96,10 @@ class Register(Generic[T]):
 
     def why_full(self, xid: Xid) -> Rejected | None:
         """Why no transaction of this xid can begin; None if it can be remembered what becomes of it."""
-        count = len(self._lanes) + len(self._live)
-        if xid.format != LANE_FORMAT or xid in self._lanes or count < self._most_lanes:
+        if xid in self._lanes or xid.format != LANE_FORMAT:
             return None
-        return Rejected(Reason.TOO_MANY_TRANSACTIONS, count)
+        count = len(self._lanes) + len(self._live)
+        return Rejected(Reason.TOO_MANY_TRANSACTIONS, count) if count >= self._most_lanes else None
 
     def may_bury(self, transaction: TransactionId) -> bool:
         """Whether it can be remembered that this one is over; also if it never began."""
@@ -111,7 +115,7 @@ class Register(Generic[T]):
         self._incarnations.setdefault(xid, []).append(incarnation)
 
     def remove(self, transaction: TransactionId) -> None:
-        """As if it had never been."""
+        """It is over, and nobody will ask what became of it."""
         xid, incarnation = transaction
         del self._live[transaction]
         self._incarnations[xid].remove(incarnation)
@@ -129,7 +133,12 @@ class Register(Generic[T]):
         table.pop(xid, None)
         table[xid] = incarnation, outcome
         if len(self._outcomes) > self._most:
-            del self._outcomes[next(iter(self._outcomes))]
+            oldest = next(iter(self._outcomes))
+            self._forget(TransactionId(oldest, self._outcomes.pop(oldest)[0]))
+
+    def _forget(self, transaction: TransactionId) -> None:
+        if transaction.xid.format not in (LANE_FORMAT, APPLICATION_FORMAT):
+            self.forgotten = max(self.forgotten, transaction.incarnation)
 
     @property
     def tombstones(self) -> Iterator[tuple[TransactionId, Outcome]]:
@@ -147,6 +156,7 @@ class Register(Generic[T]):
         if self.outcome(transaction) is None:
             return False
         del self._table(transaction.xid)[transaction.xid]
+        self._forget(transaction)
         return True
 
     def save(self) -> tuple[list[tuple[int, bytes, bytes, int, T]], list[SavedTombstone]]:

@@ -9,6 +9,7 @@ Nothing here can fail once `obstacle` had nothing to say and everything was rese
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import msgspec
 
@@ -27,6 +28,7 @@ __all__ = [
     "StagedBatch",
     "StagedMove",
     "commit",
+    "is_deliverable",
     "obstacle",
     "reserve",
     "stage",
@@ -36,6 +38,11 @@ __all__ = [
 _read_settle = decoder(QueueSettle)
 _read_move = decoder(GroupCommit)
 _BAD = Rejected(Reason.BAD_PAYLOAD)
+# Plain numbers, for the path on which every operation is applied.
+_BATCH: Final = int(Kind.BATCH)
+_PUT: Final = int(Kind.QUEUE_PUT)
+_SETTLE: Final = int(Kind.QUEUE_SETTLE)
+_MOVE: Final = int(Kind.GROUP_COMMIT)
 
 
 class StagedBatch(msgspec.Struct, frozen=True, array_like=True, tag="batch"):
@@ -66,11 +73,12 @@ Operation = StagedBatch | StagedAccept | StagedMove
 
 def stage(entry: Entry, before: Sequence[Operation], context: Context) -> Operation | Rejected:
     """The operation of this entry, behind those of its transaction that came before; messages are locked."""
-    if entry.kind in (Kind.BATCH, Kind.QUEUE_PUT):
+    kind = entry.kind
+    if kind in (_BATCH, _PUT):
         return _stage_batch(entry)
-    if entry.kind == Kind.QUEUE_SETTLE:
+    if kind == _SETTLE:
         return _stage_accept(entry, context)
-    if entry.kind == Kind.GROUP_COMMIT:
+    if kind == _MOVE:
         return _stage_move(entry, before, context)
     return _BAD
 
@@ -84,9 +92,15 @@ def _stage_batch(entry: Entry) -> Operation | Rejected:
     if header.producer:
         return _BAD
     size_bytes = size_of(entry, header.records)
-    return StagedBatch(
-        entry.index, header.records, header.latest_ns, size_bytes, entry.kind == Kind.QUEUE_PUT
-    )
+    return StagedBatch(entry.index, header.records, header.latest_ns, size_bytes, entry.kind == _PUT)
+
+
+def is_deliverable(batch: bytes) -> bool:
+    """Whether a shard that is not asked will take it: what it would stage."""
+    try:
+        return not Header.read(batch, 0).producer
+    except BadBatch:
+        return False
 
 
 def carry(operation: Operation, entry: Entry) -> Operation | None:

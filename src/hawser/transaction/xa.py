@@ -34,7 +34,7 @@ forgotten. A branch cannot be committed on one shard and rolled back on another,
 from enum import IntEnum, StrEnum
 from typing import Final
 
-__all__ = ["TABLE", "Call", "Code", "State"]
+__all__ = ["RECOVERABLE", "TABLE", "Call", "Code", "State"]
 
 
 class Code(IntEnum):
@@ -81,6 +81,10 @@ class State(StrEnum):
     ROLLED_BACK = "B"
     HEURISTIC_COMMIT = "K"
     HEURISTIC_ROLLBACK = "R"
+
+
+# What a coordinator has to end: prepared, or decided by a person and not forgotten.
+RECOVERABLE: Final = (State.PREPARED, State.HEURISTIC_COMMIT, State.HEURISTIC_ROLLBACK)
 
 
 class Call(IntEnum):

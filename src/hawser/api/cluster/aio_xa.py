@@ -36,23 +36,28 @@ class ClusterAsyncXA(AsyncXA):
     async def _calls(self) -> XACalls:
         return XACalls((await self._bus._started()).resource)
 
-    async def start(self, xid: Xid, *, join: bool = False, resume: bool = False) -> AsyncWork:
+    async def start(self, xid: Xid, join: bool = False, resume: bool = False) -> AsyncWork:
         branch = await (await self._calls()).start(xid, join, resume)
+        before = self._works.get(xid)
         work = self._works[xid] = _ClusterAsyncBranch(self._bus, branch)
+        if before is not None and before._branch is not branch:
+            before._release()
         return work
 
-    async def end(self, xid: Xid, *, suspend: bool = False, fail: bool = False) -> None:
-        work = self._works.pop(xid, None)
+    async def end(self, xid: Xid, suspend: bool = False, fail: bool = False) -> None:
+        work = self._works.get(xid)
         try:
             await (await self._calls()).end(xid, suspend, fail)
         finally:
-            if work is not None:
+            if work is not None and not work._branch.is_open:
+                if self._works.get(xid) is work:
+                    del self._works[xid]
                 work._release()
 
     async def prepare(self, xid: Xid) -> Vote:
         return await (await self._calls()).prepare(xid)
 
-    async def commit(self, xid: Xid, *, one_phase: bool = False) -> None:
+    async def commit(self, xid: Xid, one_phase: bool = False) -> None:
         await (await self._calls()).commit(xid, one_phase)
 
     async def rollback(self, xid: Xid) -> None:

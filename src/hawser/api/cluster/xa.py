@@ -1,17 +1,18 @@
 """The XA interface on a cluster: the calls and their errors, in an event loop and from any thread."""
 
+from contextlib import suppress
 from typing import Any, Final
 
 from hawser.api.cluster.transaction import ClusterWork
-from hawser.api.subscription import is_count
+from hawser.api.subscription import check_count
 from hawser.api.transaction import Work
 from hawser.api.xa import XA, Vote, XAError
 from hawser.cluster.client.thread import LoopThread
 from hawser.cluster.client.xa import OpenBranch, Resource
-from hawser.errors import UsageError
+from hawser.errors import HawserError, UsageError
 from hawser.log.state.results import Answered, Outcome
-from hawser.transaction.identity import APPLICATION_FORMAT, LANE_FORMAT, Xid
-from hawser.transaction.xa import Call, Code
+from hawser.transaction.identity import APPLICATION_FORMAT, LANE_FORMAT, TransactionId, Xid
+from hawser.transaction.xa import Call, Code, State
 
 __all__ = ["ClusterXA", "XACalls"]
 
@@ -30,8 +31,8 @@ _ENDS: Final = {
 }
 _TEXTS: Final = {
     Code.NOT_FOUND: "there is no such branch, or not any more",
-    Code.ILLEGAL_STATE: "it cannot be done in the state that the branch, or this session, is in",
-    Code.COMMAND_INVALID: "it makes no sense for this branch",
+    Code.ILLEGAL_STATE: "it cannot be done as things are",
+    Code.COMMAND_INVALID: "it makes no sense as things are",
     Code.NOT_ALLOWED: "the xid is in use, or the flags contradict each other",
     Code.INVALID_ARGUMENT: "a time-out is at most 3600 seconds",
     Code.RB_ROLLBACK: "the branch is rolled back",
@@ -40,6 +41,34 @@ _TEXTS: Final = {
     Code.HEUR_RB: "a person has rolled the branch back; forget() ends that",
     Code.HEUR_MIX: "a person has decided, and not alike everywhere; forget() ends that",
 }
+# What is the matter, and what to do, where that depends on the state.
+_SITUATIONS: Final = {
+    State.UNKNOWN: "there is no such branch, or not any more; start() begins one",
+    State.ASSOCIATED: "this session works in it; end it first",
+    State.ELSEWHERE: "other sessions work in it, or have suspended that; they have to end it first",
+    State.SUSPENDED: "this session has suspended it; resume it with start(resume=True), then end it",
+    State.ENDED: "nobody works in it any more; prepare it, commit it in one phase, roll it back, or join it",
+    State.PREPARING: "its shards are asked to prepare; call prepare() until it is answered, or roll it back",
+    State.COMMITTING: "it is being committed; call commit(one_phase=True) until it is answered",
+    State.PREPARED: "it is prepared; commit it, or roll it back",
+    State.COMMITTED: "it is committed; the xid may be used again",
+    State.ROLLED_BACK: "it is rolled back; the xid may be used again",
+    State.HEURISTIC_COMMIT: "a person has committed it; forget() ends that",
+    State.HEURISTIC_ROLLBACK: "a person has rolled it back; forget() ends that",
+    **dict.fromkeys(
+        (State.FAILED, State.FAILED_ASSOCIATED, State.FAILED_SUSPENDED), "it can only be rolled back; do that"
+    ),
+    **dict.fromkeys(
+        (State.TIMED_OUT, State.TIMED_OUT_ASSOCIATED, State.TIMED_OUT_SUSPENDED),
+        "it was not prepared in time; roll it back",
+    ),
+}
+assert _SITUATIONS.keys() == set(State)
+_CONTRADICTIONS: Final = {
+    Call.START_JOIN_RESUME: "to join and to resume exclude each other",
+    Call.END_FAIL_SUSPEND: "to suspend and to fail exclude each other",
+}
+_BY_STATE: Final = (Code.ILLEGAL_STATE, Code.COMMAND_INVALID, Code.NOT_ALLOWED)
 # A person has done what was asked for.
 _APPLIED: Final = (
     (Call.COMMIT, Code.HEUR_COM),
@@ -80,7 +109,7 @@ class XACalls:
     async def start(self, xid: Xid, join: bool, resume: bool) -> OpenBranch:
         call = _STARTS[bool(join), bool(resume)]
         answer, branch = await self._resource.start(_check_xid(xid), call)
-        _check(answer, xid, call)
+        await self._check(answer, xid, call)
         assert branch is not None
         return branch
 
@@ -88,7 +117,7 @@ class XACalls:
         call = _ENDS[bool(fail), bool(suspend)]
         answer, branch = await self._resource.end(_check_xid(xid), call)
         failed = branch is not None and branch.has_failed
-        _check(answer, xid, call, str(branch.aborted()) if branch is not None and failed else "")
+        await self._check(answer, xid, call, str(branch.aborted()) if branch is not None and failed else "")
 
     async def prepare(self, xid: Xid) -> Vote:
         answer = await self._call(xid, Call.PREPARE)
@@ -107,15 +136,57 @@ class XACalls:
         await self._call(xid, Call.FORGET)
 
     async def set_timeout(self, xid: Xid, seconds: int) -> None:
-        if not is_count(seconds) or seconds >= 1 << 63:
-            raise UsageError(f"seconds={seconds!r} is not a whole number from 0 on")
+        check_count(seconds, 0, "seconds")
         await self._call(xid, Call.SET_TIMEOUT, seconds)
 
     async def get_timeout(self, xid: Xid) -> int:
         return (await self._call(xid, Call.GET_TIMEOUT)).value
 
     async def _call(self, xid: Xid, call: Call, seconds: int = 0) -> Answered:
-        return _check(await self._resource.call(_check_xid(xid), call, seconds), xid, call)
+        return await self._check(await self._resource.call(_check_xid(xid), call, seconds), xid, call)
+
+    async def _check(self, answer: Answered, xid: Xid, call: Call, why: str = "") -> Answered:
+        if answer.code in _BY_STATE and not why:
+            why = await self._situation(answer, xid, call)
+        return _check(answer, xid, call, why)
+
+    async def _situation(self, answer: Answered, xid: Xid, call: Call) -> str:
+        """Why the call is refused, as things are now; nothing if nobody says."""
+        if call in _CONTRADICTIONS:
+            return _CONTRADICTIONS[call]
+        working = self._resource.working
+        is_start = call in _STARTS.values()
+        if is_start and answer.code == Code.ILLEGAL_STATE and working not in (None, xid):
+            return f"this session works in branch {working}; end or suspend that first"
+        if is_start and answer.code == Code.ILLEGAL_STATE and not answer.incarnation:
+            return (
+                "this session works in another branch, maybe by a start that was not answered; end that first"
+            )
+        with suppress(HawserError):
+            return _SITUATIONS[await self._resource.state(TransactionId(xid, answer.incarnation))]
+        return ""
+
+
+class _ClusterBranch(ClusterWork):
+    """The work of this session in a branch."""
+
+    _work: OpenBranch
+
+    def stop(self) -> None:
+        """Nothing is handed over until it is known whether it goes on."""
+        with self._lock:
+            self._is_ended = True
+
+    def goes_on(self) -> bool:
+        """Whether it does; if not, what was got and not accepted is given back."""
+        if self._work.is_open:
+            self._is_ended = False
+        else:
+            self._release()
+        return not self._is_ended
+
+    def _over(self) -> UsageError:
+        return self._work.over()
 
 
 class ClusterXA(XA):
@@ -124,23 +195,31 @@ class ClusterXA(XA):
     def __init__(self, thread: LoopThread, resource: Resource) -> None:
         self._thread = thread
         self._calls = XACalls(resource)
-        self._works: dict[Xid, ClusterWork] = {}
+        self._works: dict[Xid, _ClusterBranch] = {}
 
-    def start(self, xid: Xid, *, join: bool = False, resume: bool = False) -> Work:
+    def start(self, xid: Xid, join: bool = False, resume: bool = False) -> Work:
         branch = self._thread.call(self._calls.start(xid, join, resume))
-        work = self._works[xid] = ClusterWork(self._thread, branch)
+        before = self._works.get(xid)
+        work = self._works[xid] = _ClusterBranch(self._thread, branch)
+        if before is not None and before._work is not branch:
+            before.stop()
+            before._release()
         return work
 
-    def end(self, xid: Xid, *, suspend: bool = False, fail: bool = False) -> None:
-        work = self._works.pop(xid, None)
+    def end(self, xid: Xid, suspend: bool = False, fail: bool = False) -> None:
+        work = self._works.get(xid)
         if work is not None:
-            work.end()
-        self._thread.call(self._calls.end(xid, suspend, fail))
+            work.stop()
+        try:
+            self._thread.call(self._calls.end(xid, suspend, fail))
+        finally:
+            if work is not None and not work.goes_on() and self._works.get(xid) is work:
+                del self._works[xid]
 
     def prepare(self, xid: Xid) -> Vote:
         return self._thread.call(self._calls.prepare(xid))
 
-    def commit(self, xid: Xid, *, one_phase: bool = False) -> None:
+    def commit(self, xid: Xid, one_phase: bool = False) -> None:
         self._thread.call(self._calls.commit(xid, one_phase))
 
     def rollback(self, xid: Xid) -> None:

@@ -70,7 +70,7 @@ class BranchOf(msgspec.Struct, frozen=True):
 class TransactionSeen(msgspec.Struct, frozen=True):
     """One transaction. `outcome` is how it ended, in words, and `reason` why a person decided so; `home` is
     the shard that decides, where one is known to. It is `age_seconds` old for whoever leads, which begins to
-    count anew when another does."""
+    count anew when another does, unless it was written down when it was prepared."""
 
     id: str
     stage: Stage
@@ -137,7 +137,8 @@ async def look_at(router: Router, wanted: TransactionId, timeout_seconds: float)
         raise _unknown(wanted, unanswered)
     # Who only presumes that it was rolled back knows less than who remembers.
     outcome = Outcome(Outcome.COMMITTED if Outcome.COMMITTED in outcomes else max(outcomes))
-    stage = Stage.COMMITTED if outcome is Outcome.COMMITTED else Stage.ROLLED_BACK
+    is_done = outcome in (Outcome.COMMITTED, Outcome.READ_ONLY)
+    stage = Stage.COMMITTED if is_done else Stage.ROLLED_BACK
     name = str(TransactionId(wanted.xid, latest))
     return TransactionSeen(name, stage, outcome.text, "", "", None, 0.0, [])
 
@@ -243,7 +244,6 @@ def _seen(transaction: TransactionId, found: _Found) -> TransactionSeen:
     ages = [each.age_seconds for each in branches.values()]
     named = next((each.home for each in branches.values() if each.home), "")
     participants = {} if record is None else record.participants
-    decided = record is not None and record.outcome is not None
     # On a lane the shard that decides takes part, and counts neither time nor operations for the others.
     is_lane = transaction.xid.format == LANE_FORMAT
     shards = participants.keys() | branches.keys() | ({found.home} if is_lane and found.home else set())
@@ -255,21 +255,17 @@ def _seen(transaction: TransactionId, found: _Found) -> TransactionSeen:
         home=found.home or named,
         timeout_seconds=None if record is None or is_lane else record.timeout_seconds,
         age_seconds=max(ages if record is None else [record.age_seconds, *ages]),
-        branches=[
-            _branch(shard, participants.get(shard, 0), branches.get(shard), decided and _heard(record, shard))
-            for shard in sorted(shards)
-        ],
+        branches=[_branch(shard, record, branches.get(shard)) for shard in sorted(shards)],
     )
 
 
-def _heard(record: wire.RecordSeen | None, shard: str) -> bool:
-    return record is not None and shard not in record.waiting
-
-
-def _branch(shard: str, operations: int, branch: wire.BranchSeen | None, told: bool) -> BranchOf:
-    if branch is None:
-        return BranchOf(shard, operations, told=told)
-    return BranchOf(shard, branch.operations, branch.size_bytes, branch.prepared, told)
+def _branch(shard: str, record: wire.RecordSeen | None, branch: wire.BranchSeen | None) -> BranchOf:
+    if branch is not None:
+        # As long as there is a branch its shard has not heard; also one that home does not know of.
+        return BranchOf(shard, branch.operations, branch.size_bytes, branch.prepared)
+    assert record is not None
+    told = record.outcome is not None and shard not in record.waiting
+    return BranchOf(shard, record.participants.get(shard, 0), told=told)
 
 
 def _stage(found: _Found) -> Stage:
@@ -292,17 +288,19 @@ def _stage(found: _Found) -> Stage:
 
 async def decide(
     router: Router, wanted: TransactionId, outcome: Outcome, reason: str, timeout_seconds: float
-) -> TransactionId:
-    """A person commits a prepared transaction or rolls it back, and says why; which one it was. Asked again
-    it is the same. Rejected if it is not prepared, or has ended otherwise."""
+) -> tuple[TransactionId, str]:
+    """A person commits a prepared transaction or rolls it back, and says why; which one it was, and the
+    reason that is kept: if a person has decided so before, the first one. Rejected if it is not prepared, or
+    has ended otherwise."""
     assert outcome in (Outcome.COMMITTED, Outcome.ROLLED_BACK) and reason
     transaction = await _at_home(router, wanted, timeout_seconds)
     command = HomeDecide(to_fields(transaction), outcome, heuristic=reason)
     result = await _tell_home(router, transaction, Kind.HOME_DECIDE, command, timeout_seconds)
     if isinstance(result, Finished):
-        if (result.outcome is Outcome.COMMITTED) != (outcome is Outcome.COMMITTED):
+        kept = await _reason(router, transaction, timeout_seconds)
+        if result.outcome is not outcome or not kept:
             raise Rejected(f"transaction {transaction} has ended already: {result.outcome.text}")
-        return transaction
+        return transaction, kept
     assert isinstance(result, RejectedResult), result
     raise Rejected(
         f"transaction {transaction} is not prepared, so there is nothing for a person to decide: its client "
@@ -310,16 +308,31 @@ async def decide(
     )
 
 
+async def _reason(router: Router, transaction: TransactionId, timeout_seconds: float) -> str:
+    """Why a person has decided about it, which has an outcome; nothing if that was somebody else."""
+    home = _home_of(router, transaction.xid)
+    try:
+        answer = await _look(router, home, transaction, router.loop.time() + timeout_seconds)
+    except HawserError as error:
+        raise InDoubt(
+            f"transaction {transaction} has ended, but home does not say who has decided that ({error}); see "
+            f"`hawser tx show {transaction}`"
+        ) from error
+    return next((record.heuristic for record in answer.records), "")
+
+
 async def forget(router: Router, wanted: TransactionId, timeout_seconds: float) -> TransactionId:
-    """Its coordinator knows what a person decided: forget it. Rejected if no person has decided it."""
+    """Its coordinator knows what a person decided: forget it. Rejected if no person has decided it, or that
+    is forgotten."""
     transaction = await _at_home(router, wanted, timeout_seconds)
     command = HomeCall(to_fields(transaction), Call.FORGET, request=secrets.token_bytes(16))
     result = await _tell_home(router, transaction, Kind.HOME_CALL, command, timeout_seconds)
     assert isinstance(result, Answered), result
-    if result.code == Code.NOT_FOUND:
-        raise _unknown(transaction, {})
     if result.code != Code.OK:
-        raise Rejected(f"transaction {transaction} was not decided by a person; there is nothing to forget")
+        raise Rejected(
+            f"there is nothing to forget: no decision of a person about transaction {transaction} is kept; "
+            f"`hawser tx show {transaction}` says what is known of it"
+        )
     return transaction
 
 

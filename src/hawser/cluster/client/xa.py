@@ -2,13 +2,18 @@
 
 A call is an entry at the home of its xid, sent under a name of its own until it is answered. The work between
 `start` and `end` is staged on the shards that it touches; `end` says at home which those are.
+
+A call names the use of the xid that it is about: the one that this session has started, joined, prepared or
+found by `recover`, until it is over; otherwise it asks which is the latest, and names that. A call that is
+made again because nobody has answered it is the same call. If others have used the xid anew since, nobody can
+tell which use is meant: that is an unknown outcome, until `recover` or another start says what there is.
 """
 
 import asyncio
 import secrets
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
@@ -18,10 +23,10 @@ from hawser.cluster.client.failures import Backoff
 from hawser.cluster.client.homes import Homes
 from hawser.cluster.client.routing import Router
 from hawser.cluster.client.working import OpenWork
-from hawser.errors import Full, HawserError, OutcomeUnknown, UsageError
+from hawser.errors import Full, HawserError, OutcomeUnknown, Unavailable, UsageError
 from hawser.log.entry import Kind
 from hawser.log.state.commands import encode_command
-from hawser.log.state.results import Answered, Rejected, decode_result
+from hawser.log.state.results import Answered, Outcome, Reason, Rejected, decode_result
 from hawser.transaction.client import Transaction
 from hawser.transaction.commands import HomeCall
 from hawser.transaction.identity import (
@@ -32,14 +37,23 @@ from hawser.transaction.identity import (
     Xid,
     owner_of,
 )
-from hawser.transaction.xa import Call, Code, State
+from hawser.transaction.record import state_of
+from hawser.transaction.xa import RECOVERABLE, Call, Code, State
 
 __all__ = ["OpenBranch", "Resource"]
 
-_RECOVERABLE: Final = (State.PREPARED, State.HEURISTIC_COMMIT, State.HEURISTIC_ROLLBACK)
 _OWN_FORMATS: Final = (LANE_FORMAT, APPLICATION_FORMAT)
 # In an illegal state home knows of no work of this session, so there is none.
 _ENDED: Final = (Code.OK, Code.RB_ROLLBACK, Code.RB_TIMEOUT, Code.ILLEGAL_STATE)
+_STARTS: Final = (Call.START, Call.START_JOIN)
+# Whoever has made one of these goes on with the same use.
+_MEANT: Final = (*_STARTS, Call.START_RESUME, Call.PREPARE)
+_COMPLETIONS: Final = (Call.COMMIT, Call.COMMIT_ONE_PHASE, Call.ROLLBACK, Call.FORGET)
+_OVER: Final = (Code.OK, Code.RB_ROLLBACK, Code.RB_TIMEOUT)
+_MOST_USES: Final = 65_536
+
+
+T = TypeVar("T")
 
 
 class OpenBranch(OpenWork):
@@ -50,10 +64,19 @@ class OpenBranch(OpenWork):
         self.is_suspended = False
         self._is_over = False
 
+    @property
+    def is_open(self) -> bool:
+        """Whether this session works in it."""
+        return not (self._is_over or self.is_suspended)
+
     def check_open(self) -> None:
-        if self._is_over or self.is_suspended:
-            how = "suspended; resume it" if self.is_suspended else "ended; start another"
-            raise UsageError(f"the work in branch {self.inner.id.xid} is {how} with xa.start()")
+        if not self.is_open:
+            raise self.over()
+
+    def over(self) -> UsageError:
+        """The error for whoever works on in it."""
+        how = "suspended; resume it" if self.is_suspended else "ended; start another"
+        return UsageError(f"the work in branch {self.inner.id.xid} is {how} with xa.start()")
 
     def lost(self, shard: str, error: HawserError) -> None:
         self._fail(error)
@@ -69,10 +92,7 @@ class OpenBranch(OpenWork):
         those that it never got, as far as is known: they are given back."""
         self._is_over = True
         self._stop()
-        locking, self._locking = self._locking, {}
-        for message, borrower in locking.items():
-            borrower.unlock((message,))
-        self._kept.clear()
+        self._give_back()
 
 
 class Resource:
@@ -84,12 +104,37 @@ class Resource:
         self._couriers = couriers
         # Those that this session works in, or has suspended.
         self._branches: dict[Xid, OpenBranch] = {}
+        # The use of each that this session means; the ones that it has not heard of for longest make room.
+        self._uses: dict[Xid, int] = {}
+        # The highest incarnation that each home has told of.
+        self._heard: dict[str, int] = {}
         # The last call for each, if nobody has answered it.
         self._unanswered: dict[Xid, HomeCall] = {}
 
     def branch(self, xid: Xid) -> OpenBranch | None:
         """What this session works in under that name."""
         return self._branches.get(xid)
+
+    @property
+    def working(self) -> Xid | None:
+        """The branch that this session works in, if it does."""
+        return next((xid for xid, branch in self._branches.items() if branch.is_open), None)
+
+    async def state(self, transaction: TransactionId) -> State:
+        """How this session finds the branch now; that of incarnation 0 is the latest use of the xid."""
+        xid, incarnation = transaction
+        deadline = self._router.loop.time() + self._router.settings.attempt_seconds
+        home = await self._homes.of(xid, deadline)
+        look = wire.TransactionLook(home, (*xid,), incarnation)
+        answer = await self._look(look, f"looking at branch {xid}", deadline)
+        for record in answer.records:
+            branch = self._branches.get(xid)
+            if record.state != State.ELSEWHERE or branch is None:
+                return State(record.state)
+            return State.SUSPENDED if branch.is_suspended else State.ASSOCIATED
+        # What is only presumed has no incarnation.
+        outcome = answer.outcome if answer.incarnation else None
+        return State.UNKNOWN if outcome is None else state_of(Outcome(outcome))
 
     async def start(self, xid: Xid, call: Call) -> tuple[Answered, OpenBranch | None]:
         """What the call got, and the work that it has begun or resumed."""
@@ -102,6 +147,9 @@ class Resource:
             owner = owner_of(self._router.run)
             # Home counts its time, which may be told otherwise later; a branch has no other bound.
             inner = Transaction(transaction, owner, MAX_TIMEOUT_SECONDS, answer.worker)
+            if branch is not None:
+                # Of a use that others have ended.
+                branch.end()
             branch = self._branches[xid] = OpenBranch(self._router, self._couriers, inner)
         branch.is_suspended = False
         return answer, branch
@@ -109,10 +157,10 @@ class Resource:
     async def end(self, xid: Xid, call: Call) -> tuple[Answered, OpenBranch | None]:
         """What the call got; if something of the work has failed, it was ended as failed."""
         branch = self._branches.get(xid)
-        if branch is None or branch.is_suspended:
+        if branch is None or branch.is_suspended or call is Call.END_FAIL_SUSPEND:
             return await self.call(xid, call), None
         await branch.stage()
-        if branch.has_failed and call is not Call.END_FAIL_SUSPEND:
+        if branch.has_failed:
             call = Call.END_FAIL
         transaction = branch.inner.id
         answer = await self.call(xid, call, 0, branch.inner.counts, transaction.incarnation)
@@ -120,7 +168,8 @@ class Resource:
             branch.is_suspended = call is Call.END_SUSPEND and answer.code == Code.OK
             if not branch.is_suspended:
                 branch.end()
-                del self._branches[xid]
+                if self._branches.get(xid) is branch:
+                    del self._branches[xid]
         return answer, branch
 
     async def call(
@@ -131,13 +180,31 @@ class Resource:
         participants: Sequence[tuple[str, int]] = (),
         incarnation: int = 0,
     ) -> Answered:
-        """What a call gets, for the latest use of the xid unless another is named. Made again because nobody
-        has answered, it is the same call."""
-        new = HomeCall((*xid, incarnation), call, self._router.run, b"", seconds, tuple(participants))
-        entry = wire.Labelled(Kind.HOME_CALL, encode_command(self._named(xid, new)))
+        """What a call gets, about the use that is named, or else the one that is meant."""
         deadline = self._router.loop.time() + self._router.settings.timeout
         home = await self._homes.of(xid, deadline)
         what = f"{call.name.lower().replace('_', ' ')} of branch {xid}"
+        backoff = Backoff(self._router.settings)
+        while True:
+            meant = incarnation or await self._find(xid, call, home, what, deadline)
+            new = HomeCall((*xid, meant), call, self._router.run, b"", seconds, tuple(participants))
+            result = await self._ask(xid, home, self._named(xid, new), what, deadline)
+            if isinstance(result, Answered):
+                self._learn(xid, call, result, home)
+                return result
+            if result.reason is not Reason.OLD_INCARNATION:
+                raise Full(f"{what}: {result.text}")
+            # Others have used the xid, or so many xids that home cannot tell.
+            self._heard[home] = result.current
+            if self._router.loop.time() >= deadline:
+                raise Unavailable(f"{what}: others begin and end branches all the time; call it again")
+            await asyncio.sleep(backoff.next())
+
+    async def _ask(
+        self, xid: Xid, home: str, named: HomeCall, what: str, deadline: float
+    ) -> Answered | Rejected:
+        """What home says, as soon as it can."""
+        entry = wire.Labelled(Kind.HOME_CALL, encode_command(named))
         backoff = Backoff(self._router.settings)
         while True:
             answer = await self._router.ask_leader(
@@ -145,36 +212,80 @@ class Resource:
             )
             assert isinstance(answer, wire.Transacted), answer
             result = decode_result(answer.results[0])
-            if isinstance(result, Rejected):
-                raise Full(f"{what}: {result.text}")
-            assert isinstance(result, Answered), result
-            if result.code != Code.PENDING:
-                self._unanswered.pop(xid, None)
-                return result
+            if not isinstance(result, Answered) or result.code != Code.PENDING:
+                break
             if self._router.loop.time() >= deadline:
                 raise OutcomeUnknown(f"{what}: the shards have not voted yet; call it again")
             await asyncio.sleep(backoff.next())
+        if self._unanswered.get(xid) is named:
+            del self._unanswered[xid]
+        assert isinstance(result, Answered | Rejected), result
+        return result
 
     def _named(self, xid: Xid, new: HomeCall) -> HomeCall:
         """Under the name that it has, or a new one."""
         named = self._unanswered.get(xid)
         if named is None or replace(named, request=b"") != new:
-            named = self._unanswered[xid] = replace(new, request=secrets.token_bytes(16))
+            named = replace(new, request=secrets.token_bytes(16))
+            # Whoever only looks takes the name of no other call.
+            if new.call != Call.GET_TIMEOUT:
+                _put(self._unanswered, xid, named)
         return named
 
+    async def _find(self, xid: Xid, call: Call, home: str, what: str, deadline: float) -> int:
+        """Which use the call is about, or 0 if there is none; of a start, behind which it is."""
+        unanswered = self._unanswered.get(xid)
+        started = unanswered if unanswered is not None and unanswered.call == Call.START else None
+        if call in _STARTS:
+            self._uses.pop(xid, None)
+        if call is Call.START:
+            return started.xid[-1] if started is not None else self._heard.get(home, 0)
+        if call is Call.START_JOIN or started is not None:
+            unanswered = None
+        meant = self._uses.get(xid) or (unanswered.xid[-1] if unanswered is not None else 0)
+        if meant and unanswered is None:
+            return meant
+        if meant:
+            # Also when another call is answered first.
+            _put(self._uses, xid, meant)
+        answer = await self._look(wire.TransactionLook(home, xid), what, deadline)
+        if meant and answer.incarnation > meant:
+            raise OutcomeUnknown(
+                f"{what}: nobody has answered the call before it, and the xid has been used again since; "
+                "xa.recover() says what is prepared, and from then on calls are about that"
+            )
+        return meant or answer.incarnation
+
+    def _learn(self, xid: Xid, call: Call, answer: Answered, home: str) -> None:
+        """Which use is meant from here on."""
+        self._heard[home] = max(self._heard.get(home, 0), answer.incarnation)
+        is_over = call in _COMPLETIONS and answer.code in _OVER
+        if is_over or answer.code in (Code.READONLY, Code.NOT_FOUND):
+            self._uses.pop(xid, None)
+        elif call in _MEANT and answer.code == Code.OK:
+            _put(self._uses, xid, answer.incarnation)
+
     async def recover(self) -> list[Xid]:
-        """Branches that are prepared, or that a person has decided and nobody has forgotten."""
+        """Branches that are prepared, or that a person has decided and nobody has forgotten. These uses are
+        meant from here on, unless this session works in a later one."""
         deadline = self._router.loop.time() + self._router.settings.timeout
         homes = await self._homes.all(deadline)
-        found = await asyncio.gather(*(self._look_at(home, deadline) for home in homes))
-        return sorted({xid for each in found for xid in each})
+        looks = (self._look(wire.TransactionLook(home), "recovering branches", deadline) for home in homes)
+        seen = [record for each in await asyncio.gather(*looks) for record in each.records]
+        found = {Xid(*each.xid): each.incarnation for each in seen if State(each.state) in RECOVERABLE}
+        found = {xid: use for xid, use in found.items() if xid.format not in _OWN_FORMATS}
+        for xid, call in list(self._unanswered.items()):
+            if call.call != Call.START:
+                _put(self._uses, xid, max(call.xid[-1], self._uses.get(xid, 0)))
+                del self._unanswered[xid]
+        for xid, use in found.items():
+            _put(self._uses, xid, max(use, self._uses.get(xid, 0)))
+        return sorted(found)
 
-    async def _look_at(self, home: str, deadline: float) -> list[Xid]:
-        look = wire.TransactionLook(home)
-        answer = await self._router.ask_leader(wire.HOMES, home, look, "recovering branches", deadline)
+    async def _look(self, look: wire.TransactionLook, what: str, deadline: float) -> wire.TransactionsSeen:
+        answer = await self._router.ask_leader(wire.HOMES, look.shard, look, what, deadline)
         assert isinstance(answer, wire.TransactionsSeen), answer
-        xids = [Xid(*record.xid) for record in answer.records if State(record.state) in _RECOVERABLE]
-        return [xid for xid in xids if xid.format not in _OWN_FORMATS]
+        return answer
 
     async def close(self) -> None:
         """What this session works in can only be rolled back."""
@@ -183,3 +294,11 @@ class Resource:
                 with suppress(HawserError):
                     await self.end(xid, Call.END_FAIL)
             branch.end()
+
+
+def _put(kept: dict[Xid, T], xid: Xid, value: T) -> None:
+    """As the last; the first makes room."""
+    kept.pop(xid, None)
+    kept[xid] = value
+    if len(kept) > _MOST_USES:
+        del kept[next(iter(kept))]

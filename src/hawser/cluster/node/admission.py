@@ -1,20 +1,22 @@
-"""Who may have which entries written, as far as transactions go, and what they must look like.
+"""Who may have which batches and entries of transactions written, and what they must look like.
 
 Clients work in transactions, and ask home to end them. On lanes, which are their own, they also have branches
-prepared, and end the one that decides about the others. That home has decided is said by the nodes that lead
-it, and by nobody else. Operators close shards that are to be deleted.
+prepared, and end the one that decides about the others. What home has decided, and what it delivers, is said
+by the nodes that lead it, and by nobody else; so is what nodes put under names of their own. Operators close
+shards that are to be deleted.
 A request with one entry that is not allowed, or that cannot be read, is refused whole.
 """
 
 import time
 from collections.abc import Callable, Collection
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
 from hawser.cluster.maps import topic_of
 from hawser.cluster.transport import PeerRole
 from hawser.cluster.wire import HOMES, Code, Failed, Labelled, QueueLock, Transact
+from hawser.limits import CONSUMER_PREFIX, LETTERS_PREFIX
 from hawser.log.entry import Kind
 from hawser.log.state.commands import GroupCommit
 from hawser.record.batch import BadBatch, Batch
@@ -24,6 +26,7 @@ from hawser.transaction.identity import LANE_FORMAT, Label
 __all__ = ["OPERATIONS", "Admitted", "admit", "is_of_home", "of_another_kind", "read_batch"]
 
 _MOST_AHEAD_NS: Final = 3600 * 10**9
+_PRODUCERS_OF_NODES: Final = (CONSUMER_PREFIX.encode(), LETTERS_PREFIX.encode())
 
 # Operations, and whose shard each is for.
 OPERATIONS: Final[dict[int, str]] = {
@@ -51,7 +54,7 @@ _READERS: Final[dict[int, Callable[[bytes], Any]]] = {
 }
 
 
-class Admitted(NamedTuple):
+class Admitted(msgspec.Struct, frozen=True):
     """An entry that may be written: `command` is its payload, read; of a batch, None. It `may_wait` for what
     a client sends, unless it is the client's itself."""
 
@@ -68,8 +71,8 @@ def is_of_home(kind: int) -> bool:
     return kind in _OF_HOME
 
 
-def read_batch(data: bytes, for_queue: bool) -> Batch | Failed:
-    """A batch as a client may send it."""
+def read_batch(data: bytes, for_queue: bool, is_node: bool = False) -> Batch | Failed:
+    """A batch as a client may send it, or a node."""
     try:
         batch = Batch.read(data)
         batch.check()
@@ -78,6 +81,9 @@ def read_batch(data: bytes, for_queue: bool) -> Batch | Failed:
     if batch.header.latest_ns > time.time_ns() + _MOST_AHEAD_NS:
         # Retention by age would keep everything behind it until then.
         return _bad("a timestamp is more than an hour ahead of this node's clock; set the clocks")
+    if not is_node and batch.header.producer.startswith(_PRODUCERS_OF_NODES):
+        # What is numbered there would be taken for done.
+        return _bad(f"only nodes are producers like {batch.header.producer[:64]!r}; take another name")
     if for_queue and batch.header.compression:
         return _bad("a queue takes messages one by one out of a batch; send it without compression")
     return batch
@@ -95,47 +101,57 @@ def admit(request: Transact, role: PeerRole, residents: Collection[str]) -> list
     """The entries of a request of such a peer, for a shard where these live, if that is known."""
     # By its name: a node may lead it before it has a map.
     at_home = topic_of(request.shard) == HOMES
+    allowed = _OF_HOME if at_home else _OF_BRANCHES
+    if role is PeerRole.OPERATOR:
+        allowed |= {Kind.BRANCH_LIMIT}
+    is_node = role is PeerRole.NODE
     admitted: list[Admitted] = []
     for each in request.entries:
-        found = _admit(each, role, at_home)
+        if each.kind not in allowed:
+            where = "on a home of transactions" if at_home else "on this shard"
+            return _bad(f"a {role} cannot ask for an entry of kind {each.kind} {where}")
+        found = _admit(each, is_node)
         if isinstance(found, Failed):
             return found
         wanted = OPERATIONS.get(found.kind)
         if wanted is not None and residents and wanted not in residents:
             return of_another_kind(request.shard, residents, wanted)
-        if role is not PeerRole.NODE and _is_for_home(found):
+        if not is_node and _is_for_home(found):
             return _bad("only home has this transaction prepared or committed; ask home to")
-        if role is not PeerRole.NODE and _is_for_nobody(found, request.shard):
+        if not is_node and _is_for_nobody(found, request.shard):
             return _bad("another shard that the transaction touches decides, and not a home apart")
+        if found.kind == Kind.BRANCH_COMMIT and found.command.deliveries:
+            refused = _refuse_deliveries(found)
+            if refused is not None:
+                return refused
         admitted.append(found)
     return admitted
 
 
-def _admit(each: Labelled, role: PeerRole, at_home: bool) -> Admitted | Failed:
-    kind = each.kind
-    is_limit = kind == Kind.BRANCH_LIMIT and role is PeerRole.OPERATOR
-    if not is_limit and kind not in (_OF_HOME if at_home else _OF_BRANCHES):
-        where = "on a home of transactions" if at_home else "on this shard"
-        return _bad(f"a {role} cannot ask for an entry of kind {kind} {where}")
-    command = None
-    if kind in (Kind.BATCH, Kind.QUEUE_PUT):
-        batch = read_batch(each.payload, kind == Kind.QUEUE_PUT)
+def _admit(each: Labelled, is_node: bool) -> Admitted | Failed:
+    kind, command = each.kind, None
+    read = _READERS.get(kind)
+    if read is None:
+        # Home has looked at what it delivers, and cannot take it back.
+        batch = None if is_node else read_batch(each.payload, OPERATIONS[kind] == "queue")
         if isinstance(batch, Failed):
             return batch
     else:
         try:
-            command = _READERS[kind](each.payload)
+            command = read(each.payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             return _bad(f"an entry of kind {kind} cannot be read: {error}")
-    if role is not PeerRole.NODE and _is_word_of_home(command):
-        return _bad("only home says what was decided; ask home to commit or roll back")
+        if not is_node and _is_word_of_home(command):
+            return _bad("only home says what was decided; ask home to commit or roll back")
     if kind not in _OF_BRANCHES:
         return Admitted(kind, each.payload, None, b"", command, False)
     label = Label.read(each.label)
     is_operation = kind in OPERATIONS
     if label is None or label.carried or is_operation != bool(label.number) or label.last > is_operation:
         return _bad(f"an entry of kind {kind} has a label that no client gives it")
-    return Admitted(kind, each.payload, label, each.label, command, role is PeerRole.NODE)
+    if is_operation and bool(label.delivery) != is_node:
+        return _bad("clients have operations staged, and homes what they deliver")
+    return Admitted(kind, each.payload, label, each.label, command, is_node)
 
 
 def _is_for_home(asked: Admitted) -> bool:
@@ -152,14 +168,34 @@ def _is_for_nobody(asked: Admitted, shard: str) -> bool:
     shard itself nor a home apart does."""
     label = asked.label
     if label is not None and label.last:
-        named: tuple[str, ...] = (label.home, *label.others)
+        named: tuple[str, ...] = (label.home,) if label.home else label.others
     elif asked.kind == Kind.BRANCH_PREPARE:
         named = (asked.command.home,)
-    elif asked.kind in (Kind.BRANCH_COMMIT, Kind.BRANCH_ABORT):
+    elif asked.kind == Kind.BRANCH_COMMIT:
+        named = (*asked.command.others, *asked.command.deliveries)
+    elif asked.kind == Kind.BRANCH_ABORT:
         named = asked.command.others
     else:
         return False
-    return shard in named or any(topic_of(each) == HOMES for each in named)
+    return shard in named or HOMES in map(topic_of, named)
+
+
+def _refuse_deliveries(asked: Admitted) -> Failed | None:
+    """Why what goes with a commit cannot be for topics; None if it can."""
+    assert asked.label is not None
+    command, deliveries = asked.command, asked.command.deliveries
+    if asked.label.id.xid.format != LANE_FORMAT or command.counts is None:
+        return _bad("only the client of a lane has home deliver something")
+    is_much = sum(map(len, deliveries.values())) > c.MOST_DELIVERED_BYTES
+    if is_much or not deliveries.keys().isdisjoint(command.others):
+        return _bad("what home delivers is small, and for shards that have not prepared anything")
+    for batch in deliveries.values():
+        found = read_batch(batch, for_queue=False)
+        if isinstance(found, Failed):
+            return found
+        if found.header.producer:
+            return _bad("what home delivers has no producer: home is one")
+    return None
 
 
 def _is_word_of_home(command: Any) -> bool:

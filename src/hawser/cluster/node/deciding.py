@@ -161,11 +161,13 @@ class Deciding:
 
     def _settle(self, command: HomeCall | HomeClose | HomeDecide, slot: Slot, result: Any) -> bool:
         """Whether whoever asked is told the result now."""
-        transaction, call, session = self._subject(command, result)
-        is_pending = isinstance(result, Answered) and result.code == Code.PENDING
-        if not is_pending and not self._is_spreading(transaction, call, result):
+        transaction, call, request = self._subject(command)
+        if isinstance(result, Answered) and result.code == Code.PENDING:
+            self._wait(slot, transaction, call, request)
+        elif self._is_spreading(transaction, call, result):
+            self._wait(slot, transaction, known=result)
+        else:
             return True
-        self._wait(slot, transaction, call, session)
         return False
 
     def _settle_batch(self, command: HomeBatch, slot: Slot, result: Any) -> bool:
@@ -186,25 +188,22 @@ class Deciding:
         slot: Slot,
         transaction: TransactionId,
         call: Call | None = None,
-        session: str = "",
-        known: Finished | None = None,
+        request: bytes = b"",
+        known: Result | None = None,
     ) -> None:
         if self._closed:
             slot.tell(DEPOSED)
         else:
             self._waiting.add(slot)
-            self._add(c.Await(self._now, slot, transaction, call, session, known))
+            self._add(c.Await(self._now, slot, transaction, call, request, known))
 
     def _subject(
-        self, command: HomeCall | HomeClose | HomeDecide, result: Any
-    ) -> tuple[TransactionId, Call | None, str]:
-        """What it was about: the transaction, and of a call what it was and whose."""
+        self, command: HomeCall | HomeClose | HomeDecide
+    ) -> tuple[TransactionId, Call | None, bytes]:
+        """What it was about: the transaction, and of a call what it was and its name."""
         if not isinstance(command, HomeCall):
-            return id_of(command.transaction), None, ""
-        xid, incarnation = id_of(command.xid)
-        if not isinstance(result, Answered):
-            return TransactionId(xid, incarnation), None, ""
-        return TransactionId(xid, incarnation or result.incarnation), Call(command.call), command.session
+            return id_of(command.transaction), None, b""
+        return id_of(command.xid), Call(command.call), command.request
 
     def _is_spreading(self, transaction: TransactionId, call: Call | None, result: Any) -> bool:
         """Whether it is decided, and shards have not heard so."""
@@ -224,7 +223,10 @@ class Deciding:
                 record.state("").value,
                 record.outcome,
                 record.heuristic,
-                {shard: sum(counts.values()) for shard, counts in record.participants.items()},
+                {
+                    shard: 1 if shard in record.deliveries else sum(counts.values())
+                    for shard, counts in record.participants.items()
+                },
                 tuple(record.waiting),
                 record.timeout_seconds,
                 self._coordinator.age(transaction, now),

@@ -1,8 +1,8 @@
 """Dead letters of the queues that this node leads, on their way to queues of other names.
 
 The rule by which each arrives once is that of `hawser.log.queue.letters`; here are the journeys. The node is
-a client of its own cluster, once there is something to send. While the other queue is full, or away, or
-cannot be made, letters stay at home.
+a client of its own cluster, once there is something to send, and says that it is a node: others put nothing
+under the stamps of letters. While the other queue is full, or away, or cannot be made, letters stay at home.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from hawser.cluster.client.client import Client
 from hawser.cluster.client.settings import ClientSettings
 from hawser.cluster.client.stamped import StampedPartition
 from hawser.cluster.node.shard import Shard
+from hawser.cluster.transport import PeerRole
 from hawser.cluster.wire import Failed
 from hawser.errors import Full, HawserError
 from hawser.log.entry import Kind
@@ -69,7 +70,7 @@ class Forwarder:
             return
         client = await self._started()
         queue = await client.open_queue(lender.queue, {}, False, None)
-        target = await queue.letters()
+        target = await queue.letters(create=True)
         try:
             partition = StampedPartition(target, 0)
             replica = shard.replica
@@ -88,7 +89,9 @@ class Forwarder:
     async def _started(self) -> Client:
         async with self._opening:
             if self._client is None:
-                client = Client(self._addresses(), f"letters of {self._node}", ClientSettings())
+                # Of a name that no node has: these links carry nothing of the protocol of nodes.
+                name = f"letters of {self._node}"
+                client = Client(self._addresses(), name, ClientSettings(), PeerRole.NODE)
                 await client.start()
                 self._client = client
             return self._client

@@ -6,9 +6,12 @@ What has lasted too long, and what belongs to clients that are not there any mor
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterable
 from functools import partial
 from typing import Any, Final
+
+import msgspec
 
 from hawser.cluster import wire
 from hawser.cluster.node.admission import OPERATIONS, Admitted
@@ -18,6 +21,7 @@ from hawser.cluster.node.transacting import DEPOSED, Before, Host, Slot, Surroun
 from hawser.errors import Corrupt
 from hawser.log.entry import Kind
 from hawser.log.queue.desk import Proposal
+from hawser.log.state.commands import encode_command
 from hawser.log.state.results import Outcome, Reason, Rejected, decode_result
 from hawser.transaction import keeper as k
 from hawser.transaction.branches import Branch, Branches
@@ -43,7 +47,7 @@ class Keeping:
         self._loop = asyncio.get_running_loop()
         self._closed = False
         self._branches = branches
-        self._branches.observers = around.observing.observers()
+        self._branches.observers = around.observing.observers(host.name)
         self._keeper = k.Keeper(branches)
         # Why staged messages could not be read last.
         self._damage = ""
@@ -67,12 +71,12 @@ class Keeping:
     @property
     def in_doubt_count(self) -> int:
         """How many have waited for a decision for long."""
-        return self._keeper.waiting(self._now, _DOUBT_SECONDS)
+        return self._keeper.waiting(self._now, time.time_ns(), _DOUBT_SECONDS)
 
     @property
     def oldest_age_seconds(self) -> float:
         """Of the branches here; 0 without one."""
-        return self._keeper.oldest(self._now)
+        return self._keeper.oldest(self._now, time.time_ns())
 
     # Requests.
 
@@ -80,6 +84,9 @@ class Keeping:
         """The payload to be proposed; None if the slot gets its result without, or later."""
         if each.kind in OPERATIONS:
             assert each.label is not None
+            if each.label.delivery and self._around.teller.is_gone(each.label.home, self._now):
+                # It has nothing to deliver, and what it had is forgotten here: this one was late for long.
+                return wire.Failed(wire.Code.NOT_FOUND, f"shard {each.label.home} was deleted", False)
             if each.label.others:
                 slot.before = partial(self._deciding.settle_branch, each.label.id)
             verdict = self._branches.judge(each.label)
@@ -87,16 +94,21 @@ class Keeping:
             if verdict is not None and not (isinstance(verdict, Rejected) and verdict.reason is Reason.GAP):
                 slot.set_result(verdict)
                 return None
-            if each.kind in (Kind.QUEUE_PUT, Kind.QUEUE_SETTLE):
+            if OPERATIONS[each.kind] == "queue":
                 return TOO_EARLY if lender is None else self._with_queue(each, slot, lender)
-        elif each.kind == Kind.BRANCH_PREPARE and each.may_wait and self._is_early(each):
-            timer = self._loop.call_later(_HOLD_SECONDS, self._let_go, slot)
-            self._held[slot] = each, timer
-            return None
+        elif each.kind == Kind.BRANCH_PREPARE:
+            if each.may_wait and self._is_early(each):
+                timer = self._loop.call_later(_HOLD_SECONDS, self._let_go, slot)
+                self._held[slot] = each, timer
+                return None
+            return _stamped(each)
         elif each.kind in (Kind.BRANCH_COMMIT, Kind.BRANCH_ABORT):
             assert each.label is not None
-            if each.command.others:
-                slot.before = partial(self._deciding.settle_branch, each.label.id)
+            for shard in each.command.deliveries if each.kind == Kind.BRANCH_COMMIT else ():
+                refused = self._around.teller.undeliverable(shard, self._now)
+                if refused is not None:
+                    return refused
+            slot.before = partial(self._deciding.settle_branch, each.label.id)
         return each.payload
 
     def _with_queue(self, each: Admitted, slot: Slot, lender: Lender) -> bytes | wire.Failed | None:
@@ -131,7 +143,7 @@ class Keeping:
     def _let_go(self, slot: Slot) -> None:
         each, timer = self._held.pop(slot)
         timer.cancel()
-        self._host.propose(each.kind, each.payload, slot, each.encoded_label)
+        self._host.propose(each.kind, _stamped(each), slot, each.encoded_label)
 
     def applied(self) -> None:
         """Entries were applied."""
@@ -144,7 +156,13 @@ class Keeping:
         """Time has passed."""
         now, presence = self._now, self._around.presence
         applied = self._host.replica.machine.applied
-        for action in self._keeper.tick(now, applied, lambda owner: presence.is_lost(owner, now)):
+        actions = self._keeper.tick(
+            now,
+            applied,
+            lambda owner: presence.is_lost(owner, now),
+            lambda shard: self._around.teller.is_gone(shard, now),
+        )
+        for action in actions:
             if isinstance(action, k.Propose):
                 self._host.propose(action.kind, action.payload, None, action.label)
             elif isinstance(action, k.Carry):
@@ -201,7 +219,7 @@ class Keeping:
 
     def seen(self, branches: Iterable[tuple[TransactionId, Branch]]) -> tuple[wire.BranchSeen, ...]:
         """These, for people."""
-        now = self._now
+        now, clock_ns = self._now, time.time_ns()
         return tuple(
             wire.BranchSeen(
                 transaction.xid,
@@ -210,7 +228,7 @@ class Keeping:
                 branch.home,
                 len(branch.operations),
                 branch.size_bytes,
-                self._keeper.age(transaction, now),
+                self._keeper.age(transaction, branch, now, clock_ns),
             )
             for transaction, branch in branches
         )
@@ -223,3 +241,8 @@ class Keeping:
             timer.cancel()
             slot.tell(DEPOSED)
         self._held.clear()
+
+
+def _stamped(prepare: Admitted) -> bytes:
+    """The payload, with the time."""
+    return encode_command(msgspec.structs.replace(prepare.command, asked_ns=time.time_ns()))

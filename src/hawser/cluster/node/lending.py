@@ -35,7 +35,7 @@ from hawser.cluster.wire import (
 from hawser.errors import Corrupt
 from hawser.log.entry import Kind
 from hawser.log.queue.claims import Lending, Token
-from hawser.log.queue.desk import Desk, Get, Proposal, Settlement, Why
+from hawser.log.queue.desk import Desk, Get, Proposal, Settlement, Why, shown_as
 from hawser.log.queue.desk import Turned as TurnedAway
 from hawser.log.queue.parcels import batch_of
 from hawser.log.replica import Replica
@@ -350,14 +350,14 @@ class Lender:
         try:
             bounds = min(message.most, _MOST_HELD), min(message.most_bytes, _MOST_LENT_BYTES)
             between = message.between
-            parcels = desk.peek(*bounds) if between is None else desk.read(*between, *bounds)
+            parcels = desk.peek(message.first, *bounds) if between is None else desk.read(*between, *bounds)
             oldest_ns = self.oldest_ns(message.shelf)
         except (Corrupt, OSError) as error:
             return _damaged(error)
         return Looked(
             shelf.count,
             len(desk.claims),
-            desk.claims.holders,
+            {shown_as(session): held for session, held in desk.claims.holders.items()},
             shelf.end,
             oldest_ns,
             self._queue.letters.count,

@@ -1,5 +1,5 @@
-"""Who observes the transactions of the shards that a node leads: those that its settings name, and its own
-figures.
+"""Who observes the transactions of the shards that a node leads: its own figures, and those that its settings
+name.
 
 An observer is written as "module:factory" (`hawser.transaction.observers`), and imported where the node runs.
 """
@@ -8,12 +8,15 @@ import importlib
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import cast
 
+from hawser.cluster.maps import ShardMap, topic_of
 from hawser.errors import UsageError
+from hawser.log.state.commands import Run
 from hawser.log.state.results import Outcome
 from hawser.transaction.identity import TransactionId
-from hawser.transaction.observers import Observers, TransactionObserver, TransactionObserverFactory
+from hawser.transaction.observers import Observers, TransactionObserverFactory
 
 __all__ = ["Observing"]
 
@@ -21,47 +24,78 @@ _log = logging.getLogger("hawser.cluster.node")
 
 
 class Observing:
-    """The observers of one node: `ended` counts branches by how they ended here, `failures` what observers
+    """The observers of one node, with the names in `shard_map`: `ended` counts branches by how they ended
+    here, `published` and `accepted` the records of those that were committed, `failures` what observers
     raised. UsageError if one of those that are named cannot be had."""
 
-    def __init__(self, named: Sequence[str]) -> None:
+    def __init__(self, named: Sequence[str], shard_map: ShardMap) -> None:
         self.ended: Counter[Outcome] = Counter()
+        self.published = 0
+        self.accepted = 0
         self.failures = 0
-        self._factories = (self._count, *(_load(each) for each in named))
-        self._counting = _Counting(self.ended)
+        self._map = shard_map
+        counting: TransactionObserverFactory = partial(_Counting, self)
+        self._factories = (counting, *(_load(each) for each in named))
 
-    def observers(self) -> Observers:
+    def observers(self, shard: str) -> Observers:
         """For a shard that this node begins to lead."""
-        return Observers(self._factories, self._failed)
-
-    def _count(self, transaction: TransactionId) -> TransactionObserver:
-        return self._counting
+        return Observers(shard, _Names(self._map, shard), self._factories, self._failed)
 
     def _failed(self, transaction: TransactionId, error: Exception) -> None:
         self.failures += 1
         _log.warning("an observer of transaction %s failed and is told no more", transaction, exc_info=error)
 
 
+class _Names:
+    """Of the topic of a shard, or of the queue, which may live with a topic."""
+
+    def __init__(self, shard_map: ShardMap, shard: str) -> None:
+        self._map = shard_map
+        self._shard = shard
+        self._known: dict[bool, str] = {}
+
+    def __call__(self, for_queue: bool) -> str:
+        found = self._known.get(for_queue)
+        if found is None:
+            resident = self._map.on(self._shard).get("queue" if for_queue else "topic")
+            if resident is None:
+                # Before the node has a map.
+                return topic_of(self._shard)
+            found = self._known[for_queue] = resident.name
+        return found
+
+
 class _Counting:
-    """Observes all transactions at once: it keeps nothing of any."""
+    """Counts what one transaction does, and adds it up when that has happened."""
 
-    def __init__(self, ended: Counter[Outcome]) -> None:
-        self._ended = ended
+    __slots__ = ("_accepted", "_figures", "_published")
 
-    def publish(self, records: int, for_queue: bool) -> None:
-        pass
+    def __init__(self, figures: Observing, transaction: TransactionId, shard: str) -> None:
+        self._figures = figures
+        self._published = 0
+        self._accepted = 0
 
-    def accept(self, shelf: int, messages: int) -> None:
+    def publish(self, target: str, records: int, index: int) -> None:
+        self._published += records
+
+    def accept(self, queue: str, runs: Sequence[Run]) -> None:
+        for _, count, _ in runs:
+            self._accepted += count
+
+    def commit_offsets(self, topic: str, group: str, before: int, after: int) -> None:
         pass
 
     def prepare(self) -> None:
         pass
 
     def commit(self) -> None:
-        self._ended[Outcome.COMMITTED] += 1
+        figures = self._figures
+        figures.ended[Outcome.COMMITTED] += 1
+        figures.published += self._published
+        figures.accepted += self._accepted
 
     def rollback(self, outcome: Outcome) -> None:
-        self._ended[outcome] += 1
+        self._figures.ended[outcome] += 1
 
 
 def _load(name: str) -> TransactionObserverFactory:

@@ -24,7 +24,6 @@ __all__ = ["ClientRequests"]
 _KINDS = frozenset(
     {
         Kind.TRIM,
-        Kind.EXPIRE_PRODUCERS,
         Kind.GROUP_JOIN,
         Kind.GROUP_LEAVE,
         Kind.GROUP_COMMIT,
@@ -131,15 +130,17 @@ class ClientRequests:
 
     # Topics.
 
-    def _publish(self, _: PeerRole, request: Request, message: wire.Publish | wire.QueuePut) -> None:
+    def _publish(self, role: PeerRole, request: Request, message: wire.Publish | wire.QueuePut) -> None:
         """Answered when the batch is committed and applied, or now if it cannot be."""
-        refused = self._propose(request, message)
+        refused = self._propose(role, request, message)
         if refused is not None:
             request.answer(wire.encode(refused))
 
-    def _propose(self, request: Request, message: wire.Publish | wire.QueuePut) -> wire.Failed | None:
+    def _propose(
+        self, role: PeerRole, request: Request, message: wire.Publish | wire.QueuePut
+    ) -> wire.Failed | None:
         wanted: wire.TopicKind = "queue" if isinstance(message, wire.QueuePut) else "topic"
-        batch = read_batch(message.batch, wanted == "queue")
+        batch = read_batch(message.batch, wanted == "queue", role is PeerRole.NODE)
         if isinstance(batch, wire.Failed):
             return batch
         shard = self.led(message.shard)

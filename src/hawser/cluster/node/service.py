@@ -23,8 +23,8 @@ from hawser.cluster.node.presence import Presence
 from hawser.cluster.node.requests import ClientRequests
 from hawser.cluster.node.retention import Retention
 from hawser.cluster.node.shard import Shard
+from hawser.cluster.node.syncing import Syncing
 from hawser.cluster.node.telling import Teller
-from hawser.cluster.node.threads import DiskThreads
 from hawser.cluster.node.transacting import Surroundings
 from hawser.cluster.transport import (
     Body,
@@ -86,17 +86,19 @@ class Node(Handler):
         self.counters = Counters()
         self.map = ShardMap()
         self.shards: dict[str, Shard] = {}
-        self.observing = Observing(self.settings.observers)
+        self.observing = Observing(self.settings.observers, self.map)
+        self._syncing = Syncing(self.settings.sync_threads)
         self._directory = NodeDirectory(directory, name)
         self.disk_counters = self._directory.counters
         self._run = secrets.token_hex(8)
         self._incarnation = secrets.randbits(62)
-        self._threads = DiskThreads(self.settings.sync_threads, f"{name}-disk")
         self._server: Server | None = None
         self._dialers: dict[str, Dialer] = {}
         self._peers: dict[str, Link] = {}
         self._operators: dict[str, Link] = {}
         self._background = Background()
+        # Shards that are gone, and not closed yet.
+        self._leaving = Background()
         self._forwarder = Forwarder(name, lambda: [each.address for each in self.map.nodes.values()])
         self._requests = ClientRequests(name, self.shards, self.map)
         self._presence = Presence()
@@ -113,6 +115,7 @@ class Node(Handler):
 
     async def start(self, address: str) -> None:
         """Open what is on the disk, then listen."""
+        self._syncing.start()
         for shard in list(self._directory.shards()):
             self._open(shard)
         self._server = await listen(address, self, self._identity(), counters=self.counters)
@@ -129,9 +132,10 @@ class Node(Handler):
         if self._server is not None:
             await self._server.close("the node stops")
         await asyncio.gather(*(shard.close() for shard in self.shards.values()))
+        await self._leaving.wait()
         # What shards have begun until they were closed.
         self._background.cancel()
-        self._threads.close()
+        self._syncing.close()
         self._directory.close()
 
     async def _drain(self) -> None:
@@ -166,12 +170,12 @@ class Node(Handler):
             raise
         else:
             self.shards[shard] = Shard(
-                shard, replica, disk, self._threads, self._route, self._gone, self._around
+                shard, replica, disk, self._syncing, self._route, self._gone, self._around
             )
 
     def _gone(self, shard: Shard, disk_lost: bool) -> None:
         del self.shards[shard.name]
-        self._background.start(self._forget(shard, disk_lost))
+        self._leaving.start(self._forget(shard, disk_lost))
 
     async def _forget(self, shard: Shard, disk_lost: bool) -> None:
         await shard.close()
@@ -349,6 +353,6 @@ class Node(Handler):
                 code = wire.Code.FULL if isinstance(reason, StorageFull) else wire.Code.UNAVAILABLE
                 return wire.Failed(code, str(reason), True)
             self.shards[request.shard] = Shard(
-                request.shard, replica, disk, self._threads, self._route, self._gone, self._around
+                request.shard, replica, disk, self._syncing, self._route, self._gone, self._around
             )
         return wire.Hosted(self.shards[request.shard].member)

@@ -1,6 +1,6 @@
 """One shard on one node: a replica with its disk, in an event loop.
 
-What the replica puts out is carried out here: messages go to the router, syncs to a thread, results to
+What the replica puts out is carried out here: messages go to the router, syncs to threads, results to
 whoever waits. Publishes that come in while the loop is busy are proposed together; entries that come in while
 the disk is busy are synced together.
 """
@@ -8,15 +8,16 @@ the disk is busy are synced together.
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from hawser.cluster.disk import Disk
+from hawser.cluster.disk import Disk, DiskSync
 from hawser.cluster.maps import Resident
 from hawser.cluster.node.lending import Lender
 from hawser.cluster.node.office import Office
 from hawser.cluster.node.retention import Retention
 from hawser.cluster.node.sessions import Sessions
-from hawser.cluster.node.threads import DiskThreads
+from hawser.cluster.node.syncing import Syncing
 from hawser.cluster.node.transacting import Surroundings
 from hawser.cluster.node.upkeep import Upkeep
 from hawser.cluster.wire import (
@@ -83,7 +84,7 @@ class Shard:
         name: str,
         replica: Replica,
         disk: Disk,
-        threads: DiskThreads,
+        syncing: Syncing,
         route: Callable[[str, str, m.Message], None],
         gone: Callable[["Shard", bool], None],
         around: Surroundings,
@@ -95,7 +96,7 @@ class Shard:
         self._report: ShardReport | None = None
         self._is_restless: bool | None = None
         self._disk = disk
-        self._threads = threads
+        self._syncing = syncing
         self._route = route
         self._gone = gone
         self._around = around
@@ -105,7 +106,7 @@ class Shard:
         self._waiters: dict[asyncio.Future[None], int] = {}
         self._applied = replica.machine.applied
         self._is_syncing = False
-        self._sync_ended: asyncio.Future[None] | None = None
+        self._last_sync: asyncio.Future[tuple[Sync, Exception | None]] | None = None
         self._closed = False
         self._upkeep: Upkeep | None = None
         self._sessions = Sessions(self._groups, self._drop_member)
@@ -200,15 +201,32 @@ class Shard:
     def _begin_sync(self) -> None:
         sync = self.replica.begin_sync()
         self._is_syncing = True
-        self._threads.run(sync.run, lambda error: self._end_sync(sync, error))
+        self._run_sync(sync, partial(self._end_sync, sync))
+
+    def _run_sync(self, sync: Sync, ended: Callable[[Exception | None], None]) -> None:
+        """`ended` is called later, whatever goes wrong: without an error only if all of it is on disk."""
+        try:
+            files = self._disk.begin_sync(sync.names)
+        except Exception as error:
+            self._loop.call_soon(ended, error)
+        else:
+            self._syncing.begin(files.descriptors, partial(self._synced, files, ended))
+
+    def _synced(
+        self, files: DiskSync, ended: Callable[[Exception | None], None], error: int, seconds: float
+    ) -> None:
+        failure: Exception | None = None
+        try:
+            self._disk.end_sync(files, error, seconds)
+        except Exception as raised:
+            failure = raised
+        ended(failure)
 
     def _end_sync(self, sync: Sync, error: Exception | None) -> None:
         self._is_syncing = False
         if self._closed:
-            # Nobody is answered any more, but the last sync of all needs this one to be over.
-            if error is None and self.replica.halted is None:
-                self.replica.journal.end_sync(sync)
-            _settle(self._sync_ended, None)
+            # Nobody is answered any more; whoever closes this shard goes on from here.
+            _settle(self._last_sync, (sync, error))
         elif error is not None:
             self._carry_out(self.replica.sync_failed(str(error)))
         else:
@@ -417,13 +435,33 @@ class Shard:
             _settle(future, None)
         if self._lender is not None:
             self._lender.close(_refusal(Reason.NOT_LEADER))
+            self._lender = None
         self._see_to_office()
+        try:
+            await self._settle_journal()
+        except Exception as error:
+            _log.error("shard %s is closed, and its last entries may not be on disk: %s", self.name, error)
+        finally:
+            self._disk.close()
+
+    async def _settle_journal(self) -> None:
+        """Behind the sync that is under way, if there is one."""
+        journal = self.replica.journal
         if self._is_syncing:
-            self._sync_ended = self._loop.create_future()
-            await self._sync_ended
-        if self.replica.halted is None:
-            await self._threads.wait_for(self.replica.journal.settle)
-        self._disk.close()
+            self._last_sync = self._loop.create_future()
+            sync, error = await self._last_sync
+            if error is not None:
+                raise error
+            if self.replica.halted is None:
+                journal.end_sync(sync)
+        if self.replica.halted is not None:
+            return
+        for sync in journal.settling():
+            ended: asyncio.Future[Exception | None] = self._loop.create_future()
+            self._run_sync(sync, partial(_settle, ended))
+            error = await ended
+            if error is not None:
+                raise error
 
 
 def _settle(future: Any, result: object) -> None:

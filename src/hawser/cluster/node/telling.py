@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 from hawser.cluster import wire
 from hawser.cluster.maps import ShardMap, node_of, topic_of
+from hawser.cluster.node.admission import of_another_kind
 from hawser.cluster.transport import Link, PeerRole, TransportError
 from hawser.cluster.wire import has_shard
 from hawser.transaction.identity import Xid
@@ -92,7 +93,6 @@ class Teller:
     async def _ask(self, request: Told) -> wire.Answer:
         if self._here.led(request.shard) is not None:
             return await self._ask_here(request)
-        body = wire.encode(request)
         entry = self._map.shards.get(request.shard)
         node = node_of(entry.leader) if entry is not None and entry.leader else ""
         answer: wire.Answer = wire.Failed(wire.Code.NOT_LEADER, "nobody is known to lead it", True)
@@ -100,7 +100,7 @@ class Teller:
             link = self._peers.get(node)
             if link is None:
                 break
-            answer = wire.decode_answer(await link.ask(body, _ASK_SECONDS))
+            answer = wire.decode_answer(await link.ask(wire.encode(request), _ASK_SECONDS))
             if not isinstance(answer, wire.Failed) or answer.leader is None or answer.leader[0] == node:
                 break
             node = answer.leader[0]
@@ -126,6 +126,18 @@ class Teller:
     def knows(self, shard: str) -> bool:
         """Whether the map has this shard."""
         return shard in self._map.shards
+
+    def undeliverable(self, shard: str, now: float) -> wire.Failed | None:
+        """Why a batch cannot be for the topic of this shard, as far as is known here; None if it can."""
+        residents = self._map.on(shard)
+        if "topic" in residents:
+            return None
+        if residents:
+            return of_another_kind(shard, residents, "topic")
+        name = topic_of(shard)
+        if self.is_gone(shard, now):
+            return wire.Failed(wire.Code.NOT_FOUND, f"topic {name!r} was deleted", False)
+        return wire.Failed(wire.Code.UNAVAILABLE, f"topic {name!r} is not known to this node yet", True)
 
     def learned(self, now: float) -> None:
         """An operator has told the whole map."""

@@ -202,8 +202,7 @@ class Node:
 
     def append(self, entries: tuple[Entry, ...]) -> None:
         """The head moves; what is said about it waits for the sync."""
-        for entry in entries:
-            self.epochs.extend(entry.epoch, entry.index)
+        self.epochs.extend(entries)
         self.emit(Append(entries))
 
     def commit_through(self, index: int) -> None:

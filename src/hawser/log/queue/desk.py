@@ -17,11 +17,13 @@ learns that its accept did not count.
 from collections import Counter
 from collections.abc import Callable
 from enum import StrEnum
+from hashlib import blake2b
 from typing import Final
 
 import msgspec
 
 from hawser.errors import Corrupt, UsageError
+from hawser.limits import CONSUMER_PREFIX
 from hawser.log.entry import Entry
 from hawser.log.queue.claims import NO_TOKEN, Claim, Claims, Lending, Token
 from hawser.log.queue.parcels import (
@@ -56,6 +58,7 @@ __all__ = [
     "consumer_id",
     "nbytes_of",
     "runs_of",
+    "shown_as",
 ]
 
 # Of messages that move together, and that are lent together; one alone may have more.
@@ -145,21 +148,25 @@ class Desk:
 
     def lend(self, wanted: Get, now: int) -> list[Parcel]:
         """What the session is lent. If a message cannot be read that is an error, and nothing is lent."""
-        claims = self.claims
-        claims.hear(wanted.session, now, wanted.session_duration)
-        claims.take_back(wanted.session, wanted.unseen)
-        packing = Packing(self._open, claims.epoch, wanted.most_bytes)
-        claims.lend(wanted.session, wanted.request, wanted.received, wanted.most, now, packing.take)
+        packing = Packing(self._open, self.claims.epoch, wanted.most_bytes)
+        self._lend(wanted, wanted.most, now, packing.take)
         return packing.parcels()
 
     def hear(self, wanted: Get, now: int) -> None:
         """The session asks for this and nothing else any more: what it got for nothing is for others."""
-        self.lend(msgspec.structs.replace(wanted, most=0), now)
+        self._lend(wanted, 0, now)
 
-    def peek(self, most: int, most_bytes: int) -> list[Parcel]:
-        """Messages that are not done, the oldest first, lent or not; their tokens are none."""
+    def _lend(self, wanted: Get, most: int, now: int, takes: Callable[[Claim], bool] | None = None) -> None:
+        claims = self.claims
+        claims.hear(wanted.session, now, wanted.session_duration)
+        claims.take_back(wanted.session, wanted.unseen)
+        claims.lend(wanted.session, wanted.request, wanted.received, most, now, takes)
+
+    def peek(self, first: int, most: int, most_bytes: int) -> list[Parcel]:
+        """Messages that are not done, from `first` on, the oldest first, lent or not; their tokens are
+        none."""
         packing = Packing(self._open, self.claims.epoch, most_bytes)
-        offset = self._shelf.next_from(0)
+        offset = self._shelf.next_from(min(first, self._shelf.end))
         for number in range(most):
             deliveries = self._shelf.deliveries(offset)
             if deliveries is None or not packing.take(Claim(number, offset, deliveries, "", False)):
@@ -297,7 +304,13 @@ class Desk:
 
 def consumer_id(session: str) -> bytes:
     """Under which the requests of a session are numbered, beside those of producers."""
-    return b"consumer:" + session.encode()
+    return (CONSUMER_PREFIX + session).encode()
+
+
+def shown_as(session: str) -> str:
+    """What others may know of a session: whose it is, and a digest that tells it from others. Whoever knows
+    its id speaks for it, so only its client and the nodes do."""
+    return f"{session.rpartition('#')[0]}#{blake2b(session.encode(), digest_size=6).hexdigest()}"
 
 
 def _offset(claim: Claim) -> int:

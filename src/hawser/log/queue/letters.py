@@ -5,12 +5,13 @@ other queue under the stamp of `letters:SHARD`, whose incarnation is the offset 
 batch and whose sequence is 1, and accepted at home when that is known to be done. Whoever does the same batch
 again, this leader or the next, is told that it is there; and a batch older than the newest is fenced, hence
 there. Nobody else may take letters from that shelf: one that was left behind by others would be taken for one
-that is there.
+that is there. Nor does anybody but a node put something under that stamp.
 """
 
 from collections.abc import Callable
 from typing import Final
 
+from hawser.limits import LETTERS_PREFIX
 from hawser.log.entry import Entry
 from hawser.log.queue.parcels import batch_of
 from hawser.log.state.commands import QueueSettle, encode_command
@@ -22,7 +23,7 @@ from hawser.record.record import Stamp
 
 __all__ = ["letters_id", "next_letters", "shard_of_letters", "sent"]
 
-_PREFIX: Final = b"letters:"
+_PREFIX: Final = LETTERS_PREFIX.encode()
 
 
 def letters_id(shard: str) -> bytes:

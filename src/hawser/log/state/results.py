@@ -148,6 +148,7 @@ class Outcome(IntEnum):
     ORPHANED = 9
     DROPPED = 10
     FAILED = 11
+    READ_ONLY = 12
 
     @property
     def text(self) -> str:
@@ -167,6 +168,7 @@ _OUTCOMES: Final[dict[int, str]] = {
     Outcome.ORPHANED: "nobody decided it for as long as it was to wait",
     Outcome.DROPPED: "its batch was decided without it",
     Outcome.FAILED: "a session that worked in it has ended it as failed",
+    Outcome.READ_ONLY: "there was nothing to do when it was to be prepared",
 }
 assert set(_OUTCOMES) == set(Outcome)
 
@@ -211,6 +213,7 @@ class Reason(IntEnum):
     NOT_PREPARED = 19
     NO_BRANCH = 20
     OTHER_QUERY = 21
+    TOO_MANY_WORKERS = 22
 
 
 _TEXTS: Final[dict[int, str]] = {
@@ -245,6 +248,8 @@ _TEXTS: Final[dict[int, str]] = {
     "committed, run it again",
     Reason.OTHER_QUERY: "another query writes under this application's name; give this one a name of its "
     "own (txnAppId), or go on from the other's checkpoint",
+    Reason.TOO_MANY_WORKERS: "sessions have begun to work in the branch {current} times, and it takes no "
+    "more; end it, and work in another branch",
 }
 assert set(_TEXTS) == set(Reason)
 
