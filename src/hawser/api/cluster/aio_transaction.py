@@ -15,7 +15,7 @@ from hawser.api.cluster.aio_topic import ClusterAsyncTopic
 from hawser.api.cluster.message import LentSample
 from hawser.api.cluster.publishing import batch_of
 from hawser.api.cluster.subscription import member_of
-from hawser.api.cluster.transaction import Replay, foreign, held_of
+from hawser.api.cluster.transaction import Replay, foreign, held_of, lent
 from hawser.api.transaction import TransactionState
 from hawser.cluster.client.client import Client, record_of
 from hawser.cluster.client.opening import Open
@@ -166,7 +166,9 @@ class ClusterAsyncTransaction(ClusterAsyncWork, AsyncTransaction):
         await self._begun()
 
     async def _working(self) -> OpenTransaction:
-        work = await self._begun()
+        work = self._work
+        if work is None or self._is_ended:
+            work = await self._begun()
         work.check()
         return work
 
@@ -200,16 +202,27 @@ class ClusterAsyncTransaction(ClusterAsyncWork, AsyncTransaction):
     async def commit(self) -> None:
         work = await self._begun()
         self._is_ended = True
+        commit = work.commit_for_certain if self._is_for_certain else work.commit
         try:
-            await (work.commit_for_certain() if self._is_for_certain else work.commit())
+            await commit(lent(self._got))
         finally:
-            self._release()
+            self._got = []
+
+    async def resolve(self) -> bool:
+        if self.state in ("committed", "rolled back"):
+            return self.state == "committed"
+        work = self._work or await self._begun()
+        # Closed, if the bus is.
+        await self._bus._started()
+        return await work.resolve()
 
     async def rollback(self) -> None:
         is_first, self._is_ended = not self._is_ended, True
         if is_first and self._work is not None:
-            self._release()
-            await self._work.rollback()
+            try:
+                await self._work.rollback(lent(self._got))
+            finally:
+                self._got = []
 
     async def __aexit__(
         self,
@@ -225,7 +238,7 @@ class ClusterAsyncTransaction(ClusterAsyncWork, AsyncTransaction):
 
 async def run_transaction(
     begin: Callable[[], ClusterAsyncTransaction],
-    run: Callable[[AsyncTransaction], Awaitable[Result]],
+    fn: Callable[[AsyncTransaction], Awaitable[Result]],
     retries: int,
 ) -> Result:
     """As `Bus.run_transaction`, with transactions whose commit is for certain."""
@@ -234,7 +247,7 @@ async def run_transaction(
         transaction = begin()
         try:
             async with transaction:
-                return await run(transaction)
+                return await fn(transaction)
         except HawserError as error:
             pause_seconds = replay.pause_seconds(error, transaction.state)
         await asyncio.sleep(pause_seconds)

@@ -5,7 +5,7 @@ What is done in one is handed over to the event loop and costs no way there and 
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from random import SystemRandom
 from types import TracebackType
@@ -84,7 +84,12 @@ def held_of(messages: Any, router: Router) -> tuple[list[Held], list[LentSample]
                 f"message {message.offset} was got by another bus; a transaction accepts what was got by its "
                 "own"
             )
-    return [(message._borrower, message._borrowed) for message in found], found
+    return lent(found), found
+
+
+def lent(messages: Iterable[LentSample]) -> list[Held]:
+    """Messages as the client has them."""
+    return [(message._borrower, message._borrowed) for message in messages]
 
 
 class ClusterWork(Work):
@@ -199,12 +204,6 @@ class ClusterWork(Work):
         check_held(held)
         self._do(self._work.accept, held, kept)
 
-    def end(self) -> None:
-        """Nothing more is done in it here; what was got and not accepted is given back."""
-        with self._lock:
-            self._is_ended = True
-        self._release()
-
     def _end(self) -> None:
         """Nothing is handed over from here on; UsageError if that is so already."""
         with self._lock:
@@ -259,16 +258,25 @@ class ClusterTransaction(ClusterWork, Transaction):
     def commit(self) -> None:
         self._thread.check()
         self._end()
-        work = self._work
+        commit = self._work.commit_for_certain if self._is_for_certain else self._work.commit
         try:
-            self._thread.call(work.commit_for_certain() if self._is_for_certain else work.commit())
+            self._wait_for(commit(lent(self._got)))
+        finally:
+            self._got = []
+
+    def resolve(self) -> bool:
+        if self.state in ("committed", "rolled back"):
+            return self.state == "committed"
+        return self._wait_for(self._work.resolve())
+
+    def _wait_for(self, end: Coroutine[Any, Any, Result]) -> Result:
+        try:
+            return self._thread.call(end)
         except CancelledError:
             raise OutcomeUnknown(
-                f"the bus was closed before it was known what became of transaction {self.id}; look for its "
-                "effects before it is run again"
+                f"the bus was closed before it was known what became of transaction {self.id}; ask with "
+                f"`hawser tx show {self.id}` before it is run again"
             ) from None
-        finally:
-            self._release()
 
     def __exit__(
         self,
@@ -285,8 +293,10 @@ class ClusterTransaction(ClusterWork, Transaction):
         with self._lock:
             is_first, self._is_ended = not self._is_ended, True
         if is_first and self._thread.is_usable:
-            self._release()
-            self._thread.call(self._work.rollback())
+            try:
+                self._thread.call(self._work.rollback(lent(self._got)))
+            finally:
+                self._got = []
 
 
 class Replay:
@@ -310,7 +320,7 @@ class Replay:
 
 
 def run_transaction(
-    begin: Callable[[], ClusterTransaction], run: Callable[[Transaction], Result], retries: int
+    begin: Callable[[], ClusterTransaction], fn: Callable[[Transaction], Result], retries: int
 ) -> Result:
     """As `Bus.run_transaction`, with transactions whose commit is for certain."""
     replay = Replay(retries)
@@ -318,7 +328,7 @@ def run_transaction(
         transaction = begin()
         try:
             with transaction:
-                return run(transaction)
+                return fn(transaction)
         except HawserError as error:
             pause_seconds = replay.pause_seconds(error, transaction.state)
         time.sleep(pause_seconds)

@@ -16,7 +16,7 @@ import asyncio
 import logging
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
 from math import inf
@@ -80,7 +80,8 @@ class Borrower:
         self._prefetch = prefetch
         self._ahead_seconds = _LEASE_PART * lease_seconds
         self._for_transactions = for_transactions
-        self.session = f"{name}#{secrets.token_hex(6)}"
+        # A secret: whoever knows it speaks for this session.
+        self.session = f"{name}#{secrets.token_hex(16)}"
         self._settler = Settler(router, queue, shard, shelf, self.session, self._ended)
         self._request = 0
         self._received = NO_TOKEN
@@ -106,7 +107,8 @@ class Borrower:
         Full if as many are held as a session may."""
         if self._failure is not None:
             raise copy_of(self._failure)
-        self._return_stale()
+        if self._ahead:
+            self._return_stale()
         if self._ahead and not self._getters:
             found = self._take(count)
             self._go_on()
@@ -177,7 +179,7 @@ class Borrower:
         """How many messages to ask for. What is got ahead is asked for in batches."""
         wanted = self._getters.wanted
         missing = 0 if self._is_refused else max(0, self._prefetch - len(self._ahead))
-        return wanted + missing if wanted or 2 * missing > self._prefetch else 0
+        return min(wanted + missing, MOST_HELD) if wanted or 2 * missing > self._prefetch else 0
 
     @property
     def _is_in_doubt(self) -> bool:
@@ -365,9 +367,9 @@ class Borrower:
         """What is asked of the leader: a dead letter that is rejected stays one."""
         return "release" if wanted == "reject" and self._shelf == LETTERS else wanted
 
-    async def settle(self, messages: Sequence[Borrowed], verdict: Verdict) -> None:
+    def settle(self, messages: Sequence[Borrowed], verdict: Verdict) -> Coroutine[Any, Any, None]:
         """As `Settler.settle`."""
-        await self._settler.settle(messages, verdict)
+        return self._settler.settle(messages, verdict)
 
     def fenced(self, lost: Sequence[Borrowed]) -> HawserError:
         """As `Settler.fenced`."""
@@ -391,12 +393,15 @@ class Borrower:
         """The leader knows it, too, and lends them to this session no longer."""
         self._held -= len(messages)
 
-    def unlock(self, messages: Iterable[Borrowed]) -> None:
-        """The transaction has not got these, and does not want them any more: they are given back, unless
-        that is so already. To whoever has them here they are lost."""
-        for each in messages:
+    def unlock(self, locked: Iterable[Borrowed], held: Iterable[Borrowed] = ()) -> "asyncio.Future[None]":
+        """The transaction has not got these, and does not want them any more: they are released, unless that
+        is so already, and with them those that are held; done when that is. To whoever has them here those
+        that were locked are lost."""
+        released = [*held]
+        for each in locked:
             each.state = State.LOST
-            self._settler.begin((Borrowed(each.epoch, each.number, each.offset, each.nbytes),), "release")
+            released.append(Borrowed(each.epoch, each.number, each.offset, each.nbytes))
+        return self._settler.begin(released, "release").future
 
     def lock_of(self, messages: Iterable[Borrowed]) -> wire.QueueLock:
         """What the leader is told so that a transaction has these."""

@@ -25,7 +25,8 @@ from hawser.cluster.client.flag import Flag
 from hawser.cluster.client.group import Member, Taken
 from hawser.cluster.client.homes import boot_seconds
 from hawser.cluster.client.routing import Router
-from hawser.cluster.client.working import OpenWork
+from hawser.cluster.client.settling import State as MessageState
+from hawser.cluster.client.working import Held, OpenWork
 from hawser.errors import HawserError, OutcomeUnknown, TransactionAborted, UsageError
 from hawser.log.state.results import Finished, Outcome, Result
 from hawser.transaction.ageing import KEEP_SECONDS
@@ -99,6 +100,11 @@ class Lanes:
 class OpenTransaction(OpenWork):
     """A transaction of this client."""
 
+    __slots__ = (
+        "_back", "_ended", "_ends_since", "_following", "_got", "_is_asked_for", "_is_ending", "_lane", "_lanes",
+        "_moves", "_patience", "_received",
+    )  # fmt: skip
+
     def __init__(self, lanes: Lanes, lane: Lane, transaction: Transaction) -> None:
         super().__init__(lanes.router, lanes.couriers, transaction)
         self._lanes = lanes
@@ -115,6 +121,9 @@ class OpenTransaction(OpenWork):
         self._following: asyncio.Task[None] | None = None
         # When it was to be committed.
         self._ends_since = inf
+        # What was got for it, and what goes back to its place.
+        self._got: Sequence[Held] = ()
+        self._back: list[asyncio.Future[None]] = []
 
     @property
     def state(self) -> State:
@@ -148,12 +157,12 @@ class OpenTransaction(OpenWork):
 
     # Ending.
 
-    async def commit(self) -> None:
+    async def commit(self, got: Sequence[Held] = ()) -> None:
         """Return when it is committed; TransactionAborted if it is not, and OutcomeUnknown, or InDoubt, if
-        nobody says."""
+        nobody says. What was got and not accepted goes back to its place."""
         self._take_over()
         self.check_open()
-        self._begin_ending()
+        self._begin_ending(got)
         try:
             self._begin_commit()
         except Exception as error:
@@ -174,7 +183,7 @@ class OpenTransaction(OpenWork):
         last = [request for shard in self._drafts for request in self._numbered(shard)]
         if self.has_failed:
             return
-        requests = self.inner.commit(last, lambda shard: self.router.leader_link(shard) is not None)
+        requests = self.inner.commit(last, self.router.leader_link)
         if self.inner.home:
             self._go_alone_to(self.inner.home)
         self._carry(requests)
@@ -190,17 +199,19 @@ class OpenTransaction(OpenWork):
         shared.leave(self)
         self._couriers[home] = self._all_couriers.apart(shared)
 
-    def _begin_ending(self) -> None:
+    def _begin_ending(self, got: Sequence[Held]) -> None:
         """What is taken from here on is taken without waiting for the end."""
         self._is_ending = True
-        self._received = {member: member.received for member in self._moves}
+        self._got = got
+        if self._moves:
+            self._received = {member: member.received for member in self._moves}
 
-    async def rollback(self) -> None:
-        """Return when nothing of it is left, or cannot be reached and goes by itself; once it is over this
-        changes nothing."""
+    async def rollback(self, got: Sequence[Held] = ()) -> None:
+        """Return when nothing of it is left, and what was got is back in its place; or cannot be reached, and
+        goes by itself. Once it is over this changes nothing."""
         self._take_over()
         if not self._is_ending:
-            self._begin_ending()
+            self._begin_ending(got)
             await self._roll_back()
 
     async def _roll_back(self) -> None:
@@ -208,7 +219,12 @@ class OpenTransaction(OpenWork):
         with suppress(TimeoutError):
             async with asyncio.timeout(2 * self._settings.attempt_seconds):
                 await self._ended.wait()
+                await self._returned()
         await self._followed()
+
+    async def _returned(self) -> None:
+        if self._back:
+            await asyncio.wait(self._back, timeout=2 * self._settings.attempt_seconds)
 
     def _begin_rollback(self) -> None:
         requests = self.inner.rollback()
@@ -218,19 +234,26 @@ class OpenTransaction(OpenWork):
         self._carry(requests)
         self._wait(self._settings.timeout)
 
-    async def resolve(self) -> None:
-        """It is not known what became of the commit: as `commit`, asked again."""
+    async def resolve(self) -> bool:
+        """Whether it is committed; if that is not known it is asked for, and what is not is rolled back by
+        that. OutcomeUnknown, or InDoubt, if nobody says."""
+        if not self._is_ending:
+            raise UsageError(f"transaction {self.inner.id} is open; commit it, or roll it back")
         if self.state == "unknown":
             self._ended.clear()
             self._ask()
-        await self._outcome()
+        try:
+            await self._outcome()
+        except TransactionAborted:
+            return False
+        return True
 
-    async def commit_for_certain(self) -> None:
+    async def commit_for_certain(self, got: Sequence[Held] = ()) -> None:
         """As `commit`; but an outcome that is unknown is asked for again, until it is known, for as long as
         the transaction might have lasted. OutcomeUnknown after that, or once the client is closed."""
         self._is_asked_for = True
         try:
-            await self.commit()
+            await self.commit(got)
         except OutcomeUnknown as error:
             await self._ask_until_known(error)
         finally:
@@ -243,7 +266,8 @@ class OpenTransaction(OpenWork):
         deadline = self._loop.time() + self.inner.timeout_seconds
         while self._loop.time() < deadline and not (self._lanes.is_closed or self._is_too_late):
             try:
-                return await self.resolve()
+                await self.resolve()
+                return await self._outcome()
             except OutcomeUnknown as error:
                 unknown = error
             await asyncio.sleep(backoff.next())
@@ -275,9 +299,16 @@ class OpenTransaction(OpenWork):
         await self._followed()
         error = self._error()
         if error is not None:
+            if self.state == "rolled back":
+                await self._returned()
             raise error
 
     def _error(self) -> HawserError | None:
+        if self.state == "unknown" and self._is_too_late:
+            return OutcomeUnknown(
+                f"transaction {self.inner.id} was to be committed, and nobody remembers any more whether it "
+                "was; look for its effects before it is run again"
+            )
         if self.state != "rolled back":
             return self.inner.error()
         if self._failure is not None:
@@ -382,6 +413,20 @@ class OpenTransaction(OpenWork):
         lane, self._lane = self._lane, None
         self._lanes.end(self, lane if self.inner.outcome is not None else None)
 
+    def _let_go(self, is_committed: bool) -> None:
+        """Say what became of the messages."""
+        state = MessageState.SETTLED if is_committed else MessageState.LOST
+        for message in self._locked:
+            message.state = state
+        if is_committed:
+            locking, self._locking = self._locking, {}
+            for message, borrower in locking.items():
+                borrower.locked((message,))
+                message.state = state
+        got, self._got = self._got, ()
+        self._back += self._give_back(got)
+        self._sent.clear()
+
     def _leave_behind(self, requests: Sequence[Request]) -> None:
         """Have these sent though nobody waits: what was staged is not to keep others waiting."""
         if requests:
@@ -392,10 +437,8 @@ class OpenTransaction(OpenWork):
     def _begin_following(self) -> None:
         """Groups follow what became of it. If that stays unknown they go back: where they are is where they
         go on, and of two that move one from there only one is committed."""
-        if self._is_asked_for and self.state == "unknown":
-            return
-        moves, self._moves = self._moves, {}
-        if moves:
+        if self._moves and not (self._is_asked_for and self.state == "unknown"):
+            moves, self._moves = self._moves, {}
             self._following = self._loop.create_task(self._follow(moves))
 
     async def _follow(self, moves: dict[Member, dict[int, int]]) -> None:

@@ -13,7 +13,7 @@ import asyncio
 import secrets
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from hawser.cluster.client.borrowing import Borrower
@@ -45,6 +45,8 @@ __all__ = ["Held", "OpenWork", "check_held"]
 
 # What waits for a shard goes out when there is so much of it, at the latest.
 _ENOUGH_BYTES: Final = 256 << 10
+# What says of an operation that it is there.
+_STAGED: Final = (Staged, Prepared)
 # To run it again would fail in the same way.
 _LASTING: Final = (UsageError, Closed, NotFound, SettingsMismatch)
 
@@ -55,6 +57,13 @@ Held = tuple[Borrower, Borrowed]
 class OpenWork(ABC):
     """Everything happens in the event loop, but for `hand_over`, which belongs to any one thread at a time,
     and what it may be asked before."""
+
+    # So many attributes would be kept in a dictionary for each transaction, made anew and slower to look at.
+    __slots__ = (
+        "doubts", "inner", "router", "_all_couriers", "_begun_bytes", "_changed", "_couriers", "_done_bytes",
+        "_drafts", "_failure", "_handed", "_is_called", "_is_due", "_keyless", "_kept", "_locked", "_locking",
+        "_loop", "_sent", "_settings",
+    )  # fmt: skip
 
     def __init__(self, router: Router, couriers: Couriers, transaction: Transaction) -> None:
         self.inner = transaction
@@ -260,7 +269,7 @@ class OpenWork(ABC):
 
     def _hear(self, request: Request, result: Result) -> list[Request]:
         """What to send because of that."""
-        if request.number and isinstance(result, Staged | Prepared):
+        if request.number and isinstance(result, _STAGED):
             self._staged(self._sent.pop((request.shard, request.number), None))
         elif isinstance(result, Rejected) and result.reason is Reason.NOT_HELD:
             operation = self._sent.get((request.shard, request.number))
@@ -299,20 +308,17 @@ class OpenWork(ABC):
             courier.leave(self)
         self._changed.set()
 
-    def _let_go(self, is_committed: bool) -> None:
-        """Say what became of the messages."""
-        state = State.SETTLED if is_committed else State.LOST
-        for message in self._locked:
-            message.state = state
+    def _give_back(self, got: Iterable[Held] = ()) -> "list[asyncio.Future[None]]":
+        """Release what was to be locked, and those of what was got that are still held; done when that is."""
         locking, self._locking = self._locking, {}
+        back: dict[Borrower, tuple[list[Borrowed], list[Borrowed]]] = {}
         for message, borrower in locking.items():
-            if is_committed:
-                borrower.locked((message,))
-                message.state = state
-            else:
-                borrower.unlock((message,))
+            back.setdefault(borrower, ([], []))[0].append(message)
+        for borrower, message in got:
+            if message.state is State.HELD:
+                back.setdefault(borrower, ([], []))[1].append(message)
         self._kept.clear()
-        self._sent.clear()
+        return [borrower.unlock(*messages) for borrower, messages in back.items()]
 
 
 def check_held(held: Sequence[Held], is_certain: bool = False) -> None:
