@@ -1,7 +1,7 @@
 """Checks that the documents point at things that exist.
 
-Every relative link in a Markdown file leads to a file, and to a heading where it names one; every
-file that ARCHITECTURE.md names in backticks is in the tree.
+Every relative link in a Markdown file leads to a file, and to a heading where it names one; every test
+that it names in backticks is in a file of tests; every file that ARCHITECTURE.md names so is in the tree.
 """
 
 import re
@@ -14,6 +14,8 @@ SKIPPED = {"build", "dist"}
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)(?:\s+\"[^\"]*\")?\)")
 HEADING = re.compile(r"^#+\s+(.*?)\s*#*$", re.MULTILINE)
+NAMED_TEST = re.compile(r"`(test_\w+)`")
+TEST = re.compile(r"^ *(?:async )?def (test_\w+)", re.MULTILINE)
 NAMED_FILE = re.compile(r"`([\w./-]+/[\w./-]*|[\w-]+\.(?:py|pyi|cpp|hpp|md|toml|txt|sh))`")
 
 
@@ -52,6 +54,17 @@ def broken_links(document: Path) -> Iterator[str]:
             yield f"{name}: the link {target} leads to no heading"
 
 
+def tests() -> set[str]:
+    """The names of all tests."""
+    return {name for path in (ROOT / "tests").rglob("*.py") for name in TEST.findall(path.read_text("utf-8"))}
+
+
+def missing_tests(document: Path, known: set[str]) -> Iterator[str]:
+    """One line for each test named in backticks that there is not."""
+    for name in sorted(set(NAMED_TEST.findall(document.read_text(encoding="utf-8"))) - known):
+        yield f"{document.relative_to(ROOT)}: there is no test {name}"
+
+
 def missing_files(document: Path) -> Iterator[str]:
     """One line for each file or folder named in backticks that is nowhere in the tree."""
     places = [ROOT, ROOT / "src", ROOT / "src" / "hawser"]
@@ -64,9 +77,11 @@ def main() -> int:
     """Prints every fault; 1 if there is one."""
     faults: list[str] = []
     count = 0
+    known = tests()
     for document in documents():
         count += 1
         faults.extend(broken_links(document))
+        faults.extend(missing_tests(document, known))
     architecture = ROOT / "ARCHITECTURE.md"
     if architecture.exists():
         faults.extend(missing_files(architecture))

@@ -28,7 +28,7 @@ from hawser.api.info import (
     TopicInfo,
 )
 from hawser.api.loan import ArrayLoan, Loan
-from hawser.api.message import Message, Messages, Values
+from hawser.api.message import Message, Messages, ValueLoop, Values
 from hawser.api.publishing import Publisher
 from hawser.api.queue import Consumer, Queue
 from hawser.api.sample import Sample
@@ -82,6 +82,7 @@ __all__ = [
     "Message",
     "Messages",
     "Values",
+    "ValueLoop",
     "Transaction",
     "Receipt",
     # what it tells

@@ -1,7 +1,14 @@
 """The whole API for event loops: the same names, with `async` and `await`."""
 
 from hawser.api.aio import AsyncBus, AsyncLoan, AsyncPublisher, AsyncSubscription, AsyncTopic, connect
-from hawser.api.aio_queue import AsyncConsumer, AsyncMessage, AsyncMessages, AsyncQueue, AsyncValues
+from hawser.api.aio_queue import (
+    AsyncConsumer,
+    AsyncMessage,
+    AsyncMessages,
+    AsyncQueue,
+    AsyncValueLoop,
+    AsyncValues,
+)
 from hawser.api.aio_transaction import AsyncTransaction
 
 __all__ = [
@@ -15,6 +22,7 @@ __all__ = [
     "AsyncSubscription",
     "AsyncTopic",
     "AsyncTransaction",
+    "AsyncValueLoop",
     "AsyncValues",
     "connect",
 ]

@@ -1,10 +1,14 @@
 """Every bound on what users may ask for, and the relations between them."""
 
-from typing import Final, NamedTuple
+from numbers import Real
+from typing import Any, Final, NamedTuple
 
 __all__ = [
+    "CONSUMER_PREFIX",
     "DEAD_LETTER_SUFFIX",
     "GROUP_PREFIX",
+    "LETTERS_PREFIX",
+    "MAX_COUNT",
     "MAX_DELIVERIES",
     "MAX_ENCODED_TOPIC_NAME_BYTES",
     "MAX_LEASE_SECONDS",
@@ -18,6 +22,7 @@ __all__ = [
     "SETTING_BOUNDS",
     "TOPIC_SUFFIX",
     "Bound",
+    "is_wait",
     "required_slots",
     "SYSTEM_PREFIX",
 ]
@@ -51,6 +56,8 @@ QUEUE_SETTING_BOUNDS: Final[dict[str, Bound]] = {
 # A claim word has 10 bits for deliveries, and counts no further.
 MAX_DELIVERIES: Final = 1000
 MAX_LEASE_SECONDS: Final = 366 * 86_400
+# Of messages, offsets and bytes: none is larger, in memory or on the wire.
+MAX_COUNT: Final = (1 << 63) - 1
 
 # A ring word has 16 bits for the slot; two values of them mean "none" and "claimed".
 MAX_SLOTS: Final = 65_534
@@ -64,14 +71,26 @@ MAX_SCHEMA_BYTES: Final = 200
 # The fields of a schema in words, with a topic of a cluster.
 MAX_FIELDS_BYTES: Final = 16 << 10
 TOPIC_SUFFIX: Final = ".topic"
-# A queue's own dead letters are, on one host, in a queue of its name with this behind it.
+# A queue's own dead letters have its name with this behind it; on one host that is another queue.
 DEAD_LETTER_SUFFIX: Final = ".dead"
 # What a cluster keeps for itself begins with it.
 SYSTEM_PREFIX: Final = "__"
 # Kept positions of groups and of participants share one name space in a region.
 GROUP_PREFIX: Final = "group:"
+# The names of consumers, and of shards whose dead letters go elsewhere, in the table of producers: only nodes
+# write under them. A producer's own begins with the name of its bus.
+CONSUMER_PREFIX: Final = "consumer:"
+LETTERS_PREFIX: Final = "letters:"
 
 _LONGEST_FILE_NAME: Final = 255
+
+
+def is_wait(seconds: Any) -> bool:
+    """Whether it says how long to wait."""
+    try:
+        return isinstance(seconds, (int, float, Real)) and float(seconds) >= 0
+    except OverflowError:
+        return False
 
 
 def required_slots(settings: dict[str, int]) -> int:

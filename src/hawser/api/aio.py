@@ -337,12 +337,12 @@ class AsyncBus(Opened):
 
     async def run_transaction(
         self,
-        run: Callable[[AsyncTransaction], Awaitable[T]],
+        fn: Callable[[AsyncTransaction], Awaitable[T]],
         retries: int = 5,
         *,
         timeout: float | None = None,
     ) -> T:
-        """As `Bus.run_transaction`, of what `run` awaits."""
+        """As `Bus.run_transaction`, of what `fn` awaits."""
         raise no_transactions(self.url)
 
     @property

@@ -136,15 +136,16 @@ class Bus(ABC):
         raise no_transactions(self.url)
 
     def run_transaction(
-        self, run: Callable[[Transaction], T], retries: int = 5, *, timeout: float | None = None
+        self, fn: Callable[[Transaction], T], retries: int = 5, *, timeout: float | None = None
     ) -> T:
-        """The result of `run(transaction)`, with the transaction committed: it happens exactly once, or not
+        """The result of `fn(transaction)`, with the transaction committed: it happens exactly once, or not
         at all and an error says why.
 
-        It is run again, up to `retries` times, when it was rolled back, or when `run` raises an error of
-        Hawser's that had no effect and may pass. So `run` gets its messages and takes its samples itself. An
-        outcome that is unknown is asked for until it is known, and never run again before. Any other error
-        of `run` rolls back and is raised; one behind a commit of its own is only raised."""
+        It is run again, up to `retries` times, when it was rolled back, or when `fn` raises an error of
+        Hawser's that had no effect and may pass. So `fn` gets its messages and takes its samples itself. An
+        outcome that is unknown is asked for until it is known, and never run again before; OutcomeUnknown if
+        that is not within the transaction's `timeout`, 60 seconds unless it is told otherwise. Any other
+        error of `fn` rolls back and is raised; one behind a commit of its own is only raised."""
         raise no_transactions(self.url)
 
     @property

@@ -153,7 +153,7 @@ class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueOwner(msgspec.Struct, frozen=True, kw_only=True):
-    """Who holds messages of a queue: a process on one host, a session on a cluster."""
+    """Who holds messages of a queue: a process on one host; on a cluster a session, by a digest of its id."""
 
     name: str
     pid: int = 0
@@ -165,7 +165,8 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A queue as it is now. `unused` are the settings given here that have no meaning in this scope.
 
     `ready` messages wait for a consumer, `claimed` ones are held, and `dead` counts its dead letters, those
-    that are yet to be moved included. `oldest_age_seconds` is that of the oldest message, held or not.
+    that are yet to be moved included; what was moved to the queue that `dead_letter` names is a message of
+    that one, and counted there only. `oldest_age_seconds` is that of the oldest message, held or not.
     `head` is the offset of the newest message. `used_bytes`, of `capacity_bytes`, and `partitions`, which has
     one, are about a cluster only; everything behind them is about one host only, as in `TopicInfo`.
     """

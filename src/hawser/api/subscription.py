@@ -8,8 +8,9 @@ from typing import Any, Generic, Literal, Self, TypeVar
 
 from hawser.api.sample import Sample
 from hawser.errors import UsageError
+from hawser.limits import MAX_COUNT, is_wait
 
-__all__ = ["Reliable", "Start", "Subscription", "check_count", "check_start", "is_count"]
+__all__ = ["Reliable", "Start", "Subscription", "check_count", "check_start", "check_timeout", "is_count"]
 
 T = TypeVar("T")
 
@@ -120,8 +121,7 @@ class Subscription(ABC, Generic[T]):
 
 def check_start(history: int, start: Start) -> None:
     """UsageError unless these say where to begin."""
-    if not is_count(history):
-        raise UsageError(f"history={history!r} is not a whole number from 0 on")
+    check_count(history, 0, "history")
     if start is not None and history:
         raise UsageError("history and start both say where to begin; give one of them")
     if start is None or start in ("earliest", "latest"):
@@ -137,14 +137,20 @@ def check_start(history: int, start: Start) -> None:
 
 
 def is_count(value: Any) -> bool:
-    """Whether it is a whole number from 0 on."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    """Whether it is a whole number from 0 on, and none too large."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_COUNT
 
 
-def check_count(count: Any, least: int) -> int:
-    """UsageError unless it is a whole number that is large enough."""
-    if type(count) is int and count >= least:  # nearly always, and for every batch
+def check_count(count: Any, least: int, what: str = "count") -> int:
+    """UsageError unless it is a whole number that is large enough, and none too large."""
+    if type(count) is int and least <= count <= MAX_COUNT:  # nearly always, and for every batch
         return count
     if not is_count(count) or count < least:
-        raise UsageError(f"count={count!r} is not a whole number from {least} on")
+        raise UsageError(f"{what}={count!r} is not a whole number from {least} to 2**63 - 1")
     return int(count)
+
+
+def check_timeout(timeout: Any) -> None:
+    """UsageError unless it is a time to wait."""
+    if timeout is not None and not is_wait(timeout):
+        raise UsageError("timeout is seconds, 0 or more, or None to wait for ever")

@@ -12,7 +12,8 @@ import threading
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from hawser.errors import Full, UsageError
+from hawser.api.subscription import check_timeout
+from hawser.errors import Full
 from hawser.memory import Consumer, Publisher, Subscriber, Waiter
 
 __all__ = ["end", "ready", "until", "until_space"]
@@ -38,8 +39,7 @@ async def until(attempt: Callable[[], R | None], endpoint: Endpoint, timeout: fl
     _results += 1
     if _results % _TURN == 0:
         await asyncio.sleep(0)
-    if timeout is not None and not timeout >= 0:
-        raise UsageError("timeout is seconds, 0 or more, or None to wait for ever")
+    check_timeout(timeout)
     loop = asyncio.get_running_loop()
     deadline = None if timeout is None else loop.time() + timeout
     while True:

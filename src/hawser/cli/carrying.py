@@ -15,7 +15,7 @@ from hawser.cli.following import open_when_there
 from hawser.cli.options import chosen_url, connect, shared_options, topic_argument, wants_json
 from hawser.cli.output import byte_size, count, notice, print_json
 from hawser.cli.recording import Message, RecordingReader, RecordingWriter
-from hawser.cli.values import setting_options
+from hawser.cli.values import per_second, setting_options
 from hawser.record.record import Record
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def record(
 @click.option("--topic", "name", metavar="TOPIC", help="Of a URL: which topic; of a file it is known.")
 @click.option("--to", "target", metavar="FILE|URL", help="A bus or a new file; else the bus of --url.")
 @click.option("--as", "new_name", metavar="TOPIC", help="The topic's name there; the same if not given.")
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="So many messages a second.")
+@click.option("--rate", type=per_second, help="So many messages a second.")
 @click.option("--fast", is_flag=True, help="As fast as they can be published.")
 @click.option("--count", "times", type=click.IntRange(min=1), help="End after so many messages.")
 @setting_options

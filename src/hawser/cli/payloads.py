@@ -8,6 +8,8 @@ from typing import Any, BinaryIO, Final
 
 import click
 
+from hawser.cli.values import per_second
+
 __all__ = ["payload_options", "payloads", "sending_options"]
 
 _READ_BYTES: Final = 1 << 16
@@ -26,9 +28,7 @@ def payload_options(function: Any) -> Any:
             click.option(
                 "--stdin-lines", is_flag=True, help="Send each line of standard input, without its end."
             ),
-            click.option(
-                "--rate", type=click.FloatRange(min=0, min_open=True), help="Messages a second, for ever."
-            ),
+            click.option("--rate", type=per_second, help="Messages a second, for ever."),
             click.option("--count", "times", type=click.IntRange(min=1), help="How many messages."),
             click.option("--key", help="Key of every message."),
             click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="Repeatable."),

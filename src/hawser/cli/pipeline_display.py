@@ -81,6 +81,9 @@ class Lines:
             self.say(f"{event.table} {event.state.lower()}")
 
     def end(self, failure: "HawserError | None") -> None:
+        # That the last ones are completed Spark may say too late.
+        for name, flow in self.flows.items():
+            flow.rows = self._count(name)
         self.updates += 1
 
     def look(self) -> None:

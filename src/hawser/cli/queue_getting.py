@@ -1,6 +1,7 @@
 """`hawser queue get` and `hawser queue peek`: the messages of a queue, taken away or left."""
 
 import sys
+from functools import partial
 from typing import Any, Final, NamedTuple, NoReturn
 
 import click
@@ -58,7 +59,7 @@ def get(
     with connect(participant) as bus:
         if follow:
             _follow(bus, name, dead, getting)
-        with bus.queue(name, create=False) as queue, _chosen(queue, dead) as chosen:
+        with bus.queue(name, create=False) as queue, _chosen(bus, queue, dead, timeout) as chosen:
             getting.print(chosen, times or 1)
 
 
@@ -68,7 +69,7 @@ def _follow(bus: hawser.Bus, name: str, dead: bool, getting: "_Getting") -> NoRe
             opened = when_there(
                 f"queue {name!r}", bus, lambda: bus.queue(name, create=False), getting.timeout
             )
-            with opened as queue, _chosen(queue, dead) as chosen:
+            with opened as queue, _chosen(bus, queue, dead, getting.timeout) as chosen:
                 getting.print(chosen, None)
         except hawser.Closed:
             notice(f"queue {name!r} was deleted")
@@ -76,8 +77,14 @@ def _follow(bus: hawser.Bus, name: str, dead: bool, getting: "_Getting") -> NoRe
             notice(f"printed, and not settled: {error}")
 
 
-def _chosen(queue: "hawser.Queue[Any]", dead: bool) -> "hawser.Queue[Any]":
-    return queue.dead_letters() if dead else queue
+def _chosen(
+    bus: hawser.Bus, queue: "hawser.Queue[Any]", dead: bool, timeout: float | None
+) -> "hawser.Queue[Any]":
+    """The queue, or its dead letters as soon as there are some."""
+    if not dead:
+        return queue
+    look = partial(queue.dead_letters, create=False)
+    return when_there(f"dead letter of queue {queue.name!r}", bus, look, timeout)
 
 
 class _Getting(NamedTuple):
@@ -123,11 +130,18 @@ def peek(name: str, count: int, dead: bool, **form: Any) -> None:
     --format is as in `hawser queue get`, without %d.
     """
     write = writer({"queue": name}, **form)
-    with connect() as bus, bus.queue(name, create=False) as queue, _chosen(queue, dead) as chosen:
-        schema = str(chosen.info().settings["schema"])
-        found = chosen.peek(count)
+    with connect() as bus, bus.queue(name, create=False) as queue:
+        schema = str(queue.info().settings["schema"])
+        found = _letters(queue, count) if dead else queue.peek(count)
     for sample in found:
         sys.stdout.buffer.write(write(sample, schema))
     sys.stdout.buffer.flush()
     if not found:
         notice(f"queue {name!r} has no dead letters" if dead else f"queue {name!r} is empty")
+
+
+def _letters(queue: "hawser.Queue[Any]", count: int) -> "list[hawser.Sample]":
+    try:
+        return queue.dead_letters(create=False).peek(count)
+    except hawser.NotFound:
+        return []

@@ -102,7 +102,8 @@ def list_transactions() -> None:
     """Every transaction that is not over: those that wait for a decision first, and of those the oldest.
 
     A shard that does not answer is named on standard error, and the command ends with 4: its transactions may
-    be missing. Ages are counted by leaders, and begin anew when another one leads.
+    be missing. Ages are counted by leaders, and begin anew when another one leads; but of what is prepared
+    for a coordinator the log says since when.
     """
     survey = _asked(lambda router: seen.look_at_all(router, _LOOK_SECONDS))
     if wants_json():
@@ -195,7 +196,7 @@ def _remarks(transaction: TransactionSeen) -> str:
         return ""
     untold = [_label(each.shard) for each in transaction.branches if not each.told]
     remarks = [transaction.reason] if transaction.reason else []
-    remarks += [f"to be told: {' '.join(untold)}"] if untold else []
+    remarks += [f"not heard by: {' '.join(untold)}"] if untold else []
     return "; ".join(remarks)
 
 
@@ -220,7 +221,7 @@ def _print_branches(transaction: TransactionSeen) -> None:
 
 def _branch_state(transaction: TransactionSeen, branch: BranchOf) -> str:
     if transaction.outcome is not None:
-        return "knows the outcome" if branch.told else "is to be told"
+        return "knows the outcome" if branch.told else "has not heard the outcome"
     return {True: "prepared", False: "open", None: "not seen"}[branch.prepared]
 
 
@@ -290,12 +291,13 @@ def _decide(wanted: TransactionId, outcome: Outcome, reason: str, yes: bool) -> 
             f"{verb.capitalize()} {found.id}, {operations} operations on {places}, without its coordinator?"
         )
         click.confirm(question, abort=True, err=True)
-    done = _asked(lambda router: seen.decide(router, wanted, outcome, reason, _LOOK_SECONDS))
+    done, kept = _asked(lambda router: seen.decide(router, wanted, outcome, reason, _LOOK_SECONDS))
     word = "committed" if outcome is Outcome.COMMITTED else "rolled back"
     if wants_json():
-        print_json({"id": str(done), "outcome": word, "reason": reason})
-    else:
-        notice(f"{word} {done}; its coordinator is told so if it asks, until `hawser tx forget {done}`")
+        print_json({"id": str(done), "outcome": word, "reason": kept})
+        return
+    what = f"{word} {done}" if kept == reason else f"{done} was {word} by a person before, because: {kept}"
+    notice(f"{what}; its coordinator is told so if it asks, until `hawser tx forget {done}`")
 
 
 @click.command()

@@ -2,6 +2,7 @@
 
 import base64
 import string
+from contextlib import suppress
 from typing import Any, Final
 
 import click
@@ -15,6 +16,7 @@ __all__ = [
     "byte_count",
     "bytes_as_json",
     "formatted",
+    "per_second",
     "preview",
     "queue_setting_options",
     "sample_as_json",
@@ -32,6 +34,14 @@ def byte_count(text: str) -> int:
     if unit not in _UNITS or not number.isdecimal():
         raise click.BadParameter(f"{text!r} is no number of bytes; write it like 4096, 64K or 8M")
     return int(number) * _UNITS[unit]
+
+
+def per_second(text: str) -> float:
+    """So many a second: a number above 0."""
+    with suppress(ValueError):
+        if (number := float(text)) > 0:
+            return number
+    raise click.BadParameter(f"{text!r} is no number above 0")
 
 
 _CLUSTER_SETTINGS: Final[tuple[tuple[str, Any, str], ...]] = (

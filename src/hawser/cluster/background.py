@@ -21,6 +21,11 @@ class Background:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
+    async def wait(self) -> None:
+        """Return when all of it has ended."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
     def cancel(self) -> None:
         for task in self._tasks:
             task.cancel()

@@ -99,9 +99,9 @@ def _of_transactions(node: Node) -> Iterator[Metric]:
         ("prepared", sum(each.prepared_count for each in branches)),
     ):
         yield Metric("hawser_transaction_branches", text, count, (("state", state),))
-    text = "Branches that have been prepared for more than 10 s and are not decided."
+    text = "Branches, not transactions, that have been prepared for more than 10 s and are not decided."
     yield Metric("hawser_transactions_in_doubt", text, sum(each.in_doubt_count for each in branches))
-    text = "For how long this leader has known the oldest branch; 0 without one."
+    text = "For how long this leader has known the oldest branch, or it is prepared; 0 without one."
     oldest = max((each.oldest_age_seconds for each in branches), default=0.0)
     yield Metric("hawser_transaction_oldest_age_seconds", text, oldest)
     text = "Transactions that this node decides and that are not over everywhere."
@@ -110,6 +110,9 @@ def _of_transactions(node: Node) -> Iterator[Metric]:
     for outcome in Outcome:
         labels = (("outcome", outcome.name.lower().replace("_", " ")),)
         yield Metric("hawser_transaction_branches_ended_total", text, node.observing.ended[outcome], labels)
+    text = "Records that transactions published, and messages they accepted, where this node led the shards."
+    for done, count in (("published", node.observing.published), ("accepted", node.observing.accepted)):
+        yield Metric("hawser_transaction_records_total", text, count, (("done", done),))
     text = "What observers of transactions raised."
     yield Metric("hawser_transaction_observer_failures_total", text, node.observing.failures)
 

@@ -29,6 +29,7 @@ __all__ = [
     "encode",
     "encode_columns",
     "encode_headers",
+    "encode_only",
     "fixed_bytes",
     "make_records",
     "records",
@@ -51,7 +52,9 @@ _SHAPES: Final = {
 
 _offset = struct.Struct("<i").unpack_from
 _pack_time = struct.Struct("<q").pack
-_pack_two_offsets = struct.Struct("<2i").pack
+_TWO_OFFSETS: Final = struct.Struct("<2i")
+_pack_two_offsets: Final = _TWO_OFFSETS.pack
+_unpack_two_offsets: Final = _TWO_OFFSETS.unpack_from
 _encode_headers = msgspec.msgpack.Encoder().encode
 _decode_headers = msgspec.msgpack.Decoder(dict[str, bytes]).decode
 
@@ -99,6 +102,13 @@ def encode(
     Raises TypeError, ValueError or struct.error for a record with something else in it than it should have.
     """
     return encode_columns(timestamps, *_buffers(values), keys, headers)
+
+
+def encode_only(value: bytes, timestamp_ns: int) -> list[bytes]:
+    """As `encode`: the buffers of one record without key and headers."""
+    # Packed though it is left out, so that what is no timestamp is found.
+    _pack_time(timestamp_ns)
+    return [*_buffers((value,))]
 
 
 def encode_columns(
@@ -218,6 +228,15 @@ def _binaries(body: memoryview, records: int, offsets: int, data: int, bits: int
         if records & 7 and validity[-1] >> (records & 7):
             raise BadBatch(f"the validity of a column has bits behind its {records} records")
     return Binaries(body[offsets : last_place + 4], body[data : data + last], validity)
+
+
+def only_value(data: "bytes | memoryview", body: int) -> bytes:
+    """Of a body that begins there and has one value and nothing else; BadBatch if it has not."""
+    first, end = _unpack_two_offsets(data, body)
+    start = body + _TWO_OFFSETS.size
+    if first or start + end != len(data):
+        raise BadBatch(f"the offsets of a column run from {first} to {end}, which is not its end")
+    return bytes(data[start:])
 
 
 def records(columns: Columns) -> Iterator[Record]:

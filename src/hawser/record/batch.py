@@ -40,7 +40,9 @@ MAX_BATCH_BYTES: Final = (64 << 20) - (1 << 16)
 MAX_PRODUCER_BYTES: Final = 255
 
 _FIELDS: Final = struct.Struct("<BBBBIIIqqqq")
+_pack = _FIELDS.pack
 _unpack = _FIELDS.unpack_from
+_new = tuple.__new__
 
 
 class Format(IntEnum):
@@ -87,9 +89,9 @@ class Header(NamedTuple):
         size = len(data) - start
         if size < HEADER_BYTES:
             raise BadBatch(f"a batch of {size} bytes is cut off within its header")
-        fields = _unpack(data, start)
-        form, compression, columns, name, records, length, zero, earliest, latest = fields[:9]
-        incarnation, sequence = fields[9:]
+        (
+            form, compression, columns, name, records, length, zero, earliest, latest, incarnation, sequence
+        ) = _unpack(data, start)  # fmt: skip
         body = HEADER_BYTES + (name + 7 & ~7)
         if body + length != size or size > MAX_BATCH_BYTES:
             raise BadBatch(f"a batch of {size} bytes says that it has {body + length}")
@@ -102,17 +104,30 @@ class Header(NamedTuple):
                 raise BadBatch(f"{records} records do not fit a bare body of {length} bytes")
         elif form != _ARROW or compression > _MOST_COMPRESSION or columns:
             raise BadBatch(f"there is no batch of format {form} with compression {compression}")
-        producer = bytes(data[start + HEADER_BYTES : start + HEADER_BYTES + name])
         if not _is_stamp(name, incarnation, sequence):
             raise BadBatch("a producer, its incarnation and a sequence from 1 come together or not at all")
-        place = start + body
-        stamp = (producer, incarnation, sequence)
+        id_place, place = start + HEADER_BYTES, start + body
+        producer = bytes(data[id_place : id_place + name]) if name else b""
+        fields = (
+            form, compression, columns, records, earliest, latest, producer, incarnation, sequence, place
+        )  # fmt: skip
         # Half the time of cls(...).
-        return tuple.__new__(cls, (form, compression, columns, records, earliest, latest, *stamp, place))
+        return _new(cls, fields)
 
 
 def _is_stamp(name: int, incarnation: int, sequence: int) -> bool:
     return incarnation > 0 and sequence > 0 if name else incarnation == sequence == 0
+
+
+def _encode(records: Records) -> tuple[int, int, int, list[bytes]]:
+    """As `bare.encode`."""
+    if len(records) == 1:
+        value, key, headers, timestamp_ns = next(iter(records))
+        if key is None and not headers:
+            # As most are that go alone, or in a transaction.
+            return 0, timestamp_ns, timestamp_ns, bare.encode_only(value, timestamp_ns)
+    rows = Rows.of(records)
+    return bare.encode(rows.values, rows.keys, rows.headers, rows.timestamps)
 
 
 class Batch:
@@ -139,19 +154,16 @@ class Batch:
         """These records, at least one, as a batch; Arrow and its compression only if one is asked for."""
         if not records:
             raise UsageError("a batch has at least one record; there is nothing to send")
-        if compression is not Compression.NONE:
+        if compression:
             return cls.of_arrow(cls.of(records).to_arrow(), stamp, compression)
         try:
-            rows = Rows.of(records)
-            columns, earliest, latest, body = bare.encode(
-                rows.values, rows.keys, rows.headers, rows.timestamps
-            )
+            columns, earliest, latest, body = _encode(records)
         except (TypeError, ValueError, struct.error) as error:
             raise UsageError(
                 f"a record cannot be written ({error}); value and key are bytes, headers map str to bytes, "
                 "the timestamp is a 64-bit number of nanoseconds"
             ) from error
-        fields = (Format.BARE, compression, columns, len(records), earliest, latest)
+        fields = (_BARE, 0, columns, len(records), earliest, latest)
         return cls._assemble(fields, stamp, body)
 
     @classmethod
@@ -209,12 +221,12 @@ class Batch:
             raise UsageError(f"a producer's id has at most {MAX_PRODUCER_BYTES} bytes, not {name}")
         if not _is_stamp(name, incarnation, sequence) or incarnation >> 63 or sequence >> 63:
             raise UsageError(f"{stamp} is no stamp; a producer counts incarnations and sequences from 1")
-        head = _FIELDS.pack(
+        head = _pack(
             form, compression, columns, name, records, length, 0, earliest, latest, incarnation, sequence
         )
         data = b"".join((head, producer, bytes(-name % 8), *body) if name else (head, *body))
         # Half the time of Header(...).
-        header = tuple.__new__(Header, (*fields, *stamp, size - length))
+        header = _new(Header, (*fields, *stamp, size - length))
         return cls(data, header)
 
     @property
@@ -233,7 +245,12 @@ class Batch:
 
     def records(self) -> Iterator[Record]:
         """Each record; BadBatch before the first if the body is not what the header says."""
-        if self.header.format == Format.BARE:
+        header = self.header
+        is_same_time = header.earliest_ns == header.latest_ns
+        if header.format == _BARE and header.records == 1 and not header.columns and is_same_time:
+            # As all are that come from a queue one by one.
+            return iter((Record(bare.only_value(self.data, header.body), timestamp_ns=header.latest_ns),))
+        if header.format == _BARE:
             return bare.records(self._columns())
         from hawser.record import arrow
 

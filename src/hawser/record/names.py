@@ -7,9 +7,15 @@ never share a file, and no name reaches outside its directory.
 from typing import Final
 
 from hawser.errors import UsageError
-from hawser.limits import MAX_ENCODED_TOPIC_NAME_BYTES, MAX_TOPIC_NAME_BYTES
+from hawser.limits import DEAD_LETTER_SUFFIX, MAX_ENCODED_TOPIC_NAME_BYTES, MAX_TOPIC_NAME_BYTES
 
-__all__ = ["check_topic_name", "checked_text", "percent_encoded"]
+__all__ = [
+    "check_is_another",
+    "check_queue_names",
+    "check_topic_name",
+    "checked_text",
+    "percent_encoded",
+]
 
 _PLAIN: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.")
 _LINE_ENDS: Final = "\u2028\u2029"
@@ -17,21 +23,43 @@ _LINE_ENDS: Final = "\u2028\u2029"
 _MOST_SHOWN: Final = 200
 
 
-def check_topic_name(name: str) -> str:
-    """The name itself if a topic may have it, otherwise a UsageError that says why not."""
-    data = checked_text(name, "topic name")
+def check_topic_name(name: str, what: str = "name") -> str:
+    """The name itself if a topic or a queue may have it, otherwise a UsageError that says why not."""
+    data = checked_text(name, what)
     shown = repr(name[:_MOST_SHOWN])
     if not all(name.split("/")):
-        raise UsageError(f"topic name {shown} has an empty part; write it like 'camera/front'")
+        raise UsageError(f"{what} {shown} has an empty part; write it like 'camera/front'")
     if len(data) > MAX_TOPIC_NAME_BYTES:
-        raise UsageError(f"topic name {shown} has {len(data)} bytes of at most {MAX_TOPIC_NAME_BYTES}")
+        raise UsageError(f"{what} {shown} has {len(data)} bytes of at most {MAX_TOPIC_NAME_BYTES}")
     encoded = len(percent_encoded(data))
     if encoded > MAX_ENCODED_TOPIC_NAME_BYTES:
         raise UsageError(
-            f"topic name {shown} needs {encoded} characters as a file name, of at most "
+            f"{what} {shown} needs {encoded} characters as a file name, of at most "
             f"{MAX_ENCODED_TOPIC_NAME_BYTES}; each byte outside ASCII counts three: choose a shorter one"
         )
     return name
+
+
+def check_is_another(queue: str, dead_letter: object) -> None:
+    """UsageError if the dead letters of a queue would go to itself."""
+    if dead_letter == queue:
+        raise UsageError(
+            f"queue {queue!r} cannot be its own dead_letter; leave that out, or name another queue"
+        )
+
+
+def check_queue_names(queue: str, dead_letter: object) -> None:
+    """UsageError unless a queue of a cluster may have this name and this dead_letter. There dead letters are
+    in the queue they are of, and their name is nobody else's."""
+    check_is_another(queue, dead_letter)
+    for name in (queue, dead_letter):
+        if isinstance(name, str) and name.endswith(DEAD_LETTER_SUFFIX):
+            owner = name.removesuffix(DEAD_LETTER_SUFFIX)
+            raise UsageError(
+                f"{name!r} is what the dead letters of queue {owner!r} are called, which a cluster keeps "
+                f"with it: get them with bus.queue({owner!r}).dead_letters(), or `hawser queue get --dead`; "
+                "choose another name for a queue"
+            )
 
 
 def checked_text(name: str, what: str) -> bytes:

@@ -21,7 +21,7 @@ def as_payload(data: Any) -> "Buffer":
     if isinstance(data, bytes | bytearray):
         return data
     if isinstance(data, str):
-        raise UsageError("a message is bytes, not str; encode it, as in publish(text.encode())")
+        raise UsageError("a message is bytes, not str; encode it, as in text.encode()")
     if _is_arrow(data):
         from hawser.record.arrays import arrow_bytes
 
@@ -34,7 +34,7 @@ def as_payloads(items: Iterable[Any], encode: Callable[[Any], "Buffer"] | None) 
     if type(items) is list and encode is None:  # nearly always, and for every batch
         return items
     if isinstance(items, str | bytes | bytearray | memoryview) or not hasattr(items, "__iter__"):
-        raise UsageError(f"a batch is an iterable of messages, not one {type(items).__name__}; use publish()")
+        raise UsageError(f"a batch is an iterable of messages, not one {type(items).__name__}")
     return items if encode is None else map(encode, items)
 
 
@@ -53,7 +53,7 @@ def _checked_buffer(data: Any) -> "Buffer":
     except TypeError:
         raise UsageError(
             f"a message is bytes-like, a numpy array or an Arrow batch, not {kind}; "
-            "encode it, or open the topic with schema="
+            "encode it, or say how with schema="
         ) from None
     except (ValueError, BufferError) as error:
         raise UsageError(f"this {kind} has no plain bytes ({error}); view it as one first") from error

@@ -56,7 +56,8 @@ class ClusterAsyncBus(AsyncBus):
         self._client = client
 
     async def _started(self) -> Client:
-        await self._open()
+        if self._client is None or self._once.is_closed:
+            await self._open()
         assert self._client is not None
         return self._client
 
@@ -97,13 +98,13 @@ class ClusterAsyncBus(AsyncBus):
 
     async def run_transaction(
         self,
-        run: Callable[[AsyncTransaction], Awaitable[T]],
+        fn: Callable[[AsyncTransaction], Awaitable[T]],
         retries: int = 5,
         *,
         timeout: float | None = None,
     ) -> T:
         seconds = check_transaction_timeout(timeout)
-        return await run_transaction(lambda: ClusterAsyncTransaction(self, seconds, True), run, retries)
+        return await run_transaction(lambda: ClusterAsyncTransaction(self, seconds, True), fn, retries)
 
     @property
     def xa(self) -> ClusterAsyncXA:

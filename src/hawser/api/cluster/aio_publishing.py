@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from hawser.api.aio import AsyncLoan, AsyncPublisher, AsyncPublishing
 from hawser.api.cluster.publishing import batch_of
-from hawser.api.subscription import is_count
+from hawser.api.subscription import check_count
 from hawser.cluster.client.client import OpenTopic, record_of
 from hawser.cluster.client.producers import Producers
-from hawser.errors import Closed, UsageError
+from hawser.errors import Closed
 from hawser.record.receipt import Receipt
 from hawser.record.record import Record
 
@@ -176,8 +176,7 @@ class ClusterAsyncPublishing(AsyncPublishing[T]):
         headers: Mapping[str, bytes] | None = None,
         timeout: float | None = None,
     ) -> AsyncLoan:
-        if not is_count(nbytes):
-            raise UsageError(f"nbytes={nbytes!r} is not a whole number from 0 on")
+        check_count(nbytes, 0, "nbytes")
         return ClusterAsyncLoan(self, memoryview(bytearray(nbytes)), (key, headers, timeout))
 
     def loan_array(

@@ -9,9 +9,9 @@ from hawser.api.aio import AsyncSubscription
 from hawser.api.cluster.aio_publishing import Once, Opener
 from hawser.api.cluster.subscription import member_of
 from hawser.api.sample import Sample
-from hawser.api.subscription import Start
+from hawser.api.subscription import Start, check_count, check_timeout
 from hawser.cluster.client.consumer import Consumer
-from hawser.errors import Closed, UsageError
+from hawser.errors import Closed
 
 __all__ = ["ClusterAsyncSubscription"]
 
@@ -72,6 +72,7 @@ class ClusterAsyncSubscription(AsyncSubscription[T]):
         return cast("Sample | None", await self._take(lambda consumer: consumer.next_sample(), timeout))
 
     async def take_many(self, count: int, timeout: float | None = None) -> list[Sample]:
+        check_count(count, 1)
         found = await self._take(lambda consumer: consumer.next_samples(count) or None, timeout)
         return cast("list[Sample]", found or [])
 
@@ -83,12 +84,12 @@ class ClusterAsyncSubscription(AsyncSubscription[T]):
         return [sample.value for sample in await self.take_many(count, timeout)]
 
     async def take_batches(self, count: int = 1, timeout: float | None = None) -> list[Any]:
+        check_count(count, 1)
         found = await self._take(lambda consumer: consumer.next_batches(count) or None, timeout)
         return found or []
 
     async def _take(self, attempt: Callable[[Consumer], Taken | None], timeout: float | None) -> Taken | None:
-        if timeout is not None and not timeout >= 0:
-            raise UsageError("timeout is seconds, 0 or more, or None to wait for ever")
+        check_timeout(timeout)
         await self._open()
         consumer = self._consumer
         assert consumer is not None

@@ -8,9 +8,9 @@ from hawser.api.cluster.aio_publishing import ClusterAsyncPublisher, ClusterAsyn
 from hawser.api.cluster.aio_subscription import ClusterAsyncSubscription
 from hawser.api.cluster.publishing import check_exclusive
 from hawser.api.cluster.subscription import check_options
-from hawser.api.cluster.topic import check_counts, group_named, info_of
+from hawser.api.cluster.topic import group_named, info_of
 from hawser.api.info import ReadResult, TopicInfo
-from hawser.api.subscription import Reliable, Start
+from hawser.api.subscription import Reliable, Start, check_count
 from hawser.cluster.client.client import Client, OpenTopic
 from hawser.cluster.client.producers import Producers
 from hawser.cluster.client.topics import check_settings
@@ -95,12 +95,14 @@ class ClusterAsyncTopic(ClusterAsyncPublishing[T], AsyncTopic[T]):
         return ClusterAsyncSubscription(self, history, start, group)
 
     async def read_oldest(self, count: int, after: int = 0, *, partition: int = 0) -> ReadResult:
-        check_counts(count, after)
+        check_count(count, 0)
+        check_count(after, 0, "after")
         topic, _ = await self._ready()
         return ReadResult(*await topic.read_some(partition, count, after, newest=False))
 
     async def read_newest(self, count: int, after: int = 0, *, partition: int = 0) -> ReadResult:
-        check_counts(count, after)
+        check_count(count, 0)
+        check_count(after, 0, "after")
         topic, _ = await self._ready()
         return ReadResult(*await topic.read_some(partition, count, after, newest=True))
 

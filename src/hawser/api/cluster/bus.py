@@ -107,9 +107,9 @@ class ClusterBus(Bus):
         return ClusterTransaction(self._thread, work, is_for_certain)
 
     def run_transaction(
-        self, run: Callable[[Transaction], T], retries: int = 5, *, timeout: float | None = None
+        self, fn: Callable[[Transaction], T], retries: int = 5, *, timeout: float | None = None
     ) -> T:
-        return run_transaction(lambda: self._transaction(timeout, is_for_certain=True), run, retries)
+        return run_transaction(lambda: self._transaction(timeout, is_for_certain=True), fn, retries)
 
     @property
     def xa(self) -> ClusterXA:

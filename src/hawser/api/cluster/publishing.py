@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hawser.api.publishing import Publisher, Publishing
-from hawser.api.subscription import is_count
+from hawser.api.subscription import check_count
 from hawser.cluster.client.client import OpenTopic, record_of, records_of
 from hawser.cluster.client.producers import Producers
 from hawser.cluster.client.thread import LoopThread
@@ -101,8 +101,7 @@ class ClusterPublishing(Publishing[T]):
         timeout: float | None = None,
     ) -> Any:
         self._producers()
-        if not is_count(nbytes):
-            raise UsageError(f"nbytes={nbytes!r} is not a whole number from 0 on")
+        check_count(nbytes, 0, "nbytes")
         return ClusterLoan(self, memoryview(bytearray(nbytes)), (key, headers, timeout))
 
     def loan_array(

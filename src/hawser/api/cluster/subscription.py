@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Any, TypeVar, cast
 
 from hawser.api.sample import Sample
-from hawser.api.subscription import Start, Subscription, check_start
+from hawser.api.subscription import Start, Subscription, check_count, check_start, check_timeout
 from hawser.cluster.client.client import OpenTopic
 from hawser.cluster.client.consumer import Consumer
 from hawser.cluster.client.group import Member
@@ -60,6 +60,7 @@ class ClusterSubscription(Subscription[T]):
         return cast("Sample | None", self._take(self._consumer.next_sample, timeout))
 
     def take_many(self, count: int, timeout: float | None = None) -> list[Sample]:
+        check_count(count, 1)
         found = self._take(lambda: self._consumer.next_samples(count) or None, timeout)
         return cast("list[Sample]", found or [])
 
@@ -71,12 +72,12 @@ class ClusterSubscription(Subscription[T]):
         return [sample.value for sample in self.take_many(count, timeout)]
 
     def take_batches(self, count: int = 1, timeout: float | None = None) -> list[Any]:
+        check_count(count, 1)
         return self._take(lambda: self._consumer.next_batches(count) or None, timeout) or []
 
     def _take(self, attempt: Callable[[], Taken | None], timeout: float | None) -> Taken | None:
         """What `attempt` finds, tried whenever something was fetched, for `timeout` seconds."""
-        if timeout is not None and not timeout >= 0:
-            raise UsageError("timeout is seconds, 0 or more, or None to wait for ever")
+        check_timeout(timeout)
         self._thread.check()
         deadline = None if timeout is None else monotonic() + timeout
         while True:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from hawser.api.cluster.publishing import ClusterPublisher, ClusterPublishing, check_exclusive
 from hawser.api.cluster.subscription import ClusterSubscription, check_options
 from hawser.api.info import KeptPosition, Participant, PartitionInfo, ReadResult, TopicInfo
-from hawser.api.subscription import Reliable, Start, is_count
+from hawser.api.subscription import Reliable, Start, check_count
 from hawser.api.topic import Topic
 from hawser.cluster.client.client import OpenTopic, Partition
 from hawser.cluster.client.producers import Producers
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = [
     "ClusterTopic",
     "Owner",
-    "check_counts",
     "group_named",
     "info_of",
     "participants_of",
@@ -83,7 +82,8 @@ class ClusterTopic(ClusterPublishing[T], Topic[T]):
 
     def _read(self, partition: int, count: int, after: int, newest: bool) -> ReadResult:
         self._require_open()
-        check_counts(count, after)
+        check_count(count, 0)
+        check_count(after, 0, "after")
         return ReadResult(*self._thread.call(self._topic.read_some(partition, count, after, newest)))
 
     def info(self) -> TopicInfo:
@@ -120,12 +120,6 @@ async def _new_producers(topic: OpenTopic) -> Producers:
     producers = topic.new_producers()
     topic.use(producers)
     return producers
-
-
-def check_counts(count: Any, after: Any) -> None:
-    """UsageError unless these are whole numbers from 0 on."""
-    if not is_count(count) or not is_count(after):
-        raise UsageError(f"count={count!r} and after={after!r} must be whole numbers from 0 on")
 
 
 def info_of(topic: OpenTopic, partitions: list[Partition], unused: dict[str, Any]) -> TopicInfo:

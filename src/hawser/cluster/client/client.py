@@ -21,8 +21,9 @@ from hawser.cluster.client.settings import ClientSettings
 from hawser.cluster.client.starts import Place
 from hawser.cluster.client.transacting import Lanes
 from hawser.cluster.client.xa import Resource
-from hawser.cluster.transport import Address, BadAddress
+from hawser.cluster.transport import Address, BadAddress, PeerRole
 from hawser.errors import HawserError, UsageError
+from hawser.limits import is_wait
 from hawser.record.metadata import encode_metadata
 from hawser.record.payload import as_payload
 from hawser.record.receipt import Receipt
@@ -76,9 +77,7 @@ def records_of(payloads: Iterable[Any], keys: Iterable[bytes | None] | None) -> 
     if keys is not None:
         names = [None if key is None else _key(key) for key in keys]
         if len(names) != count:
-            raise UsageError(
-                f"publish_many was given {len(names)} keys for {count} messages; give one for each"
-            )
+            raise UsageError(f"there are {len(names)} keys for {count} messages; give one for each")
     return Rows(values, names, [NO_HEADERS] * count, [time_ns()] * count)
 
 
@@ -96,10 +95,12 @@ class Partition(NamedTuple):
 class Client:
     """To be started and closed in the event loop it was made in."""
 
-    def __init__(self, addresses: Sequence[str], name: str, settings: ClientSettings) -> None:
+    def __init__(
+        self, addresses: Sequence[str], name: str, settings: ClientSettings, role: PeerRole = PeerRole.CLIENT
+    ) -> None:
         self.name = name
         self.settings = settings
-        self.router = Router(addresses, name, settings)
+        self.router = Router(addresses, name, settings, role)
         self.homes = Homes(self.router)
         self.lanes = Lanes(self.router)
         self.resource = Resource(self.router, self.homes, self.lanes.couriers)
@@ -134,7 +135,7 @@ class Client:
         """What was asked for, checked, or what is usual."""
         if timeout is None:
             return self.settings.timeout
-        if not timeout >= 0:
+        if not is_wait(timeout):
             raise UsageError("timeout is seconds, 0 or more, or None for that of the connection")
         return timeout
 

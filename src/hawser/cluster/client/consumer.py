@@ -14,7 +14,7 @@ from hawser.cluster.client.reader import Chunk, Inbox, Reader
 from hawser.cluster.client.routing import Router
 from hawser.cluster.client.sample import FetchedSample
 from hawser.cluster.wire import shard_of
-from hawser.errors import Closed, HawserError, UsageError
+from hawser.errors import Closed, HawserError
 from hawser.record.record import Record
 
 __all__ = ["Consumer"]
@@ -95,7 +95,6 @@ class Consumer:
 
     def next_samples(self, count: int) -> list[FetchedSample]:
         """Messages that are there, at most `count`."""
-        _check_count(count)
         found: list[FetchedSample] = []
         while len(found) < count:
             try:
@@ -111,7 +110,6 @@ class Consumer:
 
     def next_batches(self, count: int) -> list[Any]:
         """Batches that are there, at most `count`, as pyarrow.RecordBatches with partition and offset."""
-        _check_count(count)
         found: list[Any] = []
         while len(found) < count:
             try:
@@ -168,8 +166,3 @@ class Consumer:
         self.received += 1
         self.last_offset = offset
         return FetchedSample(record, partition, offset, self._publisher, lost, self._decode)
-
-
-def _check_count(count: int) -> None:
-    if count < 1:
-        raise UsageError(f"count={count}: take 1 or more at a time")

@@ -4,7 +4,7 @@ Records one behind the other become one batch, messages of one session that are 
 one lock.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from hawser.cluster.client.borrowing import Borrower
@@ -103,7 +103,7 @@ class Draft:
         if not self._operations or not self._operations[-1].take(operation, *self._bounds):
             self._operations.append(operation)
 
-    def clear(self) -> Iterator[Operation]:
+    def clear(self) -> list[Operation]:
         """All of them, in order; none is left."""
         operations, self._operations, self.nbytes = self._operations, [], 0
-        yield from operations
+        return operations

@@ -49,10 +49,11 @@ class Getters:
 
     def add(self, count: int, looks: bool, seconds: float) -> Getter:
         """Somebody who waits for so long, perhaps for ever."""
-        getter = Getter(count, looks, self._loop.time() + seconds, self._loop.create_future())
+        deadline = inf if seconds == inf else self._loop.time() + seconds
+        getter = Getter(count, looks, deadline, self._loop.create_future())
         self._line.append(getter)
-        if getter.deadline < self._rings_at:
-            self._set_timer(getter.deadline)
+        if deadline < self._rings_at:
+            self._set_timer(deadline)
         return getter
 
     def serve(self, take: Callable[[int], list[Any]]) -> None:

@@ -18,8 +18,9 @@ from hawser.cluster.client.borrowing import MOST_HELD, Borrower
 from hawser.cluster.client.queue import OpenQueue
 from hawser.cluster.client.settling import Borrowed, State
 from hawser.cluster.client.stamped import StampedPartition
-from hawser.errors import Fenced, NotFound
+from hawser.errors import Fenced, NotFound, UsageError
 from hawser.log.queue.desk import MOST_MOVED_BYTES
+from hawser.log.state.queue import LETTERS
 from hawser.record.batch import Batch
 from hawser.record.letters import LETTER_HEADER
 from hawser.record.record import Record, Stamp
@@ -35,9 +36,13 @@ _Letter = tuple[Borrowed, Record]
 
 async def retry_letters(queue: OpenQueue, count: int | None) -> int:
     """Move dead letters to the end of their queue, oldest first; how many were. Those that become dead
-    meanwhile, and those that somebody holds, stay."""
+    meanwhile, and those that somebody holds, stay. UsageError for letters themselves."""
+    if queue.shelf == LETTERS:
+        raise UsageError(
+            f"{queue.full_name!r} holds dead letters itself; retry them at the queue they are of"
+        )
     try:
-        letters = await queue.letters(create=False)
+        letters = await queue.letters()
     except NotFound:
         return 0
     there = (await letters.look_inside()).count

@@ -65,9 +65,9 @@ class OpenQueue(Open):
         name = self.entry.settings.get("dead_letter")
         return name if isinstance(name, str) else None
 
-    async def letters(self, create: bool = True) -> "OpenQueue":
-        """Its dead letters, wherever they are. A queue of another name is made as this one is, if there is
-        none; NotFound unless it may be created."""
+    async def letters(self, create: bool = False) -> "OpenQueue":
+        """Its dead letters, wherever they are. NotFound if there is no queue of the other name, unless it is
+        to be made, as this one is."""
         if self.letters_to is None:
             if self._letters is None:
                 self._letters = OpenQueue(self.client, self.name, self.entry, self.decode, LETTERS)
@@ -84,9 +84,7 @@ class OpenQueue(Open):
     # Putting.
 
     def room_seconds(self, timeout: float | None) -> float:
-        """How long a put waits for room; UsageError if that makes no sense."""
-        if timeout is not None and not timeout >= 0:
-            raise UsageError("timeout is seconds, 0 or more, or None to wait for ever")
+        """How long a put waits for room."""
         return FOR_EVER_SECONDS if timeout is None else min(timeout, FOR_EVER_SECONDS)
 
     async def put(self, records: Records, timeout: float | None) -> Receipt:
@@ -130,33 +128,27 @@ class OpenQueue(Open):
             )
         await super().delete()
 
-    async def look_inside(self, most: int = 0) -> wire.Looked:
-        """The queue as it is now, with its oldest messages."""
-        request = wire.QueueLook(self.shard(0), self.shelf, most, _PEEKED_BYTES)
+    async def look_inside(self, most: int = 0, first: int = 0) -> wire.Looked:
+        """The queue as it is now, with its oldest messages from `first` on, as far as one answer goes."""
+        request = wire.QueueLook(self.shard(0), self.shelf, most, _PEEKED_BYTES, first=first)
         answer = await self.router.ask_leader(
             self.name, self.shard(0), request, f"looking at queue {self.name!r}", self.client.deadline(None)
         )
         assert isinstance(answer, wire.Looked), answer
         return answer
 
-    async def count_letters(self) -> int:
-        """How many dead letters there are, with those of others if they share a queue."""
-        at_home = (await self.look_inside()).letters
-        if self.letters_to is None:
-            return at_home
-        try:
-            letters = await self.letters(create=False)
-        except NotFound:
-            return at_home
-        return at_home + (await letters.look_inside()).count
-
     async def peek(self, count: int) -> list[FetchedSample]:
         """Copies of the oldest messages."""
         found: list[FetchedSample] = []
-        for parcel in (await self.look_inside(count)).parcels:
-            batch = Batch.read(parcel.batch)
-            publisher = batch.header.producer.decode(errors="replace").rpartition("#")[0]
-            for place, record in enumerate(batch.records()):
-                offset = parcel.offset + place
-                found.append(FetchedSample(record, 0, offset, publisher, 0, self.decode))
+        first, end = 0, 1
+        while len(found) < count and first < end:
+            looked = await self.look_inside(count - len(found), first)
+            first = end = looked.end
+            for parcel in looked.parcels:
+                batch = Batch.read(parcel.batch)
+                publisher = batch.header.producer.decode(errors="replace").rpartition("#")[0]
+                for place, record in enumerate(batch.records()):
+                    offset = parcel.offset + place
+                    found.append(FetchedSample(record, 0, offset, publisher, 0, self.decode))
+                    first = offset + 1
         return found

@@ -33,11 +33,14 @@ _Repeatable = (
 class Router:
     """One per client, in its event loop."""
 
-    def __init__(self, addresses: Sequence[str], name: str, settings: ClientSettings) -> None:
+    def __init__(
+        self, addresses: Sequence[str], name: str, settings: ClientSettings, role: PeerRole = PeerRole.CLIENT
+    ) -> None:
         self.settings = settings
         self.map = ShardMap()
         self._seeds = list(addresses)
         self._name = name
+        self._role = role
         # What nodes know this client by: it is there as long as one of its links is.
         self.run = secrets.token_hex(8)
         self._dialers: dict[str, Dialer] = {}
@@ -85,7 +88,7 @@ class Router:
         return dialer
 
     def _identity(self) -> Identity:
-        return Identity(role=PeerRole.CLIENT, name=self._name, run=self.run, cluster=self.map.cluster)
+        return Identity(role=self._role, name=self._name, run=self.run, cluster=self.map.cluster)
 
     def link(self, address: str) -> Link | None:
         """The open link to a node, if there is one; otherwise it is dialed."""
@@ -248,6 +251,7 @@ class Router:
         began = self.loop.time()
         backoff, doubt, turn = Backoff(self.settings), False, 0
         trouble: str | wire.Failed = "no node can be reached"
+        heard = ""
         while (left := deadline - self.loop.time()) > 0:
             links = [each.link for each in self._dialers.values() if each.link is not None]
             if links:
@@ -255,10 +259,11 @@ class Router:
                 try:
                     answer = await ask(links[turn % len(links)], body, left)
                 except TransportError as error:
-                    doubt, trouble = doubt or error.was_sent, str(error)
+                    doubt, trouble = doubt or error.was_sent, f"{error}{heard}"
                 else:
                     if not isinstance(answer, wire.Failed):
                         return answer
+                    heard = f"; before that: {answer.text}"
                     if not answer.retryable:
                         # What is not there is certain, and all that a deletion in doubt wants to hear.
                         raise refused(answer, what, doubt and answer.code is not wire.Code.NOT_FOUND)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from hawser.record.record import Record
 
@@ -73,6 +73,10 @@ class FetchedSample:
 
     def __len__(self) -> int:
         return len(self._record.value)
+
+    def __bool__(self) -> Literal[True]:
+        """An empty one is a message, too."""
+        return True
 
     def __buffer__(self, flags: int, /) -> memoryview:
         return memoryview(self._record.value)

@@ -134,8 +134,10 @@ class Settler:
     async def settle(self, messages: Sequence[Borrowed], verdict: Verdict) -> None:
         """Return when those of the messages that are held are settled, and those that were being settled
         already; Fenced if some of them were lost meanwhile."""
-        known = {id(each) for each in messages if each.state is State.LOST}
-        under_way = {each.outcome for each in messages if each.state in (State.WAITING, State.SENT)}
+        # Mostly none: this is on the way of every message.
+        others = [each for each in messages if each.state is not State.HELD]
+        known = {id(each) for each in others if each.state is State.LOST}
+        under_way = {each.outcome for each in others if each.state in (State.WAITING, State.SENT)}
         outcome = self.begin(messages, verdict)
         self._awaited.append(outcome)
         if self._timer is None:
@@ -148,9 +150,9 @@ class Settler:
         for other in under_way:
             if other is not None:
                 await self._join(other)
-        lost = [each for each in messages if each.state is State.LOST]
-        if len(lost) > len(known):
-            raise self.fenced([each for each in lost if id(each) not in known])
+        lost = [each for each in messages if each.state is State.LOST and id(each) not in known]
+        if lost:
+            raise self.fenced(lost)
 
     async def _join(self, outcome: Outcome) -> None:
         """Wait for what another call has begun; it may have been cancelled, or given up, or go on."""
@@ -252,14 +254,14 @@ class Settler:
 
     async def _settle_all(self) -> None:
         while self._waiting:
-            # Once those who heard of the last one had their turn: what they want next goes along.
-            await asyncio.sleep(0)
             together = self._under_way = self._next()
             try:
                 await self._settle_together(together)
             except HawserError as error:
                 self._failed(together, error)
             self._under_way = []
+            # Those who heard of it have their turn: what they want next goes along.
+            await asyncio.sleep(0)
 
     def _next(self) -> list[Borrowed]:
         """The next ones that can be settled together: those that may move are bounded by their bytes."""

@@ -10,7 +10,7 @@ from hawser.cluster.client.routing import Router
 from hawser.errors import NotFound, Rejected, SettingsMismatch, Unavailable, UsageError
 from hawser.limits import MAX_DELIVERIES, MAX_LEASE_SECONDS, SYSTEM_PREFIX
 from hawser.log.state.queue import CAPACITY_BYTES
-from hawser.record.names import check_topic_name
+from hawser.record.names import check_queue_names, check_topic_name
 
 if TYPE_CHECKING:
     from hawser.record.schema import Codec
@@ -95,7 +95,7 @@ def check_queue_settings(
         elif name == "lease":
             given[name] = _lease(value)
         elif name in ("dead_letter", "colocate"):
-            given[name] = _name(value)
+            given[name] = _name(value, name)
         else:
             most = {**_MOST, "max_deliveries": MAX_DELIVERIES}
             given[name] = _number(name, value, most.get(name, (1 << 63) - 1))
@@ -110,8 +110,8 @@ def _add_schema(given: Settings, codec: "Codec[Any] | None") -> None:
             given["fields"] = codec.fields
 
 
-def _name(value: Any) -> str:
-    name = check_topic_name(value)
+def _name(value: Any, what: str = "name") -> str:
+    name = check_topic_name(value, what)
     if name.startswith(SYSTEM_PREFIX):
         raise UsageError(
             f"{name!r} begins with {SYSTEM_PREFIX!r}, as a cluster's own names do; choose another one"
@@ -147,6 +147,8 @@ async def open_topic(
     `wire.HOMES` and no settings."""
     if kind != "homes":
         _name(name)
+    if kind == "queue":
+        check_queue_names(name, given.get("dead_letter"))
     await _know(router, deadline)
     entry = await _find(router, name)
     if entry is None and not create:

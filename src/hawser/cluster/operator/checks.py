@@ -17,7 +17,7 @@ from hawser.limits import (
     SYSTEM_PREFIX,
 )
 from hawser.log.state.results import Outcome
-from hawser.record.names import check_topic_name
+from hawser.record.names import check_queue_names, check_topic_name
 
 __all__ = [
     "check_creation",
@@ -59,10 +59,10 @@ def check_creation(message: wire.Admin) -> None:
         if not is_right(value):
             raise ValueError(f"{name}={repr(value)[:80]}: {wanted}")
     letters = message.settings.get("dead_letter")
-    if letters == message.name:
-        raise ValueError(f"queue {message.name!r} cannot be its own dead-letter queue; leave dead_letter out")
     if isinstance(letters, str):
         _check_is_free(letters)
+    if kind == "queue":
+        check_queue_names(message.name, letters)
     if message.settings.get("colocate") == message.name:
         raise ValueError(f"queue {message.name!r} cannot live with itself; colocate names a topic")
 

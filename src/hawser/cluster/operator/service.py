@@ -78,6 +78,8 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     homes: int = 4
     # A deletion waits so long for leaders to say that no transaction has work there.
     closing_seconds: float = 10.0
+    # So long after its start it waits for nodes that it has not reached before it calls them too few.
+    settling_seconds: float = 5.0
 
 
 class OperatorService(Handler):
@@ -112,6 +114,8 @@ class OperatorService(Handler):
         # One deletion of a name at a time: what one has closed another one must not open.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._background = Background()
+        # Until then nodes that were not reached may be on their way.
+        self._settled_at = 0.0
         self._changed = asyncio.Event()
         self._looking = asyncio.Lock()
 
@@ -123,6 +127,7 @@ class OperatorService(Handler):
         for name, address in self._nodes.items():
             self._dialers[name] = Dialer(address, identity, self, counters=self.counters)
             self._dialers[name].start()
+        self._settled_at = asyncio.get_running_loop().time() + self.settings.settling_seconds
         self._background.start(self._tick())
 
     async def stop(self) -> None:
@@ -467,6 +472,8 @@ class OperatorService(Handler):
         check_creation(message)
         if message.topic_kind == "homes":
             message = homes_of(message, self.settings.homes, self._nodes)
+        if message.name not in self.topics and "colocate" not in message.settings:
+            await self._nodes_reached(message.settings.get("replication", 3))
         while (entry := await self._in_thread(create, self._store, message, self.alive)).deleted:
             # The one that had this name goes first.
             await asyncio.sleep(self.settings.tick_seconds)
@@ -476,6 +483,13 @@ class OperatorService(Handler):
         self.topics[message.name] = entry
         await self._look()
         return await self._made(message.name, entry)
+
+    async def _nodes_reached(self, replication: Any) -> None:
+        """Return when so many are alive, or as many as there are. Only an operator that has just begun waits
+        for that: it does not know yet which nodes are there."""
+        wanted = min(replication, len(self._dialers))
+        while len(self.alive) < wanted and asyncio.get_running_loop().time() < self._settled_at:
+            await asyncio.sleep(self.settings.tick_seconds)
 
     async def _made(self, name: str, entry: wire.TopicEntry) -> wire.Answer:
         """Answered when all its shards are led, when no nodes can be found for one, or when it is deleted."""

@@ -76,10 +76,9 @@ class Definitions(SparkConnectGraphElementRegistry):
         known = self._flows.get(flow)
         return flow if known is None else known.target
 
-    def flows_before(self, flow: str) -> set[str]:
-        """The flows that fill the tables of this pipeline which it reads itself."""
-        sources = self._flows[flow].reads & set(self.tables) if flow in self._flows else set()
-        return {name for name, each in self._flows.items() if each.target in sources}
+    def tables_before(self, flow: str) -> set[str]:
+        """The tables of this pipeline which it reads itself."""
+        return self._flows[flow].reads & set(self.tables) if flow in self._flows else set()
 
     def made_from(self, tables: Iterable[str]) -> list[str]:
         """The tables, and all tables and sinks that get their rows from them, directly or not."""

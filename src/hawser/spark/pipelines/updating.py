@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pyspark.errors import PySparkException
 from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, start_run
 
-from hawser.errors import UsageError
+from hawser.errors import NotFound, UsageError
+from hawser.spark.pipelines import tables
 from hawser.spark.pipelines.definitions import Definitions, create_database, declare, register
 from hawser.spark.pipelines.failures import failure_of
 from hawser.spark.pipelines.place import Place
+from hawser.spark.pipelines.tables import DataFile
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Event", "Pipeline"]
+__all__ = ["Event", "Order", "Pipeline"]
 
 _FLOW: Final = re.compile(r"Flow (?:\S+\.)?(?P<name>\w+) (?:is|has) (?P<state>[A-Z]+)\b")
 
@@ -95,7 +97,7 @@ class Update:
         """Returns when every flow has landed what there was when it began. HawserError if one could not; what
         the others landed stays."""
         faults: list[str] = []
-        order = _Order(self.definitions)
+        order = Order(self.definitions, self._place.directory)
         try:
             declare(self._spark, self.definitions, self._place)
             for answer in start_run(
@@ -112,34 +114,47 @@ class Update:
                     if "FAILED" in message:
                         faults.append(message)
                     if match := _FLOW.match(message):
-                        order.note(match["name"], match["state"])
+                        if match["state"] == "STARTING":
+                            order.starts(match["name"])
                         tell(Event(self.definitions.target_of(match["name"]), match["state"]))
         except PySparkException as error:
             raise failure_of(error, faults) from error
         order.check()
 
 
-class _Order:
-    """Whether each table was filled after those it is made from."""
+class Order:
+    """Whether each table was filled after those it is made from.
 
-    def __init__(self, definitions: Definitions) -> None:
+    Told by the files and not by the states of flows: Spark starts a flow once those before it are done, and
+    says that they are done when it comes to it, which may be later. That a flow starts is heard a moment
+    after it has: what comes in that moment is taken for found.
+    """
+
+    def __init__(self, definitions: Definitions, directory: Path) -> None:
         self._definitions = definitions
-        self._completed: set[str] = set()
-        self._early: tuple[str, str] | None = None
+        self._directory = directory
+        # By flow and table.
+        self._found: dict[tuple[str, str], frozenset[DataFile]] = {}
 
-    def note(self, flow: str, state: str) -> None:
-        if state == "COMPLETED":
-            self._completed.add(flow)
-        elif state == "STARTING":
-            for before in self._definitions.flows_before(flow) - self._completed:
-                self._early = (self._definitions.target_of(flow), self._definitions.target_of(before))
+    def starts(self, flow: str) -> None:
+        """What the tables that this flow reads have by now is what it can find there."""
+        for source in self._definitions.tables_before(flow):
+            self._found[flow, source] = self._committed(source)
 
     def check(self) -> None:
-        """UsageError if not: what it lacks would come with the next update, and never be up to date."""
-        if self._early is not None:
-            table, source = self._early
-            raise UsageError(
-                f"table {table} was filled before {source}, from which it is made, was done: it lacks rows "
-                "that come with the next update. Spark loses the order after withColumn; make the columns "
-                f"of {table} with select"
-            )
+        """UsageError if one of them got more since: what the table lacks would come with the next update, and
+        it would never be up to date."""
+        for (flow, source), found in self._found.items():
+            if found != self._committed(source):
+                table = self._definitions.target_of(flow)
+                raise UsageError(
+                    f"table {table} was filled before {source}, from which it is made, was done: it lacks "
+                    "rows that come with the next update. Spark loses the order after withColumn; make the "
+                    f"columns of {table} with select"
+                )
+
+    def _committed(self, table: str) -> frozenset[DataFile]:
+        try:
+            return frozenset(tables.files(self._directory, table))
+        except (NotFound, FileNotFoundError):
+            return frozenset()
