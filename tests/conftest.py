@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 if TYPE_CHECKING:
@@ -24,6 +25,11 @@ SOAK_GRACE_SECONDS = 600
 def soak_seconds_told() -> float:
     """How long the soak tests may take in all; 0 leaves them out."""
     return float(os.environ.get("HAWSER_SOAK_SECONDS") or 0)
+
+
+# However busy the machine is; the same examples in each run, unless they are to be looked for.
+hypothesis.settings.register_profile("tests", deadline=None, derandomize=not soak_seconds_told())
+hypothesis.settings.load_profile("tests")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -24,6 +24,7 @@ from hawser.agent.recording.queue_source import QueueSource
 from hawser.agent.recording.stream import QueueStream
 from tests.agent.recording_worker import until_input_ends
 from tests.agent.test_recording_queue_stamps import DoesNotAsk
+from tests.support.lines import Lines
 
 __all__ = ["NAME", "QUEUE", "main"]
 
@@ -49,20 +50,24 @@ class DeadlySource(QueueSource):
 
 
 class VeryDeadlySource(DeadlySource):
-    """Does so soon."""
+    """Does so soon, but never before it has accepted something: what it doubles or skips shows only then."""
 
-    death = 0.4
+    death = 0.0
+
+    def commit(self) -> None:
+        super().commit()
+        self.death = 0.4
 
 
 def put(domain: str, file: str) -> None:
     ended, number = until_input_ends(), 0
-    noted = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    noted = Lines(file)
     with hawser.connect(domain, name="producer") as bus:
         queue = bus.queue(QUEUE, create=False)
         while not ended.is_set():
             count = random.randint(1, _MOST_AT_ONCE)
             receipt = queue.put_many([b"%d.%d" % (os.getpid(), number + place) for place in range(count)])
-            os.write(noted, b"%d %d %d %d\n" % (receipt.first_offset, count, os.getpid(), number))
+            noted.write(b"%d %d %d %d" % (receipt.first_offset, count, os.getpid(), number))
             number += count
             time.sleep(_PAUSE_SECONDS)
 

@@ -22,6 +22,7 @@ import hawser
 from hawser.agent.recording import Recorder, recorder, topic_source
 from hawser.agent.recording.stream import Stream
 from hawser.record.batch import Batch
+from tests.support.lines import Lines
 
 __all__ = ["NAME", "TOPIC", "TrustsItsMark", "main", "until_input_ends"]
 
@@ -67,7 +68,7 @@ def until_input_ends() -> threading.Event:
 
 def publish(domain: str, file: str) -> None:
     ended, number = until_input_ends(), 0
-    noted = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    noted = Lines(file)
     with hawser.connect(domain, name="publisher") as bus:
         topic = bus.topic(TOPIC, create=False)
         while not ended.is_set():
@@ -75,7 +76,7 @@ def publish(domain: str, file: str) -> None:
             (receipt,) = topic.publish_many(
                 [b"%d.%d" % (os.getpid(), number + place) for place in range(count)]
             )
-            os.write(noted, b"%d %d %d %d\n" % (receipt.first_offset, count, os.getpid(), number))
+            noted.write(b"%d %d %d %d" % (receipt.first_offset, count, os.getpid(), number))
             number += count
             time.sleep(_PAUSE_SECONDS)
 

@@ -403,7 +403,7 @@ def test_a_target_with_other_settings_is_refused_for_good(
     ("changed", "message"),
     [
         ({"domain_url": "hawser://h:1"}, "URL of a domain"),
-        ({"topic": ""}, "topic name"),
+        ({"topic": ""}, "a name has"),
         ({"to": "hawser://"}, "URL of a cluster"),
         ({"to": "shm://"}, "URL of a cluster"),
         ({"name": "n" * 56}, "bus name"),

@@ -99,11 +99,12 @@ def forget(cluster: RunningCluster, topic: str, producer: bytes) -> None:
     """As the cluster does with one that was idle for long, when nothing of it is left."""
     entry = cluster.ask(wire.GetMap(topic)).topics[topic]
     shard = wire.shard_of(topic, entry.uuid, 0)
-    answers = [cluster.ask(wire.Inspect(shard, producer=producer), node) for node in cluster.nodes]
-    (found,) = [each.newest for each in answers if isinstance(each, wire.Inspected)]
+    (leader,) = [node.shards[shard] for node in cluster._nodes.values() if node.shards[shard].leads]
+    found = leader.replica.machine.part(Producers).newest(producer)
     assert found is not None
-    expiry = ExpireProducers(((producer, found[0], 1),))
-    assert execute(cluster, topic, Kind.EXPIRE_PRODUCERS, encode_command(expiry)) == Expired(1)
+    expiry = encode_command(ExpireProducers(((producer, found[0], 1),)))
+    answer = cluster.run(leader.execute(Kind.EXPIRE_PRODUCERS, expiry))
+    assert isinstance(answer, wire.Executed) and decode_result(answer.result) == Expired(1)
 
 
 def test_a_forgotten_recorder_goes_on_where_its_region_says(cluster: RunningCluster) -> None:

@@ -17,6 +17,7 @@ import hawser
 from hawser.testing import LocalBus
 from tests.agent.recorded import check_tiling, recording, rows_of, until_recorded
 from tests.agent.recording_worker import NAME, TOPIC
+from tests.support.lines import whole_lines
 from tests.support.processes import ClusterProcesses, cluster_processes, until
 
 Note = Callable[[str, object], None]
@@ -143,7 +144,7 @@ class Storm:
         """Of all that was recorded, in its order; AssertionError unless each message is there once, and those
         that were acknowledged where they were."""
         acknowledged = 0
-        for line in self.noted.read_text().splitlines():
+        for line in whole_lines(self.noted):
             first_offset, count, process, number = map(int, line.split())
             for place in range(count):
                 value = values[first_offset - 1 + place]

@@ -1,35 +1,23 @@
 """What must be true of a queue, whatever was killed: judged from the notes of its clients, who left nothing.
 
 Every message that was put is accepted once, or buried as a dead letter once, and not both. None is there that
-was not put. Poison is never accepted, and is buried.
+was not put. Poison is never accepted, and is buried. Whoever gets a message that somebody had before is told,
+and deliveries are counted, whoever leads: of those with one number one is given back at the most.
 """
 
 from collections import Counter
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
-import msgspec
+from tests.cluster.queue_worker import MAX_DELIVERIES, POISON
 
-from tests.cluster.queue_worker import POISON
-
-__all__ = ["Violation", "judge", "read_notes"]
+__all__ = ["Violation", "judge"]
 
 
 class Violation(AssertionError):
     """Something that was promised did not hold."""
 
 
-def read_notes(files: Iterable[Path]) -> list[dict[str, Any]]:
-    """All notes; the last line of a killed process may be cut off."""
-    notes = []
-    for file in files:
-        for line in file.read_bytes().split(b"\n")[:-1]:
-            notes.append(msgspec.json.decode(line))
-    return notes
-
-
-def judge(notes: list[dict[str, Any]]) -> dict[str, object]:
+def judge(notes: list[dict[str, Any]]) -> dict[str, int]:
     """Figures; Violation with the first promise that was broken."""
     by_state: dict[tuple[str, str], Counter[str]] = {}
     for note in notes:
@@ -54,6 +42,7 @@ def judge(notes: list[dict[str, Any]]) -> dict[str, object]:
     _none(set(put) - done - unclear("accept") - unclear("bury"), "is lost")
     _none(set(put) & poison - set(buried) - unclear("bury"), "is poison, and no dead letter")
     _none(set(values("lie", "believed")), "was a lie, and believed")
+    _judge_counts([note for note in notes if note["deed"] in ("get", "release")])
     return {
         "put": len(put),
         "put perhaps": len(set(begun) - set(put) - set(values("put", "refused"))),
@@ -62,10 +51,21 @@ def judge(notes: list[dict[str, Any]]) -> dict[str, object]:
         "accepts fenced": values("accept", "fenced").total(),
         "accepts unknown": len(unclear("accept") - done),
         "redelivered": sum(bool(note.get("again")) for note in notes),
+        "given back": values("release", "ok").total(),
         "dead letters": len(buried),
         "burials unknown": len(unclear("bury") - done),
         "lies refused": values("lie", "refused").total(),
     }
+
+
+def _judge_counts(notes: list[dict[str, Any]]) -> None:
+    got = [note for note in notes if note["deed"] == "get"]
+    _none({note["value"] for note in got if note["count"] > MAX_DELIVERIES}, "was delivered too often")
+    _none({note["value"] for note in got if note["count"] > 1 and not note["again"]}, "is said to be new")
+    new = Counter(note["value"] for note in got if not note["again"])
+    _none({value for value, times in new.items() if times > 1}, "was new twice")
+    ended = Counter((note["value"], note["count"]) for note in notes if note["deed"] == "release")
+    _none({value for (value, _), times in ended.items() if times > 1}, "came again, and it was not counted")
 
 
 def _none(values: set[str], what: str) -> None:

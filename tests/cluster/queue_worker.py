@@ -9,10 +9,11 @@ something is asked for and after it was answered, so what a killed process had a
 """
 
 import asyncio
-import os
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from itertools import product
+from pathlib import Path
 from random import Random
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ from hawser.cluster.client.client import addresses_of
 from hawser.cluster.transport import Identity, Link, PeerRole, TransportError, dial
 from hawser.log.queue.claims import NO_TOKEN
 from tests.cluster.worker import PATIENT, Until
+from tests.support.lines import Lines
 
 __all__ = ["MAX_DELIVERIES", "POISON", "QUEUE", "SESSION_SECONDS", "Notes", "accept_all", "is_poison", "main"]
 
@@ -38,15 +40,14 @@ _ANSWER_SECONDS: Final = 2.0
 
 
 class Notes:
-    """A line for each event, on disk before anything else happens."""
+    """A line for each event."""
 
-    def __init__(self, file: str) -> None:
-        self._descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    def __init__(self, file: str | Path) -> None:
+        self._lines = Lines(file)
 
     def write(self, deed: str, state: str, values: Iterable[str], **more: Any) -> None:
         for value in values:
-            line = msgspec.json.encode({"deed": deed, "state": state, "value": value, **more})
-            os.write(self._descriptor, line + b"\n")
+            self._lines.write(msgspec.json.encode({"deed": deed, "state": state, "value": value, **more}))
 
 
 def _connect(url: str, name: str) -> hawser.Bus:
@@ -98,10 +99,12 @@ def consume(url: str, name: str, notes: Notes, goes_on: Until) -> None:
             else:
                 for message in fine:
                     _accept_or_release(notes, message, random)
-            for message in messages:
-                if is_poison(message):
+            for message in filter(is_poison, messages):
+                if random.random() < 0.5:
+                    _release(notes, message)
+                else:
                     with suppress(hawser.HawserError):
-                        random.choice((message.release, message.reject))()
+                        message.reject()
 
 
 def _accept_or_release(notes: Notes, message: hawser.Message, random: Random) -> None:
@@ -109,8 +112,13 @@ def _accept_or_release(notes: Notes, message: hawser.Message, random: Random) ->
         notes.write("accept", "begin", [_text(message)])
         _accept(notes, message, "accept")
     else:
-        with suppress(hawser.HawserError):
-            message.release()
+        _release(notes, message)
+
+
+def _release(notes: Notes, message: hawser.Message) -> None:
+    with suppress(hawser.HawserError):
+        message.release()
+        notes.write("release", "ok", [_text(message)], count=message.delivery_count)
 
 
 def bury(url: str, name: str, notes: Notes, goes_on: Until) -> None:
@@ -203,7 +211,8 @@ async def _consume_in_a_loop(queue: aio.AsyncQueue[Any], notes: Notes) -> None:
 
 
 def lie(url: str, name: str, notes: Notes, goes_on: Until) -> None:
-    """Accept messages that others hold, or nobody, under names that hold none."""
+    """Accept messages that others hold, or nobody: under names that hold none, and under what is shown of
+    those who hold some."""
     asyncio.run(_lie(url, name, notes, goes_on))
 
 
@@ -215,14 +224,15 @@ async def _lie(url: str, name: str, notes: Notes, goes_on: Until) -> None:
                 info = await asyncio.to_thread(bus.queue(QUEUE, create=False).info)
         except hawser.Unavailable:
             continue
-        place = info.partitions[0]
+        place, shown = info.partitions[0], [each.session for each in info.owners]
         for address in addresses_of(url):
             links += 1
             run = f"{name}.{links}"
             with suppress(TransportError):
                 link = await dial(address, Identity(role=PeerRole.CLIENT, name=name, run=run))
-                for number, lied in enumerate(await _lies(link, place.shard, place.epoch, run, random)):
-                    request = wire.QueueSettle(place.shard, 0, f"{run}.{number}", 1, 1, (lied,))
+                lies = await _lies(link, place.shard, place.epoch, run, random)
+                for lied, session in product(lies, (f"{run}.nothing", *shown)):
+                    request = wire.QueueSettle(place.shard, 0, session, 1, 1, (lied,))
                     is_believed = isinstance(await _asked(link, request), wire.Executed)
                     notes.write("lie", "believed" if is_believed else "refused", [f"{lied} at {address}"])
                 await link.close()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hawser.cluster import wire
-from hawser.cluster.transport import Identity, PeerRole, dial
+from hawser.cluster.transport import AskTimeout, Identity, PeerRole, dial
 from hawser.log.entry import Kind
 from hawser.log.queue.claims import NO_TOKEN
 from hawser.log.state.results import Reason, Rejected
@@ -135,6 +135,28 @@ def test_a_leader_cut_off_lends_to_transactions_and_to_nobody_else(tmp_path: Pat
         assert queue.info().ready == queue.info().claimed == 0
 
 
+def test_a_home_cut_off_does_not_say_what_is_prepared(tmp_path: Path) -> None:
+    """Whoever recovers would miss what was prepared without it, and roll that back."""
+    with network(tmp_path) as (hosts, cluster), cluster.connect("tester") as bus:
+        orders: Any = bus.topic("orders", replication=3)
+        raw, xid = RawTransactions(bus), Xid(7, b"transfer", b"")
+        bus.xa.start(xid).publish(orders, b"half of it")
+        bus.xa.end(xid)
+        home = raw.home(xid)
+        old = raw.leader(home)
+        look = wire.TransactionLook(home)
+        assert isinstance(_ask(cluster.nodes[old].address, look), wire.TransactionsSeen)
+        hosts.part([old], [*(name for name in NODES if name != old), "o1"])
+        until(lambda: raw.leader(home) != old, "another leader")
+        assert bus.xa.prepare(xid) == "ok"
+        assert bus.xa.recover() == [xid]
+        # It waits for a majority that would know.
+        with pytest.raises(AskTimeout):
+            _ask(cluster.nodes[old].address, look, 3.0)
+        hosts.heal()
+        bus.xa.commit(xid)
+
+
 _SESSION = "of the test"
 
 
@@ -143,11 +165,16 @@ def _get(address: str, shard: str, for_transactions: bool) -> wire.Answer:
     get = wire.QueueGet(
         shard, 0, _SESSION, 1, NO_TOKEN, 1, 1000, 10.0, 1.0, for_transactions=for_transactions
     )
+    return _ask(address, get)
+
+
+def _ask(address: str, request: wire.Request, timeout_seconds: float = 10.0) -> wire.Answer:
+    """What this very node says."""
 
     async def ask() -> wire.Answer:
         link = await dial(address, Identity(role=PeerRole.CLIENT, name="tester", run="of the test"))
         try:
-            return wire.decode_answer(await link.ask(wire.encode(get), 10.0))
+            return wire.decode_answer(await link.ask(wire.encode(request), timeout_seconds))
         finally:
             await link.close()
 

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 import hawser
-from tests.cluster.queue_verdict import Violation, judge, read_notes
+from tests.cluster.queue_verdict import Violation, judge
 from tests.cluster.queue_worker import MAX_DELIVERIES, QUEUE, SESSION_SECONDS, Notes, accept_all, is_poison
+from tests.support.lines import read_notes
 from tests.support.processes import LIMIT_SECONDS, ClusterProcesses, cluster_processes, until
 from tests.support.workers import Worker
 
@@ -103,9 +104,9 @@ def under_load(cluster: ClusterProcesses, roles: list[str], **settings: Any) -> 
         clients.end()
 
 
-def judged(cluster: ClusterProcesses, clients: Clients) -> dict[str, object]:
+def judged(cluster: ClusterProcesses, clients: Clients) -> dict[str, int]:
     """Accept what is left, have poison rejected until it is dead, bury the dead, and judge everything."""
-    notes = Notes(str(cluster.directory / "auditor.notes"))
+    notes = Notes(cluster.directory / "auditor.notes")
     with cluster.connect("auditor") as bus:
         queue: Any = bus.queue(QUEUE)
         for messages in _rest(queue):
@@ -133,7 +134,21 @@ def _letters_at_home(queue: Any) -> int:
     return int(looked.letters)
 
 
-def note(record_property: Record, figures: dict[str, object]) -> None:
+@contextmanager
+def held_too_long(cluster: ClusterProcesses) -> Iterator[None]:
+    """Somebody gets a message before the leader changes and wants to accept it afterwards, in vain."""
+    with cluster.connect("holder") as bus:
+        queue: Any = bus.queue(QUEUE, create=False)
+        message = queue.get(LIMIT_SECONDS)
+        yield
+        with pytest.raises(hawser.Fenced):
+            message.accept()
+
+
+def note(record_property: Record, figures: dict[str, int]) -> None:
+    """Without these nothing was attacked."""
+    for name in ("accepted", "redelivered", "given back", "dead letters"):
+        assert figures[name] > 0, figures
     for name, value in figures.items():
         record_property(name, value)
 
@@ -151,15 +166,18 @@ def test_leaders_consumers_and_producers_killed_and_stopped(tmp_path: Path, reco
                 if round_number == 1:
                     clients.kill(clients.of("put")[0])
                     clients.add("put")
-                cluster.nodes[leader].kill()
-                clients.add("consume")
-                clients.wait_for_more()
+                with held_too_long(cluster):
+                    cluster.nodes[leader].kill()
+                    clients.add("consume")
+                    clients.wait_for_more()
                 cluster.nodes[leader].start()
                 # By now nobody waits for its session any more.
                 time.sleep(SESSION_SECONDS)
                 clients.signal(late, signal.SIGCONT)
                 clients.wait_for_more()
-        note(record_property, {"leaders killed": 3, **judged(cluster, clients)})
+        figures = judged(cluster, clients)
+        assert figures["lies refused"] > 0
+        note(record_property, {"leaders killed": 3, **figures})
 
 
 @pytest.mark.slow
@@ -185,9 +203,10 @@ def test_a_leader_that_was_stopped_lends_nothing_twice(tmp_path: Path, record_pr
         with under_load(cluster, ["put", "consume", "consume", "aio", "bury"]) as clients:
             for _ in range(3):
                 leader = cluster.leader(QUEUE)
-                cluster.nodes[leader].pause()
-                clients.wait_for_more()
-                cluster.nodes[leader].resume()
+                with held_too_long(cluster):
+                    cluster.nodes[leader].pause()
+                    clients.wait_for_more()
+                    cluster.nodes[leader].resume()
                 clients.wait_for_more()
         note(record_property, {"leaders stopped": 3, **judged(cluster, clients)})
 
@@ -228,12 +247,20 @@ def test_a_client_that_fails_is_quoted(tmp_path: Path) -> None:
         worker.wait()
 
 
-def _notes(*deeds: tuple[str, str, str]) -> list[dict[str, Any]]:
-    return [{"deed": deed, "state": state, "value": value} for deed, state, value in deeds]
+Deed = tuple[Any, ...]
+
+
+def _notes(*deeds: Deed) -> list[dict[str, Any]]:
+    names = ("deed", "state", "value", "count", "again")
+    return [dict(zip(names, deed, strict=False)) for deed in deeds]
+
+
+def _get(count: int, again: bool) -> Deed:
+    return ("get", "ok", "a", count, again)
 
 
 PUT = (("put", "begin", "a"), ("put", "ok", "a"))
-ACCEPT = (("get", "ok", "a"), ("accept", "begin", "a"), ("accept", "ok", "a"))
+ACCEPT = (("accept", "begin", "a"), ("accept", "ok", "a"))
 BURY = (("bury", "begin", "a"), ("bury", "ok", "a"))
 PUT_POISON = (("put", "begin", "x.poison"), ("put", "ok", "x.poison"))
 
@@ -248,20 +275,34 @@ PUT_POISON = (("put", "begin", "x.poison"), ("put", "ok", "x.poison"))
         (ACCEPT, "never put"),
         (BURY, "never put"),
         ((("put", "begin", "a"), ("put", "refused", "a"), *ACCEPT), "refused, and is there"),
-        ((*PUT, *ACCEPT[:2], ("accept", "fenced", "a")), "is lost"),
+        ((*PUT, ACCEPT[0], ("accept", "fenced", "a")), "is lost"),
         ((*PUT, BURY[0], ("bury", "fenced", "a")), "is lost"),
         ((*PUT_POISON, ("accept", "begin", "x.poison")), "no dead letter"),
         ((*PUT_POISON, ("accept", "ok", "x.poison")), "poison, and was accepted"),
         ((*PUT, *ACCEPT, ("lie", "believed", "t")), "a lie"),
+        ((*PUT, *ACCEPT, _get(4, True)), "too often"),
+        ((*PUT, *ACCEPT, _get(2, False)), "said to be new"),
+        ((*PUT, *ACCEPT, _get(1, False), _get(1, False)), "new twice"),
+        ((*PUT, *ACCEPT, *[("release", "ok", "a", 2)] * 2), "not counted"),
+        ((_get(1, False),), "never put"),
     ],
 )
-def test_the_verdict_can_be_guilty(deeds: tuple[tuple[str, str, str], ...], what: str) -> None:
+def test_the_verdict_can_be_guilty(deeds: tuple[Deed, ...], what: str) -> None:
     with pytest.raises(Violation, match=what):
         judge(_notes(*deeds))
 
 
 @pytest.mark.parametrize(
-    "end", [ACCEPT, ACCEPT[:2], BURY, BURY[:1], (*BURY[:1], ("bury", "fenced", "a"), *BURY)]
+    "end",
+    [
+        ACCEPT,
+        ACCEPT[:1],
+        BURY,
+        BURY[:1],
+        (*BURY[:1], ("bury", "fenced", "a"), *BURY),
+        # The leader changed while somebody had it.
+        (_get(1, False), _get(1, True), ("release", "ok", "a", 1), _get(2, True), *ACCEPT),
+    ],
 )
-def test_the_verdict_can_be_innocent(end: tuple[tuple[str, str, str], ...]) -> None:
+def test_the_verdict_can_be_innocent(end: tuple[Deed, ...]) -> None:
     judge(_notes(*PUT, *end))

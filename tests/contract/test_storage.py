@@ -1,8 +1,10 @@
 """What a journal may rely on, of the real disk and of the simulated one alike."""
 
+import errno
 import os
 import resource
 import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -128,50 +130,6 @@ def test_syncing_changes_nothing_to_be_seen(storage: Storage) -> None:
     assert storage.read("file", 0, 3) == b"old"
 
 
-def test_syncing_beside_writing(storage: Storage) -> None:
-    storage.create("file", 1 << 16)
-    failures: list[BaseException] = []
-
-    def sync() -> None:
-        try:
-            for _ in range(20):
-                storage.sync("file")
-        except BaseException as failure:
-            failures.append(failure)
-
-    thread = threading.Thread(target=sync)
-    thread.start()
-    for place in range(1 << 10):
-        storage.write("file", place * 64, bytes([place % 256]) * 64)
-    thread.join()
-    assert not failures
-    expected = b"".join(bytes([place % 256]) * 64 for place in range(1 << 10))
-    assert storage.read("file", 0, 1 << 16) == expected
-
-
-def test_removing_beside_syncing(storage: Storage) -> None:
-    """A sync either finds the file or does not; it never touches another one."""
-    failures: list[BaseException] = []
-
-    def sync() -> None:
-        for turn in range(200):
-            try:
-                storage.sync(f"file{turn % 4}")
-            except FileNotFoundError:
-                pass
-            except BaseException as failure:
-                failures.append(failure)
-
-    thread = threading.Thread(target=sync)
-    thread.start()
-    for turn in range(100):
-        storage.create(f"file{turn % 4}", 10)
-        storage.write(f"file{turn % 4}", 0, b"content")
-        storage.remove(f"file{turn % 4}")
-    thread.join()
-    assert not failures and storage.names() == []
-
-
 @contextmanager
 def no_room_beyond(storage: Storage, size: int) -> Iterator[None]:
     """Little room: for the real one, the largest file that the process may have."""
@@ -292,6 +250,71 @@ def test_folders_and_links_are_not_files(tmp_path: Path) -> None:
     with pytest.raises(StorageFailed):
         disk.read("link", 0, 1)
     disk.close()
+
+
+def test_a_sync_elsewhere_beside_writing(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    disk.create("file", 1 << 16)
+    sync = disk.begin_sync(["file"])
+    descriptors = sync.descriptors * 20
+    thread = threading.Thread(target=lambda: deque(map(os.fdatasync, descriptors), maxlen=0))
+    thread.start()
+    for place in range(1 << 10):
+        disk.write("file", place * 64, bytes([place % 256]) * 64)
+    thread.join()
+    disk.end_sync(sync, 0, 0.1)
+    expected = b"".join(bytes([place % 256]) * 64 for place in range(1 << 10))
+    assert disk.read("file", 0, 1 << 16) == expected
+    disk.close()
+
+
+def test_a_sync_elsewhere_goes_on_beside_everything_else(tmp_path: Path) -> None:
+    """Its files are renamed, removed and pushed out meanwhile: the descriptors stay theirs until it ends."""
+    disk = Disk(tmp_path)
+    for name in ("renamed", "removed", "pushed out"):
+        disk.create(name, 10)
+    sync = disk.begin_sync(["renamed", "removed", "pushed out"])
+    inodes = [os.fstat(each).st_ino for each in sync.descriptors]
+    disk.rename("renamed", "other")
+    disk.remove("removed")
+    for number in range(20):
+        disk.create(f"file{number}", 10)
+    assert [os.fstat(each).st_ino for each in sync.descriptors] == inodes
+    descriptors = sync.descriptors
+    disk.end_sync(sync, 0, 0.1)
+    for each in descriptors:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(each)
+    disk.close()
+
+
+def test_after_a_sync_elsewhere_has_failed_all_fail(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    disk.create("file", 10)
+    with pytest.raises(StorageFailed, match=r"syncing file failed: Input/output error\. Look after the disk"):
+        disk.end_sync(disk.begin_sync(["file"]), errno.EIO, 0.1)
+    with pytest.raises(StorageFailed, match="since then nothing is synced"):
+        disk.begin_sync(["file"])
+    with pytest.raises(StorageFailed, match="since then nothing is synced"):
+        disk.sync("file")
+    disk.close()
+
+
+def test_a_sync_elsewhere_of_what_is_not_there_leaves_nothing_open(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    disk.create("file", 10)
+    with pytest.raises(FileNotFoundError):
+        disk.begin_sync(["file", "missing"])
+    disk.remove("file")
+    assert not any(
+        os.path.realpath(f"/proc/self/fd/{each}").startswith(str(tmp_path / "file"))
+        for each in open_descriptors()
+    )
+    disk.close()
+
+
+def open_descriptors() -> list[str]:
+    return os.listdir("/proc/self/fd")
 
 
 # The simulated one alone.

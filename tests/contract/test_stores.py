@@ -301,9 +301,11 @@ def test_an_etcd_that_is_not_there() -> None:
 
 def test_an_etcd_that_stands_still(tmp_path: Path) -> None:
     with etcd_server(tmp_path) as server:
-        store = open_store(server.url, 0.5)
+        store = open_store(server.url, 60)
         first = written(store.put("key", b"first", None))
+        store.close()
         server.stop()
+        store = open_store(server.url, 0.5)
         assert unavailable(lambda: store.get("key")).outcome == "none"
         error = unavailable(lambda: store.put("key", b"second", first.version))
         assert error.outcome == "unknown" and "reading will tell" in str(error)

@@ -5,6 +5,8 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,31 +56,36 @@ def build(with_canaries: bool = False) -> Path:
     return program
 
 
-def directory_of(operation: str) -> Path:
-    """The domain that `sweep` of an operation works in."""
-    return Path(f"/dev/shm/hawser-test-crash-{os.getpid()}-{operation}")
+@contextmanager
+def domain_of(operation: str) -> Iterator[Path]:
+    """A directory to work in; gone with all that is in it when the block ends."""
+    directory = Path(f"/dev/shm/hawser-test-crash-{os.getpid()}-{operation}")
+    directory.mkdir(mode=0o700)
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory)
 
 
 def sweep(operation: str, mode: str, canary: str = "", /, **options: int) -> "Sweep":
     """Kill or stop `operation` (`mode` kill, stop, both) at every state, and as the options say beyond."""
-    directory = directory_of(operation)
-    directory.mkdir(mode=0o700)
+    with domain_of(operation) as directory:
+        return sweep_in(directory, operation, mode, canary, **options)
+
+
+def sweep_in(directory: Path, operation: str, mode: str, canary: str = "", /, **options: int) -> "Sweep":
+    """The same in a domain that is there."""
     settings = [f"{name}={value}" for name, value in options.items()]
     if canary:
         settings.append(f"canary={canaries().index(canary)}")
-    command = [str(build(bool(canary))), str(directory), operation, mode, *settings]
-    limit = LIMIT_SECONDS + options.get("seconds", 0)
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=limit,
-            pass_fds=[options["agent"]] if "agent" in options else [],
-        )
-    finally:
-        shutil.rmtree(directory)
+    done = subprocess.run(
+        [str(build(bool(canary))), str(directory), operation, mode, *settings],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT_SECONDS + options.get("seconds", 0),
+        pass_fds=[options["agent"]] if "agent" in options else [],
+    )
     return Sweep(done.returncode, (done.stdout + done.stderr).strip())
 
 

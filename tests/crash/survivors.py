@@ -107,7 +107,10 @@ def attack(url: str, kills: int, seed: int) -> dict[str, int]:
     """Kill that many, one at a time; raises AssertionError when a survivor finds anything wrong."""
     chance = random.Random(seed)
     survivors, victims = Survivors(url), Victims(url)
-    for victim in range(1, kills + 1):
+    victim = 0
+    # Some die before they publish; on a slow machine most of them.
+    while victim < kills or (len(survivors.numbers) - 1 <= kills / 4 and victim < 10 * kills):
+        victim += 1
         process = victims.start(victim)
         until = time.monotonic() + chance.random() * LIFE_SECONDS
         while time.monotonic() < until:
@@ -118,7 +121,7 @@ def attack(url: str, kills: int, seed: int) -> dict[str, int]:
     published = Counter(survivors.numbers)
     del published[SURVIVOR]
     survivors.bus.close()
-    return {"kills": kills, "killed_publishers": len(published), "published_by_them": published.total()}
+    return {"kills": victim, "killed_publishers": len(published), "published_by_them": published.total()}
 
 
 if __name__ == "__main__":

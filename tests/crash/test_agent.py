@@ -7,6 +7,7 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,7 @@ from hawser.agent.lookout import Lookout
 from hawser.cluster.health import exposition
 from hawser.memory import Domain
 
-from .stepper import Sweep, directory_of, operations, sweep
+from .stepper import Sweep, domain_of, operations, sweep_in
 
 Record = Callable[[str, object], None]
 
@@ -30,8 +31,8 @@ class Opener(Lookout):
 class Agent:
     """Does its duties once for every byte it is sent, and answers with one."""
 
-    def __init__(self, operation: str, kind: type[Lookout]) -> None:
-        self.lookout = kind(Domain(directory_of(operation)))
+    def __init__(self, directory: Path, kind: type[Lookout]) -> None:
+        self.lookout = kind(Domain(directory))
         self.counts: Counter[str] = Counter()
         self._ours, self.theirs = socket.socketpair()
         self._thread = threading.Thread(target=self._serve)
@@ -57,11 +58,12 @@ class Agent:
 
 
 def sweep_beside_agent(operation: str, kind: type[Lookout] = Lookout, **options: int) -> tuple[Sweep, Agent]:
-    agent = Agent(operation, kind)
-    try:
-        return sweep(operation, "stop", agent=agent.theirs.fileno(), **options), agent
-    finally:
-        agent.close()
+    with domain_of(operation) as directory:
+        agent = Agent(directory, kind)
+        try:
+            return sweep_in(directory, operation, "stop", agent=agent.theirs.fileno(), **options), agent
+        finally:
+            agent.close()
 
 
 @pytest.mark.parametrize("operation", operations())

@@ -199,8 +199,8 @@ def test_a_stopped_reliable_subscriber_is_named_and_its_death_frees_the_way(loca
 def interrupted(channel: Channel, wait: Callable[[], object]) -> None:
     """Say when waiting begins, and how it ended."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    channel.tell("waiting")
     try:
+        channel.tell("waiting")
         wait()
         channel.tell("it returned")
     except KeyboardInterrupt:

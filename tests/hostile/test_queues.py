@@ -3,9 +3,11 @@
 import _thread
 import gc
 import os
+import resource
 import signal
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,15 +35,18 @@ def counts(queue: hawser.Queue[Any]) -> tuple[int, int, int]:
 def test_a_forked_child_is_refused_everything(local: LocalBus) -> None:
     bus = local.connect("parent")
     queue = bus.queue("jobs", **SETTINGS)
-    queue.put_many([b"1", b"2", b"3"])
+    queue.put_many([b"1", b"2", b"3", b"4"])
     message, many = got(queue), queue.get_many(1)
-    jobs = queue.consume()
+    jobs, values = queue.consume(), queue.consume().values()
+    assert next(values) == b"3"
     uses: dict[str, Callable[[], object]] = {
         "put": lambda: queue.put(b"x"),
         "put_many": lambda: queue.put_many([b"x"]),
         "get": lambda: queue.get(0),
         "get_many": lambda: queue.get_many(1, 0),
         "next": lambda: next(jobs),
+        "next value": lambda: next(values),
+        "accept value": values.accept,
         "consume": queue.consume,
         "peek": lambda: queue.peek(1),
         "info": queue.info,
@@ -69,23 +74,25 @@ def test_a_forked_child_is_refused_everything(local: LocalBus) -> None:
 
     with Child(use_all) as child:
         assert child.hear() == "nothing"
-    assert counts(queue) == (1, 2, 0)
+    assert counts(queue) == (1, 3, 0)
 
     def forget_all(channel: Channel) -> None:
         """What a child drops or closes was never its own."""
-        nonlocal message, many, jobs, queue, bus
+        nonlocal message, many, jobs, values, queue, bus
         for each in (jobs, queue, bus):
             each.close()
-        del message, many, jobs, queue, bus
+        del message, many, jobs, values, queue, bus
         uses.clear()
         gc.collect()
         channel.tell("forgot")
 
     with Child(forget_all) as child:
         assert child.hear() == "forgot"
-    assert counts(queue) == (1, 2, 0)
+    assert counts(queue) == (1, 3, 0)
     message.accept()
     many.accept()
+    values.accept()
+    assert counts(queue) == (1, 0, 0)
 
 
 def test_a_message_of_the_dead_is_delivered_again(local: LocalBus) -> None:
@@ -157,7 +164,27 @@ def test_a_producer_killed_in_a_batch_leaves_a_prefix(local: LocalBus) -> None:
     assert queue.put(b"next", timeout=30).count == 1
 
 
-@pytest.mark.parametrize("way", ["get", "put", "next"])
+def test_a_value_that_finds_no_memory_goes_back(local: LocalBus) -> None:
+    queue = local.connect().queue("large", slot_size=200 << 20, capacity=2)
+    queue.put(bytes(200 << 20))
+    queue.put(b"small")
+
+    def consume(channel: Channel) -> None:
+        own = hawser.connect(local.url).queue("large")
+        values = own.consume(prefetch=1).values()
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + (100 << 20), -1))
+        with pytest.raises(MemoryError):
+            next(values)
+        assert next(values) == b"small"
+        values.accept()
+        channel.tell(str(counts(own)))
+
+    with Child(consume) as child:
+        assert child.hear() == "(1, 0, 0)"
+
+
+@pytest.mark.parametrize("way", ["get", "put", "next", "values"])
 def test_a_signal_ends_waiting(local: LocalBus, way: str) -> None:
     queue = local.connect().queue("jobs", **SETTINGS)
     if way == "put":
@@ -166,10 +193,11 @@ def test_a_signal_ends_waiting(local: LocalBus, way: str) -> None:
         "get": queue.get,
         "put": lambda: queue.put(b"y"),
         "next": lambda: next(queue.consume()),
+        "values": lambda: next(queue.consume().values()),
     }
     timer = threading.Timer(0.2, _thread.interrupt_main)
-    timer.start()
     with pytest.raises(KeyboardInterrupt):
+        timer.start()
         waits[way]()
     timer.join()
     gc.collect()
@@ -251,7 +279,7 @@ def test_closing_wakes_whoever_waits(local: LocalBus, way: str) -> None:
 
 
 def test_a_lease_that_is_over_ends_a_claim(local: LocalBus) -> None:
-    slow = local.connect("slow").queue("jobs", lease=0.05, **SETTINGS)
+    slow = local.connect("slow").queue("jobs", lease=0.5, **SETTINGS)
     quick = local.connect("quick").queue("jobs")
     slow.put_many([b"1", b"2"])
     late = got(slow)
@@ -289,7 +317,7 @@ def test_without_a_lease_a_stopped_consumer_keeps_its_message(local: LocalBus) -
 
 
 def test_of_many_that_were_taken_away_the_others_are_settled(local: LocalBus) -> None:
-    slow = local.connect().queue("jobs", lease=0.05, **SETTINGS)
+    slow = local.connect().queue("jobs", lease=0.5, **SETTINGS)
     quick = local.connect().queue("jobs")
     slow.put(b"0")
     late = got(slow)

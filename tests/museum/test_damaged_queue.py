@@ -28,9 +28,9 @@ USED = 2
 class Damaged:
     """A queue of three messages, and its file to write into."""
 
-    def __init__(self, local: LocalBus) -> None:
+    def __init__(self, local: LocalBus, **more: Any) -> None:
         self.bus = local.connect("author")
-        self.queue = self.bus.queue("damaged", **SETTINGS)
+        self.queue = self.bus.queue("damaged", **SETTINGS, **more)
         self.queue.put_many([b"one", b"two", b"three"])
         self._path: Path = local.directory / "damaged.topic"
 
@@ -51,6 +51,14 @@ class Damaged:
         with self._path.open("r+b") as file:
             file.seek(place)
             file.write(data)
+
+    def lose_references(self, sequence: int) -> None:
+        """Those who read a message are forgotten."""
+        low, high = self.parts.sections["slots"]
+        for slot in range(low, high, SLOT_BYTES + ORIGIN_BYTES):
+            if self.read(slot + WORD) == sequence:
+                assert self.read(slot) != 0
+                self.write(slot, bytes(WORD))
 
     @property
     def parts(self) -> Parts:
@@ -110,3 +118,31 @@ def test_a_damaged_message_in_a_batch_harms_no_other(damaged: Damaged) -> None:
         with pytest.raises(hawser.Corrupt):
             damaged.queue.get_values(2, timeout=0)
     assert [each.held for each in damaged.queue.info().participants if each.kind == "consumer"] == [0]
+
+
+@pytest.mark.parametrize("way", ["copied", "decoded", "decoded in a batch"])
+def test_a_lost_reference_is_told_and_its_message_goes_back(way: str) -> None:
+    with LocalBus() as local:
+        damaged = Damaged(local, lease=60.0)
+
+        def decode(message: Any) -> bytes:
+            if message.offset == 2:
+                damaged.lose_references(2)
+            return bytes(message)
+
+        consumer = damaged.queue._region.consumer("w", decode=None if way == "copied" else decode)  # type: ignore[attr-defined]
+        values = consumer.iterate_values(2, damaged)
+        assert next(values) == b"one"
+        if way == "copied":
+            damaged.lose_references(2)
+        with pytest.raises(hawser.Corrupt, match="a reference to message 2 was lost"):
+            if way == "decoded in a batch":
+                values.accept()
+                consumer.give_back_ahead()
+                consumer.claim_values(2, [], 0)
+            else:
+                next(values)
+        assert (damaged.queue.info().ready, damaged.queue.info().claimed) == (2, 0)
+        del values
+        consumer.give_back_ahead()
+        assert consumer.held == 0

@@ -1,13 +1,16 @@
 """Queues of one host that met something in the middle of a call. Found by review."""
 
+import gc
 import sys
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import hawser
 from hawser.agent.recording import queue_source
+from hawser.testing import LocalBus
 
 PATIENCE_SECONDS = 30
 ROUNDS = 150
@@ -40,11 +43,40 @@ def test_a_letter_that_no_batch_holds_is_an_error_for_its_recorder(
     monkeypatch.setattr(queue_source, "BLOCK_BYTES", 100)
     monkeypatch.setattr(queue_source, "fits_in_batch", lambda message: len(message) <= 100)
     with hawser.connect(f"shm://{tmp_path}/domain") as bus:
-        letters = bus.queue("letters", dead_letter="letters")
-        letters.put(bytes(101))
-        letters.close()
+        queue = bus.queue("jobs")
+        queue.put(bytes(101))
+        message = queue.get(0)
+        assert message is not None
+        message.reject()
+        queue.dead_letters().close()
         with (
-            queue_source.QueueSource(bus.url, "letters", "recorder") as source,
-            pytest.raises(hawser.UsageError, match="message 1 of queue 'letters' has 101 bytes"),
+            queue_source.QueueSource(bus.url, "jobs.dead", "recorder") as source,
+            pytest.raises(hawser.UsageError, match=r"message 1 of queue 'jobs\.dead' has 101 bytes"),
         ):
             source.take(1.0)
+
+
+class Picky(msgspec.Struct):
+    number: int
+
+    def __post_init__(self) -> None:
+        if self.number < 0:
+            error = ValueError("negative")  # which refers to itself, by its frame
+            raise error
+
+
+def test_values_that_cannot_be_made_keep_no_places() -> None:
+    with LocalBus() as local:
+        queue = local.connect().queue("picky", max_held=4, schema=Picky)
+        for number in (1, -1, 2):
+            value = Picky(1)
+            value.number = number
+            queue.put(value)
+        gc.disable()
+        try:
+            for _ in range(9):
+                values = queue.get_values(9, 0)
+                assert [each.number for each in values] == [1]
+                values.release()
+        finally:
+            gc.enable()

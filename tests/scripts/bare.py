@@ -31,8 +31,7 @@ def log_of(*epochs: int) -> list[Entry]:
 
 def epochs_of(entries: Sequence[Entry]) -> Epochs:
     epochs = Epochs()
-    for entry in entries:
-        epochs.extend(entry.epoch, entry.index)
+    epochs.extend(entries)
     return epochs
 
 

@@ -67,6 +67,8 @@ class Scene:
         with Agent(local, self.directory, *traces) as agent:
             for number in range(FRAMES):
                 frames.publish(b"frame %d" % number)
+            # The recorder is there: it will not get the place, and with it the name, of one who leaves.
+            until(lambda: len(rows_of(self.url, "camera")) == FRAMES, "the recording", agent.figures)
             for subscription in subscriptions:
                 for _ in range(FRAMES):
                     assert subscription.take(timeout=60) is not None
@@ -79,7 +81,6 @@ class Scene:
                 job.accept()
             # Everything up to here, of the last thing that happened on.
             until(lambda: _accepted(self.url) == DONE, "the trace", agent.figures)
-            until(lambda: len(rows_of(self.url, "camera")) == FRAMES, "the recording")
             assert agent.stop() == 0
 
     def audit(self, name: str, *arguments: str, is_remote: bool = True) -> Audit:

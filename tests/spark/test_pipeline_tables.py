@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pyarrow
@@ -13,10 +14,12 @@ from hypothesis import strategies as st
 import hawser
 from hawser.spark.pipelines import tables
 from hawser.spark.pipelines.coverage import Range, coverage
+from hawser.spark.pipelines.definitions import Definitions
 from hawser.spark.pipelines.page import Writer, page_of
 from hawser.spark.pipelines.plots import Bar, Spread, columns, spreads
 from hawser.spark.pipelines.summary import summarize
 from hawser.spark.pipelines.topics import PartitionEnds, check_kept
+from hawser.spark.pipelines.updating import Order
 
 RECORD = pyarrow.schema(
     [
@@ -66,6 +69,47 @@ def test_only_what_is_committed_exists(tmp_path: Path) -> None:
     assert [each.path for each in tables.files(tmp_path, "raw")] == [first, second]
     assert tables.read(tmp_path, "raw", ["offset"]).column("offset").to_pylist() == [1, 2]
     assert abandoned.exists()
+
+
+class Defined:
+    """A pipeline whose table `late` is made from `raw`."""
+
+    def target_of(self, flow: str) -> str:
+        return flow.partition("_")[0]
+
+    def tables_before(self, flow: str) -> set[str]:
+        return {"raw"} if self.target_of(flow) == "late" else set()
+
+
+def test_who_is_filled_too_early_is_told_by_what_came_after(tmp_path: Path) -> None:
+    """Whenever Spark says that raw is completed."""
+
+    def order() -> Order:
+        found = Order(cast(Definitions, Defined()), tmp_path)
+        found.starts("raw")
+        return found
+
+    nothing_yet = order()
+    nothing_yet.starts("late")
+    nothing_yet.check()
+    sink = Sink(tmp_path, "raw")
+    sink.commit(sink.write(("t", 0, 1)))
+    with pytest.raises(hawser.UsageError, match="late was filled before raw"):
+        nothing_yet.check()
+    in_order = order()
+    sink.commit(sink.write(("t", 0, 2)))
+    in_order.starts("late")
+    in_order.check()
+    nothing_new = order()
+    nothing_new.starts("late")
+    nothing_new.check()
+    too_early = order()
+    too_early.starts("late")
+    sink.commit(sink.write(("t", 0, 3)))
+    # Another flow into the same table makes it no better.
+    too_early.starts("late_more")
+    with pytest.raises(hawser.UsageError, match="late was filled before raw"):
+        too_early.check()
 
 
 def test_a_compacted_list_stands_for_those_before_it(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def test_branches_expire_under_a_query(
     target = bus.topic("expired/copy")
     (tmp_path / "hold").touch()
     before = prepared(cluster.url)
-    query = copy(spark, cluster.url, "expired", tmp_path, topic="expired/copy", orphanSeconds=1)
+    query = copy(spark, cluster.url, "expired", tmp_path, topic="expired/copy", orphanSeconds=5)
     wait_for(lambda: prepared(cluster.url) > before, "a task that has prepared")
     wait_for(lambda: prepared(cluster.url) == before, "the end of what it prepared")
     (tmp_path / "hold").unlink()

@@ -5,6 +5,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -148,7 +149,8 @@ def test_an_executor_comes_back(scene: Scene, record_property: Callable[[str, ob
         scene.forget("hold-0")
         left = [pid for pid in zombies if Path(f"/proc/{pid}").exists()]
         for pid in left:
-            os.kill(pid, signal.SIGCONT)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
     scene.publish()
     record_property("rows, each once", scene.check_written())
     record_property("processes that came back", len(left))

@@ -148,7 +148,7 @@ def test_a_topic_that_is_deleted_in_mid_read(cluster: RunningCluster, connected:
 
 
 def test_nobody_there_ends_in_time(cluster: RunningCluster) -> None:
-    connected = Connected(cluster, ClientSettings(timeout=1.0, fetch_bytes=2_000))
+    connected = Connected(cluster, ClientSettings(timeout=3.0, fetch_bytes=2_000))
     topic, _ = filled(cluster, 1000)
     reader = connected.reader(topic, 1, 1001)
     connected.next(reader)

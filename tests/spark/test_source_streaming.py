@@ -89,8 +89,9 @@ def test_a_stream_begins_at_the_end_unless_told(
         wait_for(lambda: query.lastProgress, "a first look")
         topic.publish_many([b"new"] * 5)
         wait_for(lambda: spark.table("late").count() == 5, "the new rows")
-        progress = query.lastProgress
-        assert progress is not None
+        (progress,) = wait_for(
+            lambda: [each for each in query.recentProgress if each.numInputRows == 5], "what is told of them"
+        )
         # How far behind a query is: what it has read beside what there is.
         assert json.loads(progress.sources[0].latestOffset)["late"]["0"] == 16
         assert json.loads(progress.sources[0].endOffset)["late"]["0"] == 16

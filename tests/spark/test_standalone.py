@@ -17,7 +17,7 @@ from tests.support.spark import StandaloneCluster, need_java, standalone_cluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-MESSAGES = 6000
+MESSAGES = 9000
 LIMIT_SECONDS = 200
 LOOK_SECONDS = 0.05
 
@@ -57,8 +57,8 @@ def test_a_query_loses_an_executor(
             until(
                 lambda: committed() >= 2 and len(standalone.executors) == 2, "two micro-batches and workers"
             )
-            victim = standalone.kill_executor()
             at = committed()
+            victim = standalone.kill_executor()
             output, _ = query.communicate(timeout=LIMIT_SECONDS)
         finally:
             query.kill()

@@ -53,8 +53,10 @@ class Journal:
 
 
 def read_journal(path: Path) -> Iterator[Event]:
-    """The events of a worker, dead or alive."""
-    for kind, small, first, second in RECORD.iter_unpack(path.read_bytes()):
+    """The events of a worker, dead or alive. A kill may have cut off the last one, which is then as if it had
+    come before it: records cross pages, and the kernel looks for a kill between two."""
+    data = path.read_bytes()
+    for kind, small, first, second in RECORD.iter_unpack(data[: len(data) - len(data) % RECORD.size]):
         yield Event(Kind(kind), small, first, second)
 
 

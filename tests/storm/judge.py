@@ -5,6 +5,7 @@ other journals are compared with it, and the publishers' receipts, too.
 """
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -90,7 +91,7 @@ def judge_publishers(publishers: dict[int, Life], sequence: dict[int, int], verd
             verdict.complain(f"{life.title}: {len(there)} messages are there, {promised} to {most} expected")
 
 
-def judge_receipts(life: Life, sequence: dict[int, int], verdict: Verdict) -> tuple[int, int]:
+def judge_receipts(life: Life, sequence: Mapping[int, int], verdict: Verdict) -> tuple[int, int]:
     """How many messages certainly went out, and how many at most."""
     promised = attempted = 0
     for event in life.events:

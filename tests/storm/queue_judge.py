@@ -5,7 +5,7 @@ accepted it or not; otherwise each is accepted once, in the queue or among its d
 accepted or delivered that nobody put. In the end nothing waits, nobody holds anything, and no slot is lost.
 """
 
-from collections import Counter, defaultdict
+from collections import ChainMap, Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -53,7 +53,7 @@ def judge_queue(
     """Compare all journals of a queue and of its dead letters, and what is left of both at the end, which is
     nothing."""
     verdict = QueueVerdict()
-    queue = read_fates([life for life in lives if life.role == "consume"], verdict)
+    queue = read_fates([life for life in lives if life.role not in ("put", "undertake")], verdict)
     letters = read_fates([life for life in lives if life.role == "undertake"], verdict)
     judge_producers([life for life in lives if life.role == "put"], queue, letters, verdict)
     for message in queue.keys() | letters.keys():
@@ -137,14 +137,14 @@ def judge_producers(producers: list[Life], queue: Fates, letters: Fates, verdict
     for message in queue.keys() | letters.keys():
         numbers[message >> 32].append(message & 0xFFFFFFFF)
     runs = {life.run: life for life in producers}
+    # Where a message is that only copies were got of is not known.
+    places = {offset: message for message, offset in offsets.items()}
     for run in numbers.keys() - runs.keys():
         verdict.complain(f"messages of run {run}, which never put any")
     for run, life in runs.items():
-        # Where a message is that only copies were got of is not known.
-        places = {offset: message for message, offset in offsets.items()}
         known = {event.second: run << 32 | event.first for event in life.of_kind(Kind.PUBLISHED)}
         receipts = Verdict()
-        promised, attempted = judge_receipts(life, known | places, receipts)
+        promised, attempted = judge_receipts(life, ChainMap(places, known), receipts)
         for text in receipts.violations:
             verdict.complain(text)
         there = sorted(numbers[run])

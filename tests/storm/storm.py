@@ -24,21 +24,30 @@ import hawser
 from .journal import read_journal
 from .judge import Life, Verdict
 from .queue_judge import QueueVerdict
-from .queue_scene import QueueScene
+from .queue_scene import CrowdScene, QueueScene
 from .topic_scene import TopicScene
 from .workers import Job, work
 
-SCENES: dict[str, type[TopicScene | QueueScene]] = {"topics": TopicScene, "queues": QueueScene}
+SCENES: dict[str, type[TopicScene | QueueScene]] = {
+    "topics": TopicScene,
+    "queues": QueueScene,
+    "crowd": CrowdScene,
+}
 END_SECONDS = 60
 
 
 class Storm:
-    """The processes of a storm, and what became of them."""
+    """The processes of a storm, and what became of them. It lasts so many seconds, and until so many were
+    killed."""
 
-    def __init__(self, scene: TopicScene | QueueScene, seed: int, seconds: float) -> None:
+    def __init__(
+        self, scene: TopicScene | QueueScene, seed: int, seconds: float, kills: int, patience_seconds: float
+    ) -> None:
         self.scene = scene
         self.seed = seed
         self.seconds = seconds
+        self.least_kills = kills
+        self.patience_seconds = patience_seconds
         self.chance = random.Random(seed)
         self.directory = Path(tempfile.mkdtemp(prefix="hawser-test-storm-", dir="/dev/shm"))
         self.phase = mmap(-1, 4096)
@@ -58,7 +67,7 @@ class Storm:
     def start(self, job: Job) -> None:
         # Runs of publisher n are n modulo 3: a message's run tells the name its sample must show.
         self.runs += 1
-        run = self.runs * 3 + (int(job.name[-1]) if job.role in ("publish", "put") else 0)
+        run = self.runs * 3 + (int(job.name[-1]) if job.role == "publish" else 0)
         job = replace(job, run=run, journal=self.directory / f"journal-{run}")
         process = os.fork()
         if process == 0:
@@ -72,12 +81,12 @@ class Storm:
             if not job.killable:
                 self.wait_for_journal(self.runs * 3)
         until = time.monotonic() + self.seconds
-        while time.monotonic() < until and not self.failures:
+        while (time.monotonic() < until or self.kills < self.least_kills) and not self.failures:
             time.sleep(self.chance.random() * self.scene.pause_seconds)
             self.disturb()
             self.collect()
             self.bring_back(time.monotonic())
-        self.bring_back(until + END_SECONDS)
+        self.bring_back(time.monotonic() + END_SECONDS)
         for process in self.stopped & set(self.alive):
             os.kill(process, signal.SIGCONT)
         self.calm_down()
@@ -135,17 +144,19 @@ class Storm:
         """Those who send end first; then the others take what is left."""
         for phase, roles in self.scene.endings:
             self.phase[0] = phase
-            self.wait_for(*roles)
+            if not self.wait_for(*roles):
+                return
 
-    def wait_for(self, *roles: str) -> None:
-        until = time.monotonic() + END_SECONDS
+    def wait_for(self, *roles: str) -> bool:
+        until = time.monotonic() + self.patience_seconds
         while any(job.role in roles for job in self.alive.values()):
             self.collect()
             if time.monotonic() > until:
                 names = [f"{job.topic} {job.name}" for job in self.alive.values() if job.role in roles]
-                self.failures.append(f"did not end within {END_SECONDS} s: {', '.join(names)}")
-                return
+                self.failures.append(f"did not end within {self.patience_seconds} s: {', '.join(names)}")
+                return False
             time.sleep(0.01)
+        return True
 
     def verdict(self) -> dict[str, Any]:
         """What the model says; to be asked when everybody has ended."""
@@ -183,6 +194,8 @@ def events_of(job: Job) -> list[Any]:
 def run_worker(job: Job) -> None:
     """In the child: never returns."""
     status = 1
+    # Whoever kills does not wait until all the others have had their turns.
+    os.nice(5)
     try:
         work(job)
         status = 0
@@ -197,8 +210,10 @@ def main() -> None:
     parser.add_argument("--scene", choices=SCENES, default="topics")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=10)
-    arguments = parser.parse_args()
-    storm = Storm(SCENES[arguments.scene](), arguments.seed, arguments.seconds)
+    parser.add_argument("--kills", type=int, default=0)
+    parser.add_argument("--patience-seconds", type=float, default=END_SECONDS)
+    arguments = vars(parser.parse_args())
+    storm = Storm(SCENES[arguments.pop("scene")](), **arguments)
     try:
         storm.run()
         json.dump(storm.verdict(), sys.stdout)

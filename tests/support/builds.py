@@ -58,7 +58,9 @@ def planted_package(canary: str) -> Path:
     if directory.exists():
         return directory
     unfinished = CACHE / f"{directory.name}.{os.getpid()}"
-    shutil.copytree(ROOT / "src" / "hawser", unfinished / "hawser", ignore=shutil.ignore_patterns("*.so"))
+    shutil.copytree(
+        ROOT / "src" / "hawser", unfinished / "hawser", ignore=shutil.ignore_patterns("*.so", "__pycache__")
+    )
     try:
         _build_module(canary, unfinished / "hawser" / "memory")
         unfinished.rename(directory)

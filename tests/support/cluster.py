@@ -13,6 +13,7 @@ from hawser.cluster import wire
 from hawser.cluster.embedded import EmbeddedCluster
 from hawser.cluster.node.service import Node, NodeSettings
 from hawser.cluster.transport import Identity, PeerRole, dial
+from tests.support.etcd import free_ports
 from tests.support.processes import LIMIT_SECONDS
 
 Result = TypeVar("Result")
@@ -99,7 +100,9 @@ class RunningCluster:
 
 
 async def _started(directory: Path, nodes: int, settings: NodeSettings | None) -> EmbeddedCluster:
-    cluster = EmbeddedCluster(directory, nodes, node_settings=settings)
+    # No ports of the kernel's choice: while a node is stopped, somebody else might be given its own.
+    listen = f"127.0.0.1:{free_ports(nodes)[0]}"
+    cluster = EmbeddedCluster(directory, nodes, listen, node_settings=settings)
     await cluster.start()
     return cluster
 

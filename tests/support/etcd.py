@@ -9,15 +9,22 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import cycle, islice, pairwise
 from pathlib import Path
 
 import pytest
+
+from tests.support.standing import stand_still
 
 ROOT = Path(__file__).resolve().parents[2]
 UNPACKED = ROOT / "build" / "etcd" / "usr" / "bin" / "etcd"
 START_SECONDS = 60
 _POLL_SECONDS = 0.05
+# A thousand for each worker of pytest, below those that the kernel chooses from; begun anywhere, since other
+# runs may be under way.
+_FIRST_PORT = 10_000 + 1_000 * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw9").removeprefix("gw")) % 10)
+_ports = islice(cycle(range(_FIRST_PORT, _FIRST_PORT + 1_000)), os.getpid() % 1_000, None)
 
 
 class EtcdServer:
@@ -71,7 +78,7 @@ class EtcdServer:
 
     def stop(self) -> None:
         """Let it stand still; its port still takes connections."""
-        os.kill(self.process_id, signal.SIGSTOP)
+        stand_still(self.process_id)
 
     def resume(self) -> None:
         os.kill(self.process_id, signal.SIGCONT)
@@ -110,12 +117,15 @@ def find_etcd() -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody has just now."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports: list[int] = [opened.getsockname()[1] for opened in sockets]
-    for opened in sockets:
-        opened.close()
-    return ports
+    """Ports of loopback in a row that nobody has just now. They are this process's own: the kernel gives them
+    to nobody who wants any, and none comes again before all others had their turn."""
+    while True:
+        ports = list(islice(_ports, count))
+        with suppress(OSError), ExitStack() as opened:
+            for port in ports:
+                opened.enter_context(socket.create_server(("127.0.0.1", port)))
+            if all(after == port + 1 for port, after in pairwise(ports)):
+                return ports
 
 
 def _serves(health: str) -> bool:

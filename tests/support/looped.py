@@ -69,11 +69,20 @@ class _Looped:
             return self._run_transaction
         return lambda *arguments, **named: self._loop.call(found, *arguments, **named)
 
-    def _run_transaction(self, run: Any, *arguments: Any, **named: Any) -> Any:
+    def _run_transaction(self, fn: Any, *arguments: Any, **named: Any) -> Any:
         async def awaited(transaction: Any) -> Any:
-            return await asyncio.to_thread(run, _Looped(self._loop, transaction))
+            return await asyncio.to_thread(fn, _Looped(self._loop, transaction))
 
         return self._loop.call(self.inner.run_transaction, awaited, *arguments, **named)
+
+    def __iter__(self) -> Any:
+        return self._loop.call(self.inner.__aiter__)
+
+    def __next__(self) -> Any:
+        try:
+            return self._loop.call(self.inner.__anext__)
+        except StopAsyncIteration:
+            raise StopIteration from None
 
     def __enter__(self) -> Any:
         return self._loop.call(self.inner.__aenter__)
@@ -84,13 +93,26 @@ class _Looped:
     def __bytes__(self) -> bytes:
         return bytes(self.inner)
 
+    def __bool__(self) -> bool:
+        return bool(self.inner)
+
 
 class _LoopedList(list[Any]):
     """Messages that were got together."""
 
     def __init__(self, loop: Loop, inner: Any) -> None:
         super().__init__(loop.wrapped(each) for each in inner)
+        self._loop = loop
         self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_Looped(self._loop, self.inner), name)
+
+    def __enter__(self) -> Any:
+        return self._loop.call(self.inner.__aenter__)
+
+    def __exit__(self, *raised: Any) -> Any:
+        return self._loop.call(self.inner.__aexit__, *raised)
 
 
 def _inner(given: Any) -> Any:

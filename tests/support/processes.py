@@ -18,6 +18,7 @@ import msgspec
 
 import hawser
 from tests.support.etcd import dying_with_parent, free_ports
+from tests.support.standing import stand_still
 
 # Nothing here takes so long, however slow and busy the machine is.
 LIMIT_SECONDS = 120.0
@@ -100,7 +101,7 @@ class Daemon:
 
     def pause(self) -> None:
         """Let it stand still."""
-        self.signal(signal.SIGSTOP)
+        stand_still(self.process_id)
 
     def resume(self) -> None:
         self.signal(signal.SIGCONT)

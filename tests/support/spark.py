@@ -65,7 +65,7 @@ class StandaloneCluster:
             assert all(process.poll() is None for process in self._processes), self.last_words
             return page(f"http://127.0.0.1:{self._page_port}/json/")[1].count('"ALIVE"') == 3
 
-        until(ready, "a master and two workers")
+        until(ready, "a master and two workers", lambda: self.last_words)
 
     @property
     def last_words(self) -> str:

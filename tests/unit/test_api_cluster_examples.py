@@ -48,7 +48,7 @@ def test_a_transaction_over_postgres_is_all_or_nothing(cluster: RunningCluster) 
 
 
 @pytest.mark.parametrize(
-    ("name", "count", "last"), [("cluster-clients", 5, "b'"), ("transactions", 7, "illegal-state")]
+    ("name", "count", "last"), [("cluster-clients", 5, "b'"), ("transactions", 8, "illegal-state")]
 )
 def test_the_guide_runs(cluster: RunningCluster, tmp_path: Path, name: str, count: int, last: str) -> None:
     guide = (ROOT / "docs" / "howto" / f"{name}.md").read_text(encoding="utf-8")

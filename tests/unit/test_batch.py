@@ -51,6 +51,15 @@ def test_what_goes_in_comes_out(records: list[Record], stamp: Stamp, compression
     assert (batch.header.earliest_ns, batch.header.latest_ns) == (min(times), max(times))
 
 
+@given(st.binary(max_size=20), NANOSECONDS, STAMPS)
+def test_one_plain_record_has_the_bytes_of_its_columns(value: bytes, timestamp_ns: int, stamp: Stamp) -> None:
+    batch = Batch.of([Record(value, timestamp_ns=timestamp_ns)], stamp)
+    columns, earliest, latest, body = bare.encode([value], [None], [{}], [timestamp_ns])
+    fields = (Format.BARE, Compression.NONE, columns, 1, earliest, latest)
+    assert batch.data == Batch._assemble(fields, stamp, body).data
+    assert batch.header == Header.read(batch.data)
+
+
 @given(RECORDS, STAMPS, st.sampled_from(Compression))
 def test_arrow_is_the_same_from_either_format(
     records: list[Record], stamp: Stamp, compression: Compression
@@ -270,6 +279,33 @@ def test_a_body_that_does_not_fit_is_named(
     data = changed(Batch.of(MIXED).data, body_place(place), form, value)
     with pytest.raises(BadBatch, match=reason):
         read(Batch.read(data))
+
+
+@given(
+    st.binary(max_size=20),
+    st.lists(st.integers(-3, 20), min_size=2, max_size=2),
+    st.booleans(),
+    st.booleans(),
+)
+def test_one_value_is_read_as_many_are(
+    value: bytes, offsets: list[int], is_view: bool, has_two_times: bool
+) -> None:
+    """It has a way of its own, which takes and refuses the same."""
+    batch = Batch.of([Record(value, timestamp_ns=7)])
+    data = bytearray(batch.data)
+    struct.pack_into("<2i", data, batch.header.body, *offsets)
+    if has_two_times and len(value) >= 8:
+        data[16:24] = struct.pack("<q", 6)
+    again = Batch.read(memoryview(data) if is_view else bytes(data))
+    try:
+        expected = list(bare.records(again._columns()))
+    except BadBatch:
+        with pytest.raises(BadBatch):
+            again.records()
+        with pytest.raises(BadBatch):
+            again.check()
+    else:
+        assert list(again.records()) == expected
 
 
 def test_headers_that_are_something_else_are_named() -> None:

@@ -14,6 +14,7 @@ import pytest
 import hawser
 from hawser.testing import LocalBus
 from tests.support.command import Command
+from tests.support.standing import stand_still
 
 PATIENCE_SECONDS = 30.0
 
@@ -126,7 +127,7 @@ def test_a_killed_getter_has_accepted_what_it_printed_and_nothing_else(
             queue.put(word.encode())
             assert getting.stdout.readline() == word + "\n"
         until(lambda: counts(queue)[:2] == (0, 0))
-        getting.send_signal(signal.SIGSTOP)
+        stand_still(getting.pid)
         queue.put(b"three")
         getting.kill()
         getting.wait(PATIENCE_SECONDS)
@@ -176,6 +177,9 @@ def test_peek_changes_nothing(command: Command, bus: hawser.Bus) -> None:
         assert command.run("queue", "peek", "q", "--count", "3", "--raw").stdout == "0\n1\n2\n"
         assert len(command.lines("queue", "peek", "q")) == 10
         assert counts(queue) == (19, 1, 0)
+    assert "no dead letters" in command.run("queue", "peek", "q", "--dead").stderr
+    assert "no dead letter" in command.run("queue", "get", "q", "--dead", "--timeout", "0", code=5).stderr
+    assert bus.queues() == ["q"]
 
 
 def test_list_and_info(command: Command, bus: hawser.Bus) -> None:
@@ -254,6 +258,8 @@ def _on_terminal(command: Command, answer: bytes, *arguments: str) -> int:
         (["put", "x", "1", "--capacity", "0"], 2, "outside 1"),
         (["put", "a//b", "1"], 2, "empty part"),
         (["put", "x", "1", "--header", "nothing"], 2, "NAME=VALUE"),
+        (["put", "x", "1", "--rate", "nan"], 2, "'nan' is no number above 0"),
+        (["put", "x", "1", "--rate", "0"], 2, "'0' is no number above 0"),
         (["get", "x", "--raw", "--hex"], 2, "Give one of"),
         (["get", "x", "--follow", "--count", "1"], 2, "Give one of"),
         (["get", "x", "--release", "--reject"], 2, "--release"),

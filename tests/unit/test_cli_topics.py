@@ -14,6 +14,7 @@ import pytest
 import hawser
 from hawser.testing import LocalBus
 from tests.support.command import Command
+from tests.support.standing import stand_still
 
 PATIENCE_SECONDS = 30.0
 
@@ -131,7 +132,7 @@ def test_echo_tells_what_was_missed(command: Command, bus: hawser.Bus) -> None:
     topic = bus.topic("t", history=2, depth=2)
     with command.started("topic", "echo", "t", "--count", "2", "--format", "%o %l") as following:
         _await_subscriber(topic)
-        following.send_signal(signal.SIGSTOP)
+        stand_still(following.pid)
         for _ in range(10):
             topic.publish(b"x")
         following.send_signal(signal.SIGCONT)

@@ -132,8 +132,10 @@ def test_a_person_commits_what_nobody_decides(cluster: RunningCluster, bus: haws
     until(lambda: _read(bus) == before + 1, "the commit by hand")
     found = _json(cluster, "show", str(xid))
     assert (found["stage"], found["reason"]) == ("committed by a person", "the manager burnt down")
-    # Said again it is the same; the opposite comes too late.
-    assert _json(cluster, "commit", str(xid), "--reason", "again")["outcome"] == "committed"
+    # Said again it is the same, and so is the reason; the opposite comes too late.
+    again = _json(cluster, "commit", str(xid), "--reason", "again")
+    assert (again["outcome"], again["reason"]) == ("committed", "the manager burnt down")
+    assert "by a person before, because: the manager" in _said(cluster, "commit", str(xid), "--reason", "x")
     assert "has ended already" in _said(cluster, "rollback", str(xid), "--reason", "no", code=1)
     with pytest.raises(XAError) as told:
         bus.xa.rollback(xid)
@@ -141,6 +143,8 @@ def test_a_person_commits_what_nobody_decides(cluster: RunningCluster, bus: haws
     assert [each["xid"] for each in _json(cluster, "recover")] == [str(xid)]
     assert _json(cluster, "forget", str(xid))["forgotten"]
     assert _json(cluster, "recover") == []
+    assert "nothing to forget" in _said(cluster, "forget", str(xid), code=1)
+    assert "nobody knows" in _said(cluster, "forget", f"{FORMAT}:ffff:", code=3)
 
 
 def test_a_person_rolls_back_what_is_prepared_and_nothing_else(
@@ -158,6 +162,23 @@ def test_a_person_rolls_back_what_is_prepared_and_nothing_else(
     assert "nobody knows" in _said(cluster, "commit", f"{FORMAT}:ffff:", "--reason", "x", code=3)
     bus.xa.rollback(opened)
     assert _read(bus) == before
+
+
+def test_a_person_decides_nothing_that_is_over(cluster: RunningCluster, bus: hawser.Bus) -> None:
+    committed, late = _prepared(bus), Xid(FORMAT, secrets.token_bytes(6), b"late")
+    bus.xa.commit(committed)
+    bus.xa.start(late).publish(bus.topic("tx/one"), b"never")
+    bus.xa.set_timeout(late, 1)
+    until(lambda: _json(cluster, "show", str(late))["stage"] == "rolled back", "the time-out")
+    said = _said(cluster, "commit", str(committed), "--reason", "too late", code=1)
+    assert "has ended already: it was committed" in said
+    said = _said(cluster, "rollback", str(late), "--reason", "it hangs", code=1)
+    assert "has ended already: it was not prepared in time" in said
+    for xid in (committed, late):
+        assert "nothing to forget" in _said(cluster, "forget", str(xid), code=1)
+    assert _json(cluster, "recover") == []
+    with pytest.raises(XAError, match="rb-timeout"):
+        bus.xa.rollback(late)
 
 
 def test_a_person_at_a_terminal_is_asked(cluster: RunningCluster, bus: hawser.Bus) -> None:
@@ -193,6 +214,7 @@ def test_transactions_are_completed(cluster: RunningCluster, bus: hawser.Bus) ->
 
 
 def test_a_shard_that_does_not_answer_is_named(cluster: RunningCluster, bus: hawser.Bus) -> None:
+    bus.xa.rollback(_started(bus))
     until(lambda: _json(cluster, "list") == [], "everybody to know what became of the others")
     _, second, third = cluster.nodes
     cluster.stop(second)
@@ -249,6 +271,15 @@ def test_a_shard_that_was_not_told_is_seen() -> None:
     record = _record(State.COMMITTED, Outcome.COMMITTED, told=False)
     (seen,) = put_together({"__tx@1/2": wire.TransactionsSeen((), (record,))})
     assert seen.branches == [BranchOf("a@1/0", 2, told=True), BranchOf("b@1/0", 1, told=False)]
+
+
+def test_a_shard_that_has_a_branch_has_not_heard() -> None:
+    record = _record(State.TIMED_OUT, Outcome.TIMED_OUT)
+    unknown = wire.TransactionsSeen((_branch(False),), ())
+    (seen,) = put_together({"__tx@1/2": wire.TransactionsSeen((), (record,)), "c@1/0": unknown})
+    assert [(each.shard, each.told) for each in seen.branches] == [
+        ("a@1/0", True), ("b@1/0", True), ("c@1/0", False)
+    ]  # fmt: skip
 
 
 def test_the_next_use_of_an_xid_is_another_transaction() -> None:

@@ -130,7 +130,7 @@ def test_every_node_stops_in_turn_while_messages_flow(
 
 
 def test_without_a_majority_the_truth_is_told(cluster: RunningCluster) -> None:
-    bus = cluster.connect("publisher", timeout=1.0)
+    bus = cluster.connect("publisher", timeout=3.0)
     topic: Any = bus.topic("t")
     topic.publish(b"before")
     leader = topic.info().partitions[0].leader

@@ -12,8 +12,14 @@ import pytest
 
 import hawser
 from hawser.cluster import wire
+from hawser.log.entry import Kind
 from hawser.log.queue.claims import Token
+from hawser.log.state.commands import ExpireProducers, encode_command
+from hawser.record.batch import Batch
+from hawser.record.record import Record, Stamp
+from hawser.transaction.identity import Label
 from tests.support.cluster import RunningCluster
+from tests.support.transactions import entry, lane
 
 SECONDS = 60.0
 _numbers = itertools.count()
@@ -201,6 +207,17 @@ def test_rejected_messages_are_dead_letters(queue: hawser.Queue[Any]) -> None:
         letters.delete()
 
 
+def test_the_name_of_dead_letters_is_no_other_queues(queue: hawser.Queue[Any], bus: hawser.Bus) -> None:
+    name = queue.dead_letters().name
+    how = rf"bus\.queue\('{queue.name}'\)\.dead_letters\(\)"
+    for create in (True, False):
+        with pytest.raises(hawser.UsageError, match=how):
+            bus.queue(name, create=create)
+    with pytest.raises(hawser.UsageError, match=how):
+        bus.queue(unused_name(), dead_letter=name)
+    assert name not in bus.queues()
+
+
 def test_the_last_delivery_ends_among_the_dead_letters(bus: hawser.Bus) -> None:
     queue = new_queue(bus, max_deliveries=3)
     queue.put_many([b"poison", b"fine"])
@@ -264,6 +281,18 @@ def test_a_full_queue_makes_producers_wait(bus: hawser.Bus) -> None:
     wait_until(lambda: queue.info().head == before + 1)
 
 
+def test_dead_letters_have_the_room_of_their_queue(bus: hawser.Bus) -> None:
+    queue = new_queue(bus, capacity_bytes=2000)
+    for _ in range(3):
+        queue.put(b"x" * 400)
+        got(queue).reject()
+    assert (queue.info().ready, queue.info().claimed, queue.info().dead) == (0, 0, 3)
+    with pytest.raises(hawser.Full, match="dead letters"):
+        queue.put(b"x" * 1000, timeout=0)
+    queue.dead_letters().get_many(3, timeout=SECONDS).accept()
+    queue.put(b"x" * 1000, timeout=SECONDS)
+
+
 def test_a_queue_that_is_full_is_not_written_to(cluster: RunningCluster, bus: hawser.Bus) -> None:
     queue = new_queue(bus, capacity_bytes=500)
     queue.put(b"x" * 400)
@@ -309,7 +338,7 @@ def test_a_lease_bounds_how_long_a_message_is_held(bus: hawser.Bus) -> None:
 
 
 def test_of_two_accepts_one_wins(bus: hawser.Bus) -> None:
-    queue = new_queue(bus, lease=0.3)
+    queue = new_queue(bus, lease=1.5)
     queue.put_many([b"x"] * 20)
     first = queue.get_many(20, timeout=SECONDS)
     second = queue.get_many(20, timeout=SECONDS)
@@ -321,13 +350,13 @@ def test_of_two_accepts_one_wins(bus: hawser.Bus) -> None:
 
 
 def test_a_lost_session_gives_back(cluster: RunningCluster, queue: hawser.Queue[Any]) -> None:
-    lost = cluster.connect("lost", session_seconds=1.0)
+    lost = cluster.connect("lost", session_seconds=3.0)
     theirs: Any = lost.queue(queue.name)
     queue.put(b"x")
     held = got(theirs)
     assert queue.get(timeout=0) is None
     # It is kept while its process lives, however long that takes.
-    assert queue.get(timeout=2.0) is None
+    assert queue.get(timeout=4.0) is None
     client, loop = lost._client, lost._thread.loop  # type: ignore[attr-defined]
     stopped = threading.Event()
     loop.call_soon_threadsafe(stopped.wait)
@@ -407,7 +436,7 @@ def test_names_are_those_of_topics_or_of_queues(bus: hawser.Bus, queue: hawser.Q
         ({"max_deliveries": "x"}, "not a whole number"),
         ({"lease": -1}, "number of seconds"),
         ({"lease": float("nan")}, "number of seconds"),
-        ({"dead_letter": "x//y"}, "name"),
+        ({"dead_letter": "x//y"}, "dead_letter 'x//y' has an empty part"),
         ({"capacity_bytes": 0}, "outside 1 to"),
         ({"replication": None}, "not a whole number"),
         ({"partitions": 2}, "a queue has no setting 'partitions'"),
@@ -432,7 +461,7 @@ def test_wrong_calls_are_told(queue: hawser.Queue[Any]) -> None:
         (lambda: queue.get(timeout=-1), "timeout is seconds"),
         (lambda: queue.get_many(0), "count=0"),
         (lambda: queue.peek(-1), "count=-1"),
-        (lambda: queue.consume(prefetch=-1), "count=-1"),
+        (lambda: queue.consume(prefetch=-1), "prefetch=-1"),
         (lambda: queue.retry_dead_letters(-1), "count=-1"),
         (lambda: queue.put_many([]), "nothing to put"),
         (lambda: queue.put_many([b"a"], keys=[b"a", b"b"]), "2 keys for 1 messages"),
@@ -492,9 +521,11 @@ def test_threads_share_a_queue(queue: hawser.Queue[Any]) -> None:
     taken: list[bytes] = []
 
     def work() -> None:
-        while (message := queue.get(timeout=0.5)) is not None:
-            with message:
+        while len(taken) < 200:
+            message = queue.get(timeout=0.5)
+            if message is not None:
                 taken.append(bytes(message))
+                message.accept()
 
     workers = [threading.Thread(target=work) for _ in range(8)]
     for worker in workers:
@@ -525,12 +556,25 @@ def test_nodes_take_no_nonsense(cluster: RunningCluster, bus: hawser.Bus, queue:
     no_token = Token(0, 0)
     topic = bus.topic(f"{queue.name}-topic").info().partitions[0]
     too_many = ((1, 1, 1 << 40),)
+    forged = [
+        bytes(Batch.of([Record(b"forged")], Stamp(producer.encode() + shard.encode(), 1 << 40, 1)).data)
+        for producer in ("letters:", "consumer:")
+    ]
+    label = Label(lane("forger"), 1, 0, 1, 60)
+    expiry = encode_command(ExpireProducers(((b"letters:" + shard.encode(), 1, 1),)))
     requests: list[tuple[Any, str | None, str]] = [
         (wire.QueueSettle(shard, 0, "me", 1, 1, too_many), leader, "names at most"),
         (wire.QueueGet(shard, 0, "me", 1, no_token, 1, 1, 1.0, 0.0, too_many), leader, "names at most"),
         (wire.QueueGet(topic.shard, 0, "me", 1, no_token, 1, 1, 1.0), topic.leader, "is that of a topic"),
         (wire.QueuePut(topic.shard, b"x"), topic.leader, "cannot be read"),
         (wire.Execute(shard, 33, b"x"), leader, "cannot ask for an entry of kind 33"),
+        (wire.Execute(shard, Kind.EXPIRE_PRODUCERS, expiry), leader, "cannot ask for an entry of kind 3"),
+        *((wire.QueuePut(shard, each), leader, "only nodes") for each in forged),
+        *((wire.Publish(topic.shard, each), topic.leader, "only nodes") for each in forged),
+        *(
+            (wire.Transact(shard, (entry(Kind.QUEUE_PUT, each, label),)), leader, "only nodes")
+            for each in forged
+        ),
     ]
     for request, node, text in requests:
         answer = cluster.ask(request, node)

@@ -36,6 +36,7 @@ def test_the_same_in_an_event_loop(cluster: RunningCluster) -> None:
         assert rejected is not None
         await rejected.reject()
         letters = queue.dead_letters()
+        assert queue.dead_letters(create=False) is letters
         assert [bytes(each) for each in await letters.peek(3)] == [b"4"]
         assert ((await queue.info()).dead, (await letters.info()).ready) == (1, 1)
         assert await queue.retry_dead_letters() == 1

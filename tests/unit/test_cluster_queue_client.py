@@ -308,12 +308,12 @@ def test_after_the_end_of_the_bus_nothing_is_begun(cluster: RunningCluster) -> N
 def test_everybody_waits_for_room_as_long_as_he_said(cluster: RunningCluster) -> None:
     """However short the time to hear of an outcome is, and however much waits."""
     name = new_queue(cluster.connect("maker"), capacity_bytes=1000).name
-    queue: Any = cluster.connect("crowd", timeout=0.5, queue_bytes=500).queue(name)
+    queue: Any = cluster.connect("crowd", timeout=2.0, queue_bytes=500).queue(name)
     queue.put(b"x" * 900)
     waiting = [Attempt(queue.put, b"y" * 900) for _ in range(3)]
     putter = queue._queue.putters._producers[0]
     wait_until(lambda: putter._pause is not None and len(putter._queue) == 3)
-    for timeout in (1.0, 0.05, 0):
+    for timeout in (3.0, 0.05, 0):
         with pytest.raises(hawser.Full, match="has no room"):
             queue.put(b"z" * 900, timeout=timeout)
     assert not any(attempt.is_over for attempt in waiting)
@@ -335,7 +335,7 @@ def test_a_short_wait_behind_a_long_one_is_short(cluster: RunningCluster) -> Non
 
 
 def test_whoever_waits_for_room_hears_that_nobody_answers(own_cluster: RunningCluster) -> None:
-    queue = new_queue(own_cluster.connect("waiting", timeout=1.0), capacity_bytes=1000)
+    queue = new_queue(own_cluster.connect("waiting", timeout=3.0), capacity_bytes=1000)
     queue.put(b"x" * 900)
     waiting = [Attempt(queue.put, b"y" * 900) for _ in range(2)]
     putter = queue._queue.putters._producers[0]  # type: ignore[attr-defined]

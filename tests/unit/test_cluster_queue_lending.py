@@ -13,13 +13,18 @@ from hawser.cluster import wire
 from hawser.cluster.maps import ShardMap
 from hawser.cluster.node import forwarding
 from hawser.cluster.node.shard import Shard
+from hawser.log.entry import Kind
 from hawser.log.journal.failures import Damaged
 from hawser.log.protocol.doors import Serve
+from hawser.log.protocol.leader import Leadership
 from hawser.log.queue import desk as desk_module
 from hawser.log.queue.claims import NO_TOKEN, Token
+from hawser.log.state.results import Reason, Rejected, decode_result
 from hawser.record.batch import Batch
 from hawser.record.record import Record
+from hawser.transaction.identity import Label
 from tests.support.cluster import RunningCluster
+from tests.support.transactions import entry, lane
 from tests.unit.test_cluster_queue import SECONDS, got, new_queue, unused_name, wait_until
 
 
@@ -100,6 +105,26 @@ def test_whoever_waits_is_told_that_another_one_leads(counter: Counter) -> None:
     answer = asked.result(SECONDS)
     assert isinstance(answer, wire.Failed) and answer.code is wire.Code.NOT_LEADER
     assert answer.text.startswith(f"node {counter.leader} does not lead shard {counter.name}; ")
+
+
+def test_a_new_leader_lends_nothing_before_it_has_applied_what_was_there(
+    counter: Counter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counter.queue.put(b"1")
+    other = next(node for node in counter.cluster.nodes if node != counter.leader)
+    shard = counter.cluster._nodes[other].shards[counter.name]
+    with monkeypatch.context() as patched:
+        patched.setattr(Leadership, "ready", property(lambda self: False))
+        counter.cluster.transfer(counter.name, other)
+        wait_until(lambda: shard.leads)
+        counter.leader = other
+        answer = counter.get("a", 1)
+        assert isinstance(answer, wire.Failed) and answer.code is wire.Code.BUSY and answer.retryable
+        assert shard.lending is None
+    leadership = shard.replica.node.leadership
+    assert leadership is not None
+    wait_until(lambda: leadership.ready)
+    assert count_of(counter.get("a", 2)) == 1
 
 
 def test_what_cannot_be_read_is_said_and_stays_with_nobody(counter: Counter) -> None:
@@ -218,3 +243,29 @@ def test_letters_pause_whatever_is_wrong(
     with caplog.at_level(logging.WARNING):
         counter.cluster.run(send_twice())
     assert tries == 1 and "unforeseen" in caplog.text
+
+
+def test_what_is_shown_of_a_session_does_not_speak_for_it(cluster: RunningCluster) -> None:
+    with cluster.connect("victim", session_seconds=60.0) as bus:
+        queue = new_queue(bus)
+        queue.put_many([b"1", b"2", b"3"])
+        messages = queue.get_many(2, timeout=SECONDS)
+        info = queue.info()
+        (owner,), (place,) = info.owners, info.partitions
+        secret = queue._session().borrower.session  # type: ignore[attr-defined]
+        assert owner.session.startswith("victim#") and secret not in str(info)
+        assert secret.startswith("victim#") and len(secret) >= len("victim#") + 16
+        held, shard, label = ((place.epoch, 1, 2),), place.shard, Label(lane("liar"), 1, 0, 1, 60)
+        for name in (owner.session, owner.name):
+            answer = cluster.ask(wire.QueueSettle(shard, 0, name, 1, 1, held), place.leader)
+            assert isinstance(answer, wire.Turned) and len(answer.tokens) == 2
+            lock = entry(Kind.QUEUE_SETTLE, wire.encode(wire.QueueLock(0, name, held)), label)
+            (result,) = cluster.ask(wire.Transact(shard, (lock,)), place.leader).results
+            assert decode_result(result) == Rejected(Reason.NOT_HELD)
+            get = wire.QueueGet(shard, 0, name, 1 << 40, NO_TOKEN, 0, 1, 60.0, unseen=held, is_last=True)
+            assert cluster.ask(get, place.leader) == wire.Lent()
+        assert [(each.session, each.claimed) for each in queue.info().owners] == [(owner.session, 2)]
+        messages.accept()
+        info = queue.info()
+        assert (info.ready, info.claimed) == (1, 0)
+        assert bytes(got(queue)) == b"3"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from hawser.log.entry import NO_ENTRY, EntryId
+from hawser.log.entry import NO_ENTRY, Entry, EntryId
 from hawser.log.epochs import Epochs
 
 histories = some.lists(some.integers(1, 9), max_size=40).map(sorted)
@@ -12,8 +12,7 @@ histories = some.lists(some.integers(1, 9), max_size=40).map(sorted)
 
 def built(history: list[int]) -> Epochs:
     epochs = Epochs()
-    for index, epoch in enumerate(history, 1):
-        epochs.extend(epoch, index)
+    epochs.extend(Entry.make(epoch, index) for index, epoch in enumerate(history, 1))
     return epochs
 
 
@@ -49,7 +48,7 @@ def test_cuts_like_the_list_and_grows_again(history: list[int], data: some.DataO
     index = data.draw(some.integers(0, len(history)))
     epochs.cut(index)
     assert same(epochs, history[:index])
-    epochs.extend(10, index + 1)
+    epochs.extend([Entry.make(10, index + 1)])
     assert same(epochs, [*history[:index], 10])
 
 
@@ -76,7 +75,7 @@ def test_a_copy_goes_its_own_way() -> None:
     epochs = built([1, 1, 2])
     copy = epochs.copy()
     copy.cut(1)
-    epochs.extend(2, 4)
+    epochs.extend([Entry.make(2, 4)])
     assert same(copy, [1]) and same(epochs, [1, 1, 2, 2])
 
 
@@ -101,7 +100,7 @@ def test_impossible_histories_are_refused(pairs: list[tuple[int, int]], last: in
 def test_entries_come_in_order(epoch: int, index: int) -> None:
     epochs = built([1, 2, 2])
     with pytest.raises(AssertionError):
-        epochs.extend(epoch, index)
+        epochs.extend([Entry.make(epoch, index)])
 
 
 def test_nothing_is_cut_that_is_not_there() -> None:

@@ -54,7 +54,7 @@ def test_headers_count_where_an_answer_is_bounded() -> None:
     parcels = office.desk.lend(Get("a", 1, NO_TOKEN, 20, most_bytes=300_000), 0)
     assert count_of(parcels) == 4
     assert sum(len(parcel.batch) for parcel in parcels) <= 300_000
-    assert count_of(office.desk.peek(20, 300_000)) == 4
+    assert count_of(office.desk.peek(0, 20, 300_000)) == 4
     assert nbytes_of(Record(b"", None, {"ä": b"12"})) == nbytes_of(Record(b"")) + 16 + 2 + 2
 
 

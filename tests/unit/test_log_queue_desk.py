@@ -330,9 +330,11 @@ def test_parcels_are_batches_as_they_were_put() -> None:
     assert (part.offset, part.count, part.token) == (4, 2, Token(1, 4))
     assert Batch.read(part.batch).stamp == Stamp(b"me", 2, 1)
     assert [each.value for each in Batch.read(part.batch).records()] == [b"m4", b"m5"]
-    found = office.desk.peek(5, 1 << 20)
+    found = office.desk.peek(0, 5, 1 << 20)
     assert [(each.offset, each.count, each.delivery_count) for each in found] == [(1, 3, 0), (4, 2, 0)]
-    assert len(office.desk.peek(5, 1)) == 1
+    assert len(office.desk.peek(0, 5, 1)) == 1
+    assert [(each.offset, each.count) for each in office.desk.peek(2, 3, 1 << 20)] == [(2, 2), (4, 1)]
+    assert office.desk.peek(7, 5, 1 << 20) == office.desk.peek(1 << 62, 5, 1 << 20) == []
 
 
 def test_a_session_holds_no_more_than_it_may() -> None:

@@ -84,7 +84,7 @@ def test_other_files_are_no_topics(file_name: str) -> None:
 def test_names_of_participants_have_their_own_bounds() -> None:
     assert check_bus_name("a" * 55) == "a" * 55
     assert check_bus_name("any/name at all") == "any/name at all"
-    for bad in ("", "a" * 56, "é" * 28, "tab\t", "group:mine"):
+    for bad in ("", "a" * 56, "é" * 28, "tab\t", "group:mine", "letters:mine", "consumer:mine"):
         with pytest.raises(UsageError):
             check_bus_name(bad)
 

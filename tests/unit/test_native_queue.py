@@ -52,8 +52,7 @@ def test_values_are_settled_together_and_once(directory: Path) -> None:
     assert (len(claims), consumer.held, region.queue_state()["claimed"]) == (3, 3, 3)
     claims.accept()
     claims.accept()
-    with pytest.raises(hawser.UsageError, match="were accepted already"):
-        claims.release()
+    claims.release()
     del claims
     assert values_of(consumer) == [b"3", b"4", b"5"]  # their claims are dropped: they come again
     values.clear()

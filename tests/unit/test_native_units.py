@@ -67,7 +67,8 @@ def test_a_planted_bug_does_not_survive(canary: str) -> None:
     name = PLANTED[canary]
     sanitized = ["-O0", "-g", "-fsanitize=thread", "-Wno-tsan"]
     program = build(SOURCES / f"{name}.cpp", [*sanitized, f"-DHAWSER_CANARY={canary}"])
-    command = [str(program), *([ROUNDS[name]["thread"]] if name in ROUNDS else [])]
+    # It ends when the bug shows, which may take a while.
+    command = [str(program), *([str(10 * int(ROUNDS[name]["thread"]))] if name in ROUNDS else [])]
     environment = os.environ | {"TSAN_OPTIONS": "halt_on_error=1"}
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, env=environment, timeout=LIMIT_SECONDS

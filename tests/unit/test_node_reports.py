@@ -65,8 +65,13 @@ def test_canary_a_report_that_outlives_an_event(tmp_path: Path, monkeypatch: pyt
     with RunningCluster(tmp_path) as cluster:
         topic = cluster.connect().topic("one", replication=1)
         topic.publish(b"first")
-        cluster.run(_compare(cluster))
-        monkeypatch.setattr(Shard, "_carry_out", forgetful)
+
+        async def plant() -> None:
+            """Before anything else happens: what is reported then is what is kept."""
+            await _compare(cluster)
+            monkeypatch.setattr(Shard, "_carry_out", forgetful)
+
+        cluster.run(plant())
         topic.publish(b"second")
         with pytest.raises(AssertionError):
             cluster.run(_compare(cluster))

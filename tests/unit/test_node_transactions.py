@@ -1,6 +1,10 @@
 """The parts of a node that look after transactions: who is there, who observes, and the figures."""
 
+import re
+import time
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,34 +13,38 @@ from msgspec.structs import replace
 from hawser.cluster import wire
 from hawser.cluster.maps import ShardMap
 from hawser.cluster.metrics import node_metrics
+from hawser.cluster.node import keeping
 from hawser.cluster.node.deciding import Deciding
 from hawser.cluster.node.observing import Observing
 from hawser.cluster.node.presence import ABSENT_SECONDS, Presence
 from hawser.cluster.node.service import NodeSettings
 from hawser.cluster.node.telling import GONE_SECONDS, Teller
 from hawser.errors import Corrupt, UsageError
+from hawser.log.entry import Kind
+from hawser.log.state.commands import Run
 from hawser.log.state.results import Outcome
 from hawser.transaction.branches import Branches
 from hawser.transaction.identity import TransactionId, owner_of
 from hawser.transaction.keeper import Keeper
 from tests.support.cluster import RunningCluster
 from tests.support.processes import until
-from tests.support.transactions import Peer, lane
+from tests.support.transactions import Peer, batch_of, entry, lane
 
+GUIDE = Path(__file__).parents[2] / "docs" / "howto" / "transactions.md"
 HEARD: list[tuple[Any, ...]] = []
 
 
 class Notes:
     """An observer that writes down what it is told."""
 
-    def __init__(self, transaction: TransactionId) -> None:
+    def __init__(self, transaction: TransactionId, shard: str) -> None:
         self._name = transaction.xid.global_id.decode()
 
-    def publish(self, records: int, for_queue: bool) -> None:
-        HEARD.append((self._name, "publish", records, for_queue))
+    def publish(self, target: str, records: int, index: int) -> None:
+        HEARD.append((self._name, "publish", target, records))
 
-    def accept(self, shelf: int, messages: int) -> None:
-        HEARD.append((self._name, "accept", shelf, messages))
+    def accept(self, queue: str, runs: Sequence[Run]) -> None: ...
+    def commit_offsets(self, topic: str, group: str, before: int, after: int) -> None: ...
 
     def prepare(self) -> None:
         HEARD.append((self._name, "prepare"))
@@ -48,7 +56,7 @@ class Notes:
         HEARD.append((self._name, "rollback", outcome))
 
 
-def broken(transaction: TransactionId) -> Notes:
+def broken(transaction: TransactionId, shard: str) -> Notes:
     raise RuntimeError("an observer that cannot be made")
 
 
@@ -124,7 +132,7 @@ def test_a_staged_batch_that_is_damaged_keeps_no_other_from_being_carried(
             peer.transact(name, peer.publish(each, 1, b"x"))
         shard = next(iter(cluster._nodes.values())).shards[name]
         assert shard.office is not None
-        keeping = shard.office.keeping
+        keeper_of = shard.office.keeping
         register = shard.replica.machine.part(Branches).register
         first = {each: branch.operations[0] for each, branch in register}
         real = shard.replica.entry
@@ -135,7 +143,7 @@ def test_a_staged_batch_that_is_damaged_keeps_no_other_from_being_carried(
             return real(index)
 
         monkeypatch.setattr(shard.replica, "entry", read)
-        monkeypatch.setattr(keeping, "_keeper", Keeper(keeping._branches, carry_entries=0))
+        monkeypatch.setattr(keeper_of, "_keeper", Keeper(keeper_of._branches, carry_entries=0))
 
         def carried() -> bool:
             return {each: branch.operations[0] for each, branch in register}[sound] != first[sound]
@@ -187,7 +195,7 @@ def test_votes_that_a_client_made_up_are_told_once(
 )
 def test_an_observer_that_cannot_be_had_is_an_error_at_the_start(name: str, text: str) -> None:
     with pytest.raises(UsageError, match=text):
-        Observing((name,))
+        Observing((name,), ShardMap())
 
 
 def test_observers_of_a_node_are_told_and_counted(tmp_path: Path) -> None:
@@ -201,9 +209,9 @@ def test_observers_of_a_node_are_told_and_counted(tmp_path: Path) -> None:
         peer.transact(shard, peer.publish(undone, 1, b"x"), peer.abort(undone))
         peer.transact(shard, peer.publish(left, 1, b"x"))
         assert [each for each in HEARD if each[0] != "left"] == [
-            ("done", "publish", 2, False),
+            ("done", "publish", "one", 2),
             ("done", "commit"),
-            ("undone", "publish", 1, False),
+            ("undone", "publish", "one", 1),
             ("undone", "rollback", Outcome.ROLLED_BACK),
         ]
         found = figures(cluster, tmp_path)
@@ -212,8 +220,100 @@ def test_observers_of_a_node_are_told_and_counted(tmp_path: Path) -> None:
     assert found["hawser_transaction_branches", "open"] == 1
     assert found["hawser_transaction_branches", "prepared"] == 0
     assert (found[ended, "committed"], found[ended, "rolled back"], found[ended, "timed out"]) == (1, 1, 0)
+    records = "hawser_transaction_records_total"
+    assert (found[records, "published"], found[records, "accepted"]) == (2, 0)
     assert found["hawser_transaction_observer_failures_total", ""] == 3
     assert found["hawser_transactions_in_doubt", ""] == found["hawser_transactions_unfinished", ""] == 0
+
+
+def test_the_observer_of_the_guide_audits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It knows each topic and queue by its name, also a queue that lives with a topic."""
+    (module,) = re.findall(r"```python\n(# audit.py.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "audit.py").write_text(module, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    caplog.set_level("INFO", "audit")
+    with RunningCluster(tmp_path / "cluster", 1, NodeSettings(observers=("audit:Audit",))) as cluster:
+        with cluster.connect("shop") as bus:
+            orders = bus.topic("orders", replication=1)
+            invoices = bus.topic("invoices", replication=1)
+            jobs = bus.queue("jobs", colocate="orders")
+            jobs.put_many([b"1", b"2", b"3"])
+            orders.publish(b"an order")
+            with orders.subscribe(group="billing", start="earliest") as subscription:
+                subscription.take(timeout=30)
+                with bus.transaction() as tx:
+                    tx.accept(tx.get_many(jobs, 3, timeout=30))
+                    tx.commit_offsets(subscription)
+                    tx.publish_many(orders, [b"x", b"y"])
+                    tx.publish(invoices, b"z")
+        found = figures(cluster, tmp_path / "cluster")
+    said = sorted(each.message.partition(" on ")[::2] for each in caplog.records if each.name == "audit")
+    assert len({transaction for transaction, _ in said}) == 1
+    assert [re.sub("@.*?/", "/", rest) for _, rest in said] == [
+        "invoices/0: 1 to invoices",
+        "orders/0: 3 of jobs from 1 on, billing at 2 of orders, 2 to orders",
+    ]
+    records = "hawser_transaction_records_total"
+    assert (found[records, "published"], found[records, "accepted"]) == (3, 3)
+
+
+# Figures.
+
+
+def test_what_waits_for_a_decision_is_counted_with_its_age(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with RunningCluster(tmp_path, 1) as cluster:
+        peer = Peer(cluster, "client")
+        for name in ("one", "two"):
+            peer.create(name, replication=1)
+        one, two, waits = peer.shard("one"), peer.shard("two"), lane("waits")
+        label = peer.label(waits, 1)._replace(last=True, home=two)
+        peer.transact(one, entry(Kind.BATCH, batch_of(b"x"), label))
+        until(lambda: all(waiting(cluster, tmp_path)[::2]), "it is prepared and has an age")
+        monkeypatch.setattr(keeping.Keeping, "_now", property(lambda self: self._loop.time() + 20.0))
+        prepared, in_doubt, oldest = waiting(cluster, tmp_path)
+        assert (prepared, in_doubt) == (1, 1) and 20 < oldest < 1000
+        assert peer.look(one, waits).branches[0].age_seconds > 20
+        peer.transact(two, peer.publish(waits, 1, b"x"), peer.commit(waits, 1, one))
+        until(lambda: waiting(cluster, tmp_path) == (0, 0, 0), "nothing waits any more")
+        peer.leave()
+
+
+def test_what_is_prepared_keeps_its_age_when_leaders_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with RunningCluster(tmp_path, 3) as cluster:
+        peer = Peer(cluster, "client")
+        for name in ("one", "two"):
+            peer.create(name, replication=3)
+        one, two, waits, works = peer.shard("one"), peer.shard("two"), lane("waits"), lane("works")
+        peer.transact(one, peer.publish(works, 1, b"x"))
+        peer.transact(one, peer.publish(waits, 1, b"x"), peer.prepare(waits, 1, two))
+        old = cluster.run(peer.leader(one))
+        other = next(name for name in cluster.nodes if name != old)
+        cluster.ask(wire.Admin(wire.AdminKind.TRANSFER, one, (other,)))
+        until(lambda: cluster.run(peer.leader(one)) == other, "another leader")
+        day = SimpleNamespace(time_ns=lambda: time.time_ns() + 86_400 * 10**9)
+        monkeypatch.setattr(keeping, "time", day)
+        ages = {each: peer.look(one, each).branches[0].age_seconds for each in (waits, works)}
+        assert ages[waits] > 86_400 > ages[works]
+        led = cluster._nodes[other].shards[one].office
+        assert led is not None
+        assert led.keeping.in_doubt_count == 1 and led.keeping.oldest_age_seconds > 86_400
+        peer.leave()
+
+
+def waiting(cluster: RunningCluster, directory: Path) -> tuple[float, float, float]:
+    """How many branches are prepared, how many of them are in doubt, and how old the oldest of all is."""
+    found = figures(cluster, directory)
+    return (
+        found["hawser_transaction_branches", "prepared"],
+        found["hawser_transactions_in_doubt", ""],
+        found["hawser_transaction_oldest_age_seconds", ""],
+    )
 
 
 def figures(cluster: RunningCluster, directory: Path) -> dict[tuple[str, str], float]:

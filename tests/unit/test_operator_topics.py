@@ -58,6 +58,37 @@ def test_topics_created_and_deleted_at_the_same_time(tmp_path: Path) -> None:
     asyncio.run(_run(tmp_path))
 
 
+def test_an_operator_that_has_just_begun_waits_for_its_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        cluster = EmbeddedCluster(tmp_path)
+        await cluster.start()
+        try:
+            operator, loop = cluster.operator, asyncio.get_running_loop()
+            assert operator is not None
+            call_roll, late = operator._call_roll, loop.time() + 1
+
+            async def call_late(node: str, link: Any) -> None:
+                if node == "n1" or loop.time() > late:
+                    await call_roll(node, link)
+
+            # As if it had just begun, and reached one of them.
+            monkeypatch.setattr(operator, "_call_roll", call_late)
+            operator._settled_at = loop.time() + operator.settings.settling_seconds
+            del operator.rolls["n2"], operator.rolls["n3"]
+            create = wire.Admin(wire.AdminKind.CREATE, "orders", settings={"replication": 3})
+            created = await operator._create(create)
+            assert isinstance(created, wire.AdminDone) and created.done and loop.time() > late
+            more = wire.Admin(wire.AdminKind.CREATE, "more", settings={"replication": 4})
+            with pytest.raises(ValueError, match="4 replicas need 4 nodes, and 3 are alive"):
+                await operator._create(more)
+        finally:
+            await cluster.stop()
+
+    asyncio.run(run())
+
+
 def test_shards_are_spread() -> None:
     shards: dict[str, tuple[str, ...]] = {}
     for number in range(12):
@@ -76,7 +107,7 @@ def test_too_few_nodes_are_named() -> None:
 
 @pytest.mark.parametrize("name", ["", "a//b", "/a", "a\n", "x/" * 200 + "y", "ä" * 40, "a" * 101])
 def test_a_name_that_no_node_could_hold_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="topic name"):
+    with pytest.raises(ValueError, match="name"):
         check_creation(wire.Admin(wire.AdminKind.CREATE, name))
 
 
@@ -102,6 +133,19 @@ def test_names_are_judged_as_on_one_host(name: str) -> None:
 def test_a_wrong_setting_is_refused(settings: dict[str, wire.Setting]) -> None:
     with pytest.raises(ValueError, match=next(iter(settings))):
         check_creation(wire.Admin(wire.AdminKind.CREATE, "orders", settings=settings))
+
+
+@pytest.mark.parametrize(
+    ("name", "letters", "words"),
+    [("q", "q", "its own"), ("q.dead", None, "dead letters"), ("q", "p.dead", "dead letters")],
+)
+def test_a_queue_and_its_dead_letters_have_names_of_their_own(
+    name: str, letters: str | None, words: str
+) -> None:
+    asked = wire.Admin(wire.AdminKind.CREATE, name, settings={"dead_letter": letters}, topic_kind="queue")
+    with pytest.raises(ValueError, match=words):
+        check_creation(asked)
+    check_creation(wire.Admin(wire.AdminKind.CREATE, "q.dead"))
 
 
 def test_orders_without_their_nodes_are_refused() -> None:

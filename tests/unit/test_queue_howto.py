@@ -31,7 +31,7 @@ def run(local: LocalBus, *arguments: str) -> str:
 
 def blocks() -> str:
     found = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
-    assert len(found) == 5
+    assert len(found) == 6
     return "\n".join(["import sys", "url = sys.argv[1]", *found])
 
 

@@ -122,6 +122,16 @@ def test_a_full_queue_takes_as_many_back_as_there_is_room(local: LocalBus) -> No
     assert contents(queue.dead_letters()) == [b"3", b"4", b"5"]
 
 
+def test_letters_without_room_are_why_a_queue_is_full(local: LocalBus) -> None:
+    queue = local.connect().queue("jobs", slot_size=64, capacity=2, max_held=1, max_consumers=1)
+    with pytest.raises(hawser.Full, match=r"wait to become dead letters; .* room in dead_letters\(\)"):
+        for _ in range(100):
+            queue.put(b"bad", timeout=0)
+            got(queue).reject()
+    info = queue.info()
+    assert (info.ready, info.claimed) == (0, 0)
+
+
 def test_the_largest_message_has_room_among_the_letters_and_back(local: LocalBus) -> None:
     queue = local.connect().queue("jobs", **SETTINGS)
     for data in (b"", b"x" * 256):
