@@ -101,8 +101,8 @@ class OpenTransaction(OpenWork):
     """A transaction of this client."""
 
     __slots__ = (
-        "_back", "_ended", "_ends_since", "_following", "_got", "_is_asked_for", "_is_ending", "_lane", "_lanes",
-        "_moves", "_patience", "_received",
+        "_back", "_ended", "_ends_since", "_following", "_got", "_is_asked_for", "_is_ending", "_lane",
+        "_lanes", "_moves", "_patience", "_received",
     )  # fmt: skip
 
     def __init__(self, lanes: Lanes, lane: Lane, transaction: Transaction) -> None:
