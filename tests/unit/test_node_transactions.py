@@ -1,11 +1,12 @@
 """The parts of a node that look after transactions: who is there, who observes, and the figures."""
 
+import asyncio
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 from hawser.cluster import wire
 from hawser.cluster.maps import ShardMap
 from hawser.cluster.metrics import node_metrics
-from hawser.cluster.node import keeping
+from hawser.cluster.node import keeping, telling
 from hawser.cluster.node.deciding import Deciding
 from hawser.cluster.node.observing import Observing
 from hawser.cluster.node.presence import ABSENT_SECONDS, Presence
@@ -116,6 +117,38 @@ def test_a_shard_is_gone_when_the_map_lacks_it_for_long_and_was_told_since() -> 
     assert teller.is_gone(old, 3 * GONE_SECONDS) and not teller.is_gone(new, 3 * GONE_SECONDS)
     shard_map.merge(wire.Map("cluster", {}, {"t": replace(entry, version=3, deleted=True)}, {}))
     assert teller.is_gone(old, 3 * GONE_SECONDS)
+
+
+# Shards that do not answer.
+
+
+@pytest.mark.parametrize("leads", ["from the beginning", "after a moment"])
+def test_a_leader_on_the_same_node_that_has_no_majority_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, leads: str
+) -> None:
+    monkeypatch.setattr(telling, "_ASK_SECONDS", 0.05)
+    late: list[Callable[[wire.Answer], None]] = []
+    heard: list[wire.Answer] = []
+    asked = iter([None] if leads == "after a moment" else [])
+    here = SimpleNamespace(
+        led=lambda name: next(asked, "here"), transact=lambda role, message, answer: late.append(answer)
+    )
+
+    async def tell() -> None:
+        tasks: list[asyncio.Task[None]] = []
+        loop = asyncio.get_running_loop()
+        teller = Teller(ShardMap(), {}, cast("Any", here), lambda work: tasks.append(loop.create_task(work)))
+        teller.tell(wire.Transact("s", ()), heard.append)
+        while not heard:
+            await asyncio.sleep(0.01)
+        # What it says then changes nothing: whoever wanted to know asks again.
+        for answer in late:
+            answer(wire.Transacted(()))
+        await asyncio.gather(*tasks)
+
+    asyncio.run(tell())
+    (failed,) = heard
+    assert isinstance(failed, wire.Failed) and (failed.code, failed.retryable) == (wire.Code.UNAVAILABLE, True)
 
 
 # What cannot be read.

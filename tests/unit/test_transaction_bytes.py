@@ -66,8 +66,8 @@ def test_labels(label: Label, data: str) -> None:
         (t.HomeBatch(b"app", b"query", 5, (b"branch",)), "94c403617070c40571756572790591c4066272616e6368"),
         (t.HomeForget((FIELDS,)), f"9191 {XID}"),
         (
-            t.HomeCall(FIELDS, Call.END, "run", b"request", 60, (("one", 2),)),
-            f"96 {XID} 05a372756ec407726571756573743c9192a36f6e6502",
+            t.HomeCall(FIELDS, Call.END, "run", b"request", 60, (("one", 2),), 3),
+            f"97 {XID} 05a372756ec407726571756573743c9192a36f6e650203",
         ),
     ],
 )

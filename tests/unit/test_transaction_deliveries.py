@@ -345,6 +345,38 @@ def test_what_is_behind_one_that_is_lost_is_told_again_and_whoever_waits_hears_t
     assert homes.delivered == 2 and homes.sites["p"].home.is_unused
 
 
+def test_who_commits_for_a_shard_that_is_away_does_not_wait_for_the_next_try() -> None:
+    homes = Homes()
+    first = homes.commit()
+    coordinator = c.Coordinator(homes.sites["p"].home, "p")
+    coordinator.step(c.Began(0.0))
+    coordinator.step(c.Lost(3.0, "q", first))
+    coordinator.step(c.Tick(4.0))
+    second = homes.commit()
+    assert coordinator.step(c.Await(4.1, "tag", second, known=COMMITTED)) == [c.Reply("tag", COMMITTED)]
+
+
+def test_what_waits_for_one_shard_keeps_nothing_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither that something is rolled back, nor that something begins; also of what was loaded."""
+    monkeypatch.setattr(ledger, "ENOUGH_TRANSACTIONS", 3)
+    site = Site()
+    for number in range(3):
+        transaction = lane(name=b"lane %d" % number)
+        site.stage(transaction)
+        site.end(transaction, Kind.BRANCH_COMMIT, BranchCommit(((0, 1),), (), {"away": batch(1)}))
+    copy = Site()
+    copy.home.load(site.home.save()[0])
+    for each in (site, copy):
+        each.ledger.most = 3
+        assert each.ledger.why_full() is None
+        each.ledger.announce(lane(name=b"voted against"), Outcome.NO_ROOM, ("queue",))
+        effects = c.Coordinator(each.home, "p").step(c.Began(0.0))
+        assert {tell.shard for tell in effects if isinstance(tell, c.Tell)} == {"away", "queue"}
+    told = {transaction: record.waiting for transaction, record in site.ledger.register}
+    site.ledger.tell(told)
+    assert not len(site.ledger.register) and not site.ledger._count
+
+
 def test_so_many_are_on_their_way_at_a_time() -> None:
     """And while nobody answers one."""
     homes = Homes()

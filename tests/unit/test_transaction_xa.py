@@ -398,6 +398,22 @@ def test_a_late_retry_changes_nothing_however_many_calls_came_between() -> None:
     assert branch.state() is State.PREPARED
 
 
+def test_an_end_that_comes_late_ends_no_later_work_of_its_session() -> None:
+    branch = Branch()
+    worker = branch.ask(Call.START).worker
+    late: dict[str, Any] = {"request": b"end 1", "worker": worker, **WORK}
+    assert branch.ask(Call.END, **late).code == Code.OK
+    again = branch.ask(Call.START_JOIN).worker
+    assert again != worker
+    for number in range(MOST_ANSWERS):
+        branch.call(Xid(1, b"another", b"%d" % number), Call.GET_TIMEOUT, request=b"%d" % number)
+    assert branch.ask(Call.END, **late).code == Code.ILLEGAL_STATE
+    assert branch.state() is State.ASSOCIATED
+    assert branch.ask(Call.END, worker=again, participants=(("p", 1), ("q", 1))).code == Code.OK
+    record = branch.ledger.register.get(branch.id)
+    assert record is not None and record.participants == {"p": {worker: 1, again: 1}, "q": {again: 1}}
+
+
 def test_a_retry_of_a_start_that_comes_late_begins_nothing() -> None:
     branch = Branch()
     started = branch.ask(Call.START, request=b"start 1")

@@ -63,6 +63,8 @@ _FREEING = frozenset(
     }
 )
 _SPARE_BYTES = 64 << 10
+# What commits a branch may have messages with it, which free nothing.
+_MOST_OF_A_COMMIT_BYTES = 1 << 10
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -271,7 +273,7 @@ class Replica:
             head = self.node.head.index
             new = [entry for entry in message.entries if entry.index > head]  # type: ignore[attr-defined]
             size = sum(len(entry.frame) for entry in new)
-            return not size or self._reserve(size, all(entry.kind in _FREEING for entry in new))
+            return not size or self._reserve(size, all(_frees(entry.kind, len(entry.frame)) for entry in new))
         if kind is m.BecomeLeaderRequest:
             return self.node.leadership is not None or self.journal.reserve(_NOTHING_BYTES)
         if kind is m.PrepareReconfigurationRequest:
@@ -294,7 +296,7 @@ class Replica:
             # Once in the log it would halt every member.
             reason = Reason.UNSUPPORTED
         else:
-            freeing = all(each.kind in _FREEING for each in commands)
+            freeing = all(_frees(each.kind, size) for each, size in zip(commands, sizes, strict=True))
             if self.node.leadership is None or self._reserve(sum(sizes), freeing):
                 return True
         self._outputs.extend(Refuse(command.tag, reason) for command in commands)
@@ -464,6 +466,11 @@ class Replica:
             self._run(self.node.step(Installed(pulling.vow, self.journal.epochs.copy())))
         else:
             self._outputs.append(pulling.request())
+
+
+def _frees(kind: int, size: int) -> bool:
+    """Whether an entry of this kind and size makes room, or lets others do so."""
+    return kind in _FREEING and (kind != Kind.BRANCH_COMMIT or size <= _MOST_OF_A_COMMIT_BYTES)
 
 
 class _Blocks:

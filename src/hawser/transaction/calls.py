@@ -146,6 +146,9 @@ class Calls:
         answer: Answered,
     ) -> Result:
         if call in _ENDS and answer.code in (Code.OK, *_ROLLED_BACK):
+            if command.worker and command.worker != record.sessions[command.session][0]:
+                # Of earlier work of this session, and late.
+                return Answered(Code.ILLEGAL_STATE)
             self._end(call, transaction, record, command)
         elif answer.code in _ROLLED_BACK:
             self._learn(call, transaction, record, command.session)

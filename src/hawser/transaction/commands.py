@@ -118,8 +118,8 @@ class BranchLimit(Payload, frozen=True):
 
 class HomeCall(Payload, frozen=True):
     """A call of the XA interface (`xa.Call`), about this use of the xid; a start names the highest that its
-    client has heard of from home. `end` names what the session has staged where; `request` is the caller's
-    own name for this call, under which it may be asked again."""
+    client has heard of from home. `end` names the worker that ends, if it is one, and what that has staged
+    where; `request` is the caller's own name for this call, under which it may be asked again."""
 
     xid: XidFields
     call: Small
@@ -127,6 +127,7 @@ class HomeCall(Payload, frozen=True):
     request: Request = b""
     seconds: Number = 0
     participants: tuple[tuple[Name, Small], ...] = ()
+    worker: Small = 0
 
 
 class HomeClose(Payload, frozen=True):

@@ -426,6 +426,8 @@ class Coordinator:
         line = self._lines.setdefault(shard, _Line())
         if transaction not in line.transactions:
             line.transactions[transaction] = None
+            if line.is_away:
+                self._works[transaction].away.add(shard)
             self._advance(shard, line, now)
 
     def _advance(self, shard: str, line: _Line, now: float) -> None:

@@ -23,7 +23,8 @@ from hawser.transaction.xa import Code
 __all__ = ["MOST_TRANSACTIONS", "Ledger"]
 
 MOST_TRANSACTIONS: Final = 65_536
-# With so many that are not over, others are not told of rollbacks.
+# With so many that are not over, others are not told of rollbacks. What waits to be delivered has bounds of its
+# own, and is not counted: a topic that is away is nobody else's trouble.
 ENOUGH_TRANSACTIONS: Final = 1024
 # So much is kept for a shard that cannot be reached.
 MOST_UNDELIVERED: Final = 4096
@@ -38,6 +39,8 @@ class Ledger:
         self.most = MOST_TRANSACTIONS
         # The bytes of what is to be delivered to each shard, by number, in order: as the records have it.
         self._undelivered: dict[str, dict[int, int]] = {}
+        # How many have something to be delivered.
+        self._delivering = 0
         # Where each session works, or has suspended its work: as the records have it.
         self._related: dict[str, set[TransactionId]] = {}
         self.on_change: Callable[[TransactionId], None] | None = None
@@ -83,6 +86,7 @@ class Ledger:
     def loaded(self) -> None:
         """The register has become what was saved."""
         for transaction, record in self.register:
+            self._delivering += bool(record.deliveries)
             for shard, (_, batch) in record.deliveries.items():
                 self._add(shard, record.delivery, batch)
             for session, (worker, is_suspended) in record.sessions.items():
@@ -97,8 +101,12 @@ class Ledger:
 
     def why_full(self) -> Rejected | None:
         """Why no transaction can begin; None if one can."""
-        count = len(self.register)
+        count = self._count
         return Rejected(Reason.TOO_MANY_TRANSACTIONS, count) if count >= self.most else None
+
+    @property
+    def _count(self) -> int:
+        return len(self.register) - self._delivering
 
     def why_not_for_all(
         self, transaction: TransactionId, deliveries: Deliveries | None = None
@@ -125,7 +133,7 @@ class Ledger:
         are being told. That it is rolled back is told them unless too many are not heard of: they ask."""
         if self.register.latest(transaction.xid) >= transaction.incarnation:
             return
-        if outcome is not Outcome.COMMITTED and len(self.register) >= ENOUGH_TRANSACTIONS:
+        if outcome is not Outcome.COMMITTED and self._count >= ENOUGH_TRANSACTIONS:
             return
         self._end(transaction, Record(Phase.CLOSED, 0), outcome, others)
 
@@ -139,6 +147,7 @@ class Ledger:
             before = self._undelivered.get(shard)
             record.deliveries[shard] = next(reversed(before)) if before else 0, batch
             self._add(shard, index, batch)
+        self._delivering += bool(deliveries)
         self._end(transaction, record, Outcome.COMMITTED, (*others, *deliveries))
 
     def _end(
@@ -221,6 +230,7 @@ class Ledger:
         """What was to be delivered to these is there."""
         for shard in shards:
             if record.deliveries.pop(shard, None) is not None:
+                self._delivering -= not record.deliveries
                 sizes = self._undelivered[shard]
                 del sizes[record.delivery]
                 if not sizes:

@@ -163,7 +163,9 @@ class Resource:
         if branch.has_failed:
             call = Call.END_FAIL
         transaction = branch.inner.id
-        answer = await self.call(xid, call, 0, branch.inner.counts, transaction.incarnation)
+        answer = await self.call(
+            xid, call, 0, branch.inner.counts, transaction.incarnation, branch.inner.worker
+        )
         if answer.code in _ENDED:
             branch.is_suspended = call is Call.END_SUSPEND and answer.code == Code.OK
             if not branch.is_suspended:
@@ -179,6 +181,7 @@ class Resource:
         seconds: int = 0,
         participants: Sequence[tuple[str, int]] = (),
         incarnation: int = 0,
+        worker: int = 0,
     ) -> Answered:
         """What a call gets, about the use that is named, or else the one that is meant."""
         deadline = self._router.loop.time() + self._router.settings.timeout
@@ -187,7 +190,7 @@ class Resource:
         backoff = Backoff(self._router.settings)
         while True:
             meant = incarnation or await self._find(xid, call, home, what, deadline)
-            new = HomeCall((*xid, meant), call, self._router.run, b"", seconds, tuple(participants))
+            new = HomeCall((*xid, meant), call, self._router.run, b"", seconds, tuple(participants), worker)
             result = await self._ask(xid, home, self._named(xid, new), what, deadline)
             if isinstance(result, Answered):
                 self._learn(xid, call, result, home)
@@ -223,13 +226,13 @@ class Resource:
         return result
 
     def _named(self, xid: Xid, new: HomeCall) -> HomeCall:
-        """Under the name that it has, or a new one."""
+        """Under the name that it has, or a new one. Whoever only looks needs none."""
+        if new.call == Call.GET_TIMEOUT:
+            return new
         named = self._unanswered.get(xid)
         if named is None or replace(named, request=b"") != new:
             named = replace(new, request=secrets.token_bytes(16))
-            # Whoever only looks takes the name of no other call.
-            if new.call != Call.GET_TIMEOUT:
-                _put(self._unanswered, xid, named)
+            _put(self._unanswered, xid, named)
         return named
 
     async def _find(self, xid: Xid, call: Call, home: str, what: str, deadline: float) -> int:

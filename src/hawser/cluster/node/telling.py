@@ -64,17 +64,28 @@ class Teller:
 
     def tell(self, request: Told, heard: Heard) -> None:
         """`heard` is called once: with the answer of whoever leads the shard, or with Failed."""
+        if isinstance(request, wire.Transact) and self._here.led(request.shard) is not None:
+            self._tell_here(request, heard)
+        else:
+            self._start(self._tell(request, heard))
+
+    def _tell_here(self, request: wire.Transact, heard: Heard) -> None:
+        """One that leads without a majority has no answer, here as elsewhere."""
+        waits = True
 
         def here(answer: wire.Answer) -> None:
-            if _may_change(answer):
+            nonlocal waits
+            if not waits:
+                return
+            waits = False
+            timer.cancel()
+            if answer is not _LATE and _may_change(answer):
                 self._start(self._tell(request, heard))
             else:
                 heard(answer)
 
-        if isinstance(request, wire.Transact) and self._here.led(request.shard) is not None:
-            self._here.transact(PeerRole.NODE, request, here)
-        else:
-            self._start(self._tell(request, heard))
+        timer = asyncio.get_running_loop().call_later(_ASK_SECONDS, here, _LATE)
+        self._here.transact(PeerRole.NODE, request, here)
 
     async def _tell(self, request: Told, heard: Heard) -> None:
         deadline = asyncio.get_running_loop().time() + _PATIENT_SECONDS
@@ -107,6 +118,13 @@ class Teller:
         return answer
 
     async def _ask_here(self, request: Told) -> wire.Answer:
+        try:
+            async with asyncio.timeout(_ASK_SECONDS):
+                return await self._answer_here(request)
+        except TimeoutError:
+            return _LATE
+
+    async def _answer_here(self, request: Told) -> wire.Answer:
         if isinstance(request, wire.Transact):
             heard: asyncio.Future[wire.Answer] = asyncio.get_running_loop().create_future()
 
@@ -155,6 +173,9 @@ class Teller:
         if len(self._missing) > _MOST_MISSING:
             del self._missing[next(iter(self._missing))]
         return self.learned_at - since >= GONE_SECONDS
+
+
+_LATE: Final = wire.Failed(wire.Code.UNAVAILABLE, "whoever leads it does not answer", True)
 
 
 def _may_change(answer: wire.Answer) -> bool:
