@@ -77,12 +77,12 @@ struct ConsumerBox {
   uint32_t calls = 0;
   Ahead ahead{};
   SampleObject* last = nullptr;  // what iteration returned last; it tells us when it goes
-  // As if it had never been claimed.
   void give_back_ahead() {
     for (; !ahead.empty(); ahead.pop_front()) {
       core->let_go(ahead.front().slot);
-      core->release_uncounted(ahead.front());
+      core->release_ahead(ahead.front());
     }
+    core->tell_of_ahead(false);
   }
   void close() {
     give_back_ahead();

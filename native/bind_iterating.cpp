@@ -10,7 +10,7 @@ constexpr int64_t kTurnNanoseconds = 20'000'000;
 
 bool claim_ahead(ConsumerBox& box) {
   LastClaim last(box.ahead);
-  if (!box.core->try_claim(last.claimed())) return false;
+  if (!box.core->try_claim(last.claimed(), Consumer::Counted::when_handed_out)) return false;
   last.stay();
   return true;
 }
@@ -18,7 +18,7 @@ bool claim_ahead(ConsumerBox& box) {
 // As many as come without ado, at most `most`; how many.
 int64_t claim_run_ahead(ConsumerBox& box, int64_t most) {
   const size_t before = box.ahead.size();
-  box.core->claim_run(static_cast<uint64_t>(most), box.ahead);
+  box.core->claim_run_ahead(static_cast<uint64_t>(most), box.ahead);
   return static_cast<int64_t>(box.ahead.size() - before);
 }
 
@@ -26,24 +26,43 @@ int64_t claim_run_ahead(ConsumerBox& box, int64_t most) {
 bool has_ahead(PyObject* consumer, ConsumerBox& box, int64_t most, const Deadline& deadline) {
   box.region->made().require();
   if (most < 1) throw Error(Kind::usage, "an iteration claims 1 or more at a time");
-  while (box.ahead.empty()) {  // another thread may have been faster
-    const auto attempt = [&] { return claim_ahead(box) ? nb::borrow(consumer) : nb::object(); };
-    if (!wait_and_claim(box, deadline, kPausesForOne, few_of(most), attempt).is_valid()) return false;
-    claim_more(box, most, [&](int64_t left) {
-      const int64_t run = claim_run_ahead(box, left);
-      return run != 0 ? run : int64_t{claim_ahead(box)};
-    });
-    box.core->settle();
-  }
+  if (!box.ahead.empty()) return true;
+  // Another thread may be faster; then what it has ahead is for all.
+  const auto attempt = [&] { return !box.ahead.empty() || claim_ahead(box) ? nb::borrow(consumer) : nb::object(); };
+  if (!wait_and_claim(box, deadline, kPausesForOne, few_of(most), attempt).is_valid()) return false;
+  claim_more(box, most + 1 - static_cast<int64_t>(box.ahead.size()), [&](int64_t left) {
+    const int64_t run = claim_run_ahead(box, left);
+    return run != 0 ? run : int64_t{claim_ahead(box)};
+  });
+  box.core->settle();
   return true;
 }
 
-// What comes next, which there is.
-SampleObject* take_ahead(PyObject* consumer, ConsumerBox& box) {
+// What comes next, if that is still ours; it is delivered from here on. False: there is nothing, as far as one need wait.
+bool take_next(PyObject* consumer, ConsumerBox& box, int64_t most, const Deadline& deadline, Claimed& claimed) {
+  while (has_ahead(consumer, box, most, deadline)) {
+    while (!box.ahead.empty()) {
+      claimed = box.ahead.take();
+      box.core->tell_of_ahead(!box.ahead.empty());
+      if (box.core->hand_out(claimed)) return true;
+      box.core->let_go(claimed.slot);
+    }
+  }
+  return false;
+}
+
+// The same as a message, which there is room for before it is claimed; null: there is nothing.
+SampleObject* take_message(PyObject* consumer, ConsumerBox& box, int64_t most, const Deadline& deadline) {
+  if (!has_ahead(consumer, box, most, deadline)) return nullptr;
   SampleObject* message = new_message();
-  claim_of(message) = box.ahead.take();
-  fill_message(message, consumer, box);
-  return message;
+  try {
+    if (take_next(consumer, box, most, deadline, claim_of(message))) return fill_message(message, consumer, box), message;
+  } catch (...) {
+    free_unused(message);
+    throw;
+  }
+  free_unused(message);
+  return nullptr;
 }
 
 // The next message of an iteration; null: there is none. The one before is let go of: if nothing was said of it, it is
@@ -54,16 +73,15 @@ PyObject* claim_next(PyObject* consumer, ConsumerBox& box, int64_t most, const D
     settle_message(reinterpret_cast<PyObject*>(std::exchange(box.last, nullptr)), box, Verdict::release);
     tell_of_the_dying(box);
   }
-  if (!has_ahead(consumer, box, most, deadline)) return nullptr;
-  box.last = take_ahead(consumer, box);
+  box.last = take_message(consumer, box, most, deadline);
   return reinterpret_cast<PyObject*>(box.last);
 }
 
 // The same; but nothing is let go of, neither then nor when the next one is asked for.
 nb::object claim_apart(nb::handle self, int64_t most, nb::handle timeout) {
   ConsumerBox& box = *nb::inst_ptr<ConsumerBox>(self);
-  if (!has_ahead(self.ptr(), box, most, deadline_of(timeout))) return nb::none();
-  return nb::steal(reinterpret_cast<PyObject*>(take_ahead(self.ptr(), box)));
+  SampleObject* message = take_message(self.ptr(), box, most, deadline_of(timeout));
+  return message ? nb::steal(reinterpret_cast<PyObject*>(message)) : nb::none();
 }
 
 // A loop over a consumer, which ends when that is closed here. Keeps `owner` alive, whoever else has let go of it.
@@ -143,7 +161,6 @@ class ValueIteration : public Iteration {
   }
 
   PyObject* next() {
-    if (!has_ahead(consumer.ptr(), box_, most, Deadline::for_ever())) return nullptr;
     return (box_.decode.is_none() ? copy_next() : decode_next()).release().ptr();
   }
 
@@ -169,7 +186,8 @@ class ValueIteration : public Iteration {
   nb::object copy_next() {
     Consumer& core = *box_.core;
     const Memory& memory = core.memory();
-    const Claimed claimed = box_.ahead.take();
+    Claimed claimed;
+    if (!take_next(consumer.ptr(), box_, most, Deadline::for_ever(), claimed)) return {};
     nb::object bytes = nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(claimed.payload)));
     if (bytes.is_valid()) copy_large(PyBytes_AS_STRING(bytes.ptr()), memory.readable + memory.payload_at(claimed.slot), claimed.payload);
     const bool sound = core.let_go(claimed.slot);
@@ -186,7 +204,9 @@ class ValueIteration : public Iteration {
   }
 
   nb::object decode_next() {
-    const nb::object message = nb::steal(reinterpret_cast<PyObject*>(take_ahead(consumer.ptr(), box_)));
+    const nb::object message =
+        nb::steal(reinterpret_cast<PyObject*>(take_message(consumer.ptr(), box_, most, Deadline::for_ever())));
+    if (!message.is_valid()) return {};
     Claimed claimed;
     nb::object value = value_and_claim(message, box_, claimed, false);
     give_out(claimed);

@@ -8,6 +8,7 @@
 // writes to its slot. Who reads on afterwards sets its bit before it says so, and clears it when it is done. With a
 // lease, which can end a claim while its owner lives, the bit is set before the claim, and cleared if that is lost; who
 // copies the message at once needs none, but then the copy counts only if the claim is still there afterwards.
+// A delivery is counted with the claim, but what is claimed ahead when it is handed out: who dies has not delivered it.
 #pragma once
 
 #include <algorithm>
@@ -75,11 +76,27 @@ class Consumer {
   uint32_t bit() const { return bit_; }
 
   // Claim the oldest message there is, and keep its slot. settle() must follow before the caller returns.
-  bool try_claim(Claimed& claimed) {
+  enum class Counted { now, when_handed_out };
+  bool try_claim(Claimed& claimed, Counted counted = Counted::now) {
     require_room();
     for (Candidate found; find(found);)
-      if (refer(found, claimed)) return true;
+      if (refer(found, claimed, counted)) return true;
     return false;
+  }
+
+  // What was claimed ahead is delivered from here on. False: it was taken away meanwhile.
+  bool hand_out(Claimed& claimed) {
+    const uint64_t counted = counted_once_more(claimed.claim);
+    Word& claim = memory_.claim(claimed.slot);
+    if (memory_.layout.settings.lease_ns) [[unlikely]] {
+      if (!claim.exchange_if(claimed.claim, counted)) return false;
+    } else if (claim.load_relaxed() == claimed.claim) [[likely]] {
+      claim.store_release(counted);  // nobody else changes the claim of a living consumer
+    } else {
+      memory_.corrupt("the claim of message " + std::to_string(claimed.sequence) + " is damaged");
+    }
+    claimed.claim = counted;
+    return true;
   }
 
   // Claim the oldest message and copy it. `room(copyable)` says where its parts go, maybe more than once; a null payload
@@ -113,17 +130,17 @@ class Consumer {
 
   // The quick way for many: claims messages that nobody had yet, in the order of the ring, up to the last look ahead and
   // as long as everything is ordinary: nothing came back, and no lease can end a claim. The steps are those of
-  // try_claim; what is not ordinary is left to it.
+  // try_claim; what is not ordinary is left to it. They are counted when they are handed out.
   template <class Claims>
-  void claim_run(uint64_t count, Claims& claims) {
+  void claim_run_ahead(uint64_t count, Claims& claims) {
     const auto claim = [&](const Candidate& found, Claimed& claimed) {
       prefetch();
-      return refer(found, claimed);
+      return refer(found, claimed, Counted::when_handed_out);
     };
     run(count, claims, claim, [](const Claimed&) {});
   }
 
-  // The same with copies, as try_claim_copy makes them. `room(bytes)` says where a payload goes; null leaves it.
+  // The same with copies, which are counted at once, as try_claim_copy makes them. `room(bytes)` says where a payload goes; null leaves it.
   // `keep()` follows each that is copied and in `claims`.
   template <class Room, class Keep>
   void claim_run(uint64_t count, std::vector<Claimed>& claims, const Room& room, const Keep& keep) {
@@ -150,10 +167,11 @@ class Consumer {
     return true;
   }
   bool release(const Claimed& claimed) { return give_back(claimed, returned_claim(claimed.claim, memory_.max_deliveries)); }
-  // As if it had never been claimed.
+  // As if it had never been claimed: what was counted, and what is still ahead.
   bool release_uncounted(const Claimed& claimed) {
     return give_back(claimed, claim_as(options_.reserved ? claimed.claim : delivered_once_less(claimed.claim), ClaimState::ready));
   }
+  bool release_ahead(const Claimed& claimed) { return give_back(claimed, claim_as(claimed.claim, ClaimState::ready)); }
   bool reject(const Claimed& claimed) {
     const ClaimState end = options_.keeps_letters ? ClaimState::ready : ClaimState::doomed;
     return give_back(claimed, claim_as(claimed.claim, end));
@@ -216,9 +234,13 @@ class Consumer {
   Signal& signal() const { return memory_.header().samples; }
   Sleepers& sleepers() { return sleepers_; }
 
+  // Whether there is something claimed ahead, which another thread may wait for.
+  void tell_of_ahead(bool any) { has_ahead_.store(any, std::memory_order_relaxed); }
+
   // Whether a claim would find something. Changes nothing, so that a thread may wait while another one claims.
   bool ready() const {
-    if (closing_ || memory_.closed() || has_returned_.load(std::memory_order_relaxed)) return true;
+    if (closing_ || memory_.closed()) return true;
+    if (has_returned_.load(std::memory_order_relaxed) || has_ahead_.load(std::memory_order_relaxed)) return true;
     if (memory_.header().returns.word.load_ordered() != seen_returns_) return true;
     for (uint64_t next = fresh_ + 1;; next++) {
       const uint64_t word = memory_.ring(next).load_ordered();
@@ -420,21 +442,24 @@ class Consumer {
     fresh_ = std::max(fresh_, oldest);
   }
 
-  bool refer(const Candidate& found, Claimed& claimed) {
+  bool refer(const Candidate& found, Claimed& claimed, Counted counted) {
     if (!describe(found, claimed)) return false;
     readers_[found.slot]++;
     const bool leased = memory_.layout.settings.lease_ns;
     if (leased && !planted(Canary::claim_without_bit)) [[unlikely]] keep_bytes(found.slot);
-    if (!exchange(found, claimed)) [[unlikely]] return stop_reading(found.slot), false;
+    if (!exchange(found, claimed, counted)) [[unlikely]] return stop_reading(found.slot), false;
     if (leased && planted(Canary::claim_without_bit)) keep_bytes(found.slot);
     return true;
   }
 
-  bool exchange(const Candidate& found, Claimed& claimed) {
+  uint64_t counted_once_more(uint64_t word) const {
+    return options_.reserved && !planted(Canary::reserved_ones_are_counted) ? word : delivered_once_more(word);
+  }
+
+  bool exchange(const Candidate& found, Claimed& claimed, Counted counted = Counted::now) {
     const bool fresh = claim_state(found.word) == ClaimState::fresh;
-    const bool uncounted = options_.reserved && !planted(Canary::reserved_ones_are_counted);
-    const uint64_t counted = uncounted ? found.word : delivered_once_more(found.word);
-    const uint64_t mine = claim_as(counted, ClaimState::done) | signature(ClaimState::claimed);
+    const uint64_t word = counted == Counted::now ? counted_once_more(found.word) : found.word;
+    const uint64_t mine = claim_as(word, ClaimState::done) | signature(ClaimState::claimed);
     if (!change(claimed, found.word, mine)) return false;
     claimed.claim = mine;
     claimed.redelivered = !fresh;
@@ -555,6 +580,7 @@ class Consumer {
   uint64_t seen_returns_;               // the count of returns before the last look
   std::vector<Candidate> returned_;     // what that look found and is left of it, the oldest last
   std::atomic<bool> has_returned_{false};  // that there is something left, for a thread that waits
+  std::atomic<bool> has_ahead_{false};     // the same of what was claimed ahead
   bool found_dying_ = false;
   bool others_hold_ = false;
   std::vector<uint32_t> readers_ = std::vector<uint32_t>(memory_.layout.slots);  // in this process, by slot

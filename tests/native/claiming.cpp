@@ -286,6 +286,39 @@ static void deliveries_of_the_reserved_do_not_count() {
   CHECK(claim(*other, claimed) && claim_deliveries(claimed.claim) == 1 && claimed.redelivered && accept(*other, claimed));
 }
 
+static void what_is_ahead_counts_when_it_is_handed_out() {
+  HeapTopic queue(small_queue(8, 1));
+  const auto producer = queue.publisher();
+  auto consumer = queue.consumer();
+  for (const uint64_t value : {9, 1, 2, 3, 4}) publish(*producer, value);
+  CHECK(next_value(*consumer) == 9);  // who has just come looks around first
+  std::vector<Claimed> ahead;
+  consumer->look_ahead();
+  consumer->claim_run_ahead(3, ahead);
+  CHECK(ahead.size() == 3 && consumer->hand_out(ahead[0]));
+  CHECK(claim_deliveries(ahead[0].claim) == 1 && claim_deliveries(ahead[1].claim) == 0);
+  Claimed last{};
+  CHECK(consumer->try_claim(last, Consumer::Counted::when_handed_out) && claim_deliveries(last.claim) == 0);
+  CHECK(consumer->let_go(last.slot) && consumer->release_ahead(last));
+  die(consumer);
+  queue.recover();
+  const auto other = queue.consumer("other");
+  CHECK(next_value(*other) == 2 && next_value(*other) == 3 && next_value(*other) == 4 && next_value(*other) == 0);
+  CHECK(view_queue(queue.memory()).dying == 1);  // the one that was handed out, whose only delivery that was
+}
+
+static void what_is_ahead_may_be_taken_away() {
+  HeapTopic queue(small_queue(8, 0, 1));
+  const auto producer = queue.publisher();
+  const auto consumer = queue.consumer(), other = queue.consumer("other");
+  publish(*producer, 1);
+  Claimed ahead{}, taken{};
+  CHECK(consumer->try_claim(ahead, Consumer::Counted::when_handed_out));
+  for (int i = 0; i < 1'000'000 && !claim(*other, taken); i++) other->look_around();
+  CHECK(taken.sequence == 1 && !consumer->hand_out(ahead) && consumer->let_go(ahead.slot) && consumer->held() == 0);
+  CHECK(accept(*other, taken));
+}
+
 static void who_has_caught_up_looks_ahead() {
   HeapTopic queue(small_queue(8));
   const auto producer = queue.publisher();
@@ -379,6 +412,8 @@ int main() {
               {"the next incarnation keeps its own", the_next_incarnation_keeps_its_own},
               {"closing gives back", closing_gives_back},
               {"deliveries of the reserved do not count", deliveries_of_the_reserved_do_not_count},
+              {"what is ahead counts when it is handed out", what_is_ahead_counts_when_it_is_handed_out},
+              {"what is ahead may be taken away", what_is_ahead_may_be_taken_away},
               {"who has caught up looks ahead", who_has_caught_up_looks_ahead},
               {"leases end", leases_end},
               {"looking changes nothing", looking_changes_nothing},

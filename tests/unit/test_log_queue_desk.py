@@ -56,10 +56,10 @@ class Office:
             Kind.QUEUE_PUT, bytes(Batch.of(records, Stamp(b"me", len(self.shard.log) + 1, 1)).data)
         )
 
-    def get(self, session: str, most: int = 1, now: int = 0) -> tuple[Delivery, ...]:
+    def get(self, session: str, most: int = 1, now: int = 0, ahead: int = 0) -> tuple[Delivery, ...]:
         self.requests[session] = self.requests.get(session, 0) + 1
         received = self.received.get(session, NO_TOKEN)
-        got = self.desk.get(Get(session, self.requests[session], received, most), now)
+        got = self.desk.get(Get(session, self.requests[session], received, most, ahead=ahead), now)
         if got:
             self.received[session] = got[-1].token
         return got
@@ -147,6 +147,46 @@ def test_a_session_that_leaves_holds_nothing() -> None:
     office.desk.claims.leave("nobody")
     assert office.tick(1) == Settled(0, 2, 0, 0)
     assert office.offsets("b") == [1, 2]
+
+
+def test_what_was_ahead_of_the_dead_is_not_counted() -> None:
+    """But the first is, and what may have been seen after all says so."""
+    office = Office(6, Lending(session_duration=100, max_deliveries=2))
+    office.get("a", 6, ahead=4)
+    assert office.tick(101) == Settled(0, 2, 0, 0)
+    again = office.get("b", 6, ahead=8)
+    assert [(each.offset, each.delivery_count) for each in again] == [
+        *((number, 2) for number in (1, 2)),
+        *((number, 1) for number in (3, 4, 5, 6)),
+    ]
+    assert all(each.redelivered for each in again)
+    assert office.settle("b", accepted=again[1:2]) == Settled(1, 0, 0, 0)
+    assert office.tick(202) == Settled(0, 0, 1, 1)
+    last = office.get("c", 6)
+    assert [(each.offset, each.delivery_count) for each in last] == [(number, 1) for number in (3, 4, 5, 6)]
+    assert all(each.redelivered for each in last)
+    assert office.settle("c", accepted=last) == Settled(4, 0, 0, 0)
+    assert not office.desk.claims._unsure
+
+
+def test_what_was_ahead_comes_back_with_what_was_not() -> None:
+    """Otherwise the next one would get it in another order."""
+    office = Office(3)
+    office.get("a", 3, ahead=3)
+    proposal = office.desk.tick(101)
+    assert proposal is not None and office.offsets("b") == []
+    office.apply(proposal)
+    assert office.offsets("b") == [1, 2, 3]
+
+
+def test_what_was_ahead_waits_for_no_settlement_of_another() -> None:
+    office = Office(3)
+    held = office.get("a", 3, ahead=2)
+    settlement = office.desk.settle(office.wish("a", accepted=held[:1]), 0)
+    assert isinstance(settlement, Proposal) and office.desk.tick(101) is None
+    assert office.offsets("b") == [2, 3]
+    assert office.apply(settlement) == Settled(1, 0, 0, 0)
+    assert office.offsets("b") == [] and office.queue.messages.count == 2
 
 
 def test_a_lease_ends_also_for_who_is_there() -> None:

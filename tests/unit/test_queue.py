@@ -226,6 +226,24 @@ def test_a_consumer_that_holds_its_claims_does_not_hold_up_the_queue(local: Loca
     assert [int(bytes(each)) for each in quick.get_many(8, 0)] == list(range(8))
 
 
+@pytest.mark.parametrize("values", [False, True])
+def test_a_loop_hands_out_nothing_that_others_have_accepted_meanwhile(local: LocalBus, values: bool) -> None:
+    slow = local.connect("slow").queue("jobs", lease=0.05, **SETTINGS)
+    quick = local.connect("quick").queue("jobs")
+    slow.put_many([b"%d" % number for number in range(5)])
+    consumer = slow.consume(prefetch=4)
+    loop = iter(consumer.values() if values else consumer)
+    assert bytes(next(loop)) == b"0"
+    while quick.info().ready + quick.info().claimed:
+        for message in quick.get_many(5, 1):
+            message.accept()
+    quick.put(b"new")
+    if values:
+        with pytest.raises(hawser.Fenced):
+            next(loop)
+    assert bytes(next(loop)) == b"new"
+
+
 def test_messages_that_come_back_keep_their_place(local: LocalBus) -> None:
     first, second = (local.connect(name).queue("jobs", **SETTINGS) for name in ("first", "second"))
     first.put_many([b"%d" % number for number in range(6)])

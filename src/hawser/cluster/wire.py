@@ -246,8 +246,9 @@ class QueuePut(_Body, frozen=True, tag="put"):
 class QueueGet(_Body, frozen=True, tag="get"):
     """Messages for a session, as `hawser.log.queue.desk.Get` has it; if there are none it waits for them, up
     to `wait_seconds`, and then answers with none. The session is there for another `session_seconds` behind
-    the answer, unless this is the last of it: then what it holds is given back. For transactions it is lent
-    what is there as far as the leader knows: their commits show whether it knew best."""
+    the answer, unless this is the last of it: then what it holds is given back. It has shown all but `ahead`
+    of what it holds. For transactions it is lent what is there as far as the leader knows: their commits show
+    whether it knew best."""
 
     shard: str
     shelf: Annotated[int, Meta(ge=0, le=1)]
@@ -261,6 +262,7 @@ class QueueGet(_Body, frozen=True, tag="get"):
     unseen: tuple[TokenRun, ...] = ()
     is_last: bool = False
     for_transactions: bool = False
+    ahead: Count = 0
 
 
 class QueueSettle(_Body, frozen=True, tag="settle"):

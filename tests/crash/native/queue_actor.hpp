@@ -59,13 +59,24 @@ class QueueActor {
     tell_read(found.sequence, read_content(bytes));
   }
 
-  void claim_run(size_t count) {
-    const size_t before = claimed.size();
-    claimed.reserve(before + count);
+  void claim_run_ahead(size_t count) {
+    claimed.reserve(claimed.size() + count);
     consumer->look_ahead();
-    consumer->claim_run(count, claimed);
+    consumer->claim_run_ahead(count, claimed);
     consumer->settle();
-    for (size_t i = before; i < claimed.size(); i++) tell_read(claimed[i].sequence, content_of(region->memory(), claimed[i]));
+  }
+  void claim_one_ahead() {
+    Claimed found{};
+    const bool there = consumer->try_claim(found, Consumer::Counted::when_handed_out);
+    consumer->settle();
+    if (there) claimed.push_back(found);
+  }
+  // With a lease others may have taken them away.
+  void hand_out_all() {
+    std::erase_if(claimed, [&](Claimed& one) {
+      if (consumer->hand_out(one)) return tell_read(one.sequence, content_of(region->memory(), one)), false;
+      return consumer->let_go(one.slot), true;
+    });
   }
   void copy_run(size_t count) {
     std::vector<std::array<uint8_t, kContentBytes>> bytes(count);
@@ -78,6 +89,7 @@ class QueueActor {
 
   void accept_one() { settle_one([&](const Claimed& one) { return accept(one); }); }
   void release_one() { settle_one([&](const Claimed& one) { return consumer->release(one); }); }
+  void release_one_ahead() { settle_one([&](const Claimed& one) { return consumer->release_ahead(one); }); }
   void unclaim_one() { settle_one([&](const Claimed& one) { return consumer->release_uncounted(one); }); }
   void reject_one() { settle_one([&](const Claimed& one) { return consumer->reject(one); }); }
   void accept_copy() {

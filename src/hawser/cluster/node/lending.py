@@ -185,6 +185,7 @@ class Lender:
             min(message.most_bytes, _MOST_LENT_BYTES),
             tuple(_tokens(message.unseen)),
             _milliseconds(message.session_seconds),
+            message.ahead,
         )
         self._hear(desk, line, wanted)
         if message.is_last:

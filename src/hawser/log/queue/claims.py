@@ -10,13 +10,16 @@ done: whoever is told that it does not hold a message must know that nothing it 
 Time is whatever the caller says it is.
 
 What its session never saw, because an answer was lost or because it says so, needs no entry: the claim is
-forgotten, the message lent to the next one, and no delivery is counted.
+forgotten, the message lent to the next one, and no delivery is counted. A session that gets messages ahead
+says how many that may be. If it dies, those it was lent last were ahead, and are not counted either, or a
+message that kills its consumer would take the ones behind it along. Perhaps they were not: the first is
+always counted, and the others are *maybe redelivered*.
 
 Messages are lent in the order of their offsets: first those that came back, which are all before the others.
 Memory is what is lent or came back; the rest is on the shelf.
 
 A message may have been lent by an earlier leader, which nobody knows. So all that were there when this one
-began are *maybe redelivered*.
+began are maybe redelivered, too.
 """
 
 from collections import deque
@@ -59,9 +62,10 @@ class Lending(msgspec.Struct, frozen=True):
 
 
 class Claim:
-    """A message that is lent. `deliveries` of it had ended before; `pending` entries would end this one."""
+    """A message that is lent. `deliveries` of it had ended before; `pending` entries would end this one, or, if
+    it was ahead, those that its session has seen."""
 
-    __slots__ = ("deliveries", "maybe_redelivered", "number", "offset", "pending", "session")
+    __slots__ = ("deliveries", "maybe_redelivered", "number", "offset", "pending", "session", "was_ahead")
 
     def __init__(self, number: int, offset: int, deliveries: int, session: str, maybe: bool) -> None:
         self.number = number
@@ -70,15 +74,17 @@ class Claim:
         self.session = session
         self.maybe_redelivered = maybe
         self.pending = 0
+        self.was_ahead = False
 
 
 class _Session:
-    """`lent` is what the last request, `request`, was given."""
+    """`lent` is what the last request, `request`, was given; up to `ahead` of what it holds nobody has seen."""
 
-    __slots__ = ("duration", "heard", "held", "lent", "request")
+    __slots__ = ("ahead", "duration", "heard", "held", "lent", "request")
 
     def __init__(self, duration: int) -> None:
         self.duration = duration
+        self.ahead = 0
         self.heard = 0
         self.held: dict[int, Claim] = {}
         self.request = 0
@@ -107,6 +113,8 @@ class Claims:
         self._next = shelf.start
         self._alike_end = self._alike_deliveries = 0
         self._began_at = shelf.end
+        # Offsets of what was perhaps seen, and not counted.
+        self._unsure: set[int] = set()
         shelf.on_return = self._came_back
 
     def __len__(self) -> int:
@@ -136,7 +144,7 @@ class Claims:
         """Whether nobody is there, so that time changes nothing."""
         return not self._sessions and not self._claims
 
-    def hear(self, name: str, now: int, duration: int = 0) -> None:
+    def hear(self, name: str, now: int, duration: int = 0, ahead: int | None = None) -> None:
         """The session is there; with a duration, and for so long unless it is heard of again."""
         assert name != _NOBODY
         session = self._sessions.get(name)
@@ -144,13 +152,16 @@ class Claims:
             session = self._sessions[name] = _Session(self._lending.session_duration)
         session.heard = now
         session.duration = duration or session.duration
+        session.ahead = session.ahead if ahead is None else ahead
 
     def leave(self, name: str) -> None:
         """The session is over; what it holds is to be returned."""
         session = self._sessions.pop(name, None)
         if session is not None:
-            for claim in session.held.values():
+            seen = max(1, len(session.held) - session.ahead)
+            for place, claim in enumerate(session.held.values()):
                 if not claim.pending:
+                    claim.was_ahead = place >= seen
                     self._end(claim)
 
     def lend(
@@ -257,7 +268,8 @@ class Claims:
 
     def _claim(self, offset: int, deliveries: int, session: str) -> Claim:
         number = self._number = self._number + 1
-        claim = self._claims[number] = Claim(number, offset, deliveries, session, offset < self._began_at)
+        maybe = offset < self._began_at or offset in self._unsure
+        claim = self._claims[number] = Claim(number, offset, deliveries, session, maybe)
         self._claimed.add(offset)
         return claim
 
@@ -304,13 +316,23 @@ class Claims:
             claim.pending -= 1
             if claim.number not in self._claims:
                 continue
+            if claim.was_ahead:
+                self.come_back(claim)
+                continue
             deliveries = self._shelf.deliveries(claim.offset)
             if deliveries != claim.deliveries:
+                self._unsure.discard(claim.offset)
                 self._forget(claim)
                 if deliveries is not None:
                     heappush(self._returned, claim.offset)
             elif not claim.pending and not self._is_held(claim):
                 self._end(claim)
+
+    def come_back(self, claim: Claim) -> None:
+        """It was ahead, and its session is over: perhaps seen, and not counted."""
+        self._unsure.add(claim.offset)
+        self._forget(claim)
+        heappush(self._returned, claim.offset)
 
     def _is_held(self, claim: Claim) -> bool:
         """Whether the session it was lent to has been there ever since."""

@@ -15,7 +15,7 @@ learns that its accept did not count.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from hashlib import blake2b
 from typing import Final
@@ -70,7 +70,8 @@ class Get(msgspec.Struct, frozen=True):
     """What a session wants: up to so many messages, or with 0 only to be known to be there. It numbers its
     requests from 1, one at a time, and listens to no answer but that of the last; so one that is asked again
     gets the same messages. `received` is the last token that it got for any of them, and `unseen` are some
-    that it got and does not want. With a duration it is there for so long, unless it is heard of again."""
+    that it got and does not want. With a duration it is there for so long, unless it is heard of again. All
+    but the last `ahead` of what it holds somebody may have seen."""
 
     session: str
     request: int
@@ -79,6 +80,7 @@ class Get(msgspec.Struct, frozen=True):
     most_bytes: int = MOST_LENT_BYTES
     unseen: tuple[Token, ...] = ()
     session_duration: int = 0
+    ahead: int = 0
 
 
 class Settlement(msgspec.Struct, frozen=True):
@@ -158,7 +160,7 @@ class Desk:
 
     def _lend(self, wanted: Get, most: int, now: int, takes: Callable[[Claim], bool] | None = None) -> None:
         claims = self.claims
-        claims.hear(wanted.session, now, wanted.session_duration)
+        claims.hear(wanted.session, now, wanted.session_duration, wanted.ahead)
         claims.take_back(wanted.session, wanted.unseen)
         claims.lend(wanted.session, wanted.request, wanted.received, most, now, takes)
 
@@ -230,16 +232,23 @@ class Desk:
             self._opened = None
         self._is_opened_wanted = False
         over = self.claims.overdue(now)
-        last = [claim for claim in over if self.claims.is_last(claim)]
-        returned = [claim for claim in over if not self.claims.is_last(claim)]
+        seen = [claim for claim in over if not claim.was_ahead]
+        ahead = [claim for claim in over if claim.was_ahead]
+        last = [claim for claim in seen if self.claims.is_last(claim)]
+        returned = [claim for claim in seen if not self.claims.is_last(claim)]
+        letters: list[_Letter] = []
         try:
             letters = self._movable(last)
         except (Corrupt, OSError):
             # What cannot be read does not hold up the others.
-            if not returned:
+            if not returned and not ahead:
                 raise
-            letters = []
-        return self._propose([], returned, letters) if over else None
+        if returned or letters:
+            # Those that were ahead need no entry, but come back with the ones before them, which do.
+            return self._propose([], returned, letters, ahead=ahead)
+        for claim in ahead:
+            self.claims.come_back(claim)
+        return None
 
     def resolve(self, proposal: Proposal) -> None:
         """The entry is applied, or was refused."""
@@ -251,13 +260,14 @@ class Desk:
         returned: list[Claim],
         letters: list[_Letter],
         stamp: tuple[bytes, int, int] = (b"", 0, 0),
+        ahead: Sequence[Claim] = (),
     ) -> Proposal:
         moved = [claim for claim, _ in letters]
         batch = self._batch(letters) if letters else b""
         command = QueueSettle(
             self._shelf_number, runs_of(accepted), runs_of(returned), runs_of(moved), batch, *stamp
         )
-        proposal = Proposal(encode_command(command), [*accepted, *returned, *moved])
+        proposal = Proposal(encode_command(command), [*accepted, *returned, *moved, *ahead])
         for claim in proposal.claims:
             claim.pending += 1
         return proposal
