@@ -26,8 +26,8 @@ class Message(Sample):
     In a `with` block it is accepted at the end, and released by an exception, which goes on whatever becomes
     of the release. One that is dropped without a word is released. To settle one whose claim was taken away
     (its lease is over, its session is lost, or the queue has another leader) raises Fenced and changes
-    nothing: it is, or was, delivered again. On one host it cannot be read once it is settled; views of its
-    data that were made before stay valid."""
+    nothing: it is, or was, delivered again. On one host it cannot be read once it is settled and nobody has a
+    view of its data; views that were made before stay valid."""
 
     __slots__ = ()
 

@@ -144,7 +144,7 @@ class _ClusterAsyncConsumer(AsyncConsumer[T]):
             assert self._session is not None
             (found,) = await self._session.get(1, None)
         except Closed:
-            if self._once.is_closed:
+            if self._once.is_closed or (self._session is not None and self._session.borrower.is_closed):
                 raise StopAsyncIteration from None
             raise
         return cast("ClusterAsyncMessage", found)

@@ -221,7 +221,7 @@ class ClusterConsumer(Consumer[T]):
         try:
             found = [] if self._closed else self._session.get(1, None)
         except Closed:
-            if self._closed:
+            if self._closed or self._session.borrower.is_closed:
                 raise StopIteration from None
             raise
         if not found:

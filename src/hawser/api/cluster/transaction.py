@@ -6,7 +6,6 @@ What is done in one is handed over to the event loop and costs no way there and 
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from concurrent.futures import CancelledError
 from random import SystemRandom
 from types import TracebackType
 from typing import Any, Final, TypeVar
@@ -27,7 +26,7 @@ from hawser.cluster.client.routing import Router
 from hawser.cluster.client.thread import LoopThread
 from hawser.cluster.client.transacting import OpenTransaction
 from hawser.cluster.client.working import Held, OpenWork, check_held
-from hawser.errors import HawserError, OutcomeUnknown, UsageError
+from hawser.errors import HawserError, UsageError
 from hawser.record.rows import Records
 from hawser.transaction.identity import DEFAULT_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS
 
@@ -270,13 +269,11 @@ class ClusterTransaction(ClusterWork, Transaction):
         return self._wait_for(self._work.resolve())
 
     def _wait_for(self, end: Coroutine[Any, Any, Result]) -> Result:
-        try:
-            return self._thread.call(end)
-        except CancelledError:
-            raise OutcomeUnknown(
-                f"the bus was closed before it was known what became of transaction {self.id}; ask with "
-                f"`hawser tx show {self.id}` before it is run again"
-            ) from None
+        return self._thread.call(
+            end,
+            f"the bus was closed before it was known what became of transaction {self.id}; ask with `hawser tx "
+            f"show {self.id}` before it is run again",
+        )
 
     def __exit__(
         self,

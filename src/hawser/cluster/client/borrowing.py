@@ -94,6 +94,8 @@ class Borrower:
         self._unseen: set[tuple[int, int]] = set()
         self._held = 0
         self._failure: HawserError | None = None
+        # Here; a queue that was deleted is another thing.
+        self.is_closed = False
         # Whether a request waits for messages, and whether the next is to follow it at once.
         self._is_polling = self._is_interrupted = False
         self._is_refused = False
@@ -292,6 +294,7 @@ class Borrower:
             runs_of(unseen),
             is_last,
             self._for_transactions,
+            0 if is_last else self._prefetch,
         )
         before = self._doubt_until
         if most:
@@ -375,11 +378,11 @@ class Borrower:
         """As `Settler.fenced`."""
         return self._settler.fenced(lost)
 
-    def drop(self, borrowed: Borrowed, verdict: Verdict = "release") -> None:
-        """From any thread, and at any time: settle it, if it is held and there is still a loop to do so."""
+    def drop(self, borrowed: Borrowed) -> None:
+        """From any thread, and at any time: release it, if it is held and there is still a loop to do so."""
         if borrowed.state is State.HELD:
             with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._settler.begin, (borrowed,), verdict)
+                self._loop.call_soon_threadsafe(self._settler.begin, (borrowed,), "release")
 
     # Transactions.
 
@@ -413,7 +416,8 @@ class Borrower:
 
     async def close(self) -> None:
         """Settle what is being settled, and give back all the rest."""
-        if not isinstance(self._failure, Closed):
+        if not self.is_closed:
+            self.is_closed = True
             self._fail(Closed(f"this consumer of queue {self.queue!r} was closed"))
         self._getters.close()
         if self._task is not None:

@@ -155,7 +155,13 @@ class Router:
         if task is None:
             task = self._refreshing[topic] = self.loop.create_task(self._ask_for_map(topic))
             task.add_done_callback(lambda _: self._refreshing.pop(topic, None))
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            asking = asyncio.current_task()
+            if task.cancelled() and not (asking is not None and asking.cancelling()):
+                raise Closed("this bus was closed meanwhile; connect again") from None
+            raise
 
     async def hear_late(self) -> None:
         """Return when everybody who was asked for the map has answered, or will not any more."""

@@ -6,14 +6,15 @@ import threading
 from collections.abc import Coroutine
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from hawser.cluster.transport import new_event_loop
-from hawser.errors import Closed, HawserError, UsageError
+from hawser.errors import Closed, HawserError, OutcomeUnknown, UsageError
 
 __all__ = ["LoopThread"]
 
 Result = TypeVar("Result")
+_IF_CLOSED: Final = "the bus was closed while this call was under way; what it was to do may have been done"
 
 
 class _Call(Generic[Result]):
@@ -80,8 +81,9 @@ class LoopThread:
         if self._is_stopped:
             raise Closed("this bus is closed; connect again")
 
-    def call(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """The result of `work`. Interrupted, it cancels it."""
+    def call(self, work: Coroutine[Any, Any, Result], if_closed: str = _IF_CLOSED) -> Result:
+        """The result of `work`; OutcomeUnknown, with `if_closed`, if it ends with the thread. Interrupted, it
+        cancels it."""
         try:
             self.check()
             if threading.current_thread() is self._thread:
@@ -92,7 +94,10 @@ class LoopThread:
         except HawserError:
             work.close()
             raise
-        return _Call(self.loop, work).result()
+        try:
+            return _Call(self.loop, work).result()
+        except CancelledError:
+            raise OutcomeUnknown(if_closed) from None
 
     def stop(self) -> None:
         """End the thread; nothing can be called any more."""
