@@ -99,7 +99,14 @@ def forget(cluster: RunningCluster, topic: str, producer: bytes) -> None:
     """As the cluster does with one that was idle for long, when nothing of it is left."""
     entry = cluster.ask(wire.GetMap(topic)).topics[topic]
     shard = wire.shard_of(topic, entry.uuid, 0)
-    (leader,) = [node.shards[shard] for node in cluster._nodes.values() if node.shards[shard].leads]
+    leaders: list[Any] = []
+
+    def is_one() -> bool:
+        leaders[:] = [node.shards[shard] for node in cluster._nodes.values() if node.shards[shard].leads]
+        return len(leaders) == 1
+
+    until(is_one, "somebody leads, and nobody else")
+    (leader,) = leaders
     found = leader.replica.machine.part(Producers).newest(producer)
     assert found is not None
     expiry = encode_command(ExpireProducers(((producer, found[0], 1),)))

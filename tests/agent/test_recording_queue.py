@@ -139,14 +139,15 @@ def test_a_full_queue_of_the_cluster_pushes_back(
     queue = a_queue(local, slot_size=40_000, capacity=8, max_consumers=1, max_held=4)
     with recording(local.url, "q", cluster.url, target=target) as recorder:
         until_state(recorder, "recording")
-        put, is_full = 0, False
-        while not (is_full and recorder.status().state == "waiting for cluster"):
+        put, is_full, status = 0, False, recorder.status()
+        while not (is_full and "full" in (status.error or "").lower()):
             try:
                 queue.put(b"%d" % put + b"x" * 39_000, timeout=1)
                 put += 1
             except hawser.Full:
                 is_full = True
-        assert "full" in (recorder.status().error or "").lower()
+            status = recorder.status()
+        assert status.state == "waiting for cluster"
         seen: list[int] = []
         while len(seen) < put:
             with far.get_many(10, LIMIT_SECONDS) as together:

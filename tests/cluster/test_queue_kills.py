@@ -159,7 +159,6 @@ def test_leaders_consumers_and_producers_killed_and_stopped(tmp_path: Path, reco
     with cluster_processes(tmp_path) as cluster:
         with under_load(cluster, roles) as clients:
             for round_number in range(3):
-                leader = cluster.leader(QUEUE)
                 late = clients.of("consume")[-1]
                 clients.signal(late, signal.SIGSTOP)
                 clients.kill(clients.of("consume")[0])
@@ -167,6 +166,7 @@ def test_leaders_consumers_and_producers_killed_and_stopped(tmp_path: Path, reco
                     clients.kill(clients.of("put")[0])
                     clients.add("put")
                 with held_too_long(cluster):
+                    leader = cluster.leader(QUEUE)
                     cluster.nodes[leader].kill()
                     clients.add("consume")
                     clients.wait_for_more()
@@ -202,8 +202,8 @@ def test_a_leader_that_was_stopped_lends_nothing_twice(tmp_path: Path, record_pr
     with cluster_processes(tmp_path) as cluster:
         with under_load(cluster, ["put", "consume", "consume", "aio", "bury"]) as clients:
             for _ in range(3):
-                leader = cluster.leader(QUEUE)
                 with held_too_long(cluster):
+                    leader = cluster.leader(QUEUE)
                     cluster.nodes[leader].pause()
                     clients.wait_for_more()
                     cluster.nodes[leader].resume()

@@ -21,7 +21,7 @@ from hawser.record.record import Record, Stamp
 from hawser.transaction.commands import BranchCommit
 from tests.cluster.transaction_wire import RawTransactions
 from tests.cluster.worker import PATIENT
-from tests.support.processes import LIMIT_SECONDS, ClusterProcesses, cluster_processes, until
+from tests.support.processes import LIMIT_SECONDS, ClusterProcesses, cluster_processes, ends_of, until
 from tests.support.transactions import batch_of, entry, lane
 
 RecordProperty = Callable[[str, object], None]
@@ -80,7 +80,7 @@ class Orders:
 
 
 def records(topic: Any) -> list[bytes]:
-    wanted = topic.info().partitions[0].end - 1
+    wanted = ends_of(topic)[0] - 1
     with topic.subscribe(start="earliest") as subscription:
         found: list[bytes] = []
         while len(found) < wanted:

@@ -23,7 +23,7 @@ from hawser.transaction.identity import LANE_FORMAT, TransactionId
 from hawser.transaction.identity import Xid as RawXid
 from hawser.xa import XAError, Xid
 from tests.cluster.transaction_wire import RawTransactions
-from tests.support.processes import LIMIT_SECONDS, ClusterProcesses, cluster_processes, until
+from tests.support.processes import LIMIT_SECONDS, ClusterProcesses, cluster_processes, ends_of, until
 from tests.support.transactions import batch_of, entry
 
 RecordProperty = Callable[[str, object], None]
@@ -88,9 +88,9 @@ def prepared(bus: hawser.Bus, topic: Any, queue: Any, value: bytes, taken: bool 
 
 
 def records(topic: Any) -> list[bytes]:
-    (partition,) = topic.info().partitions
+    (end,) = ends_of(topic)
     with topic.subscribe(start="earliest") as subscription:
-        wanted = partition.end - 1
+        wanted = end - 1
         found: list[bytes] = []
         while len(found) < wanted:
             found += map(bytes, subscription.take_many(1000, timeout=LIMIT_SECONDS))
@@ -386,8 +386,12 @@ def test_commits_that_nobody_answers(processes: ClusterProcesses, record_propert
     wait. What was said to be rolled back never happens, also when late requests are read; the rest is there
     as a whole or not at all; and the same clients go on."""
     outcomes: dict[bytes, str] = {}
+    names = [f"topic{next(_numbers)}" for _ in range(2)]
+    with processes.connect() as patient:
+        for name in names:
+            patient.topic(name).info()
     with processes.connect(timeout=3.0) as bus, ThreadPoolExecutor(12) as threads:
-        topics: list[Any] = [bus.topic(f"topic{next(_numbers)}") for _ in range(2)]
+        topics: list[Any] = [bus.topic(name) for name in names]
         for pause_seconds in (0.0, 0.002, 0.004):
             wanted, may_fail = len(outcomes) + 24, threading.Event()
             running = [

@@ -1,4 +1,4 @@
-"""What consumers hold ahead: whose it is, when it counts, and what becomes of it. One suite for both scopes."""
+"""What consumers hold ahead: whose it is, when it counts, and what becomes of it. Both scopes."""
 
 import asyncio
 import itertools
@@ -20,20 +20,20 @@ AHEAD = 8
 SESSION_SECONDS = 1.0
 
 # Works until it meets the poison, which kills it.
-_WORKER = """
+_WORKER = f"""
 import os, signal, sys
 import hawser
 
 url, name, how = sys.argv[1:]
-options = {"session_seconds": %r} if url.startswith("hawser:") else {}
+options = dict(session_seconds={SESSION_SECONDS}) if url.startswith("hawser:") else dict()
 with hawser.connect(url, **options) as bus:
-    consumer = bus.queue(name, create=False).consume(prefetch=%d)
+    consumer = bus.queue(name, create=False).consume(prefetch={AHEAD})
     for each in consumer.values() if how == "values" else consumer:
         if bytes(each) == b"poison":
             os.kill(os.getpid(), signal.SIGKILL)
         if how == "messages":
             each.accept()
-""" % (SESSION_SECONDS, AHEAD)
+"""
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_a_message_that_kills_its_consumer_takes_no_other_along(
 def test_two_threads_share_what_one_consumer_has_ahead(bus: hawser.Bus, name: str) -> None:
     queue = bus.queue(name)
     consumer = queue.consume(prefetch=AHEAD)
-    got: list[bytes] = []
+    got: list[Any] = []
 
     def take_one() -> None:
         with consumer.values() as values:

@@ -133,18 +133,25 @@ def test_two_loops_of_one_consumer(worker: Any, bus: hawser.Bus, name: str) -> N
     assert contents(seen) == [b"5"]
 
 
+def accept_up_to(queue: hawser.Queue[Any], last: bytes) -> None:
+    """Get messages and accept them, until it was this one: here, too, a lease may end."""
+    found = b""
+    while found != last:
+        message = got(queue)
+        with suppress(hawser.Fenced):
+            value = bytes(message)
+            message.accept()
+            found = value
+
+
 def test_a_value_whose_claim_was_taken_away(worker: Any, bus: hawser.Bus, name: str) -> None:
     queue, other = worker.queue(name, lease=1.0), bus.queue(name)
     queue.put_many([b"0", b"1"])
     values = queue.consume(prefetch=0).values()
     assert next(values) == b"0"
-    thief = got(other)
-    while bytes(thief) != b"0":
-        thief.accept()
-        thief = got(other)
+    accept_up_to(other, b"0")
     with pytest.raises(hawser.Fenced):
         next(values)
-    thief.accept()
     queue.put(b"2")
     assert next(values) in (b"1", b"2")
 
@@ -154,12 +161,13 @@ def test_a_loop_that_is_begun_again_without_its_claim(worker: Any, bus: hawser.B
     queue.put(b"0")
     values = queue.consume(prefetch=0).values()
     assert next(values) == b"0"
-    got(other).accept()
+    accept_up_to(other, b"0")
     queue.put(b"1")
     for value in values:
         assert value == b"1"
         break
-    values.accept()
+    with suppress(hawser.Fenced):
+        values.accept()
 
 
 def test_a_loop_over_values_goes_on_behind_one_that_cannot_be_decoded(

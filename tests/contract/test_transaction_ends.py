@@ -42,7 +42,12 @@ def bus(cluster: RunningCluster) -> Iterator[Any]:
 
 
 def queues_of(bus: Any, count: int = 1) -> list[Any]:
-    return [bus.queue(f"queue {next(_numbers)}") for _ in range(count)]
+    """Made by one that waits for as long as it takes."""
+    names = [f"queue {next(_numbers)}" for _ in range(count)]
+    with hawser.connect(bus.url, timeout=SECONDS) as patient:
+        for name in names:
+            patient.queue(name).info()
+    return [bus.queue(name) for name in names]
 
 
 def contents(queue: Any) -> list[bytes]:
@@ -247,10 +252,16 @@ def prepared(cluster: RunningCluster, shard: str) -> int:
     return sum(each.keeping.prepared_count for each in offices if each is not None)
 
 
+def send_with_the_commit(bus: Any) -> None:
+    """What is published goes with the commit, however long that takes to come."""
+    bus._client.lanes.couriers.soon._seconds = SECONDS
+
+
 def test_a_commit_that_may_be_done_is_not_called_rolled_back(
     bus: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (queue,) = queues_of(bus)
+    send_with_the_commit(bus)
     tx = bus.transaction()
     tx.publish(queue, b"message")
     refused = (encode_result(Rejected(Reason.QUEUE_FULL, 1)),)
@@ -264,6 +275,7 @@ def test_a_commit_that_may_be_done_is_not_called_rolled_back(
 
 def test_nobody_asks_when_shards_may_have_forgotten(bus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     (queue,) = queues_of(bus)
+    send_with_the_commit(bus)
     tx = bus.transaction()
     tx.publish(queue, b"message")
     now = [1000.0]

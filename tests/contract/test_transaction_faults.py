@@ -110,7 +110,10 @@ def test_what_a_killed_client_had_comes_back(own: RunningCluster) -> None:
 @pytest.mark.parametrize("queues", [1, 2])
 def test_an_unknown_outcome_is_asked_for(own: RunningCluster, queues: int, record_property: Any) -> None:
     bus: Any = own.connect("worker", timeout=3.0)
-    targets = [bus.queue(f"target {number}") for number in range(queues)]
+    names = [f"target {number}" for number in range(queues)]
+    for name in names:
+        own.connect("patient").queue(name).info()
+    targets = [bus.queue(name) for name in names]
 
     with bus.transaction() as tx:
         for target in targets:

@@ -14,6 +14,8 @@ import hawser
 from hawser.testing import LocalBus
 from tests.support.builds import Build
 from tests.support.children import Channel, Child, sleep_for_ever, victim
+from tests.support.processes import until
+from tests.support.standing import state_of
 
 CLONE_NEWPID = 0x20000000
 SETTINGS: dict[str, Any] = {"slot_size": 64, "history": 2, "depth": 2}
@@ -229,7 +231,7 @@ def test_waiting_can_be_interrupted(local: LocalBus) -> None:
     with Child(wait_for_everything) as child:
         for _ in range(5):
             assert child.hear() == "waiting"
-            time.sleep(0.05)
+            until(lambda: state_of(child.pid) == "S", "it sleeps")
             child.signal(signal.SIGINT)
             assert child.hear() == "interrupted"
         assert child.hear() == "4"

@@ -73,7 +73,7 @@ def test_a_full_disk_is_trimmed_and_goes_on() -> None:
 
 def test_messages_that_go_with_a_commit_take_no_room_that_is_kept_for_what_frees_some() -> None:
     """Found by review: a commit counted as what frees room, also when messages went with it."""
-    member, batch, _ = _full(256 << 10)
+    member, _, _ = _full(256 << 10)
     label = Label(TransactionId(Xid(LANE_FORMAT, b"lane", b""), 1)).encode()
     much = bytes(Batch.of([Record(b"y" * 10_000)]).data)
     for deliveries, refused in (({"t": much}, True), ({}, False)):

@@ -323,6 +323,18 @@ def until(condition: Callable[[], bool], what: str, more: Callable[[], object] =
         time.sleep(_LOOK_SECONDS)
 
 
+def ends_of(topic: Any) -> list[int]:
+    """Where its partitions end. As long as somebody does not say so it is asked again."""
+    found: list[int] = []
+
+    def are_known() -> bool:
+        found[:] = [each.end for each in topic.info().partitions]
+        return all(found)
+
+    until(are_known, f"the ends of {topic.name}")
+    return found
+
+
 def until_page(url: str, text: str, code: int = 200) -> None:
     """Until the page is there and says `text`."""
 

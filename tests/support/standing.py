@@ -1,11 +1,12 @@
-"""Letting a process stand still, for certain: a signal to stop takes effect when its threads next look."""
+"""What processes do, as the kernel says; and letting one stand still, for certain: a signal to stop takes
+effect when its threads next look."""
 
 import os
 import signal
 import time
 from pathlib import Path
 
-__all__ = ["stand_still"]
+__all__ = ["stand_still", "state_of"]
 
 _LIMIT_SECONDS = 60
 _POLL_SECONDS = 0.001
@@ -20,9 +21,17 @@ def stand_still(process_id: int) -> None:
         time.sleep(_POLL_SECONDS)
 
 
+def state_of(process_id: int) -> str:
+    """Of its first thread: S if it sleeps."""
+    return _state(Path(f"/proc/{process_id}"))
+
+
 def _stands(thread: Path) -> bool:
     try:
-        state = (thread / "stat").read_text().rpartition(") ")[2][0]
+        return _state(thread) in "TtZX"
     except (FileNotFoundError, ProcessLookupError):
         return True
-    return state in "TtZX"
+
+
+def _state(of: Path) -> str:
+    return (of / "stat").read_text().rpartition(") ")[2][0]

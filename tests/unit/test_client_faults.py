@@ -130,9 +130,9 @@ def test_every_node_stops_in_turn_while_messages_flow(
 
 
 def test_without_a_majority_the_truth_is_told(cluster: RunningCluster) -> None:
+    cluster.connect("patient").topic("t").publish(b"before")
     bus = cluster.connect("publisher", timeout=3.0)
     topic: Any = bus.topic("t")
-    topic.publish(b"before")
     leader = topic.info().partitions[0].leader
     for node in [node for node in cluster.nodes if node != leader]:
         cluster.stop(node)

@@ -335,7 +335,8 @@ def test_a_short_wait_behind_a_long_one_is_short(cluster: RunningCluster) -> Non
 
 
 def test_whoever_waits_for_room_hears_that_nobody_answers(own_cluster: RunningCluster) -> None:
-    queue = new_queue(own_cluster.connect("waiting", timeout=3.0), capacity_bytes=1000)
+    name = new_queue(own_cluster.connect("patient"), capacity_bytes=1000).name
+    queue = own_cluster.connect("waiting", timeout=3.0).queue(name)
     queue.put(b"x" * 900)
     waiting = [Attempt(queue.put, b"y" * 900) for _ in range(2)]
     putter = queue._queue.putters._producers[0]  # type: ignore[attr-defined]

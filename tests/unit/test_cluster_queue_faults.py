@@ -157,7 +157,8 @@ def test_a_value_whose_accept_nobody_answers_stays_in_hand(
 def test_without_a_leader_nothing_hangs_and_nothing_is_claimed_to_be_done(
     own_cluster: RunningCluster,
 ) -> None:
-    queue = new_queue(own_cluster.connect("patient", timeout=3.0))
+    name = new_queue(own_cluster.connect("patient")).name
+    queue = own_cluster.connect("hasty", timeout=3.0).queue(name)
     queue.put_many([b"1", b"2"])
     held = got(queue)
     nodes = own_cluster.nodes

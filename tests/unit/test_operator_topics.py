@@ -74,6 +74,8 @@ def test_an_operator_that_has_just_begun_waits_for_its_nodes(
                     await call_roll(node, link)
 
             # As if it had just begun, and reached one of them.
+            while operator._rolling:
+                await asyncio.sleep(0)
             monkeypatch.setattr(operator, "_call_roll", call_late)
             operator._settled_at = loop.time() + operator.settings.settling_seconds
             del operator.rolls["n2"], operator.rolls["n3"]

@@ -84,8 +84,8 @@ class Transaction(Work):
 
     @abstractmethod
     def commit(self) -> None:
-        """Return when it is committed: a majority of each shard has it on disk, and it is visible. What is for a
-        topic that cannot be reached then follows; until then a majority of another shard has it.
+        """Return when it is committed: a majority of each shard has it on disk, and it is visible. What is
+        for a topic that cannot be reached follows; until then a majority of another shard has it.
 
         TransactionAborted if it was rolled back, as a whole; it may be run again. OutcomeUnknown, or InDoubt
         over several shards, if nobody says which: then it is one or the other, and must not be run again

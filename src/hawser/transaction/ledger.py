@@ -23,8 +23,8 @@ from hawser.transaction.xa import Code
 __all__ = ["MOST_TRANSACTIONS", "Ledger"]
 
 MOST_TRANSACTIONS: Final = 65_536
-# With so many that are not over, others are not told of rollbacks. What waits to be delivered has bounds of its
-# own, and is not counted: a topic that is away is nobody else's trouble.
+# With so many that are not over, others are not told of rollbacks. What waits to be delivered has bounds of
+# its own, and is not counted: a topic that is away is nobody else's trouble.
 ENOUGH_TRANSACTIONS: Final = 1024
 # So much is kept for a shard that cannot be reached.
 MOST_UNDELIVERED: Final = 4096

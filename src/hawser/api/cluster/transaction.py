@@ -271,8 +271,8 @@ class ClusterTransaction(ClusterWork, Transaction):
     def _wait_for(self, end: Coroutine[Any, Any, Result]) -> Result:
         return self._thread.call(
             end,
-            f"the bus was closed before it was known what became of transaction {self.id}; ask with `hawser tx "
-            f"show {self.id}` before it is run again",
+            f"the bus was closed before it was known what became of transaction {self.id}; ask with "
+            f"`hawser tx show {self.id}` before it is run again",
         )
 
     def __exit__(

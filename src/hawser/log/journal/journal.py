@@ -2,10 +2,10 @@
 
 The caller's contract. Entries are appended in order, and count as durable up to `synced` and no further. One
 sync is under way at a time, beside anything but `destroy`: whoever begins it has its files synced, and says
-when that is done. Every call comes from one thread; the last before the program ends is `settle`, or `settling`.
-`append` writes only where room is reserved, so of all calls only `append` without `reserve`, `write_block`,
-`save_checkpoint` and installing can raise StorageFull, and leave the journal as it was. After StorageFailed
-nothing can be said of what was not synced: stop, and open it again.
+when that is done. Every call comes from one thread; the last before the program ends is `settle`, or the
+syncs of `settling`. `append` writes only where room is reserved, so of all calls only `append` without
+`reserve`, `write_block`, `save_checkpoint` and installing can raise StorageFull, and leave the journal as it
+was. After StorageFailed nothing can be said of what was not synced: stop, and open it again.
 
 Invariants:
 

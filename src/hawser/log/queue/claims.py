@@ -62,8 +62,8 @@ class Lending(msgspec.Struct, frozen=True):
 
 
 class Claim:
-    """A message that is lent. `deliveries` of it had ended before; `pending` entries would end this one, or, if
-    it was ahead, those that its session has seen."""
+    """A message that is lent. `deliveries` of it had ended before; `pending` entries would end this one or,
+    if it was ahead, the ones before it."""
 
     __slots__ = ("deliveries", "maybe_redelivered", "number", "offset", "pending", "session", "was_ahead")
 
@@ -78,7 +78,7 @@ class Claim:
 
 
 class _Session:
-    """`lent` is what the last request, `request`, was given; up to `ahead` of what it holds nobody has seen."""
+    """`lent` is what the last request, `request`, was given; of what it holds up to `ahead` were not seen."""
 
     __slots__ = ("ahead", "duration", "heard", "held", "lent", "request")
 
