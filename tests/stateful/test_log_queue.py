@@ -224,7 +224,8 @@ class Office:
     def get(self, session: str) -> None:
         self.requests[session] += 1
         received = self.received.get(session, NO_TOKEN)
-        wanted = Get(session, self.requests[session], received, self.chance.choice((0, 1, 3, 9)))
+        most, ahead = self.chance.choice((0, 1, 3, 9)), self.chance.choice((0, 0, 1, 5))
+        wanted = Get(session, self.requests[session], received, most, ahead=ahead)
         ready = self.ready(session, received)
         got = self.desk.get(wanted, self.now)
         offsets = [delivery.offset for delivery in got]
