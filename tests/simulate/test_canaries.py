@@ -21,6 +21,7 @@ FIRST_SEEDS = {
     "dropped member not retired": 90,
     "halted without a word": 75,
     "sessions shown as they are": 132,
+    "delivered again by a commit that comes again": 101,
 }
 EVERY_DEFECT = DEFECTS | QUEUE_DEFECTS | TRANSACTION_DEFECTS
 assert FIRST_SEEDS.keys() <= EVERY_DEFECT.keys()

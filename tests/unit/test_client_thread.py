@@ -4,12 +4,11 @@ import asyncio
 import signal
 import threading
 from collections.abc import Iterator
-from concurrent.futures import CancelledError
 
 import pytest
 
 from hawser.cluster.client.thread import LoopThread
-from hawser.errors import Closed, UsageError
+from hawser.errors import Closed, OutcomeUnknown, UsageError
 
 
 @pytest.fixture
@@ -29,16 +28,38 @@ async def _failure() -> None:
     raise ValueError("for whoever called")
 
 
-async def _cancelled() -> None:
-    raise asyncio.CancelledError
-
-
 def test_whoever_calls_gets_the_result_or_the_error(thread: LoopThread) -> None:
     assert [thread.call(_value(each)) for each in range(100)] == list(range(100))
     with pytest.raises(ValueError, match="for whoever called"):
         thread.call(_failure())
-    with pytest.raises(CancelledError):
-        thread.call(_cancelled())
+
+
+def test_what_is_under_way_when_the_thread_ends_is_unknown(thread: LoopThread) -> None:
+    begun = threading.Semaphore(0)
+    errors: list[BaseException] = []
+
+    async def wait() -> None:
+        begun.release()
+        await asyncio.sleep(3600)
+
+    def call(*said: str) -> None:
+        try:
+            thread.call(wait(), *said)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=call, args=said) for said in ((), ("ask for it",))]
+    for each in threads:
+        each.start()
+        assert begun.acquire(timeout=60)
+    thread.stop()
+    for each in threads:
+        each.join(60)
+    assert [type(each) for each in errors] == [OutcomeUnknown] * 2
+    assert sorted(map(str, errors)) == [
+        "ask for it",
+        "the bus was closed while this call was under way; what it was to do may have been done",
+    ]
 
 
 def test_any_number_of_threads_may_call(thread: LoopThread) -> None:
