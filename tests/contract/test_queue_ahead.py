@@ -146,6 +146,36 @@ def test_whatever_is_closed_here_ends_a_loop_that_waits(
         assert seen == [b"0", "the loop has ended"]
 
 
+@pytest.mark.parametrize("what", ["consumer", "queue", "bus"])
+@pytest.mark.parametrize("values", [False, True])
+def test_whatever_is_closed_here_ends_a_loop_that_is_awaited(
+    url: str, name: str, what: str, values: bool
+) -> None:
+    async def run() -> None:
+        async with await hawser.aio.connect(url) as bus:
+            queue = bus.queue(name)
+            await queue.put(b"0")
+            consumer = queue.consume(prefetch=AHEAD)
+            seen: list[bytes] = []
+            entered = asyncio.Event()
+
+            async def work() -> None:
+                loop: Any = consumer.values() if values else consumer
+                async for each in loop:
+                    seen.append(bytes(each))
+                    await (loop if values else each).accept()
+                    entered.set()
+
+            working = asyncio.create_task(work())
+            await asyncio.wait_for(entered.wait(), PATIENCE_SECONDS)
+            closing: Any = {"consumer": consumer, "queue": queue, "bus": bus}[what]
+            await closing.close()
+            await asyncio.wait_for(working, PATIENCE_SECONDS)
+            assert seen == [b"0"]
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("values", [False, True])
 def test_whatever_is_closed_in_the_body_of_a_loop_ends_it(url: str, name: str, values: bool) -> None:
     with hawser.connect(url) as bus:

@@ -86,3 +86,23 @@ def test_two_in_a_loop_share_a_settlement(cluster: RunningCluster) -> None:
         assert (info.ready, info.claimed) == (0, 0)
 
     play(cluster, story)
+
+
+def test_what_is_under_way_when_a_bus_is_closed_is_told_so(cluster: RunningCluster) -> None:
+    """It is not cancelled: nobody has cancelled it."""
+
+    async def run() -> int:
+        told = 0
+        for _ in range(20):
+            bus = await hawser.aio.connect(cluster.url)
+            await bus.queues()
+            asking = asyncio.create_task(bus.queues())
+            await asyncio.sleep(0)
+            await bus.close()
+            try:
+                await asking
+            except hawser.Closed:
+                told += 1
+        return told
+
+    assert asyncio.run(run()) > 0
