@@ -12,6 +12,7 @@
 #include "joining.hpp"
 #include "letters.hpp"
 #include "queue_view.hpp"
+#include "stopwatch.hpp"
 
 namespace hawser::python {
 
@@ -27,6 +28,7 @@ struct PublisherBox {
   nb::object topic;  // the topic's name, for receipts
   std::thread::id publishing;  // whose turn it is
   nb::object receipt;          // the last one, if its caller has dropped it
+  Stopwatch stopwatch{};
   ~PublisherBox() {
     region->made().here() ? core->close() : core->abandon();
   }

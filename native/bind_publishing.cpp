@@ -74,7 +74,7 @@ struct Metadata {
 };
 
 uint64_t deliver(PublisherBox& box, uint32_t slot, uint64_t payload, const Metadata& metadata, const Deadline& deadline,
-                 uint64_t timestamp = wall_clock_now()) {
+                 uint64_t timestamp) {
   if (metadata.size) std::memcpy(box.core->payload(slot) + payload, metadata.data, metadata.size);
   return box.core->publish(slot, payload, metadata.size, deadline, [&](int64_t slice) {
     box.core->wake_subscribers();  // they may be asleep beside what a batch has published so far
@@ -139,7 +139,7 @@ PyObject* publish(PyObject* self, PyObject* const* given, Py_ssize_t places, PyO
     const nb::object metadata = encode_metadata(arguments.values[1], arguments.values[2]);
     const Deadline deadline = deadline_of(arguments.values[3]);
     const Turn turn(box, deadline);
-    const uint64_t now = wall_clock_now();
+    const uint64_t now = box.stopwatch.now();
     uint64_t published = 0;
     if (metadata.is_none()) box.core->publish_run(1, now, published, [&](size_t) { return small(arguments.values[0]); });
     const uint64_t sequence =
@@ -164,7 +164,7 @@ class Batch {
     if (PyList_CheckExact(items.ptr()) || PyTuple_CheckExact(items.ptr())) return publish_ready(items.ptr());
     for (nb::handle item : nb::iter(items)) {
       const Turn turn(box_, deadline_);
-      publish_next(item, wall_clock_now());
+      publish_next(item, box_.stopwatch.now());
       box_.core->wake_subscribers();
     }
   }
@@ -174,7 +174,7 @@ class Batch {
     const Turn turn(box_, deadline_);
     uint64_t now = 0;
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items);) {  // a list may change while we wait
-      if (i % kTogether == 0) now = wall_clock_now();
+      if (i % kTogether == 0) now = box_.stopwatch.now();
       const Py_ssize_t run = keys_.is_valid() ? 0 : publish_run(items, i, now);
       if (run == 0 && i != 0) box_.core->give_way();
       if (run == 0) publish_next(nb::borrow(PySequence_Fast_GET_ITEM(items, i)), now);
@@ -282,7 +282,7 @@ class Loan {
     const Deadline deadline = deadline_of(timeout);
     state_ = publishing;  // while it waits, other threads and signal handlers keep their hands off
     try {
-      sequence_ = deliver(*box_, slot_, bytes_, Metadata(metadata_), deadline);
+      sequence_ = deliver(*box_, slot_, bytes_, Metadata(metadata_), deadline, box_->stopwatch.now());
     } catch (...) {
       state_ = open;
       throw;

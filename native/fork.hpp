@@ -34,12 +34,14 @@ class MadeHere {
  public:
   bool here() const { return epoch_ == fork_epoch; }
   void require() const {
-    if (!here()) [[unlikely]]
-      throw Error(Kind::usage,
-                  "this object belongs to the parent process; after a fork connect again in the child");
+    if (!here()) [[unlikely]] refuse();
   }
 
  private:
+  [[noreturn, gnu::noinline, gnu::cold]] static void refuse() {
+    throw Error(Kind::usage, "this object belongs to the parent process; after a fork connect again in the child");
+  }
+
   uint64_t epoch_ = fork_epoch;
 };
 

@@ -1,7 +1,8 @@
 """Topics: publishing of every kind, reading, and what a topic tells about itself."""
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -90,6 +91,27 @@ def test_key_and_headers_travel_along(bus: hawser.Bus) -> None:
     for wrong in mistakes:
         with pytest.raises(hawser.UsageError):
             topic.publish(b"x", **wrong)
+
+
+def test_a_message_says_when_it_was_published(bus: hawser.Bus) -> None:
+    """Whichever way, and however many go out between two looks at the clock (docs/decisions/0052)."""
+    topic, off = bus.topic("t"), 1000
+
+    def loan() -> None:
+        with topic.loan(1):
+            pass
+
+    ways: list[Callable[[], object]] = [
+        lambda: topic.publish(b"x"),
+        lambda: topic.publish_many([b"x"]),
+        lambda: topic.publish_many(iter([b"x"])),
+        loan,
+    ]
+    for way in ways * 2000:
+        before = time.time_ns()
+        way()
+        stamp = topic.read_newest(1).samples[0].timestamp_ns
+        assert before - off <= stamp <= time.time_ns() + off
 
 
 def test_futures_are_done_at_once(bus: hawser.Bus) -> None:
