@@ -200,6 +200,7 @@ buses = [hawser.connect(sys.argv[1], name=name) for name in ("first", "second")]
 first, second = (bus.queue("jobs", slot_size=64, lease=60) for bus in buses)
 stamps = []
 for number in range(20):
+    time.sleep(0.001)  # a producer looks at the clock again
     first.put(b"%d" % number)
     held = first.get(5)
     stamps.append(held.timestamp_ns)
