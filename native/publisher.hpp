@@ -254,8 +254,8 @@ class Publisher {
       doomed += claim_state(memory_.claim(i).load_ordered()) == ClaimState::doomed;
     const std::string held = ": consumers hold or gave back so many messages that no slot is free; let them accept and "
                              "drop some, or wait longer";
-    const std::string dying = ": no slot is free, and " + std::to_string(doomed) +
-                              " messages wait to become dead letters; see that there is room in dead_letters()";
+    const std::string dying = ": no slot is free, and messages wait to become dead letters (" + std::to_string(doomed) +
+                              "); see that there is room in dead_letters()";
     throw Error(Kind::full, memory_.label + (doomed ? dying : held));
   }
 

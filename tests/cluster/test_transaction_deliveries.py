@@ -2,11 +2,10 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import count
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -21,7 +20,7 @@ from hawser.record.record import Record, Stamp
 from hawser.transaction.commands import BranchCommit
 from tests.cluster.transaction_wire import RawTransactions
 from tests.cluster.worker import PATIENT
-from tests.support.processes import LIMIT_SECONDS, ClusterProcesses, cluster_processes, ends_of, until
+from tests.support.processes import LIMIT_SECONDS, ClusterProcesses, records, until
 from tests.support.transactions import batch_of, entry, lane
 
 RecordProperty = Callable[[str, object], None]
@@ -29,18 +28,6 @@ COMMITTED = Finished(Outcome.COMMITTED)
 _numbers = count(1)
 
 pytestmark = pytest.mark.timeout(900)
-
-
-@pytest.fixture(scope="module")
-def processes(module_path: Path) -> Iterator[ClusterProcesses]:
-    with cluster_processes(module_path) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def bus(processes: ClusterProcesses) -> Iterator[hawser.Bus]:
-    with processes.connect() as bus:
-        yield bus
 
 
 class Orders:
@@ -77,15 +64,6 @@ class Orders:
         assert all(each.outcome == Outcome.COMMITTED for each in records)
         assert all(each.participants[self.target] == 1 for each in records), "one publish each"
         return [list(each.waiting) for each in records]
-
-
-def records(topic: Any) -> list[bytes]:
-    wanted = ends_of(topic)[0] - 1
-    with topic.subscribe(start="earliest") as subscription:
-        found: list[bytes] = []
-        while len(found) < wanted:
-            found += map(bytes, subscription.take_many(1000, timeout=LIMIT_SECONDS))
-    return found
 
 
 def test_what_a_topic_has_to_take_waits_for_it_and_outlives_who_decided(

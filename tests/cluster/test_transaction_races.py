@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -23,25 +22,13 @@ from hawser.transaction.identity import LANE_FORMAT, TransactionId
 from hawser.transaction.identity import Xid as RawXid
 from hawser.xa import XAError, Xid
 from tests.cluster.transaction_wire import RawTransactions
-from tests.support.processes import LIMIT_SECONDS, ClusterProcesses, cluster_processes, ends_of, until
+from tests.support.processes import LIMIT_SECONDS, ClusterProcesses, records, until
 from tests.support.transactions import batch_of, entry
 
 RecordProperty = Callable[[str, object], None]
 _numbers = count(1)
 
 pytestmark = pytest.mark.timeout(900)
-
-
-@pytest.fixture(scope="module")
-def processes(module_path: Path) -> Iterator[ClusterProcesses]:
-    with cluster_processes(module_path) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def bus(processes: ClusterProcesses) -> Iterator[hawser.Bus]:
-    with processes.connect() as bus:
-        yield bus
 
 
 @contextmanager
@@ -85,16 +72,6 @@ def prepared(bus: hawser.Bus, topic: Any, queue: Any, value: bytes, taken: bool 
     bus.xa.end(xid)
     assert bus.xa.prepare(xid) == "ok"
     return xid
-
-
-def records(topic: Any) -> list[bytes]:
-    (end,) = ends_of(topic)
-    with topic.subscribe(start="earliest") as subscription:
-        wanted = end - 1
-        found: list[bytes] = []
-        while len(found) < wanted:
-            found += map(bytes, subscription.take_many(1000, timeout=LIMIT_SECONDS))
-    return found
 
 
 def messages(queue: Any) -> list[bytes]:

@@ -335,6 +335,18 @@ def ends_of(topic: Any) -> list[int]:
     return found
 
 
+def records(topic: Any) -> list[bytes]:
+    """All that a topic of one partition has now."""
+    (end,) = ends_of(topic)
+    found: list[bytes] = []
+    with topic.subscribe(start="earliest") as subscription:
+        while len(found) < end - 1:
+            more = subscription.take_many(1000, timeout=LIMIT_SECONDS)
+            assert more, f"{topic.name} ends at {end}, and nothing came after {len(found)} records"
+            found += map(bytes, more)
+    return found
+
+
 def until_page(url: str, text: str, code: int = 200) -> None:
     """Until the page is there and says `text`."""
 
