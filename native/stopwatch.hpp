@@ -88,8 +88,8 @@ class StopwatchOf {
     if (!now.exact) return;
     const uint64_t nanoseconds = now.nanoseconds - measured_.nanoseconds, ticks = now.ticks - measured_.ticks;
     if (nanoseconds < kMeasuredNanoseconds) return;
-    const bool possible = nanoseconds <= kMostMeasuredNanoseconds && ticks > nanoseconds / kMostNanosecondsATick;
-    const uint64_t length = possible ? (nanoseconds << kFraction) / ticks : 0;
+    const bool is_measured = nanoseconds <= kMostMeasuredNanoseconds && ticks != 0;
+    const uint64_t length = is_measured ? (nanoseconds << kFraction) / ticks : 0;
     const uint64_t difference = std::max(length, last_length_) - std::min(length, last_length_);
     tick_ = difference <= length >> kAgreeingBits ? length : 0;
     last_length_ = length;
@@ -102,7 +102,6 @@ class StopwatchOf {
   static constexpr uint64_t kMostOffNanoseconds = 1000;
   static constexpr uint64_t kMeasuredNanoseconds = 10'000'000, kMostMeasuredNanoseconds = 10'000'000'000;
   static constexpr uint64_t kMeasuredForNanoseconds = 1'000'000'000;
-  static constexpr uint64_t kMostNanosecondsATick = 100;
   static constexpr uint64_t kMostTicksAReading = 500;
   const bool counts_ticks_ = Time::counts_ticks();
   uint64_t last_ = 0;  // what was said last

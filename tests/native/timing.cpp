@@ -173,6 +173,13 @@ static void where_ticks_are_not_even_nobody_counts_them() {
   }
 }
 
+static void ticks_that_stand_still_are_not_counted() {
+  Machine::begin();
+  Machine::ticks_a_microsecond = 0;
+  Simulated stopwatch;
+  CHECK(furthest(stopwatch, 100'000'000) == 0);
+}
+
 // On this machine, whatever it is: at most half a microsecond before the look in front of it, or after the one behind.
 static void the_system_agrees() {
   constexpr uint64_t kOff = 500;
@@ -211,6 +218,7 @@ int main() {
        {"an interrupted measurement is not believed", an_interrupted_measurement_is_not_believed},
        {"a machine that was moved is measured again", a_machine_that_was_moved_is_measured_again},
        {"where ticks are not even nobody counts them", where_ticks_are_not_even_nobody_counts_them},
+       {"ticks that stand still are not counted", ticks_that_stand_still_are_not_counted},
        {"the system agrees", the_system_agrees},
        {"ticks are counted where the kernel counts them", ticks_are_counted_where_the_kernel_counts_them}});
 }
