@@ -124,7 +124,8 @@ def test_a_full_queue_takes_as_many_back_as_there_is_room(local: LocalBus) -> No
 
 def test_letters_without_room_are_why_a_queue_is_full(local: LocalBus) -> None:
     queue = local.connect().queue("jobs", slot_size=64, capacity=2, max_held=1, max_consumers=1)
-    with pytest.raises(hawser.Full, match=r"become dead letters \(\d+\); .* room in dead_letters\(\)"):
+    why = r"messages wait to become dead letters \(\d+\); .* room in dead_letters\(\)"
+    with pytest.raises(hawser.Full, match=why):
         for _ in range(100):
             queue.put(b"bad", timeout=0)
             got(queue).reject()
