@@ -251,6 +251,8 @@ void bind_region(nb::module_& module) {
       .def("consumer", &make_consumer, nb::arg("name"), nb::kw_only(), nb::arg("max_held") = 0,
            nb::arg("decode") = nb::none(), nb::arg("dying") = nb::none(), nb::arg("reserve") = false)
       .def("queue_state", &queue_state)
+      .def("pinning", &pinning)
+      .def("unpin", &unpin, nb::arg("number"))
       .def("peek", &peek_messages, nb::arg("count"), nb::arg("decode").none() = nb::none())
       .def("participants", &participants)
       .def("participant_name", [](const Region& self, uint64_t owner) {

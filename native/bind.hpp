@@ -39,6 +39,7 @@ struct SubscriberBox {
   std::unique_ptr<Subscriber> core;
   std::string name;
   nb::object decode;
+  std::vector<nb::object> errors{};  // of messages that are used up; each is raised by the next call
   bool drained = false;  // the last batch took all there was
   SampleObject* last = nullptr;  // what iteration returned last; it tells us when it goes
   ~SubscriberBox() {
@@ -78,7 +79,6 @@ struct ConsumerBox {
   int64_t looked_at = coarse_now();  // when it last looked for what came back without a word
   uint32_t calls = 0;
   Ahead ahead{};
-  SampleObject* last = nullptr;  // what iteration returned last; it tells us when it goes
   void give_back_ahead() {
     for (; !ahead.empty(); ahead.pop_front()) {
       core->let_go(ahead.front().slot);
@@ -125,8 +125,9 @@ void bind_syncing(nb::module_& module);
 // Of a Region that is a queue's.
 nb::object make_consumer(const std::shared_ptr<Region>& region, const std::string& name, uint32_t max_held,
                          nb::object decode, nb::object dying, bool reserve);
-PyObject* call_claim_next(PyObject* self, PyObject* const* given, Py_ssize_t places, PyObject* keywords);
 nb::dict queue_state(const Region& region);
+nb::set pinning(const Region& region);
+uint32_t unpin(const Region& region, uint64_t number);
 nb::list peek_messages(const Region& region, uint64_t count, nb::handle decode);
 // Of a Region.
 nb::tuple tracing_of(const Region& region);
@@ -151,12 +152,17 @@ Claimed& claim_of(SampleObject* message);  // to claim into, before it is filled
 PyObject* fill_message(SampleObject* message, PyObject* owner, ConsumerBox& box);
 PyObject* copied_sample(const Copied& copied, PyObject* decode);
 void let_go_of(SampleObject* sample);  // as on leaving a with block
+bool put_back(SampleObject* sample);   // to be taken again; false: it is too late for that
 
 // What becomes of a message.
 enum class Verdict { accept, release, reject };
 bool settle_claim(Consumer& core, const Claimed& claimed, Verdict verdict);  // false: the claim was taken away
 // Of one consumer's message, if it is still held; false: the claim was taken away. UsageError if it is not its own.
 bool settle_message(PyObject* message, ConsumerBox& box, Verdict verdict);
+// Give a message back, if it is still held; to settle it later is Fenced.
+void take_back(PyObject* message, ConsumerBox& box);
+// `place` refers to the message until that goes, or to nothing from then on.
+void keep_place(SampleObject* message, SampleObject** place);
 // Somebody else has the claim now, or it is settled with others: only the bytes are left to let go of.
 Claimed take_claim(SampleObject* message);
 Error claim_lost(const ConsumerBox& box, uint64_t count, uint64_t sequence);

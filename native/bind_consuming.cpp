@@ -324,6 +324,19 @@ nb::dict queue_state(const Region& region) {
   return result;
 }
 
+nb::set pinning(const Region& region) {
+  region.made().require();
+  nb::set result;
+  if (!region.memory().layout.queue) return result;
+  for (const uint64_t number : pinning_regions(region.memory())) result.add(nb::int_(number));
+  return result;
+}
+
+uint32_t unpin(const Region& region, uint64_t number) {
+  region.made().require();
+  return region.memory().layout.queue ? take_pins_of(region.memory(), number) : 0;
+}
+
 nb::list peek_messages(const Region& region, uint64_t count, nb::handle decode) {
   region.made().require();
   if (!region.memory().layout.queue) throw Error(Kind::usage, region.place().path + " is a topic, not a queue");
@@ -356,8 +369,6 @@ int clear_consumer(PyObject* self) {
 void bind_consuming(nb::module_& module) {
   static PyMethodDef methods[] = {
       {"claim", c_method(call_claim), METH_FASTCALL | METH_KEYWORDS, "claim(timeout=None): the oldest message, or None."},
-      {"claim_next", c_method(call_claim_next), METH_FASTCALL | METH_KEYWORDS,
-       "claim_next(most, timeout=None): the next message of an iteration, or None."},
       {nullptr, nullptr, 0, nullptr}};
   static PyType_Slot slots[] = {{Py_tp_methods, methods},
                                 {Py_tp_traverse, reinterpret_cast<void*>(traverse_consumer)},
@@ -375,6 +386,9 @@ void bind_consuming(nb::module_& module) {
       .def("accept_many", &settle_all<Verdict::accept>, nb::arg("messages"))
       .def("release_many", &settle_all<Verdict::release>, nb::arg("messages"))
       .def("reject_many", &settle_all<Verdict::reject>, nb::arg("messages"))
+      .def("take_back", [](ConsumerBox& self, nb::handle message) {
+             take_back(message.ptr(), self);
+             tell_of_the_dying(self); }, nb::arg("message"))
       .def("bury", &bury, nb::arg("publisher"), nb::arg("describe"))
       .def("retry", &retry, nb::arg("publisher"), nb::arg("describe"), nb::arg("count") = UINT64_MAX)
       .def("give_back_ahead", [](ConsumerBox& self) {

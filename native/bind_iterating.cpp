@@ -65,19 +65,7 @@ SampleObject* take_message(PyObject* consumer, ConsumerBox& box, int64_t most, c
   return nullptr;
 }
 
-// The next message of an iteration; null: there is none. The one before is let go of: if nothing was said of it, it is
-// given back.
-PyObject* claim_next(PyObject* consumer, ConsumerBox& box, int64_t most, const Deadline& deadline) {
-  box.region->made().require();
-  if (box.last) {
-    settle_message(reinterpret_cast<PyObject*>(std::exchange(box.last, nullptr)), box, Verdict::release);
-    tell_of_the_dying(box);
-  }
-  box.last = take_message(consumer, box, most, deadline);
-  return reinterpret_cast<PyObject*>(box.last);
-}
-
-// The same; but nothing is let go of, neither then nor when the next one is asked for.
+// The next message, as `iterate` gets it, for loops that are awaited.
 nb::object claim_apart(nb::handle self, int64_t most, nb::handle timeout) {
   ConsumerBox& box = *nb::inst_ptr<ConsumerBox>(self);
   SampleObject* message = take_message(self.ptr(), box, most, deadline_of(timeout));
@@ -91,6 +79,15 @@ struct Iteration {
   int64_t most;
   uint32_t steps = 0;
   int64_t looked_at = coarse_now();
+  SampleObject* last = nullptr;  // the message given out last; cleared when that goes
+
+  Iteration(nb::object consumer, nb::object owner, int64_t most)
+      : consumer(std::move(consumer)), owner(std::move(owner)), most(most) {}
+  Iteration(const Iteration&) = delete;
+  // What it was at stays with its holder.
+  ~Iteration() {
+    if (last) keep_place(last, nullptr);
+  }
 
   // Who iterates may be written in C: then nobody else would have a turn, and no signal would be seen, as long as
   // there are messages. More often than they ask for their turn (sys.getswitchinterval) others would not get it.
@@ -114,11 +111,23 @@ PyObject* step(Iteration& loop, const Next& next) {
   }
 }
 
+// The next message of a loop over messages. The one before is taken back, unless it is settled.
 PyObject* next_of(PyObject* self) {
   return guarded([&] {
     Iteration& loop = *nb::inst_ptr<Iteration>(self);
     return step(loop, [&](PyObject* consumer) {
-      return claim_next(consumer, *nb::inst_ptr<ConsumerBox>(consumer), loop.most, Deadline::for_ever());
+      ConsumerBox& box = *nb::inst_ptr<ConsumerBox>(consumer);
+      box.region->made().require();
+      if (SampleObject* last = loop.last) {
+        keep_place(last, nullptr);
+        take_back(reinterpret_cast<PyObject*>(last), box);
+        tell_of_the_dying(box);
+      }
+      SampleObject* message = take_message(consumer, box, loop.most, Deadline::for_ever());
+      // Another thread may have been given one by the same loop meanwhile; that stays with its holder.
+      if (loop.last) keep_place(loop.last, nullptr);
+      keep_place(message, &loop.last);
+      return reinterpret_cast<PyObject*>(message);
     });
   });
 }
@@ -127,8 +136,7 @@ PyObject* next_of(PyObject* self) {
 class ValueIteration : public Iteration {
  public:
   ValueIteration(nb::object consumer, nb::object owner, int64_t most)
-      : Iteration{std::move(consumer), std::move(owner), most}, box_(*nb::inst_ptr<ConsumerBox>(this->consumer)) {}
-  ValueIteration(const ValueIteration&) = delete;
+      : Iteration(std::move(consumer), std::move(owner), most), box_(*nb::inst_ptr<ConsumerBox>(this->consumer)) {}
   ~ValueIteration() {
     if (in_hand_ && box_.region->made().here()) end(Verdict::release);
   }
@@ -254,15 +262,6 @@ nb::class_<Loop> bind_iteration(nb::module_& module, const char* name, getiterfu
 
 }  // namespace
 
-PyObject* call_claim_next(PyObject* self, PyObject* const* given, Py_ssize_t places, PyObject* keywords) {
-  return guarded([&] {
-    const Arguments<2> arguments("claim_next", {"most", "timeout"}, 2, given, places, keywords);
-    const auto most = nb::cast<int64_t>(arguments.get(0));
-    PyObject* message = claim_next(self, *nb::inst_ptr<ConsumerBox>(self), most, deadline_of(arguments.values[1]));
-    return message ? message : nb::none().release().ptr();
-  });
-}
-
 void bind_iterating(nb::module_& module, nb::class_<ConsumerBox>& consumer) {
   bind_iteration<Iteration>(module, "Iteration", PyObject_SelfIter, next_of);
   bind_iteration<ValueIteration>(module, "ValueIteration", begin_values, next_value_of)
@@ -274,7 +273,7 @@ void bind_iterating(nb::module_& module, nb::class_<ConsumerBox>& consumer) {
   consumer
       .def("claim_apart", &claim_apart, nb::arg("most"), nb::arg("timeout").none() = nb::none())
       .def("iterate", [](nb::object self, int64_t most, nb::object owner) {
-             return Iteration{std::move(self), std::move(owner), most}; }, nb::arg("most"), nb::arg("owner"))
+             return new Iteration(std::move(self), std::move(owner), most); }, nb::arg("most"), nb::arg("owner"))
       .def("iterate_values", [](nb::object self, int64_t most, nb::object owner) {
              return new ValueIteration(std::move(self), std::move(owner), most); }, nb::arg("most"), nb::arg("owner"));
 }

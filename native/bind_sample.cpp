@@ -22,6 +22,7 @@ struct SampleObject {
   PyObject* decode;        // of a copy
   const uint8_t* data;
   Py_ssize_t exports;
+  SampleObject** place;    // where its loop has a message that it gave out last; cleared when this goes
   Claimed taken;
   bool released;
   bool leaving;  // the slot goes with the last view
@@ -55,7 +56,6 @@ void settle(SampleObject* message, ConsumerBox& box) {
 bool let_go_of_slot(SampleObject* sample) {
   const Claimed& taken = sample->taken;
   if (ConsumerBox* box = sample->consumer) {
-    if (box->last == sample) box->last = nullptr;
     const bool sound = box->core->let_go(taken.slot);
     settle(sample, *box);
     box->core->wake_producers();
@@ -69,18 +69,24 @@ bool let_go_of_slot(SampleObject* sample) {
   return sound;
 }
 
-[[gnu::noinline, gnu::cold]] void tell_of_lost_reference(const SampleObject* sample) {
-  set_python_error(lost_reference(*region_of(sample), sample->taken.sequence));
-}
-
-// Clears the bit. False (with a Python error) when the bit was gone, which only damage can do.
-bool give_back(SampleObject* sample) {
+// Clears the bit. False when it was gone, which only damage can do: the caller says so.
+[[nodiscard]] bool give_back(SampleObject* sample) {
   if (sample->released) return true;
   sample->released = true;
   const Region* region = region_of(sample);
-  if (!region || !region->made().here() || let_go_of_slot(sample)) [[likely]] return true;
-  tell_of_lost_reference(sample);
-  return false;
+  return !region || !region->made().here() || let_go_of_slot(sample);
+}
+
+[[gnu::noinline, gnu::cold]] void raise_lost_reference(const SampleObject* sample) {
+  set_python_error(lost_reference(*region_of(sample), sample->taken.sequence));
+}
+
+// Where no error can be raised. An exception on its way stays; the hook gets the type, because a sample that is being
+// deallocated cannot be referred to.
+[[gnu::noinline, gnu::cold]] void report_lost_reference(SampleObject* sample) {
+  const nb::error_scope on_its_way;
+  raise_lost_reference(sample);
+  PyErr_WriteUnraisable(reinterpret_cast<PyObject*>(Py_TYPE(sample)));
 }
 
 // In a forked child the slot is kept by the parent alone and may change at any moment.
@@ -107,7 +113,8 @@ bool check_usable(const SampleObject* sample) {
 
 void sample_dealloc(PyObject* self) {
   SampleObject* sample = as_sample(self);
-  if (!give_back(sample)) PyErr_WriteUnraisable(self);
+  keep_place(sample, nullptr);
+  if (!give_back(sample)) report_lost_reference(sample);
   Py_CLEAR(sample->owner);
   Py_CLEAR(sample->publisher);
   Py_CLEAR(sample->decoded);
@@ -131,7 +138,7 @@ int sample_getbuffer(PyObject* self, Py_buffer* view, int flags) {
 
 void sample_releasebuffer(PyObject* self, Py_buffer*) {
   SampleObject* sample = as_sample(self);
-  if (--sample->exports == 0 && sample->leaving && !give_back(sample)) PyErr_WriteUnraisable(self);
+  if (--sample->exports == 0 && sample->leaving && !give_back(sample)) report_lost_reference(sample);
 }
 
 PyObject* get_data(PyObject* self, void*) {
@@ -172,9 +179,11 @@ PyObject* metadata_of(SampleObject* sample) {
     bytes = PyBytes_FromStringAndSize(reinterpret_cast<const char*>(sample->data + sample->taken.payload),
                                       static_cast<Py_ssize_t>(sample->taken.metadata));
   if (!bytes) return nullptr;
-  sample->decoded = PyObject_CallOneArg(configuration.decode_metadata, bytes);
+  PyObject* decoded = PyObject_CallOneArg(configuration.decode_metadata, bytes);
   Py_DECREF(bytes);
-  return sample->decoded;
+  if (decoded && sample->decoded) Py_SETREF(decoded, nullptr);  // another thread was faster
+  if (decoded) sample->decoded = decoded;
+  return PyErr_Occurred() ? nullptr : sample->decoded;
 }
 PyObject* metadata_item(PyObject* self, Py_ssize_t index) {
   PyObject* decoded = metadata_of(as_sample(self));
@@ -238,7 +247,7 @@ PyObject* call_release(PyObject* self, PyObject*) {
                  static_cast<unsigned long long>(sample->taken.sequence), sample->exports);
     return nullptr;
   }
-  if (!give_back(sample)) return nullptr;
+  if (!give_back(sample)) return raise_lost_reference(sample), nullptr;
   Py_RETURN_NONE;
 }
 PyObject* call_enter(PyObject* self, PyObject*) {
@@ -267,6 +276,11 @@ PyObject* get_delivery_count(PyObject* self, void*) {
   return PyLong_FromUnsignedLong(claim_deliveries(message->taken.claim) + uncounted);
 }
 PyObject* get_redelivered(PyObject* self, void*) { return PyBool_FromLong(as_sample(self)->taken.redelivered); }
+
+void check_claimed_by(PyObject* object, const ConsumerBox& box) {
+  if (Py_TYPE(object) != message_type || as_sample(object)->consumer != &box)
+    throw Error(Kind::usage, "only messages that this consumer has claimed can be settled by it");
+}
 
 Error settled_otherwise(const SampleObject* message) {
   const char* said = message->verdict == Verdict::accept   ? "accepted"
@@ -391,6 +405,7 @@ SampleObject* new_object(PyTypeObject* type) {
   sample->owner = sample->publisher = sample->decoded = sample->metadata = sample->decode = nullptr;
   sample->box = nullptr;
   sample->consumer = nullptr;
+  sample->place = nullptr;
   sample->exports = 0;
   sample->released = sample->settled = true;
   sample->leaving = sample->lost = false;
@@ -462,7 +477,15 @@ PyObject* copied_sample(const Copied& copied, PyObject* decode) {
 
 void let_go_of(SampleObject* sample) {
   sample->leaving = true;
-  if (sample->exports == 0) give_back(sample);
+  if (sample->exports == 0 && !give_back(sample)) raise_lost_reference(sample);
+}
+
+// With a view alive it is not let go of, so that it cannot be taken again: two samples would share one bit.
+bool put_back(SampleObject* sample) {
+  if (sample->released || sample->exports != 0 || !sample->box->core->put_back(sample->taken)) return false;
+  let_go_of(sample);
+  if (PyErr_Occurred()) PyErr_Clear();  // whoever takes it again refers to it anew
+  return true;
 }
 
 bool settle_claim(Consumer& core, const Claimed& claimed, Verdict verdict) {
@@ -472,9 +495,8 @@ bool settle_claim(Consumer& core, const Claimed& claimed, Verdict verdict) {
 }
 
 bool settle_message(PyObject* object, ConsumerBox& box, Verdict verdict) {
+  check_claimed_by(object, box);
   SampleObject* message = as_sample(object);
-  if (Py_TYPE(object) != message_type || message->consumer != &box)
-    throw Error(Kind::usage, "only messages that this consumer has claimed can be settled by it");
   box.region->made().require();
   if (message->settled) return !message->lost;
   message->verdict = verdict;
@@ -482,6 +504,20 @@ bool settle_message(PyObject* object, ConsumerBox& box, Verdict verdict) {
   let_go_of(message);
   if (PyErr_Occurred()) throw nb::python_error();
   return !message->lost;
+}
+
+void take_back(PyObject* object, ConsumerBox& box) {
+  check_claimed_by(object, box);
+  SampleObject* message = as_sample(object);
+  if (message->settled) return;
+  settle_message(object, box, Verdict::release);
+  message->lost = true;
+}
+
+void keep_place(SampleObject* message, SampleObject** place) {
+  if (message->place) *message->place = nullptr;
+  message->place = place;
+  if (place) *place = message;
 }
 
 Claimed take_claim(SampleObject* message) {
@@ -497,8 +533,8 @@ Error lost_reference(const Region& region, uint64_t sequence) {
 Error claim_lost(const ConsumerBox& box, uint64_t count, uint64_t sequence) {
   const std::string what = count == 1 ? "message " + std::to_string(sequence) : std::to_string(count) + " messages";
   return {Kind::fenced, box.region->place().path + ": the claim of " + what +
-                            " was taken away, because its lease was over or its consumer was closed; nothing was "
-                            "changed, and somebody else gets it"};
+                            " was taken away, because its lease was over, its loop went on to the next message or "
+                            "its consumer was closed; nothing was changed, and it is delivered again"};
 }
 
 }  // namespace hawser::python

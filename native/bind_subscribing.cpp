@@ -38,11 +38,21 @@ struct SettleLater {
   ~SettleLater() { core.settle(); }
 };
 
+// The error of a message that an earlier call has used up, and could not raise because it had others to return.
+void raise_kept_error(SubscriberBox& box) {
+  if (box.errors.empty()) [[likely]] return;
+  const nb::object error = box.errors.front();
+  box.errors.erase(box.errors.begin());
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
+  throw nb::python_error();
+}
+
 // What `attempt` gets, tried at once and whenever there may be a sample; null when the time is over.
 template <class Attempt>
 PyObject* wait_and_take(SubscriberBox& box, nb::handle timeout, int pauses, const Attempt& attempt) {
   box.region->made().require();
   const Deadline deadline = deadline_of(timeout);
+  raise_kept_error(box);
   const SettleLater later{*box.core};
   PyObject* result = attempt();
   for (int slices = 0; !result && wait_for_sample(box, deadline, pauses, slices);) result = attempt();
@@ -56,9 +66,36 @@ nb::object take(nb::handle self, nb::handle timeout, int pauses = kPausesForOne)
   return sample ? nb::steal(sample) : nb::none();
 }
 
-// The next message as its reader wants it, its slot let go of: small ones without a schema are copied
-// straight out of the ring, others are taken, decoded and released. One that cannot be decoded is used up by
-// the error, unless it comes after others of a batch.
+// Whether an error that ends a batch is left to the next call, so that what came before it is returned.
+bool is_for_later(const nb::python_error& error) {
+  return error.matches(PyExc_Exception) && !error.matches(PyExc_MemoryError);
+}
+
+// The next message decoded, its slot let go of. While Python decodes it other threads may take, commit and close. One
+// that cannot be decoded is used up by the error, unless it comes after others of a batch: then it is put back, and the
+// next call meets the same message and the same error; where it is too late for that, the next call raises the error.
+PyObject* decode_next(nb::handle self, SubscriberBox& box, bool first) {
+  const nb::object object = nb::steal(take_now(self, box));
+  if (!object.is_valid()) return nullptr;
+  auto* sample = reinterpret_cast<SampleObject*>(object.ptr());
+  try {
+    nb::object value = nb::steal(PyObject_GetAttrString(object.ptr(), "value"));
+    if (!value.is_valid()) throw nb::python_error();
+    let_go_of(sample);
+    if (PyErr_Occurred()) throw nb::python_error();  // the bytes may have changed while they were decoded
+    return value.release().ptr();
+  } catch (nb::python_error& error) {
+    if (first || !put_back(sample)) {
+      let_go_of(sample);  // the error may refer to it for long
+      if (PyErr_Occurred()) PyErr_Clear();
+      if (!first && is_for_later(error)) box.errors.push_back(nb::borrow(error.value()));
+    }
+    throw;
+  }
+}
+
+// The next message as its reader wants it: small ones without a schema are copied straight out of the ring, others are
+// taken, decoded and released.
 PyObject* value_now(nb::handle self, SubscriberBox& box, bool first = true) {
   if (box.decode.is_none()) {
     BytesRoom room;
@@ -66,19 +103,10 @@ PyObject* value_now(nb::handle self, SubscriberBox& box, bool first = true) {
     if (copy == Subscriber::Copy::copied) return room.bytes.release().ptr();
     if (copy == Subscriber::Copy::nothing) return nullptr;
   }
-  const nb::object sample = nb::steal(take_now(self, box));
-  if (!sample.is_valid()) return nullptr;
-  PyObject* value = PyObject_GetAttrString(sample.ptr(), "value");
-  if (!value) {
-    nb::python_error error;
-    if (!first) box.core->put_back(nb::cast<uint64_t>(sample.attr("timestamp_ns")));
-    throw error;
-  }
-  return value;
+  return decode_next(self, box, first);
 }
 
-// More values behind those of a batch. Ends also when one fails, so that the others are not lost: the next call meets
-// the same message and the same error.
+// More values behind those of a batch. Ends also when one fails, so that the others are not lost: the next call tells.
 void take_more(nb::handle self, SubscriberBox& box, nb::list& values, size_t count) {
   try {
     for (PyObject* value = nullptr; values.size() < count; values.append(nb::steal(value))) {
@@ -90,7 +118,7 @@ void take_more(nb::handle self, SubscriberBox& box, nb::list& values, size_t cou
     }
   } catch (const Error&) {
   } catch (const nb::python_error& error) {
-    if (!error.matches(PyExc_Exception) || error.matches(PyExc_MemoryError)) throw;
+    if (!is_for_later(error)) throw;
   }
 }
 
@@ -179,6 +207,29 @@ nb::object take_many(nb::handle self, nb::handle wanted, nb::handle timeout) {
   return samples;
 }
 
+// Commits what was returned. An error that was kept instead is raised first: its message was used up, too.
+void commit(SubscriberBox& box) {
+  box.region->made().require();
+  raise_kept_error(box);
+  box.core->commit();
+}
+
+// An error refers to the frames it went through, and those may refer to the subscription: the collector must see it.
+int traverse_subscriber(PyObject* self, visitproc visit, void* arg) {  // Py_VISIT wants these names
+  Py_VISIT(Py_TYPE(self));
+  if (!nb::inst_ready(self)) return 0;
+  const SubscriberBox* box = nb::inst_ptr<SubscriberBox>(self);
+  Py_VISIT(box->decode.ptr());
+  for (const nb::object& error : box->errors) Py_VISIT(error.ptr());
+  return 0;
+}
+int clear_subscriber(PyObject* self) {
+  SubscriberBox* box = nb::inst_ptr<SubscriberBox>(self);
+  box->decode = nb::none();
+  const std::vector<nb::object> dropped = std::move(box->errors);
+  return 0;
+}
+
 }  // namespace
 
 void bind_subscribing(nb::module_& module) {
@@ -187,7 +238,10 @@ void bind_subscribing(nb::module_& module) {
       {"take_value", c_method(call_take_value), METH_FASTCALL | METH_KEYWORDS,
        "take_value(timeout=None): the next message decoded or as bytes, or None."},
       {nullptr, nullptr, 0, nullptr}};
-  static PyType_Slot slots[] = {{Py_tp_methods, methods}, {0, nullptr}};
+  static PyType_Slot slots[] = {{Py_tp_methods, methods},
+                                {Py_tp_traverse, reinterpret_cast<void*>(traverse_subscriber)},
+                                {Py_tp_clear, reinterpret_cast<void*>(clear_subscriber)},
+                                {0, nullptr}};
   nb::class_<SubscriberBox>(module, "Subscriber", nb::is_final(), nb::type_slots(slots))
       .def_prop_ro("name", [](const SubscriberBox& self) { return self.name; })
       .def_prop_ro("incarnation", [](const SubscriberBox& self) { return self.core->membership().incarnation; })
@@ -200,7 +254,7 @@ void bind_subscribing(nb::module_& module) {
       .def("take_values", &take_values, nb::arg("count").none(), nb::arg("timeout").none() = nb::none())
       .def("take_columns", &take_columns, nb::arg("count"), nb::arg("nbytes"), nb::arg("timeout").none() = nb::none())
       .def("take_next", &take_next, nb::arg("timeout").none() = nb::none())
-      .def("commit", [](SubscriberBox& self) { self.region->made().require(); self.core->commit(); })
+      .def("commit", &commit)
       .def("close", [](SubscriberBox& self) {
              if (self.region->made().here()) self.core->close(); });
 }

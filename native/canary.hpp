@@ -19,6 +19,7 @@ enum class Canary {
   entry_freed_before_bits,     // the entry can be joined again while its bits are being cleared
   join_without_second_look,    // a reliable subscriber believes the head it saw before it was active
   misses_are_not_counted,      // a lapped subscriber forgets how far it jumped
+  others_are_put_back,         // what is taken again is the sample taken last, whoever has it
   lengths_are_not_checked,     // what the control region says is believed
   lent_without_backing,        // pages are not reserved before a slot is lent
   joins_are_not_noticed,       // a publisher trusts the cursors it knew before somebody joined

@@ -202,7 +202,7 @@ class Consumer {
   void wake_producers(uint32_t places = 1) {
     Signal& space = memory_.header().space;
     if (!anybody_waits(space, memory_.layout.publisher_words)) [[likely]] return;
-    freed_ += places;
+    freed_ = freed_ + places;
     const int64_t now = coarse_now();
     if (freed_ < memory_.layout.ring / kWakesALap && now == woken_at_) return;
     freed_ = 0;
@@ -225,7 +225,7 @@ class Consumer {
   void wait_for_message(int64_t nanoseconds, int pauses = kPausesForOne) {
     if (const auto lease = static_cast<int64_t>(memory_.layout.settings.lease_ns))
       nanoseconds = std::min(nanoseconds, std::max(lease / 4, kShortestSlice));
-    if (std::exchange(freed_, 0) > 0) wake_waiters(memory_.header().space, memory_.layout.publisher_words);
+    if (freed_ > 0) freed_ = 0, wake_waiters(memory_.header().space, memory_.layout.publisher_words);
     if (spin_until(sleepers_.luck, [&] { return ready(); }, nanoseconds, pauses)) return;
     Sleeper sleeper(memory_.header().samples, bit_, sleepers_);
     const uint32_t seen = sleeper.value();
@@ -260,7 +260,7 @@ class Consumer {
   }
 
   // How many messages of the last look ahead are beyond the last one claimed.
-  uint64_t known_ahead() const { return newest_ - std::min(fresh_, newest_); }
+  uint64_t known_ahead() const { return newest_ - std::min<uint64_t>(fresh_, newest_); }
   // Whether everything is claimed that was there at the last look ahead.
   bool caught_up() const { return fresh_ >= newest_ && returned_.empty(); }
   // How many messages there are beyond the last one claimed.
@@ -439,7 +439,7 @@ class Consumer {
     const bool possible = oldest > fresh_ && seen > fresh_ && memory_.layout.position(seen) == memory_.layout.position(fresh_ + 1);
     if (!possible && place.load_ordered() == word)
       memory_.corrupt("ring entry " + std::to_string(memory_.layout.position(fresh_ + 1)) + " is damaged");
-    fresh_ = std::max(fresh_, oldest);
+    fresh_ = std::max<uint64_t>(fresh_, oldest);
   }
 
   bool refer(const Candidate& found, Claimed& claimed, Counted counted) {
@@ -574,10 +574,10 @@ class Consumer {
   Options options_;
   uint32_t bit_;
   uint64_t mask_;
-  uint64_t fresh_ = 0;  // every message up to here was claimed once
+  Relaxed<uint64_t> fresh_{0};  // every message up to here was claimed once
   uint64_t newest_ = 0;  // up to here there were messages at the last look ahead
   Luck distance_;        // of letting messages gather
-  uint64_t seen_returns_;               // the count of returns before the last look
+  Relaxed<uint64_t> seen_returns_;      // the count of returns before the last look
   std::vector<Candidate> returned_;     // what that look found and is left of it, the oldest last
   std::atomic<bool> has_returned_{false};  // that there is something left, for a thread that waits
   std::atomic<bool> has_ahead_{false};     // the same of what was claimed ahead
@@ -590,10 +590,10 @@ class Consumer {
   uint64_t count_ = memory_.entry(membership_.index).count.load_relaxed();
   uint64_t settled_ = count_;  // what the others know of that
   uint32_t held_ = 0;
-  uint32_t freed_ = 0;     // places for which nobody was woken yet, though somebody waits
+  Relaxed<uint32_t> freed_{0};  // places for which nobody was woken yet, though somebody waits
   int64_t woken_at_ = 0;
   Sleepers sleepers_;
-  bool closing_ = false;
+  Relaxed<bool> closing_{false};
   bool left_ = false;
 };
 

@@ -153,6 +153,9 @@ inline std::unique_ptr<Subscriber> join_as_subscriber(Region& region, const std:
   const uint32_t max_held = options.max_held ? options.max_held : settings.max_held;
   if (max_held > settings.max_held)
     throw Error(Kind::usage, "max_held " + std::to_string(max_held) + " is more than the topic's " + std::to_string(settings.max_held));
+  if (const uint64_t kept = uint64_t{settings.history} + settings.depth; options.max_lag > kept)
+    throw Error(Kind::usage, "max_lag " + std::to_string(options.max_lag) + " is more than the " + std::to_string(kept) +
+                                 " samples that the topic keeps: publishers would wait for ever; give at most that, or none");
   if (options.record.size() >= kRecordNameBytes)
     throw Error(Kind::usage, "the name of a kept position has at most " + std::to_string(kRecordNameBytes - 1) + " bytes");
   const Identity me = joining::identity(name);

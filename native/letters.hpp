@@ -15,7 +15,9 @@
 // A mover that dies before 5 leaves the message doomed or astray at home, by recovery, so that whoever moves it next
 // looks for the pin. Nobody else takes such a message, and no lease ends a move: one mover at a time, until it is
 // done or dead. One that dies between 5 and 6 leaves a pin for a message that is done; the next move from the same
-// queue takes it away.
+// queue takes it away. Where that queue was deleted, whoever moves letters of any queue does: it reads whose pins there
+// are, then which regions exist, and takes away those of the others. Who still moves out of a deleted region relies on
+// no pin: a message that may have been moved before stays where it is.
 #pragma once
 
 #include "consumer.hpp"
@@ -28,6 +30,32 @@ struct Description {
   bool wanted;
   std::string metadata;
 };
+
+// Of this message alone: who was stopped before it took a pin away does not take that of the slot's next message.
+inline uint64_t pin_of(uint64_t region, uint64_t sequence) { return mix(region, sequence) | 1; }
+
+// The numbers of the regions that the pins here are for messages of, each once.
+inline std::vector<uint64_t> pinning_regions(const Memory& memory) {
+  std::vector<uint64_t> regions;
+  for (uint32_t i = 0; i < memory.layout.slots; i++) {
+    if (memory.origin(i).pin.load_ordered() == 0) continue;  // pairs with put's store
+    const uint64_t region = memory.origin(i).region.load_relaxed();
+    if (std::find(regions.begin(), regions.end(), region) == regions.end()) regions.push_back(region);
+  }
+  return regions;
+}
+
+// Take away the pins for messages of a region that was deleted; how many there were.
+inline uint32_t take_pins_of(const Memory& memory, uint64_t region) {
+  uint32_t taken = 0;
+  for (uint32_t i = 0; i < memory.layout.slots; i++) {
+    Origin& origin = memory.origin(i);
+    const uint64_t pin = origin.pin.load_ordered();  // pairs with put's store
+    if (pin == 0 || origin.region.load_relaxed() != region || pin != pin_of(region, origin.sequence.load_relaxed())) continue;
+    taken += origin.pin.exchange_if(pin, 0);
+  }
+  return taken;
+}
 
 class Mover {
  public:
@@ -105,7 +133,9 @@ class Mover {
     const bool uncertain = before == ClaimState::doomed || before == ClaimState::astray;
     uint32_t slot = uncertain ? take_finished_pins(claimed.sequence) : kNoSlot;
     const bool is_there = slot != kNoSlot && published(slot);
-    if (slot != kNoSlot && !is_there) unpin(slot, pin_of(claimed.sequence));
+    if (slot != kNoSlot && !is_there) unpin(slot, pin_of(home_, claimed.sequence));
+    // After the look for the pin: who takes away the pins of a deleted region has seen that it is closed.
+    if (uncertain && !is_there && here_.closed()) return put_back(claimed), false;
     try {
       if (!is_there) slot = put(claimed, metadata);
     } catch (...) {
@@ -127,7 +157,7 @@ class Mover {
     Origin& origin = there_.origin(slot);
     origin.sequence.store_relaxed(claimed.sequence);
     origin.region.store_relaxed(home_);
-    if (!planted(Canary::moved_without_pin)) origin.pin.store_ordered(pin_of(claimed.sequence));  // releases the origin
+    if (!planted(Canary::moved_without_pin)) origin.pin.store_ordered(pin_of(home_, claimed.sequence));  // releases the origin
     const auto undo = [&] {
       origin.pin.store_ordered(0);
       publisher_.put_back(slot);
@@ -142,9 +172,6 @@ class Mover {
     return kNoSlot;
   }
 
-  // Of this message alone: who was stopped before it took a pin away does not take that of the slot's next message.
-  uint64_t pin_of(uint64_t sequence) const { return mix(home_, sequence) | 1; }
-
   // Steps 5 and 6.
   void finish(const Claimed& claimed, uint32_t slot, bool lent) {
     Witness witness(here_);
@@ -153,7 +180,7 @@ class Mover {
         return TraceEvent{TraceKind::moved, claimed.sequence, consumer_.membership().owner(), claimed.timestamp_ns, 0,
                           claim_deliveries(claimed.claim)};
       });
-      unpin(slot, pin_of(claimed.sequence));
+      unpin(slot, pin_of(home_, claimed.sequence));
       moved_++;
     }
     if (lent) publisher_.put_back(slot);
@@ -175,7 +202,7 @@ class Mover {
     for (uint32_t i = 0; i < there_.layout.slots; i++) {
       const uint64_t pin = there_.origin(i).pin.load_ordered();  // pairs with put's store
       const uint64_t origin = there_.origin(i).sequence.load_relaxed();
-      if (pin == 0 || there_.origin(i).region.load_relaxed() != home_ || pin != pin_of(origin)) continue;
+      if (pin == 0 || there_.origin(i).region.load_relaxed() != home_ || pin != pin_of(home_, origin)) continue;
       if (origin == sequence) {
         found = i;
       } else if (!is_undone(origin)) {

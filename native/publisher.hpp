@@ -112,7 +112,7 @@ class Publisher {
                                   " loans, as many as max_loans allows; publish or drop one, and let go of arrays of former ones");
     const uint32_t slot = find_slot();
     starved_ = slot == kNoSlot;
-    if (starved_) return kNoSlot;
+    if (slot == kNoSlot) return kNoSlot;
     loans_++;
     begin_writing(slot);
     try {
@@ -234,11 +234,11 @@ class Publisher {
   void wait_for_space(int64_t nanoseconds) {
     if (spin_until(sleepers_.luck, [&] { return ready(); }, nanoseconds, kPausesForOne)) return;
     const int64_t first = memory_.layout.queue ? kFirstSlice : kSliceNanoseconds;
-    slice_ = std::min(in_vain_ == count_ ? 2 * slice_ : first, kSliceNanoseconds);
+    slice_ = std::min<int64_t>(in_vain_ == count_ ? 2 * slice_ : first, kSliceNanoseconds);
     in_vain_ = count_;
     Sleeper sleeper(memory_.header().space, membership_.index, sleepers_);
     const uint32_t seen = sleeper.value();
-    if (!ready()) sleeper.sleep(seen, std::min(nanoseconds, slice_));
+    if (!ready()) sleeper.sleep(seen, std::min<int64_t>(nanoseconds, slice_));
   }
   Signal& signal() const { return memory_.header().space; }
   Sleepers& sleepers() { return sleepers_; }
@@ -296,7 +296,8 @@ class Publisher {
     memory_.head().exchange_if(place.head, sequence);
     remember_evicted(ring_slot(place.word));
     prefetch(sequence);
-    memory_.entry(membership_.index).count.store_relaxed(++count_);
+    count_ = count_ + 1;
+    memory_.entry(membership_.index).count.store_relaxed(count_);
     unannounced_++;
     return true;
   }
@@ -493,19 +494,19 @@ class Publisher {
   std::vector<uint8_t> signed_ = std::vector<uint8_t>(memory_.layout.slots);  // slots that have our name
   Evicted evicted_{memory_.layout.slots};
   uint32_t next_ = 0;
-  uint64_t count_ = memory_.entry(membership_.index).count.load_relaxed();
+  Relaxed<uint64_t> count_{memory_.entry(membership_.index).count.load_relaxed()};
   uint64_t last_ = 0;  // our last sample
   uint64_t gave_way_at_ = 0;  // how many samples there were then; 0: what came of it is known
   uint32_t turns_in_vain_ = 0, turns_left_out_ = 0;
   uint32_t lost_ = 0;  // exchanges in which somebody else was faster, since we stood aside
   uint32_t unannounced_ = 0;  // samples for which nobody was woken yet
-  int64_t slice_ = kSliceNanoseconds;  // of waiting for space, the last time
-  uint64_t in_vain_ = UINT64_MAX;      // how many samples there were then
+  Relaxed<int64_t> slice_{kSliceNanoseconds};  // of waiting for space, the last time
+  Relaxed<uint64_t> in_vain_{UINT64_MAX};      // how many samples there were then
   int64_t recovered_at_ = 0;  // when we last looked for the dead because somebody was in the way
   uint64_t slowest_ = 0;  // nobody waited for is before this position, as of `waits_` joins
   uint64_t waits_ = 0;
-  bool starved_ = false;  // the last look for a slot found none
-  bool closing_ = false;
+  Relaxed<bool> starved_{false};  // the last look for a slot found none
+  Relaxed<bool> closing_{false};
   bool left_ = false;
 };
 

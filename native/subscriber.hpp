@@ -133,9 +133,10 @@ class Subscriber {
     __builtin_prefetch(memory_.readable + memory_.payload_at(slot), 0);
   }
 
-  // Tell the others how far we are: publishers that wait for us, and whoever looks at the topic.
+  // Tell the others how far we are: publishers that wait for us, and whoever looks at the topic. After leaving, the entry
+  // may be somebody else's.
   void settle() {
-    if (std::exchange(settled_, cursor_) == cursor_) return;
+    if (left_ || std::exchange(settled_, uint64_t{cursor_}) == cursor_) return;
     Entry& entry = memory_.entry(membership_.index);
     entry.count.store_relaxed(received_);
     entry.missed.store_relaxed(missed_);
@@ -145,12 +146,16 @@ class Subscriber {
     wake_waiters(memory_.header().space, memory_.layout.publisher_words);
   }
 
-  // The sample taken last, still held and not settled, is to be taken again.
-  void put_back(uint64_t timestamp_ns) {
-    if (is_traced(memory_)) [[unlikely]] tell(TraceKind::returned, cursor_, timestamp_ns);
-    cursor_--;
+  // A sample that is still held is to be taken again. False: too late, because another one was taken after it, or the
+  // others know that it was taken, so that a publisher may overwrite it.
+  bool put_back(const Taken& taken) {
+    const bool is_last = cursor_ == taken.sequence, is_told = settled_ >= taken.sequence || committed_ >= taken.sequence;
+    if ((closing_ || !is_last || is_told) && !planted(Canary::others_are_put_back)) return false;
+    if (is_traced(memory_)) [[unlikely]] tell(TraceKind::returned, cursor_, taken.timestamp_ns);
+    cursor_ = cursor_ - 1;
     received_--;
-    lost_before_ = lost_before_last_;
+    lost_before_ = taken.lost_before;
+    return true;
   }
 
   // Stop reading a slot. False: the bit was gone, which only damage can do.
@@ -186,8 +191,8 @@ class Subscriber {
   Sleepers& sleepers() { return sleepers_; }
   uint32_t bit() const { return bit_; }
   bool ready() const {
-    const uint64_t word = memory_.ring(cursor_ + 1).load_ordered();
-    return closing_ || memory_.closed() || ring_tag(word) != last_lap_tag(cursor_ + 1, memory_.layout.ring);
+    const uint64_t next = cursor_ + 1, word = memory_.ring(next).load_ordered();
+    return closing_ || memory_.closed() || ring_tag(word) != last_lap_tag(next, memory_.layout.ring);
   }
 
   // Publishers stop waiting for us now; the place is given up now, or with the last sample held.
@@ -198,6 +203,7 @@ class Subscriber {
       wake_waiters(memory_.header().space, memory_.layout.publisher_words);
     }
     if (held_ == 0 && !left_) {
+      settle();
       left_ = true;
       Witness witness(memory_);
       leave(memory_, membership_);
@@ -248,7 +254,7 @@ class Subscriber {
     if (is_traced(memory_)) [[unlikely]] tell(TraceKind::take, sequence, timestamp_ns, held);
     cursor_ = sequence;
     received_++;
-    lost_before_last_ = std::exchange(lost_before_, 0);
+    lost_before_ = 0;
   }
 
   template <class Room>
@@ -278,7 +284,7 @@ class Subscriber {
     const uint64_t seen = sequence_of(ring_tag(word), head);
     if (seen > head + 1) memory_.corrupt("the ring carries a sample from the future");
     const uint64_t newest = std::max(head, seen);
-    const uint64_t target = std::max(cursor_, newest > ring ? newest - ring : 0);
+    const uint64_t target = std::max<uint64_t>(cursor_, newest > ring ? newest - ring : 0);
     if (target == cursor_ && place.load_ordered() == word)
       memory_.corrupt("ring entry " + std::to_string(memory_.layout.position(cursor_ + 1)) + " is damaged");
     if (target != cursor_) tell(TraceKind::missed, target, target - cursor_);
@@ -292,7 +298,7 @@ class Subscriber {
   // What a later run need not see again: everything before the oldest sample still held.
   void keep_mark() {
     if (closing_ && left_) return;
-    const uint64_t mark = options_.commits ? committed_ : pending_.empty() ? cursor_ : pending_.front().first - 1;
+    const uint64_t mark = options_.commits ? committed_ : pending_.empty() ? uint64_t{cursor_} : pending_.front().first - 1;
     memory_.record(options_.record).mark.store_ordered(mark);
     memory_.entry(membership_.index).cursor.store_ordered(mark);
     wake_waiters(memory_.header().space, memory_.layout.publisher_words);
@@ -304,7 +310,7 @@ class Subscriber {
   Options options_;
   uint32_t bit_;
   uint64_t mask_;
-  uint64_t cursor_;
+  Relaxed<uint64_t> cursor_;
   uint64_t committed_;
   uint64_t settled_ = UINT64_MAX;  // the cursor the others know
   // Of those who had the entry before us, and with ours on top.
@@ -313,11 +319,10 @@ class Subscriber {
   uint64_t received_ = received_before_;
   uint64_t missed_;
   uint64_t lost_before_ = 0;
-  uint64_t lost_before_last_ = 0;  // of the sample taken last
   uint32_t held_ = 0;
   Sleepers sleepers_;
   std::deque<std::pair<uint64_t, bool>> pending_;  // taken, and whether released
-  bool closing_ = false;
+  Relaxed<bool> closing_{false};
   bool left_ = false;
 };
 

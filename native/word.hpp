@@ -64,6 +64,22 @@ inline void prefetch_for_writing(const void* line) {
 #endif
 }
 
+// A value of one process. The thread that has the participant's lock changes it; threads that wait read it without.
+template <class T>
+class Relaxed {
+ public:
+  explicit Relaxed(T value) : value_(value) {}
+  operator T() const { return value_.load(std::memory_order_relaxed); }
+  Relaxed& operator=(const Relaxed& other) { return *this = T{other}; }
+  Relaxed& operator=(T value) {
+    value_.store(value, std::memory_order_relaxed);
+    return *this;
+  }
+
+ private:
+  std::atomic<T> value_;
+};
+
 // A set with one bit per participant; as many words as the topic needs.
 constexpr uint32_t kBitWords = 5;
 struct Bits {

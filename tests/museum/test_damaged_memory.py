@@ -1,7 +1,9 @@
 """Damage that was once believed. Found by tests/poison."""
 
+import contextlib
 import dataclasses
 import struct
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 
 import hawser
 from hawser.testing import LocalBus
-from tests.poison.scribble import ENTRY_BYTES, LABEL_BYTES, LINE, PAGE, WORD, parts_of
+from tests.poison.scribble import ENTRY_BYTES, LABEL_BYTES, LINE, PAGE, SLOT_BYTES, WORD, parts_of
 
 SETTINGS: dict[str, Any] = {
     "slot_size": 64,
@@ -121,3 +123,37 @@ def test_a_damaged_label_does_not_reach_those_who_have_read_it(damaged: Damaged)
     damaged.write(0, b"\xff" * LABEL_BYTES)
     after = damaged.topic.info()
     assert (after.settings, after.uuid, after.created_ns) == (before.settings, before.uuid, before.created_ns)
+
+
+def lose_references(damaged: Damaged) -> None:
+    """No slot says any more that somebody reads it."""
+    low, high = parts_of(SETTINGS).sections["slots"]
+    for slot in range(low, high, SLOT_BYTES):
+        damaged.write(slot, 0)
+
+
+@pytest.mark.parametrize("with_view", [False, True])
+def test_a_sample_without_its_reference_is_freed_once(
+    damaged: Damaged, with_view: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was freed again when the hook let go of it, and the next two takes returned one object."""
+    subscription = damaged.topic.subscribe(history=2)
+    sample = subscription.take(0)
+    assert sample is not None
+    view = sample.data if with_view else None
+    lose_references(damaged)
+    sys.unraisablehook, before = sys.__unraisablehook__, sys.unraisablehook
+    try:
+        with contextlib.suppress(LookupError):
+            try:
+                raise LookupError
+            finally:
+                del sample, view
+    finally:
+        sys.unraisablehook = before
+    assert "a reference to message 1 was lost" in capsys.readouterr().err
+    damaged.topic.publish(b"three")
+    one, two = subscription.take(0), subscription.take(0)
+    assert one is not None and two is not None
+    assert one is not two
+    assert (bytes(one), bytes(two)) == (b"two", b"three")

@@ -6,7 +6,8 @@ import signal
 import struct
 import subprocess
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import hawser
 from hawser.testing import LocalBus
 from tests.museum.sleeping import asleep, pauses_of, until_asleep
 from tests.support.builds import Build
+from tests.support.processes import until
 from tests.support.programs import build
 
 PATIENCE_SECONDS = 30
@@ -189,3 +191,41 @@ def test_a_removal_that_is_stuck_holds_up_no_other_topic() -> None:
         removal.join()
         assert in_the_way.take_values(9, 0) == [b"1", b"2"]
         assert "stuck" not in local.connect().topics()
+
+
+class Busy(weakref.WeakSet[Any]):
+    """Somebody joins in the middle of every look at who has joined."""
+
+    def __init__(self, join: Callable[[], object]) -> None:
+        super().__init__()
+        self._join = join
+
+    def __iter__(self) -> Iterator[Any]:
+        for each in super().__iter__():
+            other = threading.Thread(target=self._join, daemon=True)
+            other.start()
+            other.join(0.2)
+            yield each
+
+
+@pytest.mark.parametrize("kind", ["topic", "queue"])
+def test_who_joins_while_a_topic_or_queue_is_closed_leaves_again(kind: str) -> None:
+    """The set of participants changed under the loop that closed them, and the close was left half done."""
+    outcomes: list[object] = []
+    with LocalBus() as local:
+        opened: Any = getattr(local.connect(), kind)("closing")
+        start = opened.subscribe if kind == "topic" else opened.consume
+
+        def join() -> None:
+            try:
+                outcomes.append(start())
+            except hawser.Closed:
+                outcomes.append("closed")
+
+        opened._joined = Busy(join)
+        kept = [start(), start()]
+        opened._require_open = lambda: None  # those who join have looked before
+        opened.close()
+        until(lambda: len(outcomes) == len(kept), "they have joined or not")
+        assert outcomes == ["closed"] * len(kept)
+        assert getattr(local.connect(), kind)("closing").info().participants == []

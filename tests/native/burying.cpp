@@ -215,6 +215,41 @@ static void killed_on_the_way_back() {
   two.check_all_is_over();
 }
 
+// A queue is deleted after its mover died: its pin is nobody's, and those of other queues stay.
+static void pins_of_a_deleted_queue() {
+  Two two;
+  two.rejected(5);
+  CHECK(two.bury() == 1);
+  pin_again(two);
+  const uint32_t other = ring_slot(two.letters.memory().ring(1).load_ordered()) + 1;
+  Origin& origin = two.letters.memory().origin(other);
+  origin.sequence.store_ordered(1);
+  origin.region.store_ordered(kLetters);
+  origin.pin.store_ordered(pin_of(kLetters, 1));
+  const std::vector<uint64_t> regions = pinning_regions(two.letters.memory());
+  CHECK(regions.size() == 2 && regions[0] != regions[1]);
+  CHECK(take_pins_of(two.letters.memory(), kHome) == 1 && take_pins_of(two.letters.memory(), kHome) == 0);
+  CHECK(view_queue(two.letters.memory()).pinned == 1 && origin.pin.load_ordered() == pin_of(kLetters, 1));
+  CHECK(take_pins_of(two.letters.memory(), kLetters) == 1 && pinning_regions(two.letters.memory()).empty());
+  CHECK(next_value(*two.reader) == 5);
+  two.check_all_is_over();
+}
+
+// Its message arrived, and then its pin was taken away: who still moves out of that queue does not move it again.
+static void nothing_uncertain_leaves_a_deleted_queue() {
+  Two two;
+  const Claimed rejected = two.rejected(5);
+  Word& claim = two.queue.memory().claim(rejected.slot);
+  const uint64_t doomed = claim.load_ordered();
+  CHECK(two.bury() == 1);
+  pin_again(two);
+  claim.store_ordered(doomed);
+  two.queue.memory().header().state.word.store_ordered(static_cast<uint64_t>(RegionState::closed));
+  CHECK(take_pins_of(two.letters.memory(), kHome) == 1);
+  CHECK(two.bury() == 0 && claim.load_ordered() == doomed);
+  CHECK(next_value(*two.reader) == 5 && next_value(*two.reader) == 0);
+}
+
 static void no_lease_ends_a_move() {
   HeapTopic queue(small_queue(4, 0, 1));
   const auto producer = queue.publisher();
@@ -249,6 +284,8 @@ int main() {
               {"killed when it is there", killed_when_it_is_there},
               {"killed when it is done there", killed_when_it_is_done_there},
               {"killed on the way back", killed_on_the_way_back},
+              {"pins of a deleted queue", pins_of_a_deleted_queue},
+              {"nothing uncertain leaves a deleted queue", nothing_uncertain_leaves_a_deleted_queue},
               {"no lease ends a move", no_lease_ends_a_move},
               {"an origin is forgotten", an_origin_is_forgotten}});
 }

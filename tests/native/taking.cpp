@@ -68,6 +68,25 @@ static void held_samples_do_not_change() {
   CHECK(subscriber->held() == 2 && subscriber->free_places() == 0);
 }
 
+// Putting back is for the last one, as long as nobody was told of it and nobody has committed it.
+static void what_is_put_back_is_taken_again() {
+  HeapTopic topic;
+  const auto publisher = topic.publisher();
+  const auto subscriber = topic.subscriber();
+  for (uint64_t i = 1; i <= 2; i++) publish(*publisher, i);
+  Taken first{}, second{}, again{};
+  CHECK(subscriber->try_take(first) && subscriber->try_take(second));
+  CHECK(!subscriber->put_back(first) && subscriber->cursor() == 2);
+  CHECK(subscriber->put_back(second) && subscriber->put_back(first) && subscriber->received() == 0);
+  CHECK(subscriber->release(first.slot, first.sequence) && subscriber->release(second.slot, second.sequence));
+  CHECK(subscriber->try_take(again) && again.sequence == 1);
+  subscriber->settle();
+  CHECK(!subscriber->put_back(again) && subscriber->cursor() == 1 && subscriber->release(again.slot, 1));
+  CHECK(subscriber->try_take(again) && again.sequence == 2);
+  subscriber->close();
+  CHECK(!subscriber->put_back(again) && subscriber->release(again.slot, 2));
+}
+
 static void copies_need_no_bit() {
   HeapTopic topic;
   const auto publisher = topic.publisher();
@@ -189,6 +208,7 @@ int main() {
   return run({{"history is a cursor", history_is_a_cursor},
               {"every lap is counted", every_lap_is_counted},
               {"held samples do not change", held_samples_do_not_change},
+              {"what is put back is taken again", what_is_put_back_is_taken_again},
               {"copies need no bit", copies_need_no_bit},
               {"copies may have their metadata", copies_may_have_their_metadata},
               {"metadata and author travel along", metadata_and_author_travel_along},

@@ -10,7 +10,7 @@ from typing import Any
 
 import hawser
 
-from .scribble import Parts, parts_of, scribble
+from .scribble import Parts, lose_references, parts_of, scribble
 from .twin import Message, Twin
 
 SETTINGS: dict[str, Any] = {
@@ -23,6 +23,7 @@ SETTINGS: dict[str, Any] = {
 }
 DEPTHS = (6, 10)  # the ring a power of two, and not
 PUBLISHED = (0, 5, 12, 100)  # before, at and after the first lap
+LOST_REFERENCES = 0.1  # of the seeds: one place among thousands is never hit by chance
 TOPIC = "poisoned"
 FILE = "poisoned.topic"
 
@@ -72,6 +73,7 @@ class Attack:
         self.chance = random.Random(seed)
         self.twin = copy.deepcopy(template.twin)
         self.damage = ""
+        self.loses_references = random.Random(f"references {seed}").random() < LOST_REFERENCES
         self.domain.mkdir(mode=0o700, exist_ok=True)
         for left in self.domain.glob("*.topic"):
             left.unlink()
@@ -90,15 +92,19 @@ class Attack:
     def poison(self) -> None:
         with self.path.open("r+b") as file, mmap.mmap(file.fileno(), self.parts.control_bytes) as memory:
             self.damage = scribble(memory, self.parts, self.chance)
+            if self.loses_references:
+                self.damage += ", " + lose_references(memory, self.parts)
 
     def operate(self, bus: hawser.Bus, early: bool) -> None:
         """With `early` everybody has joined before the damage is done."""
         topic = bus.topic(TOPIC, **self.settings)
-        publisher = subscription = None
+        publisher = subscription = held = None
         if early:
             publisher = topic.publisher()
             subscription = topic.subscribe(history=self.chance.randrange(6))
+            held = subscription.take(timeout=0)
             self.poison()
+        del held
         for operation in self.operations(topic, bus.name):
             self.twin.attempt(operation)
         if subscription is not None and publisher is not None:

@@ -5,6 +5,7 @@ the next child goes on behind that seed.
 """
 
 import argparse
+import io
 import json
 import logging
 import mmap
@@ -33,11 +34,16 @@ def run_seeds(directory: Path, seeds: range, place: mmap.mmap, report: int) -> N
     makers = (make_template, make_queue_template)
     templates = [make(directory, depth, count) for make in makers for depth in DEPTHS for count in PUBLISHED]
     strange: list[str] = []
-    sys.unraisablehook = lambda found: (
-        None if isinstance(found.exc_value, hawser.HawserError) else strange.append(repr(found.exc_value))
-    )
+
+    def unraisable(found: Any) -> None:
+        sys.__unraisablehook__(found)  # as it is without a hook: it refers to what it is told
+        if not isinstance(found.exc_value, hawser.HawserError):
+            strange.append(repr(found.exc_value))
+
+    sys.unraisablehook = unraisable
     refused = answered = 0
     for seed in seeds:
+        sys.stderr = io.StringIO()
         place[:8] = seed.to_bytes(8, "little")
         signal.alarm(HANG_SECONDS)
         template = random.Random(seed).choice(templates)

@@ -72,10 +72,14 @@ class QueueTwin:
     def get_all(self, queue: Any, chance: random.Random) -> None:
         """Everything that waits, oldest first; now and then one is given back, and comes again."""
         last = 0
+        before: hawser.Message | None = None
         for _ in range(3 * self.capacity):
             message = queue.get(timeout=0)
             if message is None:
                 break
+            if message is before:
+                raise Wrong(f"two gets after message {last} return one object")
+            before = message
             self.check(message)
             if message.offset not in self.waiting and not self.may_lose:
                 raise Wrong(f"message {message.offset} was done, and is there again")
@@ -143,10 +147,13 @@ class QueueAttack(Attack):
 
     def operate(self, bus: hawser.Bus, early: bool) -> None:
         queue = bus.queue(TOPIC, **self.settings)
+        held = None
         if early:
             self.twin.put(queue, message(self.chance, bus.name))
             self.twin.get_one(queue).accept()
+            held = queue.get(timeout=0)
             self.poison()
+        del held
         for operation in self.queue_operations(queue, bus.name):
             self.twin.attempt(operation)
         self.twin.attempt(lambda: self.twin.get_values(queue))

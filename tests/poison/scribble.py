@@ -61,6 +61,14 @@ def scribble(memory: Bytes, parts: Parts, chance: random.Random) -> str:
     return ", ".join(done)
 
 
+def lose_references(memory: Bytes, parts: Parts) -> str:
+    """No slot says any more that somebody reads it; the same in words."""
+    low, high = parts.sections["slots"]
+    for place in range(low, low + (high - low) // SLOT_BYTES * SLOT_BYTES, SLOT_BYTES):
+        memory[place : place + WORD] = bytes(WORD)
+    return "references lost in slots"
+
+
 def _byte(memory: Bytes, low: int, high: int, chance: random.Random) -> int:
     place = chance.randrange(low, high)
     memory[place : place + 1] = chance.randbytes(1)

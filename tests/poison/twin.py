@@ -105,10 +105,14 @@ class Twin:
             raise Wrong(f"read up to {result.last} with {result.missed} missed; last is {last}")
 
     def take_all(self, subscription: hawser.Subscription[Any]) -> None:
-        """Everything there is, in order, with the misses between counted exactly."""
+        """Everything there is, in order, the misses between counted exactly; each is another object."""
+        last = None
         while True:
             position = subscription.position
             sample = subscription.take(timeout=0)
+            if sample is not None and sample is last:
+                raise Wrong(f"two takes after {position} return one object")
+            last = sample
             expected = max(position + 1, self.oldest)
             if sample is None:
                 if position < self.head:

@@ -116,20 +116,20 @@ def test_what_was_claimed_ahead_was_not_delivered(directory: Path) -> None:
     region = region_of(directory, max_deliveries=2)
     put(region.publisher("producer"), 3)
     closed = region.consumer("closed")
-    first = closed.claim_next(3, 0)
+    first = closed.claim_apart(3, 0)
     assert first is not None and (first.offset, closed.held) == (1, 3)
     closed.close()
     with pytest.raises(hawser.Closed):
-        closed.claim_next(3, 0)
+        closed.claim_apart(3, 0)
     other = region.consumer("other")
-    first = other.claim_next(3, 0)
+    first = other.claim_apart(3, 0)
     assert first is not None and (first.offset, first.delivery_count) == (1, 2)
     other.give_back_ahead()
     assert (region.queue_state()["ready"], region.queue_state()["claimed"]) == (2, 1)
     with pytest.raises(hawser.UsageError):
-        other.claim_next(3, -1)
+        other.claim_apart(3, -1)
     with pytest.raises(hawser.UsageError, match="1 or more"):
-        other.claim_next(0, 0)
+        other.claim_apart(0, 0)
     del first, other
     rest = region.consumer("last").claim_many(3, 0)
     assert [(each.offset, each.delivery_count) for each in rest] == [(2, 1), (3, 1)]

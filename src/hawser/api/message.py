@@ -24,10 +24,11 @@ class Message(Sample):
     """A message of a queue, held by whoever got it until it is accepted, released or rejected.
 
     In a `with` block it is accepted at the end, and released by an exception, which goes on whatever becomes
-    of the release. One that is dropped without a word is released. To settle one whose claim was taken away
-    (its lease is over, its session is lost, or the queue has another leader) raises Fenced and changes
-    nothing: it is, or was, delivered again. On one host it cannot be read once it is settled and nobody has a
-    view of its data; views that were made before stay valid."""
+    of the release. A message that is dropped without being settled is released. Settling a message whose
+    claim is lost (its lease is over, its loop went on to the next message, its session is lost, or the queue
+    has another leader) raises Fenced and changes nothing: the message is, or was, delivered again. The end of
+    a block raises Fenced as well. On one host a message cannot be read once it is settled and no view of its
+    data is left; views that were made before stay valid."""
 
     __slots__ = ()
 

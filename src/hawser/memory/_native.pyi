@@ -97,6 +97,14 @@ class Region:
         queue), oldest_ns (when the oldest that is not done was put, 0 without), slots_pinned (kept until a
         move is over), owners: (name, pid, incarnation, claimed) of each consumer that has claimed some."""
 
+    def pinning(self) -> set[int]:
+        """For a queue: the numbers (the first 8 bytes of the uuid) of the regions from which messages are
+        being moved here, or were when their mover died. Each of these messages pins a slot."""
+
+    def unpin(self, number: int) -> int:
+        """Free the slots pinned for messages of the region of that number, and return how many were freed.
+        Only for a deleted region: one seen to be missing after `pinning` had named it."""
+
     def peek(self, count: int, decode: Callable[[Sample], Any] | None = None) -> list[Sample]:
         """Copies of the `count` oldest messages of a queue that are not done, claimed ones too."""
 
@@ -387,15 +395,13 @@ class Consumer:
         """What is there, at most `count` and at most what `max_held` leaves; waits for the first. Appended to
         `into` if that is given."""
 
-    def claim_next(self, most: int, timeout: float | None = None) -> Message | None:
-        """The next message of an iteration, which claims up to `most` at a time; None when the time is over.
-        The one before is let go of: if nothing was said of it, it is given back."""
-
     def claim_apart(self, most: int, timeout: float | None = None) -> Message | None:
-        """The same; but nothing is let go of, neither then nor when the next one is asked for."""
+        """The next message of an iteration, which claims up to `most` at a time; None when the time has run
+        out."""
 
     def iterate(self, most: int, owner: object) -> Iteration:
-        """A loop of claim_next, which ends when the consumer is closed here. Keeps `owner` alive."""
+        """A loop of claim_apart, which ends when the consumer is closed here. It releases the message that it
+        gave out last before it gets the next one. Keeps `owner` alive."""
 
     def iterate_values(self, most: int, owner: object) -> ValueIteration:
         """The same with copies, decoded or bytes. The one given out last is accepted when the next one is
@@ -412,6 +418,9 @@ class Consumer:
         self, count: int, nbytes: int, timeout: float | None = None
     ) -> tuple[int, bytes, bytes, bytes, list[bytes] | None, Claims] | None:
         """As Subscriber.take_columns, and the claims behind them."""
+
+    def take_back(self, message: Message) -> None:
+        """Release it, if it is still held; settling it later raises Fenced."""
 
     def accept_many(self, messages: Iterable[Message]) -> None:
         """Those that are still held. Fenced if claims were taken away; the others are accepted."""

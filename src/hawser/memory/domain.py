@@ -84,6 +84,15 @@ class Domain:
         """What its file says about itself, unchecked; None if it is none, OSError if it cannot be read."""
         return label_of_file(self.path_of(name))
 
+    def numbers(self) -> set[int] | None:
+        """The numbers of the existing topics and queues, as `Region.pinning` names them; None if one of their
+        files cannot be read."""
+        try:
+            labels = [self.label_of(name) for name in self.names()]
+        except (OSError, PermissionDenied):
+            return None
+        return {label.number for label in labels if label is not None}
+
     def names(self) -> list[str]:
         """Of topics and queues, sorted; none while the directory does not exist."""
         try:

@@ -4,6 +4,7 @@ Opening does not wait here. Everything that can wait is awaited without holding 
 call has not happened.
 """
 
+import weakref
 from collections.abc import Awaitable
 from typing import Any, TypeVar, cast
 
@@ -103,9 +104,13 @@ class _LocalAsyncTopic(LocalAsyncPublishing[T], AsyncTopic[T]):
     def __init__(self, topic: LocalTopic[T]) -> None:
         super().__init__(topic)
         self._topic = topic
+        # Weak: a publisher without references has nothing in flight.
+        self._made: weakref.WeakSet[_LocalAsyncPublisher[T]] = weakref.WeakSet()
 
     def publisher(self, *, exclusive: bool = False) -> _LocalAsyncPublisher[T]:
-        return _LocalAsyncPublisher(self._topic.publisher(exclusive=exclusive))
+        publisher = _LocalAsyncPublisher(self._topic.publisher(exclusive=exclusive))
+        self._made.add(publisher)
+        return publisher
 
     def subscribe(
         self,
@@ -145,8 +150,14 @@ class _LocalAsyncTopic(LocalAsyncPublishing[T], AsyncTopic[T]):
     async def delete(self, force: bool = False) -> None:
         self._topic.delete(force)
 
+    @property
+    def publishing(self) -> "list[LocalAsyncPublishing[T]]":
+        """This topic and its publishers that have publishes in flight."""
+        return [each for each in (self, *self._made) if each.is_busy]
+
     async def close(self) -> None:
-        await self.flush()
+        while busy := self.publishing:
+            await busy[0].flush()
         self._topic.close()
 
 
@@ -170,6 +181,7 @@ class LocalAsyncBus(AsyncBus):
         topic = self._bus._topic(name, schema, create, settings)
         known = self._topics.get(id(topic))
         if known is None or known._topic is not topic:
+            self._topics = {key: each for key, each in self._topics.items() if not each._topic._closed}
             known = self._topics[id(topic)] = _LocalAsyncTopic(topic)
         return known
 
@@ -177,6 +189,7 @@ class LocalAsyncBus(AsyncBus):
         queue = self._bus._queue(name, schema, create, settings)
         known = self._queues.get(id(queue))
         if known is None or known._queue is not queue:
+            self._queues = {key: each for key, each in self._queues.items() if not each._queue._closed}
             known = self._queues[id(queue)] = LocalAsyncQueue(queue)
         return known
 
@@ -196,6 +209,6 @@ class LocalAsyncBus(AsyncBus):
         return self._bus.recover()
 
     async def close(self) -> None:
-        for topic in list(self._topics.values()):
-            await topic.flush()
+        while busy := [each for topic in self._topics.values() for each in topic.publishing]:
+            await busy[0].flush()
         self._bus.close()

@@ -89,8 +89,9 @@ class LocalAsyncPublishing(AsyncPublishing[T]):
 
     def __init__(self, publishing: LocalPublishing[T]) -> None:
         self._publishing = publishing
-        # The last publish_nowait still under way: whatever comes later waits for it, to keep the order.
-        self._last: asyncio.Task[Receipt] | None = None
+        # Each publish_nowait in flight. They take turns in order, even if one of them is cancelled.
+        self._begun: set[asyncio.Task[Receipt]] = set()
+        self._turn = asyncio.Lock()
 
     @property
     def name(self) -> str:
@@ -126,22 +127,23 @@ class LocalAsyncPublishing(AsyncPublishing[T]):
     def publish_nowait(
         self, data: T, *, key: bytes | None = None, headers: Mapping[str, bytes] | None = None
     ) -> "asyncio.Future[Receipt]":
-        before = self._last
-
         async def in_turn() -> Receipt:
-            if before is not None:
-                await asyncio.wait([before])
-            return await self._publish(data, key, headers, None)
+            async with self._turn:
+                return await self._publish(data, key, headers, None)
 
-        task = self._last = asyncio.get_running_loop().create_task(in_turn())
+        task = asyncio.get_running_loop().create_task(in_turn())
+        self._begun.add(task)
+        task.add_done_callback(self._begun.discard)
         return task
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a `publish_nowait` is in flight."""
+        return bool(self._begun)
+
     async def flush(self) -> None:
-        while self._last is not None:
-            last = self._last
-            await asyncio.wait([last])
-            if self._last is last:
-                self._last = None
+        while self._begun:
+            await asyncio.wait(self._begun)
 
     def loan(
         self,

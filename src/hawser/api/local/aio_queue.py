@@ -1,6 +1,6 @@
 """Queues on one host, for event loops: claims happen in the loop, and only the waiting elsewhere."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
@@ -76,27 +76,28 @@ class _LocalAsyncConsumer(AsyncConsumer[T]):
     """As `Consumer`: `async for`."""
 
     def __init__(self, consumer: LocalConsumer[T]) -> None:
+        super().__init__()
         self._consumer = consumer
 
     @property
     def name(self) -> str:
         return self._consumer.name
 
-    async def __anext__(self) -> AsyncMessage:
-        return await self._next(self._consumer._native.claim_next)
-
     def values(self) -> AsyncValueLoop[T]:
-        return AsyncValueLoop(lambda: self._next(self._consumer._native.claim_apart))
+        return AsyncValueLoop(self._get)
 
-    async def _next(self, claim: Callable[[int, float], NativeMessage | None]) -> AsyncMessage:
+    async def _get(self) -> AsyncMessage:
         native, most = self._consumer._native, self._consumer._most
         try:
-            message = await until(lambda: claim(most, 0), native, None)
+            message = await until(lambda: native.claim_apart(most, 0), native, None)
         except Closed:
             if native.closing:
                 raise StopAsyncIteration from None
             raise
         return _LocalAsyncMessage(cast("Message", message))
+
+    def _take_back(self, message: AsyncMessage) -> None:
+        self._consumer._native.take_back(cast("NativeMessage", cast("_LocalAsyncMessage", message)._message))
 
     async def close(self) -> None:
         self._consumer.close()

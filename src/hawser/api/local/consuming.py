@@ -22,13 +22,15 @@ class LocalConsumer(Consumer[T]):
         self.name = name
         self._native = native
         self._most = prefetch + 1
+        # The loop of all callers of `next`; it must not keep this consumer alive.
+        self._own_loop = native.iterate(self._most, native)
 
     def __iter__(self) -> Iterator[Message]:
         """A loop that costs no Python frame."""
         return cast("Iterator[Message]", self._native.iterate(self._most, self))
 
     def __next__(self) -> Message:
-        return next(iter(self))
+        return cast("Message", next(self._own_loop))
 
     def values(self) -> ValueLoop[T]:
         return cast("ValueLoop[T]", self._native.iterate_values(self._most, self))

@@ -75,8 +75,10 @@ class Letters:
             self._problem = str(error)
 
     def _bury(self, consumer: Consumer) -> None:
+        letters = self.open()
+        self._unpin_deleted(letters)
         # Only while it moves: nobody is to be told of producers that do not produce.
-        publisher = self.open().publisher(self._bus.name)
+        publisher = letters.publisher(self._bus.name)
         try:
             moved = consumer.bury(publisher, self._as_letter)
         finally:
@@ -93,6 +95,7 @@ class Letters:
         except NotFound:
             return 0
         try:
+            self._unpin_deleted(self._source)
             return consumer.retry(publisher, self._as_message, _ALL if count is None else count)
         finally:
             consumer.close()
@@ -117,6 +120,15 @@ class Letters:
     def _opened(self) -> Region:
         """The same; NotFound if there is none."""
         return self._bus._queue(self.name, None, False, {})._region
+
+    def _unpin_deleted(self, target: Region) -> None:
+        """Free the slots that dead movers left pinned for messages of queues that were deleted since."""
+        pinning = target.pinning()
+        # Read the pinning queues first and the existing ones second: a queue exists before it pins.
+        existing = self._bus._domain.numbers() if pinning else None
+        if existing is not None:
+            for number in pinning - existing:
+                target.unpin(number)
 
     def _as_letter(self, metadata: bytes, offset: int, deliveries: int) -> bytes:
         return with_origin(metadata, self._source.name, offset, deliveries)

@@ -12,7 +12,7 @@ from hawser.api.info import KeptPosition, QueueInfo, QueueOwner
 from hawser.api.local.consuming import LocalConsumer, end_waits, settle_all
 from hawser.api.local.letters import Letters
 from hawser.api.local.publishing import LocalPublishing
-from hawser.api.local.topic import participants_of
+from hawser.api.local.topic import is_removed, participants_of
 from hawser.api.message import Message, Messages, Values
 from hawser.api.queue import Queue, check_prefetch
 from hawser.api.sample import Sample
@@ -116,8 +116,12 @@ class LocalQueue(Queue[T]):
         self._require_open()
         check_prefetch(prefetch, int(self._region.settings()["max_held"]))
         consumer: LocalConsumer[T] = LocalConsumer(self.name, self._join(), prefetch or 0)
-        self._joined.add(consumer)
-        return consumer
+        with self._lock:
+            if not self._closed:
+                self._joined.add(consumer)
+                return consumer
+        consumer.close()  # the queue was closed meanwhile
+        raise self._closed_here()
 
     def peek(self, count: int) -> list[Sample]:
         self._require_open()
@@ -171,7 +175,7 @@ class LocalQueue(Queue[T]):
 
     def delete(self, force: bool = False) -> None:
         self._require_open()
-        if not self._region.remove(force):
+        if not is_removed(self._region, force):
             users = sorted({f"{each.name} (pid {each.pid})" for each in participants_of(self._region)})
             raise UsageError(
                 f"queue {self.name!r} is in use by {', '.join(users) or 'a process that only has it open'}; "
@@ -239,8 +243,11 @@ class LocalQueue(Queue[T]):
 
     def _require_open(self) -> None:
         if self._closed:
-            raise Closed(f"queue {self.name!r} was closed here; open it again with bus.queue()")
+            raise self._closed_here()
         self._bus._require_open()
+
+    def _closed_here(self) -> Closed:
+        return Closed(f"queue {self.name!r} was closed here; open it again with bus.queue()")
 
 
 def some(receipts: list[Receipt]) -> Receipt:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from hawser.record.schema import Codec
 
-__all__ = ["LocalTopic", "Owner", "participants_of"]
+__all__ = ["LocalTopic", "Owner", "is_removed", "participants_of"]
 
 T = TypeVar("T")
 
@@ -72,7 +72,7 @@ class LocalTopic(LocalPublishing[T], Topic[T]):
         self._require_open()
         native = self._region.publisher(self._bus.name, exclusive=exclusive)
         publisher = LocalPublisher(self.name, native, self._codec)
-        self._joined.add(publisher)
+        self._keep(publisher)
         return publisher
 
     def subscribe(
@@ -90,7 +90,7 @@ class LocalTopic(LocalPublishing[T], Topic[T]):
         options = SubscribeOptions(history, start, group, reliable, resume, max_held, max_lag)
         native = join(self._region, self._bus.name, self._bus.named, options, self._codec)
         subscription: LocalSubscription[T] = LocalSubscription(self.name, native)
-        self._joined.add(subscription)
+        self._keep(subscription)
         return subscription
 
     def read_oldest(self, count: int, after: int = 0, *, partition: int = 0) -> ReadResult:
@@ -133,7 +133,7 @@ class LocalTopic(LocalPublishing[T], Topic[T]):
 
     def delete(self, force: bool = False) -> None:
         self._require_open()
-        if not self._region.remove(force):
+        if not is_removed(self._region, force):
             users = sorted({f"{each.name} (pid {each.pid})" for each in participants_of(self._region)})
             raise UsageError(
                 f"topic {self.name!r} is in use by {', '.join(users) or 'a process that only has it open'}; "
@@ -156,6 +156,16 @@ class LocalTopic(LocalPublishing[T], Topic[T]):
             own.close()
         self._bus.release(self)
 
+    def _keep(self, participant: LocalPublisher[T] | LocalSubscription[T]) -> None:
+        """Have it leave when the topic closes. If another thread has closed the topic meanwhile, it leaves at
+        once and Closed is raised."""
+        with self._lock:
+            if not self._closed:
+                self._joined.add(participant)
+                return
+        participant.close()
+        raise self._closed_here()
+
     def _native(self) -> NativePublisher:
         with self._lock:
             self._require_open()
@@ -166,7 +176,18 @@ class LocalTopic(LocalPublishing[T], Topic[T]):
 
     def _require_open(self) -> None:
         if self._closed:
-            raise Closed(f"topic {self.name!r} was closed here; open it again with bus.topic()")
+            raise self._closed_here()
+
+    def _closed_here(self) -> Closed:
+        return Closed(f"topic {self.name!r} was closed here; open it again with bus.topic()")
+
+
+def is_removed(region: Region, force: bool) -> bool:
+    """Remove it, unless others have it open or removed it before. True if it is gone."""
+    try:
+        return region.remove(force) or region.closed
+    except Closed:
+        return True
 
 
 def participants_of(region: Region) -> list[Participant]:
