@@ -1,7 +1,7 @@
 """Codecs: what goes in comes out, and what cannot is refused with advice."""
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy
@@ -10,6 +10,7 @@ import pytest
 
 from hawser.errors import Corrupt, UsageError
 from hawser.record.arrays import array_layout, arrow_bytes, as_array, as_arrow
+from hawser.record.letters import LETTER_HEADER, origin_of_letter
 from hawser.record.metadata import decode_metadata, encode_metadata
 from hawser.record.payload import as_payload, as_payloads
 from hawser.record.schema import codec_of
@@ -52,8 +53,22 @@ def test_no_metadata_is_none() -> None:
     assert decode_metadata(b"") == (None, {})
 
 
+class Tagged(bytes):
+    """Bytes with more to them, which no encoder takes for bytes."""
+
+
 @pytest.mark.parametrize(
-    ("key", "headers"), [("k", None), (1, None), (None, {"a": "1"}), (None, {1: b""}), (None, [("a", b"")])]
+    ("key", "headers"),
+    [
+        ("k", None),
+        (1, None),
+        (Tagged(b"k"), None),
+        (None, {"a": "1"}),
+        (None, {1: b""}),
+        (None, {"a": Tagged(b"1")}),
+        (None, {"\ud800": b""}),
+        (None, [("a", b"")]),
+    ],
 )
 def test_metadata_that_is_no_bytes_is_refused(key: Any, headers: Any) -> None:
     with pytest.raises(UsageError):
@@ -182,6 +197,58 @@ def test_a_fingerprint_follows_the_structure_and_nothing_else() -> None:
     assert len(fingerprints) == len(others) + 2
     long = msgspec.defstruct("é" * 300, [("a", int)])
     assert len(codec_of(long).fingerprint.encode()) <= 200
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_fields_known_by_their_places_are_in_the_fingerprint(nested: bool) -> None:
+    fingerprints = set()
+    for names in (("x", "y"), ("y", "x")):
+        fields: list[Any] = [(name, int) for name in names]
+        kind: Any = msgspec.defstruct("Point", fields, array_like=True)
+        used = msgspec.defstruct("Path", [("points", list[kind])]) if nested else kind
+        fingerprints.add(codec_of(used).fingerprint)
+    assert len(fingerprints) == 2
+
+
+def test_the_fields_of_a_named_tuple_are_in_the_fingerprint() -> None:
+    kinds: list[Any] = [NamedTuple("Point", [(name, int) for name in names]) for names in ("xy", "yx")]
+    paths = [msgspec.defstruct("Path", [("points", list[kind])]) for kind in kinds]  # type: ignore[valid-type]
+    first, second = (codec_of(path).fingerprint for path in paths)
+    assert first != second
+
+
+def test_defaults_that_are_not_written_are_in_the_fingerprint() -> None:
+    def made(default: Any, *, omitted: bool) -> str:
+        fields = [("level", int, default), ("tags", list[str], msgspec.field(default_factory=list))]
+        return codec_of(msgspec.defstruct("Event", fields, omit_defaults=omitted)).fingerprint
+
+    assert made(1, omitted=True) == made(1, omitted=True) != made(2, omitted=True)
+    assert made(1, omitted=False) == made(2, omitted=False)
+    assert made(msgspec.UNSET, omitted=True) != made(1, omitted=True)
+
+
+class Tree(msgspec.Struct, array_like=True):
+    value: int
+    branches: "list[Tree]" = []
+
+
+def test_a_structure_that_contains_itself_has_a_fingerprint() -> None:
+    assert codec_of(Tree).fingerprint == codec_of(Tree).fingerprint
+
+
+def test_bytes_that_no_encoder_writes_are_corrupt() -> None:
+    text = msgspec.msgpack.encode({"identity": 1, "title": "x"})[:-1] + b"\xff"
+    deep = b"\x81\xa1x" + b"\x91" * 99_999
+    for data in (text, deep):
+        with pytest.raises(Corrupt, match="somebody"):
+            codec_of(Order).decode(Taken(data))
+
+
+def test_a_foreign_origin_of_a_dead_letter_is_none() -> None:
+    for value in (b'{"queue":"\xff","offset":1,"deliveries":1}', b"", b"\xff", b"{}", b"[" * 99_999):
+        metadata = encode_metadata(None, {LETTER_HEADER: value})
+        assert metadata is not None
+        assert origin_of_letter(metadata) is None
 
 
 def test_arrow_schemas_are_checked() -> None:

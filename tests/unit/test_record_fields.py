@@ -87,6 +87,29 @@ def test_every_type_that_has_a_name() -> None:
     assert fields_of(Inner) == "x double"
 
 
+class LeftOut(msgspec.Struct, omit_defaults=True):
+    level: int = 1
+
+
+class LeftOutWhenEmpty(msgspec.Struct, omit_defaults=True):
+    tags: list[str] = []
+
+
+class HoldsLeftOut(msgspec.Struct):
+    inner: list[LeftOut]
+
+
+class LeftOutWhenNone(msgspec.Struct, omit_defaults=True):
+    first: int
+    level: int | None = None
+
+
+def test_a_default_that_is_not_written_is_null_to_sql_and_nothing_else() -> None:
+    assert fields_of(LeftOutWhenNone) == "first bigint, level bigint"
+    for schema in (LeftOut, LeftOutWhenEmpty, HoldsLeftOut):
+        assert fields_of(schema) is None
+
+
 @pytest.mark.parametrize("schema", [Node, Flat, Holder, Either, Unknown, Nothing])
 def test_what_has_no_name(schema: type) -> None:
     assert fields_of(schema) is None

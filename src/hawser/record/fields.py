@@ -1,11 +1,13 @@
 """The fields of a schema as SQL writes them, for readers that know no Python: `id bigint, name string`.
 
-They are stored with a topic of a cluster beside the schema's fingerprint, and are what Spark reads its values
-by if it is told nothing else. A schema with something that has no name in SQL has no fields here.
+They are stored with a topic of a cluster beside the schema's fingerprint, and Spark decodes values by them
+unless it is given a schema. A schema has no fields here if one of its types has no name in SQL, or if it
+leaves out values that SQL would then read as null (`omit_defaults` with a default other than None).
 """
 
 from typing import Any, Final
 
+import msgspec
 from msgspec import inspect
 
 from hawser.limits import MAX_FIELDS_BYTES
@@ -65,10 +67,22 @@ def _struct(kind: inspect.Type, above: tuple[type, ...], between: str = " ") -> 
     """Its fields; a structure that contains itself has no end, and so no name."""
     if not isinstance(kind, inspect.StructType | inspect.DataclassType) or kind.cls in above:
         raise _Unnamed
-    if isinstance(kind, inspect.StructType) and kind.array_like:
+    if isinstance(kind, inspect.StructType) and (kind.array_like or _leaves_out_values(kind)):
         raise _Unnamed
     inside = (*above, kind.cls)
     return ", ".join(_field(each.encode_name, _type(each.type, inside), between) for each in kind.fields)
+
+
+def _leaves_out_values(kind: inspect.StructType) -> bool:
+    """Whether a value other than null may be left out: SQL knows no defaults and would read null."""
+    if not kind.cls.__struct_config__.omit_defaults:
+        return False
+    nulls = (None, msgspec.UNSET)
+    return any(
+        not each.required
+        and (each.default is msgspec.NODEFAULT or all(each.default is not it for it in nulls))
+        for each in kind.fields
+    )
 
 
 def _field(name: str, kind: str, between: str) -> str:

@@ -31,7 +31,8 @@ def origin_of_letter(metadata: bytes) -> str | None:
     _, headers = decode_metadata(metadata)
     try:
         return msgspec.json.decode(headers.get(LETTER_HEADER, b""), type=_Origin).queue
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        # Any client may put a message with such a header there.
         return None
 
 

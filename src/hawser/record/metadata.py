@@ -21,7 +21,13 @@ def encode_metadata(key: bytes | None, headers: Mapping[str, bytes] | None) -> b
         return None
     if key is not None and not isinstance(key, bytes):
         raise UsageError(f"a key is bytes, not {type(key).__name__}; encode it, as in key=text.encode()")
-    return _encode((key, _checked_headers(headers or {})))
+    checked = _checked_headers(headers or {})
+    try:
+        return _encode((key, checked))
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"key and headers cannot be written ({error}); a key is plain bytes, headers map str to bytes"
+        ) from error
 
 
 def decode_metadata(data: bytes) -> _Metadata:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
+from msgspec import inspect
 
 from hawser.errors import Corrupt, UsageError
 from hawser.limits import MAX_SCHEMA_BYTES
@@ -25,6 +26,10 @@ T = TypeVar("T")
 
 # Words about a structure that do not change its bytes.
 _DESCRIPTIVE = frozenset({"title", "description", "examples", "default"})
+
+_STRUCTURES = (inspect.StructType, inspect.DataclassType, inspect.NamedTupleType, inspect.TypedDictType)
+# Results of `inspect` that are not types of msgspec's.
+_VALUES = frozenset({"cls", "default", "default_factory"})
 
 
 class Codec(NamedTuple, Generic[T]):
@@ -64,13 +69,15 @@ def _structure_codec(schema: type[T]) -> Codec[T]:
     def decode(sample: Any) -> T:
         try:
             return decoder.decode(sample.data)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Corrupt(
                 f"message {sample.offset} from {sample.publisher!r} is not a {schema.__name__} ({error}); "
                 "its publisher did not use the schema"
             ) from error
 
     digest = msgspec.json.encode(_bare(structure), order="sorted")
+    if implied := _implied(schema):
+        digest += msgspec.json.encode(implied, order="sorted", enc_hook=lambda value: type(value).__name__)
     fingerprint = _fingerprint("msgpack", schema.__name__, digest)
     return Codec(fingerprint, fields_of(schema), encode, decode)
 
@@ -104,6 +111,39 @@ def _bare(structure: Any) -> Any:
         elif key not in _DESCRIPTIVE:
             bare[key] = _bare(value)
     return bare
+
+
+def _implied(schema: Any) -> list[Any]:
+    """The properties that decide how bytes are read and that a JSON schema lacks: the names of fields that
+    are written by position, and the values of fields that are left out."""
+    found: dict[type, list[Any]] = {}
+
+    def visit(node: Any) -> None:
+        if isinstance(node, tuple):
+            for each in node:
+                visit(each)
+        if not isinstance(node, inspect.Type | inspect.Field):
+            return
+        if isinstance(node, _STRUCTURES):
+            if node.cls in found:
+                return
+            found[node.cls] = _implied_by(node)
+        for name in node.__struct_fields__:
+            if name not in _VALUES:
+                visit(getattr(node, name))
+
+    visit(inspect.type_info(schema))
+    # Sorted, because the order of a union's members has no effect.
+    return sorted(([kind.__name__, *said] for kind, said in found.items() if said), key=repr)
+
+
+def _implied_by(kind: Any) -> list[Any]:
+    if isinstance(kind, inspect.NamedTupleType) or getattr(kind, "array_like", False):
+        return [[each.encode_name for each in kind.fields]]
+    config = getattr(kind.cls, "__struct_config__", None)
+    if config is None or not config.omit_defaults:
+        return []
+    return [[each.encode_name, each.default] for each in kind.fields if each.default is not msgspec.NODEFAULT]
 
 
 def _fingerprint(kind: str, name: str, structure: bytes) -> str:
