@@ -4,6 +4,7 @@ from numbers import Real
 from typing import Any, Final, NamedTuple
 
 __all__ = [
+    "CLOCK_BOUND_SECONDS",
     "CONSUMER_PREFIX",
     "DEAD_LETTER_SUFFIX",
     "GROUP_PREFIX",
@@ -56,6 +57,9 @@ QUEUE_SETTING_BOUNDS: Final[dict[str, Bound]] = {
 # A claim word has 10 bits for deliveries, and counts no further.
 MAX_DELIVERIES: Final = 1000
 MAX_LEASE_SECONDS: Final = 366 * 86_400
+# Clocks of a cluster's nodes that differ by more count as wrong. Clocks that NTP keeps differ by
+# milliseconds, and a measurement between two nodes is uncertain by a second at most.
+CLOCK_BOUND_SECONDS: Final = 10
 # Of messages, offsets and bytes: none is larger, in memory or on the wire.
 MAX_COUNT: Final = (1 << 63) - 1
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 from hawser.log.entry import Entry, Kind
 from hawser.log.state.commands import (
+    AdvanceTime,
     ExpireProducers,
     GroupCommit,
     GroupDelete,
@@ -30,6 +31,7 @@ KINDS: dict[type[Payload], Kind] = {
     GroupLeave: Kind.GROUP_LEAVE,
     GroupCommit: Kind.GROUP_COMMIT,
     GroupDelete: Kind.GROUP_DELETE,
+    AdvanceTime: Kind.ADVANCE_TIME,
 }
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from hawser.log.state.results import (
     Accepted,
+    Advanced,
     Committed,
     Deleted,
     Expired,
@@ -63,6 +64,9 @@ class Twin:
         self.producers: dict[bytes, Producer] = {}
         self.groups: dict[str, Group] = {}
         self.generation = 0
+        # The time of the log, and where the topic ended at each.
+        self.now_ns = 0
+        self.ends: list[tuple[int, int]] = []
 
     @property
     def end(self) -> int:
@@ -114,6 +118,19 @@ class Twin:
             held_by = positions[0][1] if start < wanted else None
         self.start = start
         return Trimmed(start, self.end, held_by)
+
+    def advance(self, before_ns: int, after_ns: int) -> Result:
+        if after_ns < before_ns:
+            return Rejected(Reason.BAD_PAYLOAD)
+        if before_ns != self.now_ns:
+            return Rejected(Reason.OTHER_TIME, self.now_ns, before_ns)
+        self.now_ns = after_ns
+        self.ends.append((after_ns, self.end))
+        return Advanced(after_ns)
+
+    def end_at(self, time_ns: int) -> int:
+        """Every record below it was there then."""
+        return max((end for ended_ns, end in self.ends if ended_ns <= time_ns), default=1)
 
     def join(self, name: str, member: str, position: int) -> Result:
         group = self.groups.get(name)

@@ -11,9 +11,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from hawser.log.state import groups, index, producers
+from hawser.log.state import groups, index, log_time, producers
 from hawser.log.state import topic as topic_module
 from hawser.log.state.commands import (
+    AdvanceTime,
     ExpireProducers,
     GroupCommit,
     GroupDelete,
@@ -21,6 +22,7 @@ from hawser.log.state.commands import (
     GroupLeave,
     TrimTo,
 )
+from hawser.log.state.log_time import LogTime
 from hawser.log.state.machine import Machine, topic_parts
 from hawser.log.state.part import BadState
 from hawser.log.state.results import Accepted, Committed, Expired, Reason, Rejected, Repeated, Result
@@ -64,6 +66,11 @@ class Pair:
 
     def trim(self, offset: int, floor: int) -> None:
         self.agree(self.shard.do(TrimTo(offset, floor)), self.twin.trim(offset, floor))
+
+    def advance(self, before: int, by: int) -> None:
+        before_ns = max(0, self.twin.now_ns + before)
+        command = AdvanceTime(before_ns, max(0, before_ns + by), 0)
+        self.agree(self.shard.do(command), self.twin.advance(command.before_ns, command.after_ns))
 
     def join(self, group: str, member: str, position: int) -> None:
         self.agree(self.shard.do(GroupJoin(group, member, position)), self.twin.join(group, member, position))
@@ -115,6 +122,10 @@ class Pair:
         for offset in range(max(0, twin.start - 2), twin.end + 2):
             assert topic.locate(offset) == twin.locate(offset)
 
+    def compare_ages(self, time_ns: int) -> None:
+        end = self.shard.machine.part(LogTime).end_at(time_ns)
+        assert max(end, self.twin.start) == max(self.twin.end_at(time_ns), self.twin.start)
+
     def compare_time(self, timestamp_ns: int) -> None:
         assert self.shard.topic.at_time(timestamp_ns) == self.twin.at_time(timestamp_ns)
 
@@ -143,6 +154,14 @@ class LogState(RuleBasedStateMachine):
     def trim(self, offset: int, floor: int, plain: bool) -> None:
         start = self.pair.twin.start
         self.pair.trim(start + offset - 1, 0 if plain else start + floor - 1)
+
+    @rule(before=st.just(0) | NEAR, by=st.integers(-1, 5))
+    def advance(self, before: int, by: int) -> None:
+        self.pair.advance(before, by)
+
+    @rule(time_ns=st.integers(0, 60))
+    def find_age(self, time_ns: int) -> None:
+        self.pair.compare_ages(time_ns)
 
     @rule(group=GROUPS, member=MEMBERS, position=st.integers(0, 30))
     def join(self, group: str, member: str, position: int) -> None:
@@ -228,6 +247,8 @@ def walk(seed: int, steps: int) -> Pair:
         lambda: pair.publish(chance.randrange(1, 4), NO_STAMP, pair.twin.end + chance.randrange(20)),
         *[publish_stamped] * 6,
         lambda: pair.trim(pair.twin.start + chance.randrange(6), pair.twin.start + chance.randrange(4)),
+        lambda: pair.advance(near(), chance.randrange(-1, 6)),
+        lambda: pair.compare_ages(chance.randrange(pair.twin.now_ns + 5)),
         lambda: pair.join(chance.choice("gh"), chance.choice("abc"), chance.randrange(pair.twin.end + 3)),
         lambda: pair.leave(chance.choice("gh"), chance.choice("abc")),
         *[lambda: pair.commit(chance.choice("gh"), chance.choice("abc"), near(), near(), far())] * 3,
@@ -275,6 +296,21 @@ def test_soak(soak_seconds: float, record_property: Record_property) -> None:
 
 
 # Canaries: each is a bug that one could write.
+
+
+def test_canary_a_mark_before_what_is_new(
+    monkeypatch: pytest.MonkeyPatch, record_property: Record_property
+) -> None:
+    real = log_time.LogTime.apply
+
+    def apply(self: Any, entry: Any, context: Any) -> Result:
+        before_ns = self.now_ns
+        result = real(self, entry, context)
+        self._marks = [(min(at, before_ns) if at == self.now_ns else at, end) for at, end in self._marks]
+        return result
+
+    monkeypatch.setattr(log_time.LogTime, "apply", apply)
+    must_be_caught(record_property)
 
 
 def must_be_caught(record_property: Record_property) -> None:

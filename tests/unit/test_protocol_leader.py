@@ -474,6 +474,23 @@ def test_a_leader_that_hands_over_takes_nothing_and_says_when() -> None:
     assert only(bare.propose("c"), Refuse) == []
 
 
+def test_a_leader_whose_operator_is_gone_takes_writes_again() -> None:
+    bare = settled(limits=Limits(hand_over_ticks=3))
+    for _ in range(5):
+        # Each repeated request gives the successor as much time again.
+        bare.told("o", m.HandOverRequest(1, "n3"))
+        bare.step(Tick())
+        bare.step(Tick())
+        assert bare.propose("a") == [Refuse("a", Reason.BUSY)]
+    # A node steps only restless shards at every tick.
+    assert bare.node.restless
+    bare.step(Tick())
+    assert not bare.node.status().handing_over
+    assert only(bare.propose("b"), Refuse) == []
+    assert bare.told("o", m.HandOverRequest(1, "n3")) == []
+    assert bare.propose("c") == [Refuse("c", Reason.BUSY)]
+
+
 def test_nobody_hands_over_to_a_stranger_or_for_another_epoch() -> None:
     bare = settled()
     assert bare.hear("o", m.HandOverRequest(1, "n9")) == []

@@ -418,6 +418,42 @@ def test_a_leader_hands_over_before_it_is_swapped_out() -> None:
     assert desk.to("n1") == [m.HandOverRequest(3, "n3")]
 
 
+def test_a_transfer_ends_while_the_store_is_away() -> None:
+    desk = watching()
+    desk.step(Transfer("n3", "t"))
+    effects = desk.operator.step(Receive("n1", m.HandOverResponse(3, "n3")))
+    assert [type(each) for each in effects] == [Store]
+    effects = []
+    ticks = 0
+    while not any(isinstance(each, Report) for each in effects):
+        effects = desk.operator.step(Tick())
+        assert effects[0] == Load()
+        ticks += 1
+        assert ticks < 1000
+    (report,) = (each for each in effects if isinstance(each, Report))
+    assert report.tag == "t" and not report.done and "metadata store" in report.text
+    assert Send("n1", m.HandOverRequest(3, None)) in effects
+    # The election that was to be written may come through yet, and is followed to its end.
+    desk.tick()
+    assert doing(desk) is Activity.FENCING
+    for member in THREE:
+        desk.hear(member, m.FenceResponse(4, HEAD))
+    desk.hear("n3", m.BecomeLeaderResponse(4))
+    assert desk.reports == [] and desk.metadata.leader == "n3"
+    desk.step(Transfer("n3", "again"))
+    assert desk.reports == [Report("again", True, "the leader is n3")]
+
+
+def test_every_order_ends_while_the_store_is_away() -> None:
+    desk = watching()
+    effects = desk.operator.step(Elect("e"))
+    assert [type(each) for each in effects] == [Store]
+    reports: list[Report] = []
+    for _ in range(100):
+        reports += [each for each in desk.operator.step(Tick()) if isinstance(each, Report)]
+    assert [each.tag for each in reports] == ["e"]
+
+
 # The store decides.
 
 

@@ -120,7 +120,7 @@ def test_entries_come_in_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "version"), [(8, 1), (32, 1), (64, 1), (255, 1), (1, 2), (1, 0), (0, 2), (4, 9)]
+    ("kind", "version"), [(9, 1), (32, 1), (64, 1), (255, 1), (1, 2), (1, 0), (0, 2), (4, 9)]
 )
 def test_what_is_unknown_is_not_guessed(kind: int, version: int) -> None:
     shard = Shard()
@@ -166,6 +166,8 @@ def test_bad_payloads_are_rejected_alike(kind: Kind, payload: bytes) -> None:
         (Kind.GROUP_LEAVE, b""),
         (Kind.GROUP_COMMIT, msgspec.msgpack.encode(["g", "a", 1, 2])),
         (Kind.GROUP_DELETE, msgspec.msgpack.encode([1])),
+        (Kind.ADVANCE_TIME, msgspec.msgpack.encode([0, 1])),
+        (Kind.ADVANCE_TIME, msgspec.msgpack.encode([2, 1, 1])),
         (Kind.BATCH, b""),
         (Kind.BATCH, batch()[:-1]),
     ],

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hawser.log.state.commands import ExpireProducers
+from hawser.log.state.commands import AdvanceTime, ExpireProducers
 from hawser.log.state.part import BadState
 from hawser.log.state.producers import RECEIPTS, Producers
 from hawser.log.state.results import Accepted, Expired, Reason, Rejected, Repeated
@@ -111,14 +111,33 @@ def test_receipts_outlive_a_checkpoint() -> None:
     assert shard.publish(1, of(3)) == Rejected(Reason.TOO_OLD, RECEIPTS + 3, 3)
 
 
+def test_a_producer_is_idle_since_the_time_was_moved_behind_its_newest_batch() -> None:
+    shard = Shard()
+    shard.publish(1, of(1, producer=b"a"))
+    assert list(shard.producers.idle_since(1000)) == []
+    shard.do(AdvanceTime(0, 100, 1))
+    shard.publish(1, of(1, producer=b"b"))
+    shard.do(AdvanceTime(100, 200, 1))
+    shard.publish(1, of(2, producer=b"a"))
+    shard.save()
+    shard.restart()
+    assert list(shard.producers.idle_since(199)) == []
+    assert list(shard.producers.idle_since(200)) == [(b"b", 1, 1)]
+    shard.do(AdvanceTime(200, 300, 1))
+    assert sorted(shard.producers.idle_since(300)) == [(b"a", 1, 2), (b"b", 1, 1)]
+    shard.do(ExpireProducers(((b"a", 1, 2),)))
+    shard.do(AdvanceTime(300, 400, 1))
+    assert list(shard.producers.idle_since(400)) == [(b"b", 1, 1)]
+
+
 @pytest.mark.parametrize(
     "state",
     [
         b"",
         b"\xc1",
         b"\x90more",
-        b"\x91\x95\xc4\x01p\x01\x02\x91\x01\x92\x01\x01",  # two batches, one first offset
-        b"\x91\x95\xc4\x01p\x01\x01\x91\xff\x91\x01",  # a negative offset
+        b"\x91\x96\xc4\x01p\x01\x02\x91\x01\x92\x01\x01\x00",  # two batches, one first offset
+        b"\x91\x96\xc4\x01p\x01\x01\x91\xff\x91\x01\x00",  # a negative offset
     ],
 )
 def test_a_state_that_cannot_be_is_refused(state: bytes) -> None:

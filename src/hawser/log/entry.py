@@ -60,6 +60,7 @@ class Kind(IntEnum):
     GROUP_LEAVE = 5
     GROUP_COMMIT = 6
     GROUP_DELETE = 7
+    ADVANCE_TIME = 8
     QUEUE_PUT = 32
     QUEUE_SETTLE = 33
     QUEUE_LIMIT = 34

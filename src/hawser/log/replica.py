@@ -2,7 +2,7 @@
 
 Deterministic: the same events on the same storage give the same outputs. Whoever drives it brings messages,
 time and the moment a sync completes, and carries the outputs out. A member whose disk fails, whose journal
-turns out damaged or whose invariants do not hold halts: it answers nobody any more.
+turns out damaged or whose invariants do not hold halts: it answers no more requests, and can only be retired.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -10,11 +10,12 @@ from typing import Any, Self
 
 import msgspec
 
+from hawser.errors import Corrupt
 from hawser.log.entry import HEADER_BYTES, MAX_BODY_BYTES, MAX_TRANSACTION_BYTES, Entry, Kind
 from hawser.log.journal.failures import BadSnapshot, Damaged
 from hawser.log.journal.journal import Journal, Sync
 from hawser.log.journal.journal import Settings as JournalSettings
-from hawser.log.journal.storage import Storage, StorageFailed, StorageFull
+from hawser.log.journal.storage import Storage, StorageFailed, StorageFull, StorageRefused
 from hawser.log.protocol import messages as m
 from hawser.log.protocol.doors import (
     Abandoned,
@@ -41,7 +42,7 @@ from hawser.log.protocol.doors import (
     Tick,
     Truncate,
 )
-from hawser.log.protocol.node import Limits, Node
+from hawser.log.protocol.node import Limits, Node, asks_to_retire
 from hawser.log.snapshots import Pulling, Serving
 from hawser.log.state.machine import Machine, shard_parts
 from hawser.log.state.part import BadState, Part, Unsupported
@@ -55,7 +56,7 @@ _NOTHING_BYTES = HEADER_BYTES
 # Entries that make room, or let others do so, and what is kept for them of the last segment that fits.
 _FREEING = frozenset(
     {
-        *(Kind.NOTHING, Kind.TRIM, Kind.EXPIRE_PRODUCERS),
+        *(Kind.NOTHING, Kind.TRIM, Kind.EXPIRE_PRODUCERS, Kind.ADVANCE_TIME),
         *(Kind.GROUP_COMMIT, Kind.GROUP_LEAVE, Kind.GROUP_DELETE, Kind.QUEUE_SETTLE),
         # The last one comes before a topic is deleted.
         *(Kind.BRANCH_COMMIT, Kind.BRANCH_ABORT, Kind.BRANCH_FORGET, Kind.BRANCH_LIMIT),
@@ -65,6 +66,9 @@ _FREEING = frozenset(
 _SPARE_BYTES = 64 << 10
 # What commits a branch may have messages with it, which free nothing.
 _MOST_OF_A_COMMIT_BYTES = 1 << 10
+# For its bytes alone, a checkpoint of a large state is made only if the log that it frees, or the log since
+# the last one, has this multiple of the state's size.
+_LOG_TO_STATE = 4
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -72,10 +76,17 @@ class Settings(msgspec.Struct, frozen=True):
 
     journal: JournalSettings = JournalSettings()
     limits: Limits = Limits()
-    # Applied entries between two checkpoints of the state.
+    # A checkpoint is made after `checkpoint_entries` applied entries. It is also made when it would free
+    # `checkpoint_bytes` of the log, or when as many bytes were written after the last one; this is checked
+    # once in `checkpoint_ticks` ticks. Bytes are counted in whole segments.
     checkpoint_entries: int = 10_000
-    # Entries kept beyond what the state needs, so that a follower that was away can go on where it was.
+    checkpoint_bytes: int = 8 << 20
+    checkpoint_ticks: int = 10
+    # The entries kept beyond those that the state needs, so that a follower that was away resumes from its
+    # position: `spare_entries`, but no more than the newest segments with `spare_bytes`, and none on a full
+    # disk.
     spare_entries: int = 10_000
+    spare_bytes: int = 8 << 20
     # What the state machine is made of, given how many batches make one block of an index.
     parts: Callable[[int], Sequence[Part]] = shard_parts
     index_places: int = RUN_PLACES
@@ -122,8 +133,10 @@ class Replica:
         self._syncing = False
         self._head_at_tick = self._settled = journal.head
         self._wants_settling = False
+        self._ticks = 0
         self._has_ballast = journal.hold_ballast()
-        self._was_full = False
+        # Whether an entry was refused for want of disk space since space was last freed.
+        self.was_full = self._others_are_full = False
         self._spare_bytes = min(_SPARE_BYTES, settings.journal.segment_bytes // 8)
         self._pulling: Pulling | None = None
         # While there was no room for a snapshot, none is pulled.
@@ -168,7 +181,7 @@ class Replica:
     def step(self, event: Event) -> list[Output]:
         """What to do about `event`, in order."""
         self._outputs = []
-        if self.halted is None:
+        if self.halted is None or asks_to_retire(event):
             self._guard(self._handle, event)
         else:
             self._turn_away(event)
@@ -196,10 +209,11 @@ class Replica:
         """Whatever goes wrong, the member says nothing after it: memory and disk may differ by now."""
         try:
             call(argument)
+        except (StorageRefused, Unsupported) as reason:
+            # What is on the disk is as good as before, for the next start.
+            self._halt(Halt(str(reason)))
         except (StorageFailed, Damaged, BadState) as reason:
             self._halt(Halt(str(reason), disk_lost=True))
-        except Unsupported as reason:
-            self._halt(Halt(str(reason)))
         except Exception as reason:
             self.failure = reason
             self._halt(Halt(f"this should never happen, please report it: {reason!r}"))
@@ -231,10 +245,11 @@ class Replica:
     def _synced(self, sync: Sync) -> None:
         self._run(self.node.step(Synced(self.journal.end_sync(sync))))
 
-    def sync_failed(self, reason: str) -> list[Output]:
-        """It did not run through: what was written is unknown, so this member is of no more use."""
+    def sync_failed(self, reason: str, disk_lost: bool = True) -> list[Output]:
+        """It did not run through: what was written is unknown, so this member is of no more use. If it did
+        not even begin, the disk is not to blame, and the next start finds what is there."""
         self._outputs = []
-        self._halt(Halt(f"the disk did not sync: {reason}", disk_lost=True))
+        self._halt(Halt(f"the disk did not sync: {reason}", disk_lost))
         return self._outputs
 
     def read(self, offset: int, max_bytes: int) -> list[tuple[int, Entry]] | OutOfRange:
@@ -254,9 +269,17 @@ class Replica:
             offset = place.first_offset + place.count
         return batches
 
+    def make_room(self) -> None:
+        """Another shard has found the disk full: the next tick removes entries that are kept only for
+        followers."""
+        self._others_are_full = True
+
     def entry(self, index: int) -> Entry:
-        """The entry at this index, which must be kept."""
-        return self.journal.read(index, index, 1)[0]
+        """The entry at this index, which must be kept; Corrupt if it cannot be read."""
+        try:
+            return self.journal.read(index, index, 1)[0]
+        except StorageFailed as error:
+            raise Corrupt(str(error)) from error
 
     # What comes in.
 
@@ -308,7 +331,7 @@ class Replica:
             found = self.journal.reserve(size)
         else:
             found = self._has_ballast and self.journal.reserve(size + self._spare_bytes)
-        self._was_full = self._was_full or not found
+        self.was_full = self.was_full or not found
         return found
 
     # What the protocol wants done.
@@ -368,14 +391,43 @@ class Replica:
             self._outputs.append(self._pulling.request())
         self._serving.tick()
         self._no_room_ticks = max(0, self._no_room_ticks - 1)
-        new = self.machine.applied - self._checkpointed
-        due = new >= self.settings.checkpoint_entries or (self._was_full and new > 0)
-        if due and self.halted is None and not self._serving.in_use:
-            self._was_full = not self._checkpoint()
-            self.journal.retain(self._needed())
+        self._ticks += 1
+        if self.halted is None and not self._serving.in_use:
+            self._shorten()
         if not self._has_ballast and self.halted is None:
             self._has_ballast = self.journal.hold_ballast()
         self._settle_if_idle()
+
+    def _shorten(self) -> None:
+        """Make a checkpoint if one is due, and remove the entries that it makes unnecessary."""
+        no_room = self.was_full or self._others_are_full
+        due = self._is_checkpoint_due(no_room)
+        if due or no_room:
+            self.was_full = due and not self._checkpoint()
+            self._others_are_full = False
+            kept = self._saved_needs if no_room else min(self._saved_needs, self._first_spare)
+            self.journal.retain(max(1, kept))
+
+    def _is_checkpoint_due(self, no_room: bool) -> bool:
+        settings, journal, machine = self.settings, self.journal, self.machine
+        new = machine.applied - self._checkpointed
+        if new <= 0 or new >= settings.checkpoint_entries:
+            return new > 0
+        if no_room:
+            return journal.bytes_before(machine.needed) > 0
+        if self._ticks % settings.checkpoint_ticks:
+            return False
+        state_bytes = len(journal.checkpoint.state) if journal.checkpoint else 0
+        enough = max(settings.checkpoint_bytes, _LOG_TO_STATE * state_bytes)
+        if journal.bytes_behind(self._checkpointed) >= enough:
+            return True
+        return journal.bytes_before(min(machine.needed, self._first_spare)) >= enough
+
+    @property
+    def _first_spare(self) -> int:
+        """The first index of the entries that are kept for followers."""
+        newest = self.machine.applied + 1 - self.settings.spare_entries
+        return max(newest, self.journal.first_of_newest(self.settings.spare_bytes))
 
     def _settle_if_idle(self) -> None:
         """A tick after the last entry was synced, have the mark that says so on disk too."""
@@ -404,15 +456,15 @@ class Replica:
                 self.journal.drop_ballast()
                 self._has_ballast = False
             else:
+                self._saved_needs = self.machine.needed
                 return True
-
-    def _needed(self) -> int:
-        return max(1, min(self.machine.needed, self.machine.applied + 1 - self.settings.spare_entries))
 
     def _load_machine(self) -> Machine:
         machine = Machine(_Blocks(self.journal), self.settings.parts(self.settings.index_places))
         if self.journal.checkpoint is not None:
             machine.load(self.journal.checkpoint.state)
+        # The first entry that the state of the last checkpoint needs; a restart begins with that state.
+        self._saved_needs = machine.needed
         return machine
 
     # Snapshots.

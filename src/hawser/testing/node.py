@@ -30,7 +30,8 @@ from hawser.log.protocol.doors import (
 from hawser.log.protocol.messages import Member, Message
 from hawser.log.queue.desk import Get
 from hawser.log.replica import Done, Output, Replica, Retired
-from hawser.log.state.results import Accepted, OutOfRange
+from hawser.log.state.results import Accepted, OutOfRange, Rejected
+from hawser.log.state.results import Reason as Refusal
 from hawser.log.state.topic import Topic
 from hawser.record.batch import Batch
 from hawser.testing.checks import Violation, repeat_changes_nothing
@@ -59,6 +60,7 @@ TICK: Final = 2_000
 SHARD: Final = "shard"
 _ALL_BYTES: Final = 1 << 40
 _FLIPS: Final = 30
+_BAD: Final = Rejected(Refusal.BAD_PAYLOAD)
 
 # What an operator asks; a repeat gets the same answer at once.
 _ANSWERED_AT_ONCE: Final = (
@@ -493,6 +495,8 @@ class SimNode:
         if isinstance(tag, Ending | Parcel):
             tag.resolve()
             tag = tag.tag
+        if isinstance(tag, Chore) and isinstance(output, Done) and output.result == _BAD:
+            raise Violation(0, f"{self.member} wrote entry {output.index}, which no member accepts")
         if tag is None or isinstance(tag, Chore):
             return
         assert isinstance(tag, tuple)

@@ -273,6 +273,14 @@ class Journal:
         do not hold more."""
         return self._segments.first_of_newest(size)
 
+    def bytes_behind(self, index: int) -> int:
+        """Bytes of entries in the segments that begin behind `index`."""
+        return self._segments.bytes_behind(index)
+
+    def bytes_before(self, index: int) -> int:
+        """Bytes of entries in the segments that end before `index`, without the segment being written."""
+        return self._segments.bytes_before(index)
+
     def hold_ballast(self) -> bool:
         """Keep some room for a checkpoint on a full disk; whether it is kept."""
         if names.BALLAST in self._storage.names():

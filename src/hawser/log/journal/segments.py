@@ -8,6 +8,7 @@ that of the one before it, at once, to tell that the active one was begun.
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from itertools import takewhile
 
 from hawser.log.entry import Entry
 from hawser.log.epochs import Epochs
@@ -155,6 +156,16 @@ class Segments:
             if size <= 0:
                 return segment.first
         return self.first
+
+    def bytes_behind(self, index: int) -> int:
+        """As Journal.bytes_behind."""
+        newest = takewhile(lambda segment: segment.first > index, reversed(self._all))
+        return sum(segment.end - FRAMES_START for segment in newest)
+
+    def bytes_before(self, index: int) -> int:
+        """As Journal.bytes_before."""
+        oldest = takewhile(lambda segment: segment.last < index, self._all[:-1])
+        return sum(segment.end - FRAMES_START for segment in oldest)
 
     def take_unneeded(self, last: int) -> list[Segment]:
         """The segments that hold nothing behind entry `last`; from now on not of this log any more."""

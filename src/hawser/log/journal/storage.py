@@ -11,7 +11,7 @@ fail: what the first could not write, a later one would not write either, and co
 
 from typing import Protocol
 
-__all__ = ["Storage", "StorageFailed", "StorageFull"]
+__all__ = ["Storage", "StorageFailed", "StorageFull", "StorageRefused"]
 
 
 class StorageFull(Exception):
@@ -20,6 +20,11 @@ class StorageFull(Exception):
 
 class StorageFailed(Exception):
     """The disk reported an error; what was not synced before must be taken as unknown."""
+
+
+class StorageRefused(StorageFailed):
+    """The system gave no file descriptor, no memory or no access. That says nothing of the disk: what was
+    synced is there, for whoever opens it again."""
 
 
 class Storage(Protocol):

@@ -94,6 +94,8 @@ class Leadership:
         self.successor: Member | None = None
         self._changed: Change | None = None
         self._hand_over_to: str | None = None
+        # Ticks since an operator last asked to hand over; operators repeat the request at every tick.
+        self._hand_over_quiet = 0
         # The first entry of this leadership: once it is applied, so is everything committed before.
         self._began_at = node.head.index + 1
         self._waiting: deque[tuple[int, Tag]] = deque()
@@ -140,7 +142,7 @@ class Leadership:
     def restless(self) -> bool:
         """Whether there is something that a tick may have to ask for again."""
         node = self._node
-        return bool(self._reads_in_flight) or any(
+        return bool(self._reads_in_flight or self.successor is not None) or any(
             cursor.state is not CursorState.ATTACHED
             or cursor.confirmed != node.head.index
             or cursor.informed != node.commit
@@ -217,6 +219,10 @@ class Leadership:
     def tick(self) -> None:
         """Ask again for what was not answered since the last tick, and show that the leader is there."""
         node = self._node
+        self._hand_over_quiet += 1
+        if self._hand_over_quiet >= node.limits.hand_over_ticks:
+            # The operator died or has lost its store: the leader takes writes again.
+            self.successor = None
         for member, cursor in self.cursors.items():
             if cursor.state is CursorState.REMOVING or self._rests(cursor):
                 continue
@@ -487,6 +493,7 @@ class Leadership:
             self._node.send(sender, m.HandOverResponse(message.epoch, None))
         elif message.successor in self.cursors:
             self.successor, self._hand_over_to = message.successor, sender
+            self._hand_over_quiet = 0
             self._hand_over_if_ready()
 
     def _hand_over_if_ready(self) -> None:

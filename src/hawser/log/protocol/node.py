@@ -45,7 +45,7 @@ from hawser.log.protocol.leader import Leadership
 from hawser.log.protocol.messages import Member, Role
 from hawser.log.protocol.tables import ROLES
 
-__all__ = ["Limits", "Node", "Source"]
+__all__ = ["Limits", "Node", "Source", "asks_to_retire"]
 
 
 class Source(Protocol):
@@ -57,6 +57,9 @@ class Source(Protocol):
 
     def read(self, first: int, last: int, max_bytes: int) -> list[Entry]:
         """Entries `first` to `last`, as many as fit in `max_bytes`, at least one."""
+
+
+_RETIRED: Final = "retired"
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -73,6 +76,8 @@ class Limits(msgspec.Struct, frozen=True):
     reads: int = 16384
     # Ticks between heartbeats to a follower that has everything and knows it.
     idle_ticks: int = 20
+    # Ticks without a repeated request to hand over after which a leader takes writes again.
+    hand_over_ticks: int = 20
 
 
 class _Broken(Exception):
@@ -157,8 +162,8 @@ class Node:
         return self._pulling is not None or (self.leadership is not None and self.leadership.restless)
 
     def step(self, event: Event) -> list[Effect]:
-        """What to do about `event`, in order. A halted member does nothing."""
-        if self.halted:
+        """The effects of `event`, in order. A halted member can only be retired, once."""
+        if self.halted and (self.halted == _RETIRED or not asks_to_retire(event)):
             return []
         self.effects, self._answers = [], []
         self.readable = self.epochs.head.index
@@ -427,7 +432,7 @@ class Node:
         if message.epoch < self.epoch or (self.leadership is not None and message.epoch == self.epoch):
             return
         self.step_down()
-        self.halted = "retired"
+        self.halted = _RETIRED
         self.emit(Retire())
         self.send(sender, m.RetireResponse(message.epoch))
 
@@ -456,6 +461,11 @@ class Node:
     def nothing(self) -> Entry:
         """What a leader writes when it begins and at each new epoch: committing it commits the past."""
         return Entry.make(self.epoch, self.head.index + 1, Kind.NOTHING)
+
+
+def asks_to_retire(event: Event) -> bool:
+    """A halted member obeys this too: it deletes its data, whether the data is right or wrong."""
+    return isinstance(event, Receive) and isinstance(event.message, m.RetireRequest)
 
 
 def _in_order(message: m.AddEntriesRequest) -> bool:

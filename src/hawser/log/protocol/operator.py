@@ -26,7 +26,7 @@ __all__ = ["Operator"]
 
 
 # How many times its patience an operator gives to what may take long: a snapshot, a contraction that is not
-# safe yet, a successor that has to catch up.
+# safe yet, a successor that has to catch up, a store that is away.
 _LONG = 8
 
 
@@ -89,6 +89,7 @@ class Operator:
     def _store(self, metadata: Metadata) -> None:
         """Write it; what follows is begun when the store has it."""
         self._intended = metadata
+        self._idle = 0
         self._effects.append(Store(metadata))
 
     def _next(self, **changes: object) -> Metadata:
@@ -190,6 +191,8 @@ class Operator:
         self._idle += 1
         if self.metadata is None or self._intended is not None:
             self._effects.append(Load())
+            if self._idle > self.patience * _LONG:
+                self._withdraw_orders()
             return
         for member in self._watched():
             self._silence[member] = self._silence.get(member, 0) + 1
@@ -202,6 +205,20 @@ class Operator:
                 self.elect()
         else:
             self._go_on()
+
+    def _withdraw_orders(self) -> None:
+        """The store does not answer. A write to it may take effect at any time; what it announces is then
+        done, and nobody waits for it."""
+        metadata = self.metadata
+        if metadata is None:
+            return
+        if self._handing_over and metadata.leader is not None:
+            self._send(metadata.leader, m.HandOverRequest(metadata.epoch, None))
+        while self._order is not None or self._orders:
+            self._order = self._order or self._orders.popleft()
+            self._finish_order(
+                False, "the metadata store does not answer; the order may still be done when it does"
+            )
 
     def _patience_with_others(self) -> int:
         """How long another operator's work may stand still: a snapshot under way is not written down."""

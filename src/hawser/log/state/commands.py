@@ -15,6 +15,7 @@ from hawser.log.entry import Entry
 
 __all__ = [
     "AT_END",
+    "AdvanceTime",
     "ExpireProducers",
     "GroupCommit",
     "GroupDelete",
@@ -49,6 +50,15 @@ class TrimTo(Payload, frozen=True):
 
     offset: Number
     floor: Number = 0
+
+
+class AdvanceTime(Payload, frozen=True):
+    """Move the time of the log to `after_ns` if it is `before_ns`. A majority of the members' clocks
+    confirmed `wall_ns` as the time of day when the leader proposed this."""
+
+    before_ns: Number
+    after_ns: Number
+    wall_ns: Number
 
 
 class ExpireProducers(Payload, frozen=True):

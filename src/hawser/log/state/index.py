@@ -5,8 +5,9 @@ Places are dense: each begins where the one before it ends. Their entries need n
 transaction staged early is committed late.
 
 Places are kept in runs. The last one, the tail, grows; a full one is sealed, and becomes a block when the
-index is saved. Of each sealed run three numbers stay in memory, so a look-up is two binary searches and reads
-at most one block.
+index is saved. Of each sealed run four numbers stay in memory: its first offset, its latest timestamp, and
+the lowest and the highest index in it. A look-up by offset or by time is two binary searches and reads at
+most one block. Indices of entries are not sorted, so a look-up by index scans the highest index of each run.
 
 What a run holds depends on what was committed only, not on when it was saved or how much was trimmed: a block
 of one name has the same bytes on all members that make runs of the same length.
@@ -79,6 +80,7 @@ class _State(msgspec.Struct, frozen=True, array_like=True):
     latests: list[int]
     lowests: list[int]
     tail: bytes
+    highests: list[int]
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -91,7 +93,7 @@ class Index:
 
     __slots__ = (
         "start", "end", "latest_ns", "_run_places", "_prefix", "_blocks", "_tail", "_first_run", "_firsts",
-        "_latests", "_lowests", "_unsaved", "_cache", "_lowest",
+        "_latests", "_lowests", "_highests", "_unsaved", "_cache", "_lowest",
     )  # fmt: skip
 
     def __init__(self, blocks: Blocks, prefix: str, run_places: int) -> None:
@@ -103,11 +105,12 @@ class Index:
         self.latest_ns = _LOWEST_TIMESTAMP
         self._tail = _Run(1)
         # The sealed runs: the number of the first, then of each its first offset, its last `latests`, and the
-        # lowest index in it.
+        # lowest and the highest index in it.
         self._first_run = 0
         self._firsts: list[int] = []
         self._latests: list[int] = []
         self._lowests: list[int] = []
+        self._highests: list[int] = []
         self._unsaved: dict[int, _Run] = {}
         self._cache: dict[int, _Run] = {}
         # 0 is not known: it is worked out when somebody asks.
@@ -133,6 +136,7 @@ class Index:
         self._firsts.append(tail.firsts[0])
         self._latests.append(tail.latests[-1])
         self._lowests.append(min(tail.indices))
+        self._highests.append(max(tail.indices))
         self._tail = _Run(tail.end)
 
     def trim(self, start: int) -> None:
@@ -149,7 +153,8 @@ class Index:
                 self._unsaved.pop(number, None)
                 self._cache.pop(number, None)
             self._first_run += gone
-            del self._firsts[:gone], self._latests[:gone], self._lowests[:gone]
+            for numbers in (self._firsts, self._latests, self._lowests, self._highests):
+                del numbers[:gone]
 
     def _tail_first(self) -> int:
         """Where the tail begins, or will."""
@@ -174,6 +179,23 @@ class Index:
         place = bisect_left(run.latests, timestamp_ns)
         offset = run.firsts[place] if place < len(run.firsts) else self.end
         return max(offset, self.start)
+
+    def at_entry(self, index: int) -> int:
+        """The first offset whose batch lies in entry `index` or a later one; `end` if none does."""
+        for position in range(len(self._firsts)):
+            if self._highests[position] >= index:
+                offset = self._first_from(self._run(position), index)
+                if offset is not None:
+                    return offset
+        offset = self._first_from(self._tail, index)
+        return self.end if offset is None else offset
+
+    def _first_from(self, run: _Run, index: int) -> int | None:
+        """The first retained offset in this run whose entry is `index` or a later one; None if none is."""
+        for place in range(max(run.place(self.start), 0), len(run.firsts)):
+            if run.indices[place] >= index:
+                return max(run.firsts[place], self.start)
+        return None
 
     @property
     def lowest(self) -> int | None:
@@ -232,6 +254,7 @@ class Index:
             self._latests,
             self._lowests,
             self._tail.encode(),
+            self._highests,
         )
         return _encode(state), names
 
@@ -242,12 +265,13 @@ class Index:
         except msgspec.DecodeError as error:
             raise BadState(f"the saved index cannot be read: {error}") from error
         tail = _Run.decode(state.tail)
-        lengths = {len(state.firsts), len(state.latests), len(state.lowests)}
+        lengths = {len(state.firsts), len(state.latests), len(state.lowests), len(state.highests)}
         if len(lengths) != 1 or not 1 <= state.start <= state.end or tail.end != state.end:
             raise BadState("the saved index contradicts itself")
         self.start, self.end = state.start, state.end
         self._first_run = state.first_run
-        self._firsts, self._latests, self._lowests = state.firsts, state.latests, state.lowests
+        self._firsts, self._latests = state.firsts, state.latests
+        self._lowests, self._highests = state.lowests, state.highests
         self._tail = tail
         self.latest_ns = state.latest_ns
         self._unsaved, self._cache, self._lowest = {}, {}, 0

@@ -16,6 +16,7 @@ from xxhash import xxh3_64_intdigest
 
 from hawser.log.entry import Entry, Kind
 from hawser.log.state.groups import Groups
+from hawser.log.state.log_time import LogTime
 from hawser.log.state.part import BadState, Blocks, Context, Part, Unsupported
 from hawser.log.state.producers import Producers
 from hawser.log.state.queue import Queue
@@ -52,7 +53,7 @@ _decode = msgspec.msgpack.Decoder(_State).decode
 
 def topic_parts(run_places: int = RUN_PLACES) -> tuple[Part, ...]:
     """The parts of a topic's partition; `run_places` batches make a block of its index."""
-    return (Topic(run_places), Producers(), Groups())
+    return (Topic(run_places), Producers(), Groups(), LogTime())
 
 
 def shard_parts(run_places: int = RUN_PLACES) -> tuple[Part, ...]:
@@ -126,7 +127,14 @@ class Machine:
     @property
     def needed(self) -> int:
         """The lowest index whose entry may still be read; `applied + 1` if none of the applied ones is."""
-        needs = [part.needed for part in self._parts]
+        return self._needed_by(self._parts)
+
+    def needed_without(self, kind: type[Part]) -> int:
+        """The same, without the part of this kind."""
+        return self._needed_by([part for part in self._parts if not isinstance(part, kind)])
+
+    def _needed_by(self, parts: Sequence[Part]) -> int:
+        needs = [part.needed for part in parts]
         return min((need for need in needs if need is not None), default=self.applied + 1)
 
     def save(self) -> Saved:

@@ -12,6 +12,9 @@ and the receipts of the last 64. A batch with incarnation i and sequence s comes
 | i = j | above | GAP, retryable |
 | i = j | last - 63 to last | repeated, with its first receipt |
 | i = j | below | TOO_OLD: it is in the topic, since all up to last are, but where is forgotten |
+
+A producer counts as idle from the first entry behind its newest batch that moved the time of the log. It may
+have been idle for longer, never for less.
 """
 
 from array import array
@@ -30,22 +33,37 @@ __all__ = ["RECEIPTS", "Producers"]
 RECEIPTS: Final = 64
 
 _read_expiry = decoder(ExpireProducers)
-# (id, incarnation, last sequence, first offsets, counts), the arrays as they are kept.
-_Saved = tuple[bytes, int, int, list[int], list[int]]
+
+
+class _Saved(msgspec.Struct, frozen=True, array_like=True):
+    """A producer, the arrays as they are kept."""
+
+    name: bytes
+    incarnation: int
+    last: int
+    firsts: list[int]
+    counts: list[int]
+    idle_ns: int
+
+
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[_Saved]).decode
 
 
 class _Producer:
-    """The receipt of sequence s lies at (s - 1) mod 64 of both arrays."""
+    """The receipt of sequence s lies at (s - 1) mod 64 of both arrays. The producer is idle since `idle_ns`,
+    which is 0 until the time of the log is moved behind its newest batch."""
 
-    __slots__ = ("counts", "firsts", "incarnation", "last")
+    __slots__ = ("counts", "firsts", "idle_ns", "incarnation", "last")
 
-    def __init__(self, incarnation: int, last: int, firsts: "array[int]", counts: "array[int]") -> None:
+    def __init__(
+        self, incarnation: int, last: int, firsts: "array[int]", counts: "array[int]", idle_ns: int = 0
+    ) -> None:
         self.incarnation = incarnation
         self.last = last
         self.firsts = firsts
         self.counts = counts
+        self.idle_ns = idle_ns
 
 
 class Producers(Part):
@@ -56,6 +74,8 @@ class Producers(Part):
 
     def __init__(self) -> None:
         self._producers: dict[bytes, _Producer] = {}
+        # The producers whose `idle_ns` is 0.
+        self._busy: set[bytes] = set()
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -72,6 +92,20 @@ class Producers(Part):
             return None
         place = (producer.last - 1) % RECEIPTS
         return producer.incarnation, producer.firsts[place], producer.counts[place]
+
+    def idle_since(self, time_ns: int) -> Iterator[tuple[bytes, int, int]]:
+        """The producers that are idle since before this time of the log, as an `ExpireProducers` names
+        them."""
+        for name, producer in self._producers.items():
+            if 0 < producer.idle_ns <= time_ns:
+                yield name, producer.incarnation, producer.last
+
+    def mark(self, now_ns: int) -> None:
+        """Note that the time of the log was moved to this: every accepted batch was accepted before."""
+        if now_ns:
+            for name in self._busy:
+                self._producers[name].idle_ns = now_ns
+            self._busy.clear()
 
     def judge(self, name: bytes, incarnation: int, sequence: int) -> Result | None:
         """What a batch with this stamp gets; None if it is to be accepted. Changes nothing."""
@@ -97,6 +131,8 @@ class Producers(Part):
             producer = self._producers[name] = _Producer(incarnation, 0, array("Q"), array("I"))
         assert producer.incarnation == incarnation and producer.last + 1 == sequence
         producer.last = sequence
+        producer.idle_ns = 0
+        self._busy.add(name)
         place = (sequence - 1) % RECEIPTS
         if place == len(producer.firsts):
             producer.firsts.append(first_offset)
@@ -114,6 +150,7 @@ class Producers(Part):
             producer = self._producers.get(name)
             if producer is not None and (producer.incarnation, producer.last) == (incarnation, last):
                 del self._producers[name]
+                self._busy.discard(name)
                 forgotten += 1
         return Expired(forgotten)
 
@@ -123,16 +160,22 @@ class Producers(Part):
     def digest(self) -> bytes:
         return _encode(
             [
-                (name, producer.incarnation, producer.last, list(producer.firsts), list(producer.counts))
-                for name, producer in sorted(self._producers.items())
+                _Saved(name, each.incarnation, each.last, list(each.firsts), list(each.counts), each.idle_ns)
+                for name, each in sorted(self._producers.items())
             ]
         )
 
     def load(self, state: bytes) -> None:
         try:
             producers = {
-                name: _Producer(incarnation, last, array("Q", firsts), array("I", counts))
-                for name, incarnation, last, firsts, counts in _decode(state)
+                each.name: _Producer(
+                    each.incarnation,
+                    each.last,
+                    array("Q", each.firsts),
+                    array("I", each.counts),
+                    each.idle_ns,
+                )
+                for each in _decode(state)
             }
         except (msgspec.DecodeError, OverflowError) as error:
             raise BadState(f"the saved producers cannot be read: {error}") from error
@@ -141,3 +184,4 @@ class Producers(Part):
             if len(producer.firsts) != kept or len(producer.counts) != kept:
                 raise BadState(f"a saved producer at sequence {producer.last} has not its {kept} receipts")
         self._producers = producers
+        self._busy = {name for name, producer in producers.items() if not producer.idle_ns}

@@ -13,6 +13,7 @@ import msgspec
 
 __all__ = [
     "Accepted",
+    "Advanced",
     "Answered",
     "Committed",
     "Deleted",
@@ -67,6 +68,12 @@ class Trimmed(Result, frozen=True, tag="trimmed"):
     start: int
     end: int
     held_by: str | None
+
+
+class Advanced(Result, frozen=True, tag="advanced"):
+    """The time of the log, in nanoseconds."""
+
+    now_ns: int
 
 
 class Expired(Result, frozen=True, tag="expired"):
@@ -214,6 +221,7 @@ class Reason(IntEnum):
     NO_BRANCH = 20
     OTHER_QUERY = 21
     TOO_MANY_WORKERS = 22
+    OTHER_TIME = 23
 
 
 _TEXTS: Final[dict[int, str]] = {
@@ -250,6 +258,7 @@ _TEXTS: Final[dict[int, str]] = {
     "own (txnAppId), or go on from the other's checkpoint",
     Reason.TOO_MANY_WORKERS: "sessions have begun to work in the branch {current} times, and it takes no "
     "more; end it, and work in another branch",
+    Reason.OTHER_TIME: "the time of the log is {current} ns, not {given} ns; another entry moved it first",
 }
 assert set(_TEXTS) == set(Reason)
 
@@ -302,7 +311,7 @@ class OutOfRange(msgspec.Struct, frozen=True, array_like=True):
 
 AnyResult = (
     Done | Accepted | Repeated | Trimmed | Expired | Joined | Left | Committed | Deleted | Rejected
-    | Settled | Limited | Staged | Prepared | Finished | Answered
+    | Settled | Limited | Staged | Prepared | Finished | Answered | Advanced
 )  # fmt: skip
 
 encode_result: Callable[[Result], bytes] = msgspec.msgpack.Encoder().encode

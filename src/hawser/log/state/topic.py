@@ -71,6 +71,13 @@ class Topic(Offsets):
         """
         return self._index.at_time(timestamp_ns)
 
+    def at_entry(self, index: int) -> int:
+        """The first offset whose batch lies in entry `index` or a later one; `end` if none does.
+
+        Later offsets may lie in earlier entries: a transaction stages its batches before it commits them.
+        """
+        return self._index.at_entry(index)
+
     @property
     def needed(self) -> int | None:
         return self._index.lowest
