@@ -10,7 +10,7 @@ from hawser.log.state.groups import Groups
 from hawser.log.state.part import BadState
 from hawser.log.state.queue import Queue
 from hawser.log.state.results import Finished, Outcome, Prepared, Result
-from hawser.transaction import staged
+from hawser.transaction import keeper, staged
 from hawser.transaction.branches import Branches
 from hawser.transaction.calls import Calls
 from hawser.transaction.client import Transaction
@@ -275,7 +275,7 @@ def test_a_client_overlooks_a_vote_against_it(monkeypatch: Patch, record_propert
 
 def test_a_snapshot_leaves_out_what_is_over(monkeypatch: Patch, record_property: Record_property) -> None:
     real = Register.load
-    monkeypatch.setattr(Register, "load", lambda self, live, tombstones: real(self, live, []))
+    monkeypatch.setattr(Register, "load", lambda self, live, *_: real(self, live, []))
     must_be_caught(record_property)
 
 
@@ -376,6 +376,24 @@ def test_a_vote_is_taken_back_by_a_repeat(monkeypatch: Patch, record_property: R
         return real(self, entry, label, context)
 
     monkeypatch.setattr(Branches, "_prepare", prepare)
+    must_be_caught(record_property)
+
+
+def test_a_shard_ends_what_a_lost_session_had_ended(
+    monkeypatch: Patch, record_property: Record_property
+) -> None:
+    monkeypatch.setattr(keeper, "_asks", lambda transaction, branch: branch.is_prepared)
+    must_be_caught(record_property)
+
+
+def test_home_fails_what_a_lost_session_had_ended(
+    monkeypatch: Patch, record_property: Record_property
+) -> None:
+    def part(self: Any, transaction: Any, record: Any, session: str) -> Any:
+        worker, _ = record.sessions.get(session, (None, False))
+        return worker
+
+    monkeypatch.setattr(Ledger, "part", part)
     must_be_caught(record_property)
 
 

@@ -104,7 +104,7 @@ def audit(world: World) -> None:
 
 def test_tokens_move_in_a_ring(record_property: Record_property) -> None:
     reached.clear()
-    worlds = [run(seed, STEPS) for seed in range(40)]
+    worlds = [run(seed, STEPS) for seed in range(60)]
     record_property("entries", sum(len(shard.log) for world in worlds for shard in world.shards.values()))
     record_property("transactions", sum(len(world.outcomes) for world in worlds))
     for name, number in sorted(reached.items()):
@@ -112,6 +112,7 @@ def test_tokens_move_in_a_ring(record_property: Record_property) -> None:
     wanted = (
         "committed branch", "prepared ended", "asked home", "leader from a snapshot", "carried",
         "decided for others", "withheld for the commit", "told of a commit when its lane had gone on",
+        "session with ended work died", "joined session died",
     )  # fmt: skip
     assert min(reached[name] for name in wanted) > 0
 

@@ -220,12 +220,12 @@ class Mover(Worker):
             self.nudge()
 
 
-class Outsider(Worker):
-    """A coordinator of its own, with one xid that it uses again and again."""
+class Session(Worker):
+    """A session of the XA interface, which makes one call at a time."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: World, name: str, xid: Xid) -> None:
         super().__init__(world, name)
-        self.xid = Xid(7, name.encode(), b"branch")
+        self.xid = xid
         self.call: Call | None = None
         self.message: Message | None = None
         self.code: int | None = None
@@ -247,15 +247,98 @@ class Outsider(Worker):
         self.message = self.world.call(self.xid, fields, answer)
         self.world.send(self.message)
 
+    def ask_again(self) -> None:
+        """What is not answered may be lost."""
+        if self.world.chance.random() < 0.3:
+            assert self.message is not None
+            self.world.send(self.message)
+
+    @property
+    def id(self) -> TransactionId:
+        return TransactionId(self.xid, self.incarnation)
+
+
+class Helper(Session):
+    """Another session that joins the branch of an `Outsider`, ends its work or not, and may die at any time.
+    What it has ended outlives it."""
+
+    def __init__(self, world: World, name: str, branch: TransactionId) -> None:
+        super().__init__(world, f"{name}+{next(world.numbers)}", branch.xid)
+        self.incarnation = branch.incarnation
+        self.has_ended = self.is_over = False
+        self.ask(Call.START_JOIN)
+
+    def step(self) -> None:
+        chance = self.world.chance
+        if self.is_over:
+            return
+        if self.code is None:
+            # Whether an end takes effect that is on its way would not be known.
+            self.ask_again()
+        elif chance.random() < 0.05 and self.call is not Call.END:
+            reached["joined session died"] += 1
+            self.die()
+        elif self.code != Code.OK:
+            self.die()
+        elif self.call is Call.END:
+            self.has_ended = True
+            self.world.ended_sessions.add(self.session)
+            self.die() if chance.random() < 0.5 else self.leave()
+        else:
+            self.do_work()
+
+    def do_work(self) -> None:
+        if self.transaction is None:
+            self.begin(self.id, self.worker)
+        transaction = self.transaction
+        assert transaction is not None
+        if transaction.refused is not None:
+            self.die()
+        elif len(transaction.shards) < 2:
+            self.publish(
+                self.world.chance.choice(self.world.names), Kind.BATCH, f"{self.session}/{len(self.meant)}"
+            )
+        elif transaction.is_staged:
+            self.ask(Call.END, participants=transaction.counts)
+        elif self.world.chance.random() < 0.3:
+            self.nudge()
+
+    def wind_up(self) -> None:
+        if self.code is None:
+            assert self.message is not None
+            self.world.send(self.message)
+        elif self.call is Call.END:
+            self.step()
+        else:
+            self.die()
+
+    def die(self) -> None:
+        self.world.lost.add(owner_of(self.session))
+        reached["session with ended work died"] += self.has_ended
+        self.leave()
+
+    def leave(self) -> None:
+        self.is_over = True
+        self.transaction = None
+
+
+class Outsider(Session):
+    """A coordinator of its own, with one xid that it uses again and again."""
+
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(world, name, Xid(7, name.encode(), b"branch"))
+        self.helper: Helper | None = None
+
     def step(self) -> None:
         if self.call is None:
             self.ask(Call.START)
         elif self.code is None:
-            if self.world.chance.random() < 0.3:
-                assert self.message is not None
-                self.world.send(self.message)
+            self.ask_again()
         elif self.world.chance.random() < 0.02:
             self.crash()
+        elif self.call is Call.END and self.helper is not None and not self.helper.is_over:
+            # Until then it cannot be prepared.
+            self.helper.step()
         else:
             self.go_on(Code(self.code))
 
@@ -266,6 +349,9 @@ class Outsider(Worker):
         if call is Call.START and code is Code.OK:
             self.do_work()
         elif call is Call.END and code is Code.OK:
+            if self.helper is not None and self.helper.has_ended:
+                for name, values in self.helper.meant.items():
+                    self.meant.setdefault(name, []).extend(values)
             self.mean(self.id)
             self.ask(chance.choice((Call.PREPARE, Call.PREPARE, Call.COMMIT_ONE_PHASE, Call.ROLLBACK)))
         elif call is Call.PREPARE and code is Code.OK:
@@ -275,13 +361,12 @@ class Outsider(Worker):
         else:
             self.ask(Call.ROLLBACK)
 
-    @property
-    def id(self) -> TransactionId:
-        return TransactionId(self.xid, self.incarnation)
-
     def do_work(self) -> None:
         if self.transaction is None:
             self.begin(self.id, self.worker)
+            self.helper = Helper(self.world, self.name, self.id) if self.world.chance.random() < 0.4 else None
+        elif self.helper is not None and self.world.chance.random() < 0.5:
+            self.helper.step()
         transaction = self.transaction
         assert transaction is not None
         if transaction.refused is not None:
@@ -309,7 +394,13 @@ class Outsider(Worker):
                 self.ask(Call.ROLLBACK)
                 return
         self.transaction = self.call = None
+        self.lose_helper()
         self.let_go()
+
+    def lose_helper(self) -> None:
+        """It ends nothing any more."""
+        if self.helper is not None and not self.helper.is_over:
+            self.helper.die()
 
     def crash(self) -> None:
         """Forgets everything, and asks home which use there is; its session is found to be lost."""
@@ -318,11 +409,15 @@ class Outsider(Worker):
         self.let_go()
         self.session = f"{self.name}+{next(self.world.numbers)}"
         self.transaction = self.call = None
+        self.lose_helper()
         home = self.world.shards[self.world.home_of(self.xid)]
         self.incarnation = home.part(Home).ledger.register.latest(self.xid)
         self.ask(Call.ROLLBACK if self.world.chance.random() < 0.5 else Call.COMMIT)
 
     def wind_up(self) -> None:
+        if self.helper is not None and not self.helper.is_over:
+            self.helper.wind_up()
+            return
         if self.call is not None and self.code is None:
             assert self.message is not None
             self.world.send(self.message)

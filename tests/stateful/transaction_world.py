@@ -14,6 +14,8 @@ from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
+import msgspec
+
 from hawser.log.entry import Entry, Kind
 from hawser.log.queue.claims import NO_TOKEN, Claims, Lending, Token
 from hawser.log.queue.desk import Turned, batch_of
@@ -23,17 +25,25 @@ from hawser.log.state.machine import Machine, Saved
 from hawser.log.state.part import Part
 from hawser.log.state.producers import Producers
 from hawser.log.state.queue import MESSAGES, Queue
-from hawser.log.state.results import Accepted, Finished, Outcome, Place, Reason, Rejected, Result
+from hawser.log.state.results import Accepted, Expired, Finished, Outcome, Place, Reason, Rejected, Result
 from hawser.log.state.topic import Topic
 from hawser.record.batch import Batch
 from hawser.record.record import Record
 from hawser.transaction import coordinator as c
 from hawser.transaction import keeper as k
 from hawser.transaction.branches import Branches
-from hawser.transaction.commands import HomeCall, to_fields
+from hawser.transaction.commands import HomeCall, HomeSessionLost, to_fields
 from hawser.transaction.holding import lock
 from hawser.transaction.home import Home
-from hawser.transaction.identity import Label, TransactionId, Xid, home_number, owner_of
+from hawser.transaction.identity import (
+    APPLICATION_FORMAT,
+    LANE_FORMAT,
+    Label,
+    TransactionId,
+    Xid,
+    home_number,
+    owner_of,
+)
 from hawser.transaction.xa import Code
 
 from .log_shard import MemoryBlocks
@@ -249,7 +259,8 @@ class Shard:
             elif isinstance(action, k.Carry):
                 reached["carried"] += 1
                 entry = self.read(action.index)
-                self.propose(entry.kind, bytes(entry.payload), action.label)
+                result = self.propose(entry.kind, bytes(entry.payload), action.label)
+                assert result != Rejected(Reason.BAD_PAYLOAD), "it stays where it was, for ever"
             else:
                 self.ask(action)
 
@@ -312,6 +323,8 @@ class World:
         self.cut_off = ""
         self.bag: list[Callable[[], object]] = []
         self.lost: set[int] = set()
+        # Sessions that know that their work is ended.
+        self.ended_sessions: set[str] = set()
         self.shards: dict[str, Shard] = {}
         self.names = [f"p{number}" for number in range(participants)]
         self.homes = [f"__tx/{number}" for number in range(homes)]
@@ -406,6 +419,12 @@ class World:
         shown = sorted(new[Topic] + new[Queue])
         if label is not None and isinstance(result, Finished):
             self.agree(label.id, result.outcome)
+            if entry.kind == Kind.BRANCH_ABORT and label.id.xid.format not in (
+                LANE_FORMAT,
+                APPLICATION_FORMAT,
+            ):
+                home = self.shards[self.home_of(label.id.xid)].part(Home).ledger
+                assert home.outcome(label.id) is not None, "a branch of XA was ended, and not by home"
             commits = label.last or entry.kind == Kind.BRANCH_COMMIT
             committed = commits and result.outcome is Outcome.COMMITTED
             reached[result.outcome.name] += 1
@@ -423,6 +442,9 @@ class World:
                 reached["group moved"] += 1
         elif label is not None:
             assert not shown, "visible before the commit"
+        elif entry.kind == Kind.HOME_SESSION_LOST:
+            session = msgspec.msgpack.decode(entry.payload, type=HomeSessionLost).session
+            assert session not in self.ended_sessions or result == Expired(0), "ended work was lost"
         self.watch_prepared(shard, label)
 
     def agree(self, transaction: TransactionId, outcome: Outcome) -> None:

@@ -13,7 +13,6 @@ from hawser.log.state.commands import (
     GroupLeave,
     QueueLimit,
     QueueSettle,
-    TrimTo,
     encode_command,
 )
 from hawser.log.state.part import BadState
@@ -34,7 +33,7 @@ from hawser.log.state.results import (
 from hawser.transaction.branches import Branches
 from hawser.transaction.commands import BranchLimit
 from hawser.transaction.holding import lock
-from hawser.transaction.identity import Label, TransactionId, Xid
+from hawser.transaction.identity import TransactionId, Xid
 from tests.stateful.log_shard import batch
 from tests.stateful.transaction_shard import Site, lane
 
@@ -520,38 +519,7 @@ def test_xids_are_compared_on_all_three_fields() -> None:
         assert len(site.branches.register) == number + 1
 
 
-# The log behind it.
-
-
-def test_staged_data_is_kept_until_it_is_carried_forward() -> None:
-    site = a_site()
-    site.publish()
-    site.stage(ONE, 2)
-    site.stage_accept(TWO)
-    for _ in range(5):
-        site.publish()
-    site.put(Kind.TRIM, encode_command(TrimTo(7)))
-    assert site.machine.needed == 2
-    label = Label(ONE, 1, carried=True).encode()
-    assert site.put(Kind.BATCH, batch(2), transaction=label) == Staged(1)
-    assert site.machine.needed == site.machine.applied
-    site.prepare(ONE, 1)
-    assert site.put(Kind.BATCH, batch(2), transaction=label) == Staged(1)
-    site.commit(ONE)
-    assert site.topic.locate(7) == Place(site.machine.applied - 1, 7, 2)
-
-
-def test_what_is_carried_is_the_same_or_nothing_changes() -> None:
-    site = a_site(1)
-    site.stage(ONE, 2)
-    site.stage_accept(ONE, (1, 1, 0))
-    label = Label(ONE, 1, carried=True).encode()
-    assert site.put(Kind.BATCH, batch(3), transaction=label) == BAD
-    assert site.put(Kind.QUEUE_PUT, batch(2), transaction=label) == BAD
-    accept = Label(ONE, 2, carried=True).encode()
-    assert site.put(Kind.BATCH, batch(2), transaction=accept) == BAD
-    assert site.commit(ONE, 2) == COMMITTED
-    assert site.topic.locate(1) == Place(2, 1, 2)
+# Snapshots.
 
 
 def test_a_snapshot_has_all_that_is_open_and_prepared() -> None:

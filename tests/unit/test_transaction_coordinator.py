@@ -6,9 +6,11 @@ import pytest
 
 from hawser.log.entry import Kind
 from hawser.log.state.results import Answered, Finished, Outcome, Prepared, Reason, Rejected
+from hawser.record.batch import Batch
+from hawser.record.record import Record
 from hawser.transaction import coordinator as c
 from hawser.transaction import keeper as k
-from hawser.transaction.ageing import KEEP_SECONDS
+from hawser.transaction.ageing import KEEP_SECONDS, MARK_SECONDS
 from hawser.transaction.identity import ONCE, Label, TransactionId, Xid, owner_of
 from hawser.transaction.xa import Call, Code
 from tests.stateful.log_shard import batch
@@ -304,10 +306,11 @@ def test_old_tombstones_are_forgotten() -> None:
     leader = Leader()
     leader.site.decide(TransactionId(Xid(7, b"xa", b""), 1), Outcome.ROLLED_BACK)
     leader.site.decide_batch(0, query=ONCE)
-    leader.step(c.Tick(0.0))
-    leader.step(c.Tick(KEEP_SECONDS - 1.0))
+    for seconds in range(0, KEEP_SECONDS + 1, 60):
+        leader.step(c.Tick(float(seconds)))
     assert list(leader.site.ledger.register.tombstones) and leader.site.home.applications
-    leader.step(c.Tick(KEEP_SECONDS + 60.0))
+    for seconds in range(KEEP_SECONDS, KEEP_SECONDS + 2 * MARK_SECONDS, 60):
+        leader.step(c.Tick(float(seconds)))
     assert not list(leader.site.ledger.register.tombstones) and not leader.site.home.applications
 
 
@@ -442,6 +445,42 @@ def test_an_open_branch_of_xa_asks_home_which_has_its_time_out() -> None:
     assert keeper.waiting(1e9, 0, 1.0) == 0
 
 
+def test_an_open_branch_of_xa_is_left_to_home_which_knows_whether_its_work_was_ended() -> None:
+    site, home = Site(), Site()
+    keeper = k.Keeper(site.branches)
+    xid, owner = Xid(7, b"xa", b""), owner_of("s")
+    started = home.call(xid, Call.START)
+    assert isinstance(started, Answered)
+    outside = TransactionId(xid, started.incarnation)
+    site.stage(outside, worker=1, owner=owner, timeout_seconds=3600)
+    home.call(xid, Call.END, participants=(("p", 1),))
+    assert home.ledger.sessions == set()
+    ask = k.Ask("", outside, Outcome.ROLLED_BACK)
+    assert [second for second in range(60) if keeper.tick(float(second), 0, nobody) == [ask]] == [5, 15, 35]
+    # The session leaves. The keeper asks at once, then with growing pauses, and proposes nothing by itself.
+    lost = {owner}.__contains__
+    asked = {second: keeper.tick(float(second), 0, lost) for second in range(60, 100)}
+    assert all(actions in ([], [ask]) for actions in asked.values())
+    assert [second for second, actions in asked.items() if actions] == [60, 65, 75, 95]
+    # Neither does it end the branch at the branch's own time-out, since home's may run anew.
+    assert keeper.tick(7200.0, 0, nobody) == [ask]
+    assert site.prepare(outside, 0, 1) == Prepared(1)
+
+
+def test_what_home_has_committed_without_an_open_branch_is_rolled_back() -> None:
+    """Home collects the votes of all participants first; so a branch that is still open is none of them."""
+    site = Site()
+    keeper = k.Keeper(site.branches)
+    outside = TransactionId(Xid(7, b"xa", b""), 1)
+    site.stage(outside, worker=1)
+    carry_out(site, [keeper.decided(outside, Outcome.COMMITTED)])
+    assert site.branches.register.outcome(outside) is Outcome.ROLLED_BACK
+    site.stage(ONE)
+    site.prepare(ONE, 1)
+    carry_out(site, [keeper.decided(ONE, Outcome.COMMITTED)])
+    assert site.branches.register.outcome(ONE) is Outcome.COMMITTED
+
+
 def test_few_are_carried_at_a_time() -> None:
     site = Site()
     keeper = k.Keeper(site.branches, carry_entries=1)
@@ -449,6 +488,45 @@ def test_few_are_carried_at_a_time() -> None:
         site.stage(ONE)
     applied = site.machine.applied + 1
     assert len(keeper.tick(0.0, applied, nobody)) == k.MOST_CARRIES
+
+
+def test_those_behind_the_first_that_are_carried_have_their_turn() -> None:
+    """Also if none of the first can be; these are tried again, with growing pauses."""
+    site = Site()
+    keeper = k.Keeper(site.branches, carry_entries=1)
+    most = 2 * k.MOST_CARRIES + 5
+    for number in range(most):
+        site.stage(lane(1, b"lane-%d" % number), timeout_seconds=3600)
+    applied = site.machine.applied + 1
+    ticks = [
+        [each.index for each in keeper.tick(float(second), applied, nobody) if isinstance(each, k.Carry)]
+        for second in range(20)
+    ]
+    first, second, third, *rest = ticks
+    assert (len(first), len(second)) == (k.MOST_CARRIES, k.MOST_CARRIES)
+    assert [*first, *second, *third] == list(range(1, most + 1)), "the oldest first"
+    assert sum(map(len, rest)) == 2 * most, "each again after 5 and after 10 seconds"
+
+
+def test_not_too_many_bytes_are_carried_at_a_time() -> None:
+    site = Site()
+    keeper = k.Keeper(site.branches, carry_entries=1)
+    for _ in range(3):
+        site.operation(ONE, Kind.BATCH, bytes(Batch.of([Record(bytes(k.MOST_CARRY_BYTES * 2 // 3))]).data))
+    applied = site.machine.applied + 1
+    for index in (1, 2, 3):
+        (carry,) = keeper.tick(0.0, applied, nobody)
+        assert isinstance(carry, k.Carry) and carry.index == index
+
+
+def test_what_few_large_entries_follow_is_carried_too() -> None:
+    site = Site()
+    keeper = k.Keeper(site.branches)
+    site.stage(ONE)
+    site.publish()
+    assert keeper.tick(0.0, site.machine.applied, nobody, carry_before=1) == []
+    (carry,) = keeper.tick(0.0, site.machine.applied, nobody, carry_before=2)
+    assert isinstance(carry, k.Carry) and carry.index == 1
 
 
 def test_what_lies_far_back_is_carried_forward() -> None:
@@ -469,6 +547,9 @@ def test_old_tombstones_of_a_shard_are_forgotten() -> None:
     site = Site()
     keeper = k.Keeper(site.branches)
     site.abort(ONE)
-    keeper.tick(0.0, 0, nobody)
-    carry_out(site, keeper.tick(float(KEEP_SECONDS), 0, nobody))
+    for seconds in range(0, KEEP_SECONDS + 1, 60):
+        carry_out(site, keeper.tick(float(seconds), 0, nobody))
+    assert list(site.branches.register.tombstones)
+    for seconds in range(KEEP_SECONDS, KEEP_SECONDS + 2 * MARK_SECONDS, 60):
+        carry_out(site, keeper.tick(float(seconds), 0, nobody))
     assert not list(site.branches.register.tombstones)

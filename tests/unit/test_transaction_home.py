@@ -190,10 +190,10 @@ def test_an_application_that_writes_once_is_forgotten_and_no_other() -> None:
     for query, forgotten in ((b"q", 0), (ONCE, 1)):
         site = Site()
         site.decide_batch(0, query=query)
-        assert len(list(site.home.passing)) == forgotten
+        assert len(list(site.home.old(0))) == forgotten
         assert site.put(Kind.HOME_FORGET, command) == Expired(forgotten)
         assert site.put(Kind.HOME_FORGET, command) == Expired(0)
-        assert len(site.home.applications) == 1 - forgotten and not list(site.home.passing)
+        assert len(site.home.applications) == 1 - forgotten and not list(site.home.old(0))
     # Whatever it is, it has gone on.
     site.decide_batch(1, query=ONCE)
     assert site.put(Kind.HOME_FORGET, command) == Expired(0)

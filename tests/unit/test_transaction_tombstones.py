@@ -1,10 +1,21 @@
 """What became of transactions is remembered: of lanes for certain, of others as long as there is room."""
 
+from random import Random
+
+import msgspec
+import pytest
+
 from hawser.log.entry import Kind
 from hawser.log.state.commands import encode_command
+from hawser.log.state.part import BadState
 from hawser.log.state.results import Expired, Finished, Outcome, Reason, Rejected, Staged
-from hawser.transaction.commands import BranchForget, to_fields
-from hawser.transaction.identity import TransactionId, Xid
+from hawser.transaction import coordinator as c
+from hawser.transaction import keeper as k
+from hawser.transaction.ageing import KEEP_SECONDS
+from hawser.transaction.branches import Branches
+from hawser.transaction.commands import BranchForget, HomeForget, to_fields
+from hawser.transaction.home import Home
+from hawser.transaction.identity import ONCE, TransactionId, Xid
 from hawser.transaction.register import Register
 from tests.stateful.transaction_shard import Site, lane
 
@@ -72,3 +83,79 @@ def test_an_entry_forgets_what_was_not_used_since() -> None:
     command = BranchForget((to_fields(lane(1)), to_fields(TWO)))
     assert site.put(Kind.BRANCH_FORGET, encode_command(command)) == Expired(1)
     assert [transaction for transaction, _ in site.branches.register.tombstones] == [lane(2)]
+
+
+MARK = encode_command(BranchForget(()))
+MARK_AT_HOME = encode_command(HomeForget(()))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_tombstones_are_forgotten_also_if_no_leader_lasts_for_long_and_none_too_early(seed: int) -> None:
+    """Leaders change every few minutes, and each begins with a clock of its own."""
+    random = Random(seed)
+    site = Site()
+    written: dict[TransactionId, int] = {}
+    now, number, end = 0, 0, 8 * 3600
+    while now < end:
+        site.restart_equal()
+        clock = random.random() * 1e6 - now
+        keeper, coordinator = k.Keeper(site.branches), c.Coordinator(site.home, "home")
+        actions: list[k.Action | c.Effect] = [*coordinator.step(c.Began(now + clock))]
+        for _ in range(random.choice([1, 20, 75, 150])):
+            now += 20
+            if now < end - 2 * KEEP_SECONDS and random.random() < 0.2:
+                number += 1
+                for transaction in (lane(name=b"%d" % number), outside(number)):
+                    site.abort(transaction)
+                    written[transaction] = now
+            actions += keeper.tick(now + clock, site.machine.applied, lambda owner: False)
+            actions += coordinator.step(c.Tick(now + clock))
+            for each in actions:
+                assert isinstance(each, k.Propose | c.Propose)
+                site.put(each.kind, each.payload)
+            actions.clear()
+            kept = {transaction for transaction, _ in site.branches.register.tombstones}
+            gone = [each for each in written if each not in kept]
+            assert all(now - written.pop(each) >= KEEP_SECONDS for each in gone)
+    assert number > 100 and not written
+
+
+def test_applications_that_write_once_are_forgotten_under_many_leaders() -> None:
+    site = Site()
+    site.decide_batch(0, query=ONCE)
+    marks = 0
+    while site.home.applications:
+        coordinator = c.Coordinator(site.home, "home")
+        for seconds in (0.0, 301.0):
+            for effect in coordinator.step(c.Tick(seconds)):
+                assert isinstance(effect, c.Propose)
+                marks += effect.payload == MARK_AT_HOME
+                site.put(effect.kind, effect.payload)
+        site.restart_equal()
+    assert marks * 300 >= KEEP_SECONDS
+    assert not site.home.is_remembering
+
+
+def test_a_state_of_an_earlier_version_is_as_young_as_can_be() -> None:
+    site = Site()
+    site.abort(ONE)
+    site.decide_batch(0, query=ONCE)
+    for part, fields in ((site.branches, 4), (site.home, 5)):
+        saved = msgspec.msgpack.decode(part.digest())
+        loaded = type(part)()
+        loaded.load(msgspec.msgpack.encode(saved[:fields]))
+        assert loaded.digest() == part.digest()
+    home = Home()
+    home.load(site.home.digest())
+    assert list(home.old(0)) and not list(home.old(1))
+
+
+@pytest.mark.parametrize("ages", [[(0, 2)], [(3, 1)]])
+def test_ages_that_cannot_be_are_a_bad_state(ages: list[tuple[int, int]]) -> None:
+    site = Site()
+    site.abort(ONE)
+    assert site.put(Kind.BRANCH_FORGET, MARK) == Expired(0)
+    saved = msgspec.msgpack.decode(site.branches.digest())
+    saved[-1] = ages
+    with pytest.raises(BadState, match="ages"):
+        Branches().load(msgspec.msgpack.encode(saved))

@@ -8,7 +8,7 @@ import pytest
 from hawser.log.state.results import Answered, Expired, Finished, Outcome, Prepared, Reason, Rejected
 from hawser.testing.transaction_office import recoverable
 from hawser.transaction.calls import MOST_ANSWERS
-from hawser.transaction.identity import MOST_WORKERS, Label, TransactionId, Xid
+from hawser.transaction.identity import MOST_WORKERS, NEW_WORKER, Label, TransactionId, Xid
 from hawser.transaction.xa import TABLE, Call, Code, State
 from tests.stateful.transaction_shard import Site
 
@@ -275,6 +275,20 @@ def test_no_more_sessions_join_than_labels_can_tell_apart() -> None:
     # Those that are there go on.
     branch.ok(Call.END_SUSPEND, OTHER, **WORK)
     assert branch.ask(Call.START_RESUME, OTHER).worker == last
+
+
+@pytest.mark.parametrize("call", [Call.START_JOIN, Call.START_RESUME])
+def test_a_session_without_the_work_that_it_suspended_is_a_new_worker(call: Call) -> None:
+    """A worker is numbered from 1 once. What the old one has staged is part of the branch all the same."""
+    branch = Branch()
+    branch.suspend()
+    assert branch.ask(call, worker=NEW_WORKER).worker == 2
+    assert branch.ask(Call.END, worker=1, **WORK).code == Code.ILLEGAL_STATE
+    branch.ok(Call.END, worker=2, **WORK)
+    record = branch.ledger.register.get(branch.id)
+    assert record is not None and record.participants == {"p": {1: 1, 2: 1}}
+    # One that had suspended nothing is a new one in any case.
+    assert branch.ask(Call.START_JOIN, OTHER, worker=NEW_WORKER).worker == 3
 
 
 def test_nothing_to_do_is_readonly_and_the_xid_is_free() -> None:

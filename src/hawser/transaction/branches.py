@@ -63,7 +63,7 @@ from hawser.transaction.home import Home
 from hawser.transaction.identity import LANE_FORMAT, Label, TransactionId
 from hawser.transaction.ledger import Ledger
 from hawser.transaction.observers import Observers
-from hawser.transaction.register import Register, SavedTombstone
+from hawser.transaction.register import Register, SavedAge, SavedTombstone
 from hawser.transaction.staged import Operation, StagedBatch
 
 __all__ = ["DEFAULT_LIMIT", "Branch", "Branches"]
@@ -139,6 +139,9 @@ class _State(msgspec.Struct, frozen=True, array_like=True):
     branches: list[tuple[int, bytes, bytes, int, Branch]]
     tombstones: list[SavedTombstone]
     delivered: dict[str, int]
+    # A saved state of an earlier version ends here.
+    marks: int = 0
+    ages: list[SavedAge] = []
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -184,6 +187,11 @@ class Branches(Part):
     @property
     def prepared_count(self) -> int:
         return self._prepared.count
+
+    @property
+    def staged_bytes(self) -> int:
+        """The bytes that all branches have staged."""
+        return self._open.size_bytes + self._prepared.size_bytes
 
     @property
     def needed(self) -> int | None:
@@ -449,6 +457,8 @@ class Branches(Part):
         command = _read_forget(entry)
         if command is None:
             return _BAD
+        if not command.transactions and not command.homes:
+            self.register.marks += 1
         for home in command.homes:
             self.delivered.pop(home, None)
         return Expired(sum(self.register.forget(id_of(fields)) for fields in command.transactions))
@@ -467,7 +477,8 @@ class Branches(Part):
 
     def digest(self) -> bytes:
         delivered = dict(sorted(self.delivered.items()))
-        return _encode(_State(self.limit, *self.register.save(), delivered))
+        register = self.register
+        return _encode(_State(self.limit, *register.save(), delivered, register.marks, register.ages()))
 
     def load(self, state: bytes) -> None:
         try:
@@ -475,7 +486,7 @@ class Branches(Part):
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadState(f"the saved branches of transactions cannot be read: {error}") from error
         self.limit = saved.limit
-        self.register.load(saved.branches, saved.tombstones)
+        self.register.load(saved.branches, saved.tombstones, saved.marks, saved.ages)
         self.delivered = saved.delivered
         for _, branch in self.register:
             if not len(branch.operations) == len(branch.places) == sum(branch.counts.values()) > 0:

@@ -19,6 +19,7 @@ from hawser.transaction.identity import (
     DEFAULT_TIMEOUT_SECONDS,
     MAX_TIMEOUT_SECONDS,
     MOST_WORKERS,
+    NEW_WORKER,
     TransactionId,
 )
 from hawser.transaction.ledger import Ledger
@@ -184,13 +185,15 @@ class Calls:
         return Answered(Code.OK, index, 1)
 
     def _join(self, transaction: TransactionId, record: Record, command: HomeCall, index: int) -> Result:
-        """A session that had suspended it goes on as the worker that it was."""
+        """The session becomes a new worker, even if it had suspended its work: the suspension named all that
+        the old worker staged. Clients of earlier versions continue as their old worker."""
         relation = record.sessions.get(command.session)
-        if relation is None:
+        is_new = relation is None or command.worker == NEW_WORKER
+        if is_new:
             if record.workers >= MOST_WORKERS:
                 return Rejected(Reason.TOO_MANY_WORKERS, record.workers)
             record.workers += 1
-        worker = relation[0] if relation is not None else record.workers
+        worker = record.workers if relation is None or is_new else relation[0]
         self._ledger.relate(transaction, record, command.session, worker, False)
         return Answered(Code.OK, transaction.incarnation, worker)
 

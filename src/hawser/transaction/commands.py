@@ -97,8 +97,8 @@ class BranchAbort(Payload, frozen=True):
 
 
 class BranchForget(Payload, frozen=True):
-    """Forget what became of these, unless the xid was used again since; and what was delivered by these
-    homes, which are gone."""
+    """Forget the outcomes of these, unless the xid was used again since, and the deliveries of these homes,
+    which are gone. With nothing to forget it is a mark (`ageing.py`)."""
 
     transactions: tuple[XidFields, ...]
     homes: Shards = ()
@@ -118,8 +118,10 @@ class BranchLimit(Payload, frozen=True):
 
 class HomeCall(Payload, frozen=True):
     """A call of the XA interface (`xa.Call`), about this use of the xid; a start names the highest that its
-    client has heard of from home. `end` names the worker that ends, if it is one, and what that has staged
-    where; `request` is the caller's own name for this call, under which it may be asked again."""
+    client has heard of from home. `end` names the worker that ends, if there is one, and what it has staged
+    in each shard. A start that joins or resumes continues as the session's old worker, which earlier versions
+    expect, unless it asks for a `NEW_WORKER`. `request` is the caller's own name for this call, under which
+    the call may be repeated."""
 
     xid: XidFields
     call: Small
@@ -181,6 +183,7 @@ class HomeBatch(Payload, frozen=True):
 
 
 class HomeForget(Payload, frozen=True):
-    """Forget what became of these, unless the xid was used again since."""
+    """Forget the outcomes of these, unless the xid was used again since. With nothing to forget it is a mark
+    (`ageing.py`)."""
 
     transactions: tuple[XidFields, ...]

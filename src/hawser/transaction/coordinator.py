@@ -24,7 +24,7 @@ when there are enough.
 """
 
 from collections.abc import Callable
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -33,7 +33,7 @@ from hawser.log.entry import Kind
 from hawser.log.protocol.doors import Tag
 from hawser.log.state.commands import Payload, encode_command
 from hawser.log.state.results import Answered, Finished, Outcome, Prepared, Reason, Rejected, Result
-from hawser.transaction.ageing import Ageing
+from hawser.transaction.ageing import OLD_MARKS, Marking
 from hawser.transaction.commands import (
     BranchAbort,
     BranchCommit,
@@ -221,7 +221,7 @@ class Coordinator:
         self._finished: set[TransactionId] = set()
         self._lines: dict[str, _Line] = {}
         self._effects: list[Effect] = []
-        self._ageing: Ageing[TransactionId] = Ageing()
+        self._marking = Marking()
         self._ledger.on_change = self._touch
         self._do: dict[type, Callable[[Any], None]] = {
             Began: self._begin,
@@ -271,10 +271,11 @@ class Coordinator:
                 self._touch(transaction)
         for shard, line in self._lines.items():
             self._advance(shard, line, event.now)
-        over = chain(self._ledger.register.tombstones, self._home.passing)
-        old = self._ageing.old((each for each, _ in over), event.now)
+        old = self._marking.old(self._home.old(OLD_MARKS), event.now)
         if old:
             self._propose(Kind.HOME_FORGET, HomeForget(tuple(map(to_fields, old))))
+        if self._home.is_remembering and self._marking.is_due(event.now):
+            self._propose(Kind.HOME_FORGET, HomeForget(()))
 
     def _await(self, event: Await) -> None:
         self._works.setdefault(event.transaction, _Work(event.now)).waiters.append(event)

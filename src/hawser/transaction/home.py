@@ -43,7 +43,7 @@ from hawser.transaction.commands import (
 from hawser.transaction.identity import APPLICATION_FORMAT, LANE_FORMAT, ONCE, TransactionId, Xid
 from hawser.transaction.ledger import Ledger
 from hawser.transaction.record import Phase, Record
-from hawser.transaction.register import SavedTombstone
+from hawser.transaction.register import SavedAge, SavedTombstone
 from hawser.transaction.xa import Call
 
 __all__ = ["Home"]
@@ -69,6 +69,10 @@ class _State(msgspec.Struct, frozen=True, array_like=True):
     answers: list[SavedAnswer]
     # Of each application: its query, and the first batch that is not decided.
     applications: dict[bytes, tuple[bytes, int]]
+    # A saved state of an earlier version ends here.
+    marks: int = 0
+    ages: list[SavedAge] = []
+    once: dict[bytes, int] = {}
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -94,6 +98,8 @@ class Home(Part):
         self.ledger = Ledger()
         self.calls = Calls(self.ledger)
         self.applications: dict[bytes, tuple[bytes, int]] = {}
+        # For applications that write one batch: the count of marks when it was decided.
+        self._once: dict[bytes, int] = {}
         self._handlers: dict[int, Callable[[Entry], Result]] = {
             Kind.HOME_CALL: self._call,
             Kind.HOME_CLOSE: self._close,
@@ -106,12 +112,21 @@ class Home(Part):
         }
 
     @property
-    def passing(self) -> Iterator[tuple[TransactionId, Outcome]]:
-        """Applications that have written the only batch they will: xids without a branch, and the next batch
-        for an incarnation."""
-        for application, (query, undecided) in self.applications.items():
-            if query == ONCE:
-                yield TransactionId(Xid(APPLICATION_FORMAT, application, b""), undecided), Outcome.COMMITTED
+    def is_remembering(self) -> bool:
+        """Whether there is anything here that is forgotten in time."""
+        return self.ledger.register.is_remembering or bool(self._once)
+
+    def old(self, marks: int) -> Iterator[TransactionId]:
+        """The records that may be forgotten after so many marks: tombstones, and applications that write one
+        batch and have written it. An application is given as an xid without a branch, with the next batch as
+        its incarnation."""
+        register = self.ledger.register
+        yield from register.old(marks)
+        for application, written in self._once.items():
+            if register.marks - written >= marks:
+                yield TransactionId(
+                    Xid(APPLICATION_FORMAT, application, b""), self.applications[application][1]
+                )
 
     @property
     def is_unused(self) -> bool:
@@ -229,6 +244,8 @@ class Home(Part):
             if record is None or record.phase is not Phase.PREPARED or record.batch != command.batch:
                 return Rejected(Reason.NO_BRANCH, 0, number)
         self.applications[command.application] = command.query, command.batch + 1
+        if command.query == ONCE:
+            self._once[command.application] = self.ledger.register.marks
         self._decide_all(command, frozenset(named))
         return Finished(Outcome.COMMITTED)
 
@@ -244,6 +261,8 @@ class Home(Part):
         command = _read_forget(entry)
         if command is None:
             return _BAD
+        if not command.transactions:
+            self.ledger.register.marks += 1
         return Expired(sum(self._is_forgotten(id_of(fields)) for fields in command.transactions))
 
     def _is_forgotten(self, transaction: TransactionId) -> bool:
@@ -252,7 +271,7 @@ class Home(Part):
             return self.ledger.register.forget(transaction)
         is_known = self.applications.get(xid.global_id) == (ONCE, incarnation)
         if is_known:
-            del self.applications[xid.global_id]
+            del self.applications[xid.global_id], self._once[xid.global_id]
         return is_known
 
     def save(self) -> tuple[bytes, Sequence[str]]:
@@ -260,20 +279,23 @@ class Home(Part):
 
     def digest(self) -> bytes:
         applications = dict(sorted(self.applications.items()))
-        saved = self.ledger.register.save()
-        forgotten = self.ledger.register.forgotten
-        return _encode(_State(*saved, forgotten, self.calls.save(), applications))
+        register = self.ledger.register
+        once = dict(sorted(self._once.items()))
+        saved = (*register.save(), register.forgotten, self.calls.save(), applications)
+        return _encode(_State(*saved, register.marks, register.ages(), once))
 
     def load(self, state: bytes) -> None:
         try:
             saved = _decode(state)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadState(f"the saved home of transactions cannot be read: {error}") from error
-        self.ledger.register.load(saved.records, saved.tombstones)
+        self.ledger.register.load(saved.records, saved.tombstones, saved.marks, saved.ages)
         self.ledger.register.forgotten = saved.forgotten
         self.ledger.loaded()
         self.calls.load(saved.answers)
         self.applications = saved.applications
+        once = (each for each, (query, _) in saved.applications.items() if query == ONCE)
+        self._once = {each: saved.once.get(each, saved.marks) for each in once}
         for _, record in self.ledger.register:
             if (record.phase is Phase.DECIDED) != (record.outcome is not None):
                 raise BadState("a saved transaction is decided without an outcome, or the other way")

@@ -3,16 +3,18 @@
 Pure. Whoever drives it makes one when this member begins to lead and has applied everything that came before,
 drops it when it leads no more, calls `tick` now and then and carries out what it returns:
 
-- `Propose`: an entry for this shard. Branches that stay open for too long, or whose session is lost, are
-  rolled back unless they are prepared when the entry is applied.
+- `Propose`: an entry for this shard. Branches of lanes and of applications that stay open for too long, or
+  whose session is lost, are rolled back unless they are prepared when the entry is applied.
 - `Ask`: a prepared branch has not heard from home for a while. The outcome, read from home's newest state
   (`Branches.decision`), is given to `decided`; if there is none yet, nothing is. Home may know nothing of the
   transaction, because its client has not collected all votes. If that is gone, or its time is over, the
   question says so: what `disown` returns is proposed there, and what becomes of that is the outcome. A home
-  that was deleted has not committed anything that somebody has not heard of: rolled back. An open
-  branch of the XA interface asks, too: home has its time-out, and does not know yet which shards it is on.
+  that was deleted has not committed anything that somebody has not heard of: rolled back. An open branch of
+  the XA interface asks, too, and only home ends it: home has its time-out and knows whether the work of a
+  lost session was ended before. Home does not know yet which shards the branch is on.
 - `Carry`: a staged batch lies so far back that it keeps the log from being shortened; propose its entry once
-  more as it is, under the label that is given.
+  more as it is, under the label that is given. The oldest batches come first. A batch that is still there
+  after a pause is carried again, so one that cannot be carried neither fills the log nor delays the others.
 """
 
 from collections.abc import Callable
@@ -23,7 +25,7 @@ import msgspec
 from hawser.log.entry import Kind
 from hawser.log.state.commands import Payload, encode_command
 from hawser.log.state.results import Outcome
-from hawser.transaction.ageing import Ageing
+from hawser.transaction.ageing import OLD_MARKS, Ageing, Marking
 from hawser.transaction.branches import Branch, Branches
 from hawser.transaction.commands import BranchAbort, BranchCommit, BranchForget, HomeDecide, to_fields
 from hawser.transaction.identity import (
@@ -41,8 +43,9 @@ __all__ = ["Action", "Ask", "Carry", "Keeper", "Propose"]
 ASK_SECONDS: Final = 5.0
 MOST_ASK_SECONDS: Final = 60.0
 CARRY_ENTRIES: Final = 100_000
-# So many are carried forward at a time, lest others wait for them.
+# The number and the bytes of batches carried forward at a time, so that other requests do not wait for them.
 MOST_CARRIES: Final = 100
+MOST_CARRY_BYTES: Final = 8 << 20
 
 
 class Propose(msgspec.Struct, frozen=True):
@@ -94,7 +97,10 @@ class Keeper:
         self._seen: dict[TransactionId, float] = {}
         # Those that ask home, and whether they are prepared.
         self._waiting: dict[tuple[TransactionId, bool], _Waiting] = {}
-        self._ageing: Ageing[TransactionId] = Ageing()
+        self._marking = Marking()
+        # For each entry that was proposed again: the time before which it is not repeated, and the pause
+        # after that.
+        self._carried: dict[int, tuple[float, float]] = {}
         self._gone: Ageing[str] = Ageing()
 
     def tick(
@@ -103,26 +109,27 @@ class Keeper:
         applied: int,
         is_lost: Callable[[int], bool],
         is_gone: Callable[[str], bool] = lambda shard: False,
+        carry_before: int = 0,
     ) -> list[Action]:
-        """What to do, with the log applied so far; `is_lost` says whether the owner of a label is gone, and
-        `is_gone` whether a shard was deleted."""
+        """The actions that are due, with the log applied so far. `is_lost` says whether the owner of a label
+        is gone, and `is_gone` whether a shard was deleted. Batches in entries before `carry_before` count as
+        lying far back, however few entries follow them."""
         actions: list[Action] = []
         register = self._branches.register
         self._seen = {transaction: self._seen.get(transaction, now) for transaction, _ in register}
         asking = ((each, branch.is_prepared) for each, branch in register if _asks(each, branch))
         self._waiting = {each: self._waiting.get(each) or _Waiting(now) for each in asking}
-        carries: list[Action] = []
         for transaction, branch in register:
-            expired = [] if branch.is_prepared else self._expire(transaction, branch, now, is_lost)
-            actions += expired or self._ask(transaction, branch, now, is_lost)
-            if len(carries) < MOST_CARRIES:
-                carries += self._carry(transaction, branch, applied)
-        actions += carries[:MOST_CARRIES]
-        old = self._ageing.old((each for each, _ in register.tombstones), now)
+            act = self._ask if _asks(transaction, branch) else self._expire
+            actions += act(transaction, branch, now, is_lost)
+        actions += self._carry(now, max(carry_before, applied + 1 - self._carry_entries))
+        old = self._marking.old(register.old(OLD_MARKS), now)
         gone = self._gone.old(filter(is_gone, self._branches.delivered), now)
         if old or gone:
             forget = BranchForget(tuple(map(to_fields, old)), tuple(gone))
             actions.append(_propose(Kind.BRANCH_FORGET, forget))
+        if register.is_remembering and self._marking.is_due(now):
+            actions.append(_propose(Kind.BRANCH_FORGET, BranchForget(())))
         return actions
 
     # To be shown. `clock_ns` is the time of day here, and what another leader wrote was by its own.
@@ -146,10 +153,14 @@ class Keeper:
         return count
 
     def decided(self, transaction: TransactionId, outcome: Outcome) -> Propose:
-        """Home has decided so."""
-        if outcome is Outcome.COMMITTED:
+        """Apply home's decision. Home commits only after all participants have prepared their branches, so a
+        branch that is still open here is not part of the commit and is rolled back."""
+        if outcome is not Outcome.COMMITTED:
+            return _propose(Kind.BRANCH_ABORT, BranchAbort(outcome, decided=True), transaction)
+        branch = self._branches.register.get(transaction)
+        if branch is None or branch.is_prepared:
             return _propose(Kind.BRANCH_COMMIT, BranchCommit(), transaction)
-        return _propose(Kind.BRANCH_ABORT, BranchAbort(outcome, decided=True), transaction)
+        return _propose(Kind.BRANCH_ABORT, BranchAbort(Outcome.ROLLED_BACK), transaction)
 
     def disown(self, transaction: TransactionId, reason: Outcome) -> Propose:
         """For home, which has not decided: it is not to be committed any more."""
@@ -160,19 +171,15 @@ class Keeper:
     def _ask(
         self, transaction: TransactionId, branch: Branch, now: float, is_lost: Callable[[int], bool]
     ) -> list[Action]:
-        waiting = self._waiting.get((transaction, branch.is_prepared))
-        if waiting is None:
-            return []
-        # What is open was known to home before it was here.
-        reason: Outcome | None = Outcome.ROLLED_BACK
-        if branch.is_prepared:
-            reason = _why_over(branch, now - waiting.since, is_lost)
-        is_news = branch.is_prepared and reason is not None and waiting.reason is None
+        waiting = self._waiting[transaction, branch.is_prepared]
+        reason = _why_over(branch, now - waiting.since, is_lost)
+        is_news = reason is not None and waiting.reason is None
         if not is_news and now - waiting.asked < waiting.pause_seconds:
             return []
         waiting.asked, waiting.reason = now, reason
         waiting.pause_seconds = ASK_SECONDS if is_news else min(2 * waiting.pause_seconds, MOST_ASK_SECONDS)
-        return [Ask(branch.home, transaction, reason)]
+        # Home knew an open branch before it existed here.
+        return [Ask(branch.home, transaction, reason if branch.is_prepared else Outcome.ROLLED_BACK)]
 
     def _expire(
         self, transaction: TransactionId, branch: Branch, now: float, is_lost: Callable[[int], bool]
@@ -182,13 +189,27 @@ class Keeper:
             return []
         return [_propose(Kind.BRANCH_ABORT, BranchAbort(outcome), transaction)]
 
-    def _carry(self, transaction: TransactionId, branch: Branch, applied: int) -> list[Action]:
-        pairs = zip(branch.operations, branch.places, strict=True)
-        return [
-            Carry(each.index, Label(transaction, number, worker, carried=True).encode())
-            for each, (worker, number) in pairs
-            if isinstance(each, StagedBatch) and applied - each.index >= self._carry_entries
-        ]
+    def _carry(self, now: float, before: int) -> list[Action]:
+        """The batches before this entry, the oldest first."""
+        far = sorted(
+            (operation.index, operation.size_bytes, transaction, place)
+            for transaction, branch in self._branches.register
+            for operation, place in zip(branch.operations, branch.places, strict=True)
+            if isinstance(operation, StagedBatch) and operation.index < before
+        )
+        self._carried = {index: self._carried[index] for index, *_ in far if index in self._carried}
+        carries: list[Action] = []
+        left_bytes = MOST_CARRY_BYTES
+        for index, size_bytes, transaction, (worker, number) in far:
+            until, pause_seconds = self._carried.get(index, (now, ASK_SECONDS))
+            if now < until:
+                continue
+            if len(carries) == MOST_CARRIES or (carries and size_bytes > left_bytes):
+                break
+            left_bytes -= size_bytes
+            self._carried[index] = now + pause_seconds, min(2 * pause_seconds, MOST_ASK_SECONDS)
+            carries.append(Carry(index, Label(transaction, number, worker, carried=True).encode()))
+        return carries
 
 
 def _asks(transaction: TransactionId, branch: Branch) -> bool:

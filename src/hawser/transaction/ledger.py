@@ -67,6 +67,11 @@ class Ledger:
         records = map(self.register.get, others)
         return any(each is not None and not each.sessions.get(session, (0, True))[1] for each in records)
 
+    def is_undecided(self, session: str) -> bool:
+        """Whether the session works, or has suspended its work, in a transaction that is not decided."""
+        records = map(self.register.get, self._related.get(session, ()))
+        return any(each is not None and each.outcome is None for each in records)
+
     def relate(
         self, transaction: TransactionId, record: Record, session: str, worker: int, is_suspended: bool
     ) -> None:

@@ -104,11 +104,16 @@ def is_deliverable(batch: bytes) -> bool:
 
 
 def carry(operation: Operation, entry: Entry) -> Operation | None:
-    """The same operation with its batch in this later entry; None if that has another one."""
+    """The same operation with its batch in this later entry; None if the entry holds another batch.
+
+    Its size stays that of the first entry, which is reserved. The first entry was larger if the operation
+    prepared the branch, because its label then names home, too.
+    """
     copy = _stage_batch(entry)
     if not isinstance(copy, StagedBatch) or not isinstance(operation, StagedBatch):
         return None
-    return copy if msgspec.structs.replace(copy, index=operation.index) == operation else None
+    moved = msgspec.structs.replace(operation, index=copy.index)
+    return moved if msgspec.structs.replace(copy, size_bytes=operation.size_bytes) == moved else None
 
 
 def _stage_accept(entry: Entry, context: Context) -> Operation | Rejected:

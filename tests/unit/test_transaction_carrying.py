@@ -1,0 +1,67 @@
+"""Staged batches keep the log, and are carried forward so that they do not keep it long."""
+
+import pytest
+
+from hawser.log.entry import Kind
+from hawser.log.state.commands import TrimTo, encode_command
+from hawser.log.state.results import Finished, Outcome, Place, Prepared, Reason, Rejected, Staged
+from hawser.transaction.identity import Label
+from tests.stateful.log_shard import batch
+from tests.stateful.transaction_shard import HOME, Site, lane
+
+ONE, TWO = lane(name=b"one"), lane(name=b"two")
+BAD = Rejected(Reason.BAD_PAYLOAD)
+COMMITTED = Finished(Outcome.COMMITTED)
+
+
+def test_staged_data_is_kept_until_it_is_carried_forward() -> None:
+    site = Site()
+    site.publish()
+    site.stage(ONE, 2)
+    site.stage_accept(TWO)
+    for _ in range(5):
+        site.publish()
+    site.put(Kind.TRIM, encode_command(TrimTo(7)))
+    assert site.machine.needed == 2
+    label = Label(ONE, 1, carried=True).encode()
+    assert site.put(Kind.BATCH, batch(2), transaction=label) == Staged(1)
+    assert site.machine.needed == site.machine.applied
+    site.prepare(ONE, 1)
+    assert site.put(Kind.BATCH, batch(2), transaction=label) == Staged(1)
+    site.commit(ONE)
+    assert site.topic.locate(7) == Place(site.machine.applied - 1, 7, 2)
+
+
+@pytest.mark.parametrize("kind", [Kind.BATCH, Kind.QUEUE_PUT])
+def test_a_branch_that_its_last_operation_prepared_is_carried_forward(kind: Kind) -> None:
+    """Found by review: the label of that operation names home, so its entry was larger than the one that
+    carries it, which was refused again and again."""
+    site = Site()
+    site.operation(ONE, kind, batch(2))
+    assert site.operation(ONE, kind, batch(2), last=True, home=HOME) == Prepared(2)
+    reserved = site.queue.reserved_bytes
+    for number in (1, 2):
+        label = Label(ONE, number, carried=True).encode()
+        assert site.put(kind, batch(2), transaction=label) == Staged(number)
+    assert site.machine.needed == site.machine.applied - 1
+    assert site.queue.reserved_bytes == reserved
+    site.restart_equal()
+    assert site.commit(ONE) == COMMITTED
+    assert site.queue.reserved_bytes == 0
+    offsets = site.topic if kind == Kind.BATCH else site.queue.messages
+    places = [offsets.locate(offset) for offset in (1, 3)]
+    assert places == [Place(site.machine.applied - 2, 1, 2), Place(site.machine.applied - 1, 3, 2)]
+
+
+def test_what_is_carried_is_the_same_or_nothing_changes() -> None:
+    site = Site()
+    site.put(Kind.QUEUE_PUT, batch())
+    site.stage(ONE, 2)
+    site.stage_accept(ONE, (1, 1, 0))
+    label = Label(ONE, 1, carried=True).encode()
+    assert site.put(Kind.BATCH, batch(3), transaction=label) == BAD
+    assert site.put(Kind.QUEUE_PUT, batch(2), transaction=label) == BAD
+    accept = Label(ONE, 2, carried=True).encode()
+    assert site.put(Kind.BATCH, batch(2), transaction=accept) == BAD
+    assert site.commit(ONE, 2) == COMMITTED
+    assert site.topic.locate(1) == Place(2, 1, 2)
