@@ -7,9 +7,10 @@ went on to answer for an epoch that it had not made durable.
 import pytest
 
 from hawser.log.entry import Entry, EntryId, Kind
+from hawser.log.journal.storage import StorageFailed
 from hawser.log.protocol import messages as m
-from hawser.log.protocol.doors import Command, Halt, Propose, Reason, Receive, Refuse
-from hawser.log.replica import Replica
+from hawser.log.protocol.doors import Command, Halt, Propose, Reason, Receive, Refuse, Send
+from hawser.log.replica import Replica, Retired
 from hawser.testing.disk import SimDisk
 
 
@@ -53,3 +54,56 @@ def test_what_no_entry_can_hold_is_refused() -> None:
     member.step(Receive("o", m.BecomeLeaderRequest(1, ("n1.a",), {})))
     outputs = member.step(Propose((Command(Kind.BATCH, bytes(65 << 20), "large"),)))
     assert outputs == [Refuse("large", Reason.TOO_LARGE)]
+
+
+def _halted(monkeypatch: pytest.MonkeyPatch, cause: str) -> Replica:
+    """A member in epoch 5 that halted with its disk in order."""
+    member = _member()
+    member.step(Receive("o", m.FenceRequest(5)))
+    kind = 99 if cause == "an entry of an unknown kind" else Kind.NOTHING
+    entry = Entry.make(5, 1, kind)
+    if cause == "a failed assertion":
+        monkeypatch.setattr(member.journal, "append", None)
+    member.step(Receive("n2.a", m.AddEntriesRequest(5, EntryId(0, 0), (entry,), 0)))
+    while member.sync_wanted:
+        sync = member.begin_sync()
+        sync.run()
+        member.finish_sync(sync)
+    member.step(Receive("n2.a", m.HeartbeatRequest(5, 1, 1)))
+    if cause == "a broken invariant":
+        member.step(Receive("n3.a", m.TruncateRequest(6, EntryId(5, 1), EntryId(0, 0))))
+    assert member.halted
+    return member
+
+
+CAUSES = ["an entry of an unknown kind", "a failed assertion", "a broken invariant"]
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_a_halted_member_is_retired(monkeypatch: pytest.MonkeyPatch, cause: str) -> None:
+    """It answered no request to retire, so its topic was never deleted, and a swap never ended."""
+    member = _halted(monkeypatch, cause)
+    assert member.step(Receive("o", m.RetireRequest(4))) == []
+    assert member.step(Receive("o", m.RetireRequest(7))) == [Retired(), Send("o", m.RetireResponse(7))]
+    assert member.journal._storage.names() == []
+    assert member.step(Receive("o", m.RetireRequest(7))) == []
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_a_halted_member_answers_nothing_else(monkeypatch: pytest.MonkeyPatch, cause: str) -> None:
+    member = _halted(monkeypatch, cause)
+    for message in (m.FenceRequest(9), m.StatusRequest(9), m.HeartbeatRequest(5, 1, 1)):
+        assert member.step(Receive("o", message)) == []
+
+
+def test_a_halted_member_whose_files_cannot_be_removed_loses_its_disk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The node puts its files aside, and says to the next request that the member is gone."""
+    member = _halted(monkeypatch, "an entry of an unknown kind")
+
+    def fail() -> None:
+        raise StorageFailed("planted")
+
+    monkeypatch.setattr(member.journal, "destroy", fail)
+    assert member.step(Receive("o", m.RetireRequest(7))) == [Halt("planted", disk_lost=True)]

@@ -17,7 +17,7 @@ from hawser.cluster.metrics import node_metrics
 from hawser.cluster.node import keeping, telling
 from hawser.cluster.node.deciding import Deciding
 from hawser.cluster.node.observing import Observing
-from hawser.cluster.node.presence import ABSENT_SECONDS, Presence
+from hawser.cluster.node.presence import ABSENT_SECONDS, UNSEEN_SECONDS, Presence
 from hawser.cluster.node.service import NodeSettings
 from hawser.cluster.node.telling import GONE_SECONDS, Teller
 from hawser.errors import Corrupt, UsageError
@@ -25,7 +25,7 @@ from hawser.log.entry import Kind
 from hawser.log.state.commands import Run
 from hawser.log.state.results import Outcome
 from hawser.transaction.branches import Branches
-from hawser.transaction.identity import TransactionId, owner_of
+from hawser.transaction.identity import MAX_TIMEOUT_SECONDS, TransactionId, owner_of
 from hawser.transaction.keeper import Keeper
 from tests.support.cluster import RunningCluster
 from tests.support.processes import until
@@ -77,21 +77,30 @@ def test_whoever_has_a_link_is_there_and_whoever_had_one_is_waited_for() -> None
     assert not presence.is_lost(owner, 1e9)
 
 
-def test_whoever_was_never_seen_is_waited_for_since_it_was_asked_about() -> None:
+def test_a_client_that_was_never_here_is_left_to_its_time_outs() -> None:
+    """As one that lives and has no link yet to a node that is new."""
     presence, owner = Presence(), owner_of("run")
     assert not presence.is_lost(owner, 100.0)
-    assert not presence.is_lost(owner, 100.0 + ABSENT_SECONDS - 0.1)
-    assert presence.is_lost(owner, 100.0 + ABSENT_SECONDS)
+    assert not presence.is_lost(owner, 100.0 + MAX_TIMEOUT_SECONDS - 0.1)
+    assert presence.is_lost(owner, 100.0 + UNSEEN_SECONDS)
+    assert presence.is_lost(owner, 110.0, 10.0) and not presence.is_lost(owner, 109.9, 10.0)
+    # From its first link on it is as any other.
+    presence.came("run")
+    presence.left("run", 5000.0)
+    assert not presence.is_lost(owner, 5000.0 + ABSENT_SECONDS - 0.1)
+    assert presence.is_lost(owner, 5000.0 + ABSENT_SECONDS)
     assert not presence.is_lost(0, 100.0) and not presence.is_lost(0, 1e9)
 
 
 def test_those_who_left_are_forgotten_in_the_end() -> None:
-    presence = Presence()
+    presence, last = Presence(), 100 * UNSEEN_SECONDS
     for number in range(1000):
+        now = last / 1000 * number
         presence.came(f"run {number}")
-        presence.left(f"run {number}", float(number))
-    assert len(presence._absent) <= 601
-    assert presence.is_lost(owner_of("run 500"), 1000.0)
+        presence.left(f"run {number}", now)
+        assert not presence.is_lost(owner_of(f"stranger {number}"), now)
+    assert len(presence._absent) <= 21 and len(presence._unseen) <= 21
+    assert presence.is_lost(owner_of("run 995"), last)
 
 
 # Shards that are gone.

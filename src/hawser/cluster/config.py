@@ -13,7 +13,7 @@ are observers of transactions, module:factory,...
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -23,7 +23,7 @@ from msgspec import Meta
 from hawser.cluster.transport.addresses import Address
 from hawser.errors import UsageError
 
-__all__ = ["Config", "load", "schema"]
+__all__ = ["Config", "load", "node_addresses", "schema"]
 
 _PREFIX: Final = "HAWSER_"
 _SEPARATOR: Final = "__"
@@ -136,7 +136,19 @@ def _put(found: dict[str, Any], section: str, values: dict[str, Any]) -> None:
 
 def _nodes(text: str) -> dict[str, str]:
     pairs = (each.partition("=") for each in text.split(",") if each)
-    return {name.strip(): address.strip() for name, _, address in pairs}
+    return node_addresses((name.strip(), address.strip()) for name, _, address in pairs)
+
+
+def node_addresses(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Names of nodes and their addresses; UsageError if a name is there twice."""
+    addresses: dict[str, str] = {}
+    for name, address in pairs:
+        if name in addresses:
+            raise UsageError(
+                f"node {name!r} is given twice, {addresses[name]} and {address}; give it one address"
+            )
+        addresses[name] = address
+    return addresses
 
 
 def _names(text: str) -> list[str]:

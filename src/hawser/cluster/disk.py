@@ -15,11 +15,12 @@ from pathlib import Path
 from time import monotonic
 from typing import Final, NoReturn
 
-from hawser.log.journal.storage import StorageFailed, StorageFull
+from hawser.log.journal.storage import StorageFailed, StorageFull, StorageRefused
 
 __all__ = ["Disk", "DiskCounters", "DiskSync"]
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_REFUSED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EPERM})
 _FOR_OWNER_ONLY: Final = 0o600
 # A node has many shards and a shard many segments, most of which nobody reads.
 _MOST_OPEN_FILES: Final = 8
@@ -104,7 +105,7 @@ class Disk:
             self._directory = -1
 
     def names(self) -> list[str]:
-        with os.scandir(self._directory) as entries:
+        with self._failing("its names"), os.scandir(self._directory) as entries:
             return sorted(entry.name for entry in entries if entry.is_file(follow_symlinks=False))
 
     def size(self, name: str) -> int:
@@ -261,6 +262,10 @@ class Disk:
         place = f"{self.directory / name}: {error.strerror}"
         if error.errno in _NO_ROOM:
             return StorageFull(f"no room for {place}. Free some, or use another disk")
+        if error.errno in _REFUSED:
+            return StorageRefused(
+                f"{place}. The disk may be whole: give the process what it needs (ulimit -n); start again"
+            )
         return StorageFailed(f"{place}. Look after the disk, then start again")
 
 

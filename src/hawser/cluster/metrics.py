@@ -66,6 +66,10 @@ def node_metrics(node: Node, directory: Path) -> Iterator[Metric]:
     yield Metric("hawser_disk_written_bytes_total", "Bytes written to the logs.", disk.written_bytes)
     free_bytes = shutil.disk_usage(directory).free
     yield Metric("hawser_disk_free_bytes", "Free bytes where this node keeps its logs.", free_bytes)
+    text = "How far this node's clock is ahead of what half of all nodes' clocks have reached."
+    yield Metric("hawser_clock_ahead_seconds", text, node.clocks.ahead_seconds() or 0.0)
+    text = "1 if no majority of the nodes' clocks confirms this node's."
+    yield Metric("hawser_clock_wrong", text, int(node.clocks.is_wrong()))
     yield from _of_links(node.counters)
 
 

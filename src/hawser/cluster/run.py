@@ -9,6 +9,7 @@ import asyncio
 import ipaddress
 import logging
 import os
+import resource
 import signal
 import socket
 from collections.abc import Callable, Iterable
@@ -71,6 +72,7 @@ class NodeDaemon:
         _warn_of_bare_network("node", self._listen)
 
     async def start(self) -> str:
+        _allow_many_files()
         await self._node.start(self._listen)
         self._why_not_ready = None
         return f"{self._node.name} {self._node.address}"
@@ -210,6 +212,16 @@ def _tell_systemd(state: str) -> None:
             notify.sendto(state.encode(), "\0" + place[1:] if place.startswith("@") else place)
         except OSError as error:
             _log.warning("systemd was not told %s: %s", state, error.strerror)
+
+
+def _allow_many_files() -> None:
+    """As many open files as this process may have: a shard has several, and each client a connection. What a
+    shell begins with, often 1024, is soon too few."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError) as error:
+        _log.warning("this process may have %d open files, and no more: %s", soft, error)
 
 
 def _warn_of_bare_network(who: str, address: str) -> None:

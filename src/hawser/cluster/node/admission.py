@@ -7,7 +7,6 @@ shards that are to be deleted.
 A request with one entry that is not allowed, or that cannot be read, is refused whole.
 """
 
-import time
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
@@ -25,7 +24,6 @@ from hawser.transaction.identity import LANE_FORMAT, Label
 
 __all__ = ["OPERATIONS", "Admitted", "admit", "is_of_home", "of_another_kind", "read_batch"]
 
-_MOST_AHEAD_NS: Final = 3600 * 10**9
 _PRODUCERS_OF_NODES: Final = (CONSUMER_PREFIX.encode(), LETTERS_PREFIX.encode())
 
 # Operations, and whose shard each is for.
@@ -72,15 +70,13 @@ def is_of_home(kind: int) -> bool:
 
 
 def read_batch(data: bytes, for_queue: bool, is_node: bool = False) -> Batch | Failed:
-    """A batch as a client may send it, or a node."""
+    """A batch as a client or a node may send it. Its time stamps may have any value: retention does not use
+    them, and a node cannot tell whether its own clock or the producer's is right."""
     try:
         batch = Batch.read(data)
         batch.check()
     except BadBatch as error:
         return _bad(f"the batch cannot be read: {error}")
-    if batch.header.latest_ns > time.time_ns() + _MOST_AHEAD_NS:
-        # Retention by age would keep everything behind it until then.
-        return _bad("a timestamp is more than an hour ahead of this node's clock; set the clocks")
     if not is_node and batch.header.producer.startswith(_PRODUCERS_OF_NODES):
         # What is numbered there would be taken for done.
         return _bad(f"only nodes are producers like {batch.header.producer[:64]!r}; take another name")

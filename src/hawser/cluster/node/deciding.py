@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from hawser.cluster import wire
 from hawser.cluster.node.admission import Admitted
+from hawser.cluster.node.presence import ABSENT_SECONDS, UNSEEN_SECONDS
 from hawser.cluster.node.transacting import DEPOSED, Collected, Host, Slot, Surroundings
 from hawser.log.entry import Kind
 from hawser.log.state.results import Answered, Finished, Reason, Rejected, Result, decode_result
@@ -129,10 +130,15 @@ class Deciding:
         """Time has passed."""
         if self._home.is_unused:
             return
-        now, presence = self._now, self._around.presence
-        sessions = sorted(self._ledger.sessions)
-        lost = tuple(each for each in sessions if presence.is_lost(owner_of(each), now))
-        self._add(c.Tick(now, lost))
+        now = self._now
+        self._add(
+            c.Tick(now, tuple(each for each in sorted(self._ledger.sessions) if self._is_lost(each, now)))
+        )
+
+    def _is_lost(self, session: str, now: float) -> bool:
+        """A session without undecided work is kept only to be notified, so it is lost sooner."""
+        seconds = UNSEEN_SECONDS if self._ledger.is_undecided(session) else ABSENT_SECONDS
+        return self._around.presence.is_lost(owner_of(session), now, seconds)
 
     # Clients.
 

@@ -2,10 +2,12 @@
 
 DIR/node.json             who this node is, and to which cluster it belongs
 DIR/shards/NAME/          the journal of a shard, its name written as in a URL
-DIR/damaged/NAME.NUMBER/  a journal that was found damaged, kept for whoever wants to look at it
+DIR/damaged/NAME.NUMBER/  a journal that was found damaged, kept for inspection
+DIR/removed/NAME.NUMBER/  a journal that is being deleted; a partly deleted one is never opened
 """
 
 import fcntl
+import logging
 import os
 import secrets
 import shutil
@@ -19,6 +21,8 @@ from hawser.cluster.disk import Disk, DiskCounters
 from hawser.errors import Corrupt, UsageError
 
 __all__ = ["NodeDirectory"]
+
+_log = logging.getLogger("hawser.cluster.node")
 
 
 class _Identity(msgspec.Struct, frozen=True):
@@ -42,6 +46,8 @@ class NodeDirectory:
                 f"{path} is in use by another node; give each node a directory of its own"
             ) from None
         self._identity = self._load(node)
+        for left in (path / "removed").glob("*"):
+            self._delete(left)
 
     def _load(self, node: str) -> _Identity:
         file = self.path / "node.json"
@@ -95,20 +101,29 @@ class NodeDirectory:
         return f"{self._identity.node}.{secrets.token_hex(4)}"
 
     def remove(self, shard: str) -> None:
-        shutil.rmtree(self._shard(shard), ignore_errors=True)
-        self._sync(self.path / "shards")
+        """Delete a journal."""
+        self._delete(self._move(shard, self.path / "removed"))
 
     def put_aside(self, shard: str) -> Path:
         """Move a damaged journal out of the way; where it is now."""
-        damaged = self.path / "damaged"
-        damaged.mkdir(exist_ok=True)
+        return self._move(shard, self.path / "damaged")
+
+    def _move(self, shard: str, where: Path) -> Path:
+        where.mkdir(exist_ok=True)
         number = 1
-        while (target := damaged / f"{quote(shard, safe='')}.{number}").exists():
+        while (target := where / f"{quote(shard, safe='')}.{number}").exists():
             number += 1
         self._shard(shard).rename(target)
-        self._sync(damaged)
+        self._sync(where)
         self._sync(self.path / "shards")
         return target
+
+    @staticmethod
+    def _delete(path: Path) -> None:
+        try:
+            shutil.rmtree(path)
+        except OSError as error:
+            _log.warning("%s cannot be deleted now: %s; the next start of the node tries again", path, error)
 
     @property
     def free_bytes(self) -> int:

@@ -21,18 +21,23 @@ from hawser.cluster.node.transacting import DEPOSED, Before, Host, Slot, Surroun
 from hawser.errors import Corrupt
 from hawser.log.entry import Kind
 from hawser.log.queue.desk import Proposal
+from hawser.log.replica import Replica
 from hawser.log.state.commands import encode_command
 from hawser.log.state.results import Outcome, Reason, Rejected, decode_result
 from hawser.transaction import keeper as k
 from hawser.transaction.branches import Branch, Branches
 from hawser.transaction.identity import LANE_FORMAT, TransactionId
 
-__all__ = ["Keeping"]
+__all__ = ["Keeping", "carry_before"]
 
 _log = logging.getLogger("hawser.cluster.node")
 
 # For so long a vote waits for operations that the client sends at the same time.
 _HOLD_SECONDS: Final = 1.0
+# A staged batch is carried forward if so many bytes of the log follow it, and so many times the staged bytes:
+# writing it again then costs little compared with the log that was written anyway.
+_CARRY_BYTES: Final = 16 << 20
+_LOG_TO_STAGED: Final = 8
 # Whatever waits longer for a decision is in doubt.
 _DOUBT_SECONDS: Final = 10.0
 
@@ -161,6 +166,7 @@ class Keeping:
             applied,
             lambda owner: presence.is_lost(owner, now),
             lambda shard: self._around.teller.is_gone(shard, now),
+            carry_before(self._host.replica),
         )
         for action in actions:
             if isinstance(action, k.Propose):
@@ -241,6 +247,15 @@ class Keeping:
             timer.cancel()
             slot.tell(DEPOSED)
         self._held.clear()
+
+
+def carry_before(replica: Replica) -> int:
+    """Only batches staged before this entry keep the log from being shortened."""
+    staged_bytes = replica.machine.part(Branches).staged_bytes
+    if not staged_bytes:
+        return 0
+    newest = replica.journal.first_of_newest(max(_CARRY_BYTES, _LOG_TO_STAGED * staged_bytes))
+    return min(newest, replica.machine.needed_without(Branches))
 
 
 def _stamped(prepare: Admitted) -> bytes:

@@ -1,14 +1,16 @@
 """How much of a partition is kept: by age and by size, whichever asks for less.
 
-The leader decides from its clock and its disk and proposes an entry; what the entry says holds for all. Sizes
-are counted in whole segments of the leader's journal, so a little more may stay.
+The leader decides by the time of the log and by its disk, and proposes an entry that binds all members. Sizes
+are counted in whole segments of the leader's journal, and ages from one mark of the log's time to the next,
+so slightly more may stay. A record is within `most_bytes` as long as its entry is among the newest entries of
+that size. Every record with a higher offset stays with it, even if a transaction staged that record in an
+earlier entry.
 """
 
-import time
 from typing import NamedTuple
 
 from hawser.log.journal.journal import Journal
-from hawser.log.state.results import OutOfRange
+from hawser.log.state.log_time import LogTime
 from hawser.log.state.topic import Topic
 
 __all__ = ["Retention"]
@@ -24,25 +26,14 @@ class Retention(NamedTuple):
         """Twice as much of both."""
         return Retention(*(2 * each if isinstance(each, int | float) else each for each in self))
 
-    def start_of(self, topic: Topic, journal: Journal) -> int | None:
-        """The first offset that is to be kept; None if nothing is to go."""
+    def start_of(
+        self, topic: Topic, journal: Journal, log_time: LogTime | None = None, now_ns: int | None = None
+    ) -> int | None:
+        """The first offset to be kept; None if nothing is to be removed. Nothing is removed by age unless the
+        time of the log, `now_ns`, is known."""
         start = topic.start
-        if isinstance(self.most_seconds, int | float):
-            start = max(start, topic.at_time(time.time_ns() - int(self.most_seconds * 1e9)))
+        if isinstance(self.most_seconds, int | float) and log_time is not None and now_ns is not None:
+            start = max(start, log_time.end_at(now_ns - int(self.most_seconds * 1e9)))
         if isinstance(self.most_bytes, int):
-            start = max(start, _first_in_log(topic, journal.first_of_newest(self.most_bytes)))
+            start = max(start, topic.at_entry(journal.first_of_newest(self.most_bytes)))
         return start if start > topic.start else None
-
-
-def _first_in_log(topic: Topic, index: int) -> int:
-    """The first offset that lies at `index` of the log or behind it."""
-    low, high = topic.start, topic.end
-    while low < high:
-        middle = (low + high) // 2
-        place = topic.locate(middle)
-        assert not isinstance(place, OutOfRange)
-        if place.index < index:
-            low = place.first_offset + place.count
-        else:
-            high = max(low, place.first_offset)
-    return low

@@ -7,7 +7,8 @@ clients to follow and to find the other nodes by; the node decides nothing from 
 import asyncio
 import logging
 import secrets
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import msgspec
 from hawser.cluster import wire
 from hawser.cluster.background import Background
 from hawser.cluster.maps import ShardMap, node_of
+from hawser.cluster.node.clock_watch import ClockWatch
+from hawser.cluster.node.clocks import Clocks
 from hawser.cluster.node.directory import NodeDirectory
 from hawser.cluster.node.forwarding import Forwarder
 from hawser.cluster.node.observing import Observing
@@ -41,13 +44,14 @@ from hawser.cluster.transport import (
     listen,
 )
 from hawser.errors import UsageError
-from hawser.log.journal.failures import Damaged, NotFormatted, OtherVersion
+from hawser.log.journal.failures import Damaged, NotFormatted
 from hawser.log.journal.journal import Settings as JournalSettings
-from hawser.log.journal.storage import StorageFailed, StorageFull
+from hawser.log.journal.storage import StorageFailed, StorageFull, StorageRefused
 from hawser.log.protocol import messages as m
 from hawser.log.protocol.node import Limits
 from hawser.log.queue.letters import shard_of_letters
 from hawser.log.replica import Replica, Settings
+from hawser.log.state.part import BadState
 from hawser.transaction.parts import transactional_parts
 
 __all__ = ["Node", "NodeSettings"]
@@ -86,6 +90,7 @@ class Node(Handler):
         self.counters = Counters()
         self.map = ShardMap()
         self.shards: dict[str, Shard] = {}
+        self.clocks = Clocks(name)
         self.observing = Observing(self.settings.observers, self.map)
         self._syncing = Syncing(self.settings.sync_threads)
         self._directory = NodeDirectory(directory, name)
@@ -106,6 +111,10 @@ class Node(Handler):
             self._presence,
             self.observing,
             Teller(self.map, self._peers, self._requests, self._background.start),
+            self.clocks,
+        )
+        self._clock_watch = ClockWatch(
+            self.clocks, self._peers, self.shards, self._admin, self._background.start
         )
 
     @property
@@ -120,6 +129,7 @@ class Node(Handler):
             self._open(shard)
         self._server = await listen(address, self, self._identity(), counters=self.counters)
         self._background.start(self._tick())
+        self._background.start(self._clock_watch.run())
         _log.info("node %s serves %d shards at %s", self.name, len(self.shards), self.address)
 
     async def stop(self, drain: bool = True) -> None:
@@ -161,11 +171,16 @@ class Node(Handler):
         except NotFormatted:
             disk.close()
             self._directory.remove(shard)
-        except Damaged as damaged:
+        except StorageRefused as reason:
+            # The others may be refused as well: without the data of all of them nothing would be left.
+            disk.close()
+            raise UsageError(f"shard {shard} cannot be opened: {reason}") from reason
+        except (Damaged, BadState, StorageFailed) as reason:
+            # As at run time: this member must come back with a new disk, and the others go on.
             disk.close()
             path = self._directory.put_aside(shard)
-            _log.error("shard %s: %s It was put aside to %s.", shard, damaged, path)
-        except OtherVersion:
+            _log.error("shard %s cannot be opened and was put aside to %s: %s", shard, path, reason)
+        except BaseException:
             disk.close()
             raise
         else:
@@ -193,21 +208,35 @@ class Node(Handler):
         while True:
             await asyncio.sleep(self.settings.tick_seconds)
             number += 1
+            if any(shard.replica.was_full for shard in self.shards.values()):
+                for shard in list(self.shards.values()):
+                    self._attempt(shard, shard.replica.make_room)
             for shard in list(self.shards.values()):
                 # Shards that rest take their turns.
                 turn = (number + hash(shard.name)) % self.settings.resting_ticks == 0
-                try:
-                    if turn or shard.restless:
-                        shard.tick()
-                    if turn:
-                        learned = self._around.teller.learned_at
-                        shard.retain(self._retention(shard.name), self._is_needed, learned)
-                        shard.lender(self.map.on(shard.name).get("queue"))
-                        shard.tick_office()
-                    if shard.tick_queue():
-                        self._forwarder.send(shard)
-                except Exception:
-                    _log.exception("shard %s: a tick failed", shard.name)
+                if turn or shard.restless:
+                    self._attempt(shard, shard.tick)
+                if turn:
+                    self._attempt(shard, partial(self._retain, shard))
+                    self._attempt(shard, shard.tick_office)
+                self._attempt(shard, partial(self._look_after_queue, shard, turn))
+
+    def _attempt(self, shard: Shard, duty: Callable[[], object]) -> None:
+        """A duty that fails does not block the others of the shard: transactions end in time even if
+        something cannot be read."""
+        try:
+            duty()
+        except Exception:
+            _log.exception("shard %s: a tick failed", shard.name)
+
+    def _retain(self, shard: Shard) -> None:
+        shard.retain(self._retention(shard.name), self._is_needed, self._around.teller.learned_at)
+
+    def _look_after_queue(self, shard: Shard, turn: bool) -> None:
+        if turn:
+            shard.lender(self.map.on(shard.name).get("queue"))
+        if shard.tick_queue():
+            self._forwarder.send(shard)
 
     def _retention(self, shard: str) -> Retention | None:
         """What the topic of a shard is to keep; None if nothing is known of it, or it is deleted."""
@@ -231,6 +260,7 @@ class Node(Handler):
         assert peer is not None
         if peer.role is PeerRole.NODE:
             self._peers[peer.name] = link
+            self._clock_watch.met(peer.name, link)
         elif peer.role is PeerRole.OPERATOR:
             self._operators[peer.run] = link
         else:
@@ -262,6 +292,8 @@ class Node(Handler):
             return wire.encode(self.map.extract(message.topic))
         if isinstance(message, wire.RollCall):
             return wire.encode(self._roll_call(link.peer.role, message))
+        if isinstance(message, wire.AskClock):
+            return wire.encode(wire.Clocked(self.clocks.wall_ns()))
         if isinstance(message, wire.Host):
             return wire.encode(self._host(link.peer.role, message))
         if isinstance(message, wire.Admin):
@@ -335,7 +367,14 @@ class Node(Handler):
                 )
                 return wire.Failed(wire.Code.REJECTED, text, False)
         reports = {name: shard.report for name, shard in self.shards.items()}
-        return wire.Rolled(self._directory.cluster, self._incarnation, self._directory.free_bytes, reports)
+        return wire.Rolled(
+            self._directory.cluster,
+            self._incarnation,
+            self._directory.free_bytes,
+            reports,
+            self.clocks.ahead_seconds(),
+            self.clocks.is_wrong(),
+        )
 
     def _host(self, role: PeerRole, request: wire.Host) -> wire.Answer:
         if role is not PeerRole.OPERATOR:

@@ -12,14 +12,15 @@ from functools import partial
 from typing import Any
 
 from hawser.cluster.disk import Disk, DiskSync
-from hawser.cluster.maps import Resident
+from hawser.cluster.maps import Resident, node_of
+from hawser.cluster.node.clocks import Standing
 from hawser.cluster.node.lending import Lender
 from hawser.cluster.node.office import Office
 from hawser.cluster.node.retention import Retention
 from hawser.cluster.node.sessions import Sessions
 from hawser.cluster.node.syncing import Syncing
 from hawser.cluster.node.transacting import Surroundings
-from hawser.cluster.node.upkeep import Upkeep
+from hawser.cluster.node.upkeep import Now, Upkeep
 from hawser.cluster.wire import (
     Alive,
     Batches,
@@ -38,6 +39,8 @@ from hawser.cluster.wire import (
 )
 from hawser.log.entry import HEADER_BYTES, Kind
 from hawser.log.journal.journal import Sync
+from hawser.log.journal.storage import StorageRefused
+from hawser.log.log_clock import LogClock
 from hawser.log.protocol import messages as m
 from hawser.log.protocol.doors import (
     Command,
@@ -55,6 +58,7 @@ from hawser.log.protocol.doors import (
 from hawser.log.replica import Done, Output, Replica, Retired
 from hawser.log.state.commands import GroupLeave, encode_command
 from hawser.log.state.groups import Groups
+from hawser.log.state.log_time import LogTime
 from hawser.log.state.producers import Producers
 from hawser.log.state.queue import Queue
 from hawser.log.state.results import OutOfRange, encode_result
@@ -109,6 +113,7 @@ class Shard:
         self._last_sync: asyncio.Future[tuple[Sync, Exception | None]] | None = None
         self._closed = False
         self._upkeep: Upkeep | None = None
+        self._log_clock = LogClock(replica.machine.part(LogTime), around.clocks.boot_ns())
         self._sessions = Sessions(self._groups, self._drop_member)
         self._lender: Lender | None = None
         self._office: Office | None = None
@@ -157,6 +162,7 @@ class Shard:
 
     def _carry_out(self, outputs: list[Output]) -> None:
         self._report = self._is_restless = None
+        is_gone = disk_lost = False
         for output in outputs:
             if isinstance(output, Send):
                 self._route(self.name, output.to, output.message)
@@ -168,17 +174,20 @@ class Shard:
                 self._tell(output.tag, _refusal(output.reason))
             elif isinstance(output, Halt):
                 _log.error("shard %s halted: %s", self.name, output.reason, exc_info=self.replica.failure)
-                if output.disk_lost:
-                    self._gone(self, True)
-                    return
+                is_gone = disk_lost = disk_lost or output.disk_lost
             else:
                 assert isinstance(output, Retired), output
-                self._gone(self, False)
-                return
+                is_gone = True
+        if is_gone:
+            # The callers in flight were answered before.
+            self._gone(self, disk_lost)
+            return
         if not self._is_syncing and self.replica.sync_wanted:
             self._begin_sync()
         if self.replica.machine.applied != self._applied:
             self._applied = self.replica.machine.applied
+            clocks = self._around.clocks
+            self._log_clock.saw(self.replica.machine.part(LogTime), clocks.boot_ns, clocks.walls_ns)
             self._wake()
             self._sessions.wake()
             if self._lender is not None:
@@ -228,7 +237,7 @@ class Shard:
             # Nobody is answered any more; whoever closes this shard goes on from here.
             _settle(self._last_sync, (sync, error))
         elif error is not None:
-            self._carry_out(self.replica.sync_failed(str(error)))
+            self._carry_out(self.replica.sync_failed(str(error), not isinstance(error, StorageRefused)))
         else:
             self._carry_out(self.replica.finish_sync(sync))
 
@@ -423,8 +432,22 @@ class Shard:
             return
         if self._upkeep is None:
             self._upkeep = Upkeep()
-        for kind, payload in self._upkeep.due(self.replica, retention, is_needed, learned):
+        for kind, payload in self._upkeep.due(self.replica, retention, is_needed, learned, self._now()):
             self.propose(kind, payload)
+
+    def standing(self) -> Standing:
+        """The standing of this node's clock among those of the members, if this node leads."""
+        leading = self.replica.node.leadership
+        if leading is None:
+            return Standing(None)
+        return self._around.clocks.among({node_of(member) for member in leading.members})
+
+    def _now(self) -> Now | None:
+        """None while the clock of this node is not confirmed."""
+        wall_ns, log_time = self.standing().confirmed_ns, self.replica.machine.part(LogTime)
+        if wall_ns is None:
+            return None
+        return Now(self._log_clock.now_ns(log_time, self._around.clocks.boot_ns(), wall_ns), wall_ns)
 
     # The end.
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
 
 from hawser.cluster import wire
+from hawser.cluster.node.clocks import Clocks
 from hawser.cluster.node.observing import Observing
 from hawser.cluster.node.presence import Presence
 from hawser.cluster.node.telling import Teller
@@ -28,11 +29,12 @@ class Host(Protocol):
 
 
 class Surroundings(NamedTuple):
-    """What the offices of one node share."""
+    """The objects that the shards of one node share."""
 
     presence: Presence
     observing: Observing
     teller: Teller
+    clocks: Clocks
 
 
 class Collected:

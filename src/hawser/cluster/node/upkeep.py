@@ -1,25 +1,29 @@
 """What the leader of a shard proposes by itself, now and then: to forget old records and idle producers, and
 to let transactions begin again where an operator that wanted to delete the topic has not come to it.
 
-Everything it knows of time is its own: a new leader begins to count anew, so nothing is forgotten too early.
+The age of records and of idle producers is counted in the log (`hawser.log.state.log_time`), because leaders
+may change often; the leader moves the time of the log forward. All other times are the leader's own: a new
+leader begins to count anew, which takes seconds.
 """
 
 import time
 from collections.abc import Callable
+from itertools import islice
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 
 from hawser.cluster.node.retention import Retention
 from hawser.log.entry import Kind
 from hawser.log.replica import Replica
-from hawser.log.state.commands import ExpireProducers, TrimTo, encode_command
+from hawser.log.state.commands import AdvanceTime, ExpireProducers, TrimTo, encode_command
+from hawser.log.state.log_time import LogTime
 from hawser.log.state.producers import Producers
 from hawser.log.state.queue import Queue
 from hawser.log.state.topic import Topic
 from hawser.record.origin import is_recorder
 from hawser.transaction.branches import DEFAULT_LIMIT, Branches
 
-__all__ = ["Upkeep"]
+__all__ = ["Now", "Upkeep"]
 
 # A trim that groups hold back is asked for again after so many seconds.
 _AGAIN_SECONDS: Final = 60.0
@@ -28,6 +32,17 @@ _IDLE_SECONDS: Final = 7 * 86_400.0
 _MOST_AT_ONCE: Final = 1000
 # Longer than an operator needs between closing a shard and marking its topic as deleted.
 _CLOSED_SECONDS: Final = 30.0
+# The number of entries that move the time of the log while a record or a producer is kept; it bounds the
+# error of an age.
+_STEPS: Final = 64
+_SHORTEST_STEP_SECONDS: Final = 1.0
+
+
+class Now(NamedTuple):
+    """The time of the log and the time of day, as a leader with a confirmed clock knows them."""
+
+    log_ns: int
+    wall_ns: int
 
 
 class Upkeep:
@@ -36,11 +51,10 @@ class Upkeep:
     def __init__(self) -> None:
         self._trimmed_to = 0
         self._trimmed_at = 0.0
-        self._looked_at = 0.0
+        self._advanced_at = float("-inf")
+        self._looked_at = float("-inf")
         # Since when no transaction may begin here.
         self._closed_at: float | None = None
-        # (incarnation, sequence) of each producer, and since when it is that.
-        self._producers: dict[bytes, tuple[int, int, float]] = {}
 
     def due(
         self,
@@ -48,36 +62,65 @@ class Upkeep:
         retention: Retention,
         is_needed: Callable[[bytes], bool] = lambda producer: False,
         learned: float = inf,
+        confirmed: Now | None = None,
     ) -> list[tuple[Kind, bytes]]:
-        """The entries that are to be proposed now. A producer that is needed is not forgotten, however long
-        it is idle. The topic was still there when an operator told the whole map, at `learned`."""
+        """The entries to be proposed now. A producer that is needed is not forgotten, however long it is
+        idle. The topic still existed when an operator sent the whole map, at `learned`. Without a confirmed
+        time nothing is removed by its age."""
         now = time.monotonic()
         entries = []
-        trim = self._trim(replica, retention, now)
+        advance = self._advance(replica, retention, now, confirmed)
+        if advance is not None:
+            entries.append((Kind.ADVANCE_TIME, encode_command(advance)))
+        trim = self._trim(replica, retention, now, confirmed)
         if trim is not None:
             entries.append((Kind.TRIM, encode_command(trim)))
         if self._is_forsaken(replica.machine.part(Branches), now, learned):
             entries.append((Kind.BRANCH_LIMIT, encode_command(DEFAULT_LIMIT)))
-        if now - self._looked_at > _LOOK_SECONDS:
+        if confirmed is not None and now - self._looked_at > _LOOK_SECONDS:
             self._looked_at = now
             producers = replica.machine.part(Producers)
             # Offsets of a queue are no offsets of the topic that it may live with.
             is_queue = replica.machine.part(Queue).messages.end > 1
             start = 0 if is_queue else replica.machine.part(Topic).start
-            idle = self._idle_producers(producers, start, now)
-            idle = tuple(each for each in idle if not is_needed(each[0]))[:_MOST_AT_ONCE]
+            since_ns = confirmed.log_ns - round(_IDLE_SECONDS * 1e9)
+            idle = _idle_producers(producers, start, since_ns, is_needed)
             if idle:
                 entries.append((Kind.EXPIRE_PRODUCERS, encode_command(ExpireProducers(idle))))
         return entries
 
-    def _trim(self, replica: Replica, retention: Retention, now: float) -> TrimTo | None:
+    def _advance(
+        self, replica: Replica, retention: Retention, now: float, confirmed: Now | None
+    ) -> AdvanceTime | None:
+        """Move the time of the log while the age of something matters, even if nothing new arrives: a member
+        that is started later knows the time before only from the log."""
+        topic, log_time = replica.machine.part(Topic), replica.machine.part(LogTime)
+        kept_seconds = []
+        if isinstance(retention.most_seconds, int | float) and topic.count:
+            kept_seconds.append(retention.most_seconds)
+        if len(replica.machine.part(Producers)):
+            kept_seconds.append(_IDLE_SECONDS)
+        if confirmed is None or not kept_seconds:
+            return None
+        step_seconds = max(_SHORTEST_STEP_SECONDS, min(kept_seconds) / _STEPS)
+        passed_ns = confirmed.log_ns - log_time.now_ns
+        if passed_ns < step_seconds * 1e9 or now - self._advanced_at < _SHORTEST_STEP_SECONDS:
+            return None
+        self._advanced_at = now
+        return AdvanceTime(log_time.now_ns, confirmed.log_ns, confirmed.wall_ns)
+
+    def _trim(
+        self, replica: Replica, retention: Retention, now: float, confirmed: Now | None
+    ) -> TrimTo | None:
         """Groups hold it back, up to as much again as is kept anyway."""
-        topic = replica.machine.part(Topic)
-        offset = retention.start_of(topic, replica.journal)
+        topic, log_time = replica.machine.part(Topic), replica.machine.part(LogTime)
+        now_ns = None if confirmed is None else confirmed.log_ns
+        offset = retention.start_of(topic, replica.journal, log_time, now_ns)
         if offset is None or (offset == self._trimmed_to and now - self._trimmed_at < _AGAIN_SECONDS):
             return None
         self._trimmed_to, self._trimmed_at = offset, now
-        return TrimTo(offset, retention.doubled().start_of(topic, replica.journal) or 0)
+        floor = retention.doubled().start_of(topic, replica.journal, log_time, now_ns)
+        return TrimTo(offset, floor or 0)
 
     def _is_forsaken(self, branches: Branches, now: float, learned: float) -> bool:
         """Whether transactions were kept from beginning for so long that nobody can want it any more, and the
@@ -91,21 +134,18 @@ class Upkeep:
             return True
         return False
 
-    def _idle_producers(
-        self, producers: Producers, start: int, now: float
-    ) -> tuple[tuple[bytes, int, int], ...]:
-        """Recorders only once nothing of theirs is left: where one goes on is read from its newest batch."""
-        seen = {}
-        for name, incarnation, last in producers:
-            before = self._producers.get(name)
-            same = before is not None and before[:2] == (incarnation, last)
-            seen[name] = before if same and before is not None else (incarnation, last, now)
-        self._producers = seen
-        return tuple(
-            (name, incarnation, last)
-            for name, (incarnation, last, since) in seen.items()
-            if now - since > _IDLE_SECONDS and not (is_recorder(name) and _is_kept(producers, name, start))
-        )
+
+def _idle_producers(
+    producers: Producers, start: int, since_ns: int, is_needed: Callable[[bytes], bool]
+) -> tuple[tuple[bytes, int, int], ...]:
+    """The producers to be forgotten, of all that are idle since then. A recorder is forgotten only when none
+    of its records is left, because it resumes from the position in its newest batch."""
+    idle = (
+        each
+        for each in producers.idle_since(since_ns)
+        if not is_needed(each[0]) and not (is_recorder(each[0]) and _is_kept(producers, each[0], start))
+    )
+    return tuple(islice(idle, _MOST_AT_ONCE))
 
 
 def _is_kept(producers: Producers, name: bytes, start: int) -> bool:
