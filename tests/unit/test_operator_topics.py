@@ -31,19 +31,25 @@ async def _administer(cluster: EmbeddedCluster, *requests: wire.Admin) -> list[w
     return [wire.decode_answer(body) for body in bodies]
 
 
+def _deletion(cluster: EmbeddedCluster) -> wire.Admin:
+    """Of what is called orders now."""
+    assert cluster.operator is not None
+    return wire.Admin(wire.AdminKind.DELETE, "orders", uuid=cluster.operator.topics["orders"].uuid)
+
+
 async def _run(directory: Path) -> None:
     cluster = EmbeddedCluster(directory)
     await cluster.start()
     try:
         create = wire.Admin(wire.AdminKind.CREATE, "orders", partitions=2)
-        delete = wire.Admin(wire.AdminKind.DELETE, "orders")
         for _ in range(3):
             answers = await _administer(cluster, create, create)
             assert all(isinstance(each, wire.AdminDone) and each.done for each in answers), answers
+            delete = _deletion(cluster)
             answers = await _administer(cluster, delete, create, delete, create)
             known = wire.AdminDone | wire.Failed
             assert all(isinstance(each, known) for each in answers), answers
-        (last,) = await _administer(cluster, delete)
+        (last,) = await _administer(cluster, _deletion(cluster))
         assert isinstance(last, wire.AdminDone | wire.Failed)
         (created,) = await _administer(cluster, create)
         assert isinstance(created, wire.AdminDone) and created.done
@@ -227,7 +233,7 @@ def test_a_topic_is_deleted_and_made_anew_while_a_node_is_away(tmp_path: Path) -
         directory = tmp_path / away / "shards" / quote(shard, safe="")
         cluster.stop(away)
         assert directory.exists()
-        deleted = cluster.ask(wire.Admin(wire.AdminKind.DELETE, "orders"))
+        deleted = cluster.delete("orders")
         assert isinstance(deleted, wire.AdminDone) and deleted.done, deleted
         created = cluster.ask(create)
         assert isinstance(created, wire.AdminDone) and created.done, created
@@ -254,7 +260,7 @@ def test_metadata_that_cannot_be_read_is_no_other_shards_trouble(
         assert isinstance(operator._store.put(key, b"spoiled", good.version), Value)
         created = cluster.ask(wire.Admin(wire.AdminKind.CREATE, "orders"))
         assert isinstance(created, wire.AdminDone) and created.done, created
-        deleted = cluster.ask(wire.Admin(wire.AdminKind.DELETE, "orders"))
+        deleted = cluster.delete("orders")
         assert isinstance(deleted, wire.AdminDone) and deleted.done, deleted
         # Nothing was written over what a person may still mend.
         spoiled = operator._store.get(key)
@@ -335,9 +341,39 @@ def test_an_operator_forgets_deleted_topics(tmp_path: Path, monkeypatch: pytest.
         for number in range(4):
             name = f"t{number}"
             assert cluster.ask(wire.Admin(wire.AdminKind.CREATE, name, settings={"replication": 1})).done
-            assert cluster.ask(wire.Admin(wire.AdminKind.DELETE, name)).done
+            assert cluster.delete(name).done
         operator = cluster._cluster.operator
         assert operator is not None
         until(lambda: sorted(operator.topics) == ["t2", "t3"], "the operator to forget")
         until(lambda: sorted(cluster.ask(wire.GetMap(None)).topics) == ["t2", "t3"], "the nodes to forget")
         assert not cluster.ask(wire.GetMap(None)).shards
+
+
+async def _halted(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One follower of a topic halts, with its disk in order; the topic can be deleted and made again."""
+    create = wire.Admin(wire.AdminKind.CREATE, "orders", settings={"replication": 3})
+    (created,) = await _administer(cluster, create)
+    assert isinstance(created, wire.AdminDone) and created.done
+    followers = [each for node in cluster.nodes for each in node.shards.values() if not each.leads]
+    monkeypatch.setattr(followers[0].replica, "_tick", None)
+    async with asyncio.timeout(ASK_SECONDS):
+        while not followers[0].replica.halted:
+            await asyncio.sleep(0.01)
+    assert any(followers[0] in node.shards.values() for node in cluster.nodes)
+    (deleted,) = await _administer(cluster, _deletion(cluster))
+    assert isinstance(deleted, wire.AdminDone) and deleted.done
+    (created,) = await _administer(cluster, create)
+    assert isinstance(created, wire.AdminDone) and created.done
+    assert not any(followers[0] in node.shards.values() for node in cluster.nodes)
+
+
+def test_a_topic_with_a_halted_member_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        cluster = EmbeddedCluster(tmp_path)
+        await cluster.start()
+        try:
+            await _halted(cluster, monkeypatch)
+        finally:
+            await cluster.stop()
+
+    asyncio.run(run())

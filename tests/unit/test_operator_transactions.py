@@ -69,7 +69,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def delete(cluster: RunningCluster, name: str) -> Any:
-    return cluster.ask(wire.Admin(wire.AdminKind.DELETE, name))
+    return cluster.delete(name)
 
 
 # Homes.

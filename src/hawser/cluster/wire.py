@@ -21,8 +21,10 @@ __all__ = [
     "AdminKind",
     "Alive",
     "Answer",
+    "AskClock",
     "Batches",
     "BranchSeen",
+    "Clocked",
     "Code",
     "Deliver",
     "Execute",
@@ -176,7 +178,7 @@ class MapPushed(_Body, frozen=True, tag="pushed"):
 
 
 class GetMap(_Body, frozen=True, tag="get map"):
-    """Of one topic, or of all."""
+    """Asks for the map of one topic, or of all; with an empty name, only of the nodes."""
 
     topic: str | None = None
 
@@ -343,7 +345,8 @@ class AdminKind(StrEnum):
 class Admin(_Body, frozen=True, tag="admin"):
     """For an operator; the node passes it on. `name` is a topic or queue for create and delete, a node that
     wants to lead nothing any more for drain, else a shard; `nodes` are those it is about, as on the command
-    line."""
+    line. Delete affects only the topic or queue with this `uuid`, not a newer one of its name, so it may be
+    repeated."""
 
     kind: AdminKind
     name: str
@@ -351,6 +354,7 @@ class Admin(_Body, frozen=True, tag="admin"):
     partitions: int = 1
     settings: dict[str, Setting] = {}
     topic_kind: TopicKind = "topic"
+    uuid: str = ""
 
 
 # Requests of operators to nodes.
@@ -361,6 +365,10 @@ class RollCall(_Body, frozen=True, tag="roll call"):
     ask without one."""
 
     cluster: str = ""
+
+
+class AskClock(_Body, frozen=True, tag="ask clock"):
+    """Node to node: asks for the time of day."""
 
 
 class Host(_Body, frozen=True, tag="host"):
@@ -504,10 +512,21 @@ class ShardReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Rolled(_Body, frozen=True, tag="rolled"):
+    """The seconds by which the node's wall clock is ahead of the time that half of the nodes' clocks have
+    reached, if it knows any, and whether no majority confirms it."""
+
     cluster: str
     incarnation: int
     free_bytes: int
     shards: dict[str, ShardReport]
+    clock_ahead_seconds: float | None = None
+    clock_is_wrong: bool = False
+
+
+class Clocked(_Body, frozen=True, tag="clock"):
+    """The wall clock of the node, in nanoseconds."""
+
+    time_ns: int
 
 
 class Hosted(_Body, frozen=True, tag="hosted"):
@@ -552,24 +571,12 @@ class Failed(_Body, frozen=True, tag="failed"):
 Told = Deliver | MapPushed
 Request = (
     GetMap | Publish | Execute | Fetch | Inspect | KeepAlive | QueuePut | QueueGet | QueueSettle | QueueLook
-    | Transact | TransactionLook | Admin | RollCall | Host
+    | Transact | TransactionLook | Admin | RollCall | Host | AskClock
 )  # fmt: skip
 Answer = (
-    Map
-    | Batches
-    | Executed
-    | Inspected
-    | Alive
-    | AdminDone
-    | Rolled
-    | Hosted
-    | Failed
-    | Lent
-    | Turned
-    | Looked
-    | Transacted
-    | TransactionsSeen
-)
+    Map | Batches | Executed | Inspected | Alive | AdminDone | Rolled | Hosted | Clocked | Failed | Lent
+    | Turned | Looked | Transacted | TransactionsSeen
+)  # fmt: skip
 
 encode: Final = msgspec.msgpack.Encoder().encode
 

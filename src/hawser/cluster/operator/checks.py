@@ -26,6 +26,7 @@ __all__ = [
     "check_letters",
     "check_nodes",
     "check_transactions",
+    "is_meant",
     "unheard_commits",
 ]
 
@@ -103,6 +104,17 @@ def check_host(message: wire.Admin, host: wire.TopicEntry | None) -> None:
             f"replication={settings['replication']} with colocate={name!r}, which has "
             f"replication={replication}: a queue is kept where its topic is; leave replication out"
         )
+
+
+def is_meant(name: str, uuid: str, entry: wire.TopicEntry | None) -> bool:
+    """Whether what has the name is what is to be deleted, and not another one that was made since. ValueError
+    if it is not said which one is."""
+    if not uuid:
+        raise ValueError(
+            f"a deletion names the uuid of the topic or queue {name!r} that it is about, and none is given; "
+            "delete it with this version of Hawser"
+        )
+    return entry is not None and entry.uuid == uuid
 
 
 def check_deletion(name: str, entry: wire.TopicEntry) -> None:

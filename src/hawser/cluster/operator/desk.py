@@ -44,10 +44,18 @@ class Desk:
         self._stored: StoredShard | None = None
         self._asking = False
         self._tasks: set[asyncio.Task[None]] = set()
+        # Of the orders that are not done.
+        self._waiters: set[asyncio.Future[AdminDone]] = set()
+        self._closed = False
 
     @property
     def metadata(self) -> Metadata | None:
         return self.operator.metadata
+
+    @property
+    def has_orders(self) -> bool:
+        """Whether an order of this operator is under way or waits for its turn."""
+        return bool(self._waiters)
 
     def tick(self) -> None:
         self._step(Tick())
@@ -64,10 +72,16 @@ class Desk:
             self._changed(self)
 
     async def order(self, make: Callable[[object], Order]) -> AdminDone:
-        """Give an order, made with a tag, and wait until it is done or given up."""
+        """Give an order, made with a tag, and wait until it is done or given up. `close` gives up all."""
+        if self._closed:
+            return self._given_up
         future: asyncio.Future[AdminDone] = asyncio.get_running_loop().create_future()
-        self._step(make(future))
-        return await future
+        self._waiters.add(future)
+        try:
+            self._step(make(future))
+            return await future
+        finally:
+            self._waiters.discard(future)
 
     def _step(self, event: Event | Order) -> None:
         for effect in self.operator.step(event):
@@ -106,6 +120,14 @@ class Desk:
         if stored is not None:
             self.loaded(stored)
 
+    @property
+    def _given_up(self) -> AdminDone:
+        return AdminDone(False, f"shard {self.shard} is deleted, or its operator stops; ask for the status")
+
     def close(self) -> None:
+        self._closed = True
         for task in self._tasks:
             task.cancel()
+        for future in self._waiters:
+            if not future.done():
+                future.set_result(self._given_up)

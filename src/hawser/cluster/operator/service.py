@@ -19,7 +19,13 @@ import msgspec
 from hawser.cluster import wire
 from hawser.cluster.background import Background
 from hawser.cluster.maps import forget_oldest_deleted, node_of, owned_shards
-from hawser.cluster.operator.checks import check_creation, check_deletion, check_nodes, check_transactions
+from hawser.cluster.operator.checks import (
+    check_creation,
+    check_deletion,
+    check_nodes,
+    check_transactions,
+    is_meant,
+)
 from hawser.cluster.operator.closing import Closing
 from hawser.cluster.operator.creation import create, homes_of
 from hawser.cluster.operator.deletion import (
@@ -31,6 +37,7 @@ from hawser.cluster.operator.deletion import (
 )
 from hawser.cluster.operator.desk import Desk
 from hawser.cluster.operator.placement import place
+from hawser.cluster.operator.repair import Repairs
 from hawser.cluster.operator.topics import (
     cluster_id,
     forget_topic,
@@ -101,10 +108,8 @@ class OperatorService(Handler):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._dialers: dict[str, Dialer] = {}
         self._rolling: set[str] = set()
-        self._missing: dict[str, int] = {}
         # Why the metadata of some shards cannot be read; said once.
         self._unreadable: set[str] = set()
-        self._repairing: set[str] = set()
         # Shards in the store that are to go, and those that are gone from it but not from every node.
         self._deleting: dict[str, Deletion] = {}
         # Topics and queues of which a shard has no nodes yet, and why.
@@ -114,6 +119,7 @@ class OperatorService(Handler):
         # One deletion of a name at a time: what one has closed another one must not open.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._background = Background()
+        self._repairs = Repairs(self._host, self._send, self._background.start, self.settings.missing_ticks)
         # Until then nodes that were not reached may be on their way.
         self._settled_at = 0.0
         self._changed = asyncio.Event()
@@ -190,7 +196,7 @@ class OperatorService(Handler):
             if report is not None and report.halted is None:
                 status = m.decode(report.status)
                 desk.receive(report.member, status)
-            self._look_for_missing(node, shard, desk, report)
+        self._repairs.rolled(node, answer.shards, self.desks, self.topics)
 
     @property
     def alive(self) -> list[str]:
@@ -371,39 +377,6 @@ class OperatorService(Handler):
                 del self._retiring[shard]
                 await self._in_thread(forget_retiring, self._store, shard, known.members)
 
-    # Disks that are gone.
-
-    def _look_for_missing(self, node: str, shard: str, desk: Desk, report: wire.ShardReport | None) -> None:
-        """A node that answers and does not have its member any more has lost that disk."""
-        metadata = desk.metadata
-        if metadata is None or metadata.status is not Status.STEADY:
-            return
-        lost = [each for each in metadata.members if node_of(each) == node]
-        if not lost or (report is not None and report.member == lost[0] and report.halted is None):
-            self._missing.pop(f"{shard} {node}", None)
-            return
-        seen = self._missing[f"{shard} {node}"] = self._missing.get(f"{shard} {node}", 0) + 1
-        if seen > self.settings.missing_ticks and shard not in self._repairing and report is None:
-            self._repairing.add(shard)
-            self._background.start(self._replace(node, shard, desk, lost[0]))
-
-    async def _replace(self, node: str, shard: str, desk: Desk, lost: str) -> None:
-        try:
-            new = await self._host(node, shard)
-            _log.warning("shard %s: node %s has lost its disk %s; %s takes its place", shard, node, lost, new)
-            assert desk.metadata is not None
-            orders: list[Callable[[object], Order]] = [lambda tag: Swap(lost, new, tag)]
-            if len(desk.metadata.members) == 2:
-                orders = [lambda tag: Contract(lost, tag), lambda tag: Expand(new, tag)]
-            for order in orders:
-                done = await desk.order(order)
-                _log.info("shard %s: %s", shard, done.text)
-        except (ValueError, TransportError) as error:
-            _log.warning("shard %s: %s", shard, error)
-        finally:
-            self._missing.pop(f"{shard} {node}", None)
-            self._repairing.discard(shard)
-
     # What people ask for.
 
     def asked(self, link: Link, request: Request) -> Body | Coroutine[Any, Any, Body] | None:
@@ -427,7 +400,7 @@ class OperatorService(Handler):
         if message.kind is wire.AdminKind.CREATE:
             return await self._create(message)
         if message.kind is wire.AdminKind.DELETE:
-            return await self._delete(message.name)
+            return await self._delete(message.name, message.uuid)
         if message.kind is wire.AdminKind.DRAIN:
             return await self._drain(message.name)
         desk = self.desks.get(message.name)
@@ -518,17 +491,20 @@ class OperatorService(Handler):
         found = (await self._in_thread(list_topics, self._store)).get(name)
         return found is not None and (found.uuid, found.deleted) == (entry.uuid, entry.deleted)
 
-    async def _delete(self, name: str) -> wire.Answer:
+    async def _delete(self, name: str, uuid: str) -> wire.Answer:
         async with self._locks.setdefault(name, asyncio.Lock()):
             entry = (await self._in_thread(list_topics, self._store)).get(name)
-            if entry is not None and not entry.deleted:
+            if not is_meant(name, uuid, entry):
+                entry = None
+            elif entry is not None and not entry.deleted:
                 check_deletion(name, entry)
                 # Its shards may have been made by another operator, a moment ago.
                 await self._look()
                 await self._close(name, entry)
                 entry = await self._in_thread(mark_deleted, self._store, name, entry.uuid)
         if entry is None:
-            return wire.Failed(wire.Code.NOT_FOUND, f"there is no topic or queue {name!r}", False)
+            text = f"there is no topic or queue {name!r} with uuid {uuid} (any more)"
+            return wire.Failed(wire.Code.NOT_FOUND, text, False)
         self.topics[name] = entry
         await self._look()
         self._push()

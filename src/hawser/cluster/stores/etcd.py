@@ -38,7 +38,9 @@ except ImportError as error:
 
 __all__ = ["DEFAULT_PREFIX", "EtcdStore", "parse_endpoints"]
 
-DEFAULT_PREFIX: Final = "hawser/"
+# The prefix ends in two slashes, and no prefix has two within it: no key of the cluster `a/b` begins with the
+# prefix of the cluster `a`.
+DEFAULT_PREFIX: Final = "hawser//"
 
 _FORM: Final = "etcd://HOST:PORT[,HOST:PORT...][/PREFIX]"
 _API: Final = "/v3/"
@@ -213,7 +215,9 @@ def parse_endpoints(url: str) -> tuple[list[tuple[str, int]], str]:
     except ValueError as error:
         raise errors.UsageError(f"{url!r} is not the URL of an etcd ({error}). Write {_FORM}") from None
     prefix = prefix.strip("/")
-    return endpoints, f"{prefix}/" if prefix else DEFAULT_PREFIX
+    if "//" in prefix:
+        raise errors.UsageError(f"{url!r}: a prefix has single slashes within it. Write {_FORM}")
+    return endpoints, f"{prefix}//" if prefix else DEFAULT_PREFIX
 
 
 def _endpoint(address: str) -> tuple[str, int]:
