@@ -24,7 +24,7 @@ what became of the request: "none" (no effect), "applied" (a first part took eff
 `published`), "unknown" (ask before doing it again).
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 __all__ = [
     "Closed",
@@ -54,7 +54,10 @@ class HawserError(Exception):
     retryable: bool = False
     outcome: Literal["none", "applied", "unknown"] = "none"
     published: int = 0
-    """Of a batch: how many of its messages went out before the error."""
+    """Of a batch: how many of its messages went out before the error. Of `retry_dead_letters` on a cluster:
+    how many letters were moved."""
+    read: Any = None
+    """Of a read from a cluster: the ReadResult with what came before the error; None if nothing came."""
 
     def __init__(self, message: str = "") -> None:
         super().__init__(message)

@@ -128,7 +128,7 @@ def test_the_ensemble_is_changed(five: RunningCluster) -> None:
         watch.check()
         watch.order(wire.AdminKind.ELECT, shard)
         watch.check()
-        refused = five.ask(wire.Admin(wire.AdminKind.DELETE, shard.partition("@")[0]))
+        refused = five.delete(shard.partition("@")[0])
         assert isinstance(refused, wire.Failed) and refused.code is wire.Code.REJECTED, refused
     watch.leave()
     works.end(five.connect("other"))

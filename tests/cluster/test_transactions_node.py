@@ -11,6 +11,7 @@ import pytest
 
 from hawser.cluster import wire
 from hawser.cluster.node import keeping
+from hawser.cluster.node.shard import Shard
 from hawser.cluster.node.telling import Teller
 from hawser.cluster.transport import PeerRole
 from hawser.log.entry import Kind
@@ -159,7 +160,7 @@ def test_what_is_prepared_is_rolled_back_when_the_shard_that_decides_is_deleted(
     peer.create("gone")
     one, home, tx = peer.shard("one"), peer.shard("gone"), lane("deleted")
     assert peer.transact(one, peer.publish(tx, 1, b"deleted"), peer.prepare(tx, 1, home))[1] == Prepared(1)
-    assert cluster.ask(wire.Admin(wire.AdminKind.DELETE, "gone")).done
+    assert cluster.delete("gone").done
     until(lambda: not peer.look(one, tx).branches, "the prepared branch has found out")
     assert peer.look(one, tx).outcome == Outcome.ROLLED_BACK and b"deleted" not in peer.values(one)
 
@@ -227,9 +228,9 @@ def test_a_shard_that_is_not_there_holds_nothing_up_for_ever(peer: Peer) -> None
     until(lambda: not peer.look(home, tx).records, "the shards that there are have heard")
 
 
-def call(of: Xid | TransactionId, what: Call, **fields: Any) -> wire.Labelled:
+def call(of: Xid | TransactionId, what: Call, session: str = "client", **fields: Any) -> wire.Labelled:
     transaction = of if isinstance(of, TransactionId) else TransactionId(of, 0)
-    return entry(Kind.HOME_CALL, HomeCall(to_fields(transaction), what, "client", **fields))
+    return entry(Kind.HOME_CALL, HomeCall(to_fields(transaction), what, session, **fields))
 
 
 def test_what_is_prepared_waits_for_a_word(peer: Peer) -> None:
@@ -484,6 +485,19 @@ def test_what_lasts_too_long_is_rolled_back(peer: Peer) -> None:
     assert peer.look(shard, tx).outcome == Outcome.TIMED_OUT
 
 
+def test_a_shard_whose_retention_fails_still_ends_what_lasts_too_long(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*given: object) -> None:
+        raise OSError("a block of the index cannot be read")
+
+    monkeypatch.setattr(Shard, "retain", fail)
+    shard, tx = peer.shard("one"), lane("slow beside a fault")
+    peer.transact(shard, peer.publish(tx, 1, b"x", timeout_seconds=1))
+    until(lambda: peer.look(shard, tx).outcome is not None, "the end of a transaction that takes too long")
+    assert peer.look(shard, tx).outcome == Outcome.TIMED_OUT
+
+
 _KILLED = """
 import asyncio, sys
 from tests.support.transactions import lane, stage_and_stay
@@ -491,12 +505,26 @@ asyncio.run(stage_and_stay(sys.argv[1], sys.argv[2], sys.argv[3]))
 """
 
 
+def end_work(session: Peer, shard: str, xid: Xid, value: bytes) -> TransactionId:
+    """The session works in a branch of XA, and ends that."""
+    home = session.home(xid)
+    (started,) = session.transact(home, call(xid, Call.START, "leaver", seconds=3600))
+    assert isinstance(started, Answered)
+    transaction = TransactionId(xid, started.incarnation)
+    label = Label(transaction, 1, started.worker, session.owner, 3600)
+    session.transact(shard, entry(Kind.BATCH, batch_of(value), label))
+    ended = call(transaction, Call.END, "leaver", participants=((shard, 1),))
+    assert session.transact(home, ended) == [Answered(Code.OK, started.incarnation)]
+    return transaction
+
+
 def test_a_client_that_is_killed_takes_its_open_work_with_it(cluster: RunningCluster, peer: Peer) -> None:
-    """And nothing that is prepared, unless home has not decided; and nothing of those who live, but an XA
-    branch whose time is over at home, which does not know yet where it is."""
+    """And nothing that is prepared, unless home has not decided; nor work of a session that was ended; and
+    nothing of those who live, but an XA branch whose time is over at home, which does not know yet where it
+    is."""
     shard, mine, killed, prepared = peer.shard("one"), lane("mine"), lane("killed"), lane("prepared")
     waiting, xid = lane("waiting"), Xid(7, b"hangs", b"")
-    (started,) = peer.transact(peer.home(xid), call(xid, Call.START, seconds=1))
+    (started,) = peer.transact(peer.home(xid), call(xid, Call.START, "stranger", seconds=1))
     assert isinstance(started, Answered)
     hanging = TransactionId(xid, started.incarnation)
     label = Label(hanging, 1, started.worker, peer.owner, 3600)
@@ -511,6 +539,7 @@ def test_a_client_that_is_killed_takes_its_open_work_with_it(cluster: RunningClu
     # As a client leaves it that dies before it decides; and as one has it whose other votes take long.
     home = peer.shard("two")
     leaver = Peer(cluster, "leaver")
+    ended = end_work(leaver, shard, Xid(7, b"ended", b""), b"ended")
     leaver.transact(shard, leaver.publish(prepared, 1, b"prepared"), leaver.prepare(prepared, 1, home))
     leaver.leave()
     peer.transact(shard, peer.publish(waiting, 1, b"waiting"), peer.prepare(waiting, 1, home))
@@ -523,8 +552,15 @@ def test_a_client_that_is_killed_takes_its_open_work_with_it(cluster: RunningClu
     assert peer.transact(home, *late)[1] == Finished(Outcome.SESSION_LOST)
     until(lambda: peer.look(shard, hanging).outcome is not None, "the end of an XA branch that hangs")
     assert peer.look(shard, hanging).outcome == Outcome.TIMED_OUT
+    # Its session has no link to any node: it is not kept for that.
+    until(lambda: not peer.look(peer.home(xid), hanging).records, "the session that hangs to be forgotten")
     in_time = peer.publish(waiting, 1, b"in time"), peer.commit(waiting, 1, shard)
     assert peer.transact(home, *in_time) == [Staged(1), COMMITTED]
     assert b"waiting" in peer.values(shard)
+    (vote,) = peer.transact(peer.home(ended.xid), call(ended, Call.PREPARE))
+    (answer,) = peer.transact(peer.home(ended.xid), call(ended, Call.COMMIT))
+    assert isinstance(vote, Answered) and isinstance(answer, Answered)
+    assert (vote.code, answer.code) == (Code.OK, Code.OK)
+    assert b"ended" in peer.values(shard)
     assert peer.look(shard, mine).branches
     assert peer.transact(shard, peer.commit(mine, 1)) == [COMMITTED]

@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 
 import hawser
+from hawser import aio
 from hawser.cluster import wire
 from hawser.cluster.client import asking, carrying, drafting, transacting, working
 from hawser.cluster.client.carrying import Couriers
+from hawser.cluster.client.takers import Claim
 from hawser.cluster.maps import topic_of
 from hawser.cluster.node import telling
 from hawser.cluster.transport import TransportError
@@ -242,7 +244,7 @@ def test_the_shard_that_decides_is_deleted_when_the_votes_are_in(
 
 
 def delete(cluster: RunningCluster, name: str, is_used_again: bool) -> None:
-    assert cluster.ask(wire.Admin(wire.AdminKind.DELETE, name)).done
+    assert cluster.delete(name).done
     if is_used_again:
         assert cluster.ask(wire.Admin(wire.AdminKind.CREATE, name, topic_kind="queue")).done
 
@@ -437,14 +439,14 @@ class Follower:
     def __init__(self, together: asyncio.Barrier) -> None:
         self._together = together
 
-    async def rewind(self, received: int) -> None:
-        await self._together.wait()
+    def go_back(self, claim: Claim) -> "asyncio.Task[int]":
+        return asyncio.create_task(self._together.wait())
 
 
 def test_groups_follow_side_by_side(bus: Any) -> None:
     tx = bus.transaction()
     together = asyncio.Barrier(3)
-    tx._work._moves = {Follower(together): {} for _ in range(3)}
+    tx._work._claims = {Follower(together): Claim() for _ in range(3)}
     in_time(tx.rollback)
     assert tx.state == "rolled back"
 
@@ -457,3 +459,44 @@ def test_the_way_to_a_shard_is_forgotten_when_nobody_uses_it(bus: Any) -> None:
     assert len(couriers._shards) == 1
     del tx
     wait_until(lambda: gc.collect() >= 0 and not couriers._shards)
+
+
+def test_work_that_waits_for_a_transaction_to_begin_is_refused_if_that_was_rolled_back(
+    cluster: RunningCluster,
+) -> None:
+    """Nothing is left open that nobody ends."""
+
+    async def work() -> None:
+        bus: Any = aio.connect(cluster.url)
+        transaction = bus.transaction()
+        work = asyncio.create_task(transaction.accept([]))
+        await asyncio.sleep(0)
+        await transaction.rollback()
+        with pytest.raises(hawser.UsageError, match="has ended"):
+            await work
+        assert transaction.state == "rolled back"
+        assert not (await bus._started()).lanes._open
+        await bus.close()
+
+    asyncio.run(work())
+
+
+def test_a_commit_ends_the_wait_for_room(cluster: RunningCluster) -> None:
+    """Of another task, which published so much that it has to wait."""
+
+    async def work() -> None:
+        async with aio.connect(cluster.url) as bus:
+            topic = bus.topic("no room", partitions=1)
+            transaction: Any = bus.transaction()
+            await transaction.publish(topic, b"first")
+            inner = transaction._work
+            inner._begun_bytes += 1 << 30
+            waiting = asyncio.create_task(inner.room())
+            await asyncio.sleep(0)
+            await transaction.commit()
+            for _ in range(100):
+                if not waiting.done():
+                    await asyncio.sleep(0.01)
+            assert waiting.done() and transaction.state == "committed"
+
+    asyncio.run(work())

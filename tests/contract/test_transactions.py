@@ -1,5 +1,6 @@
 """Transactions through the public API, in threads and in event loops: one suite for both."""
 
+import asyncio
 import gc
 import itertools
 import time
@@ -10,6 +11,8 @@ import msgspec
 import pytest
 
 import hawser
+from hawser.log.entry import Kind
+from hawser.log.state.commands import GroupCommit
 from hawser.testing import LocalBus
 from tests.support.looped import Loop
 
@@ -419,7 +422,13 @@ def test_a_group_that_somebody_moved_rolls_it_back(bus: Any, connect: Callable[.
     assert bytes(subscription.take(SECONDS)) == b"1"
     tx.commit_offsets(subscription)
     tx.publish(target, b"no")
-    subscription.commit()
+    with pytest.raises(hawser.UsageError, match="a transaction that is not over moves partitions 0"):
+        subscription.commit()
+    member = getattr(subscription, "inner", subscription)._consumer
+    before = member._committed[0]
+    move = GroupCommit("g", member.member, member._generation, before, before + 1)
+    moving = member._execute(0, Kind.GROUP_COMMIT, move)
+    asyncio.run_coroutine_threadsafe(moving, member.router.loop).result(SECONDS)
     with pytest.raises(hawser.TransactionAborted, match=r"goes on at|moved by somebody else"):
         tx.commit()
     with bus.transaction() as tx:

@@ -1,6 +1,7 @@
 """Calls of the XA interface whose answer is lost: made again, each is the same call."""
 
 import asyncio
+import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -37,6 +38,9 @@ class Lossy:
         if is_lost:
             raise hawser.OutcomeUnknown("the answer was lost")
         return answer
+
+
+_numbers = itertools.count()
 
 
 @pytest.fixture
@@ -207,6 +211,43 @@ def test_work_that_was_ended_by_others_lets_go_of_its_messages(cluster: RunningC
     bus.xa.rollback(xid)
 
 
+@pytest.mark.parametrize("verb", ["rollback", "commit", "prepare", "join"])
+def test_work_in_a_branch_that_is_over_gives_its_messages_back(
+    connect: Callable[..., Any], verb: str
+) -> None:
+    """As soon as a call says that it is over, also if nobody ends the work."""
+    worker, other = connect(name="worker"), connect(name="other")
+    name = f"over by a {verb} {next(_numbers)}"
+    queue, xid = worker.queue(name), Xid(7, name.encode(), b"")
+    queue.put(b"message")
+    work = worker.xa.start(xid)
+    message = work.get(queue, 10)
+    worker.xa.set_timeout(xid, 1)
+    until(lambda: _code(lambda: other.xa.prepare(xid)) == "rb-timeout", "the end of its time")
+    calls: dict[str, Callable[[], Any]] = {
+        "rollback": lambda: worker.xa.rollback(xid),
+        "commit": lambda: worker.xa.commit(xid),
+        "prepare": lambda: worker.xa.prepare(xid),
+        "join": lambda: worker.xa.start(xid, join=True),
+    }
+    assert _code(calls[verb]) == "rb-timeout"
+    again = other.queue(name).get(30)
+    assert again.delivery_count == 2 and bytes(message) == b"message"
+    again.accept()
+    with pytest.raises(hawser.UsageError, match="ended; start another"):
+        work.get(queue, 0)
+    with pytest.raises(hawser.UsageError, match="ended; start another"):
+        work.publish(queue, b"late")
+
+
+def _code(call: Callable[[], Any]) -> str:
+    try:
+        call()
+    except XAError as error:
+        return error.code
+    return "ok"
+
+
 def test_two_ends_at_once(cluster: RunningCluster) -> None:
     """One of them ends it; the other one is told so."""
     bus: Any = cluster.connect("session")
@@ -265,3 +306,161 @@ def test_every_answer_has_words(code: Code) -> None:
     with pytest.raises(XAError, match=code.word) as raised:
         _check(Answered(code), Xid(7, b"x", b""), Call.COMMIT)
     assert raised.value.outcome == ("applied" if code is Code.HEUR_COM else "none")
+
+
+@pytest.mark.parametrize("flag", ["resume", "join"])
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_suspension_that_was_not_heard_of_loses_nothing_of_what_follows(
+    cluster: RunningCluster, lossy: Lossy, flag: str, is_kept: bool
+) -> None:
+    """The session goes on as another worker, whether it has the work of the old one or not."""
+    bus: Any = cluster.connect("session")
+    name = f"{flag} {is_kept}"
+    topic, xid = bus.topic(name, partitions=1), Xid(7, name.encode(), b"")
+    work = bus.xa.start(xid)
+    work.publish(topic, b"before")
+    lossy.is_armed = True
+    with pytest.raises(hawser.OutcomeUnknown, match="was lost"):
+        bus.xa.end(xid, suspend=True)
+    with pytest.raises(hawser.UsageError, match=r"call xa\.end\(\) again"):
+        work.publish(topic, b"meanwhile")
+    with pytest.raises(XAError, match="this session has suspended it; resume it"):
+        bus.xa.end(xid)
+    if not is_kept:
+        bus._client.resource._branches.pop(xid).end()
+    bus.xa.start(xid, **{flag: True}).publish(topic, b"behind")
+    bus.xa.end(xid)
+    assert bus.xa.prepare(xid) == "ok"
+    bus.xa.commit(xid)
+    assert [bytes(each) for each in topic.read_oldest(9).samples] == [b"before", b"behind"]
+
+
+def test_what_is_published_while_the_work_ends_is_committed_or_refused(cluster: RunningCluster) -> None:
+    """By another task, at every moment of the end."""
+
+    async def work() -> None:
+        async with aio.connect(cluster.url) as bus:
+            topic = bus.topic("while it ends", partitions=1)
+            published: list[bytes] = []
+            for pause in range(12):
+                xid = Xid(7, b"while it ends %d" % pause, b"")
+                branch = await bus.xa.start(xid)
+                await branch.publish(topic, b"%d before" % pause)
+                published.append(b"%d before" % pause)
+                end = asyncio.create_task(bus.xa.end(xid))
+                for _ in range(pause):
+                    await asyncio.sleep(0)
+                with suppress(hawser.UsageError):
+                    while not end.done():
+                        value = b"%d at %d" % (pause, len(published))
+                        await branch.publish(topic, value)
+                        published.append(value)
+                        await asyncio.sleep(0)
+                await end
+                assert await bus.xa.prepare(xid) == "ok"
+                await bus.xa.commit(xid)
+            found = (await topic.read_oldest(10_000)).samples
+            assert [bytes(each) for each in found] == published
+
+    asyncio.run(work())
+
+
+def test_what_a_suspended_branch_refused_takes_no_room_of_what_it_accepts_later(
+    cluster: RunningCluster,
+) -> None:
+    """Neither does the refusal of one thread keep another waiting."""
+    bus: Any = cluster.connect("session")
+    topic, xid = bus.topic("refused"), Xid(7, b"refused", b"")
+    work = bus.xa.start(xid)
+    bus.xa.end(xid, suspend=True)
+    room = bus._client.settings.queue_bytes
+    for _ in range(3):
+        with pytest.raises(hawser.UsageError, match="suspended"):
+            work.publish_many(topic, [bytes(room // 8)] * 8)
+    bus.xa.start(xid, resume=True).publish(topic, b"accepted")
+    bus.xa.end(xid)
+    bus.xa.commit(xid, one_phase=True)
+    assert [bytes(each) for each in topic.read_oldest(9).samples] == [b"accepted"]
+
+
+def test_resumed_work_has_an_object_of_its_own_and_the_other_takes_nothing(
+    connect: Callable[..., Any],
+) -> None:
+    bus = connect()
+    name = f"an object of its own {next(_numbers)}"
+    queue, xid = bus.queue(name), Xid(7, name.encode(), b"")
+    queue.put(b"message")
+    work = bus.xa.start(xid)
+    bus.xa.end(xid, suspend=True)
+    resumed = bus.xa.start(xid, resume=True)
+    with pytest.raises(hawser.UsageError, match="ended; start another"):
+        work.get(queue, 0)
+    assert bytes(resumed.get(queue, 30)) == b"message"
+    bus.xa.end(xid)
+    again = queue.get(30)
+    assert again.delivery_count == 2
+    again.accept()
+    bus.xa.rollback(xid)
+
+
+def test_an_end_is_about_the_work_that_there_was_when_it_was_called(cluster: RunningCluster) -> None:
+    """Not about work that another task has begun since."""
+
+    async def work() -> list[bytes]:
+        async with aio.connect(cluster.url) as bus:
+            topic = bus.topic("two ends and a start", partitions=1)
+            for number in range(8):
+                xid = Xid(7, b"two ends and a start %d" % number, b"")
+                await (await bus.xa.start(xid)).publish(topic, b"first")
+                ends = [asyncio.create_task(bus.xa.end(xid)) for _ in range(2)]
+                await ends[0]
+                for _ in range(number):
+                    await asyncio.sleep(0)
+                branch = await bus.xa.start(xid, join=True)
+                await asyncio.gather(*ends, return_exceptions=True)
+                await branch.publish(topic, b"second")
+                await bus.xa.end(xid)
+                await bus.xa.commit(xid, one_phase=True)
+            return [bytes(each) for each in (await topic.read_oldest(99)).samples]
+
+    assert asyncio.run(work()) == [b"first", b"second"] * 8
+
+
+CALLS: list[tuple[str, dict[str, bool]]] = [
+    ("start", {}),
+    ("end", {"suspend": True}),
+    ("start", {"resume": True}),
+    ("end", {}),
+    ("start", {"join": True}),
+    ("end", {}),
+    ("prepare", {}),
+    ("commit", {}),
+]
+
+
+@pytest.mark.parametrize("steps", range(0, 24, 3))
+def test_every_call_may_be_cancelled_anywhere_and_made_again(cluster: RunningCluster, steps: int) -> None:
+    """What was published is committed, once. An answer that was lost may have been ok."""
+
+    async def work() -> None:
+        async with aio.connect(cluster.url, name=f"cancels {steps}") as bus:
+            topic = bus.topic(f"cancelled {steps}", partitions=1)
+            published: list[bytes] = []
+            for shift in range(3):
+                xid = Xid(7, b"cancelled %d" % shift, b"%d" % steps)
+                for number, (verb, flags) in enumerate(CALLS):
+                    call = asyncio.create_task(getattr(bus.xa, verb)(xid, **flags))
+                    for _ in range(steps + shift):
+                        await asyncio.sleep(0)
+                    call.cancel()
+                    try:
+                        found = await call
+                    except asyncio.CancelledError:
+                        found = await getattr(bus.xa, verb)(xid, **flags)
+                    if verb == "start":
+                        published.append(b"%d at %d" % (shift, number))
+                        await found.publish(topic, published[-1])
+            assert [bytes(each) for each in (await topic.read_oldest(99)).samples] == published
+            assert await bus.xa.recover() == []
+
+    asyncio.run(work())

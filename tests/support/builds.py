@@ -19,22 +19,32 @@ LIMIT_SECONDS = 250
 
 @dataclass(frozen=True)
 class Build:
-    """How to start Python with one build of Hawser; `canary` names a planted bug of native/canary.hpp."""
+    """How to start Python with one build of Hawser. `canary` names a planted bug of native/canary.hpp, and
+    `sanitizer` what watches the native module."""
 
     canary: str = ""
+    sanitizer: str = ""
 
     def command(self, *arguments: str) -> list[str]:
         """The interpreter with `arguments`, as `-m module ...` or `-c code`."""
         # Without site the editable install does not come before the package with the bug.
-        return [sys.executable, *(["-S"] if self.canary else []), *arguments]
+        return [sys.executable, *(["-S"] if self._is_apart else []), *arguments]
 
     def environment(self) -> dict[str, str]:
         """The environment that goes with `command`."""
         paths = [str(ROOT)]
-        if self.canary:
+        if self._is_apart:
             others = Path(msgspec.__file__).parents[1]
-            paths = [str(planted_package(self.canary)), str(ROOT), str(others)]
-        return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+            paths = [str(planted_package(self.canary, self.sanitizer)), str(ROOT), str(others)]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        if self.sanitizer:
+            # The interpreter is not built with it, and allocates before the module is there.
+            environment |= {"LD_PRELOAD": str(_runtime(self.sanitizer)), "PYTHONMALLOC": "malloc"}
+        return environment
+
+    @property
+    def _is_apart(self) -> bool:
+        return bool(self.canary or self.sanitizer)
 
     def run(self, *arguments: str, limit_seconds: float = LIMIT_SECONDS) -> subprocess.CompletedProcess[str]:
         """Run to the end and return what it printed, whatever its exit status."""
@@ -49,12 +59,12 @@ class Build:
         )
 
 
-def planted_package(canary: str) -> Path:
+def planted_package(canary: str, sanitizer: str = "") -> Path:
     """A directory to import Hawser with the bug from; built only when a source changed."""
-    digest = hashlib.sha256(canary.encode())
+    digest = hashlib.sha256(f"{canary} {sanitizer}".encode())
     for source in [*sorted((ROOT / "native").iterdir()), *sorted((ROOT / "src").rglob("*.py"))]:
         digest.update(source.read_bytes())
-    directory = CACHE / f"{canary}-{digest.hexdigest()[:16]}"
+    directory = CACHE / f"{canary or sanitizer}-{digest.hexdigest()[:16]}"
     if directory.exists():
         return directory
     unfinished = CACHE / f"{directory.name}.{os.getpid()}"
@@ -62,7 +72,7 @@ def planted_package(canary: str) -> Path:
         ROOT / "src" / "hawser", unfinished / "hawser", ignore=shutil.ignore_patterns("*.so", "__pycache__")
     )
     try:
-        _build_module(canary, unfinished / "hawser" / "memory")
+        _build_module(canary, sanitizer, unfinished / "hawser" / "memory")
         unfinished.rename(directory)
     except OSError:
         if not directory.exists():
@@ -72,7 +82,14 @@ def planted_package(canary: str) -> Path:
     return directory
 
 
-def _build_module(canary: str, target: Path) -> None:
+def _runtime(sanitizer: str) -> Path:
+    """The library of a sanitizer, to be loaded before everything else."""
+    library = {"thread": "libtsan.so", "address": "libasan.so"}[sanitizer]
+    done = subprocess.run(["g++", f"-print-file-name={library}"], capture_output=True, text=True, check=True)
+    return Path(done.stdout.strip()).resolve()
+
+
+def _build_module(canary: str, sanitizer: str, target: Path) -> None:
     import nanobind  # type: ignore[import-untyped]
 
     include = [
@@ -83,14 +100,15 @@ def _build_module(canary: str, target: Path) -> None:
         "-I",
         str(ROOT / "native"),
     ]
+    watching = [f"-fsanitize={sanitizer}", "-g", "-Wno-tsan"] if sanitizer else []
     objects = [_nanobind_object(include)]
     for source in sorted((ROOT / "native").glob("bind*.cpp")):
         made = target / f"{source.stem}.o"
-        options = ["-std=c++20", "-O1", f"-DHAWSER_CANARY={canary}", *include]
+        options = ["-std=c++20", "-O1", f"-DHAWSER_CANARY={canary or 'none'}", *watching, *include]
         subprocess.run([*COMPILE, *options, str(source), "-o", str(made)], check=True)
         objects.append(made)
     module = target / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
-    subprocess.run(["g++", "-shared", *map(str, objects), "-o", str(module)], check=True)
+    subprocess.run(["g++", "-shared", *watching, *map(str, objects), "-o", str(module)], check=True)
 
 
 def _nanobind_object(include: list[str]) -> Path:

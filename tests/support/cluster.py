@@ -77,6 +77,12 @@ class RunningCluster:
         answer = self.ask(wire.Admin(wire.AdminKind.TRANSFER, shard, (node,)))
         assert isinstance(answer, wire.AdminDone) and answer.done, answer
 
+    def delete(self, name: str) -> Any:
+        """The answer of an operator who is asked to delete what has this name now, if anything has."""
+        known = self.ask(wire.GetMap(name)).topics.get(name)
+        uuid = "unknown" if known is None else known.uuid
+        return self.ask(wire.Admin(wire.AdminKind.DELETE, name, uuid=uuid))
+
     def close(self) -> None:
         while self._buses:
             self._buses.pop().close()

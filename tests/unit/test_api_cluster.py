@@ -4,8 +4,10 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import msgspec
@@ -490,21 +492,43 @@ def test_closing_publishes_what_was_begun(cluster: RunningCluster) -> None:
             call()
 
 
-def test_a_call_from_the_callback_of_a_future_is_refused(topic: hawser.Topic[Any]) -> None:
-    caught: list[BaseException] = []
-    done = threading.Event()
+def test_a_call_from_the_callback_of_a_future_is_refused(bus: hawser.Bus, topic: hawser.Topic[Any]) -> None:
+    """A call that waited there would wait for itself, and all others with it."""
+    queue, subscription = bus.queue("called-back"), topic.subscribe()
+    transaction = bus.transaction()
 
-    def call(_: object) -> None:
-        try:
-            topic.info()
-        except hawser.UsageError as error:
-            caught.append(error)
-        finally:
-            done.set()
+    def loan() -> None:
+        with topic.loan(1):
+            pass
 
-    topic.publish_nowait(b"x").add_done_callback(call)
-    assert done.wait(SECONDS)
-    assert "another thread" in str(caught[0])
+    calls: list[Callable[[], object]] = [
+        topic.info,
+        topic.flush,
+        lambda: topic.publish(b"x"),
+        lambda: topic.publish_many([b"x"]),
+        loan,
+        lambda: queue.put(b"x"),
+        lambda: queue.put_many([b"x"]),
+        lambda: queue.get(timeout=1),
+        lambda: subscription.take(1),
+        transaction.commit,
+    ]
+    refused: Queue[str] = Queue()
+
+    def call_all(_: object) -> None:
+        for call in calls:
+            try:
+                call()
+            except hawser.UsageError as error:
+                refused.put(str(error))
+            else:
+                refused.put(f"{call} was not refused")
+
+    topic.publish_nowait(b"x").add_done_callback(call_all)
+    for _ in calls:
+        assert "in another thread" in refused.get(timeout=SECONDS)
+    assert topic.info().head == 1
+    assert queue.info().ready == 0
 
 
 def test_a_forked_child_must_connect_again(bus: hawser.Bus, topic: hawser.Topic[Any]) -> None:

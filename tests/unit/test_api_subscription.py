@@ -196,6 +196,10 @@ def test_a_durable_subscriber_is_waited_for(local: LocalBus) -> None:
 def test_a_durable_subscriber_is_waited_for_only_so_far(local: LocalBus) -> None:
     topic: hawser.Topic[Any] = local.connect().topic("t", history=0, depth=2)
     with local.connect("reader") as bus:
+        with pytest.raises(
+            hawser.UsageError, match="max_lag 3 is more than the 2 samples that the topic keeps"
+        ):
+            bus.topic("t").subscribe(reliable="durable", max_lag=3)
         bus.topic("t").subscribe(reliable="durable", max_lag=2)
     for _ in range(9):
         topic.publish(b"x", timeout=0)

@@ -37,6 +37,17 @@ def test_a_receipt_says_what_was_published(bus: hawser.Bus) -> None:
     assert contents(topic) == [b"x", b"y", b"z", b""]
 
 
+def test_receipts_are_told_apart_by_their_hash(bus: hawser.Bus) -> None:
+    """From Python 3.14 on a tuple keeps its hash, and a receipt that was dropped is used again."""
+    topic = bus.topic("hashed")
+    for offset in range(1, 4):
+        assert hash(topic.publish(b"")) == hash(("hashed", 0, offset, 1, "process"))
+    kept = {topic.publish(b"") for _ in range(3)} | set(topic.publish_many([b"", b""]))
+    assert kept == {
+        hawser.Receipt("hashed", 0, *each, "process") for each in [(4, 1), (5, 1), (6, 1), (7, 2)]
+    }
+
+
 @pytest.mark.parametrize(
     "data",
     [bytearray(b"ab"), memoryview(b"xaby")[1:3], numpy.frombuffer(b"ab", "<u2"), pyarrow.py_buffer(b"ab")],

@@ -10,10 +10,14 @@ from typing import Any
 import pytest
 
 import hawser
+from hawser import aio
 from hawser.cluster import wire
-from hawser.cluster.client.group import Member, share_of
+from hawser.cluster.client.group import Member
+from hawser.cluster.client.producers import partition_of
+from hawser.cluster.client.starts import share_of
+from hawser.cluster.client.takers import Taken
 from hawser.log.entry import Kind
-from hawser.log.state.commands import GroupJoin, GroupLeave, encode_command
+from hawser.log.state.commands import AT_END, GroupCommit, GroupJoin, GroupLeave, encode_command
 from hawser.log.state.results import Joined
 from tests.support.cluster import RunningCluster
 
@@ -166,9 +170,9 @@ def test_members_that_commit_what_they_only_fetched_are_found_out(
     times."""
     commit = Member.commit
 
-    async def hasty(self: Member, positions: dict[int, int]) -> None:
+    async def hasty(self: Member, taken: Taken) -> None:
         fetched = {number: reader._offset for number, reader in self._readers.items()}
-        await commit(self, {**positions, **fetched})
+        await commit(self, taken._replace(positions={**taken.positions, **fetched}))
 
     monkeypatch.setattr(Member, "commit", hasty)
     bus = cluster.connect("publisher", session_seconds=SESSION_SECONDS)
@@ -321,3 +325,86 @@ def test_a_group_follows_the_leaders(cluster: RunningCluster, topic: hawser.Topi
         member.stop()
     assert len(set(taken)) == 100
     assert sum(member.fenced for member in members) == 0
+
+
+def test_a_new_group_begins_in_every_partition_when_its_member_is_there(
+    cluster: RunningCluster, topic: hawser.Topic[Any]
+) -> None:
+    """Also in those that another member would have to give away first."""
+    home = topic.info().partitions[partition_of(b"g", 4)]
+    request = wire.Execute(
+        home.shard, Kind.GROUP_JOIN, encode_command(GroupJoin("g", "a silent one", AT_END))
+    )
+    assert isinstance(cluster.ask(request, home.leader), wire.Executed)
+    with topic.subscribe(group="g") as subscription:
+        publish(topic, 40)
+        assert len({(each.partition, each.offset) for each in take(subscription, 40)}) == 40
+
+
+def test_what_a_stalled_owner_commits_while_another_takes_over_is_not_taken_again(
+    cluster: RunningCluster, topic: hawser.Topic[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the entry by which the next member joins, and the one by which the owner leaves."""
+    publish(topic, 40)
+    for partition in topic.info().partitions:
+        join = encode_command(GroupJoin("g", "stalled"))
+        cluster.ask(wire.Execute(partition.shard, Kind.GROUP_JOIN, join), partition.leader)
+    execute = Member._execute
+
+    async def late(self: Member, partition: int, kind: Kind, command: Any, *deadline: float) -> Any:
+        if kind is Kind.GROUP_LEAVE and command.member == "stalled":
+            joined: Any = await execute(self, partition, Kind.GROUP_JOIN, GroupJoin("g", "stalled"))
+            move = GroupCommit("g", "stalled", joined.generation, joined.position, joined.position + 1)
+            await execute(self, partition, Kind.GROUP_COMMIT, move)
+        return await execute(self, partition, kind, command, *deadline)
+
+    monkeypatch.setattr(Member, "_execute", late)
+    with topic.subscribe(group="g", start="earliest") as subscription:
+        found = take(subscription, 37)
+        assert sorted(each.offset for each in found).count(1) == 1
+        subscription.commit()
+    assert positions(topic) == [each.end - 1 for each in topic.info().partitions]
+
+
+def test_a_member_that_no_longer_waits_to_join_leaves_nothing_behind(
+    cluster: RunningCluster, topic: hawser.Topic[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stuck(self: Member, partition: int) -> None:
+        await asyncio.Event().wait()
+
+    async def story() -> None:
+        async with aio.connect(cluster.url) as bus:
+            opened = bus.topic(topic.name)
+            await opened.info()
+            monkeypatch.setattr(Member, "_take", stuck)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await opened.subscribe(group="g", start="earliest")
+            left = [task.get_coro() for task in asyncio.all_tasks() if not task.cancelling()]
+            assert not [each for each in left if "Event.wait" in repr(each)]
+
+    asyncio.run(story())
+
+
+def test_a_position_is_final_when_a_partition_is_taken_away(
+    topic: hawser.Topic[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread takes at that moment: it takes before, or nothing."""
+    publish(topic, 40)
+    with topic.subscribe(group="g", start="earliest") as subscription:
+        take(subscription, 4)
+        member: Any = subscription._consumer  # type: ignore[attr-defined]
+        partition, dropped = member.partitions[0], threading.Event()
+
+        def drop() -> None:
+            member._set_leaving(partition)
+            dropped.set()
+
+        with member.lock:
+            member.router.loop.call_soon_threadsafe(drop)
+            assert not dropped.wait(0.1)
+            while member.next_sample() is not None:
+                pass
+            reached = member.positions[partition]
+        assert dropped.wait(SECONDS)
+        assert member._leaving == {partition: reached} and partition not in member.positions

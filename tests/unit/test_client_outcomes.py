@@ -45,6 +45,7 @@ class Cluster:
     def __init__(self, **answers: list[bytes | None]) -> None:
         self.settings = SETTINGS
         self.loop = asyncio.get_running_loop()
+        self.post = self.loop.call_soon_threadsafe
         self.address = "n1:7400"
         self.logs: dict[str, list[bytes]] = {}
         self.sizes: list[int] = []
@@ -255,11 +256,11 @@ def test_a_subscription_survives_what_it_cannot_read_and_tells_what_it_does_not_
         cluster.logs["t@u/0"] = [b"x"]
         consumer = Consumer(cluster, "t", "u", None)  # type: ignore[arg-type]
         consumer.read(0, 1)
-        await consumer.ready(None)
+        await consumer.ready(None, consumer.arrived)
         sample = consumer.next_sample()
         assert sample is not None and bytes(sample) == b"x"
         cluster._answers["shard0"] = [ODD]
-        await consumer.ready(None)
+        await consumer.ready(None, consumer.arrived)
         with pytest.raises(hawser.HawserError, match="subscribe again"):
             consumer.next_sample()
         await consumer.close()
@@ -352,6 +353,24 @@ def test_a_member_without_a_home_asks_less_and_less_often() -> None:
             await member._listen()
         assert member._backoff.next() >= SETTINGS.backoff_most_seconds / 2
         assert SETTINGS.backoff_most_seconds / 2 > SETTINGS.backoff_least_seconds
+
+    run(story)
+
+
+def test_a_member_does_not_go_back_to_an_earlier_generation() -> None:
+    """A leader that was deposed, or a question that was asked before, answers with what was."""
+
+    async def story() -> None:
+        cluster = Cluster()
+        entry = wire.TopicEntry(1, "u", 1, {})
+        member = Member(cluster, "t", entry, None, "g", "m", (None, 0))  # type: ignore[arg-type]
+        member._learn(3, ("a", "b"))
+        member._known_settled = 1
+        cluster.ask = lambda *_: answer  # type: ignore[assignment, method-assign]
+        for number, expected in ((2, (3, ("a", "b"), 1)), (4, (4, ("a",), 1))):
+            answer = asyncio.ensure_future(asyncio.sleep(0, wire.encode(wire.Alive(number, ("a",), ("a",)))))
+            await member._listen()
+            assert (member._generation, member._members, member._known_settled) == expected
 
     run(story)
 

@@ -3,7 +3,8 @@
 import asyncio
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import pytest
 
@@ -93,8 +94,50 @@ def test_a_call_from_the_loop_itself_or_after_the_end_is_refused(thread: LoopThr
     async def call() -> None:
         thread.call(_value(1))
 
-    with pytest.raises(UsageError, match="was made in the thread"):
+    with pytest.raises(UsageError, match="may not wait"):
         thread.call(call())
     thread.stop()
     with pytest.raises(Closed):
         thread.call(_value(1))
+
+
+class _Interrupted:
+    """A loop whose next post is interrupted, as a signal handler or a finalizer does it."""
+
+    def __init__(self, thread: LoopThread, interrupt: Callable[[], object]) -> None:
+        self._thread, self._loop, self._interrupt = thread, thread.loop, interrupt
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+    def call_soon_threadsafe(self, *arguments: Any) -> object:
+        self._thread.loop = self._loop
+        self._interrupt()
+        return self._loop.call_soon_threadsafe(*arguments)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_what_interrupts_a_post_may_post_or_stop(ends: bool) -> None:
+    """The post held a lock that was not reentrant, so it and the interruption waited for each other."""
+    # If they do, it cannot be stopped either.
+    thread = LoopThread("test")
+    found: list[object] = []
+
+    def interrupt() -> None:
+        found.append(thread.call(_value(1)))
+        if ends:
+            thread.stop()
+
+    def post() -> None:
+        thread.loop = cast("asyncio.AbstractEventLoop", _Interrupted(thread, interrupt))
+        try:
+            found.append(thread.call(_value(2)))
+        except Closed as error:
+            found.append(type(error))
+
+    caller = threading.Thread(target=post, daemon=True)
+    caller.start()
+    caller.join(30)
+    assert found == [1, Closed if ends else 2]
+    if not ends:
+        thread.stop()

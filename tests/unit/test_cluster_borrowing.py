@@ -23,7 +23,8 @@ def test_an_answer_that_has_come_is_not_interrupted(cluster: RunningCluster) -> 
             queue: Any = bus.queue(unused_name())
             await queue.put_many([b"1", b"2"])
             async with queue.consume(prefetch=8) as consumer:
-                assert bytes(await anext(consumer)) == b"1"
+                first = await anext(consumer)
+                assert bytes(first) == b"1"
                 borrower = consumer._session.borrower
                 while not (borrower._is_polling and borrower._ahead):
                     await asyncio.sleep(0.01)

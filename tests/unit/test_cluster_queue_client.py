@@ -231,8 +231,9 @@ def test_nothing_is_got_ahead_by_itself_under_a_lease(bus: hawser.Bus) -> None:
         queue = new_queue(bus, **settings)
         queue.put_many([b"x"] * 5)
         with queue.consume() as consumer:
-            next(consumer)
+            message = next(consumer)
             assert queue.info().claimed == claimed
+            message.accept()
 
 
 def test_what_lies_ahead_does_not_use_up_its_deliveries(bus: hawser.Bus) -> None:

@@ -3,7 +3,7 @@
 What opens something (`connect`, `topic`, `queue`, `publisher`, `subscribe`, `consume`) gives an object that
 may be awaited, used in `async with`, or used at once: on one host it is open already, on a cluster its first
 use opens it. All that can wait is awaited without holding up the loop. On one host a cancelled call has not
-happened; on a cluster a publish that was sent before may have.
+happened; on a cluster a publish that was not sent is never sent, and one that was sent may have happened.
 """
 
 import asyncio
@@ -284,7 +284,8 @@ class AsyncBus(Opened):
     def topic(
         self, name: str, *, schema: Any = None, create: bool = True, **settings: Any
     ) -> AsyncTopic[Any]:
-        """As `Bus.topic`."""
+        """As `Bus.topic`. On a cluster this asks no node. If others have deleted the topic and made it anew,
+        the bus returns the old object until a call of that object has raised Closed, and then a new one."""
         return self._topic(name, schema, create, settings)
 
     @abstractmethod
@@ -321,7 +322,7 @@ class AsyncBus(Opened):
     def queue(
         self, name: str, *, schema: Any = None, create: bool = True, **settings: Any
     ) -> AsyncQueue[Any]:
-        """As `Bus.queue`."""
+        """As `Bus.queue`. If others have made the queue anew, see `topic`."""
         return self._queue(name, schema, create, settings)
 
     @abstractmethod

@@ -1,11 +1,13 @@
 """Queues for event loops: the same names as the plain ones, with `async` and `await`.
 
 What can wait is awaited: putting, getting, and settling, which on a cluster is a request. On one host a
-cancelled call has not happened; on a cluster a put or a settlement that was sent before may have.
+cancelled call has not happened; on a cluster a put that was not sent is never sent, and one that was sent, or
+a settlement, may have happened.
 """
 
+import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar
@@ -215,24 +217,60 @@ class AsyncValueLoop(_AsyncBlock, Generic[T]):
         self._is_left = False
 
 
+class _AsyncLoop(AsyncIterator[AsyncMessage]):
+    """A loop over a consumer."""
+
+    __slots__ = ("_consumer", "_last")
+
+    def __init__(self, consumer: "AsyncConsumer[Any]") -> None:
+        self._consumer = consumer
+        self._last: weakref.ref[AsyncMessage] | None = None
+
+    def __anext__(self) -> Awaitable[AsyncMessage]:
+        return self._consumer._step(self)
+
+
 class AsyncConsumer(Opened, Generic[T]):
     """As `Consumer`: `async for`."""
+
+    def __init__(self) -> None:
+        self._last: weakref.ref[AsyncMessage] | None = None
 
     @property
     @abstractmethod
     def name(self) -> str:
         """The name of the queue."""
 
-    def __aiter__(self) -> Self:
-        return self
+    def __aiter__(self) -> AsyncIterator[AsyncMessage]:
+        """As `Consumer.__iter__`."""
+        return _AsyncLoop(self)
 
-    @abstractmethod
     async def __anext__(self) -> AsyncMessage:
-        """Await the next message. StopAsyncIteration once this was closed here."""
+        """Await the next message. All callers of this method share one loop. StopAsyncIteration once this
+        consumer was closed here."""
+        return await self._step(self)
 
     @abstractmethod
     def values(self) -> AsyncValueLoop[T]:
         """As `Consumer.values`."""
+
+    async def _step(self, loop: "_AsyncLoop | AsyncConsumer[Any]") -> AsyncMessage:
+        """Release the message that the loop gave out last, and get its next one."""
+        last, loop._last = loop._last, None
+        message = None if last is None else last()
+        if message is not None:
+            self._take_back(message)
+        message = await self._get()
+        loop._last = weakref.ref(message)
+        return message
+
+    @abstractmethod
+    async def _get(self) -> AsyncMessage:
+        """The next message. StopAsyncIteration once this consumer was closed here."""
+
+    @abstractmethod
+    def _take_back(self, message: AsyncMessage) -> None:
+        """Release it if it is still held; settling it later raises Fenced."""
 
 
 class AsyncQueue(Opened, Generic[T]):

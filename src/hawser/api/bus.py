@@ -97,8 +97,9 @@ class Bus(ABC):
 
     @abstractmethod
     def participants(self) -> list[Participant]:
-        """Whoever takes part in a topic or queue of the domain, the dead not yet recovered included; on a
-        cluster the members of its groups."""
+        """The participants of the topics and queues of the domain, including dead ones that are not yet
+        recovered. On a cluster, the members of its groups and the consumers of its queues; Unavailable if a
+        partition or queue does not answer."""
 
     @abstractmethod
     def recover(self) -> list[Recovered]:

@@ -22,8 +22,8 @@ __all__ = [
 class ReadResult(NamedTuple):
     """Copies read from a topic's history, oldest first.
 
-    `last` is the offset read up to: pass it as `after` to go on. `missed` counts the samples between
-    `after` and the first one here that are no longer kept.
+    `last` is the offset up to which was read: pass it as `after` to continue. `missed` counts the samples
+    behind `after` and up to `last` that are no longer kept.
     """
 
     samples: list[Sample]
@@ -123,10 +123,11 @@ class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
 class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A topic as it is now. `unused` are the settings given here that have no meaning in this scope.
 
-    `head` and `oldest` are the newest and the oldest offset there is, on a cluster of any partition, and
-    `participants` the members of groups there. `partitions` is empty on one host; everything behind it is
-    about one host only: `configured_bytes` is what its settings allow, `resident_bytes` what it takes now;
-    `recoveries` counts how often dead participants were recovered.
+    `head` and `oldest` are the newest and the oldest offset. On a cluster they cover all partitions that
+    answer (one that does not has `end` 0 in `partitions`), and `participants` are the members of groups.
+    `partitions` is empty on one host; every field behind it is about one host only: `configured_bytes` is
+    what its settings allow, `resident_bytes` what it takes now; `recoveries` counts how often dead
+    participants were recovered.
     """
 
     name: str

@@ -20,7 +20,8 @@ class Opened(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Leave, with everything that was made from this object, after what `publish_nowait` has begun."""
+        """Close this object and everything that was made from it, after the publishes that `publish_nowait`
+        has begun. If this is cancelled, close again to wait for the end."""
 
     async def __aenter__(self) -> Self:
         await self._open()

@@ -20,7 +20,9 @@ T = TypeVar("T")
 class Consumer(ABC, Generic[T]):
     """Gets messages of a queue by iteration. A context manager.
 
-    A message that is still held when the next one is asked for is released: settle it, or use `with`:
+    Each `for` is a separate loop, in any thread; all loops share the messages that are got ahead. A message
+    that is still held when its loop asks for the next one is released, and settling it later raises Fenced:
+    settle it before, or use `with`:
 
         for job in queue.consume():
             with job:
@@ -34,12 +36,14 @@ class Consumer(ABC, Generic[T]):
 
     name: str
 
+    @abstractmethod
     def __iter__(self) -> Iterator[Message]:
-        return self
+        """Begin a new loop."""
 
     @abstractmethod
     def __next__(self) -> Message:
-        """Wait for the next message. StopIteration once this was closed here."""
+        """Wait for the next message. All callers of this method share one loop. StopIteration once this
+        consumer was closed here."""
 
     @abstractmethod
     def values(self) -> ValueLoop[T]:
@@ -86,7 +90,8 @@ class Queue(ABC, Generic[T]):
         then Full; with 0 Full at once.
 
         On one host it is then there for the consumers. On a cluster a majority has it on disk;
-        OutcomeUnknown says that it is perhaps in the queue."""
+        OutcomeUnknown says that it may be in the queue. `timeout` is only for room: if no node answers, the
+        put ends after the timeout of the connection with OutcomeUnknown or Unavailable."""
 
     @abstractmethod
     def put_many(
@@ -149,8 +154,9 @@ class Queue(ABC, Generic[T]):
 
     @abstractmethod
     def retry_dead_letters(self, count: int | None = None) -> int:
-        """Move this queue's dead letters back to its end, oldest first, at most `count`; how many were. Their
-        deliveries are counted anew. UsageError if this holds dead letters itself."""
+        """Move at most `count` of this queue's dead letters back to its end, oldest first, and return how
+        many were moved. Their deliveries are counted anew. UsageError if this queue itself holds dead
+        letters. On a cluster `published` of an error is the number moved before it."""
 
     @abstractmethod
     def forget(self, name: str) -> bool:
@@ -159,8 +165,9 @@ class Queue(ABC, Generic[T]):
 
     @abstractmethod
     def delete(self, force: bool = False) -> None:
-        """Remove the queue and its messages. On one host a UsageError while others use it, unless `force`;
-        its dead letters stay. Whoever still uses it gets Closed."""
+        """Remove this queue and its messages, and no other queue of its name; see `Topic.delete`. On one host
+        UsageError while others use it, unless `force`. Its dead letters stay. Other users of the queue get
+        Closed."""
 
     @abstractmethod
     def close(self) -> None:

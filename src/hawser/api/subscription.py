@@ -44,7 +44,10 @@ class Subscription(ABC, Generic[T]):
 
     @abstractmethod
     def take_values(self, count: int, timeout: float | None = None) -> list[T]:
-        """As `take_value`, for the messages that are there, at most `count`; waits only for the first."""
+        """As `take_value`, for up to `count` available messages; waits only for the first.
+
+        It ends before a message that cannot be decoded, and the next call raises the error. If that message
+        is the first, this call raises."""
 
     @abstractmethod
     def take_batches(self, count: int = 1, timeout: float | None = None) -> list[Any]:
@@ -81,8 +84,10 @@ class Subscription(ABC, Generic[T]):
     def commit(self) -> None:
         """Keep the position reached so far for the `group`; the next member goes on behind it.
 
-        On a cluster Fenced says that another member has taken over some of what was taken since the last
-        commit, and will take it again; the others are committed, and the subscription goes on."""
+        On a cluster Fenced says that another member has taken over some of the messages taken since the last
+        commit, and will take them again; the others are committed, and the subscription goes on. UsageError
+        while a transaction moves the same partitions, or if such a transaction was not committed and no
+        message was taken since."""
 
     @abstractmethod
     def close(self) -> None:

@@ -62,11 +62,13 @@ class Topic(Publishing[T]):
 
     @abstractmethod
     def read_oldest(self, count: int, after: int = 0, *, partition: int = 0) -> ReadResult:
-        """Copies of the oldest `count` samples kept behind offset `after`, on a cluster of one partition."""
+        """Copies of the oldest `count` samples kept behind offset `after`, on a cluster of one partition;
+        fewer only if there were no more when the call began. If its time runs out on a cluster, it raises
+        Timeout or Unavailable; `read` of the error holds the samples that arrived before."""
 
     @abstractmethod
     def read_newest(self, count: int, after: int = 0, *, partition: int = 0) -> ReadResult:
-        """Copies of the newest `count` samples kept behind offset `after`, on a cluster of one partition."""
+        """Copies of the newest `count` samples kept behind offset `after`; otherwise as `read_oldest`."""
 
     @abstractmethod
     def info(self) -> TopicInfo:
@@ -78,8 +80,10 @@ class Topic(Publishing[T]):
 
     @abstractmethod
     def delete(self, force: bool = False) -> None:
-        """Remove the topic and its history. On one host a UsageError while others use it, unless `force`.
-        Whoever still uses it gets Closed."""
+        """Remove this topic and its history, unless others have done so; a newer topic of the same name
+        stays. On one host UsageError while others use it, unless `force`. On a cluster the call returns when
+        the topic is gone and nodes know that, and raises at its deadline. Other users of the topic get
+        Closed."""
 
     @abstractmethod
     def close(self) -> None:

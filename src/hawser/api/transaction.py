@@ -78,9 +78,13 @@ class Transaction(Work):
     @abstractmethod
     def commit_offsets(self, subscription: Subscription[Any]) -> None:
         """Let the group of this subscription go on behind what was taken of it, if this is committed. If it
-        is rolled back, the subscription goes back too, and takes the same again; so call this as soon as
-        the samples are taken, before anything that may fail. Whatever is run again takes them again: with
-        samples of a transaction that was not committed this is a UsageError."""
+        is rolled back, the subscription goes back too, and takes the same again; so call this as soon as the
+        samples are taken, before anything that may fail. A function that is run again must take them again:
+        with samples of a transaction that was not committed this raises UsageError.
+
+        It covers the samples that any thread took. Threads that share the subscription must take samples and
+        call this one at a time. If the rollback of another transaction made some of the samples void, this
+        transaction is rolled back."""
 
     @abstractmethod
     def commit(self) -> None:

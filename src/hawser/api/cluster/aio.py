@@ -127,6 +127,8 @@ class ClusterAsyncBus(AsyncBus):
                 await self._client.end_transactions()
             for opened in [*self._topics.values(), *self._queues.values()]:
                 await opened.close()
-            self._once.is_closed = True
-            if self._client is not None:
-                await self._client.close()
+        await self._once.close(self._leave)
+
+    async def _leave(self) -> None:
+        if self._client is not None:
+            await self._client.close()

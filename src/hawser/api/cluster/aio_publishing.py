@@ -3,7 +3,7 @@
 import asyncio
 import weakref
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -25,19 +25,37 @@ T = TypeVar("T")
 
 
 class Once:
-    """Opens something once, however many ask at the same time; after a failure the next one tries again."""
+    """Opens something once, however many callers ask at the same time; after a failure the next caller tries
+    again. Closes it once, after an opening that is under way. A close continues if its caller is cancelled,
+    and a repeated close waits for it."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
         self.is_closed = False
+        self._closing: asyncio.Task[None] | None = None
+
+    async def close(self, close_it: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        if not self.is_closed:
+            self.is_closed = True
+            self._closing = asyncio.get_running_loop().create_task(self._close(close_it))
+        if self._closing is not None:
+            await asyncio.shield(self._closing)
+
+    async def _close(self, close_it: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        async with self._lock:
+            await close_it()
 
     async def run(self, is_open: Callable[[], bool], open_it: Callable[[], Any], what: str) -> None:
-        if self.is_closed:
-            raise Closed(f"{what} is closed; open it again")
+        self._check(what)
         if not is_open():
             async with self._lock:
+                self._check(what)
                 if not is_open():
                     await open_it()
+
+    def _check(self, what: str) -> None:
+        if self.is_closed:
+            raise Closed(f"{what} is closed; open it again")
 
 
 class Opener(Protocol):
@@ -241,8 +259,10 @@ class ClusterAsyncPublisher(ClusterAsyncPublishing[T], AsyncPublisher[T]):
     async def close(self) -> None:
         if not self._once.is_closed:
             await self.flush()
-            self._once.is_closed = True
-            if self._abandon is not None:
-                self._abandon.detach()
-            if self._own is not None and self._parent._topic is not None:
-                await self._parent._topic.release(self._own)
+        await self._once.close(self._leave)
+
+    async def _leave(self) -> None:
+        if self._abandon is not None:
+            self._abandon.detach()
+        if self._own is not None and self._parent._topic is not None:
+            await self._parent._topic.release(self._own)

@@ -15,7 +15,7 @@ from hawser.api.aio_queue import (
 )
 from hawser.api.bus import codec_of
 from hawser.api.cluster.aio_publishing import Once
-from hawser.api.cluster.message import LentSample, Session, ahead_of, values_of
+from hawser.api.cluster.message import LentSample, Session, ahead_of, take_back, values_of
 from hawser.api.cluster.publishing import batch_of
 from hawser.api.cluster.queue import look_at, queue_info
 from hawser.api.info import QueueInfo
@@ -74,11 +74,7 @@ class ClusterAsyncMessage(LentSample):
         self._check_said(verdict)
 
     async def _settle(self, verdict: Verdict) -> None:
-        borrowed, borrower = self._borrowed, self._borrower
-        if borrowed.state is State.LOST:
-            raise borrower.fenced([borrowed])
-        if borrowed.state not in (State.SETTLED, State.LOCKED):
-            await borrower.settle([borrowed], borrower.verdict(verdict))
+        await self._borrower.settle_one(self._borrowed, self._borrower.verdict(verdict))
 
     async def __aenter__(self) -> "ClusterAsyncMessage":
         return self
@@ -107,13 +103,13 @@ def _session_at(queue: OpenQueue, prefetch: int = 0, for_transactions: bool = Fa
 
 
 class _ClusterAsyncConsumer(AsyncConsumer[T]):
-    """An iteration with a session of its own."""
+    """A consumer with its own session, which its loops share."""
 
     def __init__(self, parent: "ClusterAsyncQueue[T]", prefetch: int | None) -> None:
+        super().__init__()
         self._parent = parent
         self._prefetch = prefetch
         self._session: Session | None = None
-        self._last: ClusterAsyncMessage | None = None
         self._once = Once()
 
     @property
@@ -128,17 +124,13 @@ class _ClusterAsyncConsumer(AsyncConsumer[T]):
         self._session = _session_at(queue, ahead_of(queue, self._prefetch))
         self._session.belongs_to(self)
 
-    async def __anext__(self) -> AsyncMessage:
-        last, self._last = self._last, None
-        if last is not None:
-            last._borrower.drop(last._borrowed)
-        self._last = await self._get()
-        return cast("AsyncMessage", self._last)
+    def _take_back(self, message: AsyncMessage) -> None:
+        take_back(cast("ClusterAsyncMessage", message))
 
     def values(self) -> AsyncValueLoop[T]:
-        return AsyncValueLoop(cast("Callable[[], Awaitable[AsyncMessage]]", self._get))
+        return AsyncValueLoop(self._get)
 
-    async def _get(self) -> ClusterAsyncMessage:
+    async def _get(self) -> AsyncMessage:
         try:
             await self._open()
             assert self._session is not None
@@ -147,13 +139,14 @@ class _ClusterAsyncConsumer(AsyncConsumer[T]):
             if self._once.is_closed or (self._session is not None and self._session.borrower.is_closed):
                 raise StopAsyncIteration from None
             raise
-        return cast("ClusterAsyncMessage", found)
+        return cast("AsyncMessage", found)
 
     async def close(self) -> None:
-        if not self._once.is_closed:
-            self._once.is_closed = True
-            if self._session is not None:
-                await self._session.close()
+        await self._once.close(self._leave)
+
+    async def _leave(self) -> None:
+        if self._session is not None:
+            await self._session.close()
 
 
 class ClusterAsyncQueue(AsyncQueue[T]):
@@ -215,7 +208,12 @@ class ClusterAsyncQueue(AsyncQueue[T]):
     def _serves(self, other: "ClusterAsyncQueue[Any]") -> bool:
         """Whether whoever asks for the other one may have this one."""
         same = self._queue is not None or self._create is other._create
-        return same and not self._once.is_closed and other._given.items() <= self._given.items()
+        return same and self._is_usable and other._given.items() <= self._given.items()
+
+    @property
+    def _is_usable(self) -> bool:
+        """Whether it is neither closed here nor known to be deleted."""
+        return not self._once.is_closed and not (self._queue is not None and self._queue.is_gone)
 
     # Putting.
 
@@ -305,7 +303,7 @@ class ClusterAsyncQueue(AsyncQueue[T]):
     def dead_letters(self, *, create: bool = True) -> AsyncQueue[T]:
         if self._parent is not None:
             return self
-        if self._letters is None or self._letters._once.is_closed:
+        if self._letters is None or not self._letters._is_usable:
             self._letters = ClusterAsyncQueue(self._bus, self._name, self._schema, create, {}, self)
         self._letters._create = self._letters._create or create
         return self._letters
@@ -326,13 +324,14 @@ class ClusterAsyncQueue(AsyncQueue[T]):
         await self.close()
 
     async def close(self) -> None:
-        if not self._once.is_closed:
-            if self._letters is not None:
-                await self._letters.close()
-            self._once.is_closed = True
-            if self._queue is not None:
-                await self._queue.close()
-            self._bus._forget_queue(self)
+        await self._once.close(self._leave)
+
+    async def _leave(self) -> None:
+        if self._letters is not None:
+            await self._letters.close()
+        if self._queue is not None:
+            await self._queue.close()
+        self._bus._forget_queue(self)
 
 
 def _settling(borrower: Borrower) -> Callable[[list[AsyncMessage], Verdict], Awaitable[None]]:

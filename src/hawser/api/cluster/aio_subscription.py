@@ -81,7 +81,23 @@ class ClusterAsyncSubscription(AsyncSubscription[T]):
         return None if sample is None else cast("T", sample.value)
 
     async def take_values(self, count: int, timeout: float | None = None) -> list[T]:
-        return [sample.value for sample in await self.take_many(count, timeout)]
+        check_count(count, 1)
+        consumer = await self._opened_consumer()
+        if not consumer.decodes:
+            return [sample.value for sample in await self.take_many(count, timeout)]
+        values: list[T] = []
+        while len(values) < count:
+            try:
+                sample = await self.take(0 if values else timeout)
+                if sample is None:
+                    break
+                values.append(cast("T", sample.value))
+            except Exception as error:
+                if not values:
+                    raise
+                consumer.keep_error(error)
+                break
+        return values
 
     async def take_batches(self, count: int = 1, timeout: float | None = None) -> list[Any]:
         check_count(count, 1)
@@ -90,29 +106,37 @@ class ClusterAsyncSubscription(AsyncSubscription[T]):
 
     async def _take(self, attempt: Callable[[Consumer], Taken | None], timeout: float | None) -> Taken | None:
         check_timeout(timeout)
-        await self._open()
-        consumer = self._consumer
-        assert consumer is not None
-        loop = asyncio.get_running_loop()
+        consumer = await self._opened_consumer()
+        consumer.raise_kept_error()
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
         deadline = None if timeout is None else loop.time() + timeout
         while True:
+            arrived = consumer.arrived
+            consumer.taking(task)
             found = attempt(consumer)
             left = None if deadline is None else deadline - loop.time()
             if found is not None or (left is not None and left <= 0):
                 return found
-            await consumer.ready(left)
+            await consumer.ready(left, arrived)
 
-    async def commit(self) -> None:
+    async def _opened_consumer(self) -> Consumer:
         await self._open()
         assert self._consumer is not None
-        await member_of(self._consumer).commit(dict(self._consumer.positions))
+        return self._consumer
+
+    async def commit(self) -> None:
+        member = member_of(await self._opened_consumer())
+        member.raise_kept_error()
+        await member.commit(member.taken(asyncio.current_task()))
 
     async def close(self) -> None:
-        if not self._once.is_closed:
-            self._once.is_closed = True
-            if self._consumer is not None and self._parent._topic is not None:
-                self._abandon.detach()
-                await self._parent._topic.release(self._consumer)
+        await self._once.close(self._leave)
+
+    async def _leave(self) -> None:
+        if self._consumer is not None and self._parent._topic is not None:
+            self._abandon.detach()
+            await self._parent._topic.release(self._consumer)
 
     async def __anext__(self) -> Sample:
         try:

@@ -1,5 +1,6 @@
 """Topics on a cluster in an event loop."""
 
+import weakref
 from typing import Any, Protocol, TypeVar
 
 from hawser.api.aio import AsyncPublisher, AsyncSubscription, AsyncTopic
@@ -8,7 +9,7 @@ from hawser.api.cluster.aio_publishing import ClusterAsyncPublisher, ClusterAsyn
 from hawser.api.cluster.aio_subscription import ClusterAsyncSubscription
 from hawser.api.cluster.publishing import check_exclusive
 from hawser.api.cluster.subscription import check_options
-from hawser.api.cluster.topic import group_named, info_of
+from hawser.api.cluster.topic import group_named, info_of, read_result
 from hawser.api.info import ReadResult, TopicInfo
 from hawser.api.subscription import Reliable, Start, check_count
 from hawser.cluster.client.client import Client, OpenTopic
@@ -42,6 +43,8 @@ class ClusterAsyncTopic(ClusterAsyncPublishing[T], AsyncTopic[T]):
         self._create = create
         self._given, self._unused = check_settings(settings, self._codec)
         self._topic: OpenTopic | None = None
+        # Weak: a publisher without references has nothing in flight.
+        self._made: weakref.WeakSet[ClusterAsyncPublisher[T]] = weakref.WeakSet()
         self._once = Once()
 
     @property
@@ -64,7 +67,8 @@ class ClusterAsyncTopic(ClusterAsyncPublishing[T], AsyncTopic[T]):
     def _serves(self, other: "ClusterAsyncTopic[Any]") -> bool:
         """Whether whoever asks for the other one may have this one."""
         same = self._topic is not None or self._create is other._create
-        return same and not self._once.is_closed and other._given.items() <= self._given.items()
+        is_usable = not self._once.is_closed and not (self._topic is not None and self._topic.is_gone)
+        return same and is_usable and other._given.items() <= self._given.items()
 
     async def _ready(self) -> tuple[OpenTopic, Producers]:
         await self._open()
@@ -78,7 +82,9 @@ class ClusterAsyncTopic(ClusterAsyncPublishing[T], AsyncTopic[T]):
 
     def publisher(self, *, exclusive: bool = False) -> AsyncPublisher[T]:
         check_exclusive(exclusive)
-        return ClusterAsyncPublisher(self)
+        publisher: ClusterAsyncPublisher[T] = ClusterAsyncPublisher(self)
+        self._made.add(publisher)
+        return publisher
 
     def subscribe(
         self,
@@ -98,13 +104,13 @@ class ClusterAsyncTopic(ClusterAsyncPublishing[T], AsyncTopic[T]):
         check_count(count, 0)
         check_count(after, 0, "after")
         topic, _ = await self._ready()
-        return ReadResult(*await topic.read_some(partition, count, after, newest=False))
+        return read_result(await topic.read_some(partition, count, after, newest=False))
 
     async def read_newest(self, count: int, after: int = 0, *, partition: int = 0) -> ReadResult:
         check_count(count, 0)
         check_count(after, 0, "after")
         topic, _ = await self._ready()
-        return ReadResult(*await topic.read_some(partition, count, after, newest=True))
+        return read_result(await topic.read_some(partition, count, after, newest=True))
 
     async def info(self) -> TopicInfo:
         topic, _ = await self._ready()
@@ -121,8 +127,11 @@ class ClusterAsyncTopic(ClusterAsyncPublishing[T], AsyncTopic[T]):
 
     async def close(self) -> None:
         if not self._once.is_closed:
-            await self.flush()
-            self._once.is_closed = True
-            if self._topic is not None:
-                await self._topic.close()
-            self._bus._forget(self)
+            for each in (self, *self._made):
+                await each.flush()
+        await self._once.close(self._leave)
+
+    async def _leave(self) -> None:
+        if self._topic is not None:
+            await self._topic.close()
+        self._bus._forget(self)

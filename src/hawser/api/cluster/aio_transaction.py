@@ -135,7 +135,7 @@ class ClusterAsyncWork(AsyncWork):
         """Give back what was got and nobody wanted."""
         got, self._got = self._got, []
         for message in got:
-            message._borrower.drop(message._borrowed)
+            message._borrower.take_back(message._borrowed)
 
 
 class ClusterAsyncTransaction(ClusterAsyncWork, AsyncTransaction):
@@ -173,31 +173,36 @@ class ClusterAsyncTransaction(ClusterAsyncWork, AsyncTransaction):
         return work
 
     async def _begun(self) -> OpenTransaction:
+        self._check_open()
+        if self._work is None:
+            client = await self._bus._started()
+            # Another task may have begun or ended it meanwhile.
+            self._check_open()
+            if self._work is None:
+                self._work = client.lanes.begin(self._timeout_seconds)
+        return self._work
+
+    def _check_open(self) -> None:
         if self._is_ended:
             raise UsageError(
                 f"transaction {self.id} has ended, it is {self.state}; begin another one with "
                 "bus.transaction()"
             )
-        return self._work or self._begin(await self._bus._started())
-
-    def _begin(self, client: Client) -> OpenTransaction:
-        """Somebody else may have been first."""
-        if self._work is None:
-            self._work = client.lanes.begin(self._timeout_seconds)
-        return self._work
 
     async def commit_offsets(self, subscription: AsyncSubscription[Any]) -> None:
         if not isinstance(subscription, ClusterAsyncSubscription):
             raise foreign(subscription)
         await subscription._open()
-        # Also if it can only be rolled back: the subscription follows that.
-        work = await self._begun()
         consumer = subscription._consumer
         assert consumer is not None
-        if consumer.router is not work.router:
-            raise foreign(subscription)
         member = member_of(consumer)
-        work.do(work.commit_offsets, member, member.taken())
+        if self._is_ended:
+            member.give_back(member.taken(asyncio.current_task()))
+        # Also if the transaction can only be rolled back: the subscription then goes back.
+        work = await self._begun()
+        if member.router is not work.router:
+            raise foreign(subscription)
+        work.do(work.commit_offsets, member, member.taken(asyncio.current_task()))
 
     async def commit(self) -> None:
         work = await self._begun()

@@ -1,13 +1,18 @@
 """The XA interface on a cluster in an event loop."""
 
+from collections.abc import Awaitable
+from typing import TypeVar
+
 from hawser.api.aio_transaction import AsyncWork
 from hawser.api.cluster.aio_transaction import AsyncStarter, ClusterAsyncWork
-from hawser.api.cluster.xa import XACalls
+from hawser.api.cluster.xa import XACalls, check_xid
 from hawser.api.xa import AsyncXA, Vote
 from hawser.cluster.client.xa import OpenBranch
 from hawser.transaction.identity import Xid
 
 __all__ = ["ClusterAsyncXA"]
+
+Result = TypeVar("Result")
 
 
 class _ClusterAsyncBranch(ClusterAsyncWork):
@@ -37,15 +42,12 @@ class ClusterAsyncXA(AsyncXA):
         return XACalls((await self._bus._started()).resource)
 
     async def start(self, xid: Xid, join: bool = False, resume: bool = False) -> AsyncWork:
-        branch = await (await self._calls()).start(xid, join, resume)
-        before = self._works.get(xid)
+        branch = await self._call((await self._calls()).start(xid, join, resume))
         work = self._works[xid] = _ClusterAsyncBranch(self._bus, branch)
-        if before is not None and before._branch is not branch:
-            before._release()
         return work
 
     async def end(self, xid: Xid, suspend: bool = False, fail: bool = False) -> None:
-        work = self._works.get(xid)
+        work = self._works.get(check_xid(xid))
         try:
             await (await self._calls()).end(xid, suspend, fail)
         finally:
@@ -54,23 +56,34 @@ class ClusterAsyncXA(AsyncXA):
                     del self._works[xid]
                 work._release()
 
+    async def _call(self, call: Awaitable[Result]) -> Result:
+        """Run the call and return its result. If it ends the work of this session, the messages are given
+        back."""
+        try:
+            return await call
+        finally:
+            for xid, work in list(self._works.items()):
+                if work._branch.is_over:
+                    del self._works[xid]
+                    work._release()
+
     async def prepare(self, xid: Xid) -> Vote:
-        return await (await self._calls()).prepare(xid)
+        return await self._call((await self._calls()).prepare(xid))
 
     async def commit(self, xid: Xid, one_phase: bool = False) -> None:
-        await (await self._calls()).commit(xid, one_phase)
+        await self._call((await self._calls()).commit(xid, one_phase))
 
     async def rollback(self, xid: Xid) -> None:
-        await (await self._calls()).rollback(xid)
+        await self._call((await self._calls()).rollback(xid))
 
     async def recover(self) -> list[Xid]:
         return await (await self._calls()).recover()
 
     async def forget(self, xid: Xid) -> None:
-        await (await self._calls()).forget(xid)
+        await self._call((await self._calls()).forget(xid))
 
     async def set_timeout(self, xid: Xid, seconds: int) -> None:
-        await (await self._calls()).set_timeout(xid, seconds)
+        await self._call((await self._calls()).set_timeout(xid, seconds))
 
     async def get_timeout(self, xid: Xid) -> int:
-        return await (await self._calls()).get_timeout(xid)
+        return await self._call((await self._calls()).get_timeout(xid))

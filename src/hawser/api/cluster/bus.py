@@ -48,7 +48,7 @@ class ClusterBus(Bus):
         self._xa: ClusterXA | None = None
         self._thread = LoopThread(f"hawser-{self.name}")
         try:
-            self._client = self._thread.call(_started(self._addresses, self.name, settings))
+            self._client = self._thread.call(_started(self._thread, self._addresses, self.name, settings))
         except BaseException:
             self._thread.stop()
             raise
@@ -64,8 +64,9 @@ class ClusterBus(Bus):
         codec = codec_of(schema)
         given, unused = check_settings(settings, codec)
         decode = None if codec is None else codec.decode
+        opened = self._thread.call(self._client.open(name, given, create, decode))
         with self._lock:
-            opened = self._thread.call(self._client.open(name, given, create, decode))
+            self._require_open()
             known = self._topics.get((name, schema))
             if known is not None and known._topic.entry.uuid == opened.entry.uuid:
                 known._unused.update(unused)
@@ -84,8 +85,9 @@ class ClusterBus(Bus):
         codec = codec_of(schema)
         given, unused = check_queue_settings(settings, codec)
         decode = None if codec is None else codec.decode
+        opened = self._thread.call(self._client.open_queue(name, given, create, decode))
         with self._lock:
-            opened = self._thread.call(self._client.open_queue(name, given, create, decode))
+            self._require_open()
             known = self._queues.get((name, schema))
             if known is not None and known._queue.entry.uuid == opened.entry.uuid:
                 known._unused.update(unused)
@@ -138,8 +140,10 @@ class ClusterBus(Bus):
             if self._closed:
                 return
             self._closed = True
-        self._thread.call(self._client.close())
-        self._thread.stop()
+        try:
+            self._thread.call(self._client.close())
+        finally:
+            self._thread.stop()
 
     def release_topic(self, topic: ClusterTopic[Any]) -> None:
         """Called by a topic that was closed."""
@@ -167,7 +171,8 @@ def settings_of(options: dict[str, Any]) -> ClientSettings:
         raise UsageError(f"an option of connect is wrong: {error}") from error
 
 
-async def _started(addresses: list[str], name: str, settings: ClientSettings) -> Client:
+async def _started(thread: LoopThread, addresses: list[str], name: str, settings: ClientSettings) -> Client:
     client = Client(addresses, name, settings)
+    client.router.post = thread.post
     await client.start()
     return client

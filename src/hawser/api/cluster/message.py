@@ -13,7 +13,7 @@ from hawser.cluster.client.settling import Borrowed, State, Verdict
 from hawser.errors import UsageError
 from hawser.record.record import Record
 
-__all__ = ["LentSample", "Session", "ahead_of", "values_of"]
+__all__ = ["LentSample", "Session", "ahead_of", "take_back", "values_of"]
 
 # Got ahead by an iteration: enough to hide the way to the leader, not so many that others starve.
 _PREFETCH: Final = 16
@@ -23,7 +23,7 @@ _SAID: Final = {"accept": "accepted", "release": "released", "reject": "rejected
 class LentSample(FetchedSample):
     """A message with memory of its own that this session holds. Dropped without a word it is released."""
 
-    __slots__ = ("delivery_count", "redelivered", "_borrowed", "_borrower", "_session")
+    __slots__ = ("delivery_count", "redelivered", "_borrowed", "_borrower", "_session", "__weakref__")
 
     # Lives as long as somebody has a message of it; what is only got ahead has none.
     _session: "Session"
@@ -45,8 +45,7 @@ class LentSample(FetchedSample):
         self._borrower = borrower
 
     def __del__(self) -> None:
-        if self._borrowed.state is State.HELD:
-            self._borrower.drop(self._borrowed)
+        self._borrower.take_back(self._borrowed)
 
     def _check_free(self) -> None:
         """UsageError if a transaction says what becomes of it."""
@@ -97,6 +96,12 @@ class Session:
     async def close(self) -> None:
         self._abandon.detach()
         await self._queue.release(self.borrower)
+
+
+def take_back(message: LentSample | None) -> None:
+    """Release it if it is still held; settling it later raises an error that says that it is lost."""
+    if message is not None:
+        message._borrower.take_back(message._borrowed)
 
 
 def ahead_of(queue: OpenQueue, prefetch: int | None) -> int:

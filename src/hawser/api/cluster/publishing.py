@@ -20,7 +20,14 @@ from hawser.record.rows import Rows
 if TYPE_CHECKING:
     from hawser.record.schema import Codec
 
-__all__ = ["ClusterLoan", "ClusterPublisher", "ClusterPublishing", "batch_of", "check_exclusive"]
+__all__ = [
+    "ClusterLoan",
+    "ClusterPublisher",
+    "ClusterPublishing",
+    "batch_of",
+    "check_exclusive",
+    "receipt_of",
+]
 
 T = TypeVar("T")
 
@@ -35,6 +42,17 @@ def _new_future() -> "Future[Receipt]":
     future: Future[Receipt] = Future()
     future.set_running_or_notify_cancel()
     return future
+
+
+def receipt_of(producers: Producers, future: "Future[Receipt]") -> Receipt:
+    """Wait until the submitted messages are done. If the wait is interrupted, unsent ones are not sent any
+    more."""
+    try:
+        return future.result()
+    except BaseException:
+        if not future.done():
+            producers.withdraw(future)
+        raise
 
 
 def check_exclusive(exclusive: bool) -> None:
@@ -62,21 +80,23 @@ class ClusterPublishing(Publishing[T]):
         headers: Mapping[str, bytes] | None = None,
         timeout: float | None = None,
     ) -> Receipt:
-        return self._hand_over(data, key, headers, timeout).result()
+        self._thread.check_may_wait()
+        producers, future = self._hand_over(data, key, headers, timeout)
+        return receipt_of(producers, future)
 
     def publish_nowait(
         self, data: T, *, key: bytes | None = None, headers: Mapping[str, bytes] | None = None
     ) -> "Future[Receipt]":
-        return self._hand_over(data, key, headers, None)
+        return self._hand_over(data, key, headers, None)[1]
 
     def _hand_over(
         self, data: T, key: bytes | None, headers: Mapping[str, bytes] | None, timeout: float | None
-    ) -> "Future[Receipt]":
+    ) -> "tuple[Producers, Future[Receipt]]":
         producers = self._producers()
         record = record_of(data if self._codec is None else self._codec.encode(data), key, headers)
         future = _new_future()
         producers.hand_over([record], future, self._topic.client.seconds(timeout))
-        return future
+        return producers, future
 
     def flush(self) -> None:
         self._thread.call(self._producers().flush())
@@ -125,10 +145,12 @@ class ClusterPublishing(Publishing[T]):
         self, data: Any, key: bytes | None, headers: Mapping[str, bytes] | None, timeout: float | None
     ) -> Receipt:
         """Bytes that are no value of the schema but its encoding."""
+        self._thread.check_may_wait()
         future = _new_future()
         seconds = self._topic.client.seconds(timeout)
-        self._producers().hand_over([record_of(data, key, headers)], future, seconds)
-        return future.result()
+        producers = self._producers()
+        producers.hand_over([record_of(data, key, headers)], future, seconds)
+        return receipt_of(producers, future)
 
 
 class ClusterLoan:

@@ -1,15 +1,16 @@
 """Queues on a cluster, from any thread."""
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from time import time_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
 
-from hawser.api.cluster.message import LentSample, Session, ahead_of, values_of
-from hawser.api.cluster.publishing import batch_of
+from hawser.api.cluster.message import LentSample, Session, ahead_of, take_back, values_of
+from hawser.api.cluster.publishing import batch_of, receipt_of
 from hawser.api.cluster.topic import participants_of, partition_info
 from hawser.api.info import Participant, QueueInfo, QueueOwner
 from hawser.api.message import OVER, Message, Messages, ValueLoop, Values, Verdict
@@ -80,7 +81,7 @@ class ClusterMessage(LentSample):
         if borrowed.state is State.LOST:
             raise borrower.fenced([borrowed])
         if borrowed.state not in (State.SETTLED, State.LOCKED):
-            self._thread.call(borrower.settle([borrowed], borrower.verdict(verdict)))
+            self._thread.call(borrower.settle_one(borrowed, borrower.verdict(verdict)))
 
     def __enter__(self) -> Self:
         return self
@@ -196,23 +197,43 @@ class _ClusterValueLoop(ValueLoop[T]):
             self._in_hand = self._said = None
 
 
+class _ClusterLoop(Iterator[Message]):
+    """A loop over a consumer."""
+
+    __slots__ = ("_consumer", "_last")
+
+    def __init__(self, consumer: "ClusterConsumer[Any]") -> None:
+        self._consumer = consumer
+        self._last: weakref.ref[ClusterMessage] | None = None
+
+    def __next__(self) -> Message:
+        return self._consumer._step(self)
+
+
 class ClusterConsumer(Consumer[T]):
-    """An iteration with a session of its own."""
+    """A consumer with its own session, which its loops share."""
 
     def __init__(self, name: str, session: ThreadSession) -> None:
         self.name = name
         self._session = session
         session.inner.belongs_to(self)
-        self._last: Message | None = None
+        self._last: weakref.ref[ClusterMessage] | None = None
         self._closed = False
 
+    def __iter__(self) -> Iterator[Message]:
+        return _ClusterLoop(self)
+
     def __next__(self) -> Message:
-        last, self._last = self._last, None
+        return self._step(self)
+
+    def _step(self, loop: "_ClusterLoop | ClusterConsumer[Any]") -> Message:
+        """Release the message that the loop gave out last, and get its next one."""
+        last, loop._last = loop._last, None
         if last is not None:
-            held = cast("ClusterMessage", last)._borrowed
-            self._session.borrower.drop(held)
-        self._last = self._get()
-        return self._last
+            take_back(last())
+        message = self._get()
+        loop._last = weakref.ref(cast("ClusterMessage", message))
+        return message
 
     def values(self) -> ValueLoop[T]:
         return _ClusterValueLoop(self._get)
@@ -250,7 +271,8 @@ class ClusterQueue(Queue[T]):
         self._queue = queue
         self._codec = codec
         self._unused = unused
-        self._lock = threading.Lock()
+        # Reentrant: a signal handler may close this, whatever it has interrupted.
+        self._lock = threading.RLock()
         # For whoever gets messages, and for transactions.
         self._sessions: dict[bool, ThreadSession] = {}
         self._letters: ClusterQueue[T] | None = None
@@ -268,12 +290,13 @@ class ClusterQueue(Queue[T]):
     ) -> Receipt:
         self._require_open()
         check_timeout(timeout)
+        self._thread.check_may_wait()
         putters = self._queue.putters
         record = record_of(data if self._codec is None else self._codec.encode(data), key, headers)
         future: Future[Receipt] = Future()
         future.set_running_or_notify_cancel()
         putters.hand_over([record], future, self._queue.room_seconds(timeout))
-        return future.result()
+        return receipt_of(putters, future)
 
     def put_many(
         self,
@@ -340,6 +363,8 @@ class ClusterQueue(Queue[T]):
         if self._queue.shelf == LETTERS:
             return self
         with self._lock:
+            if self._letters is not None and self._letters._queue.is_gone:
+                self._letters.close()
             if self._letters is None or self._letters._closed:
                 letters = self._thread.call(self._queue.letters(create))
                 self._letters = ClusterQueue(self._bus, letters, self._codec, {})

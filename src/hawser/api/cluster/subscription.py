@@ -50,7 +50,6 @@ class ClusterSubscription(Subscription[T]):
         self._topic = topic
         self._consumer = consumer
         self._thread = thread
-        self._lock = threading.Lock()
         self._closed = False
         # One that nobody refers to any more leaves by itself.
         self._abandon = weakref.finalize(self, topic.abandon, consumer)
@@ -69,7 +68,22 @@ class ClusterSubscription(Subscription[T]):
         return None if sample is None else cast("T", sample.value)
 
     def take_values(self, count: int, timeout: float | None = None) -> list[T]:
-        return [sample.value for sample in self.take_many(count, timeout)]
+        if not self._consumer.decodes:
+            return [sample.value for sample in self.take_many(count, timeout)]
+        check_count(count, 1)
+        values: list[T] = []
+        while len(values) < count:
+            try:
+                sample = self.take(0 if values else timeout)
+                if sample is None:
+                    break
+                values.append(cast("T", sample.value))
+            except Exception as error:
+                if not values:
+                    raise
+                self._consumer.keep_error(error)
+                break
+        return values
 
     def take_batches(self, count: int = 1, timeout: float | None = None) -> list[Any]:
         check_count(count, 1)
@@ -79,16 +93,19 @@ class ClusterSubscription(Subscription[T]):
         """What `attempt` finds, tried whenever something was fetched, for `timeout` seconds."""
         check_timeout(timeout)
         self._thread.check()
+        self._consumer.raise_kept_error()
         deadline = None if timeout is None else monotonic() + timeout
         while True:
-            with self._lock:
+            with self._consumer.lock:
+                arrived = self._consumer.arrived
+                self._consumer.taking(threading.current_thread())
                 found = attempt()
             if found is not None or timeout == 0:
                 return found
             left = None if deadline is None else deadline - monotonic()
             if left is not None and left <= 0:
                 return None
-            self._thread.call(self._consumer.ready(left))
+            self._thread.call(self._consumer.ready(left, arrived))
 
     @property
     def missed(self) -> int:
@@ -116,10 +133,10 @@ class ClusterSubscription(Subscription[T]):
         return 1
 
     def commit(self) -> None:
-        consumer = member_of(self._consumer)
-        with self._lock:
-            positions = dict(consumer.positions)
-        self._thread.call(consumer.commit(positions))
+        self._thread.check()
+        member = member_of(self._consumer)
+        member.raise_kept_error()
+        self._thread.call(member.commit(member.taken(threading.current_thread())))
 
     def close(self) -> None:
         if not self._closed:
@@ -145,11 +162,13 @@ class ClusterSubscription(Subscription[T]):
     async def __anext__(self) -> Sample:
         try:
             while True:
-                with self._lock:
+                with self._consumer.lock:
+                    arrived = self._consumer.arrived
+                    self._consumer.taking(threading.current_thread())
                     sample = self._consumer.next_sample()
                 if sample is not None:
                     return cast("Sample", sample)
-                ready = self._consumer.ready(None)
+                ready = self._consumer.ready(None, arrived)
                 await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(ready, self._thread.loop))
         except Closed:
             if self._closed:

@@ -1,14 +1,16 @@
 """Topics on a cluster."""
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from hawser.api.cluster.publishing import ClusterPublisher, ClusterPublishing, check_exclusive
 from hawser.api.cluster.subscription import ClusterSubscription, check_options
 from hawser.api.info import KeptPosition, Participant, PartitionInfo, ReadResult, TopicInfo
+from hawser.api.sample import Sample
 from hawser.api.subscription import Reliable, Start, check_count
 from hawser.api.topic import Topic
 from hawser.cluster.client.client import OpenTopic, Partition
 from hawser.cluster.client.producers import Producers
+from hawser.cluster.client.ranges import Found
 from hawser.cluster.client.thread import LoopThread
 from hawser.cluster.maps import node_of
 from hawser.errors import Closed, UsageError
@@ -24,6 +26,7 @@ __all__ = [
     "info_of",
     "participants_of",
     "partition_info",
+    "read_result",
 ]
 
 T = TypeVar("T")
@@ -84,7 +87,7 @@ class ClusterTopic(ClusterPublishing[T], Topic[T]):
         self._require_open()
         check_count(count, 0)
         check_count(after, 0, "after")
-        return ReadResult(*self._thread.call(self._topic.read_some(partition, count, after, newest)))
+        return read_result(self._thread.call(self._topic.read_some(partition, count, after, newest)))
 
     def info(self) -> TopicInfo:
         self._require_open()
@@ -146,6 +149,16 @@ def info_of(topic: OpenTopic, partitions: list[Partition], unused: dict[str, Any
             for name, group in sorted(partition.groups.items())
         ],
     )
+
+
+def read_result(found: Found) -> ReadResult:
+    """The result of a read. If the read is incomplete, raise its error, which holds the result."""
+    result = ReadResult(cast("list[Sample]", found.samples), found.last, found.missed)
+    if found.error is not None:
+        if result.samples:
+            found.error.read = result
+        raise found.error
+    return result
 
 
 def group_named(name: str) -> str:

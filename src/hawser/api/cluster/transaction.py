@@ -149,8 +149,12 @@ class ClusterWork(Work):
             raise foreign(name)
 
     def _publish(self, target: Open, records: Records) -> None:
-        self._work.begin(records)
-        self._do(self._work.publish, target, records)
+        self._thread.check()
+        with self._lock:
+            self._check_working()
+            # Count only operations that were handed over: one that is refused here never arrives.
+            self._work.begin(records)
+            self._work.hand_over(self._work.publish, target, records)
         if self._work.has_to_wait:
             self._thread.call(self._work.room())
 
@@ -195,7 +199,7 @@ class ClusterWork(Work):
                 self._got += messages
                 return
         for message in messages:
-            message._borrower.drop(message._borrowed)
+            message._borrower.take_back(message._borrowed)
         raise self._over()
 
     def accept(self, messages: Message | Sequence[Message]) -> None:
@@ -214,7 +218,7 @@ class ClusterWork(Work):
         """Give back what was got and nobody wanted."""
         got, self._got = self._got, []
         for message in got:
-            message._borrower.drop(message._borrowed)
+            message._borrower.take_back(message._borrowed)
 
 
 class ClusterTransaction(ClusterWork, Transaction):
@@ -246,9 +250,10 @@ class ClusterTransaction(ClusterWork, Transaction):
         self._check_own(subscription.name, subscription._thread)
         member = member_of(subscription._consumer)
         self._thread.check()
-        taken = member.taken()
+        taken = member.taken(threading.current_thread())
         with self._lock:
             if self._is_ended:
+                self._thread.loop.call_soon_threadsafe(member.give_back, taken)
                 raise self._over()
             # Also if it can only be rolled back: the subscription follows that.
             self._work.hand_over(self._work.commit_offsets, member, taken)
@@ -260,6 +265,10 @@ class ClusterTransaction(ClusterWork, Transaction):
         commit = self._work.commit_for_certain if self._is_for_certain else self._work.commit
         try:
             self._wait_for(commit(lent(self._got)))
+        except BaseException:
+            # If this is interrupted, the end of the transaction may not have begun.
+            self._work.abandon()
+            raise
         finally:
             self._got = []
 
@@ -292,6 +301,9 @@ class ClusterTransaction(ClusterWork, Transaction):
         if is_first and self._thread.is_usable:
             try:
                 self._thread.call(self._work.rollback(lent(self._got)))
+            except BaseException:
+                self._work.abandon()
+                raise
             finally:
                 self._got = []
 

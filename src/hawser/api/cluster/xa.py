@@ -1,7 +1,8 @@
 """The XA interface on a cluster: the calls and their errors, in an event loop and from any thread."""
 
+from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from hawser.api.cluster.transaction import ClusterWork
 from hawser.api.subscription import check_count
@@ -14,7 +15,9 @@ from hawser.log.state.results import Answered, Outcome
 from hawser.transaction.identity import APPLICATION_FORMAT, LANE_FORMAT, TransactionId, Xid
 from hawser.transaction.xa import Call, Code, State
 
-__all__ = ["ClusterXA", "XACalls"]
+__all__ = ["ClusterXA", "XACalls", "check_xid"]
+
+Result = TypeVar("Result")
 
 # (join, resume) and (fail, suspend).
 _STARTS: Final = {
@@ -79,7 +82,8 @@ _APPLIED: Final = (
 _TELLING: Final = (Code.ILLEGAL_STATE, Code.RB_ROLLBACK, Code.RB_TIMEOUT)
 
 
-def _check_xid(xid: Any) -> Xid:
+def check_xid(xid: Any) -> Xid:
+    """The xid; UsageError if a coordinator cannot use it."""
     if not isinstance(xid, Xid):
         raise UsageError(f"{xid!r} is no hawser.xa.Xid(format, global_id, branch_id)")
     xid.check()
@@ -108,14 +112,14 @@ class XACalls:
 
     async def start(self, xid: Xid, join: bool, resume: bool) -> OpenBranch:
         call = _STARTS[bool(join), bool(resume)]
-        answer, branch = await self._resource.start(_check_xid(xid), call)
+        answer, branch = await self._resource.start(check_xid(xid), call)
         await self._check(answer, xid, call)
         assert branch is not None
         return branch
 
     async def end(self, xid: Xid, suspend: bool, fail: bool) -> None:
         call = _ENDS[bool(fail), bool(suspend)]
-        answer, branch = await self._resource.end(_check_xid(xid), call)
+        answer, branch = await self._resource.end(check_xid(xid), call)
         failed = branch is not None and branch.has_failed
         await self._check(answer, xid, call, str(branch.aborted()) if branch is not None and failed else "")
 
@@ -143,7 +147,7 @@ class XACalls:
         return (await self._call(xid, Call.GET_TIMEOUT)).value
 
     async def _call(self, xid: Xid, call: Call, seconds: int = 0) -> Answered:
-        return await self._check(await self._resource.call(_check_xid(xid), call, seconds), xid, call)
+        return await self._check(await self._resource.call(check_xid(xid), call, seconds), xid, call)
 
     async def _check(self, answer: Answered, xid: Xid, call: Call, why: str = "") -> Answered:
         if answer.code in _BY_STATE and not why:
@@ -172,18 +176,39 @@ class _ClusterBranch(ClusterWork):
 
     _work: OpenBranch
 
+    def __init__(self, thread: LoopThread, work: OpenBranch) -> None:
+        super().__init__(thread, work)
+        # The number of ends in progress.
+        self._ends = 0
+
     def stop(self) -> None:
         """Nothing is handed over until it is known whether it goes on."""
         with self._lock:
             self._is_ended = True
+            self._ends += 1
 
     def goes_on(self) -> bool:
-        """Whether it does; if not, what was got and not accepted is given back."""
-        if self._work.is_open:
-            self._is_ended = False
-        else:
+        """Whether the work goes on; called once for each `stop`. If not, messages that were got and not
+        accepted are given back."""
+        with self._lock:
+            self._ends -= 1
+            is_open = self._work.is_open
+            if is_open and not self._ends:
+                self._is_ended = False
+        if not is_open:
             self._release()
-        return not self._is_ended
+        return is_open
+
+    def finish(self) -> None:
+        """End the work: give back messages that were got and not accepted."""
+        with self._lock:
+            self._is_ended = True
+        self._release()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this work is over."""
+        return self._work.is_over
 
     def _over(self) -> UsageError:
         return self._work.over()
@@ -198,41 +223,52 @@ class ClusterXA(XA):
         self._works: dict[Xid, _ClusterBranch] = {}
 
     def start(self, xid: Xid, join: bool = False, resume: bool = False) -> Work:
-        branch = self._thread.call(self._calls.start(xid, join, resume))
-        before = self._works.get(xid)
+        branch = self._call(self._calls.start(xid, join, resume))
         work = self._works[xid] = _ClusterBranch(self._thread, branch)
-        if before is not None and before._work is not branch:
-            before.stop()
-            before._release()
         return work
 
     def end(self, xid: Xid, suspend: bool = False, fail: bool = False) -> None:
-        work = self._works.get(xid)
+        work = self._works.get(check_xid(xid))
         if work is not None:
             work.stop()
         try:
             self._thread.call(self._calls.end(xid, suspend, fail))
         finally:
-            if work is not None and not work.goes_on() and self._works.get(xid) is work:
-                del self._works[xid]
+            if work is not None and not work.goes_on():
+                self._leave(xid, work)
+
+    def _call(self, call: Coroutine[Any, Any, Result]) -> Result:
+        """Run the call and return its result. If it ends the work of this session, the messages are given
+        back."""
+        try:
+            return self._thread.call(call)
+        finally:
+            for xid, work in list(self._works.items()):
+                if work.is_over:
+                    work.finish()
+                    self._leave(xid, work)
+
+    def _leave(self, xid: Xid, work: _ClusterBranch) -> None:
+        if self._works.get(xid) is work:
+            del self._works[xid]
 
     def prepare(self, xid: Xid) -> Vote:
-        return self._thread.call(self._calls.prepare(xid))
+        return self._call(self._calls.prepare(xid))
 
     def commit(self, xid: Xid, one_phase: bool = False) -> None:
-        self._thread.call(self._calls.commit(xid, one_phase))
+        self._call(self._calls.commit(xid, one_phase))
 
     def rollback(self, xid: Xid) -> None:
-        self._thread.call(self._calls.rollback(xid))
+        self._call(self._calls.rollback(xid))
 
     def recover(self) -> list[Xid]:
         return self._thread.call(self._calls.recover())
 
     def forget(self, xid: Xid) -> None:
-        self._thread.call(self._calls.forget(xid))
+        self._call(self._calls.forget(xid))
 
     def set_timeout(self, xid: Xid, seconds: int) -> None:
-        self._thread.call(self._calls.set_timeout(xid, seconds))
+        self._call(self._calls.set_timeout(xid, seconds))
 
     def get_timeout(self, xid: Xid) -> int:
-        return self._thread.call(self._calls.get_timeout(xid))
+        return self._call(self._calls.get_timeout(xid))

@@ -129,8 +129,10 @@ class Borrower:
         try:
             return [message for _, message, _ in await getter.future]
         except asyncio.CancelledError:
-            if getter.future.done() and not getter.future.cancelled():
-                self.give_back(borrowed for borrowed, _, _ in getter.future.result())
+            self._getters.leave(getter)
+            future = getter.future
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self._put_back(future.result())
             raise
 
     def _late(self) -> HawserError:
@@ -151,6 +153,19 @@ class Borrower:
         if len(self._unseen) > before:
             self._interrupt()
             self._go_on()
+
+    def _put_back(self, found: list[_Ahead]) -> None:
+        """Give these back unseen: the next consumer gets them, here or elsewhere."""
+        self._ahead.extendleft(each for each in reversed(found) if each[0].state is State.HELD)
+        self._getters.serve(self._take)
+        self._return_too_many()
+        self._go_on()
+
+    def _return_too_many(self) -> None:
+        """Give back messages beyond those to be got ahead: the callers that wanted them have gone."""
+        if len(self._ahead) > self._prefetch:
+            gone = [self._ahead.pop() for _ in range(len(self._ahead) - self._prefetch)]
+            self.give_back(borrowed for borrowed, _, _ in gone)
 
     def _return_ahead(self) -> None:
         self.give_back(borrowed for borrowed, _, _ in self._take(len(self._ahead)))
@@ -346,10 +361,7 @@ class Borrower:
             self._received = Token(epoch, number + parcel.count - 1)
             self._held += parcel.count
         self._getters.serve(self._take)
-        if len(self._ahead) > self._prefetch:
-            # Whoever wanted them has gone.
-            gone = [self._ahead.pop() for _ in range(len(self._ahead) - self._prefetch)]
-            self.give_back(borrowed for borrowed, _, _ in gone)
+        self._return_too_many()
 
     def _fail(self, error: BaseException) -> None:
         """Nothing can be got any more."""
@@ -378,11 +390,24 @@ class Borrower:
         """As `Settler.fenced`."""
         return self._settler.fenced(lost)
 
-    def drop(self, borrowed: Borrowed) -> None:
-        """From any thread, and at any time: release it, if it is held and there is still a loop to do so."""
+    async def settle_one(self, borrowed: Borrowed, verdict: Verdict) -> None:
+        """Return when the message is settled, unless a transaction has it. Fenced if it is lost, also if
+        another thread took it back a moment ago."""
+        if borrowed.state is State.LOST:
+            raise self.fenced([borrowed])
+        if borrowed.state not in (State.SETTLED, State.LOCKED):
+            await self._settler.settle([borrowed], verdict)
+
+    def take_back(self, borrowed: Borrowed) -> None:
+        """Release a message if it is held and the loop still runs. For its holder the message is lost. May be
+        called from any thread at any time."""
         if borrowed.state is State.HELD:
             with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._settler.begin, (borrowed,), "release")
+                self._loop.call_soon_threadsafe(self._take_back, borrowed)
+
+    def _take_back(self, borrowed: Borrowed) -> None:
+        if borrowed.state is State.HELD:
+            self.unlock((borrowed,))
 
     # Transactions.
 
@@ -396,12 +421,11 @@ class Borrower:
         """The leader knows it, too, and lends them to this session no longer."""
         self._held -= len(messages)
 
-    def unlock(self, locked: Iterable[Borrowed], held: Iterable[Borrowed] = ()) -> "asyncio.Future[None]":
-        """The transaction has not got these, and does not want them any more: they are released, unless that
-        is so already, and with them those that are held; done when that is. To whoever has them here those
-        that were locked are lost."""
+    def unlock(self, lost: Iterable[Borrowed], held: Iterable[Borrowed] = ()) -> "asyncio.Future[None]":
+        """Release these messages, which the leader still has delivered to this session, and with them those
+        that are held; return when that is done. For their holders the first ones are lost."""
         released = [*held]
-        for each in locked:
+        for each in lost:
             each.state = State.LOST
             released.append(Borrowed(each.epoch, each.number, each.offset, each.nbytes))
         return self._settler.begin(released, "release").future

@@ -2,27 +2,28 @@
 
 import asyncio
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from time import time_ns
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from hawser.cluster import wire
 from hawser.cluster.client import starts, topics
 from hawser.cluster.client.consumer import Consumer
 from hawser.cluster.client.failures import joint_error
-from hawser.cluster.client.group import Member, delete_group
+from hawser.cluster.client.group import Member
 from hawser.cluster.client.homes import Homes
 from hawser.cluster.client.opening import Open
 from hawser.cluster.client.producers import Producers
 from hawser.cluster.client.queue import OpenQueue
+from hawser.cluster.client.ranges import Found, RangeReader
 from hawser.cluster.client.routing import Router
 from hawser.cluster.client.settings import ClientSettings
 from hawser.cluster.client.starts import Place
+from hawser.cluster.client.topics import delete_group
 from hawser.cluster.client.transacting import Lanes
 from hawser.cluster.client.xa import Resource
 from hawser.cluster.transport import Address, BadAddress, PeerRole
-from hawser.errors import HawserError, UsageError
+from hawser.errors import Closed, HawserError, UsageError
 from hawser.limits import is_wait
 from hawser.record.metadata import encode_metadata
 from hawser.record.payload import as_payload
@@ -31,6 +32,8 @@ from hawser.record.record import NO_HEADERS, Record
 from hawser.record.rows import Records, Rows
 
 __all__ = ["Client", "OpenTopic", "Partition", "addresses_of", "record_of", "records_of"]
+
+Look = TypeVar("Look")
 
 _SCHEME: Final = "hawser://"
 _LOOK_SECONDS: Final = 2.0
@@ -166,46 +169,67 @@ class Client:
     async def look(self, name: str, entry: wire.TopicEntry) -> list[Partition]:
         """Each partition of a topic, or a queue, as it is now."""
         await self.router.refresh(name)
-        shards, kind = wire.shards_of(name, entry), entry.kind
-        looks = [self._look_at(name, number, shard, kind) for number, shard in enumerate(shards)]
+        deadline = self.router.loop.time() + min(_LOOK_SECONDS, self.settings.timeout)
+        looks = [self._try_to_look_at(name, entry, number, deadline) for number in range(entry.partitions)]
         return list(await asyncio.gather(*looks))
 
-    async def _look_at(self, name: str, number: int, shard: str, kind: wire.TopicKind) -> Partition:
-        entry = self.router.map.shards.get(shard)
-        deadline = self.router.loop.time() + min(_LOOK_SECONDS, self.settings.timeout)
+    async def _try_to_look_at(
+        self, name: str, entry: wire.TopicEntry, number: int, deadline: float
+    ) -> Partition:
         try:
-            found = await starts.inspect(
-                self.router, name, shard, deadline, with_groups=True, queue=kind == "queue"
-            )
+            return await self._look_at(name, entry, number, deadline)
+        except Closed:
+            raise
         except HawserError:
-            return Partition(number, shard, entry, 0, 0, {})
-        entry = self.router.map.shards.get(shard)
-        return Partition(number, shard, entry, found.start, found.end, found.groups)
+            shard = wire.shards_of(name, entry)[number]
+            return Partition(number, shard, self.router.map.shards.get(shard), 0, 0, {})
+
+    async def _look_at(self, name: str, entry: wire.TopicEntry, number: int, deadline: float) -> Partition:
+        shard, is_queue = wire.shards_of(name, entry)[number], entry.kind == "queue"
+        found = await starts.inspect(self.router, name, shard, deadline, with_groups=True, queue=is_queue)
+        return Partition(
+            number, shard, self.router.map.shards.get(shard), found.start, found.end, found.groups
+        )
 
     async def look_at_all(self) -> dict[str, list[Partition]]:
-        """Every topic there is; none is opened for it."""
-        found = {}
-        for name in await self.topics():
-            # One may be forgotten meanwhile.
-            entry = self.router.map.topics.get(name)
-            found[name] = [] if entry is None else await self.look(name, entry)
-        return found
+        """All topics; opens none of them. Unavailable unless every partition answers."""
+        return await self._of_all(await self.topics(), self._partitions_of)
+
+    async def _partitions_of(self, name: str, entry: wire.TopicEntry, deadline: float) -> list[Partition]:
+        looks = [self._look_at(name, entry, number, deadline) for number in range(entry.partitions)]
+        return list(await asyncio.gather(*looks))
 
     async def look_at_holders(self) -> dict[str, dict[str, int]]:
-        """For every queue, how many messages each session at it holds; none if nobody leads it."""
-        found = {}
-        for name in await self.queues():
-            entry = self.router.map.topics.get(name)
-            if entry is None:
+        """For every queue, the number of messages that each of its sessions holds. Unavailable unless every
+        queue answers."""
+        return await self._of_all(await self.queues(), self._holders_of)
+
+    async def _holders_of(self, name: str, entry: wire.TopicEntry, deadline: float) -> dict[str, int]:
+        request = wire.QueueLook(wire.shards_of(name, entry)[0])
+        what = f"looking at queue {name!r}"
+        answer = await self.router.ask_leader(name, request.shard, request, what, deadline)
+        assert isinstance(answer, wire.Looked), answer
+        return answer.holders
+
+    async def _of_all(
+        self, names: Sequence[str], look: Callable[[str, wire.TopicEntry, float], Awaitable[Look]]
+    ) -> dict[str, Look]:
+        """The results of a look at each of these. Topics and queues that are deleted meanwhile are left
+        out."""
+        deadline = self.deadline(None)
+        known = {name: self.router.map.topics.get(name) for name in names}
+        there = {name: entry for name, entry in known.items() if entry is not None}
+        found = await asyncio.gather(
+            *(look(name, entry, deadline) for name, entry in there.items()), return_exceptions=True
+        )
+        result = {}
+        for name, each in zip(there, found, strict=True):
+            if isinstance(each, Closed):
                 continue
-            request = wire.QueueLook(wire.shards_of(name, entry)[0])
-            deadline = self.router.loop.time() + min(_LOOK_SECONDS, self.settings.timeout)
-            with suppress(HawserError):
-                what = f"looking at queue {name!r}"
-                answer = await self.router.ask_leader(name, request.shard, request, what, deadline)
-                assert isinstance(answer, wire.Looked), answer
-                found[name] = answer.holders
-        return found
+            if isinstance(each, BaseException):
+                raise each
+            result[name] = each
+        return result
 
 
 class OpenTopic(Open):
@@ -227,7 +251,7 @@ class OpenTopic(Open):
     async def publish(self, producers: Producers, record: Record, timeout: float | None) -> Receipt:
         future: asyncio.Future[Receipt] = self.router.loop.create_future()
         producers.submit([record], future, self.client.seconds(timeout))
-        return await future
+        return await producers.receipt(future)
 
     async def publish_many(
         self, producers: Producers, records: Records, timeout: float | None
@@ -240,7 +264,11 @@ class OpenTopic(Open):
         for partition, part in producers.split(records).items():
             futures.append(self.router.loop.create_future())
             producers.submit(part, futures[-1], seconds, partition)
-        settled = await asyncio.gather(*futures, return_exceptions=True)
+        try:
+            settled = await asyncio.gather(*futures, return_exceptions=True)
+        except asyncio.CancelledError:
+            producers.drop_cancelled()
+            raise
         receipts = [each for each in settled if isinstance(each, Receipt)]
         errors: list[HawserError] = []
         for each in settled:
@@ -280,34 +308,30 @@ class OpenTopic(Open):
         self.use(consumer)
         return consumer
 
-    async def read_some(
-        self, partition: int, count: int, after: int, newest: bool
-    ) -> tuple[list[Any], int, int]:
-        """(samples, offset of the last, missed): up to `count` records behind offset `after`."""
+    async def read_some(self, partition: int, count: int, after: int, newest: bool) -> Found:
+        """Up to `count` records behind offset `after`; fewer only if there were no more when the call
+        began."""
         if not 0 <= partition < self.partitions:
             raise UsageError(f"topic {self.name!r} has no partition {partition}; it has {self.partitions}")
         deadline = self.client.deadline(None)
-        found = await starts.inspect(self.router, self.name, self.shard(partition), deadline)
-        first = max(found.start, min(after + 1, found.end))
-        missed = max(0, found.start - (after + 1))
-        if newest:
-            first = max(first, found.end - count)
-        wanted = min(count, found.end - first)
-        if wanted <= 0:
-            return [], max(after, found.start - 1), missed
-        consumer = Consumer(self.router, self.name, self.entry.uuid, self.decode)
-        consumer.read(partition, first)
-        samples: list[Any] = []
-        try:
-            async with asyncio.timeout_at(deadline):
-                while len(samples) < wanted:
-                    await consumer.ready(None)
-                    samples += consumer.next_samples(wanted - len(samples))
-        except TimeoutError:
-            wanted = len(samples)
-        finally:
-            await consumer.close()
-        return samples, samples[-1].offset if samples else after, missed + consumer.missed
+        last, missed = after, 0
+        while True:
+            bounds = await starts.inspect(self.router, self.name, self.shard(partition), deadline)
+            missed += max(0, bounds.start - (last + 1))
+            last = max(last, bounds.start - 1)
+            first = min(last + 1, bounds.end)
+            if newest:
+                first = max(first, bounds.end - count)
+            wanted = min(count, bounds.end - first)
+            if wanted <= 0:
+                return Found([], last, missed)
+            reader = RangeReader(self.router, self.name, self.entry.uuid, partition, first, bounds.end)
+            found = await reader.take(wanted, deadline, self.decode)
+            missed += found.missed
+            if found.samples or found.error is not None:
+                return found._replace(missed=missed)
+            # Retention removed all of it meanwhile, so there are newer records behind it.
+            last = found.last
 
     # The topic itself.
 

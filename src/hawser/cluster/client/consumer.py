@@ -1,10 +1,14 @@
 """A subscription as the client keeps it: readers of some partitions, and what was taken of them.
 
-The event loop fills the inbox; `next_sample`, `next_samples` and `next_batches` take from it in whichever
-thread the caller is, one at a time, and wait for nothing. `ready` waits, in the loop.
+The event loop fills the inbox. `next_sample`, `next_samples` and `next_batches` take from it in the caller's
+thread, one caller at a time, and never wait; `ready` waits, in the loop. A caller outside the loop's thread
+holds `lock` while it takes. The loop holds `lock` while it adds or drops a reader, so the position that
+`drop` returns is final. Closing needs no lock.
 """
 
 import asyncio
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
@@ -17,7 +21,10 @@ from hawser.cluster.wire import shard_of
 from hawser.errors import Closed, HawserError
 from hawser.record.record import Record
 
-__all__ = ["Consumer"]
+__all__ = ["Consumer", "Taker"]
+
+# A thread, or a task of an event loop.
+Taker = threading.Thread | asyncio.Task[Any]
 
 
 class Consumer:
@@ -32,9 +39,11 @@ class Consumer:
         self.received = 0
         self.missed = 0
         self.last_offset = 0
+        self.lock = threading.Lock()
         self.inbox = Inbox(router.loop, router.settings.read_ahead_bytes)
         self._readers: dict[int, Reader] = {}
         self._decode = decode
+        self._errors: deque[Exception] = deque()
         self._chunk: Chunk | None = None
         self._records: Iterator[Record] | None = None
         self._offset = 0
@@ -50,35 +59,72 @@ class Consumer:
         """Begin to read a partition."""
         assert partition not in self._readers
         shard = self.shard(partition)
-        self.positions[partition] = offset
-        self._readers[partition] = Reader(self.router, self.inbox, self.topic, partition, shard, offset)
+        with self.lock:
+            self.positions[partition] = offset
+            self._readers[partition] = Reader(self.router, self.inbox, self.topic, partition, shard, offset)
 
-    async def forget(self, partition: int) -> None:
-        """Read it no more; nothing fetched of it is taken from here on."""
-        reader = self._readers.pop(partition, None)
-        if reader is not None:
-            await reader.close()
-            self.positions.pop(partition, None)
+    def drop(self, partition: int) -> int | None:
+        """Stop taking from a partition, and return the position behind the last message taken; None if the
+        partition is not read."""
+        with self.lock:
+            reader = self._readers.pop(partition, None)
+            if reader is None:
+                return None
+            reader.stop()
+            return self.positions.pop(partition)
 
     @property
     def partitions(self) -> list[int]:
         """Those that are read."""
         return sorted(self._readers)
 
-    async def ready(self, timeout_seconds: float | None) -> bool:
-        """Whether there may be something to take; False if the time is over."""
+    @property
+    def arrived(self) -> int:
+        """How much was fetched so far."""
+        return self.inbox.arrived
+
+    async def ready(self, timeout_seconds: float | None, arrived: int) -> bool:
+        """Whether there may be something to take; False if the time is over. `arrived` is how much was
+        fetched when the caller began to look."""
         try:
             async with asyncio.timeout(timeout_seconds):
-                await self.inbox.filled()
+                await self.inbox.filled(arrived)
         except TimeoutError:
             return False
         return True
 
-    async def close(self) -> None:
+    def end(self) -> None:
+        """End the inbox: only messages that are already here are still taken."""
         self.inbox.fail(Closed(f"this subscription of {self.topic!r} was closed"))
-        await asyncio.gather(*(self.forget(partition) for partition in list(self._readers)))
+
+    async def close(self) -> None:
+        self.end()
+        readers = list(self._readers.values())
+        for reader in readers:
+            reader.stop()
+        # Without the lock: a thread may close this in a signal handler that has interrupted its own taking.
+        self._readers.clear()
+        self.positions.clear()
+        await asyncio.gather(*(reader.close() for reader in readers))
 
     # Taking, in any thread.
+
+    def taking(self, taker: Taker) -> None:
+        """Note that `taker` is about to take."""
+
+    @property
+    def decodes(self) -> bool:
+        """Whether this consumer decodes values, which can fail."""
+        return self._decode is not None
+
+    def keep_error(self, error: Exception) -> None:
+        """Keep the error for the next call: this call has values to return."""
+        self._errors.append(error)
+
+    def raise_kept_error(self) -> None:
+        """Raise the error that an earlier call kept."""
+        if self._errors:
+            raise self._errors.popleft()
 
     def next_sample(self) -> FetchedSample | None:
         """The next message, if one is there; the reason why none will come is raised."""

@@ -1,6 +1,7 @@
 """Messages on their way: what waits for a partition, and the batches it is sent in."""
 
 from collections.abc import Mapping
+from concurrent.futures import Future
 from typing import Any, Final
 
 from hawser.cluster.client.failures import copy_of
@@ -26,6 +27,17 @@ class Item:
         self.future = future
         self.seconds = seconds
         self.deadline = now + seconds
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether its caller has gone: before it is sent, only that ends its future."""
+        return bool(self.future.done())
+
+    @property
+    def was_cancelled_here(self) -> bool:
+        """As `is_cancelled`, for futures of this loop alone. A thread reports its own cancellation, and a
+        look at its future takes a lock."""
+        return type(self.future) is not Future and bool(self.future.done())
 
 
 def size_of(records: Records) -> int:

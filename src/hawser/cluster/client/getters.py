@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from math import inf
 from typing import Any
 
@@ -66,6 +67,11 @@ class Getters:
                     break
                 getter.future.set_result(found)
             self._line.popleft()
+
+    def leave(self, getter: Getter) -> None:
+        """Stop waiting."""
+        with suppress(ValueError):
+            self._line.remove(getter)
 
     def dismiss(self, looking: list[Getter]) -> None:
         """There is nothing for these."""

@@ -10,34 +10,42 @@ Nobody is robbed of what it has just taken: a member that learns of a new genera
 what is not its own any more, and says that it has *settled* once all it took of that is committed, or after
 half a session. The others take over when all have settled, or after a session.
 
-A transaction moves the group from where the one before it was to leave it, whatever became of that: if it was
-not committed, the group is not there and this one is refused. If one is not committed, the member goes back
-to where the group is, and what was taken behind that is void.
+A transaction *claims* what was taken: it moves the group from where the one before it was to leave it,
+whatever became of that, and also if it can only be rolled back. If the one before was not committed, the
+group is not there, and the shard refuses this one.
+
+If a transaction is not committed, the member *goes back*. What was taken and is not committed is void from
+that moment on: nothing more is taken before the member has asked the leaders where the group is and has
+begun to read there again. Nobody's cancellation ends that. A plain commit is refused while what it would
+commit is claimed, or void.
+
+A partition that is owned is read, or is leaving (taken away, and perhaps not committed yet), or the member is
+going back. Only `_read_again` and `_take` begin to read, and both hold `_changing`.
 """
 
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from math import inf
 from typing import Any, NoReturn
 
 from hawser.cluster import wire
 from hawser.cluster.client import starts
 from hawser.cluster.client.asking import ask
-from hawser.cluster.client.consumer import Consumer
+from hawser.cluster.client.consumer import Consumer, Taker
 from hawser.cluster.client.failures import Backoff
 from hawser.cluster.client.producers import partition_of
 from hawser.cluster.client.routing import Router
-from hawser.cluster.client.starts import Place
+from hawser.cluster.client.starts import Place, share_of
+from hawser.cluster.client.takers import Claim, Taken, Takers
 from hawser.cluster.transport import TransportError
-from hawser.cluster.wire import TopicEntry, shard_of
+from hawser.cluster.wire import TopicEntry
 from hawser.errors import Fenced, HawserError, Unavailable, UsageError
 from hawser.log.entry import Kind
 from hawser.log.state.commands import (
     AT_END,
     GroupCommit,
-    GroupDelete,
     GroupJoin,
     GroupLeave,
     Payload,
@@ -46,31 +54,15 @@ from hawser.log.state.commands import (
 from hawser.log.state.results import (
     AnyResult,
     Committed,
-    Deleted,
     Joined,
-    Left,
     Reason,
     Rejected,
     decode_result,
 )
 
-__all__ = ["Member", "Taken", "delete_group", "share_of"]
+__all__ = ["Member", "share_of"]
 
 _log = logging.getLogger("hawser.cluster.client")
-
-# How often a member had gone back, and what was taken by then.
-Taken = tuple[int, dict[int, int]]
-
-
-def share_of(member: str, members: tuple[str, ...], partitions: int) -> set[int]:
-    """The partitions of one of the sorted members: a range, the first ones one longer if it does not come out
-    even."""
-    if member not in members:
-        return set()
-    place, count = members.index(member), len(members)
-    least, more = divmod(partitions, count)
-    first = place * least + min(place, more)
-    return set(range(first, first + least + (place < more)))
 
 
 class Member(Consumer):
@@ -100,12 +92,12 @@ class Member(Consumer):
         # Of each partition that is ours: the generation we own it in, and the group's position as we know it.
         self._owned: dict[int, int] = {}
         self._committed: dict[int, int] = {}
-        # And up to where what was taken is committed, or in a transaction.
+        # And up to where what was taken is committed, or in a transaction. Lower than the position if a
+        # commit came after we had gone back before it: what moves the group from here is refused.
         self._claimed: dict[int, int] = {}
         # Not ours any more, up to these positions taken and not committed.
         self._leaving: dict[int, int] = {}
-        # What was taken of these is void, and nobody was told yet.
-        self._robbed: set[int] = set()
+        self._takers = Takers()
         # How often this member went back; and what `received` was when what was taken became void, unless
         # somebody has tried to take more since.
         self._returns = 0
@@ -116,6 +108,8 @@ class Member(Consumer):
         self._backoff = Backoff(router.settings)
         self._has_all = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        # They follow transactions.
+        self._following: set[asyncio.Task[None]] = set()
 
     @property
     def _session_seconds(self) -> float:
@@ -130,13 +124,24 @@ class Member(Consumer):
         self._task = self.router.loop.create_task(self._live())
         if self._members == (self.member,):
             await self._until_complete()
+        elif self._place[0] in (None, "latest"):
+            others = set(range(self._partitions)) - {self._home}
+            await asyncio.gather(*map(self._begin, sorted(others)))
+
+    async def _begin(self, partition: int) -> None:
+        """A new group begins here now, and not when somebody takes the partition over."""
+        shard, position = self.shard(partition), await self._first_position(partition)
+        deadline = self._deadline()
+        await starts.begin_group(self.router, self.topic, shard, self.group, position, deadline)
 
     async def _until_complete(self) -> None:
         assert self._task is not None
         waiting = self.router.loop.create_task(self._has_all.wait())
         seconds = self.router.settings.timeout
-        await asyncio.wait([waiting, self._task], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        waiting.cancel()
+        try:
+            await asyncio.wait([waiting, self._task], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
         if self.inbox.failure is not None:
             raise self.inbox.failure
         if not self._has_all.is_set():
@@ -147,9 +152,11 @@ class Member(Consumer):
 
     async def close(self) -> None:
         """Leave: the others go on behind what was committed."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        self.end()
+        tasks = [*self._following, *([] if self._task is None else [self._task])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         partitions = {*self._owned, *self._leaving, self._home}
         await super().close()
         deadline = self.router.loop.time() + 1.0
@@ -213,8 +220,7 @@ class Member(Consumer):
             )
         # Others take over what was ours as soon as our session ends; what was taken can still be committed.
         for partition in self.partitions:
-            self._leaving.setdefault(partition, self.positions[partition])
-            await self.forget(partition)
+            self._set_leaving(partition)
         self.inbox.fail(failure)
 
     async def _follow(self) -> NoReturn:
@@ -245,7 +251,7 @@ class Member(Consumer):
             self._is_out = False
 
     def _learn(self, generation: int, members: tuple[str, ...]) -> None:
-        if generation != self._generation:
+        if generation > self._generation:
             self._generation, self._members = generation, members
             self._known_settled = 0
             self._learned = self.router.loop.time()
@@ -254,18 +260,11 @@ class Member(Consumer):
         """Wait for news of the group, or until something is to be done without."""
         shard = self.shard(self._home)
         wait = max(0.0, min(self._session_seconds / 3, self._next_move() - self.router.loop.time()))
-        request = wire.KeepAlive(
-            shard,
-            self.group,
-            self.member,
-            self._generation,
-            self._known_settled,
-            self._settled,
-            self._session_seconds,
-            wait,
-        )
+        known = self._generation, self._known_settled, self._settled
+        request = wire.KeepAlive(shard, self.group, self.member, *known, self._session_seconds, wait)
         answer = await self._ask(shard, wire.encode(request), wait + self._session_seconds / 3)
-        if isinstance(answer, wire.Alive):
+        # More may have been learned since the question, or elsewhere.
+        if isinstance(answer, wire.Alive) and answer.generation >= self._generation:
             self._backoff = Backoff(self.router.settings)
             self._learn(answer.generation, answer.members)
             self._known_settled = len(answer.settled)
@@ -301,9 +300,7 @@ class Member(Consumer):
         """Take no more from what is not ours; settle when nothing of it is left to commit."""
         share = share_of(self.member, self._members, self._partitions)
         for partition in self._owned.keys() - share - self._leaving.keys():
-            position = self.positions.get(partition, 0)
-            await self.forget(partition)
-            self._leaving[partition] = position
+            self._set_leaving(partition)
         now = self.router.loop.time()
         is_late = now >= self._learned + self._session_seconds / 2
         for partition, position in list(self._leaving.items()):
@@ -312,12 +309,16 @@ class Member(Consumer):
         if not self._leaving:
             self._settled = self._generation
 
+    def _set_leaving(self, partition: int) -> None:
+        position = self.drop(partition)
+        self._leaving[partition] = self._committed[partition] if position is None else position
+
     async def _give_up(self, partition: int) -> None:
         """Somebody else goes on behind what was committed."""
-        position = self._leaving.pop(partition, self.positions.get(partition, 0))
-        if position > self._committed.get(partition, position):
-            self._robbed.add(partition)
-        await self.forget(partition)
+        dropped = self.drop(partition)
+        position = self._leaving.pop(partition, dropped)
+        if position is not None and self._is_void(partition, position):
+            self._rob(partition)
         self._disown(partition)
         if partition != self._home:
             await self._execute(partition, Kind.GROUP_LEAVE, self._leave())
@@ -336,28 +337,30 @@ class Member(Consumer):
             self._has_all.set()
 
     async def _take(self, partition: int) -> None:
-        generation = self._generation
         joined = await self._join_shard(partition)
-        if partition != self._home:
-            generation = joined.generation
+        if partition != self._home and joined.members != (self.member,):
             for other in joined.members:
                 if other != self.member:
-                    left = await self._execute(partition, Kind.GROUP_LEAVE, self._leave(other))
-                    generation = left.generation if isinstance(left, Left) else generation
-        self._owned[partition] = generation
+                    await self._execute(partition, Kind.GROUP_LEAVE, self._leave(other))
+            # Until it left, another one may have moved the group.
+            joined = await self._join_shard(partition)
+        self._owned[partition] = joined.generation
         self._committed[partition] = self._claimed[partition] = joined.position
         self.read(partition, joined.position)
 
     # Positions.
 
-    async def commit(self, positions: dict[int, int]) -> None:
-        """Move the group to these positions, as far as they are ours to commit; Fenced if some are not."""
+    async def commit(self, taken: Taken) -> None:
+        """Move the group behind what was taken, as far as that is ours to commit; Fenced if some is not."""
         async with self._changing:
+            if taken.returns != self._returns:
+                raise self._fenced(self._told(taken.taker) | taken.positions.keys())
             due = {
                 partition: position
-                for partition, position in {**positions, **self._leaving}.items()
+                for partition, position in {**self._leaving, **taken.positions}.items()
                 if partition in self._owned and position > self._committed[partition]
             }
+            self._check_unclaimed(due)
             commits: list[Coroutine[Any, Any, None]] = [self._commit(*each) for each in due.items()]
             settled = await asyncio.gather(*commits, return_exceptions=True)
             is_free = await self._let_go_of_committed()
@@ -366,7 +369,19 @@ class Member(Consumer):
         for error in settled:
             if isinstance(error, BaseException):
                 raise error
-        self._check_robbed()
+        self._check_told(taken.taker)
+        with self.lock:
+            self._takers.cover(self.received, taken.received)
+
+    def _check_unclaimed(self, partitions: Iterable[int]) -> None:
+        """UsageError if a transaction that is not over has claimed something of these."""
+        claimed = sorted(each for each in partitions if self._claimed[each] > self._committed[each])
+        if claimed:
+            raise UsageError(
+                f"group {self.group!r} of topic {self.topic!r}: a transaction that is not over moves "
+                f"partitions {', '.join(map(str, claimed))}; end it before commit(), or commit in "
+                "transactions alone"
+            )
 
     async def _let_go_of_committed(self) -> bool:
         """Whether nothing of what is not ours any more was left to commit."""
@@ -378,15 +393,32 @@ class Member(Consumer):
             await self._let_go()
         return is_free
 
-    def _check_robbed(self) -> None:
-        """Fenced, once, if others take again what was taken here."""
-        robbed, self._robbed = self._robbed, set()
+    def _is_void(self, partition: int, position: int) -> bool:
+        """Whether some of what was taken up to there is not committed, as far as is known."""
+        return position > min(self._committed[partition], self._claimed.get(partition, position))
+
+    def _rob(self, partition: int) -> None:
+        """What was taken of this and not committed is taken again, by others."""
+        with self.lock:
+            self._takers.tell_next({partition})
+            self._takers.mislead(self._takers.holders(self.received), {partition})
+
+    def _told(self, taker: Taker | None) -> set[int]:
+        with self.lock:
+            return self._takers.told(taker)
+
+    def _check_told(self, taker: Taker | None) -> None:
+        """Fenced, once for each taker, if what it took is taken again."""
+        robbed = self._told(taker)
         if robbed:
-            raise Fenced(
-                f"group {self.group!r} of topic {self.topic!r}: what was taken of partitions "
-                f"{', '.join(map(str, sorted(robbed)))} and not committed is taken again, because another "
-                "member has taken over, or a transaction was rolled back; go on with the next sample"
-            )
+            raise self._fenced(robbed)
+
+    def _fenced(self, partitions: set[int]) -> Fenced:
+        return Fenced(
+            f"group {self.group!r} of topic {self.topic!r}: what was taken of partitions "
+            f"{', '.join(map(str, sorted(partitions)))} and not committed is taken again, because another "
+            "member has taken over, or a transaction was rolled back; go on with the next sample"
+        )
 
     async def _commit(self, partition: int, position: int) -> None:
         while True:
@@ -394,12 +426,12 @@ class Member(Consumer):
             command = self._move(partition, before, position)
             result = await self._execute(partition, Kind.GROUP_COMMIT, command)
             if isinstance(result, Committed):
-                self._committed[partition] = self._claimed[partition] = result.position
+                self._moved_to(partition, result.position)
                 return
             assert isinstance(result, Rejected), result
             if result.reason is Reason.MOVED and before < result.current <= position:
                 # An earlier try of ours, or of whoever has it now; either way it is forward.
-                self._committed[partition] = self._claimed[partition] = result.current
+                self._moved_to(partition, result.current)
                 if result.current == position:
                     return
             elif result.reason is Reason.OTHER_GENERATION and partition == self._home:
@@ -407,16 +439,20 @@ class Member(Consumer):
                     break
             else:
                 break
-        self._robbed.add(partition)
-        await self._lose(partition)
+        self._rob(partition)
+        self._lose(partition)
+
+    def _moved_to(self, partition: int, position: int) -> None:
+        self._committed[partition] = max(position, self._committed[partition])
+        self._claimed[partition] = max(position, self._claimed[partition])
 
     def _move(self, partition: int, before: int, after: int) -> GroupCommit:
         generation = self._generation if partition == self._home else self._owned[partition]
         return GroupCommit(self.group, self.member, generation, before, after)
 
-    async def _lose(self, partition: int) -> None:
+    def _lose(self, partition: int) -> None:
         self._leaving.pop(partition, None)
-        await self.forget(partition)
+        self.drop(partition)
         self._disown(partition)
 
     def _disown(self, partition: int) -> None:
@@ -425,67 +461,105 @@ class Member(Consumer):
 
     # Positions that a transaction moves.
 
-    def taken(self) -> Taken:
+    def taking(self, taker: Taker) -> None:
+        self._takers.take(taker, self.received)
+
+    def taken(self, taker: Taker | None) -> Taken:
         """What was taken so far, in the thread of whoever takes. UsageError if a transaction with it was
         rolled back, or may have been, and nobody has taken anything since."""
-        if self.received == self._void_at:
-            raise UsageError(
-                f"group {self.group!r} of topic {self.topic!r}: a transaction with what was taken was not "
-                "committed, so that is taken again, and nothing was taken since; take the samples in the "
-                "block or function that is run again"
-            )
-        return self._returns, dict(self.positions)
+        with self.lock:
+            if self.received == self._void_at:
+                raise UsageError(
+                    f"group {self.group!r} of topic {self.topic!r}: a transaction with what was taken was "
+                    "not committed, so that is taken again, and nothing was taken since; take the samples in "
+                    "the block or function that is run again"
+                )
+            return Taken(self._returns, dict(self.positions), self.received, taker)
 
     def _open_next(self) -> bool:
         self._void_at = None
         return super()._open_next()
 
-    def moves(self, taken: Taken) -> dict[int, GroupCommit]:
-        """What moves the group behind what was taken, by partition; Fenced if some of that is void."""
-        returns, positions = taken
-        if returns != self._returns:
-            self._robbed.update(positions)
-        self._check_robbed()
-        found = {}
-        for partition, position in {**positions, **self._leaving}.items():
-            before = self._claimed.get(partition, position)
-            if position > before:
-                found[partition] = self._move(partition, before, position)
-                self._claimed[partition] = position
-        return found
+    def claim(self, taken: Taken, claim: Claim) -> list[tuple[int, GroupCommit]]:
+        """For a transaction: what moves the group behind what was taken, by partition. What it claims was
+        given away, also if it can only be rolled back: the next one does not begin before it."""
+        moves: list[tuple[int, GroupCommit]] = []
+        claim.received = self.received
+        if taken.returns == self._returns:
+            for partition, position in {**self._leaving, **taken.positions}.items():
+                before = self._claimed.get(partition, position)
+                if position > before:
+                    moves.append((partition, self._move(partition, before, position)))
+                    self._claimed[partition] = claim.positions[partition] = position
+            with self.lock:
+                covered = self._takers.cover(self.received, taken.received)
+            claim.others += [each for each in covered if each is not taken.taker]
+        claim.taker = taken.taker
+        return moves
 
-    async def moved(self, positions: dict[int, int]) -> None:
-        """The transaction was committed: the group is there."""
+    def check(self, taken: Taken) -> None:
+        """Fenced if some of what was taken is void."""
+        if taken.returns != self._returns:
+            raise self._fenced(self._told(taken.taker) | taken.positions.keys())
+        self._check_told(taken.taker)
+
+    def moved(self, claim: Claim) -> "asyncio.Task[None] | None":
+        """The transaction was committed: the group is there. A task, if something is to be done then."""
+        for partition, position in claim.positions.items():
+            if partition in self._owned:
+                self._committed[partition] = max(position, self._committed[partition])
+        return self._follow_with(self._settle()) if self._leaving else None
+
+    async def _settle(self) -> None:
         async with self._changing:
-            for partition, position in positions.items():
-                if partition in self._owned:
-                    self._committed[partition] = max(position, self._committed[partition])
             is_free = await self._let_go_of_committed()
         if is_free and self._task is not None:
             await self._tell_settled()
 
-    async def rewind(self, received: int) -> None:
-        """The transaction was not committed, as far as is known: what was taken and is not committed is taken
-        again. So many had been taken when it was ended; those since are void, and nobody knows."""
-        async with self._changing:
-            positions = {**self.positions, **self._leaving}
-            behind = {each for each, at in positions.items() if at > self._committed.get(each, at)}
-            read = self.partitions
-            await asyncio.gather(*map(self.forget, read))
-            if behind:
+    def go_back(self, claim: Claim) -> "asyncio.Task[None]":
+        """The transaction was not committed, as far as is known: what was taken and is not committed is void
+        from here on, and is taken again. The task ends when that can be taken."""
+        positions = {**self._leaving, **{each: self.drop(each) or 0 for each in self.partitions}}
+        behind = {each for each, at in positions.items() if self._is_void(each, at)}
+        self._leaving = {each: self._committed[each] for each in self._leaving}
+        if behind:
+            with self.lock:
                 self._returns += 1
                 self._void_at = self.received
-            if self.received > received:
-                self._robbed |= behind
-            await asyncio.gather(*map(self._look_at, read))
-            for partition in read:
-                if partition in self._owned and self.inbox.failure is None:
+                # Whoever took since then does not know.
+                if self.received > claim.received:
+                    self._takers.tell_next(behind)
+                holders = self._takers.holders(self.received, claim.taker, claim.received)
+                self._takers.mislead([*holders, *claim.others], behind)
+                self._takers.void(self.received)
+        return self._follow_with(self._read_again())
+
+    def give_back(self, taken: Taken) -> None:
+        """As `go_back`, without a transaction: one that is over cannot have what was taken."""
+        claim = Claim()
+        self.claim(taken, claim)
+        self.go_back(claim)
+
+    def _follow_with(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Whoever waits for this may be cancelled; this is not."""
+        task = self.router.loop.create_task(work)
+        self._following.add(task)
+        task.add_done_callback(self._following.discard)
+        return task
+
+    def _unread(self) -> list[int]:
+        """What is ours, is not taken away, and is not read."""
+        return sorted(self._owned.keys() - self._leaving.keys() - self._readers.keys())
+
+    async def _read_again(self) -> None:
+        async with self._changing:
+            if self.inbox.failure is None:
+                await asyncio.gather(*map(self._look_at, self._unread()))
+            if self.inbox.failure is None:
+                for partition in self._unread():
                     self._claimed[partition] = self._committed[partition]
                     self.read(partition, self._committed[partition])
-            self._leaving = {each: self._committed[each] for each in self._leaving}
-            is_free = await self._let_go_of_committed()
-        if is_free and self._task is not None:
-            await self._tell_settled()
+        await self._settle()
 
     async def _look_at(self, partition: int) -> None:
         """Learn where the group is, and whether this partition is still ours. If nobody answers, what is
@@ -496,11 +570,14 @@ class Member(Consumer):
         except HawserError as error:
             _log.warning("%s", error)
             return
+        except Exception:
+            _log.exception("looking for group %s in shard %s failed", self.group, shard)
+            return
         group = found.groups.get(self.group)
         is_home = partition == self._home
         is_ours = group is not None and self.member in group.members
         if group is None or not is_ours or not (is_home or group.generation == self._owned[partition]):
-            await self._lose(partition)
+            self._lose(partition)
             return
         self._committed[partition] = group.position
         if is_home:
@@ -520,17 +597,3 @@ class Member(Consumer):
             shard, self.group, self.member, 0, 0, self._settled, self._session_seconds, 0.0
         )
         await self._ask(shard, wire.encode(request), 1.0)
-
-
-async def delete_group(router: Router, topic: str, entry: TopicEntry, group: str, deadline: float) -> bool:
-    """Forget a group and its positions; whether there was one."""
-    existed = False
-    for partition in range(entry.partitions):
-        shard = shard_of(topic, entry.uuid, partition)
-        request = wire.Execute(shard, Kind.GROUP_DELETE, encode_command(GroupDelete(group)))
-        what = f"forgetting group {group!r} of topic {topic!r}"
-        answer = await router.ask_leader(topic, shard, request, what, deadline)
-        assert isinstance(answer, wire.Executed), answer
-        result = decode_result(answer.result)
-        existed = existed or (isinstance(result, Deleted) and result.existed)
-    return existed

@@ -18,7 +18,7 @@ from hawser.cluster.client.borrowing import MOST_HELD, Borrower
 from hawser.cluster.client.queue import OpenQueue
 from hawser.cluster.client.settling import Borrowed, State
 from hawser.cluster.client.stamped import StampedPartition
-from hawser.errors import Fenced, NotFound, UsageError
+from hawser.errors import Fenced, HawserError, NotFound, UsageError
 from hawser.log.queue.desk import MOST_MOVED_BYTES
 from hawser.log.state.queue import LETTERS
 from hawser.record.batch import Batch
@@ -35,8 +35,9 @@ _Letter = tuple[Borrowed, Record]
 
 
 async def retry_letters(queue: OpenQueue, count: int | None) -> int:
-    """Move dead letters to the end of their queue, oldest first; how many were. Those that become dead
-    meanwhile, and those that somebody holds, stay. UsageError for letters themselves."""
+    """Move dead letters to the end of their queue, oldest first, and return how many were moved. Dead letters
+    that arrive meanwhile, and those that a consumer holds, stay. UsageError for a queue of dead letters
+    itself. `published` of any other error is the number moved before it."""
     if queue.shelf == LETTERS:
         raise UsageError(
             f"{queue.full_name!r} holds dead letters itself; retry them at the queue they are of"
@@ -47,11 +48,18 @@ async def retry_letters(queue: OpenQueue, count: int | None) -> int:
         return 0
     there = (await letters.look_inside()).count
     wanted = there if count is None else min(count, there)
-    borrower = letters.borrower(_letter)
+    borrower, tally = letters.borrower(_letter), _Tally()
     try:
         if queue.letters_to is None:
-            return await _move_back(borrower, wanted)
-        return await _put_back(queue, borrower, wanted, there)
+            await _move_back(borrower, wanted, tally)
+        else:
+            await _put_back(queue, borrower, wanted, there, tally)
+        return tally.moved
+    except HawserError as error:
+        error.published = tally.moved
+        if tally.moved and error.outcome == "none":
+            error.outcome = "applied"
+        raise
     finally:
         await letters.release(borrower)
 
@@ -60,11 +68,16 @@ def _letter(borrowed: Borrowed, record: Record, *_: object) -> _Letter:
     return borrowed, record
 
 
-async def _move_back(borrower: Borrower, wanted: int) -> int:
-    """Whoever rejects a dead letter moves it, in one entry."""
+class _Tally:
+    """The number of dead letters moved so far."""
+
     moved = 0
-    while moved < wanted:
-        got: list[_Letter] = await borrower.get(min(_TOGETHER, wanted - moved), 0)
+
+
+async def _move_back(borrower: Borrower, wanted: int, tally: _Tally) -> None:
+    """Rejecting a dead letter moves it, in one entry."""
+    while tally.moved < wanted:
+        got: list[_Letter] = await borrower.get(min(_TOGETHER, wanted - tally.moved), 0)
         if not got:
             break
         letters = [borrowed for borrowed, _ in got]
@@ -72,32 +85,29 @@ async def _move_back(borrower: Borrower, wanted: int) -> int:
             await borrower.settle(letters, "reject")
         except Fenced:
             wanted -= sum(each.state is State.LOST for each in letters)
-        moved += sum(each.state is State.SETTLED for each in letters)
-    return moved
+        tally.moved += sum(each.state is State.SETTLED for each in letters)
 
 
-async def _put_back(queue: OpenQueue, borrower: Borrower, wanted: int, there: int) -> int:
+async def _put_back(queue: OpenQueue, borrower: Borrower, wanted: int, there: int, tally: _Tally) -> None:
     """From another queue: put here, then accepted there. Letters of others are left alone."""
-    moved = 0
     partition = StampedPartition(queue, 0)
     looked_at: list[Borrowed] = []
     try:
-        while moved < wanted and len(looked_at) < min(there, MOST_HELD):
+        while tally.moved < wanted and len(looked_at) < min(there, MOST_HELD):
             got: list[_Letter] = await borrower.get(_TOGETHER, 0)
             if not got:
                 break
             looked_at += [borrowed for borrowed, _ in got]
             own = [letter for letter in got if _origin_of(letter[1].headers) == queue.name]
-            for _, block in groupby(own[: wanted - moved], _block_of):
+            for _, block in groupby(own[: wanted - tally.moved], _block_of):
                 letters = list(block)
                 await _put_block(partition, borrower.shard, letters, queue.client.seconds(None))
                 # One whose lease is over is there all the same, and the next who retries it finds it there.
                 with suppress(Fenced):
                     await borrower.settle([borrowed for borrowed, _ in letters], "accept")
-                moved += len(letters)
+                tally.moved += len(letters)
     finally:
         borrower.give_back(looked_at)
-    return moved
 
 
 def _block_of(letter: _Letter) -> int:
@@ -137,7 +147,7 @@ def _origin_of(headers: Mapping[str, bytes]) -> str | None:
     """The queue that a dead letter was in; None if it is none."""
     try:
         return str(msgspec.json.decode(headers[LETTER_HEADER])["queue"])
-    except (KeyError, TypeError, msgspec.DecodeError):
+    except (KeyError, TypeError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

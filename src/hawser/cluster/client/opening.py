@@ -40,6 +40,13 @@ class Open:
     def partitions(self) -> int:
         return self.entry.partitions
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether this was deleted, as far as this client knows. It knows once a call got Closed for that
+        reason."""
+        entry = self.router.map.topics.get(self.name)
+        return entry is None or entry.deleted or entry.uuid != self.entry.uuid
+
     def shard(self, partition: int) -> str:
         return self._shards[partition]
 
@@ -75,4 +82,4 @@ class Open:
         return await self.client.look(self.name, self.entry)
 
     async def delete(self) -> None:
-        await topics.delete_topic(self.router, self.name, self.client.deadline(None))
+        await topics.delete_topic(self.router, self.name, self.entry, self.client.deadline(None))

@@ -9,6 +9,9 @@ not landed are sent again in order, with the same stamps, to whoever leads by th
 gets its first receipt. So a flight is in doubt only if its time ends while nobody answers. Then it is given
 up as OutcomeUnknown.
 
+A message whose caller has gone is dropped while it waits. It is also dropped from a batch in flight that
+certainly was not written, before the batch is sent again.
+
 A flight that was given up, or refused for good, leaves its number free. What is before it goes on as ever;
 what is behind it can never land under the numbers it has, and if it is certain that the free number was not
 taken, it has not landed either. Once nothing is before it the incarnation ends: the next one begins at
@@ -73,7 +76,7 @@ class Producer:
         self._queued_bytes = 0
         self._flights: list[Flight] = []
         self._aloft = 0
-        self._is_due = False
+        self._is_due = self._is_dropping = False
         self.departures = 0
         self._trouble: str | Failed = "nobody leads the partition"
         self._has_failed = False
@@ -122,6 +125,19 @@ class Producer:
     def _is_overfull(self) -> bool:
         """Whether so much waits that no more is taken."""
         return self._queued_bytes > self._settings.queue_bytes
+
+    def drop_cancelled(self) -> None:
+        """Soon, forget waiting messages that were cancelled: one pass for all that were cancelled
+        together."""
+        if self._queue and not self._is_dropping:
+            self._is_dropping = True
+            self._loop.call_soon(self._drop_cancelled)
+
+    def _drop_cancelled(self) -> None:
+        self._is_dropping = False
+        self._queue = deque(item for item in self._queue if not item.is_cancelled)
+        self._queued_bytes = sum(item.nbytes for item in self._queue)
+        self._changed.set()
 
     async def flush(self) -> None:
         """Return when everything submitted so far, and since, is settled."""
@@ -186,21 +202,30 @@ class Producer:
         return self._aloft < settings.in_flight and self._queued_bytes >= settings.batch_bytes
 
     def _take_off(self, is_alone: bool = False) -> Flight | None:
-        """The next batch of what waits, or the next item alone; None if it cannot be written."""
+        """The next batch of waiting items, or the next item alone; None if it cannot be written or all of it
+        was cancelled."""
         items, count, nbytes = list[Item](), 0, 0
         settings, queue = self._settings, self._queue
-        latest = queue[0].deadline + _SAME_TIME_SECONDS
-        earliest = queue[0].deadline - _SAME_TIME_SECONDS
-        while queue and earliest <= queue[0].deadline <= latest:
+        while queue:
             item = queue[0]
-            full = is_alone or nbytes + item.nbytes > settings.batch_bytes
-            if items and (full or count + len(item.records) > settings.batch_records):
+            if item.was_cancelled_here:
+                self._queued_bytes -= item.nbytes
+            elif items and (
+                is_alone
+                or nbytes + item.nbytes > settings.batch_bytes
+                or count + len(item.records) > settings.batch_records
+                or abs(item.deadline - items[0].deadline) > _SAME_TIME_SECONDS
+            ):
                 break
+            else:
+                items.append(item)
+                count += len(item.records)
+                nbytes += item.nbytes
             queue.popleft()
-            items.append(item)
-            count += len(item.records)
-            nbytes += item.nbytes
         self._queued_bytes -= nbytes
+        if not items:
+            self._changed.set()
+            return None
         stamp = Stamp(self._id, self._incarnation, self._sequence + 1)
         try:
             records = Rows.joined([item.records for item in items])
@@ -365,6 +390,7 @@ class Producer:
             if self._fenced is not None or not (self._has_failed or self._first_free < inf):
                 return
             self._expire()
+            self._leave_cancelled()
             if self._first_free < inf and not self._sendable():
                 self._renew()
             if self.is_idle:
@@ -376,6 +402,7 @@ class Producer:
             self._is_sent_elsewhere = False
             link = self._router.leader_link(self._shard)
             if link is None:
+                self._recover()
                 continue
             if not self._flights:
                 return
@@ -407,12 +434,24 @@ class Producer:
             self._leave_free(flight.sequence, is_missing=not self._is_in_doubt(flight))
         self._expire_queue()
 
+    def _leave_cancelled(self) -> None:
+        """Leave out messages that were cancelled and certainly were not written."""
+        for flight in [each for each in self._flights if not self._is_in_doubt(each)]:
+            left = [item for item in flight.items if not item.is_cancelled]
+            if not left:
+                self._flights.remove(flight)
+                self._leave_free(flight.sequence, is_missing=True)
+            elif len(left) < len(flight.items):
+                flight.items[:] = left
+                records = Rows.joined([item.records for item in left])
+                flight.stamped(Batch.of(records, flight.batch.stamp, self._compression), self._shard)
+
     def _expire_queue(self) -> None:
         now = self._loop.time()
         for item in [each for each in self._queue if each.deadline <= now]:
             self._queue.remove(item)
             self._queued_bytes -= item.nbytes
-            fail(item, given_up(self._what, item.seconds, self._trouble, False))
+            fail(item, given_up(self._what, self._seconds_of(item), self._trouble, False))
         self._changed.set()
         if self._queue:
             self._set_timer(min(item.deadline for item in self._queue))
@@ -431,9 +470,15 @@ class Producer:
         """Its time is over."""
         for item in flight.items:
             if self._is_in_doubt(flight):
-                fail(item, self._unknown(item, f"no answer came within {item.seconds:g} s ({text})"))
+                fail(
+                    item, self._unknown(item, f"no answer came within {self._seconds_of(item):g} s ({text})")
+                )
             else:
-                fail(item, given_up(self._what, item.seconds, self._trouble, False))
+                fail(item, given_up(self._what, self._seconds_of(item), self._trouble, False))
+
+    def _seconds_of(self, item: Item) -> float:
+        """The time-out that has run out."""
+        return item.seconds
 
     def _unknown(self, item: Item, why: str) -> HawserError:
         return OutcomeUnknown(

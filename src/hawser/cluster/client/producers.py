@@ -5,9 +5,12 @@ one partition, in order, whoever publishes them. Messages without one go to one 
 batch each.
 """
 
+import asyncio
 import secrets
 from collections import deque
 from collections.abc import Mapping
+from concurrent.futures import CancelledError
+from contextlib import suppress
 from typing import Any, ClassVar
 
 from xxhash import xxh3_64_intdigest
@@ -16,8 +19,9 @@ from hawser.cluster.client.flight import Item
 from hawser.cluster.client.producer import Producer
 from hawser.cluster.client.routing import Router
 from hawser.cluster.wire import TopicEntry, shards_of
-from hawser.errors import SettingsMismatch
+from hawser.errors import HawserError, SettingsMismatch
 from hawser.record.batch import Compression
+from hawser.record.receipt import Receipt
 from hawser.record.record import Record
 from hawser.record.rows import Records, Rows
 
@@ -70,6 +74,7 @@ class Producers:
             for number, shard in enumerate(shards_of(topic, entry))
         ]
         self._loop = router.loop
+        self._post = router.post
         self._handed: deque[tuple[Records, Any, float]] = deque()
         self._is_called = False
         self._departures = 0
@@ -97,10 +102,21 @@ class Producers:
     def hand_over(self, records: Records, future: Any, seconds: float) -> None:
         """As `submit`, from any thread and in its order. Those that come before the loop has its turn cost
         one call."""
-        self._handed.append((records, future, seconds))
-        if not self._is_called:
-            self._is_called = True
-            self._loop.call_soon_threadsafe(self._take_over)
+        try:
+            self._handed.append((records, future, seconds))
+            if not self._is_called:
+                self._is_called = True
+                self._post(self._take_over)
+        except HawserError as error:
+            self._is_called = False
+            while handed := self._handed:
+                handed.popleft()[1].set_exception(error)
+            raise
+        except BaseException:
+            # Interrupted: perhaps the loop was not called, so the next one has to call it.
+            self._is_called = False
+            self.withdraw(future)
+            raise
 
     def _take_over(self) -> None:
         # Before looking: what is handed over from here on calls again.
@@ -108,6 +124,32 @@ class Producers:
         handed = self._handed
         while handed:
             self.submit(*handed.popleft())
+
+    def withdraw(self, future: Any) -> None:
+        """The caller that waited for this future has gone: if it was not sent, it is not sent any more. May
+        be called from any thread."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._withdraw, future)
+
+    def _withdraw(self, future: Any) -> None:
+        self._take_over()
+        if not future.done():
+            future.set_exception(CancelledError())
+        self.drop_cancelled()
+
+    async def receipt(self, future: "asyncio.Future[Receipt]") -> Receipt:
+        """Wait until the submitted message is done. If the wait is cancelled, an unsent message is not sent
+        any more."""
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self.drop_cancelled()
+            raise
+
+    def drop_cancelled(self) -> None:
+        """As `Producer.drop_cancelled`."""
+        for producer in self._producers:
+            producer.drop_cancelled()
 
     def split(self, records: Records) -> Mapping[int, Records]:
         """The messages of each partition, in order; those without a key stay together. What was handed over

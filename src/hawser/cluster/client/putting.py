@@ -33,7 +33,7 @@ class _Put(Item):
     def __init__(self, records: Records, future: Any, seconds: float, now: float, answer: float) -> None:
         super().__init__(records, future, seconds, now)
         self.room_deadline = now + seconds
-        self.deadline = now + (max(answer, seconds) if seconds < FOR_EVER_SECONDS else answer)
+        self.deadline = now + answer
 
 
 class _Putter(Producer):
@@ -47,6 +47,8 @@ class _Putter(Producer):
     _backoff: Backoff | None = None
     # While it waits for room, what comes in waits behind what is there.
     _pause: asyncio.TimerHandle | None = None
+    # Whether the puts here are to end soon, because the queue is being closed.
+    _is_flushing = False
 
     @property
     def _name(self) -> str:
@@ -78,8 +80,18 @@ class _Putter(Producer):
     def _take_off(self, is_alone: bool = False) -> Flight | None:
         flight = super()._take_off(is_alone)
         if flight is not None:
-            flight.deadline = max(flight.deadline, self._loop.time() + self._settings.timeout)
+            self._wait_for_answer(flight)
         return flight
+
+    def _wait_for_answer(self, flight: Flight) -> None:
+        """From here on the put waits for its outcome, no longer for room."""
+        flight.deadline = self._loop.time() + self._settings.timeout
+        for item in flight.items:
+            item.deadline = flight.deadline
+
+    def _seconds_of(self, item: Item) -> float:
+        assert isinstance(item, _Put)
+        return item.seconds if item.deadline == item.room_deadline else self._settings.timeout
 
     def _judged(self, flight: Flight, result: object) -> None:
         if isinstance(result, Rejected) and result.reason is Reason.QUEUE_FULL:
@@ -90,18 +102,27 @@ class _Putter(Producer):
 
     def _has_no_room(self, flight: Flight, full: Failed) -> None:
         if self._is_in_doubt(flight):
-            # It may be there, or come there; it is asked for until that is known.
+            # The message may be in the queue, or arrive there; ask until that is known. A node answers, so
+            # the time for asking begins anew, as long as the put may wait for room.
+            if not self._is_flushing and all(self._may_wait(item) for item in flight.items):
+                self._wait_for_answer(flight)
             self._failed(full)
         else:
             # Certainly not there, so its number is free and its messages may go in other batches.
             self._flights.remove(flight)
             self._sequence -= 1
-            self._queue.extendleft(reversed(flight.items))
-            self._queued_bytes += sum(item.nbytes for item in flight.items)
+            left = [item for item in flight.items if not item.is_cancelled]
+            self._queue.extendleft(reversed(left))
+            self._queued_bytes += sum(item.nbytes for item in left)
+            self._changed.set()
         self._trouble, self._is_full = full, True
         self._wait_for_room()
         if self._queue and not self._flights:
             self._begin_pause()
+
+    def _may_wait(self, item: Item) -> bool:
+        assert isinstance(item, _Put)
+        return item.room_deadline > self._loop.time()
 
     def _wait_for_room(self) -> None:
         """From here on everything waits for as long as its caller said."""
@@ -137,12 +158,16 @@ class _Putter(Producer):
 
     async def flush(self) -> None:
         """As that of a producer; but what waits for room is dropped, because that may take for ever."""
-        while not self.is_idle:
-            if self._pause is not None:
-                self._drop_queue(Closed(f"{self._name} was closed here while it had no room"))
-            else:
-                self._changed.clear()
-                await self._changed.wait()
+        self._is_flushing = True
+        try:
+            while not self.is_idle:
+                if self._pause is not None:
+                    self._drop_queue(Closed(f"{self._name} was closed here while it had no room"))
+                else:
+                    self._changed.clear()
+                    await self._changed.wait()
+        finally:
+            self._is_flushing = False
 
     async def close(self) -> None:
         self._end_pause()

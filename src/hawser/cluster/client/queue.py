@@ -93,7 +93,7 @@ class OpenQueue(Open):
             raise UsageError("a batch has at least one message; there is nothing to put")
         future: asyncio.Future[Receipt] = self.router.loop.create_future()
         self.putters.submit(records, future, self.room_seconds(timeout))
-        return await future
+        return await self.putters.receipt(future)
 
     # Getting.
 

@@ -47,6 +47,11 @@ class Inbox:
         self._drained = asyncio.Event()
         self._is_full = False
 
+    @property
+    def arrived(self) -> int:
+        """How much has come so far."""
+        return self._put_bytes
+
     def put(self, chunk: Chunk) -> None:
         self._put_bytes += len(chunk.batch.data)
         self._chunks.append(chunk)
@@ -73,9 +78,10 @@ class Inbox:
                 return chunk
         return None
 
-    async def filled(self) -> None:
-        """Return when there may be something to take; called by one task at a time."""
-        if not self._chunks and self.failure is None:
+    async def filled(self, arrived: int) -> None:
+        """Return when there may be something to take: at once if more has come than `arrived`, because
+        another thread may have taken a chunk of it and left most of its records."""
+        if not self._chunks and self.failure is None and self._put_bytes == arrived:
             self._filled.clear()
             await self._filled.wait()
 
@@ -107,10 +113,14 @@ class Reader:
         self._backoff = Backoff(router.settings)
         self._task: asyncio.Task[Any] = router.loop.create_task(self._read())
 
-    async def close(self) -> None:
+    def stop(self) -> None:
         """Fetch no more; what was fetched is not taken any more."""
         self.is_closed = True
         self._task.cancel()
+
+    async def close(self) -> None:
+        """As `stop`, and wait until the reader has ended."""
+        self.stop()
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def _read(self) -> None:

@@ -2,12 +2,18 @@
 
 The map is a hint. Whoever is refused, or hears nothing, tells the router, which asks any node it reaches for
 a newer one; nothing here decides what is true.
+
+A node counts a client as present while it has a link to it (`node/presence.py`), so the router keeps a link
+to every node of the cluster. It asks the nodes periodically, one after the other, for the list of nodes,
+because an idle client would otherwise never learn of a new one.
 """
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import count
 from math import inf
+from typing import Any
 
 from hawser.cluster import wire
 from hawser.cluster.client.asking import ask
@@ -23,6 +29,10 @@ _ASK_MAP_SECONDS = 1.0
 _SOON_SECONDS = 0.05
 # So long a node is left in peace after it was dialed out of turn, however many partitions want it.
 _HURRY_SECONDS = 0.2
+# The pause between two requests for the nodes of the cluster.
+_NODES_SECONDS = 3.0
+# No topic has this name, so the answer is about the nodes alone.
+_NO_TOPIC = ""
 _LOOKS = (wire.Inspect, wire.QueueLook, wire.TransactionLook)
 _Repeatable = (
     wire.Execute | wire.Inspect | wire.Publish | wire.QueuePut | wire.QueueLook
@@ -50,7 +60,10 @@ class Router:
         self._hurried: dict[str, float] = {}
         self._followed: dict[str, float] = {}
         self._refreshing: dict[str | None, asyncio.Task[bool]] = {}
+        self._watching: asyncio.Task[None] | None = None
         self.loop = asyncio.get_running_loop()
+        # Runs a callback in the loop, from any thread. `LoopThread.post` raises Closed once it has ended.
+        self.post: Callable[..., object] = self.loop.call_soon_threadsafe
 
     async def start(self, timeout_seconds: float) -> None:
         """Return when one node has answered; Unavailable if none does in time."""
@@ -64,9 +77,12 @@ class Router:
                     f"no node of the cluster answers within {timeout_seconds:g} s: {self.trouble()}"
                 )
             await asyncio.sleep(backoff.next())
+        self._watching = self.loop.create_task(self._watch_nodes())
 
     async def close(self) -> None:
-        tasks = [*self._refreshing.values(), *self._asked]
+        tasks: list[asyncio.Task[Any]] = [*self._refreshing.values(), *self._asked]
+        if self._watching is not None:
+            tasks.append(self._watching)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -187,20 +203,36 @@ class Router:
             answered |= more
         return any(each.result() for each in answered)
 
+    async def _watch_nodes(self) -> None:
+        """Dial the new nodes. This does not update the routes: a single node may know an old map."""
+        for turn in count():
+            await asyncio.sleep(_NODES_SECONDS)
+            links = [dialer.link for dialer in self._dialers.values() if dialer.link is not None]
+            links = [link for link in links if link.is_open]
+            if links:
+                await self._extract_of(links[turn % len(links)], _NO_TOPIC)
+
     async def _map_of(self, link: Link, topic: str | None) -> bool:
+        found = await self._extract_of(link, topic)
+        if found is None:
+            return False
+        self.map.merge(found)
+        return True
+
+    async def _extract_of(self, link: Link, topic: str | None) -> wire.Map | None:
+        """The map that a node knows, not merged yet; dials the nodes in it."""
         try:
             answer = await ask(link, wire.encode(wire.GetMap(topic)), _ASK_MAP_SECONDS)
         except TransportError:
-            return False
+            return None
         if not isinstance(answer, wire.Map) or not answer.cluster:
             # One that has just started knows nothing until an operator has told it.
             self._ignorant.add(link.address)
-            return False
+            return None
         self._ignorant.discard(link.address)
-        self.map.merge(answer)
         for node in answer.nodes.values():
             self._dialer(node.address)
-        return True
+        return answer
 
     def check_topic(self, topic: str, shard: str) -> None:
         """Closed if the topic that a shard belongs to is no more, as far as is known."""
@@ -223,9 +255,11 @@ class Router:
         request: "_Repeatable",
         what: str,
         deadline: float,
+        may_repeat: bool = True,
     ) -> wire.Answer:
-        """The answer of the leader to a request that may be repeated: asked again elsewhere for as long as
-        there is time."""
+        """The leader's answer to a request, which is sent again elsewhere until the time runs out. A request
+        that must not be repeated is sent again only if it certainly had no effect; otherwise
+        OutcomeUnknown."""
         body = wire.encode(request)
         began = self.loop.time()
         changes = not isinstance(request, _LOOKS)
@@ -245,8 +279,10 @@ class Router:
                     if not answer.retryable:
                         raise refused(answer, what, doubt and changes)
                     doubt, trouble = doubt or answer.outcome == "unknown", answer
-                    if self.note(shard, answer):
+                    if self.note(shard, answer) and (may_repeat or not doubt):
                         continue
+            if doubt and not may_repeat:
+                break
             await asyncio.sleep(min(backoff.next(), max(0.0, deadline - self.loop.time())))
             await self.look_after(topic, shard)
         raise given_up(what, self.loop.time() - began, trouble, doubt and changes)

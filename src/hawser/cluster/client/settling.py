@@ -190,8 +190,8 @@ class Settler:
         offsets = ", ".join(str(each.offset) for each in lost[:5]) + (", ..." if len(lost) > 5 else "")
         return Fenced(
             f"{len(lost)} messages of queue {self._queue!r} ({offsets}) are not held here any more: their "
-            "lease or session was over, or the queue has another leader. Nothing was changed for them; they "
-            "are delivered again, or were"
+            "lease or session was over, their loop went on to its next message, or the queue has another "
+            "leader. Nothing was changed for them; they are delivered again, or were"
         )
 
     def _late(self, messages: Sequence[Borrowed]) -> HawserError:

@@ -1,18 +1,24 @@
-"""Where a subscription begins in each partition."""
+"""The start of a subscription in each partition, and the partitions of a group member."""
 
 import asyncio
+import secrets
 from datetime import datetime
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from hawser.cluster import wire
 from hawser.cluster.client.asking import ask
-from hawser.cluster.client.failures import Backoff
+from hawser.cluster.client.failures import Backoff, given_up
 from hawser.cluster.client.routing import Router
 from hawser.cluster.transport import TransportError
 from hawser.errors import OffsetOutOfRange
+from hawser.log.entry import Kind
+from hawser.log.state.commands import GroupJoin, GroupLeave, encode_command
 from hawser.record.batch import Batch
 
-__all__ = ["Bounds", "Place", "at_time", "inspect", "nanoseconds", "resolve"]
+__all__ = ["Bounds", "Place", "at_time", "begin_group", "inspect", "nanoseconds", "resolve", "share_of"]
+
+# A batch that is large for its network takes longer than other answers do.
+_BATCH_SECONDS: Final = 3.0
 
 Place = Literal["earliest", "latest"] | int | datetime | None
 
@@ -22,6 +28,17 @@ class Bounds(NamedTuple):
 
     start: int
     end: int
+
+
+def share_of(member: str, members: tuple[str, ...], partitions: int) -> set[int]:
+    """The partitions of one of the sorted members: a range. The first members get one more if they do not
+    divide evenly."""
+    if member not in members:
+        return set()
+    place, count = members.index(member), len(members)
+    least, more = divmod(partitions, count)
+    first = place * least + min(place, more)
+    return set(range(first, first + least + (place < more)))
 
 
 async def inspect(
@@ -57,10 +74,28 @@ async def resolve(router: Router, topic: str, shard: str, start: Place, history:
     return max(found.start, found.end - history)
 
 
+async def begin_group(
+    router: Router, topic: str, shard: str, group: str, position: int, deadline: float
+) -> None:
+    """Let a new group begin in a partition at this position, although no member reads there yet."""
+    found = await inspect(router, topic, shard, deadline, with_groups=True)
+    if group in found.groups:
+        return
+    founder = f"founder#{secrets.token_hex(6)}"
+    for kind, command in (
+        (Kind.GROUP_JOIN, GroupJoin(group, founder, position)),
+        (Kind.GROUP_LEAVE, GroupLeave(group, founder)),
+    ):
+        request = wire.Execute(shard, kind, encode_command(command))
+        await router.ask_leader(topic, shard, request, f"beginning group {group!r} in {shard}", deadline)
+
+
 async def at_time(router: Router, topic: str, shard: str, moment_ns: int, deadline: float) -> int:
     """The offset of the first record of this time or later; the end if there is none."""
     found = await inspect(router, topic, shard, deadline, at_ns=moment_ns)
     assert found.at is not None
+    if found.at >= found.end:
+        return found.end
     return await _first_at(router, topic, shard, found.at, moment_ns, deadline)
 
 
@@ -71,25 +106,28 @@ def nanoseconds(moment: datetime) -> int:
 
 async def _first_at(router: Router, topic: str, shard: str, offset: int, moment: int, deadline: float) -> int:
     """The very record: the leader knows the batch that it is in."""
-    backoff = Backoff(router.settings)
+    backoff, began = Backoff(router.settings), router.loop.time()
+    trouble: str | wire.Failed = "no node with a replica can be reached"
     answer: wire.Answer | None
-    while router.loop.time() < deadline:
+    while (left := deadline - router.loop.time()) > 0:
         link = router.reading_link(shard)
         if link is not None:
             try:
-                answer = await ask(link, wire.encode(wire.Fetch(shard, offset, 1, 0)), 3.0)
-            except TransportError:
-                answer = None
+                seconds = min(left, _BATCH_SECONDS)
+                answer = await ask(link, wire.encode(wire.Fetch(shard, offset, 1, 0)), seconds)
+            except TransportError as error:
+                answer, trouble = None, str(error)
             if isinstance(answer, wire.Batches):
-                if not answer.batches:
-                    return offset
-                first_offset, data = answer.batches[0]
-                place = Batch.read(data).first_at(moment)
-                return offset if place is None else max(offset, first_offset + place)
-            if isinstance(answer, wire.Failed) and offset < answer.start:
-                offset = answer.start
-                continue
-        await asyncio.sleep(backoff.next())
-        await router.refresh(topic)
-    # Too early is safe; the subscription goes on from here as soon as it can.
-    return offset
+                if answer.batches:
+                    first_offset, data = answer.batches[0]
+                    place = Batch.read(data).first_at(moment)
+                    return offset if place is None else max(offset, first_offset + place)
+                trouble = "its records have not come yet"
+            if isinstance(answer, wire.Failed):
+                trouble = answer
+                if offset < answer.start:
+                    offset = answer.start
+                    continue
+        await asyncio.sleep(min(backoff.next(), max(0.0, deadline - router.loop.time())))
+        await router.look_after(topic, shard)
+    raise given_up(f"reading topic {topic!r}", router.loop.time() - began, trouble, doubt=False)

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
@@ -14,6 +14,7 @@ from hawser.errors import Closed, HawserError, OutcomeUnknown, UsageError
 __all__ = ["LoopThread"]
 
 Result = TypeVar("Result")
+_CLOSED: Final = "this bus is closed; connect again"
 _IF_CLOSED: Final = "the bus was closed while this call was under way; what it was to do may have been done"
 
 
@@ -23,14 +24,14 @@ class _Call(Generic[Result]):
 
     __slots__ = ("_ended", "_loop", "_task", "_work")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Result]) -> None:
-        self._loop = loop
+    def __init__(self, thread: "LoopThread", work: Coroutine[Any, Any, Result]) -> None:
+        self._loop = thread.loop
         self._work = work
         self._task: asyncio.Task[Result] | None = None
         # Held until it has ended.
         self._ended = threading.Lock()
         self._ended.acquire()
-        loop.call_soon_threadsafe(self._begin)
+        thread.post(self._begin)
 
     def _begin(self) -> None:
         self._task = self._loop.create_task(self._work)
@@ -60,12 +61,19 @@ class _Call(Generic[Result]):
 
 
 class LoopThread:
-    """`call` runs a coroutine there and waits for it; any number of threads may call."""
+    """`call` runs a coroutine there and waits for it; any number of threads may call.
+
+    It runs until it is stopped. What was posted before that is run; what comes later is Closed. A call under
+    way is then cancelled and ends as OutcomeUnknown.
+    """
 
     def __init__(self, name: str) -> None:
         self.loop = new_event_loop()
         self._process = os.getpid()
         self._is_stopped = False
+        # Between this check and the post no other thread stops the loop. Reentrant: a signal handler or a
+        # finalizer that interrupts a post may post as well, or stop the loop.
+        self._posting = threading.RLock()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -79,30 +87,53 @@ class LoopThread:
         if os.getpid() != self._process:
             raise UsageError("this bus was opened before a fork; connect again in the child")
         if self._is_stopped:
-            raise Closed("this bus is closed; connect again")
+            raise Closed(_CLOSED)
+
+    def post(self, callback: Callable[..., object], *arguments: Any) -> None:
+        """Run this there, soon and in order; Closed if it has stopped."""
+        self.check()
+        with self._posting:
+            if self._is_stopped:
+                raise Closed(_CLOSED)
+            try:
+                self.loop.call_soon_threadsafe(callback, *arguments)
+            except RuntimeError:
+                # The loop was stopped by what interrupted this.
+                raise Closed(_CLOSED) from None
+
+    def check_may_wait(self) -> None:
+        """As `check`; UsageError in the thread of the loop, too: a call that waits there would never end."""
+        self.check()
+        if threading.get_ident() == self._thread.ident:
+            raise UsageError(
+                "this call waits for the network, and a callback of a future may not wait: it runs in the "
+                "thread that serves the network. Make the call in another thread, or use publish_nowait"
+            )
 
     def call(self, work: Coroutine[Any, Any, Result], if_closed: str = _IF_CLOSED) -> Result:
         """The result of `work`; OutcomeUnknown, with `if_closed`, if it ends with the thread. Interrupted, it
         cancels it."""
         try:
-            self.check()
-            if threading.current_thread() is self._thread:
-                raise UsageError(
-                    "this call waits, and was made in the thread that everything waits for (by the callback "
-                    "of a future, perhaps); make it in another thread"
-                )
+            self.check_may_wait()
         except HawserError:
             work.close()
             raise
         try:
-            return _Call(self.loop, work).result()
+            begun = _Call(self, work)
+        except HawserError:
+            work.close()
+            raise
+        try:
+            return begun.result()
         except CancelledError:
             raise OutcomeUnknown(if_closed) from None
 
     def stop(self) -> None:
         """End the thread; nothing can be called any more."""
-        self._is_stopped = True
-        self.loop.call_soon_threadsafe(self.loop.stop)
+        with self._posting:
+            self._is_stopped = True
+            # Behind everything that was posted.
+            self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
 
     def _run(self) -> None:
@@ -110,8 +141,14 @@ class LoopThread:
         try:
             self.loop.run_forever()
         finally:
-            left = asyncio.all_tasks(self.loop)
-            for task in left:
-                task.cancel()
-            self.loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            self.loop.run_until_complete(_cancel_tasks())
             self.loop.close()
+
+
+async def _cancel_tasks() -> None:
+    """Cancel every other task; return when they have ended and their callbacks have run."""
+    while left := asyncio.all_tasks() - {asyncio.current_task()}:
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+    await asyncio.sleep(0)

@@ -9,13 +9,24 @@ from hawser.cluster.client.failures import Backoff
 from hawser.cluster.client.routing import Router
 from hawser.errors import NotFound, Rejected, SettingsMismatch, Unavailable, UsageError
 from hawser.limits import MAX_DELIVERIES, MAX_LEASE_SECONDS, SYSTEM_PREFIX
+from hawser.log.entry import Kind
+from hawser.log.state import results
+from hawser.log.state.commands import GroupDelete, encode_command
 from hawser.log.state.queue import CAPACITY_BYTES
+from hawser.log.state.results import decode_result
 from hawser.record.names import check_queue_names, check_topic_name
 
 if TYPE_CHECKING:
     from hawser.record.schema import Codec
 
-__all__ = ["check_queue_settings", "check_settings", "delete_topic", "list_topics", "open_topic"]
+__all__ = [
+    "check_queue_settings",
+    "check_settings",
+    "delete_group",
+    "delete_topic",
+    "list_topics",
+    "open_topic",
+]
 
 Settings = dict[str, wire.Setting]
 
@@ -243,10 +254,53 @@ async def list_topics(router: Router, kind: wire.TopicKind = "topic") -> list[st
     return sorted(name for name, entry in found if not entry.deleted and entry.kind == kind)
 
 
-async def delete_topic(router: Router, name: str, deadline: float) -> None:
-    """Return when nothing of it is left; that is also so if somebody else deleted it."""
+async def delete_topic(router: Router, name: str, entry: wire.TopicEntry, deadline: float) -> None:
+    """Return when nothing is left of this very topic or queue, also if somebody else deleted it, and nodes
+    know that. Unavailable or OutcomeUnknown at the deadline. Another one that has the name since stays."""
+    what = f"deleting {entry.kind} {name!r}"
+    request = wire.Admin(wire.AdminKind.DELETE, name, uuid=entry.uuid)
     with suppress(NotFound):
-        await router.ask_any(wire.Admin(wire.AdminKind.DELETE, name), f"deleting {name!r}", deadline)
+        await router.ask_any(request, what, deadline)
     backoff = Backoff(router.settings)
-    while await _find(router, name) is not None and router.loop.time() < deadline:
+    while True:
+        has_heard = await router.refresh(name)
+        known = router.map.topics.get(name)
+        if has_heard and (known is None or known.deleted or known.uuid != entry.uuid):
+            return
+        if router.loop.time() >= deadline:
+            error = Unavailable(
+                f"{entry.kind} {name!r} is deleted, but no node that answers has heard so in time; delete it "
+                "again to wait until one has"
+            )
+            error.outcome = "applied"
+            raise error
         await asyncio.sleep(backoff.next())
+
+
+def _not_forgotten(what: str, result: results.Rejected) -> Rejected:
+    text = result.text
+    if result.reason is results.Reason.LOCKED:
+        text = "a prepared transaction is about to move it; forget it when that has ended"
+    error = Rejected(f"{what}: {text}")
+    error.retryable = result.retryable
+    return error
+
+
+async def delete_group(
+    router: Router, topic: str, entry: wire.TopicEntry, group: str, deadline: float
+) -> bool:
+    """Forget a group and its positions; whether there was one. Not repeated when in doubt, because others may
+    have made the group anew: OutcomeUnknown then. Rejected while a transaction is about to move it."""
+    existed = False
+    for partition in range(entry.partitions):
+        shard = wire.shard_of(topic, entry.uuid, partition)
+        request = wire.Execute(shard, Kind.GROUP_DELETE, encode_command(GroupDelete(group)))
+        what = f"forgetting group {group!r} of topic {topic!r}"
+        answer = await router.ask_leader(topic, shard, request, what, deadline, may_repeat=False)
+        assert isinstance(answer, wire.Executed), answer
+        result = decode_result(answer.result)
+        if isinstance(result, results.Rejected):
+            raise _not_forgotten(what, result)
+        assert isinstance(result, results.Deleted), result
+        existed = existed or result.existed
+    return existed

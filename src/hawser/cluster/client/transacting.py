@@ -22,10 +22,11 @@ from hawser.cluster.client.carrying import Couriers, Leftover
 from hawser.cluster.client.drafting import Move
 from hawser.cluster.client.failures import Backoff
 from hawser.cluster.client.flag import Flag
-from hawser.cluster.client.group import Member, Taken
+from hawser.cluster.client.group import Member
 from hawser.cluster.client.homes import boot_seconds
 from hawser.cluster.client.routing import Router
 from hawser.cluster.client.settling import State as MessageState
+from hawser.cluster.client.takers import Claim, Taken
 from hawser.cluster.client.working import Held, OpenWork
 from hawser.errors import HawserError, OutcomeUnknown, TransactionAborted, UsageError
 from hawser.log.state.results import Finished, Outcome, Result
@@ -101,8 +102,8 @@ class OpenTransaction(OpenWork):
     """A transaction of this client."""
 
     __slots__ = (
-        "_back", "_ended", "_ends_since", "_following", "_got", "_is_asked_for", "_is_ending", "_lane",
-        "_lanes", "_moves", "_patience", "_received",
+        "_back", "_claims", "_ended", "_ends_since", "_following", "_got", "_is_asked_for", "_is_ending",
+        "_lane", "_lanes", "_patience",
     )  # fmt: skip
 
     def __init__(self, lanes: Lanes, lane: Lane, transaction: Transaction) -> None:
@@ -112,13 +113,11 @@ class OpenTransaction(OpenWork):
         self._is_ending = False
         self._ended = Flag(self._loop)
         self._patience: asyncio.TimerHandle | None = None
-        # Where it moves groups to, by partition.
-        self._moves: dict[Member, dict[int, int]] = {}
-        # How much was taken of them until it was ended.
-        self._received: dict[Member, int] = {}
+        # The transaction's claims on groups.
+        self._claims: dict[Member, Claim] = {}
         # Whether somebody asks on if the outcome is unknown.
         self._is_asked_for = False
-        self._following: asyncio.Task[None] | None = None
+        self._following: set[asyncio.Task[None]] = set()
         # When it was to be committed.
         self._ends_since = inf
         # What was got for it, and what goes back to its place.
@@ -148,11 +147,10 @@ class OpenTransaction(OpenWork):
         """The group goes on behind what was taken, if this is committed. If it can only be rolled back, the
         member follows that all the same."""
         self.check_open()
-        moved = self._moves.setdefault(member, {})
-        self._received[member] = member.received
+        moves = member.claim(taken, self._claims.setdefault(member, Claim()))
         self.check()
-        for partition, command in member.moves(taken).items():
-            moved[partition] = command.after
+        member.check(taken)
+        for partition, command in moves:
             self._add(member.topic, member.shard(partition), Move(command))
 
     # Ending.
@@ -203,8 +201,8 @@ class OpenTransaction(OpenWork):
         """What is taken from here on is taken without waiting for the end."""
         self._is_ending = True
         self._got = got
-        if self._moves:
-            self._received = {member: member.received for member in self._moves}
+        for member, claim in self._claims.items():
+            claim.received = member.received
 
     async def rollback(self, got: Sequence[Held] = ()) -> None:
         """Return when nothing of it is left, and what was got is back in its place; or cannot be reached, and
@@ -437,20 +435,21 @@ class OpenTransaction(OpenWork):
     def _begin_following(self) -> None:
         """Groups follow what became of it. If that stays unknown they go back: where they are is where they
         go on, and of two that move one from there only one is committed."""
-        if self._moves and not (self._is_asked_for and self.state == "unknown"):
-            moves, self._moves = self._moves, {}
-            self._following = self._loop.create_task(self._follow(moves))
+        if self._claims and not (self._is_asked_for and self.state == "unknown"):
+            claims, self._claims = self._claims, {}
+            is_committed = self.state == "committed"
+            for member, claim in claims.items():
+                task = member.moved(claim) if is_committed else member.go_back(claim)
+                if task is not None:
+                    self._following.add(task)
+                    task.add_done_callback(self._has_followed)
 
-    async def _follow(self, moves: dict[Member, dict[int, int]]) -> None:
-        is_committed = self.state == "committed"
-        followed = (
-            member.moved(positions) if is_committed else member.rewind(self._received[member])
-            for member, positions in moves.items()
-        )
-        for error in await asyncio.gather(*followed, return_exceptions=True):
-            if error is not None:
-                _log.warning("a group does not follow transaction %s: %s", self.inner.id, error)
+    def _has_followed(self, task: "asyncio.Task[None]") -> None:
+        self._following.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            _log.warning("a group does not follow transaction %s: %s", self.inner.id, error)
 
     async def _followed(self) -> None:
-        if self._following is not None:
-            await asyncio.wait((self._following,))
+        if self._following:
+            await asyncio.wait(self._following)

@@ -98,7 +98,7 @@ class OpenWork(ABC):
         self._handed.append((step, arguments))
         if not self._is_called:
             self._is_called = True
-            self._loop.call_soon_threadsafe(self._take_over)
+            self.router.post(self._take_over)
 
     def _take_over(self) -> None:
         # Before looking: what is handed over from here on calls again.
@@ -306,6 +306,8 @@ class OpenWork(ABC):
         self._forget_soon()
         for courier in self._couriers.values():
             courier.leave(self)
+        # Callers no longer wait for room, either.
+        self._done_bytes = self._begun_bytes
         self._changed.set()
 
     def _give_back(self, got: Iterable[Held] = ()) -> "list[asyncio.Future[None]]":

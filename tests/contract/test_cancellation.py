@@ -1,0 +1,334 @@
+"""Every call that publishes, puts, gets, settles or takes in an event loop, cancelled at each of its awaits.
+Then the object is used further: nothing is lost, doubled, stuck or left behind. Both scopes."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tests.support.cancelling import (
+    CANCELLED,
+    PATIENCE_SECONDS,
+    Scene,
+    Stage,
+    as_coroutine,
+    is_empty,
+    play,
+    play_for,
+    soon,
+    until,
+)
+from tests.support.cluster import RunningCluster
+
+# Publishing.
+
+
+async def _loan(publishing: Any, data: bytes) -> None:
+    async with publishing.loan(len(data)) as buffer:
+        buffer[:] = data
+
+
+async def _nowait(publishing: Any, data: bytes) -> None:
+    publishing.publish_nowait(data)
+    await publishing.flush()
+
+
+PUBLISHES: dict[str, Callable[[Any, bytes], Awaitable[Any]]] = {
+    "publish": lambda publishing, data: publishing.publish(data),
+    "publish_many": lambda publishing, data: publishing.publish_many([data]),
+    "loan": _loan,
+    "flush": _nowait,
+}
+
+
+def publishing(how: str, is_open: bool, by_publisher: bool) -> Scene:
+    async def scene(stage: Stage) -> None:
+        topic = stage.bus.topic(stage.name)
+        maker = topic.publisher() if by_publisher else topic
+        if is_open:
+            await soon(maker.publish(b"first"))
+        await stage.cut(as_coroutine(PUBLISHES[how](maker, b"cut")))
+        await soon(maker.publish(b"next"))
+        await soon(maker.flush())
+        found = [bytes(each) for each in (await topic.read_oldest(9)).samples]
+        assert found == [b"first"] * is_open + [b"cut"] * (b"cut" in found) + [b"next"]
+        await soon(topic.close())
+
+    return scene
+
+
+def putting(many: bool, is_open: bool) -> Scene:
+    async def scene(stage: Stage) -> None:
+        queue = stage.bus.queue(stage.name)
+        if is_open:
+            await soon(queue.put(b"first"))
+        await stage.cut(queue.put_many([b"cut"]) if many else queue.put(b"cut"))
+        await soon(queue.put(b"next"))
+        found = [bytes(each) for each in await queue.peek(9)]
+        assert found == [b"first"] * is_open + [b"cut"] * (b"cut" in found) + [b"next"]
+        await soon(queue.close())
+
+    return scene
+
+
+# Getting and settling.
+
+
+async def _get_one(queue: Any) -> list[Any]:
+    return [await queue.get(PATIENCE_SECONDS)]
+
+
+def _from_loop(queue: Any) -> Callable[[], Awaitable[list[Any]]]:
+    loop = aiter(queue.consume())
+
+    async def step() -> list[Any]:
+        return [await anext(loop)]
+
+    return step
+
+
+GETS: dict[str, Callable[[Any], Callable[[], Awaitable[Any]]]] = {
+    "get": lambda queue: lambda: _get_one(queue),
+    "get_many": lambda queue: lambda: queue.get_many(2, PATIENCE_SECONDS),
+    "loop": _from_loop,
+}
+
+
+def getting(how: str, waits: bool, is_open: bool) -> Scene:
+    async def scene(stage: Stage) -> None:
+        name = stage.name
+        queue, other = stage.bus.queue(name), stage.bus.queue(name)
+        items = [b"0", b"1", b"2"]
+        get = GETS[how](queue)
+        if is_open:
+            await soon(queue.put(b"before"))
+            for each in await soon(get()):
+                await each.accept()
+        if waits:
+            asyncio.get_running_loop().call_later(0.02, lambda: asyncio.ensure_future(other.put_many(items)))
+        else:
+            await soon(other.put_many(items))
+        got = await stage.cut(as_coroutine(get()))
+        found: list[bytes] = []
+        while len(found) < len(items):
+            if got is CANCELLED:
+                got = await soon(get())
+            for each in got:
+                assert (bytes(each), each.delivery_count, each.redelivered) == (items[len(found)], 1, False)
+                found.append(bytes(each))
+                await soon(each.accept())
+            got = CANCELLED
+        info = await queue.info()
+        assert (info.ready, info.claimed, info.dead) == (0, 0, 0)
+        await soon(queue.close())
+
+    return scene
+
+
+def values(waits: bool) -> Scene:
+    """A step that is cancelled gives out nothing, and may have accepted the one before."""
+
+    async def scene(stage: Stage) -> None:
+        queue = stage.bus.queue(stage.name)
+        items = [b"%d" % number for number in range(4)]
+        await soon(queue.put_many(items[: 1 if waits else 4]))
+        loop = queue.consume().values()
+        found = [await soon(anext(loop))]
+        if waits:
+            asyncio.get_running_loop().call_later(
+                0.02, lambda: asyncio.ensure_future(queue.put_many(items[1:]))
+            )
+        got = await stage.cut(as_coroutine(anext(loop)))
+        found += [] if got is CANCELLED else [got]
+        while len(found) < len(items):
+            found.append(await soon(anext(loop)))
+        await soon(loop.accept())
+        assert found == items
+        info = await queue.info()
+        assert (info.ready, info.claimed, info.dead) == (0, 0, 0)
+        await soon(queue.close())
+
+    return scene
+
+
+def getting_values() -> Scene:
+    async def scene(stage: Stage) -> None:
+        queue = stage.bus.queue(stage.name)
+        await soon(queue.put_many([b"0", b"1"]))
+        got = await stage.cut(queue.get_values(2, PATIENCE_SECONDS))
+        found: list[bytes] = []
+        while len(found) < 2:
+            held = await soon(queue.get_values(2, PATIENCE_SECONDS)) if got is CANCELLED else got
+            got = CANCELLED
+            found += held
+            await soon(held.accept())
+        assert found == [b"0", b"1"]
+        await until(lambda: is_empty(queue), "nothing is held")
+        await soon(queue.close())
+
+    return scene
+
+
+SETTLED = {"accept": (0, 0, 0), "release": (1, 0, 0), "reject": (0, 0, 1)}
+
+
+def settling(verdict: str, together: bool) -> Scene:
+    async def scene(stage: Stage) -> None:
+        queue = stage.bus.queue(stage.name)
+        await soon(queue.put(b"1"))
+        held = await soon(queue.get_many(1, PATIENCE_SECONDS))
+        held = held if together else held[0]
+        await stage.cut(getattr(held, verdict)())
+        await soon(getattr(held, verdict)())
+        info = await queue.info()
+        assert (info.ready, info.claimed, info.dead) == SETTLED[verdict]
+        await soon(queue.close())
+
+    return scene
+
+
+async def _block(message: Any) -> None:
+    async with message:
+        pass
+
+
+def block() -> Scene:
+    async def scene(stage: Stage) -> None:
+        queue = stage.bus.queue(stage.name)
+        await soon(queue.put(b"1"))
+        message = await soon(queue.get(PATIENCE_SECONDS))
+        await stage.cut(_block(message))
+        await soon(message.accept())
+        info = await queue.info()
+        assert (info.ready, info.claimed, info.dead) == (0, 0, 0)
+        await soon(queue.close())
+
+    return scene
+
+
+# Taking.
+
+
+async def _take_one(subscription: Any) -> list[Any]:
+    return [await subscription.take(PATIENCE_SECONDS)]
+
+
+async def _next_one(subscription: Any) -> list[Any]:
+    return [await anext(subscription)]
+
+
+async def _take_value(subscription: Any) -> list[Any]:
+    return [await subscription.take_value(PATIENCE_SECONDS)]
+
+
+TAKES: dict[str, Callable[[Any], Awaitable[Any]]] = {
+    "take": _take_one,
+    "take_many": lambda subscription: subscription.take_many(2, PATIENCE_SECONDS),
+    "take_value": _take_value,
+    "take_values": lambda subscription: subscription.take_values(2, PATIENCE_SECONDS),
+    "loop": _next_one,
+}
+
+
+def taking(how: str, waits: bool, group: str | None = None) -> Scene:
+    async def scene(stage: Stage) -> None:
+        topic = stage.bus.topic(stage.name)
+        await topic
+        items = [b"0", b"1", b"2"]
+        if not waits:
+            await soon(topic.publish_many(items))
+        if stage.is_cluster:
+            subscription = topic.subscribe(start="earliest", group=group)
+        else:
+            subscription = topic.subscribe(history=9)
+        if waits:
+            asyncio.get_running_loop().call_later(
+                0.02, lambda: asyncio.ensure_future(topic.publish_many(items))
+            )
+        got = await stage.cut(as_coroutine(TAKES[how](subscription)))
+        found: list[bytes] = []
+        while len(found) < len(items):
+            found += map(bytes, await soon(TAKES[how](subscription)) if got is CANCELLED else got)
+            got = CANCELLED
+        assert (found, subscription.missed) == (items, 0)
+        assert await subscription.take(0) is None
+        await soon(subscription.close())
+        await soon(topic.close())
+
+    return scene
+
+
+def committing() -> Scene:
+    async def scene(stage: Stage) -> None:
+        topic = stage.bus.topic(stage.name)
+        await soon(topic.publish_many([b"0", b"1"]))
+        async with topic.subscribe(start="earliest", group="g") as subscription:
+            await soon(subscription.take(PATIENCE_SECONDS))
+            await stage.cut(subscription.commit())
+            await soon(subscription.commit())
+        async with topic.subscribe(start="earliest", group="g") as subscription:
+            assert bytes(await soon(subscription.take(PATIENCE_SECONDS))) == b"1"
+        await soon(topic.close())
+
+    return scene
+
+
+SCENES: dict[str, Scene] = {
+    **{
+        f"{how} of a {'publisher' if own else 'topic'}, {'open' if is_open else 'new'}": publishing(
+            how, is_open, own
+        )
+        for how in PUBLISHES
+        for is_open in (False, True)
+        for own in (False, True)
+    },
+    **{
+        f"{'put_many' if many else 'put'}, {'open' if is_open else 'new'}": putting(many, is_open)
+        for many in (False, True)
+        for is_open in (False, True)
+    },
+    **{
+        f"{how} of a queue, {'empty' if waits else 'filled'}, {'open' if is_open else 'new'}": getting(
+            how, waits, is_open
+        )
+        for how in GETS
+        for waits in (False, True)
+        for is_open in (False, True)
+    },
+    "values": values(False),
+    "values, empty": values(True),
+    "get_values": getting_values(),
+    **{
+        f"{verdict} {'all' if all_ else 'one'}": settling(verdict, all_)
+        for verdict in SETTLED
+        for all_ in (False, True)
+    },
+    "block": block(),
+    **{
+        f"{how} of a topic, {'empty' if waits else 'filled'}": taking(how, waits)
+        for how in TAKES
+        for waits in (False, True)
+    },
+}
+CLUSTER_SCENES: dict[str, Scene] = {
+    "take of a group": taking("take", False, "g"),
+    "take of a group, empty": taking("take", True, "g"),
+    "commit of a group": committing(),
+}
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_whatever_is_cancelled_is_used_further(url: str, name: str) -> None:
+    play(url, SCENES[name], list(SCENES).index(name))
+
+
+@pytest.mark.parametrize("name", CLUSTER_SCENES)
+def test_whatever_is_cancelled_on_a_cluster_is_used_further(cluster: RunningCluster, name: str) -> None:
+    play(cluster.url, CLUSTER_SCENES[name], list(CLUSTER_SCENES).index(name))
+
+
+@pytest.mark.soak
+def test_a_long_sweep(url: str, soak_seconds: float, record_property: Callable[[str, object], None]) -> None:
+    is_cluster = url.startswith("hawser:")
+    record_property("awaits", play_for(url, SCENES | CLUSTER_SCENES if is_cluster else SCENES, soak_seconds))
