@@ -137,7 +137,13 @@ def _canaries(landing: Landing, copy: Path) -> None:
     verdict tells the three apart."""
     shutil.copytree(landing.directory / "tables" / "raw", copy / "tables" / "raw")
     ends = [
-        PartitionEnds(topic=each.topic, partition=each.partition, start=1, end=each.last + 1)
+        PartitionEnds(
+            topic=each.topic,
+            topic_uuid=each.topic_uuid,
+            partition=each.partition,
+            start=1,
+            end=each.last + 1,
+        )
         for each in coverage(landing.directory, "raw")
     ]
     files = sorted(

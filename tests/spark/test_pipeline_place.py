@@ -1,5 +1,6 @@
 """The directory of a pipeline: who may use it, and tables that are made anew although someone is killed."""
 
+import errno
 import shutil
 from pathlib import Path
 
@@ -53,6 +54,15 @@ def test_a_damaged_directory(tmp_path: Path) -> None:
         Place(tmp_path)
 
 
+def test_a_damaged_list_of_tables_to_make_anew(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    kept = _made(place, "raw")
+    (tmp_path / "refresh.json").touch()
+    with pytest.raises(hawser.Corrupt, match="--full-refresh"):
+        place.finish_forgetting()
+    assert all(path.exists() for path in kept)
+
+
 def test_a_file_is_no_directory(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(hawser.UsageError, match="cannot keep a pipeline"):
@@ -78,17 +88,17 @@ def test_killed_while_tables_are_forgotten(
     place = Place(tmp_path)
     kept = _made(place, "raw")
     gone = [path for table in ("bad", "typed") for path in _made(place, table)]
-    removals = 0
+    renames = 0
 
-    def remove(path: Path, ignore_errors: bool = False) -> None:
-        nonlocal removals
-        if removals == survived:
+    def rename(path: Path, target: Path) -> Path:
+        nonlocal renames
+        if renames == survived:
             raise Killed
-        removals += 1
-        real_remove(path, ignore_errors=ignore_errors)
+        renames += 1
+        return real_rename(path, target)
 
-    real_remove = shutil.rmtree
-    monkeypatch.setattr(shutil, "rmtree", remove)
+    real_rename = Path.rename
+    monkeypatch.setattr(Path, "rename", rename)
     try:
         place.forget(["typed", "bad"])
         assert survived >= len(gone)
@@ -97,6 +107,44 @@ def test_killed_while_tables_are_forgotten(
     monkeypatch.undo()
     Place(tmp_path).finish_forgetting()
     assert all(path.exists() for path in kept) and not any(path.exists() for path in gone)
+    assert not (tmp_path / "removed").exists()
+
+
+def test_a_table_that_cannot_be_removed_is_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is remembered: the next run removes it with its checkpoint, or neither."""
+    place = Place(tmp_path)
+    checkpoint, table = _made(place, "raw")
+    (table / "part-0.parquet").write_bytes(b"rows")
+
+    def refuse(path: Path, target: Path) -> Path:
+        if path == table:
+            raise PermissionError(errno.EPERM, "Operation not permitted", str(path))
+        return real_rename(path, target)
+
+    real_rename = Path.rename
+    monkeypatch.setattr(Path, "rename", refuse)
+    for _ in range(2):
+        with pytest.raises(hawser.PermissionDenied, match=r"tables/raw cannot be removed .*it is as it was"):
+            place.forget(["raw"])
+    assert (table / "part-0.parquet").read_bytes() == b"rows"
+    monkeypatch.undo()
+    Place(tmp_path).finish_forgetting()
+    assert not checkpoint.exists() and not table.exists()
+
+
+def test_what_is_out_of_the_way_stops_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(tmp_path)
+    gone = _made(place, "raw")
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted", str(path))
+
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+    place.forget(["raw"])
+    assert not any(path.exists() for path in gone)
+    monkeypatch.undo()
+    Place(tmp_path).finish_forgetting()
+    assert not (tmp_path / "removed").exists()
 
 
 def test_what_spark_says_is_cut_to_what_matters() -> None:

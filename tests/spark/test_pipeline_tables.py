@@ -12,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hawser
-from hawser.spark.pipelines import tables
+from hawser.cli import pipeline_run
+from hawser.spark.pipelines import running, tables, topics
 from hawser.spark.pipelines.coverage import Range, coverage
 from hawser.spark.pipelines.definitions import Definitions
-from hawser.spark.pipelines.page import Writer, page_of
+from hawser.spark.pipelines.page import LandingReport, page_of
+from hawser.spark.pipelines.place import Place
 from hawser.spark.pipelines.plots import Bar, Spread, columns, spreads
 from hawser.spark.pipelines.summary import summarize
 from hawser.spark.pipelines.topics import PartitionEnds, check_kept
@@ -24,6 +26,7 @@ from hawser.spark.pipelines.updating import Order
 RECORD = pyarrow.schema(
     [
         ("topic", pyarrow.string()),
+        ("topic_uuid", pyarrow.string()),
         ("partition", pyarrow.int32()),
         ("offset", pyarrow.int64()),
         ("timestamp", pyarrow.timestamp("us", tz="UTC")),
@@ -45,7 +48,10 @@ class Sink:
         """A file with records at these topics, partitions and offsets, which nobody has listed yet."""
         self.files += 1
         path = self.place / f"part-{self.files:05}.snappy.parquet"
-        rows = [{"topic": t, "partition": p, "offset": o, "timestamp": 1_000_000 * o} for t, p, o in places]
+        rows = [
+            {"topic": t, "topic_uuid": f"uuid-{t}", "partition": p, "offset": o, "timestamp": 1_000_000 * o}
+            for t, p, o in places
+        ]
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, RECORD), path)
         return path
 
@@ -58,6 +64,11 @@ class Sink:
         ]
         (self.lists / name.format(self.batches)).write_bytes(b"\n".join([b"v1", *lines]))
         self.batches += 1
+
+
+def ends_of(topic: str, start: int, end: int, partition: int = 0) -> PartitionEnds:
+    """The partition of the topic whose records a sink writes."""
+    return PartitionEnds(topic=topic, topic_uuid=f"uuid-{topic}", partition=partition, start=start, end=end)
 
 
 def test_only_what_is_committed_exists(tmp_path: Path) -> None:
@@ -221,7 +232,7 @@ def test_what_is_missing_or_double_is_told_exactly(tmp_path: Path) -> None:
     sink.commit(sink.write(*(("orders", 0, offset) for offset in range(1, 6))))
     sink.commit(sink.write(*(("orders", 0, offset) for offset in range(9, 13))))
     sink.commit(sink.write(("orders", 0, 12)))
-    summary = summarize(tmp_path, [PartitionEnds(topic="orders", partition=0, start=1, end=20)], 0.0)
+    summary = summarize(tmp_path, [ends_of("orders", 1, 20)], 0.0)
     assert not summary.is_whole
     assert summary.verdict == "3 records missing, 1 double"
     page = page_of(summary)
@@ -232,8 +243,8 @@ def test_what_is_to_come_is_no_failure(tmp_path: Path) -> None:
     sink = Sink(tmp_path, "raw")
     sink.commit(sink.write(("orders", 0, 7), ("orders", 0, 8)))
     ends = [
-        PartitionEnds(topic="orders", partition=0, start=7, end=11),
-        PartitionEnds(topic="orders", partition=1, start=1, end=4),
+        ends_of("orders", 7, 11),
+        ends_of("orders", 1, 4, partition=1),
     ]
     summary = summarize(tmp_path, ends, 0.0)
     assert summary.is_whole and summary.verdict == "whole so far, 5 records to come"
@@ -244,18 +255,63 @@ def test_what_is_to_come_is_no_failure(tmp_path: Path) -> None:
 def test_what_the_topic_has_from_before_the_first_is_missing(tmp_path: Path) -> None:
     sink = Sink(tmp_path, "raw")
     sink.commit(sink.write(("orders", 0, 7), ("orders", 0, 8)))
-    summary = summarize(tmp_path, [PartitionEnds(topic="orders", partition=0, start=3, end=9)], 0.0)
+    summary = summarize(tmp_path, [ends_of("orders", 3, 9)], 0.0)
     assert not summary.is_whole and summary.verdict == "4 records missing, 0 double"
     assert summary.partitions[0].landed.missing == [Range(3, 6)]
-    forgotten = summarize(tmp_path, [PartitionEnds(topic="orders", partition=0, start=8, end=9)], 0.0)
+    forgotten = summarize(tmp_path, [ends_of("orders", 8, 9)], 0.0)
     assert forgotten.is_whole and forgotten.to_come == 0
 
 
 def test_the_summary_of_nothing(tmp_path: Path) -> None:
     (tmp_path / "tables").mkdir()
-    summary = Writer(tmp_path, []).write()
-    assert summary.is_whole and "Nothing has landed yet" in (tmp_path / "summary.html").read_text()
+    report = LandingReport(tmp_path, [], must_be_kept=True)
+    report.begin()
+    report.end()
+    assert report.summary is not None and report.summary.is_whole
+    assert "Nothing has landed yet" in (tmp_path / "summary.html").read_text()
     assert msgspec.json.decode((tmp_path / "summary.json").read_bytes())["records"] == 0
+
+
+def test_a_table_of_an_earlier_version_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    """Reading it ended in a traceback of pyarrow."""
+    sink = Sink(tmp_path, "raw")
+    path = sink.write(("orders", 0, 1))
+    older = pyarrow.parquet.read_table(path).drop_columns(["topic_uuid"])
+    pyarrow.parquet.write_table(older, path)
+    sink.commit(path)
+    with pytest.raises(hawser.UsageError, match="has no column topic_uuid: an earlier version"):
+        coverage(tmp_path, "raw")
+
+
+def test_a_run_that_is_ended_before_it_begins_ends_as_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for the directory first; it ended in an AttributeError, for want of a summary."""
+
+    def ended(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "run", ended)
+    monkeypatch.setattr(topics, "look", lambda *_: [])
+    plan = running.Plan(place=Place(tmp_path), conf={"spark.hawser.url": ""}, every_seconds=1.0)
+    with pytest.raises(KeyboardInterrupt):
+        pipeline_run._land(plan, [], "raw")
+
+
+def test_a_run_that_is_ended_in_an_update_reports_the_rows_that_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reported those that were there when the update began."""
+    sink = Sink(tmp_path, "raw")
+
+    def ended(_: object, watcher: running.Watcher, __: object) -> None:
+        watcher.begin(["raw"])
+        sink.commit(sink.write(("orders", 0, 1), ("orders", 0, 2)))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "run", ended)
+    plan = running.Plan(place=Place(tmp_path), every_seconds=1.0)
+    assert pipeline_run.run_and_show(plan) == {"raw": {"rows": 2, "new": 2}}
 
 
 def test_names_are_text_on_the_page(tmp_path: Path) -> None:
@@ -277,11 +333,38 @@ def test_a_table_is_not_made_anew_from_a_topic_that_has_forgotten(tmp_path: Path
     sink = Sink(tmp_path, "raw")
     sink.commit(sink.write(*(("orders", 0, offset) for offset in range(1, 6))))
     landed = coverage(tmp_path, "raw")
-    check_kept([PartitionEnds(topic="orders", partition=0, start=1, end=6)], landed)
+    check_kept([ends_of("orders", 1, 6)], landed)
     with pytest.raises(hawser.UsageError, match=r"records 1 to 3 of topic 'orders'.*--force"):
-        check_kept([PartitionEnds(topic="orders", partition=0, start=4, end=6)], landed)
+        check_kept([ends_of("orders", 4, 6)], landed)
+    with pytest.raises(hawser.UsageError, match="records 4 to 5"):
+        check_kept([ends_of("orders", 1, 4)], landed)
+    anew = PartitionEnds(topic="orders", topic_uuid="another", partition=0, start=1, end=9)
     with pytest.raises(hawser.UsageError, match="records 1 to 5"):
-        check_kept([], landed)
+        check_kept([anew], landed)
+    with pytest.raises(hawser.UsageError, match="5 records of topic 'orders', which this run does not read"):
+        check_kept([ends_of("bills", 1, 9)], landed)
+    with pytest.raises(hawser.Unavailable, match="partition 0 has no leader"):
+        check_kept([ends_of("orders", 0, 0)], landed)
+
+
+def test_a_topic_that_was_created_anew_is_told_apart(tmp_path: Path) -> None:
+    sink = Sink(tmp_path, "raw")
+    sink.commit(sink.write(("orders", 0, 1), ("orders", 0, 2)))
+    anew = PartitionEnds(topic="orders", topic_uuid="another", partition=0, start=1, end=4)
+    summary = summarize(tmp_path, [anew], 0.0)
+    assert summary.is_whole and summary.to_come == 3 and summary.unread == [anew]
+    (old,) = summary.partitions
+    assert old.is_deleted and old.behind is None
+    left_out = summarize(tmp_path, [ends_of("bills", 1, 1)], 0.0)
+    assert left_out.verdict == "whole: every record once" and not left_out.partitions[0].is_deleted
+
+
+def test_a_listed_file_elsewhere_is_refused(tmp_path: Path) -> None:
+    sink = Sink(tmp_path, "raw")
+    path = sink.write(("orders", 0, 1))
+    sink.commit(path.rename(tmp_path / path.name))
+    with pytest.raises(hawser.Corrupt):
+        tables.files(tmp_path, "raw")
 
 
 def test_files_are_looked_at_once(tmp_path: Path) -> None:

@@ -125,7 +125,28 @@ def test_a_topic_made_anew_is_another_one() -> None:
     assert list(ranges(START, first)) == []
     (loss,) = losses(START, {})
     assert "was deleted" in loss.text and not loss.is_range
-    assert advance(START, {}, None, {}) == {}
+
+
+def test_a_topic_that_is_not_looked_at_keeps_its_place() -> None:
+    """Left out by the query, not listed by a node, deleted, or not in the target of AvailableNow: dropped, it
+    would be read again from its start."""
+    assert advance(START, {}, None, {}) == START
+    both = {**START, "b": Place("u9", {0: 3})}
+    only_b = {"b": Bounded("u9", {0: Bounds(1, 8)})}
+    following = advance(both, only_b, None, {})
+    assert following == {**START, "b": Place("u9", {0: 8})}
+    assert list(ranges(both, following)) == [Range("b", "u9", 0, 3, 8)]
+    one_partition = {"a": Bounded("u1", {0: Bounds(1, 105)})}
+    assert advance(START, one_partition, None, {}) == {"a": Place("u1", {0: 105, 1: 1})}
+
+
+def test_the_first_micro_batch_is_read_once_by_a_query_that_leaves_its_topic_out() -> None:
+    first = advance(begun(START), NOW, None, {})
+    assert first["a"].began == START["a"].partitions
+    following = advance(first, {"b": Bounded("u9", {0: Bounds(1, 8)})}, None, {})
+    assert list(ranges(first, following)) == []
+    again = advance(following, {"a": Bounded("u1", {0: Bounds(1, 107), 1: Bounds(1, 11)})}, None, {})
+    assert list(ranges(following, again)) == [Range("a", "u1", 0, 105, 107)]
 
 
 def test_what_retention_took_is_named_exactly() -> None:

@@ -99,7 +99,8 @@ def make_archive_at_exit(home: Path) -> None:
 def _failed_lately(prefix: Path) -> bool:
     """Whether it was tried in vain: some Javas cannot make archives, and every attempt takes a minute."""
     try:
-        return time.time() - _failure(prefix).stat().st_mtime < _RETRY_SECONDS
+        # If the clock was set back, a time in the future does not count as recent.
+        return 0 <= time.time() - _failure(prefix).stat().st_mtime < _RETRY_SECONDS
     except OSError:
         return False
 

@@ -6,10 +6,11 @@ there is to say. Of one that does not, the offsets are read.
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
-from hawser.errors import NotFound
+from hawser.errors import NotFound, UsageError
 from hawser.spark.pipelines import tables
 from hawser.spark.pipelines.ranges import Range, doubled, holes
 
@@ -18,9 +19,11 @@ __all__ = ["Coverage", "Range", "coverage"]
 
 class Coverage(msgspec.Struct, frozen=True, kw_only=True):
     """What a table has of a partition. `missing` are the ranges between the first and the last that it does
-    not have, `doubled` those it has more than once."""
+    not have, `doubled` those it has more than once. A topic that was deleted and created anew has another
+    uuid, and offsets of its own."""
 
     topic: str
+    topic_uuid: str
     partition: int
     records: int
     first: int
@@ -33,49 +36,66 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
         return not self.missing and not self.doubled
 
 
+class _Source(NamedTuple):
+    """Whose offsets they are; the fields are columns."""
+
+    topic: str
+    topic_uuid: str
+    partition: int
+
+
 def coverage(directory: Path, table: str) -> list[Coverage]:
-    """Of each partition that has rows in the table, which has the columns topic, partition and offset."""
-    found: dict[tuple[str, int], list[Range]] = {}
+    """Of each partition that has rows in the table, which has the columns topic, topic_uuid, partition and
+    offset."""
+    found: dict[_Source, list[Range]] = {}
     try:
         files = tables.files(directory, table)
     except NotFound:
         files = []
     for file in files:
-        for topic, partition, span in _spans(file.path):
-            found.setdefault((topic, partition), []).append(span)
-    return [_coverage(topic, partition, spans) for (topic, partition), spans in sorted(found.items())]
+        for source, span in _spans(file.path):
+            found.setdefault(source, []).append(span)
+    return [_coverage(source, spans) for source, spans in sorted(found.items())]
 
 
-def _spans(path: Path) -> Iterator[tuple[str, int, Range]]:
+def _spans(path: Path) -> Iterator[tuple[_Source, Range]]:
     content = tables.content(path)
     if content.rows == 0:
         return
-    bounds = [content.bounds.get(name) for name in ("topic", "partition", "offset")]
+    bounds = [content.bounds.get(name) for name in (*_Source._fields, "offset")]
     if all(bounds):
-        (topic, last_topic), (partition, last_partition), (first, last) = bounds  # type: ignore[misc]
-        one_place = topic == last_topic and partition == last_partition
+        *places, (first, last) = bounds  # type: ignore[misc]
+        one_place = all(least == greatest for least, greatest in places)  # type: ignore[misc]
         # As many rows as offsets from the first to the last: a range, unless one is missing and one double.
         # A task writes what it reads in order, so that cannot be within a file.
         if one_place and last - first + 1 == content.rows:
-            yield topic, partition, Range(first, last)
+            yield _Source(*(least for least, _ in places)), Range(first, last)  # type: ignore[misc]
             return
     yield from _spans_by_reading(path)
 
 
-def _spans_by_reading(path: Path) -> Iterator[tuple[str, int, Range]]:
+def _spans_by_reading(path: Path) -> Iterator[tuple[_Source, Range]]:
     import pyarrow.parquet
 
-    rows = pyarrow.parquet.read_table(path, columns=["topic", "partition", "offset"])
-    for topic, partition, offset in zip(*(column.to_pylist() for column in rows.columns), strict=True):
-        yield topic, partition, Range(offset, offset)
+    names = [*_Source._fields, "offset"]
+    if absent := set(names) - set(pyarrow.parquet.read_schema(path).names):
+        raise UsageError(
+            f"{path} has no column {', '.join(sorted(absent))}: an earlier version landed it. Take another "
+            "directory, or make the table anew with --full-refresh raw --force, which deletes what the "
+            "topics no longer have"
+        )
+    rows = pyarrow.parquet.read_table(path, columns=names)
+    for *place, offset in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+        yield _Source(*place), Range(offset, offset)
 
 
-def _coverage(topic: str, partition: int, spans: Iterable[Range]) -> Coverage:
+def _coverage(source: _Source, spans: Iterable[Range]) -> Coverage:
     ordered = sorted(spans)
     first = ordered[0].first
     return Coverage(
-        topic=topic,
-        partition=partition,
+        topic=source.topic,
+        topic_uuid=source.topic_uuid,
+        partition=source.partition,
         records=sum(span.size for span in ordered),
         first=first,
         last=max(span.last for span in ordered),

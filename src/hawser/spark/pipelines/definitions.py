@@ -8,7 +8,6 @@ again by every run.
 import importlib.util
 import json
 import re
-import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from pyspark.pipelines.add_pipeline_analysis_context import add_pipeline_analysi
 from pyspark.pipelines.block_session_mutations import block_session_mutations
 from pyspark.pipelines.flow import Flow
 from pyspark.pipelines.graph_element_registry import graph_element_registration_context
-from pyspark.pipelines.output import MaterializedView, Output, Sink, StreamingTable
+from pyspark.pipelines.output import MaterializedView, Output, Sink, StreamingTable, Table
 from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
@@ -31,7 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Definitions", "create_database", "declare", "register"]
 
-_CURE: Final = "give the old type, or make the table anew with --full-refresh"
+_ANEW: Final = "make the table anew with --full-refresh"
+_CURE: Final = f"give the old type, or {_ANEW}"
 
 
 class Definitions(SparkConnectGraphElementRegistry):
@@ -39,7 +39,7 @@ class Definitions(SparkConnectGraphElementRegistry):
 
     def __init__(self, spark: "SparkSession", graph: str) -> None:
         super().__init__(spark, graph)
-        self.streamed: dict[str, str | StructType] = {}
+        self.streamed: dict[str, StreamingTable] = {}
         self.computed: list[str] = []
         self.sinks: list[str] = []
         self._flows: dict[str, _Flow] = {}
@@ -55,8 +55,10 @@ class Definitions(SparkConnectGraphElementRegistry):
                     f"table {output.name} does not declare its columns: write @dp.table(schema="
                     '"id bigint, ..."), because there is no catalog that would remember them'
                 )
-            self.streamed[output.name] = output.schema
+            _check_format(output)
+            self.streamed[output.name] = output
         elif isinstance(output, MaterializedView):
+            _check_format(output)
             self.computed.append(output.name)
         elif isinstance(output, Sink):
             self.sinks.append(output.name)
@@ -75,6 +77,10 @@ class Definitions(SparkConnectGraphElementRegistry):
         """What a flow fills."""
         known = self._flows.get(flow)
         return flow if known is None else known.target
+
+    def flows_into(self, table: str) -> list[str]:
+        """The names of the flows that fill it."""
+        return [name for name, flow in self._flows.items() if flow.target.rpartition(".")[2] == table]
 
     def tables_before(self, flow: str) -> set[str]:
         """The tables of this pipeline which it reads itself."""
@@ -137,17 +143,78 @@ def create_database(spark: "SparkSession", place: Place) -> None:
 
 
 def declare(spark: "SparkSession", definitions: Definitions, place: Place) -> None:
-    """Let the server know the tables there are. UsageError if one has columns of another type."""
-    for name, schema in definitions.streamed.items():
-        _check_columns(place, name, DataType.fromDDL(schema) if isinstance(schema, str) else schema)
-        directory = place.table(name)
-        if directory.is_dir() and not spark.catalog.tableExists(f"{place.database}.{name}"):
-            columns = schema if isinstance(schema, str) else schema.toDDL()
-            location = f"USING parquet LOCATION '{_quoted(directory)}'"
-            spark.sql(f"CREATE TABLE {place.database}.`{name}` ({columns}) {location}")
+    """Let the server know the tables there are. UsageError if one was filled in another way than it is
+    defined now: the run would lose rows of it, or repeat them."""
+    for name, table in definitions.streamed.items():
+        _check_streamed(place, table, definitions.flows_into(name))
+        if place.table(name).is_dir() and not spark.catalog.tableExists(f"{place.database}.{name}"):
+            spark.sql(_declaration(place, table))
     for name in definitions.computed:
+        if tables.kind(place.directory, name) == "streamed" or place.checkpoints_of(name):
+            raise UsageError(
+                f"table {name} was filled by a stream and is computed as a whole now, which would remove its "
+                f"rows: {_ANEW} {name}"
+            )
         if not spark.catalog.tableExists(f"{place.database}.{name}"):
-            shutil.rmtree(place.table(name), ignore_errors=True)
+            place.remove(place.table(name))
+
+
+def _declaration(place: Place, table: StreamingTable) -> str:
+    columns = _type_of(table).toDDL()
+    layout = [
+        f"{words} ({', '.join(f'`{each}`' for each in names)})"
+        for words, names in (("PARTITIONED BY", table.partition_cols), ("CLUSTER BY", table.cluster_by))
+        if names
+    ]
+    location = f"LOCATION '{_quoted(place.table(table.name))}'"
+    return " ".join(
+        [f"CREATE TABLE {place.database}.`{table.name}` ({columns}) USING parquet", *layout, location]
+    )
+
+
+def _type_of(table: StreamingTable) -> StructType:
+    schema = table.schema
+    found = DataType.fromDDL(schema) if isinstance(schema, str) else schema
+    assert isinstance(found, StructType), schema
+    return found
+
+
+def _check_format(table: Table) -> None:
+    if table.format not in (None, "parquet"):
+        raise UsageError(
+            f"table {table.name} has format {table.format!r}; the tables of a pipeline are Parquet, whose "
+            "committed files its directory lists. Write other formats from a streaming query of your own"
+        )
+
+
+def _check_streamed(place: Place, table: StreamingTable, flows: list[str]) -> None:
+    """The sink skips every batch whose number is in the table's list, and the checkpoint of a flow counts the
+    batches: so a table has one flow, and list and checkpoint stay together."""
+    name = table.name
+    if len(flows) > 1:
+        raise UsageError(
+            f"table {name} is filled by {len(flows)} flows, {', '.join(flows)}; the rows of all but one "
+            "would be lost. Fill it by one flow, from a union"
+        )
+    if tables.kind(place.directory, name) == "computed":
+        raise UsageError(
+            f"table {name} was computed as a whole and is filled by a stream now: {_ANEW} {name}"
+        )
+    known = [each.name for path in place.checkpoints_of(name) for each in path.iterdir()]
+    if known and flows and flows[0] not in known:
+        raise UsageError(
+            f"table {name} was filled by flow {known[0]} and would be by {flows[0]}, which begins from the "
+            f"start: keep the flow's name, or {_ANEW} {name}"
+        )
+    has_rows = tables.has_batches(place.directory, name)
+    # A batch is in the list first, then in the checkpoint.
+    has_committed = any(any(path.glob("*/*/commits/*")) for path in place.checkpoints_of(name))
+    if (has_rows and not known) or (has_committed and not has_rows):
+        gone = "directory" if has_committed else "checkpoint"
+        raise UsageError(
+            f"the {gone} of table {name} is gone, so it cannot go on: put it back, or {_ANEW} {name}"
+        )
+    _check_columns(place, name, _type_of(table))
 
 
 def _check_columns(place: Place, name: str, declared: DataType) -> None:

@@ -40,13 +40,14 @@ GROUP = spark.conf.get("spark.hawser.group", "")
 BATCH_RECORDS = spark.conf.get("spark.hawser.batch.records", "1000000")
 FORCE = spark.conf.get("spark.hawser.force", "false")
 
-PLACE = "topic string, partition int, offset bigint, key binary"
+PLACE = "topic string, topic_uuid string, partition int, offset bigint, key binary"
 STAMPS = "timestamp timestamp, producer string, producer_sequence bigint, landed_at timestamp"
 RECORD = f"{PLACE}, value binary, headers array<struct<key: string, value: binary>>, {STAMPS}"
 FIGURES = "bytes bigint, hash bigint"
 VALUE = f"struct<{VALUE_SCHEMA}>" if VALUE_FORMAT != "arrow" else f"array<struct<{VALUE_SCHEMA}>>"
 
-RECORD_COLUMNS = ["topic", "partition", "offset", "key", "value", "headers"]
+PLACE_COLUMNS = ["topic", "topic_uuid", "partition", "offset", "key"]
+RECORD_COLUMNS = [*PLACE_COLUMNS, "value", "headers"]
 STAMP_COLUMNS = ["timestamp", "producer", "producer_sequence", "landed_at"]
 
 IS_GAP = F.expr(
@@ -61,7 +62,8 @@ IS_GAP = F.expr(
 )
 def raw() -> "DataFrame":
     source = spark.readStream.format("hawser").option("endpoints", URL).option("subscribe", TOPICS)
-    source = source.option("startingOffsets", "earliest").option("includeHeaders", "true")
+    source = source.option("startingOffsets", "earliest")
+    source = source.option("includeHeaders", "true").option("includeTopicUuid", "true")
     source = source.option("maxOffsetsPerTrigger", BATCH_RECORDS)
     source = source.option("failOnDataLoss", "false" if FORCE == "true" else "true")
     if GROUP:
@@ -90,8 +92,8 @@ def late() -> "DataFrame":
 
 
 @dp.table(
-    schema="topic string, partition int, offset bigint, producer string, first_missing bigint, "
-    "last_missing bigint, missing bigint, timestamp timestamp, landed_at timestamp",
+    schema="topic string, topic_uuid string, partition int, offset bigint, producer string, "
+    "first_missing bigint, last_missing bigint, missing bigint, timestamp timestamp, landed_at timestamp",
     comment="What recorders could not record: the offsets of samples in their regions.",
 )
 def gaps() -> "DataFrame":
@@ -100,7 +102,7 @@ def gaps() -> "DataFrame":
     first, last = bounds["first"], bounds["last"]
     missing = [first.alias("first_missing"), last.alias("last_missing"), (last - first + 1).alias("missing")]
     rows = spark.readStream.table("raw").where(IS_GAP)
-    return rows.select("topic", "partition", "offset", "producer", *missing, "timestamp", "landed_at")
+    return rows.select(*PLACE_COLUMNS[:-1], "producer", *missing, "timestamp", "landed_at")
 
 
 if VALUE_FORMAT != "raw":
@@ -110,7 +112,7 @@ if VALUE_FORMAT != "raw":
     def typed() -> "DataFrame":
         rows = spark.readStream.table("raw").where(~IS_GAP).select("*", DECODED.alias("decoded"))
         rows = rows.where("decoded.fault is null")
-        return rows.select(*RECORD_COLUMNS[:4], F.col("decoded.value").alias("value"), *STAMP_COLUMNS)
+        return rows.select(*PLACE_COLUMNS, F.col("decoded.value").alias("value"), *STAMP_COLUMNS)
 
     @dp.table(schema=f"{RECORD}, fault string", comment="What is not of the schema, and why.")
     def bad() -> "DataFrame":
@@ -125,7 +127,7 @@ def minutes() -> "DataFrame":
     minute = F.date_trunc("minute", "timestamp").alias("minute")
     return (
         spark.read.table("raw")
-        .groupBy("topic", "partition", minute)
+        .groupBy("topic", "topic_uuid", "partition", minute)
         .agg(
             F.count("*").alias("records"),
             F.sum("bytes").alias("bytes"),

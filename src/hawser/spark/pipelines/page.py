@@ -8,37 +8,48 @@ from typing import Final
 
 import msgspec
 
+from hawser.spark.pipelines.coverage import coverage
 from hawser.spark.pipelines.paper import Figure, clock, figures, put, ranges_text, sentence, sheet, table
 from hawser.spark.pipelines.plots import Bar, Spread, columns, spreads
+from hawser.spark.pipelines.running import Report
 from hawser.spark.pipelines.summary import Partition, Summary, summarize
-from hawser.spark.pipelines.topics import PartitionEnds
+from hawser.spark.pipelines.topics import PartitionEnds, check_kept
 
-__all__ = ["Writer", "page_of"]
+__all__ = ["LandingReport", "page_of"]
 
 _NOW_AND_THEN_SECONDS: Final = 10.0
 
 
-class Writer:
-    """Writes summary.html and summary.json of a run that begins now, when the topics have these ends."""
+class LandingReport(Report):
+    """Writes summary.html and summary.json of a landing that begins now, when the topics have these ends.
+    With `must_be_kept` the run is refused if the topics no longer have all records of the raw table.
+    `summary` is the last summary; None before the first.
+    """
 
-    def __init__(self, directory: Path, ends: Sequence[PartitionEnds]) -> None:
+    def __init__(self, directory: Path, ends: Sequence[PartitionEnds], must_be_kept: bool) -> None:
         self._directory = directory
         self._ends = ends
+        self._must_be_kept = must_be_kept
         self._began = time.time()
         self._next_time = 0.0
         self.page = directory / "summary.html"
+        self.summary: Summary | None = None
 
-    def write_now_and_then(self) -> None:
+    def begin(self) -> None:
+        if self._must_be_kept:
+            check_kept(self._ends, coverage(self._directory, "raw"))
+
+    def after_update(self) -> None:
+        """Write the summary, at most once in `_NOW_AND_THEN_SECONDS`."""
         if time.monotonic() >= self._next_time:
-            self.write()
+            self.end()
             self._next_time = time.monotonic() + _NOW_AND_THEN_SECONDS
 
-    def write(self) -> Summary:
-        """The summary as it is now."""
+    def end(self) -> None:
         summary = summarize(self._directory, self._ends, self._began)
         put(self.page, page_of(summary).encode())
         put(self._directory / "summary.json", msgspec.json.encode(summary))
-        return summary
+        self.summary = summary
 
 
 def page_of(summary: Summary) -> str:
@@ -109,7 +120,8 @@ def _partition(each: Partition) -> list[str]:
     behind = "?" if each.behind is None else f"{each.behind:,}"
     counts = [f"{value:,}" for value in (landed.records, landed.first, landed.last)]
     found = [ranges_text(landed.missing), ranges_text(landed.doubled)]
-    return [landed.topic, f"{landed.partition}", *counts, behind, *found]
+    topic = f"{landed.topic} (deleted)" if each.is_deleted else landed.topic
+    return [topic, f"{landed.partition}", *counts, behind, *found]
 
 
 def _tables(summary: Summary) -> Iterable[str]:

@@ -5,6 +5,7 @@
     tables/TABLE/        Parquet; what counts is what `_spark_metadata` lists (see tables.py)
     checkpoints/         how far each flow is, in Spark's own form
     refresh.json         while tables are made anew: their names
+    removed/             what is being removed: directories that nothing refers to any more
     log/spark.log        all that Spark says
     summary.html, .json  what came of the last run
 
@@ -14,6 +15,7 @@ was made.
 """
 
 import fcntl
+import logging
 import os
 import shutil
 import time
@@ -32,6 +34,8 @@ __all__ = ["Place"]
 # How long the Spark of a run that was killed may take to die.
 _DYING_SECONDS: Final = 15.0
 _LOOK_SECONDS: Final = 0.05
+
+_log = logging.getLogger("hawser.spark.pipelines")
 
 
 class _Identity(msgspec.Struct, forbid_unknown_fields=True):
@@ -122,26 +126,67 @@ class Place:
         names = sorted({*tables, *self._to_forget()})
         if names:
             fresh = self._refresh.with_suffix(".new")
-            fresh.write_bytes(msgspec.json.encode(names))
+            with fresh.open("wb") as file:
+                file.write(msgspec.json.encode(names))
+                file.flush()
+                # Before anything is removed: after a power failure an empty list would name none of them.
+                os.fsync(file.fileno())
             fresh.replace(self._refresh)
             self.finish_forgetting()
 
     def finish_forgetting(self) -> None:
         for name in self._to_forget():
-            for checkpoint in self.checkpoints.glob(f"_checkpoints/*/{self.database}/{name}"):
-                shutil.rmtree(checkpoint)
-            shutil.rmtree(self.table(name), ignore_errors=True)
+            for checkpoint in self.checkpoints_of(name):
+                self.remove(checkpoint)
+            self.remove(self.table(name))
         self._refresh.unlink(missing_ok=True)
+        self._empty_removed()
+
+    def checkpoints_of(self, table: str) -> list[Path]:
+        """Where flows into this table keep how far they are: one directory for each catalog."""
+        return list(self.checkpoints.glob(f"_checkpoints/*/{self.database}/{table}"))
+
+    def remove(self, path: Path) -> None:
+        """Remove a directory as a whole or not at all: it is renamed first. PermissionDenied if it cannot
+        be."""
+        self._removed.mkdir(exist_ok=True)
+        try:
+            path.rename(self._removed / f"{path.name}-{uuid.uuid4().hex}")
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise PermissionDenied(
+                f"{path} cannot be removed ({error.strerror}); it is as it was. Give its owner's rights to "
+                "this user and run the pipeline again"
+            ) from error
+
+    def _empty_removed(self) -> None:
+        """No data depends on what is left here: every run tries again."""
+        try:
+            shutil.rmtree(self._removed)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            _log.warning("%s takes room and cannot be removed: %s", self._removed, error)
 
     def _to_forget(self) -> list[str]:
         try:
             return msgspec.json.decode(self._refresh.read_bytes(), type=list[str])
         except FileNotFoundError:
             return []
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise Corrupt(
+                f"{self._refresh} is damaged ({error}): it names the tables that are being made anew. Remove "
+                "it, and run again with --full-refresh for each of these"
+            ) from error
 
     @property
     def _refresh(self) -> Path:
         return self.directory / "refresh.json"
+
+    @property
+    def _removed(self) -> Path:
+        return self.directory / "removed"
 
 
 def _lives(process: str) -> bool:

@@ -1,7 +1,7 @@
 """Runs of a pipeline: one update, or one after the other until somebody ends it."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from hawser.spark.pipelines.updating import Event
 
-__all__ = ["AUDIT", "LANDING", "Plan", "Watcher", "run"]
+__all__ = ["AUDIT", "LANDING", "Plan", "Report", "Watcher", "run"]
 
 LANDING: Final = Path(__file__).with_name("landing.py")
 AUDIT: Final = Path(__file__).with_name("audit.py")
@@ -56,19 +56,38 @@ class Watcher(Protocol):
         """The update is over."""
 
 
-def run(plan: Plan, watcher: Watcher, after_update: Callable[[], None] = lambda: None) -> None:
+class Report:
+    """A run's report of the tables. The run has exclusive use of the directory from `begin` to `end`."""
+
+    def begin(self) -> None: ...
+
+    def after_update(self) -> None: ...
+
+    def end(self) -> None:
+        """Called at the end of every run that has begun, also after a failure."""
+
+
+def run(plan: Plan, watcher: Watcher, report: Report) -> None:
     """Run the plan: return after an update, or with `every_seconds` never. Unavailable if the directory is in
     use. Whatever ends it, by an exception or a signal, the next run goes on where it was."""
     with plan.place.lock() as lock:
         plan.place.finish_forgetting()
-        to_refresh = list(plan.full_refresh)
-        while True:
-            with _spark(plan, lock, watcher) as (spark, own_server):
-                updates = _updates(plan, spark, own_server, watcher, to_refresh)
-                for _ in islice(updates, _MOST_UPDATES):
-                    after_update()
-            if plan.every_seconds is None:
-                return
+        report.begin()
+        try:
+            _run_updates(plan, watcher, report, lock)
+        finally:
+            report.end()
+
+
+def _run_updates(plan: Plan, watcher: Watcher, report: Report, lock: int) -> None:
+    to_refresh = list(plan.full_refresh)
+    while True:
+        with _spark(plan, lock, watcher) as (spark, own_server):
+            updates = _updates(plan, spark, own_server, watcher, to_refresh)
+            for _ in islice(updates, _MOST_UPDATES):
+                report.after_update()
+        if plan.every_seconds is None:
+            return
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -27,8 +27,10 @@ __all__ = ["Server", "server"]
 _CLASS: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
 _STARTING_SECONDS: Final = 120.0
 _STOPPING_SECONDS: Final = 10.0
-_LOOK_SECONDS: Final = 0.02
+_LOOK_SECONDS: Final = 0.05
 _ATTEMPTS: Final = 3
+# The state of a listening socket in /proc/net/tcp.
+_LISTENING: Final = "0A"
 # Becomes the command, after it has asked to be killed with its parent, unless that is dead already.
 _BOUND: Final = (
     "import ctypes, os, signal, sys; ctypes.CDLL(None).prctl(1, signal.SIGKILL); "
@@ -113,9 +115,9 @@ def _started(
             return Server(process, f"sc://localhost:{port}/;token={token}", log)
         process.kill()
         process.wait()
-        if attempt + 1 < _ATTEMPTS and "Address already in use" in _last_words(log):
-            continue
-        break
+        is_taken = bool(_listening_at(port)) or "Address already in use" in _last_words(log)
+        if attempt + 1 == _ATTEMPTS or not is_taken:
+            break
     raise _failure(master, log)
 
 
@@ -152,15 +154,35 @@ def _free_port() -> int:
 
 
 def _listens(process: "subprocess.Popen[bytes]", port: int) -> bool:
-    """Whether the server answers, once that is known."""
+    """Whether the server, and no other process, listens at the port; waits until that is known. A connection
+    would not show it: another process may have taken the port meanwhile, and would receive the token."""
     until = time.monotonic() + _STARTING_SECONDS
     while process.poll() is None and time.monotonic() < until:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1.0).close()
-            return True
-        except OSError:
-            time.sleep(_LOOK_SECONDS)
+        if sockets := _listening_at(port):
+            return sockets <= _sockets_of(process.pid)
+        time.sleep(_LOOK_SECONDS)
     return False
+
+
+def _listening_at(port: int) -> set[str]:
+    """The sockets that listen at this port of this host, named as links in /proc name them."""
+    found = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with suppress(FileNotFoundError):
+            for line in Path(table).read_text(encoding="ascii").splitlines()[1:]:
+                _, local, _, state, *_, inode = line.split()[:10]
+                if state == _LISTENING and int(local.rpartition(":")[2], 16) == port:
+                    found.add(f"socket:[{inode}]")
+    return found
+
+
+def _sockets_of(process: int) -> set[str]:
+    found = set()
+    with suppress(FileNotFoundError):
+        for link in Path(f"/proc/{process}/fd").iterdir():
+            with suppress(FileNotFoundError):
+                found.add(os.readlink(link))
+    return found
 
 
 def _last_words(log: Path) -> str:

@@ -37,12 +37,13 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 class Partition(msgspec.Struct, frozen=True, kw_only=True):
-    """What is landed of a partition, and how far the topic was when the run began; `behind` is None if that
-    is not known."""
+    """The landed records of a partition, and the end of the topic when the run began; `behind` is None if the
+    end is not known. `is_deleted` is set if the run found another topic of this name."""
 
     landed: Coverage
     end: int
     behind: int | None
+    is_deleted: bool
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,19 +67,22 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 def summarize(directory: Path, ends: Sequence[PartitionEnds], began: float) -> Summary:
     """Of a run that began at that time, when the topics had these ends."""
-    known = {(each.topic, each.partition): each for each in ends}
+    known = {(each.topic_uuid, each.partition): each for each in ends}
+    names = {each.topic for each in ends}
     found = [
-        _from_start(each, known.get((each.topic, each.partition))) for each in coverage(directory, "raw")
+        _from_start(each, known.get((each.topic_uuid, each.partition))) for each in coverage(directory, "raw")
     ]
-    partitions = [_partition(each, known.get((each.topic, each.partition))) for each in found]
-    landed = {(each.topic, each.partition) for each in found}
+    partitions = [
+        _partition(each, known.get((each.topic_uuid, each.partition)), each.topic in names) for each in found
+    ]
+    landed = {(each.topic_uuid, each.partition) for each in found}
     unread = [each for key, each in known.items() if key not in landed and each.end > each.start]
     to_come = sum(each.behind or 0 for each in partitions) + sum(each.end - each.start for each in unread)
     return Summary(
         directory=str(directory),
         written=datetime.now(UTC).isoformat(timespec="seconds"),
         seconds=round(time.time() - began, 1),
-        verdict=_verdict(found, to_come),
+        verdict=_verdict(partitions, to_come),
         is_whole=all(each.is_whole for each in found),
         to_come=to_come,
         records=sum(each.records for each in found),
@@ -101,18 +105,23 @@ def _from_start(landed: Coverage, ends: PartitionEnds | None) -> Coverage:
     return msgspec.structs.replace(landed, missing=missing)
 
 
-def _partition(landed: Coverage, ends: PartitionEnds | None) -> Partition:
+def _partition(landed: Coverage, ends: PartitionEnds | None, is_asked_for: bool) -> Partition:
     if ends is None or ends.end == 0:
-        return Partition(landed=landed, end=0, behind=None)
-    return Partition(landed=landed, end=ends.end, behind=max(0, ends.end - 1 - landed.last))
+        return Partition(landed=landed, end=0, behind=None, is_deleted=ends is None and is_asked_for)
+    behind = max(0, ends.end - 1 - landed.last)
+    return Partition(landed=landed, end=ends.end, behind=behind, is_deleted=False)
 
 
-def _verdict(found: Sequence[Coverage], to_come: int) -> str:
-    missing = sum(each.size for one in found for each in one.missing)
-    doubled = sum(each.size for one in found for each in one.doubled)
+def _verdict(partitions: Sequence[Partition], to_come: int) -> str:
+    missing = sum(each.size for one in partitions for each in one.landed.missing)
+    doubled = sum(each.size for one in partitions for each in one.landed.doubled)
     if missing or doubled:
         return f"{missing:,} records missing, {doubled:,} double"
-    return f"whole so far, {to_come:,} records to come" if to_come else "whole: every record once"
+    if to_come:
+        return f"whole so far, {to_come:,} records to come"
+    deleted = sorted({each.landed.topic for each in partitions if each.is_deleted})
+    but = f"; of the deleted {', '.join(deleted)} as far as it was landed" if deleted else ""
+    return f"whole: every record once{but}"
 
 
 def _minutes(directory: Path) -> list[Minute]:

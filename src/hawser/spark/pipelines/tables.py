@@ -9,14 +9,14 @@ failed, and do not exist for anybody. A table that is computed as a whole has no
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import unquote
 
 import msgspec
 
 from hawser.errors import Corrupt, NotFound
 
-__all__ = ["Content", "DataFile", "content", "count", "files", "read"]
+__all__ = ["Content", "DataFile", "content", "count", "files", "has_batches", "kind", "read"]
 
 _LISTS: Final = "_spark_metadata"
 
@@ -62,6 +62,21 @@ def count(directory: Path, table: str) -> int:
         return 0
 
 
+def kind(directory: Path, table: str) -> Literal["streamed", "computed"] | None:
+    """How the table was filled: by streams, or by a query that computes it as a whole; None if it is
+    empty."""
+    place = directory / "tables" / table
+    if (place / _LISTS).is_dir():
+        return "streamed"
+    return "computed" if place.is_dir() and any(place.iterdir()) else None
+
+
+def has_batches(directory: Path, table: str) -> bool:
+    """Whether a stream has committed a batch to the table, even one without rows."""
+    lists = directory / "tables" / table / _LISTS
+    return lists.is_dir() and any(each.name[0] != "." for each in lists.iterdir())
+
+
 def files(directory: Path, table: str) -> list[DataFile]:
     """The committed files. NotFound if there is no such table."""
     place = directory / "tables" / table
@@ -69,7 +84,7 @@ def files(directory: Path, table: str) -> list[DataFile]:
         raise NotFound(f"{directory} has no table {table!r}; `hawser pipeline run` makes it")
     if (place / _LISTS).is_dir():
         return [
-            DataFile(place / _name(each.path), each.modification_time) for each in _listed(place / _LISTS)
+            DataFile(_path_in(place, each.path), each.modification_time) for each in _listed(place / _LISTS)
         ]
     if not (place / "_SUCCESS").exists():
         return []
@@ -129,6 +144,10 @@ def _entries_of(path: Path) -> Iterator[_Entry]:
             yield entry
 
 
-def _name(path: str) -> str:
-    # Spark writes a URI, in which some characters of a name are escaped.
-    return unquote(path.rpartition("/")[2])
+def _path_in(table: Path, uri: str) -> Path:
+    """The path of a file that a list names by a URI, in which some characters are escaped. A partitioned
+    table has directories, such as day=2026-01-31."""
+    _, found, inner = unquote(uri).rpartition(f"/{table.parent.name}/{table.name}/")
+    if not found:
+        raise Corrupt(f"a list of {table} names {uri}, which is not a file of this table")
+    return table / inner

@@ -1,20 +1,24 @@
 """The topics that a landing is to read, looked at before Spark is started: what is wrong is known at once."""
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
 import hawser
-from hawser.errors import UsageError
+from hawser.errors import Unavailable, UsageError
 from hawser.spark.pipelines.coverage import Coverage
 
 __all__ = ["PartitionEnds", "check_kept", "common_fields", "look"]
+
+_FORCE: Final = "give --force"
 
 
 class PartitionEnds(msgspec.Struct, frozen=True, kw_only=True):
     """A partition has the offsets from `start` up to but not including `end`; both are 0 if unknown."""
 
     topic: str
+    topic_uuid: str
     partition: int
     start: int
     end: int
@@ -29,7 +33,13 @@ def look(url: str, topics: Sequence[str], value_format: str) -> list[PartitionEn
             info = bus.topic(name, create=False).info()
             _check_format(name, info.settings.get("schema"), value_format)
             ends += [
-                PartitionEnds(topic=name, partition=each.partition, start=each.start, end=each.end)
+                PartitionEnds(
+                    topic=name,
+                    topic_uuid=info.uuid,
+                    partition=each.partition,
+                    start=each.start,
+                    end=each.end,
+                )
                 for each in info.partitions
             ]
     return ends
@@ -59,13 +69,32 @@ def common_fields(url: str, topics: Sequence[str]) -> str:
 
 
 def check_kept(ends: Sequence[PartitionEnds], landed: Sequence[Coverage]) -> None:
-    """UsageError if the table has records that are no longer in the topics."""
-    starts = {(each.topic, each.partition): each.start for each in ends}
+    """UsageError if the table has records that the topics no longer have, or are not known to have."""
+    now = {(each.topic_uuid, each.partition): each for each in ends}
+    asked = {each.topic for each in ends}
     for each in landed:
-        start = starts.get((each.topic, each.partition), each.last + 1)
-        if each.first < start:
+        known = now.get((each.topic_uuid, each.partition))
+        if known is None and each.topic not in asked:
             raise UsageError(
-                f"records {each.first} to {min(start - 1, each.last)} of topic {each.topic!r}, partition "
-                f"{each.partition}, are in the tables and no longer in the topic: making them anew loses "
-                "these. Give --force if that is what you want"
+                f"the tables have {each.records} records of topic {each.topic!r}, which this run does not "
+                f"read: making them anew would leave these out. Add --topic {each.topic}, or {_FORCE}"
             )
+        if known is not None and known.end == 0:
+            raise Unavailable(
+                f"topic {each.topic!r}, partition {each.partition} has no leader, so it is not known whether "
+                "it still has what is in the tables. Try again when `hawser cluster status` shows one, or "
+                f"{_FORCE}"
+            )
+        kept = range(0) if known is None else range(known.start, known.end)
+        if each.first not in kept or each.last not in kept:
+            raise UsageError(
+                f"{_gone(each, kept)} of topic {each.topic!r}, partition {each.partition}, are in the tables "
+                "and not in the topic, which was trimmed, restored, or deleted and created anew: making the "
+                f"tables anew loses them. To do so, {_FORCE}"
+            )
+
+
+def _gone(landed: Coverage, kept: range) -> str:
+    if landed.first < kept.start:
+        return f"records {landed.first} to {min(landed.last, kept.start - 1)}"
+    return f"records {max(landed.first, kept.stop)} to {landed.last}"

@@ -5,6 +5,7 @@
 | key | binary | null where a record has none |
 | value | binary | or typed, see values.py |
 | topic | string | |
+| topic_uuid | string | with includeTopicUuid; a topic that is deleted and created anew has another one |
 | partition | int | |
 | offset | bigint | dense, from 1 |
 | timestamp | timestamp | of the producer, cut to microseconds |
@@ -19,7 +20,7 @@ are not even decoded.
 
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy
 import pyarrow
@@ -58,12 +59,24 @@ _TYPES: Final[dict[str, DataType]] = {
     "key": BinaryType(),
     "value": BinaryType(),
     "topic": StringType(),
+    "topic_uuid": StringType(),
     "partition": IntegerType(),
     "offset": LongType(),
     "timestamp": TimestampType(),
     "headers": _HEADERS,
     "producer": StringType(),
     "producer_sequence": LongType(),
+}
+
+
+class _Option(NamedTuple):
+    name: str
+    is_given: Callable[[Options], bool]
+
+
+_OPTIONAL: Final = {
+    "topic_uuid": _Option("includeTopicUuid", lambda options: options.with_topic_uuid),
+    "headers": _Option("includeHeaders", lambda options: options.with_headers),
 }
 # Of the others Spark need not ask, row by row.
 _NULLABLE: Final = frozenset({"key", "headers", "producer", "producer_sequence", CORRUPT})
@@ -72,8 +85,9 @@ _NULLABLE: Final = frozenset({"key", "headers", "producer", "producer_sequence",
 def full_schema(options: Options, value: DataType) -> StructType:
     """All columns there are with these options, with values of this type."""
     types = {**_TYPES, "value": value}
-    if not options.with_headers:
-        del types["headers"]
+    for name, option in _OPTIONAL.items():
+        if not option.is_given(options):
+            del types[name]
     if options.is_permissive:
         types[CORRUPT] = BinaryType()
     nullable = _NULLABLE | {"value"} if options.is_typed else _NULLABLE
@@ -92,8 +106,9 @@ def check_schema(schema: StructType, options: Options) -> None:
                 f"a topic has no column {field.name!r}; it has {', '.join(known)}{hint}. "
                 "Fields of typed values are in the column value"
             )
-        if field.name == "headers" and not options.with_headers:
-            raise UsageError("the column headers needs option includeHeaders=true")
+        option = _OPTIONAL.get(field.name)
+        if option is not None and not option.is_given(options):
+            raise UsageError(f"the column {field.name} needs option {option.name}=true")
         if field.name == "value" and options.is_typed:
             continue
         if not _same(field.dataType, known[field.name]):
@@ -131,8 +146,11 @@ class Chunk:
 class Rows:
     """Some records of one partition that become one Arrow batch: of each chunk `count` from place `skip`."""
 
-    def __init__(self, topic: str, partition: int, parts: Sequence[tuple[Chunk, int, int, int]]) -> None:
+    def __init__(
+        self, topic: str, topic_uuid: str, partition: int, parts: Sequence[tuple[Chunk, int, int, int]]
+    ) -> None:
         self.topic = topic
+        self.topic_uuid = topic_uuid
         self.partition = partition
         self._chunks = [chunk for chunk, *_ in parts]
         self._skips = numpy.array([skip for _, skip, _, _ in parts], "i8")
@@ -210,6 +228,9 @@ class Rows:
     def topic_names(self) -> Any:
         return _repeated(self.topic, pyarrow.string(), self.count)
 
+    def topic_uuids(self) -> Any:
+        return _repeated(self.topic_uuid, pyarrow.string(), self.count)
+
     def partitions(self) -> Any:
         return _repeated(self.partition, pyarrow.int32(), self.count)
 
@@ -246,6 +267,7 @@ _BUILDERS: Final[dict[str, Callable[[Rows], Any]]] = {
     "key": Rows.key,
     "value": Rows.value,
     "topic": Rows.topic_names,
+    "topic_uuid": Rows.topic_uuids,
     "partition": Rows.partitions,
     "offset": Rows.offset,
     "timestamp": Rows.timestamp,

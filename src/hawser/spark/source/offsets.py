@@ -12,6 +12,10 @@ Spark compares offsets as text, so topics and partitions are always in order. A 
 query has not known joins with the place where it begins now, and is read from the next micro-batch on: so
 where it began is in the checkpoint, and what is lost later is lost in the open. A topic of another uuid is
 another topic, whatever its name.
+
+A topic keeps its place in the offsets until a topic of the same name and another uuid replaces it. It keeps
+the place even while the query does not ask for it, while the answering node does not list it, and after it
+was deleted. If its place were dropped too early, the topic would be read again from the start.
 """
 
 from collections.abc import Iterator, Mapping
@@ -149,23 +153,25 @@ def clipped(topics: Mapping[str, Bounded], target: Offsets) -> dict[str, Bounded
 def advance(
     start: Offsets, topics: Mapping[str, Bounded], limit: int | None, weights: Mapping[tuple[str, int], int]
 ) -> Offsets:
-    """Where the next micro-batch ends: it has at most `limit`, shared fairly, or a single record with
-    more. A record weighs 1, or what `weights` says of its partition."""
+    """The end of the next micro-batch, which has at most `limit`, shared fairly, or a single record that
+    weighs more. A record weighs 1, or the weight of its partition in `weights`. A topic or a partition that
+    `topics` lacks keeps its place."""
     behind = {(each.topic, each.partition): each.records for each in ranges(start, ends(topics))}
     rows = behind if limit is None else _limited(behind, limit, weights)
-    offsets: Offsets = {}
+    # Only the end of a topic's first micro-batch has a `began` that differs.
+    offsets = {
+        name: place if place.began == place.partitions else place._replace(began=None)
+        for name, place in start.items()
+    }
     for name, each in topics.items():
-        known = start.get(name)
+        known = offsets.get(name)
         if known is None or known.uuid != each.uuid:
             known = Place(each.uuid, {})
-        offsets[name] = Place(
-            each.uuid,
-            {
-                number: known.partitions.get(number, bounds.start) + rows.get((name, number), 0)
-                for number, bounds in each.partitions.items()
-            },
-            known.began if known.began == known.partitions else None,
-        )
+        reached = {
+            number: known.partitions.get(number, bounds.start) + rows.get((name, number), 0)
+            for number, bounds in each.partitions.items()
+        }
+        offsets[name] = known._replace(partitions={**known.partitions, **reached})
     return offsets
 
 
@@ -209,11 +215,7 @@ def losses(start: Offsets, topics: Mapping[str, Bounded]) -> Iterator[Loss]:
     for name, place in start.items():
         now = topics.get(name)
         if now is None:
-            yield Loss(
-                f"topic {name!r} was deleted, or is not asked for any more; what came behind {_told(place)} "
-                "is lost",
-                False,
-            )
+            yield Loss(f"topic {name!r} was deleted; what came behind {_told(place)} is lost", False)
         elif now.uuid != place.uuid:
             yield Loss(
                 f"topic {name!r} was deleted and made anew; what came behind {_told(place)} of the former "

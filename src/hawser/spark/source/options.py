@@ -32,6 +32,7 @@ _NAMES: Final = (
     "minPartitions",
     "failOnDataLoss",
     "includeHeaders",
+    "includeTopicUuid",
     "valueFormat",
     "valueSchema",
     "mode",
@@ -45,7 +46,7 @@ _ONLY_STREAMS: Final = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "groupId")
 _LOCAL: Final = ("endpoints", "subscribe", "includeHeaders", "valueFormat", "valueSchema", "mode")
 _OF_QUEUES: Final = ("queue", "claimName", "orphanSeconds")
 _WITH_QUEUES: Final = (
-    "endpoints", "maxOffsetsPerTrigger", "minPartitions", "includeHeaders",
+    "endpoints", "maxOffsetsPerTrigger", "minPartitions", "includeHeaders", "includeTopicUuid",
     "valueFormat", "valueSchema", "mode", *_OF_QUEUES,
 )  # fmt: skip
 _FORMATS: Final = ("raw", "json", "msgpack", "arrow")
@@ -79,6 +80,7 @@ class Options(NamedTuple):
     min_partitions: int | None
     fail_on_data_loss: bool
     with_headers: bool
+    with_topic_uuid: bool
     value_format: str
     value_schema: str | None
     is_permissive: bool
@@ -125,6 +127,7 @@ class Options(NamedTuple):
             min_partitions=_number(asked, "minPartitions"),
             fail_on_data_loss=_flag(asked, "failOnDataLoss", True),
             with_headers=_flag(asked, "includeHeaders", False),
+            with_topic_uuid=_flag(asked, "includeTopicUuid", False),
             value_format=value_format,
             value_schema=asked.get("valueSchema"),
             is_permissive=mode == "PERMISSIVE",

@@ -47,12 +47,12 @@ def read_split(split: Split, options: Options, table: Table) -> Iterator[Any]:
         chunk, _, count, _ = piece
         cost = len(chunk.batch.data) * count // chunk.batch.count
         if waiting and (rows + count > _MOST_ROWS or size + cost > _MOST_BYTES):
-            yield table.of(Rows(wanted.topic, wanted.partition, waiting))
+            yield table.of(Rows(wanted.topic, wanted.uuid, wanted.partition, waiting))
             waiting, rows, size = [], 0, 0
         waiting.append(piece)
         rows, size = rows + count, size + cost
     if waiting:
-        yield table.of(Rows(wanted.topic, wanted.partition, waiting))
+        yield table.of(Rows(wanted.topic, wanted.uuid, wanted.partition, waiting))
     set_imports_aside()
 
 

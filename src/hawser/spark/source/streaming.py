@@ -6,7 +6,7 @@ Spark keeps in the checkpoint, and in the cluster.
 """
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -25,6 +25,7 @@ from hawser.spark.source.connection import Connection, connection
 from hawser.spark.source.marks import Mark
 from hawser.spark.source.offsets import (
     Bounded,
+    Loss,
     Offsets,
     advance,
     begun,
@@ -57,6 +58,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._topics: dict[str, TopicEntry] = {}
         self._known_until = 0.0
         self._waited_for: set[str] = set()
+        self._told: set[Loss] = set()
         self._target: Offsets | None = None
         self._latest: Offsets = {}
         self._idle_until = 0.0
@@ -88,9 +90,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         time.sleep(max(0.0, self._idle_until - time.monotonic()))
         bounds = self._look(offsets)
         self._latest = ends(bounds)
-        for loss in losses(offsets, bounds):
-            if self._options.fail_on_data_loss or not loss.is_range:
+        for loss in losses(self._asked_for(offsets), bounds):
+            if self._options.fail_on_data_loss or not (loss.is_range or loss in self._told):
                 lost(loss.text, self._options.fail_on_data_loss)
+                self._told.add(loss)
         self._hold(offsets)
         if self._target is not None:
             bounds = clipped(bounds, self._target)
@@ -136,15 +139,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if name in self._topics and self._topics[name].uuid == place.uuid
         }
 
-    def _look(self, expected: Collection[str] = ()) -> dict[str, Bounded]:
-        """The topics as they are now. One that is expected and not there is waited for, once: the node that
-        answers may only not know it yet, and what is taken for deleted is read again if it is not."""
+    def _asked_for(self, offsets: Offsets) -> Offsets:
+        """The offsets without topics that the query leaves out: the query loses nothing if those are
+        deleted."""
+        return {name: place for name, place in offsets.items() if self._options.wants(name)}
+
+    def _look(self, offsets: Offsets | None = None) -> dict[str, Bounded]:
+        """The topics as they are now. If a topic that is asked for and in the offsets is absent, wait for it
+        once: the answering node may not know it yet."""
         if time.monotonic() >= self._known_until:
             self._learn()
-        for name in set(expected) - self._topics.keys() - self._waited_for:
+        expected = {} if offsets is None else self._asked_for(offsets)
+        for name in expected.keys() - self._topics.keys() - self._waited_for:
             self._waited_for.add(name)
             entry = self._cluster.topic(name)
-            if entry is not None and self._options.wants(name):
+            if entry is not None:
                 self._topics[name] = entry
         try:
             return self._cluster.bounds(self._topics)
