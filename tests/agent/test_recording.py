@@ -108,6 +108,20 @@ def test_publishers_do_not_wait_beyond_max_lag(cluster: RunningCluster, local: L
     ]
 
 
+def test_a_max_lag_beyond_what_the_topic_keeps_is_refused(
+    cluster: RunningCluster, local: LocalBus, target: str
+) -> None:
+    """Publishers would wait for the dead recorder all the same, and for ever."""
+    topic = a_topic(local, history=4, depth=4)
+    with recording(local.url, "t", cluster.url, target=target, max_lag=9) as recorder:
+        until_state(recorder, "failed")
+        assert "--max-lag 9 is more than the 8 samples that topic 't' keeps" in str(recorder.status().error)
+    with recording(local.url, "t", cluster.url, target=target, max_lag=8) as recorder:
+        until_state(recorder, "recording")
+    for number in range(100):
+        topic.publish(b"%d" % number, timeout=0)
+
+
 def test_without_max_lag_publishers_wait_for_a_dead_recorder(
     cluster: RunningCluster, local: LocalBus, target: str
 ) -> None:

@@ -10,8 +10,9 @@ import pytest
 
 import hawser
 from hawser.cluster import wire
+from hawser.cluster.node import upkeep
 from hawser.cluster.node.retention import Retention
-from hawser.cluster.node.upkeep import Upkeep
+from hawser.cluster.node.upkeep import Now, Upkeep
 from hawser.log.entry import Kind
 from hawser.log.protocol import messages as m
 from hawser.log.protocol.doors import Command, Propose, Receive
@@ -52,8 +53,9 @@ def propose(replica: Replica, kind: Kind, payload: bytes) -> None:
 
 
 def known_after(replica: Replica, keeper: Upkeep) -> set[bytes]:
-    """The producers that are known once everything that is due was done."""
-    for kind, payload in keeper.due(replica, Retention(None, None)):
+    """The producers that are known once everything that is due was done, at the time of `upkeep.time`."""
+    now = Now(10**18 + round(vars(upkeep)["time"].monotonic() * 1e9), 0)
+    for kind, payload in keeper.due(replica, Retention(None, None), confirmed=now):
         propose(replica, kind, payload)
     return {name for name, _, _ in replica.machine.part(Producers)}
 

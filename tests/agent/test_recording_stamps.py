@@ -13,7 +13,7 @@ import pytest
 from hawser.agent.recording.blocks import Block
 from hawser.agent.recording.source import Source
 from hawser.agent.recording.stream import Counts, Stream
-from hawser.agent.recording.target import Target
+from hawser.agent.recording.target import Replaced, Target
 from hawser.cluster.client.stamped import Landed, Newest, Standing
 from hawser.log.state.producers import Producers
 from hawser.log.state.results import Rejected, Repeated
@@ -179,6 +179,42 @@ def test_killed_recorders_leave_each_sample_once(record_property: Note) -> None:
             totals[place] += count
     for name, total in zip(("kills", "samples", "samples gone", "in two gaps"), totals, strict=True):
         record_property(name, total)
+
+
+class LateTarget:
+    """As `Target`, of a cluster whose answers are lost now and then: a batch that is there already is sent
+    again, or the recorder gives up the connection and asks what is there."""
+
+    def __init__(self, partition: Partition, chance: random.Random) -> None:
+        self._partition = partition
+        self._random = chance
+
+    def standing(self) -> Standing:
+        return self._partition.standing(b"recorder:name/region")
+
+    def publish(self, batch: Batch) -> Landed | None:
+        fate = self._random.random()
+        if fate < 0.1:
+            raise Replaced
+        landed = self._partition.publish(batch)
+        if fate < 0.2:
+            raise Replaced
+        return self._partition.publish(batch) if fate < 0.5 else landed
+
+
+def test_what_was_never_answered_is_counted_all_the_same() -> None:
+    for seed in range(300):
+        chance, region, partition, counts = random.Random(seed), Region(), Partition(), Counts()
+        for _ in range(12):
+            region.head += chance.randrange(1, 12)
+            if chance.random() < 0.5:
+                region.oldest = max(region.oldest, region.head - chance.randrange(8))
+            stop = threading.Event()
+            source = cast(Source, FakeSource(region, chance, stop))
+            Stream(source, cast(Target, LateTarget(partition, chance)), "name", counts).record(stop)
+        samples, gone, twice = judge(partition.log, region.head)
+        gaps = sum(GAP_HEADER in record.headers for batch in partition.log for record in batch.records())
+        assert (counts.recorded, counts.lost, counts.gaps, twice) == (samples, gone, gaps, 0)
 
 
 class TrustsItsMark(Stream):

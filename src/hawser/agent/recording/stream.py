@@ -80,10 +80,7 @@ class Stream:
         """Return when all of it, and what is missing before it, is in the cluster."""
         while self.position <= taken.last:
             before = max(self.position, taken.first)
-            try:
-                self._put_next(taken)
-            except Replaced:
-                self._look()
+            self._put_next(taken)
             if isinstance(taken, Block):
                 # By how far we are: what an attempt became that was never answered is not known otherwise.
                 self._counts.recorded += max(0, min(self.position, taken.last + 1) - before)
@@ -107,7 +104,8 @@ class Stream:
     def _put_part(self, gap: Gap) -> bool:
         """Whether it was accepted."""
         is_new = self._publish(Batch.of([gap.record(time_ns())], self._stamp(gap.last)))
-        if is_new:
+        if self.position == gap.last + 1:
+            # Also count it if it is not new: then an earlier attempt wrote it and was never answered.
             self._counts.gaps += 1
             self._counts.lost += gap.lost
         return is_new
@@ -117,7 +115,10 @@ class Stream:
 
     def _publish(self, batch: Batch) -> bool:
         """Whether it was accepted; in any case we know where to go on."""
-        landed = self._target.publish(batch)
+        try:
+            landed = self._target.publish(batch)
+        except Replaced:
+            landed = None
         if landed is None:
             self._look()
             return False

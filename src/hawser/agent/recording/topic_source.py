@@ -11,7 +11,7 @@ from typing import Final
 
 from hawser.agent.recording.blocks import BLOCK_BYTES, Block, fits_in_batch
 from hawser.agent.recording.source import Source
-from hawser.errors import Closed, NotFound
+from hawser.errors import Closed, NotFound, SettingsMismatch
 from hawser.memory import Domain, Region, Subscriber
 from hawser.memory.names import group_record
 from hawser.memory.tracing import trace_of
@@ -26,8 +26,9 @@ _BLOCK_SAMPLES: Final = 10_000
 
 
 class TopicSource(Source):
-    """The durable subscription of the recorder `name`: everything that is there and everything that comes.
-    NotFound if there is no such topic, UsageError while another recorder of this name lives."""
+    """The durable subscription of the recorder `name`, from the oldest sample on. NotFound if there is no
+    such topic, UsageError while another recorder of this name lives, SettingsMismatch if publishers may not
+    get so far ahead."""
 
     mark = 0
 
@@ -36,7 +37,13 @@ class TopicSource(Source):
         try:
             settings = self._region.settings()
             self.uuid, self.schema = self._region.uuid, str(settings["schema"]) or None
-            self._subscriber = self._join(name, int(settings["history"]), max_lag)
+            history, kept = int(settings["history"]), int(settings["history"]) + int(settings["depth"])
+            if max_lag is not None and max_lag > kept:
+                raise SettingsMismatch(
+                    f"--max-lag {max_lag} is more than the {kept} samples that topic {topic!r} keeps; give "
+                    "at most that, or make the topic with more history"
+                )
+            self._subscriber = self._join(name, history, max_lag)
         except BaseException:
             self._region.close()
             raise
