@@ -78,6 +78,7 @@ def test_lines_files_and_counts(command: Command, tmp_path: os.PathLike[str]) ->
         "put": 3,
         "first_offset": 7,
         "last_offset": 9,
+        "unknown": 0,
     }
     lines = command.lines("queue", "get", "q", "--count", "9")
     assert [line["data"] for line in lines] == [

@@ -60,9 +60,12 @@ def test_lines_files_and_counts(command: Command, tmp_path: os.PathLike[str]) ->
     command.run("topic", "pub", "t", "--file", "-", given="piped")
     assert command.json("topic", "pub", "t", "x", "--count", "3") == {
         "topic": "t",
+        "sent": 3,
         "published": 3,
         "first_offset": 7,
         "last_offset": 9,
+        "refused": [],
+        "unknown": [],
     }
     lines = command.lines("topic", "echo", "t", "--history", "9", "--count", "9")
     assert [line["data"] for line in lines] == [

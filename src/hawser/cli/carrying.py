@@ -2,91 +2,102 @@
 
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import click
 
 import hawser
+from hawser.cli.counted_publisher import CountedPublisher
 from hawser.cli.following import open_when_there
 from hawser.cli.options import chosen_url, connect, shared_options, topic_argument, wants_json
-from hawser.cli.output import byte_size, count, notice, print_json
+from hawser.cli.output import byte_size, count, messages_were, notice, print_json, reported
 from hawser.cli.recording import Message, RecordingReader, RecordingWriter
 from hawser.cli.values import per_second, setting_options
 from hawser.record.record import Record
 
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-
 __all__ = ["record", "replay"]
 
-_LOOK_SECONDS = 0.2
-_MOST_UNDER_WAY = 4096
-# Half of what a client lets wait for one partition: were it more, publishing would be refused in the middle.
-_MOST_BYTES_UNDER_WAY = 32 << 20
+_LOOK_SECONDS: Final = 0.2
+_FLUSH_SECONDS: Final = 1.0
 # A partition without a leader may get one again for so long.
-_PATIENCE_SECONDS = 30.0
-_SCHEMES = ("shm:", "hawser:")
+_PATIENCE_SECONDS: Final = 30.0
+_SCHEMES: Final = ("shm:", "hawser:")
 
 
-class _Target(Protocol):
-    """Where messages go."""
+class _Sink(Protocol):
+    """Where messages go: a file or a topic."""
 
-    def add(self, message: Message) -> None: ...
+    @property
+    def carried(self) -> "_Carried": ...
 
-    def flush(self) -> None: ...
+    def add(self, message: Message) -> None:
+        """UsageError if a message, this one or one before it, is not taken for its size; others follow."""
+
+    def flush(self) -> None:
+        """Every message that was added is there."""
 
 
-class _TopicTarget:
+class _Carried(NamedTuple):
+    """What is known to be in a sink; `unknown` messages are perhaps there, too."""
+
+    messages: int
+    message_bytes: int
+    unknown: int = 0
+
+
+class _FileSink:
+    """A new recording."""
+
+    def __init__(self, writer: RecordingWriter) -> None:
+        self.add = writer.add
+        self.flush = writer.flush
+        self._writer = writer
+
+    @property
+    def carried(self) -> _Carried:
+        return _Carried(self._writer.messages, self._writer.message_bytes, self._writer.waiting)
+
+
+class _TopicSink:
     """A topic; its partitions are chosen anew by the keys."""
 
     def __init__(self, topic: "hawser.Topic[Any]") -> None:
-        self._topic = topic
+        self._publisher = CountedPublisher(topic)
+
+    @property
+    def carried(self) -> _Carried:
+        counts = self._publisher.counts
+        return _Carried(counts.published, counts.published_bytes, counts.unknown)
 
     def add(self, message: Message) -> None:
         entry = message.record
-        self._topic.publish(entry.value, key=entry.key, headers=dict(entry.headers) or None)
+        self._publisher.publish(entry.value, entry.key, dict(entry.headers) or None)
+        self._raise_failure()
 
     def flush(self) -> None:
-        """Everything published is out."""
+        self._publisher.drain()
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        if self._publisher.failures:
+            raise self._publisher.failures.popleft().error
 
 
-class _PipelinedTarget:
-    """A topic of a cluster: many messages are under way at a time, and none is done before it is there."""
+class _Source(NamedTuple):
+    """What is carried: the bus it was on, its settings, and the file whose modes a recording gets."""
 
-    def __init__(self, topic: "hawser.Topic[Any]") -> None:
-        self._topic = topic
-        self._under_way: deque[tuple[int, Future[hawser.Receipt]]] = deque()
-        self._bytes_under_way = 0
-
-    def add(self, message: Message) -> None:
-        entry = message.record
-        size = _size(entry)
-        while self._under_way and (
-            len(self._under_way) >= _MOST_UNDER_WAY or self._bytes_under_way + size > _MOST_BYTES_UNDER_WAY
-        ):
-            self._wait_for_oldest()
-        headers = dict(entry.headers) or None
-        future = self._topic.publish_nowait(entry.value, key=entry.key, headers=headers)
-        self._under_way.append((size, future))
-        self._bytes_under_way += size
-
-    def flush(self) -> None:
-        while self._under_way:
-            self._wait_for_oldest()
-
-    def _wait_for_oldest(self) -> None:
-        size, future = self._under_way.popleft()
-        self._bytes_under_way -= size
-        future.result()
+    url: str
+    settings: dict[str, Any]
+    like: Path | None
 
 
-def _size(entry: Record) -> int:
-    headers = sum(len(name) + len(value) for name, value in entry.headers.items())
-    return len(entry.value) + len(entry.key or b"") + headers
+class _Lost(NamedTuple):
+    """So many messages were gone before they could be read, and no message of their partition follows."""
+
+    messages: int
 
 
 class _Start(NamedTuple):
@@ -119,19 +130,25 @@ def record(
     with ExitStack() as stack:
         bus = stack.enter_context(connect())
         topic = stack.enter_context(open_when_there(bus, name, seconds))
-        known = topic.info().settings
+        source = _source(bus.url, topic.info())
         if _is_url(target):
-            sink = _open_topic(stack, target, new_name or name, _carried(known))
+            sink = _open_topic(stack, target, new_name or name, _needed(source.settings))
         else:
-            sink = stack.enter_context(_recording(Path(target), new_name or name, bus.url, known))
+            sink = stack.enter_context(_recording(Path(target), new_name or name, source))
         # Joined before it says so: whatever is published from then on is recorded.
         subscription = stack.enter_context(_subscribed(topic, begin))
         notice(f"recording topic {name!r} to {target}")
-        _carry(_followed(subscription, seconds), sink, times, name, target)
+        carriage = _Carriage(sink, times, name, target)
+        try:
+            carriage.carry(_followed(subscription, seconds))
+        except KeyboardInterrupt:
+            # The usual end, unless a number of messages was asked for.
+            if times is not None:
+                raise
 
 
 @click.command()
-@click.argument("source", metavar="FILE|URL")
+@click.argument("given", metavar="FILE|URL")
 @click.option("--topic", "name", metavar="TOPIC", help="Of a URL: which topic; of a file it is known.")
 @click.option("--to", "target", metavar="FILE|URL", help="A bus or a new file; else the bus of --url.")
 @click.option("--as", "new_name", metavar="TOPIC", help="The topic's name there; the same if not given.")
@@ -141,7 +158,7 @@ def record(
 @setting_options
 @shared_options
 def replay(
-    source: str,
+    given: str,
     name: str | None,
     target: str | None,
     new_name: str | None,
@@ -159,21 +176,29 @@ def replay(
     target = target or chosen_url() or "shm://"
     with ExitStack() as stack:
         reader: RecordingReader | None = None
-        if _is_url(source):
+        messages: Iterator[Message | _Lost]
+        if _is_url(given):
             if name is None:
                 raise click.UsageError("Give --topic: which topic of that bus.")
-            messages, known, url = _kept(stack, source, name)
+            messages, source = _kept(stack, given, name)
         else:
-            reader = stack.enter_context(RecordingReader(Path(source)))
-            messages, known, url = reader.messages(), reader.origin.settings, reader.origin.url
+            reader = stack.enter_context(RecordingReader(Path(given)))
+            messages, source = (
+                reader.messages(),
+                _Source(reader.origin.url, reader.origin.settings, Path(given)),
+            )
             name = name or reader.origin.topic
         if _is_url(target):
-            sink = _open_topic(stack, target, new_name or name, {**_carried(known), **_given(settings)})
+            needed = {**_needed(source.settings), **_given(settings)}
+            sink = _open_topic(stack, target, new_name or name, needed)
         else:
-            sink = stack.enter_context(_recording(Path(target), new_name or name, url, known))
-        _carry(_timed(messages, rate, fast), sink, times, source, target)
-        if reader is not None and reader.cut_off:
-            notice(f"{source} ends within a message: whoever recorded it was interrupted")
+            sink = stack.enter_context(_recording(Path(target), new_name or name, source))
+        carriage = _Carriage(sink, times, given, target)
+        carriage.carry(_timed(messages, rate, fast))
+        if reader is None:
+            carriage.require_whole()
+        elif reader.cut_off:
+            notice(f"{given} ends within a message: the process that recorded it was interrupted")
 
 
 def _is_url(text: str) -> bool:
@@ -192,25 +217,25 @@ def _given(settings: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value is not None}
 
 
-def _carried(known: dict[str, Any]) -> dict[str, Any]:
+def _needed(known: dict[str, Any]) -> dict[str, Any]:
     """Settings of the source that a new topic needs to hold the same messages."""
     return {name: known[name] for name in ("slot_size", "partitions") if name in known}
 
 
-def _open_topic(stack: ExitStack, url: str, name: str, settings: dict[str, Any]) -> _Target:
+def _open_topic(stack: ExitStack, url: str, name: str, settings: dict[str, Any]) -> _Sink:
     bus = stack.enter_context(hawser.connect(url))
     try:
         topic = stack.enter_context(bus.topic(name, create=False))
     except hawser.NotFound:
         topic = stack.enter_context(bus.topic(name, **settings))
-    return _PipelinedTarget(topic) if url.startswith("hawser:") else _TopicTarget(topic)
+    return _TopicSink(topic)
 
 
 @contextmanager
-def _recording(path: Path, name: str, url: str, settings: dict[str, Any]) -> Iterator[_Target]:
-    writer = RecordingWriter(path, name, url, settings)
+def _recording(path: Path, name: str, source: _Source) -> Iterator[_Sink]:
+    writer = RecordingWriter(path, name, source.url, source.settings, source.like)
     try:
-        yield writer
+        yield _FileSink(writer)
     finally:
         writer.close()
 
@@ -229,14 +254,18 @@ def _followed(subscription: Any, seconds: float | None) -> Iterator[Message | No
         yield None if sample is None else _message(sample)
 
 
-def _kept(stack: ExitStack, url: str, name: str) -> tuple[Iterator[Message], dict[str, Any], str]:
+def _source(url: str, info: hawser.TopicInfo) -> _Source:
+    return _Source(url, info.settings, Path(info.path) if info.path else None)
+
+
+def _kept(stack: ExitStack, url: str, name: str) -> tuple[Iterator[Message | _Lost], _Source]:
     """What a topic holds now."""
     bus = stack.enter_context(hawser.connect(url))
     topic = stack.enter_context(bus.topic(name, create=False))
     subscription = stack.enter_context(topic.subscribe(start="earliest"))
     info = _whole_info(topic)
-    last = {partition: offsets[-1] for partition, offsets in _held(info).items() if offsets}
-    return _until(topic, subscription, last), info.settings, bus.url
+    wanted = {partition: offsets for partition, offsets in _held(info).items() if offsets}
+    return _until(topic, subscription, wanted), _source(bus.url, info)
 
 
 def _whole_info(topic: "hawser.Topic[Any]") -> hawser.TopicInfo:
@@ -251,27 +280,33 @@ def _whole_info(topic: "hawser.Topic[Any]") -> hawser.TopicInfo:
         time.sleep(_LOOK_SECONDS)
 
 
-def _until(topic: "hawser.Topic[Any]", subscription: Any, last: dict[int, int]) -> Iterator[Message]:
-    """The messages of each partition up to its last one."""
+def _until(
+    topic: "hawser.Topic[Any]", subscription: Any, wanted: dict[int, range]
+) -> Iterator[Message | _Lost]:
+    """The wanted messages of each partition; what was lost behind the last of them comes as _Lost."""
     patience = _Patience(topic.name)
-    while last:
+    while wanted:
         sample = subscription.take(_LOOK_SECONDS)
         if sample is None:
             held = _held(topic.info())
-            for partition, until in list(last.items()):
+            for partition, rest in list(wanted.items()):
                 offsets = held[partition]
                 # Retention may have taken the rest meanwhile; no answer says nothing of that.
-                if offsets is not None and (not offsets or offsets.start > until):
-                    del last[partition]
-            patience.use([partition for partition in last if held[partition] is None])
+                if offsets is not None and (not offsets or offsets.start >= rest.stop):
+                    del wanted[partition]
+                    yield _Lost(len(rest))
+            patience.use([partition for partition in wanted if held[partition] is None])
             continue
         patience.renew()
         message = _message(sample)
-        until = last.get(message.partition, -1)
-        if message.offset >= until:
-            last.pop(message.partition, None)
-        if message.offset <= until:
-            yield message
+        rest = wanted.pop(message.partition, range(0))
+        if message.offset >= rest.stop:
+            if rest:
+                yield _Lost(len(rest))
+            continue
+        if message.offset + 1 < rest.stop:
+            wanted[message.partition] = range(message.offset + 1, rest.stop)
+        yield message
 
 
 class _Patience:
@@ -313,43 +348,106 @@ def _message(sample: hawser.Sample) -> Message:
         return Message(sample.partition, sample.offset, sample.lost_before, entry)
 
 
-def _timed(messages: Iterable[Message], rate: float | None, fast: bool) -> Iterator[Message]:
+def _timed(messages: Iterable[Message | _Lost], rate: float | None, fast: bool) -> Iterator[Message | _Lost]:
     """Each message not before its time; one that is late does not delay the others."""
     began = time.monotonic()
     first_ns: int | None = None
-    for number, message in enumerate(messages):
-        if first_ns is None:
-            first_ns = message.record.timestamp_ns
-        if not fast:
+    number = 0
+    for message in messages:
+        if isinstance(message, Message) and not fast:
+            if first_ns is None:
+                first_ns = message.record.timestamp_ns
             due = number / rate if rate else (message.record.timestamp_ns - first_ns) / 1e9
             time.sleep(max(0.0, began + due - time.monotonic()))
+            number += 1
         yield message
 
 
-def _carry(
-    messages: Iterable[Message | None], sink: _Target, times: int | None, source: str, target: str
-) -> None:
-    """Until there are no more, or enough, or somebody interrupts it, which is no failure."""
-    carried = lost = size = 0
-    with suppress(KeyboardInterrupt), _progress() as show:
+class _Carriage:
+    """Carries messages into a sink and reports what is known to be there, however it ends."""
+
+    def __init__(self, sink: _Sink, times: int | None, source: str, target: str) -> None:
+        self._sink = sink
+        self._times = times
+        self._source = source
+        self._target = target
+        self._lost = self._refused = 0
+
+    def carry(self, messages: Iterable[Message | _Lost | None]) -> None:
+        """Until there are no more, or enough. An interrupt is passed on behind the report."""
+        with reported(self._report):
+            try:
+                with _progress() as show:
+                    self._carry(messages, show)
+            finally:
+                self._flush()
+        if self._refused:
+            raise hawser.Rejected(f"{messages_were(self._refused)} too large for {self._target}, see above")
+
+    def require_whole(self) -> None:
+        """UsageError if something was lost on the way."""
+        if self._lost:
+            raise hawser.Lagged(
+                f"{messages_were(self._lost)} overwritten in {self._source} before they could be read; the "
+                f"copy in {self._target} is not whole"
+            )
+
+    def _carry(self, messages: Iterable[Message | _Lost | None], show: Callable[[int, int], None]) -> None:
+        taken = size = 0
+        flushed_at = time.monotonic()
         for message in messages:
-            if message is None:
-                sink.flush()
-            else:
-                sink.add(message)
-                carried += 1
-                lost += message.lost_before
+            if isinstance(message, Message):
+                self._lost += message.lost_before
+                self._add(message)
+                taken += 1
                 size += len(message.record.value)
-            show(carried, size)
-            if times is not None and carried >= times:
+            elif message is not None:
+                self._lost += message.messages
+            if message is None or time.monotonic() >= flushed_at + _FLUSH_SECONDS:
+                self._flush()
+                flushed_at = time.monotonic()
+            show(taken, size)
+            if self._times is not None and taken >= self._times:
                 break
-    sink.flush()
-    if wants_json():
-        print_json({"source": source, "target": target, "messages": carried, "bytes": size, "lost": lost})
-    else:
-        notice(f"{count(carried)} messages with {byte_size(size)} from {source} to {target}")
-        if lost:
-            notice(f"{count(lost)} messages were overwritten before they could be read")
+
+    def _add(self, message: Message) -> None:
+        try:
+            self._sink.add(message)
+        except hawser.UsageError as error:
+            self._refused += 1
+            notice(str(error))
+
+    def _flush(self) -> None:
+        while True:
+            try:
+                self._sink.flush()
+            except hawser.UsageError as error:
+                self._refused += 1
+                notice(str(error))
+            else:
+                return
+
+    def _report(self) -> None:
+        carried = self._sink.carried
+        if wants_json():
+            print_json(
+                {
+                    "source": self._source,
+                    "target": self._target,
+                    "messages": carried.messages,
+                    "bytes": carried.message_bytes,
+                    "unknown": carried.unknown,
+                    "refused": self._refused,
+                    "lost": self._lost,
+                }
+            )
+            return
+        size = byte_size(carried.message_bytes)
+        notice(f"{count(carried.messages)} messages with {size} from {self._source} to {self._target}")
+        if carried.unknown:
+            notice(f"{messages_were(carried.unknown)} perhaps carried, too: it ended before that was known")
+        if self._lost:
+            notice(f"{messages_were(self._lost)} overwritten before they could be read")
 
 
 @contextmanager

@@ -9,9 +9,10 @@ import click
 import hawser
 from hawser.cli.cluster_link import Reached, addresses, reached, run
 from hawser.cli.options import shared_options, wants_json
-from hawser.cli.output import Cell, Column, byte_size, count, notice, print_json, print_table
+from hawser.cli.output import Cell, Column, age, byte_size, count, notice, print_json, print_table
 from hawser.cluster import wire
 from hawser.cluster.maps import node_of, owned_shards
+from hawser.limits import CLOCK_BOUND_SECONDS
 from hawser.log.protocol import messages as m
 
 __all__ = ["nodes_shown", "shard_label", "shard_shown", "shards_shown", "status"]
@@ -24,7 +25,11 @@ _COLORS = {"steady": "green", "election": "yellow", "reconfiguration": "yellow"}
 
 
 @click.command()
-@click.option("--check", is_flag=True, help="Exit with 4 unless every shard has its leader and all replicas.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Exit with 4 unless every shard has its leader and all replicas, and clocks agree.",
+)
 @click.option("--wait", "wait_seconds", type=float, help="With --check: give it so many seconds.")
 @shared_options
 def status(check: bool, wait_seconds: float | None) -> None:
@@ -159,6 +164,8 @@ def nodes_shown(cluster: Reached) -> list[dict[str, Any]]:
                 "shards": None if rolled is None else len(rolled.shards),
                 "leads": len(leads),
                 "free_bytes": None if rolled is None else rolled.free_bytes,
+                "clock_ahead_seconds": None if rolled is None else rolled.clock_ahead_seconds,
+                "clock_is_wrong": rolled is not None and rolled.clock_is_wrong,
             }
         )
     return shown
@@ -168,6 +175,9 @@ def _troubles(shown: dict[str, Any]) -> Iterator[str]:
     """What stands in the way of stopping one more node."""
     if not any(node["seen_by_operator"] for node in shown["nodes"]):
         yield "no operator is there; start one with `hawser operator`"
+    for node in shown["nodes"]:
+        if node["clock_is_wrong"]:
+            yield f"node {node['id']}: {_clock(node)}, compared with the other nodes; set it"
     for shard in shown["shards"]:
         name, replicas = shard_label(shard), shard["replicas"]
         if shard["state"] != "steady":
@@ -181,6 +191,15 @@ def _troubles(shown: dict[str, Any]) -> Iterator[str]:
                 yield f"{name}: the replica on {node} does not take part yet"
             elif shard["lag"].get(node, 0) > _CLOSE_ENTRIES:
                 yield f"{name}: the replica on {node} is {count(shard['lag'][node])} entries behind"
+
+
+def _clock(node: dict[str, Any]) -> str:
+    """Describe the fault of a node's clock."""
+    seconds = node["clock_ahead_seconds"] or 0.0
+    if abs(seconds) <= CLOCK_BOUND_SECONDS:
+        # It differs from one other clock, or from several that differ from each other.
+        return "clock not confirmed"
+    return f"clock {age(abs(seconds))} {'ahead' if seconds > 0 else 'behind'}"
 
 
 def _print(shown: dict[str, Any]) -> None:
@@ -236,6 +255,8 @@ def _shard_row(shard: dict[str, Any], titles: tuple[str, ...]) -> list[str | Cel
 def _node_row(node: dict[str, Any]) -> list[str | Cell]:
     if not node["alive"]:
         state = Cell("does not answer", "red")
+    elif node["clock_is_wrong"]:
+        state = Cell(_clock(node), "red")
     elif not node["seen_by_operator"]:
         state = Cell("without an operator", "yellow")
     else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hawser.cli.options import shared_options, wants_json
-from hawser.cli.output import print_json
+from hawser.cli.output import discard_output, print_json
 
 if TYPE_CHECKING:
     from hawser.cluster.config import Config
@@ -64,9 +64,10 @@ def operator(metadata: str | None, nodes: tuple[str, ...], name: str | None, **o
     Prints "ready NAME of cluster ID" when it works. Several may run for one cluster; they must share a
     metadata store.
     """
+    from hawser.cluster.config import node_addresses
     from hawser.cluster.run import OperatorDaemon
 
-    addresses = dict(_node_address(each) for each in nodes)
+    addresses = node_addresses(map(_node_address, nodes))
     given = {"metadata": metadata, "nodes": addresses or None, "name": name}
     run_configured(OperatorDaemon, {"operator": given}, **options)
 
@@ -98,8 +99,12 @@ def run_configured(
 
 
 def announce(text: str) -> None:
-    """It serves: the first line on standard output, and the only one."""
-    if wants_json():
-        print_json({"ready": text})
-    else:
-        click.echo(f"ready {text}")
+    """Report that the daemon serves, in the first and only line on standard output. The daemon goes on if
+    nothing reads it."""
+    try:
+        if wants_json():
+            print_json({"ready": text})
+        else:
+            click.echo(f"ready {text}")
+    except OSError:
+        discard_output()

@@ -1,13 +1,13 @@
 """A group whose commands are imported when they are run: `--help` shows them without importing any."""
 
-import os
-import sys
 from importlib import import_module
 from typing import Any, cast
 
 import click
 
-__all__ = ["LazyGroup", "discard_output"]
+from hawser.cli.output import discard_output
+
+__all__ = ["LazyGroup"]
 
 
 class LazyGroup(click.Group):
@@ -48,11 +48,3 @@ class LazyGroup(click.Group):
             if name.startswith(incomplete)
         ]
         return commands + options
-
-
-def discard_output() -> None:
-    """What is still buffered may be for a reader that is gone: flush it now, or not at all."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

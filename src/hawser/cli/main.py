@@ -13,8 +13,9 @@ from typing import NoReturn
 import click
 
 from hawser import errors
-from hawser.cli.lazy import LazyGroup, discard_output
+from hawser.cli.lazy import LazyGroup
 from hawser.cli.options import shared_options, version_option
+from hawser.cli.output import discard_output
 
 __all__ = ["main"]
 
@@ -66,11 +67,25 @@ def root() -> None:
 
 def main() -> NoReturn:
     """Run the command of this process's arguments and exit with its code."""
+    _replace_closed_streams()
     signal.signal(signal.SIGTERM, _terminate)
     # A terminal that was closed; `nohup` has it ignored.
     if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
         signal.signal(signal.SIGHUP, _terminate)
     sys.exit(_run())
+
+
+def _replace_closed_streams() -> None:
+    """Replace standard streams that were closed before the process started, which Python sets to None.
+    Reading standard input or writing standard output then fails as on any closed file, and standard error is
+    discarded."""
+    for name, flags, mode in (
+        ("stdin", os.O_WRONLY, "r"),
+        ("stdout", os.O_RDONLY, "w"),
+        ("stderr", os.O_WRONLY, "w"),
+    ):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, flags), mode))
 
 
 def _run() -> int:
@@ -91,6 +106,17 @@ def _run() -> int:
     except BrokenPipeError:
         discard_output()
         return 0
+    except UnicodeEncodeError as error:
+        argument = error.object.encode(errors="surrogateescape")
+        click.echo(
+            f"{click.style('error:', fg='red')} {argument!r} is not UTF-8; names are", err=True, color=color
+        )
+        return 2
+    except OSError as error:
+        # Standard output on a full disk, or a file that the command reads or writes.
+        discard_output()
+        click.echo(f"{click.style('error:', fg='red')} {error}", err=True, color=color)
+        return 1
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:

@@ -1,7 +1,10 @@
 """Printing: tables for people, JSON for programs, figures with units."""
 
+import json
+import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -16,10 +19,13 @@ __all__ = [
     "clock",
     "count",
     "dimmed",
+    "discard_output",
+    "messages_were",
     "notice",
     "print_json",
     "print_table",
     "readable",
+    "reported",
 ]
 
 
@@ -44,8 +50,36 @@ def notice(text: str) -> None:
 
 def print_json(value: Any) -> None:
     """One line of JSON, out at once."""
-    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    try:
+        line = msgspec.json.encode(value).decode()
+    except UnicodeEncodeError:
+        # A file name that is not UTF-8; escaped, it names the same file to a program.
+        line = json.dumps(value)
+    sys.stdout.write(line + "\n")
     sys.stdout.flush()
+
+
+@contextmanager
+def reported(report: Callable[[], None]) -> Iterator[None]:
+    """Print the report when the block ends. If the block fails, its error decides the exit code, whether or
+    not the report can be printed."""
+    try:
+        yield
+    except BaseException:
+        try:
+            report()
+        except OSError:
+            discard_output()
+        raise
+    report()
+
+
+def discard_output() -> None:
+    """Discard buffered output if it cannot be written: it would fail again when the process exits."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str | Cell]]) -> None:
@@ -101,6 +135,11 @@ def byte_size(number: float) -> str:
             return f"{number:.0f} {unit}" if number >= 100 or number % 1 == 0 else f"{number:.1f} {unit}"
         number /= 1024
     return f"{number:,.1f} TiB"
+
+
+def messages_were(number: int) -> str:
+    """The beginning of a sentence: "1 message was", "2,000 messages were"."""
+    return "1 message was" if number == 1 else f"{count(number)} messages were"
 
 
 def age(seconds: float) -> str:

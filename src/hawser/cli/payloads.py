@@ -1,6 +1,7 @@
 """What `hawser topic pub` and `hawser queue put` send: data of the command line, a file, or lines."""
 
 import itertools
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -41,7 +42,7 @@ def payload_options(function: Any) -> Any:
 def sending_options(key: str | None, headers: tuple[str, ...], timeout: float | None) -> dict[str, Any]:
     """Key, headers and time-out as the API takes them."""
     return {
-        "key": None if key is None else key.encode(),
+        "key": None if key is None else os.fsencode(key),
         "headers": dict(_header(each) for each in headers) or None,
         "timeout": timeout,
     }
@@ -51,7 +52,7 @@ def _header(text: str) -> tuple[str, bytes]:
     name, separator, value = text.partition("=")
     if not separator or not name:
         raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--header")
-    return name, value.encode()
+    return name, os.fsencode(value)
 
 
 def payloads(
@@ -63,7 +64,7 @@ def payloads(
     if stdin_lines:
         groups = _first(times, _lines(sys.stdin.buffer))
     else:
-        payload = file.read() if file is not None else (data or "").encode()
+        payload = file.read() if file is not None else os.fsencode(data or "")
         forever = rate is not None and times is None
         groups = _repeated(payload, None if forever else times or 1)
     return groups if rate is None else _paced(itertools.chain.from_iterable(groups), rate)
@@ -71,14 +72,17 @@ def payloads(
 
 def _lines(given: BinaryIO) -> Iterator[list[bytes]]:
     """The lines without their ends, those of one read together; the last one may lack its end."""
-    rest = b""
+    parts: list[bytes] = []
     # A buffered reader gives what is there, and waits only if nothing is.
     while part := given.read1(_READ_BYTES):  # type: ignore[attr-defined]
-        *lines, rest = (rest + part).split(b"\n")
-        for start in range(0, len(lines), _MOST_TOGETHER):
-            yield lines[start : start + _MOST_TOGETHER]
-    if rest:
-        yield [rest]
+        parts.append(part)
+        if b"\n" in part:
+            *lines, rest = b"".join(parts).split(b"\n")
+            parts = [rest]
+            for start in range(0, len(lines), _MOST_TOGETHER):
+                yield lines[start : start + _MOST_TOGETHER]
+    if last := b"".join(parts):
+        yield [last]
 
 
 def _repeated(payload: bytes, times: int | None) -> Iterator[list[bytes]]:

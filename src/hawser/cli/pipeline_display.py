@@ -55,11 +55,10 @@ class Lines:
 
     @property
     def rows(self) -> dict[str, dict[str, int]]:
-        """Of each table: its rows, and how many of them came since the run began."""
-        return {
-            name: {"rows": flow.rows, "new": flow.rows - self._rows_at_first[name]}
-            for name, flow in self.flows.items()
-        }
+        """The rows of each table now, and how many of them were added since the run began. A run that is
+        stopped during an update does not report the rows that this update committed."""
+        now = {name: self._count(name) for name in self.flows}
+        return {name: {"rows": rows, "new": rows - self._rows_at_first[name]} for name, rows in now.items()}
 
     def say(self, text: str) -> None:
         notice(f"{time.monotonic() - self._began:6.1f} s  {text}")

@@ -1,7 +1,7 @@
 """`hawser pipeline run`."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -13,7 +13,7 @@ from hawser.cli.options import chosen_url, shared_options, wants_json
 from hawser.cli.output import Column, count, notice, print_json, print_table
 
 if TYPE_CHECKING:
-    from hawser.spark.pipelines.running import Plan
+    from hawser.spark.pipelines.running import Plan, Report
 
 __all__ = ["run", "run_and_show", "settings_of"]
 
@@ -149,38 +149,37 @@ def _settings_of_file(topics: Sequence[str], options: dict[str, Any]) -> dict[st
     }
 
 
-def run_and_show(plan: "Plan", after_update: Callable[[], None] = lambda: None) -> dict[str, dict[str, int]]:
+def run_and_show(plan: "Plan", report: "Report | None" = None) -> dict[str, dict[str, int]]:
     """The rows of each table, and how many of them are new, once the run is over."""
     from hawser.cli.pipeline_display import displayed
+    from hawser.spark.pipelines.running import Report
     from hawser.spark.pipelines.running import run as run_plan
 
     # One that is to run until it is ended has done its work then.
     ending = nullcontext() if plan.every_seconds is None else suppress(KeyboardInterrupt, SystemExit)
     with displayed(plan.place) as watcher, ending:
-        run_plan(plan, watcher, after_update)
+        run_plan(plan, watcher, report or Report())
     return watcher.rows
 
 
 def _land(plan: "Plan", topics: Sequence[str], value_format: str) -> None:
-    from hawser.spark.pipelines.coverage import coverage
-    from hawser.spark.pipelines.page import Writer
-    from hawser.spark.pipelines.topics import check_kept, look
+    from hawser.spark.pipelines.page import LandingReport
+    from hawser.spark.pipelines.topics import look
 
     ends = look(plan.conf["spark.hawser.url"], topics, value_format)
-    if "raw" in plan.full_refresh and not plan.force:
-        check_kept(ends, coverage(plan.place.directory, "raw"))
-    writer = Writer(plan.place.directory, ends)
-    try:
-        rows = run_and_show(plan, writer.write_now_and_then)
-    finally:
-        summary = writer.write()
+    report = LandingReport(plan.place.directory, ends, "raw" in plan.full_refresh and not plan.force)
+    rows = run_and_show(plan, report)
+    summary = report.summary
+    if summary is None:
+        # Stopped while it waited for the directory or for its own report: there is nothing to report.
+        raise KeyboardInterrupt
     if wants_json():
         print_json(
             {"verdict": summary.verdict, "whole": summary.is_whole, "tables": rows, "summary": summary}
         )
     else:
         _print_tables(rows)
-        notice(f"{summary.verdict}; see {writer.page}")
+        notice(f"{summary.verdict}; see {report.page}")
     # Ended on its way, a run may leave some for the next one; one that says it is done may not.
     if not summary.is_whole or (plan.every_seconds is None and summary.to_come):
         raise SystemExit(_MISMATCH)

@@ -23,7 +23,12 @@ def printing_options(function: Any) -> Any:
         (
             click.option("--raw", is_flag=True, help="Payloads as they are, a newline after each."),
             click.option("--hex", "as_hex", is_flag=True, help="Payloads as a hexadecimal dump."),
-            click.option("--json", "as_json", is_flag=True, help="One JSON object a line, as with -o json."),
+            click.option(
+                "--json",
+                "as_json",
+                is_flag=True,
+                help="One JSON object a line, as with -o json; NaN is a text.",
+            ),
             click.option("--format", "pattern", help="For example '%o %t %k %p %v'; see above."),
         )
     ):

@@ -1,24 +1,17 @@
 """`hawser topic pub`."""
 
 import itertools
-from collections import deque
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import click
 
-import hawser
+from hawser.cli.counted_publisher import CountedPublisher
 from hawser.cli.options import connect, shared_options, topic_argument, wants_json
-from hawser.cli.output import count, notice, print_json
+from hawser.cli.output import count, notice, print_json, reported
 from hawser.cli.payloads import payload_options, payloads, sending_options
 from hawser.cli.values import setting_options
 
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-
 __all__ = ["pub"]
-
-_MOST_UNDER_WAY = 4096
 
 
 @click.command()
@@ -43,47 +36,50 @@ def pub(
 ) -> None:
     """Publish DATA, a file or the lines of standard input; the topic is made if there is none.
 
-    One message, --count of them, or at --rate until interrupted.
+    One message, --count of them, or at --rate until interrupted. Ends at the first message that is not
+    published, and says which messages were not, or perhaps not; message 1 is the first one given.
     """
-    sent = payloads(data, file, stdin_lines, times, rate)
+    sent = itertools.chain.from_iterable(payloads(data, file, stdin_lines, times, rate))
     options = sending_options(key, headers, timeout)
     given = {setting: value for setting, value in settings.items() if value is not None}
-    first = last = published = 0
     with connect(participant) as bus:
-        topic = bus.topic(name, **given)
-        try:
-            for receipt in _receipts(topic, itertools.chain.from_iterable(sent), options):
-                last = receipt.first_offset
-                first = first or last
-                published += 1
-        finally:
-            _report(name, published, first, last)
+        publisher = CountedPublisher(bus.topic(name, **given), timeout)
+        with reported(lambda: _report(name, publisher)):
+            try:
+                for payload in sent:
+                    publisher.publish(payload, options["key"], options["headers"])
+                    if publisher.failures:
+                        break
+            finally:
+                publisher.drain()
+            if publisher.failures:
+                raise publisher.failures[0].error
 
 
-def _receipts(
-    topic: "hawser.Topic[Any]", sent: Iterator[bytes], options: dict[str, Any]
-) -> Iterator[hawser.Receipt]:
-    """Publish, on a cluster many at a time: each would wait for the disks of a majority."""
-    timeout = options["timeout"]
-    if timeout is not None or not topic.info().partitions:
-        for payload in sent:
-            yield topic.publish(payload, **options)
-        return
-    under_way: deque[Future[hawser.Receipt]] = deque()
-    for payload in sent:
-        under_way.append(topic.publish_nowait(payload, key=options["key"], headers=options["headers"]))
-        while under_way and (under_way[0].done() or len(under_way) >= _MOST_UNDER_WAY):
-            yield under_way.popleft().result()
-    while under_way:
-        yield under_way.popleft().result()
-
-
-def _report(name: str, published: int, first: int, last: int) -> None:
+def _report(name: str, publisher: CountedPublisher) -> None:
+    counts = publisher.counts
+    first, last = counts.first_offset, counts.last_offset
     if wants_json():
-        print_json({"topic": name, "published": published, "first_offset": first, "last_offset": last})
-    elif published == 1:
-        notice(f"published to {name!r} at offset {count(first)}")
-    elif published:
-        notice(
-            f"published {count(published)} messages to {name!r} at offsets {count(first)} to {count(last)}"
+        refused, unknown = publisher.failed_numbers()
+        print_json(
+            {
+                "topic": name,
+                "sent": publisher.sent,
+                "published": counts.published,
+                "first_offset": first,
+                "last_offset": last,
+                "refused": refused,
+                "unknown": unknown,
+            }
         )
+        return
+    if counts.published == 1:
+        notice(f"published to {name!r} at offset {count(first)}")
+    elif counts.published:
+        notice(
+            f"published {count(counts.published)} messages to {name!r} at offsets {count(first)} to "
+            f"{count(last)}"
+        )
+    for verb, numbers in zip(("was not", "was perhaps"), publisher.failed_numbers(), strict=True):
+        for number in numbers:
+            notice(f"message {count(number)} {verb} published")

@@ -1,13 +1,14 @@
 """`hawser queue put`."""
 
-from collections.abc import Iterator
-from typing import Any, BinaryIO
+from collections.abc import Callable
+from functools import partial
+from typing import Any, BinaryIO, NamedTuple
 
 import click
 
 import hawser
 from hawser.cli.options import connect, queue_argument, shared_options, wants_json
-from hawser.cli.output import count, notice, print_json
+from hawser.cli.output import count, messages_were, notice, print_json, reported
 from hawser.cli.payloads import payload_options, payloads, sending_options
 from hawser.cli.values import queue_setting_options
 
@@ -41,38 +42,76 @@ def put(
     groups = payloads(data, file, stdin_lines, times, rate)
     options = sending_options(key, headers, timeout)
     given = {setting: value for setting, value in settings.items() if value is not None}
-    first = last = done = 0
     with connect(participant) as bus:
-        queue = bus.queue(name, **given)
-        try:
-            for receipt in _receipts(queue, groups, options):
-                first = first or receipt.first_offset
-                last = receipt.first_offset + receipt.count - 1
-                done += receipt.count
-        except hawser.HawserError as error:
-            done += error.published
-            raise
-        finally:
-            _report(name, done, first, last)
+        putter = _CountedPutter(bus.queue(name, **given), options)
+        with reported(lambda: _report(name, putter.counts)):
+            for group in groups:
+                putter.put(group)
 
 
-def _receipts(
-    queue: "hawser.Queue[Any]", groups: Iterator[list[bytes]], options: dict[str, Any]
-) -> Iterator[hawser.Receipt]:
-    """What is there together goes together: on a cluster each would wait for the disks of a majority."""
-    for group in groups:
-        if len(group) > 1 and options["headers"] is None:
-            keys = None if options["key"] is None else [options["key"]] * len(group)
-            yield queue.put_many(group, keys=keys, timeout=options["timeout"])
+class _Counts(NamedTuple):
+    """What became of the messages: `done` were put; whether the next `in_doubt` were is not known."""
+
+    done: int = 0
+    in_doubt: int = 0
+    first_offset: int = 0
+    last_offset: int = 0
+
+
+class _CountedPutter:
+    """Puts messages and counts them. A signal may interrupt it between any two statements, so the counts
+    change in one assignment."""
+
+    def __init__(self, queue: "hawser.Queue[Any]", options: dict[str, Any]) -> None:
+        self.counts = _Counts()
+        self._queue = queue
+        self._options = options
+
+    def put(self, group: list[bytes]) -> None:
+        """Put messages that are there together in one call: each call waits for the disks of a majority."""
+        key, headers = self._options["key"], self._options["headers"]
+        if len(group) > 1 and headers is None:
+            keys = None if key is None else [key] * len(group)
+            timeout = self._options["timeout"]
+            self._count(len(group), lambda: self._queue.put_many(group, keys=keys, timeout=timeout))
         else:
             for payload in group:
-                yield queue.put(payload, **options)
+                self._count(1, partial(self._queue.put, payload, **self._options))
+
+    def _count(self, messages: int, put: Callable[[], hawser.Receipt]) -> None:
+        before = self.counts
+        self.counts = before._replace(in_doubt=messages)
+        try:
+            receipt = put()
+        except hawser.HawserError as error:
+            rest = 0 if error.outcome != "unknown" else messages - error.published
+            self.counts = before._replace(done=before.done + error.published, in_doubt=rest)
+            raise
+        self.counts = _Counts(
+            before.done + receipt.count,
+            0,
+            before.first_offset or receipt.first_offset,
+            receipt.first_offset + receipt.count - 1,
+        )
 
 
-def _report(name: str, done: int, first: int, last: int) -> None:
+def _report(name: str, counts: _Counts) -> None:
     if wants_json():
-        print_json({"queue": name, "put": done, "first_offset": first, "last_offset": last})
-    elif done == 1:
+        print_json(
+            {
+                "queue": name,
+                "put": counts.done,
+                "first_offset": counts.first_offset,
+                "last_offset": counts.last_offset,
+                "unknown": counts.in_doubt,
+            }
+        )
+        return
+    if counts.done == 1:
         notice(f"put 1 message into {name!r}")
-    elif done:
-        notice(f"put {count(done)} messages into {name!r}")
+    elif counts.done:
+        notice(f"put {count(counts.done)} messages into {name!r}")
+    if counts.in_doubt:
+        notice(
+            f"{messages_were(counts.in_doubt)} perhaps put behind those: the command ended before the answer"
+        )

@@ -1,13 +1,16 @@
 """A recording: the messages of a topic in a file, batch by batch; docs/formats/recording.md has the bytes.
 
-A recording is written from its beginning to its end and never changed. One whose writer was killed may end
-within a frame; what lies before that is whole.
+Frames are appended and never changed. If its writer is killed, a file may end within a frame; the frames
+before that are whole.
 """
 
+import os
+import stat
 import struct
 import time
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple, Self
 
@@ -17,7 +20,7 @@ import hawser
 from hawser.record.batch import BadBatch, Batch
 from hawser.record.record import Record
 
-__all__ = ["Message", "Origin", "RecordingReader", "RecordingWriter"]
+__all__ = ["Message", "Origin", "RecordingReader", "RecordingWriter", "record_bytes"]
 
 _MAGIC: Final = b"HAWSERrc"
 _VERSION: Final = 1
@@ -33,7 +36,7 @@ _BATCH_BYTES: Final = 1 << 20
 
 
 class Message(NamedTuple):
-    """A message and where it was; `lost_before` counts those that were overwritten before they were read."""
+    """A message and where it was; `lost_before` counts the messages before it that are not recorded."""
 
     partition: int
     offset: int
@@ -50,51 +53,172 @@ class Origin(msgspec.Struct, frozen=True):
     started_ns: int
 
 
-class RecordingWriter:
-    """Writes a new file; what is added is there after `flush`, at the latest after `close`."""
+class _Content(NamedTuple):
+    """What a writer has: the whole frames in the file, and the messages that wait for the next frame.
 
-    def __init__(self, path: Path, topic: str, url: str, settings: dict[str, Any]) -> None:
+    A signal may interrupt the writer between any two statements. So a frame and what is known of it become
+    true in one assignment: until then the same frame is written again, at the same place.
+    """
+
+    end: int
+    messages: int
+    message_bytes: int
+    lost: int
+    waiting: list[Message]
+
+
+class RecordingWriter:
+    """Writes a new file. A message is in it after `flush`, at the latest after `close`.
+
+    `messages`, `message_bytes` and `lost` count what is in the file. Full if the disk is; everything that was
+    flushed stays readable. Only the owner may read the file; its group, too, if the group may read `like`.
+    """
+
+    def __init__(
+        self, path: Path, topic: str, url: str, settings: dict[str, Any], like: Path | None = None
+    ) -> None:
+        self._path = path
+        self._lost: dict[int, int] = {}
+        self._waiting_bytes = 0
         try:
-            self._file: BinaryIO = path.open("xb")
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except FileExistsError:
             raise hawser.UsageError(f"{path} exists; remove it, or record to another file") from None
         except OSError as error:
             raise hawser.UsageError(f"{path} cannot be made: {error.strerror}") from error
         origin = msgspec.json.encode(Origin(topic, url, settings, time.time_ns()))
-        self._file.write(_OPENING.pack(_MAGIC, _VERSION, len(origin), zlib.crc32(origin)) + origin)
-        self._waiting: list[Message] = []
-        self._waiting_bytes = 0
+        opening = _OPENING.pack(_MAGIC, _VERSION, len(origin), zlib.crc32(origin)) + origin
+        self._content = _Content(0, 0, 0, 0, [])
+        try:
+            _share_like(self._descriptor, like)
+            self._write_at(0, opening)
+        except BaseException:
+            os.close(self._descriptor)
+            path.unlink()
+            raise
+        self._content = _Content(len(opening), 0, 0, 0, [])
+
+    @property
+    def messages(self) -> int:
+        return self._content.messages
+
+    @property
+    def waiting(self) -> int:
+        """Messages that were added and are not written."""
+        return len(self._content.waiting)
+
+    @property
+    def message_bytes(self) -> int:
+        return self._content.message_bytes
+
+    @property
+    def lost(self) -> int:
+        return self._content.lost
 
     def add(self, message: Message) -> None:
-        """Messages of a batch follow each other without a gap."""
-        if self._waiting:
-            last = self._waiting[-1]
+        """UsageError if the message is too large for a recording; it then counts as lost, others follow."""
+        message = message._replace(lost_before=message.lost_before + self._lost.get(message.partition, 0))
+        size = record_bytes(message.record)
+        waiting = self._content.waiting
+        if waiting:
+            last = waiting[-1]
             follows = (last.partition, last.offset + 1) == (message.partition, message.offset)
-            is_full = len(self._waiting) >= _BATCH_RECORDS or self._waiting_bytes >= _BATCH_BYTES
+            is_full = len(waiting) >= _BATCH_RECORDS or self._waiting_bytes + size > _BATCH_BYTES
             if not follows or message.lost_before or is_full:
-                self._write()
-        self._waiting.append(message)
-        self._waiting_bytes += len(message.record.value)
+                self._write_frame()
+        if size > _BATCH_BYTES:
+            self._add_alone(message)
+        else:
+            self._content.waiting.append(message)
+            self._waiting_bytes += size
+        self._lost.pop(message.partition, None)
 
     def flush(self) -> None:
-        """Nothing to be lost with this process."""
-        self._write()
-        self._file.flush()
+        """Write what waits: nothing is lost if this process is killed."""
+        self._write_frame()
 
     def close(self) -> None:
-        self._write()
-        self._file.close()
+        """Flush, and sync the file: nothing is lost if the machine stops."""
+        try:
+            self._write_frame()
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise self._unwritable(error) from error
+        finally:
+            os.close(self._descriptor)
 
-    def _write(self) -> None:
-        if not self._waiting:
+    def _add_alone(self, message: Message) -> None:
+        try:
+            frame = _frame_of([message])
+        except hawser.UsageError as error:
+            self._lost[message.partition] = message.lost_before + 1
+            raise hawser.UsageError(
+                f"message {message.offset} of partition {message.partition} is too large for a recording "
+                f"({error}); it is left out"
+            ) from error
+        # From here on the waiting messages fit: no flush can fail because of its size.
+        self._content.waiting.append(message)
+        self._write_frame(frame)
+
+    def _write_frame(self, frame: bytes | None = None) -> None:
+        """Write the waiting messages; `frame` is their frame if it has been made already."""
+        content = self._content
+        if not content.waiting:
             return
-        first = self._waiting[0]
-        batch = Batch.of([each.record for each in self._waiting]).data
-        fields = _FRAME.pack(len(batch), first.partition, 0, first.offset, first.lost_before)
-        checksum = zlib.crc32(batch, zlib.crc32(fields))
-        self._file.write(b"".join((_CRC.pack(checksum), fields, batch)))
-        self._waiting.clear()
+        if frame is None:
+            frame = _frame_of(content.waiting)
+        self._write_at(content.end, frame)
+        self._content = _Content(
+            content.end + len(frame),
+            content.messages + len(content.waiting),
+            content.message_bytes + sum(len(each.record.value) for each in content.waiting),
+            content.lost + content.waiting[0].lost_before,
+            [],
+        )
         self._waiting_bytes = 0
+
+    def _write_at(self, place: int, data: bytes) -> None:
+        rest = memoryview(data)
+        try:
+            while rest:
+                written = os.pwrite(self._descriptor, rest, place)
+                place += written
+                rest = rest[written:]
+        except OSError as error:
+            with suppress(OSError):
+                os.ftruncate(self._descriptor, self._content.end)
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> hawser.Full:
+        return hawser.Full(
+            f"{self._path} cannot be written: {error.strerror}. It holds {self.messages} messages, which can "
+            "be replayed; make room and record the rest to another file"
+        )
+
+
+def _frame_of(messages: list[Message]) -> bytes:
+    """UsageError if the messages are too large for one frame."""
+    first = messages[0]
+    batch = Batch.of([each.record for each in messages]).data
+    fields = _FRAME.pack(len(batch), first.partition, 0, first.offset, first.lost_before)
+    checksum = zlib.crc32(batch, zlib.crc32(fields))
+    return b"".join((_CRC.pack(checksum), fields, batch))
+
+
+def _share_like(descriptor: int, model: Path | None) -> None:
+    """Give the file to the group of `model`, with its modes; keep it for the owner if that is forbidden."""
+    if model is None:
+        return
+    found = model.stat()
+    with suppress(PermissionError):
+        os.fchown(descriptor, -1, found.st_gid)
+        os.fchmod(descriptor, stat.S_IMODE(found.st_mode) & 0o660)
+
+
+def record_bytes(record: Record) -> int:
+    """The bytes of value, key and headers."""
+    headers = sum(len(name) + len(value) for name, value in record.headers.items())
+    return len(record.value) + len(record.key or b"") + headers
 
 
 class RecordingReader:

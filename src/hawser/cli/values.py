@@ -1,6 +1,7 @@
 """Values on the command line, and messages as text and JSON."""
 
 import base64
+import math
 import string
 from contextlib import suppress
 from typing import Any, Final
@@ -107,7 +108,8 @@ def bytes_as_json(data: bytes) -> Any:
 
 
 def sample_as_json(sample: hawser.Sample, schema: str) -> dict[str, Any]:
-    """A message as an object; a value of the schema is in `value`, other payloads are in `data`."""
+    """A message as an object; a value of the schema is in `value`, other payloads are in `data`. A float that
+    JSON lacks is a text: "NaN", "Infinity" or "-Infinity"."""
     line: dict[str, Any] = {
         "partition": sample.partition,
         "offset": sample.offset,
@@ -129,9 +131,23 @@ def _typed_value(sample: hawser.Sample, schema: str) -> Any:
     if not schema.startswith("msgpack:"):
         return None
     try:
-        return msgspec.to_builtins(msgspec.msgpack.decode(sample.data), str_keys=True)
-    except (msgspec.DecodeError, TypeError):
+        return _json_value(msgspec.to_builtins(msgspec.msgpack.decode(sample.data), str_keys=True))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError):
         return None
+
+
+def _json_value(value: Any) -> Any:
+    """The value with floats that JSON lacks as "NaN", "Infinity" and "-Infinity", as protobuf writes them."""
+    match value:
+        case dict():
+            return {key: _json_value(each) for key, each in value.items()}
+        case list():
+            return [_json_value(each) for each in value]
+        case float() if math.isnan(value):
+            return "NaN"
+        case float() if math.isinf(value):
+            return "Infinity" if value > 0 else "-Infinity"
+    return value
 
 
 def preview(sample: hawser.Sample, schema: str) -> str:
