@@ -1,6 +1,11 @@
-// Planted bugs. Each attack in tests/ is built once more with one of these and must then fail: an attack
-// that cannot see its canary proves nothing. In every other build `canary` is `none` and costs nothing.
+// Planted bugs. Each attack in tests/ runs once more with one of these and must then fail: an attack that cannot
+// see its planted bug proves nothing. Only a build with HAWSER_CANARIES has them, and is told at its start which one
+// to have, by the number in the variable HAWSER_CANARY; in every other build `canary` is `none` and costs nothing.
 #pragma once
+
+#ifdef HAWSER_CANARIES
+#include <cstdlib>
+#endif
 
 namespace hawser {
 
@@ -44,13 +49,14 @@ enum class Canary {
 };
 
 #ifdef HAWSER_CANARIES
-inline Canary canary = Canary::none;  // chosen when the program starts
+inline Canary told_canary() {
+  const char* number = std::getenv("HAWSER_CANARY");
+  return static_cast<Canary>(number ? std::atoi(number) : 0);
+}
+inline const Canary canary = told_canary();
 inline bool planted(Canary bug) { return canary == bug; }
 #else
-#ifndef HAWSER_CANARY
-#define HAWSER_CANARY none
-#endif
-inline constexpr Canary canary = Canary::HAWSER_CANARY;
+inline constexpr Canary canary = Canary::none;
 constexpr bool planted(Canary bug) { return canary == bug; }
 #endif
 

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.programs import with_planted_bug
+
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = ROOT / "native"
 SOURCES = Path(__file__).parent / "native"
@@ -32,12 +34,6 @@ def _operations(*names: str) -> list[str]:
     texts = [(SOURCES / name).read_text() for name in names]
     tables = [text.split(" table[] = {", 1)[1].split("\n};", 1)[0] for text in texts]
     return [name for table in tables for name in re.findall(r'^ {4}\{"(\w+)"', table, re.MULTILINE)]
-
-
-def canaries() -> list[str]:
-    """The planted bugs, in the order of their numbers."""
-    text = (NATIVE / "canary.hpp").read_text()
-    return re.findall(r"^ {2}(\w+),", text.split("enum class Canary {", 1)[1].split("};", 1)[0], re.MULTILINE)
 
 
 def build(with_canaries: bool = False) -> Path:
@@ -76,14 +72,13 @@ def sweep(operation: str, mode: str, canary: str = "", /, **options: int) -> "Sw
 def sweep_in(directory: Path, operation: str, mode: str, canary: str = "", /, **options: int) -> "Sweep":
     """The same in a domain that is there."""
     settings = [f"{name}={value}" for name, value in options.items()]
-    if canary:
-        settings.append(f"canary={canaries().index(canary)}")
     done = subprocess.run(
         [str(build(bool(canary))), str(directory), operation, mode, *settings],
         capture_output=True,
         text=True,
         check=False,
         timeout=LIMIT_SECONDS + options.get("seconds", 0),
+        env=os.environ | (with_planted_bug(canary) if canary else {}),
         pass_fds=[options["agent"]] if "agent" in options else [],
     )
     return Sweep(done.returncode, (done.stdout + done.stderr).strip())

@@ -1,19 +1,24 @@
-"""Python processes with Hawser as it is, or built with a planted bug."""
+"""Python processes with Hawser as it is, with a planted bug, or watched by a sanitizer."""
 
+import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from tests.support.programs import with_planted_bug
+
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / "build" / "planted"
 COMPILE = ("g++", "-c", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing", "-DNDEBUG")
+SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 LIMIT_SECONDS = 250
 
 
@@ -35,8 +40,10 @@ class Build:
         paths = [str(ROOT)]
         if self._is_apart:
             others = Path(msgspec.__file__).parents[1]
-            paths = [str(planted_package(self.canary, self.sanitizer)), str(ROOT), str(others)]
+            paths = [str(planted_package(self.sanitizer)), str(ROOT), str(others)]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        if self.canary:
+            environment |= with_planted_bug(self.canary)
         if self.sanitizer:
             # The interpreter is not built with it, and allocates before the module is there.
             environment |= {"LD_PRELOAD": str(_runtime(self.sanitizer)), "PYTHONMALLOC": "malloc"}
@@ -59,20 +66,28 @@ class Build:
         )
 
 
-def planted_package(canary: str, sanitizer: str = "") -> Path:
-    """A directory to import Hawser with the bug from; built only when a source changed."""
-    digest = hashlib.sha256(f"{canary} {sanitizer}".encode())
-    for source in [*sorted((ROOT / "native").iterdir()), *sorted((ROOT / "src").rglob("*.py"))]:
-        digest.update(source.read_bytes())
-    directory = CACHE / f"{canary or sanitizer}-{digest.hexdigest()[:16]}"
+def planted_package(sanitizer: str = "") -> Path:
+    """A directory to import Hawser from. Its native module can have any planted bug, or a sanitizer watches
+    it. The Python files are links, so that only a change in `native/` builds anything."""
+    module = _built_module(sanitizer)
+    sources = ROOT / "src" / "hawser"
+    apart = ("memory", "__pycache__")
+    links = {Path(path.name): path for path in sources.iterdir() if path.name not in apart}
+    links |= {
+        Path("memory", path.name): path
+        for path in (sources / "memory").iterdir()
+        if path.suffix != ".so" and path.name != "__pycache__"
+    }
+    links[Path("memory", f"_native{SUFFIX}")] = module
+    digest = hashlib.sha256(repr(sorted(links.items())).encode()).hexdigest()
+    directory = CACHE / f"{sanitizer or 'canaries'}-{digest[:16]}"
     if directory.exists():
         return directory
     unfinished = CACHE / f"{directory.name}.{os.getpid()}"
-    shutil.copytree(
-        ROOT / "src" / "hawser", unfinished / "hawser", ignore=shutil.ignore_patterns("*.so", "__pycache__")
-    )
+    (unfinished / "hawser" / "memory").mkdir(parents=True)
     try:
-        _build_module(canary, sanitizer, unfinished / "hawser" / "memory")
+        for name, target in links.items():
+            (unfinished / "hawser" / name).symlink_to(target)
         unfinished.rename(directory)
     except OSError:
         if not directory.exists():
@@ -89,7 +104,22 @@ def _runtime(sanitizer: str) -> Path:
     return Path(done.stdout.strip()).resolve()
 
 
-def _build_module(canary: str, sanitizer: str, target: Path) -> None:
+def _built_module(sanitizer: str) -> Path:
+    """The native module, compiled only if a file in `native/` has changed. Tests that need it at once wait
+    for one compilation."""
+    digest = hashlib.sha256(repr((COMPILE, sanitizer)).encode())
+    for source in sorted((ROOT / "native").iterdir()):
+        digest.update(source.read_bytes())
+    module = CACHE / f"{sanitizer or 'canaries'}-{digest.hexdigest()[:16]}{SUFFIX}"
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / f"{sanitizer or 'canaries'}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not module.exists():
+            _build_module(sanitizer, module)
+    return module
+
+
+def _build_module(sanitizer: str, module: Path) -> None:
     import nanobind  # type: ignore[import-untyped]
 
     include = [
@@ -100,15 +130,18 @@ def _build_module(canary: str, sanitizer: str, target: Path) -> None:
         "-I",
         str(ROOT / "native"),
     ]
-    watching = [f"-fsanitize={sanitizer}", "-g", "-Wno-tsan"] if sanitizer else []
-    objects = [_nanobind_object(include)]
-    for source in sorted((ROOT / "native").glob("bind*.cpp")):
-        made = target / f"{source.stem}.o"
-        options = ["-std=c++20", "-O1", f"-DHAWSER_CANARY={canary or 'none'}", *watching, *include]
-        subprocess.run([*COMPILE, *options, str(source), "-o", str(made)], check=True)
-        objects.append(made)
-    module = target / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
-    subprocess.run(["g++", "-shared", *watching, *map(str, objects), "-o", str(module)], check=True)
+    kind = [f"-fsanitize={sanitizer}", "-g", "-Wno-tsan"] if sanitizer else ["-DHAWSER_CANARIES"]
+    watching = kind if sanitizer else []
+    with tempfile.TemporaryDirectory(dir=CACHE) as unfinished:
+        objects = [_nanobind_object(include)]
+        for source in sorted((ROOT / "native").glob("bind*.cpp")):
+            made = Path(unfinished) / f"{source.stem}.o"
+            options = ["-std=c++20", "-O1", *kind, *include]
+            subprocess.run([*COMPILE, *options, str(source), "-o", str(made)], check=True)
+            objects.append(made)
+        linked = Path(unfinished) / module.name
+        subprocess.run(["g++", "-shared", *watching, *map(str, objects), "-o", str(linked)], check=True)
+        linked.rename(module)
 
 
 def _nanobind_object(include: list[str]) -> Path:

@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import os
+import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,6 +38,13 @@ def build(source: Path, options: Sequence[str] = ()) -> Path:
         subprocess.run(["g++", *FLAGS, *include, str(source), "-o", str(unfinished), *options], check=True)
         unfinished.rename(program)
     return program
+
+
+def with_planted_bug(name: str) -> dict[str, str]:
+    """The environment in which a program built with `-DHAWSER_CANARIES` has this bug of native/canary.hpp."""
+    text = (ROOT / "native" / "canary.hpp").read_text(encoding="utf-8")
+    names = re.findall(r"^  (\w+),", text.split("enum class Canary {", 1)[1], re.MULTILINE)
+    return {"HAWSER_CANARY": str(names.index(name))}
 
 
 def numbers(line: str) -> dict[str, int]:

@@ -5,6 +5,7 @@ for the memory orders. Each planted bug must be found.
 """
 
 import functools
+import os
 import re
 import subprocess
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.programs import ROOT, build, numbers
+from tests.support.programs import ROOT, build, numbers, with_planted_bug
 
 SOURCE = ROOT / "tests" / "native" / "explore" / "explore.cpp"
 SCENARIOS_FILE = SOURCE.with_name("scenarios.hpp")
@@ -21,9 +22,6 @@ SCENARIOS = re.findall(r'^    \{"(\w+)", ', SCENARIOS_FILE.read_text(encoding="u
 KERNEL_FILE = SOURCE.with_name("kernel.hpp")
 SYSTEM_CALLS = re.findall(
     r"__real_(\w+)\(", KERNEL_FILE.read_text(encoding="utf-8").split("explore_sleep")[0]
-)
-CANARIES = re.findall(
-    r"^  (\w+),", (ROOT / "native" / "canary.hpp").read_text(encoding="utf-8"), re.MULTILINE
 )
 LEAST_SCHEDULES = 200_000
 LIMIT_SECONDS = 600
@@ -68,9 +66,11 @@ def explorer(with_canaries: bool = False) -> Path:
 
 def explore(scenario: str, canary: str = "", *options: str, limit_seconds: float = LIMIT_SECONDS) -> str:
     """What the explorer says about a scenario."""
-    planted = [f"canary={CANARIES.index(canary)}"] if canary else []
-    command = [str(explorer(bool(canary))), f"scenario={scenario}", *planted, *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit_seconds)
+    command = [str(explorer(bool(canary))), f"scenario={scenario}", *options]
+    environment = os.environ | (with_planted_bug(canary) if canary else {})
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=limit_seconds, env=environment
+    )
     assert done.returncode in (0, 1), f"{command} ended with {done.returncode}: {done.stdout}{done.stderr}"
     return done.stdout
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.programs import ROOT, build, numbers
+from tests.support.programs import ROOT, build, numbers, with_planted_bug
 
 SOURCES = ROOT / "tests" / "native"
 SANITIZERS = {"plain": "", "thread": "thread", "address": "address,undefined"}
@@ -66,10 +66,10 @@ PLANTED = {
 def test_a_planted_bug_does_not_survive(canary: str) -> None:
     name = PLANTED[canary]
     sanitized = ["-O0", "-g", "-fsanitize=thread", "-Wno-tsan"]
-    program = build(SOURCES / f"{name}.cpp", [*sanitized, f"-DHAWSER_CANARY={canary}"])
+    program = build(SOURCES / f"{name}.cpp", [*sanitized, "-DHAWSER_CANARIES"])
     # It ends when the bug shows, which may take a while.
     command = [str(program), *([str(10 * int(ROUNDS[name]["thread"]))] if name in ROUNDS else [])]
-    environment = os.environ | {"TSAN_OPTIONS": "halt_on_error=1"}
+    environment = os.environ | {"TSAN_OPTIONS": "halt_on_error=1"} | with_planted_bug(canary)
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, env=environment, timeout=LIMIT_SECONDS
     )

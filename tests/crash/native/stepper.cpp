@@ -1,13 +1,12 @@
 // Kills or stops one operation at every instruction that changed shared memory and after every system call.
 //
 //   stepper list
-//   stepper DIRECTORY OPERATION kill|stop|both [more=N] [every=1] [seconds=N] [seed=N] [step=N] [watchdog=N] [agent=N] [traced=1] [canary=N]
+//   stepper DIRECTORY OPERATION kill|stop|both [more=N] [every=1] [seconds=N] [seed=N] [step=N] [watchdog=N] [agent=N] [traced=1]
 //
 // more=N: also at N instructions in between; every=1: at every instruction, in random order, for at most that
 // many seconds; step=N: at that one only; watchdog=N: seconds after which one attempt counts as hung; agent=N: a
 // socket whose other end does all its duties for each byte, and answers with one, while the actor stands still;
 // traced=1: everything is traced, and what the trace tells is checked, too;
-// canary=N: with that planted bug, if it is built with -DHAWSER_CANARIES.
 // Prints one line of counts. Exit status 0: nothing broke. 1: something did, and where. 4: somebody waited.
 #include <cstdio>
 #include <functional>
@@ -175,9 +174,6 @@ int main(int count, char** arguments) {
     options[option.substr(0, option.find('='))] = std::stoull(option.substr(option.find('=') + 1));
   }
   if (options["watchdog"]) watchdog_seconds = static_cast<unsigned>(options["watchdog"]);
-#ifdef HAWSER_CANARIES
-  hawser::canary = static_cast<hawser::Canary>(options["canary"]);
-#endif
   traced = options["traced"];
   if (options["agent"]) agent_socket = static_cast<int>(options["agent"]);
   signal(SIGALRM, bark);

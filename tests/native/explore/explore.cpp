@@ -1,8 +1,8 @@
 // Explores the real headers: every interleaving of a few processes, killed at any step.
 //
-// Usage: explore [scenario=NAME] [preemptions=N|all] [kills=N] [seconds=N] [canary=N]; preemptions and kills replace
-// each scenario's own, and a build with HAWSER_CANARIES can be told which bug to have. One line a scenario: OK when it was exhausted, LIMIT when the time was over. Exit status 1 after
-// a VIOLATION, whose schedule is printed.
+// Usage: explore [scenario=NAME] [preemptions=N|all] [kills=N] [seconds=N]; preemptions and kills replace each
+// scenario's own. One line a scenario: OK when it was exhausted, LIMIT when the time was over. Exit status 1 after a
+// VIOLATION, whose schedule is printed.
 #include "search.hpp"
 
 #include <cstdlib>
@@ -309,9 +309,6 @@ int main(int count, char** arguments) {
     if (argument.starts_with("preemptions=")) wish.preemptions = value == "all" ? UINT64_MAX : std::stoull(value);
     if (argument.starts_with("kills=")) wish.kills = std::stoull(value);
     if (argument.starts_with("seconds=")) wish.seconds = std::stod(value);
-#ifdef HAWSER_CANARIES
-    if (argument.starts_with("canary=")) hawser::canary = static_cast<hawser::Canary>(std::stoi(value));
-#endif
   }
   char directory[] = "/dev/shm/hawser-test-explore-XXXXXX";
   if (!mkdtemp(directory)) return 2;
