@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -27,6 +28,8 @@ __all__ = ["Bus", "anonymous_name", "codec_of", "connect", "is_cluster"]
 T = TypeVar("T")
 
 CLUSTER_SCHEME: Final = "hawser://"
+
+_describing = threading.Lock()
 
 _open_buses: "weakref.WeakSet[Bus]" = weakref.WeakSet()
 
@@ -196,7 +199,9 @@ def codec_of(schema: Any) -> "Codec[Any] | None":
         return None
     from hawser.record import schema as schemas
 
-    return schemas.codec_of(schema)
+    # msgspec describes a type at its first use, which crashes if another thread uses the type meanwhile.
+    with _describing:
+        return schemas.codec_of(schema)
 
 
 def anonymous_name() -> str:

@@ -5,6 +5,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from hawser.api.sample import Sample
+from hawser.record.described import described
 
 __all__ = [
     "DomainFile",
@@ -196,3 +197,7 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     created_ns: int = 0
     recoveries: int = 0
     records: list[KeptPosition] = []
+
+
+for _kind in (Participant, Recovered, DomainFile, KeptPosition, TopicInfo, QueueInfo):
+    described(_kind)

@@ -19,6 +19,9 @@ class _Origin(msgspec.Struct, frozen=True):
     deliveries: int
 
 
+_decode = msgspec.json.Decoder(_Origin).decode
+
+
 def with_origin(metadata: bytes, queue: str, offset: int, deliveries: int) -> bytes:
     """The metadata of a message of that queue as a dead letter."""
     key, headers = decode_metadata(metadata)
@@ -30,7 +33,7 @@ def origin_of_letter(metadata: bytes) -> str | None:
     """The queue that a dead letter comes from; None if it does not say so."""
     _, headers = decode_metadata(metadata)
     try:
-        return msgspec.json.decode(headers.get(LETTER_HEADER, b""), type=_Origin).queue
+        return _decode(headers.get(LETTER_HEADER, b"")).queue
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # Any client may put a message with such a header there.
         return None

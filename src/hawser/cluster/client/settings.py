@@ -2,9 +2,12 @@
 
 import msgspec
 
+from hawser.record.described import described
+
 __all__ = ["ClientSettings"]
 
 
+@described
 class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The options of `hawser.connect` for clusters."""
 

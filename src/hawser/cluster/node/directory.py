@@ -30,6 +30,9 @@ class _Identity(msgspec.Struct, frozen=True):
     cluster: str = ""
 
 
+_decode = msgspec.json.Decoder(_Identity).decode
+
+
 class NodeDirectory:
     """The directory of one node, locked for one process."""
 
@@ -54,7 +57,7 @@ class NodeDirectory:
         if not file.exists():
             return _Identity(node)
         try:
-            found = msgspec.json.decode(file.read_bytes(), type=_Identity)
+            found = _decode(file.read_bytes())
         except msgspec.MsgspecError as error:
             raise Corrupt(
                 f"{file} cannot be read ({error}); restore it, or give the node a new directory"

@@ -27,6 +27,9 @@ class Retiring(msgspec.Struct, frozen=True):
     members: frozenset[str]
 
 
+_decode = msgspec.json.Decoder(Retiring).decode
+
+
 class Deletion:
     """Which members of a shard still have to delete it; `stored` is what the store has of it, if anything."""
 
@@ -62,10 +65,7 @@ class Deletion:
 def list_retiring(store: Store) -> dict[str, Retiring]:
     """By shard, who has to be told yet."""
     found = store.list(_RETIRING)
-    return {
-        key.removeprefix(_RETIRING): msgspec.json.decode(value.data, type=Retiring)
-        for key, value in found.items()
-    }
+    return {key.removeprefix(_RETIRING): _decode(value.data) for key, value in found.items()}
 
 
 def keep_retiring(store: Store, shard: str, retiring: Retiring) -> None:
@@ -73,7 +73,7 @@ def keep_retiring(store: Store, shard: str, retiring: Retiring) -> None:
     value = store.get(_RETIRING + shard)
     version = None
     if value is not None:
-        known = msgspec.json.decode(value.data, type=Retiring)
+        known = _decode(value.data)
         retiring = Retiring(max(known.epoch, retiring.epoch), known.members | retiring.members)
         version = value.version
     if isinstance(store.put(_RETIRING + shard, msgspec.json.encode(retiring), version), Conflict):
@@ -83,5 +83,5 @@ def keep_retiring(store: Store, shard: str, retiring: Retiring) -> None:
 def forget_retiring(store: Store, shard: str, members: frozenset[str]) -> None:
     """These have been told. If others were written down meanwhile, the next look finds them all again."""
     value = store.get(_RETIRING + shard)
-    if value is not None and msgspec.json.decode(value.data, type=Retiring).members <= members:
+    if value is not None and _decode(value.data).members <= members:
         store.delete(_RETIRING + shard, value.version)

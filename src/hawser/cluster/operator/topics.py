@@ -40,6 +40,9 @@ class _Topic(msgspec.Struct, frozen=True):
     guest: str = ""
 
 
+_decode = msgspec.json.Decoder(_Topic).decode
+
+
 def cluster_id(store: Store) -> str:
     """The name of the cluster that this store belongs to, made by whoever asks first."""
     found = store.get(_CLUSTER)
@@ -78,14 +81,14 @@ def claim_shard(store: Store, name: str, uuid: str, guest: str) -> str | None:
     """The only shard of this very topic, for the queue `guest` to live on; None if the topic is gone, or has
     another guest. A claim that nobody has followed up is taken over."""
     value = store.get(_TOPICS + name)
-    topic = None if value is None else msgspec.json.decode(value.data, type=_Topic)
+    topic = None if value is None else _decode(value.data)
     if value is None or topic is None or topic.deleted or topic.uuid != uuid:
         return None
     shard = shard_of(name, uuid, 0)
     if topic.guest == guest:
         return shard
     other = store.get(_TOPICS + topic.guest) if topic.guest else None
-    if other is not None and msgspec.json.decode(other.data, type=_Topic).shard == shard:
+    if other is not None and _decode(other.data).shard == shard:
         return None
     claimed = msgspec.structs.replace(topic, guest=guest)
     made = store.put(_TOPICS + name, msgspec.json.encode(claimed), value.version)
@@ -105,7 +108,7 @@ def is_homeless(name: str, entry: TopicEntry, topics: Mapping[str, TopicEntry]) 
 def mark_deleted(store: Store, name: str, uuid: str) -> TopicEntry | None:
     """From now on this very topic is being deleted; None if it is gone."""
     value = store.get(_TOPICS + name)
-    topic = None if value is None else msgspec.json.decode(value.data, type=_Topic)
+    topic = None if value is None else _decode(value.data)
     if value is None or topic is None or topic.uuid != uuid:
         return None
     if topic.deleted:
@@ -121,7 +124,7 @@ def forget_topic(store: Store, name: str, entry: TopicEntry) -> None:
 
 
 def _entry(data: bytes, version: int) -> TopicEntry:
-    topic = msgspec.json.decode(data, type=_Topic)
+    topic = _decode(data)
     return TopicEntry(
         version,
         topic.uuid,

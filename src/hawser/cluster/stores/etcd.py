@@ -25,6 +25,7 @@ from hawser.cluster.stores.store import (
     check_write,
     encoded_key,
 )
+from hawser.record.described import described
 
 try:
     import requests
@@ -86,6 +87,11 @@ class _Refusal(msgspec.Struct, frozen=True):
 
     error: str = ""
     code: int = 0
+
+
+_decode_refusal = msgspec.json.Decoder(_Refusal).decode
+for _kind in (_RangeAnswer, _TransactionAnswer):
+    described(_kind)
 
 
 class EtcdStore:
@@ -260,7 +266,7 @@ def _outcome(error: Exception) -> Literal["none", "unknown"]:
 
 def _refusal(error: Exception) -> _Refusal:
     try:
-        return msgspec.json.decode(getattr(error, "detail_text", None) or "", type=_Refusal)
+        return _decode_refusal(getattr(error, "detail_text", None) or "")
     except msgspec.MsgspecError:
         return _Refusal()
 
