@@ -12,6 +12,8 @@ ARGS ?=
 
 bin := .venv/bin
 pip := $(bin)/python -m pip --disable-pip-version-check
+# The order of files is that of tests/conftest.py.
+pytest := $(bin)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 install := $(pip) install --quiet --progress-bar off
 editable := $(install) --no-build-isolation --editable
 environment := .venv/.stamp-environment
@@ -70,10 +72,10 @@ demo: setup ## the whole path with kill -9 at each part, and the audit that noth
 	@$(bin)/hawser demo --dir build/demo $(ARGS)
 
 test: setup lint docs ## lint, types and every test
-	@$(bin)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(ARGS)
+	@$(pytest) $(ARGS)
 
 check: setup ## the quick tests, for every edit
-	@$(bin)/python -m pytest --numprocesses $(WORKERS) --dist loadfile -m "not slow" $(ARGS)
+	@$(pytest) -m "not slow" $(ARGS)
 
 soak: setup ## the long versions of the attacks: make soak SECONDS=600
 	@HAWSER_SOAK_SECONDS=$(SECONDS) $(bin)/python -m pytest -m soak $(ARGS)

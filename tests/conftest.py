@@ -3,11 +3,13 @@
 An attack hands its figures to `record_property`; they are printed at the end of the run.
 """
 
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from tests.support.cluster import RunningCluster
 
 ROOT = Path(__file__).resolve().parent.parent
+DURATIONS = Path(__file__).with_name("durations.json")
 SOAK_GRACE_SECONDS = 600
 
 
@@ -30,6 +33,15 @@ def soak_seconds_told() -> float:
 # However busy the machine is; the same examples in each run, unless they are to be looked for.
 hypothesis.settings.register_profile("tests", deadline=None, derandomize=not soak_seconds_told())
 hypothesis.settings.load_profile("tests")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """An option that keeps the order of files true."""
+    parser.addoption(
+        "--record-durations",
+        action="store_true",
+        help=f"write the seconds that each file took into {DURATIONS.name}; the longest start first",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -47,7 +59,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the soak tests out, or give each its share of the time and a limit to match."""
+    """Start the longest files first, so that no worker is left with one at the end. Leave the soak tests out,
+    or give each its share of the time and a limit to match."""
+    recorded: dict[str, int] = json.loads(DURATIONS.read_text(encoding="utf-8"))
+    items.sort(key=lambda item: -recorded.get(file_of(item.nodeid), 0))
     soaking = [item for item in items if item.get_closest_marker("soak")]
     told = soak_seconds_told()
     if not told:
@@ -91,9 +106,29 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     return (yield)
 
 
+def file_of(nodeid: str) -> str:
+    """The file of a test."""
+    return nodeid.partition("::")[0]
+
+
+def record_durations(terminalreporter: pytest.TerminalReporter) -> None:
+    """Write the seconds of each file. Files that did not run keep what is recorded of them."""
+    seconds: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                seconds[file_of(report.nodeid)] += report.duration
+    recorded: dict[str, int] = json.loads(DURATIONS.read_text(encoding="utf-8"))
+    recorded |= {file: round(took) for file, took in seconds.items()}
+    lasting = {file: took for file, took in sorted(recorded.items()) if took and (ROOT / file).exists()}
+    DURATIONS.write_text(json.dumps(lasting, indent=1) + "\n", encoding="utf-8")
+
+
 @pytest.hookimpl
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Print what each attack counted."""
+    if config.getoption("--record-durations"):
+        record_durations(terminalreporter)
     lines = list(figures(terminalreporter))
     if lines:
         terminalreporter.section("figures")
