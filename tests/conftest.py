@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -113,7 +113,7 @@ def file_of(nodeid: str) -> str:
 
 def record_durations(terminalreporter: pytest.TerminalReporter) -> None:
     """Write the seconds of each file. Files that did not run keep what is recorded of them."""
-    seconds: Counter[str] = Counter()
+    seconds: dict[str, float] = defaultdict(float)
     for reports in terminalreporter.stats.values():
         for report in reports:
             if isinstance(report, pytest.TestReport):
