@@ -151,6 +151,33 @@ def test_the_bytes_under_way_are_bounded() -> None:
     assert pushed == [3]
 
 
+def test_what_is_proposed_in_one_turn_goes_in_messages_of_bounded_size() -> None:
+    """It went into one, whatever its size: above 65 MiB no link took that."""
+    frame = len(Entry.make(1, 2, 1, b"a").frame)
+    bare = settled(limits=Limits(message_bytes=2 * frame, window_bytes=3 * frame))
+    names = "abcdefg"
+    messages = [each for each in sent(bare.propose(*names), "n2") if isinstance(each, m.AddEntriesRequest)]
+    assert [[entry.index for entry in each.entries] for each in messages] == [[2, 3], [4, 5]]
+    assert [each.previous for each in messages] == [EntryId(1, 1), EntryId(1, 3)]
+    # The rest goes out as the follower acknowledges.
+    bare.sync()
+    pushed: list[int] = []
+    confirmed = 3
+    while bare.node.leadership is not None and confirmed < len(bare.log):
+        for each in sent(bare.hear("n2", have(1, confirmed)), "n2"):
+            assert isinstance(each, m.AddEntriesRequest)
+            assert sum(len(entry.frame) for entry in each.entries) <= 2 * frame
+            pushed += [entry.index for entry in each.entries]
+        confirmed = max(5, *pushed)
+    assert pushed == [6, 7, 8]
+
+
+def test_an_entry_that_is_larger_than_a_message_goes_alone() -> None:
+    bare = settled(limits=Limits(message_bytes=1))
+    messages = [each for each in sent(bare.propose("a", "b"), "n2") if isinstance(each, m.AddEntriesRequest)]
+    assert [[entry.index for entry in each.entries] for each in messages] == [[2], [3]]
+
+
 def test_reads_are_bounded() -> None:
     bare = settled(limits=Limits(reads=2))
     for name in "ab":

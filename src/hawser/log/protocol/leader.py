@@ -179,24 +179,42 @@ class Leadership:
         self._append(entries)
 
     def _append(self, entries: tuple[Entry, ...]) -> None:
-        """Write them, and send them at once to whoever has all that comes before."""
+        """Write them, and send them at once to each follower that has all that comes before: as many as may
+        be under way, in messages of bounded size. The rest follows the acknowledgements."""
         node = self._node
         previous = node.head
         node.append(entries)
-        message: m.AddEntriesRequest | None = None
+        messages: list[tuple[m.AddEntriesRequest, int]] = []
         for member, cursor in self.cursors.items():
             if (
                 cursor.state is CursorState.ATTACHED
                 and cursor.pushed == previous.index
                 and cursor.probing is None
                 and cursor.pushed - cursor.confirmed < node.limits.window
-                and cursor.flight_bytes < node.limits.window_bytes
             ):
-                if message is None:
-                    message = m.AddEntriesRequest(node.epoch, previous, entries, node.commit)
-                    size = sum(len(entry.frame) for entry in entries)
-                cursor.sent(node.head.index, size)
-                node.send(member, message)
+                messages = messages or self._messages_with(previous, entries)
+                for message, size in messages:
+                    if cursor.flight_bytes >= node.limits.window_bytes:
+                        break
+                    cursor.sent(message.entries[-1].index, size)
+                    node.send(member, message)
+
+    def _messages_with(
+        self, previous: EntryId, entries: tuple[Entry, ...]
+    ) -> list[tuple[m.AddEntriesRequest, int]]:
+        """The messages that carry these entries, with the bytes of each: at most `message_bytes`, or one
+        entry that is larger."""
+        node = self._node
+        messages = []
+        begin = size = 0
+        for number, entry in enumerate(entries):
+            if size and size + len(entry.frame) > node.limits.message_bytes:
+                some = entries[begin:number]
+                messages.append((m.AddEntriesRequest(node.epoch, previous, some, node.commit), size))
+                previous, begin, size = some[-1].id, number, 0
+            size += len(entry.frame)
+        messages.append((m.AddEntriesRequest(node.epoch, previous, entries[begin:], node.commit), size))
+        return messages
 
     def _push(self, member: Member, cursor: Cursor) -> None:
         """Send what the follower does not have, as far as it may be under way."""
