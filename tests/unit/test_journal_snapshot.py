@@ -1,6 +1,7 @@
 """Snapshots from one journal to another, and everything that may go wrong between them."""
 
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -267,3 +268,25 @@ def test_a_sync_of_the_old_log_does_not_count_for_the_new() -> None:
     sync.run()
     assert mine.end_sync(sync) == 33
     assert mine.sync() == 36
+
+
+def test_each_byte_of_a_piece_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest of the piece was copied for each entry in it: a piece of small entries held up the node."""
+    copied = 0
+
+    class Counted(bytearray):
+        def __getitem__(self, key: Any) -> Any:
+            nonlocal copied
+            found = super().__getitem__(key)
+            copied += len(found) if isinstance(key, slice) else 1
+            return found
+
+    theirs = Journal.format(SimDisk(), "shard", "a.1", Settings())
+    theirs.append([Entry.make(1, index, 1, b"small") for index in range(1, 2001)])
+    theirs.sync()
+    theirs.save_checkpoint(2000, b"state", [])
+    installation = target().begin_install()
+    installation._pending = Counted()
+    pieces = pieces_of(theirs.snapshot(), 1 << 20)
+    put(installation, pieces)
+    assert copied <= 3 * sum(len(data) for _, _, data, _, _ in pieces)

@@ -1,6 +1,7 @@
 """Taking in a snapshot: everything of a new generation is written and synced beside the old, then one write
 of the vow makes it the log. A crash before that leaves the old log, one after it the new."""
 
+import struct
 from collections.abc import Callable
 from typing import Final
 
@@ -21,7 +22,7 @@ from hawser.log.protocol.doors import Vow
 
 __all__ = ["Installation"]
 
-_LENGTH: Final = slice(4, 8)
+_LENGTH: Final = struct.Struct("<4xI")
 _decode_manifest: Final = msgspec.msgpack.Decoder(Manifest).decode
 
 
@@ -140,7 +141,7 @@ class Installation:
         index = self._next_index()
         entries: list[Entry] = []
         while len(self._pending) - start >= HEADER_BYTES:
-            length = int.from_bytes(self._pending[start:][_LENGTH], "little")
+            (length,) = _LENGTH.unpack_from(self._pending, start)
             if len(self._pending) - start < HEADER_BYTES + min(length, MAX_BODY_BYTES):
                 break
             try:
