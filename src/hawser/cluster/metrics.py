@@ -15,6 +15,7 @@ from hawser.cluster.node.service import Node
 from hawser.cluster.node.shard import Shard
 from hawser.cluster.operator.service import OperatorService
 from hawser.cluster.transport import Counters
+from hawser.errors import Corrupt
 from hawser.log.protocol.metadata import Status
 from hawser.log.state.queue import MESSAGES, Queue
 from hawser.log.state.results import Outcome
@@ -84,10 +85,15 @@ def _of_queue(shard: Shard) -> Iterator[Metric]:
     for state, count in counts.items():
         text = "Messages that wait for a consumer, are held by one, or are dead letters."
         yield Metric("hawser_queue_messages", text, count, (*labels, ("state", state)))
-    oldest_ns = lender.oldest_ns(MESSAGES)
-    age = 0.0 if oldest_ns is None else max(0.0, (time.time_ns() - oldest_ns) / 1e9)
-    text = "Age of the oldest message that is not done; 0 without one."
-    yield Metric("hawser_queue_oldest_age_seconds", text, age, labels)
+    try:
+        oldest_ns = lender.oldest_ns(MESSAGES)
+    except (Corrupt, OSError):
+        # The age is not known. The other figures are, and the log names the damage.
+        pass
+    else:
+        age = 0.0 if oldest_ns is None else max(0.0, (time.time_ns() - oldest_ns) / 1e9)
+        text = "Age of the oldest message that is not done; 0 without one, missing while it cannot be read."
+        yield Metric("hawser_queue_oldest_age_seconds", text, age, labels)
     yield Metric("hawser_queue_used_bytes", "What counts against the capacity.", queue.used_bytes, labels)
     yield Metric("hawser_queue_capacity_bytes", "What the queue may hold.", queue.capacity_bytes, labels)
 
