@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from hawser.api.cluster.aio_publishing import ClusterAsyncPublishing
 from tests.support.cancelling import (
     CANCELLED,
+    MODES,
     PATIENCE_SECONDS,
     Scene,
     Stage,
@@ -29,6 +31,11 @@ async def _loan(publishing: Any, data: bytes) -> None:
         buffer[:] = data
 
 
+async def _loan_array(publishing: Any, data: bytes) -> None:
+    async with publishing.loan_array(len(data)) as array:
+        array[:] = list(data)
+
+
 async def _nowait(publishing: Any, data: bytes) -> None:
     publishing.publish_nowait(data)
     await publishing.flush()
@@ -38,6 +45,7 @@ PUBLISHES: dict[str, Callable[[Any, bytes], Awaitable[Any]]] = {
     "publish": lambda publishing, data: publishing.publish(data),
     "publish_many": lambda publishing, data: publishing.publish_many([data]),
     "loan": _loan,
+    "loan_array": _loan_array,
     "flush": _nowait,
 }
 
@@ -88,10 +96,20 @@ def _from_loop(queue: Any) -> Callable[[], Awaitable[list[Any]]]:
     return step
 
 
+def _from_consumer(queue: Any) -> Callable[[], Awaitable[list[Any]]]:
+    consumer = queue.consume()
+
+    async def step() -> list[Any]:
+        return [await anext(consumer)]
+
+    return step
+
+
 GETS: dict[str, Callable[[Any], Callable[[], Awaitable[Any]]]] = {
     "get": lambda queue: lambda: _get_one(queue),
     "get_many": lambda queue: lambda: queue.get_many(2, PATIENCE_SECONDS),
     "loop": _from_loop,
+    "consumer": _from_consumer,
 }
 
 
@@ -173,12 +191,25 @@ def getting_values() -> Scene:
 SETTLED = {"accept": (0, 0, 0), "release": (1, 0, 0), "reject": (0, 0, 1)}
 
 
-def settling(verdict: str, together: bool) -> Scene:
+async def _loop_of_values(queue: Any) -> Any:
+    loop = queue.consume(prefetch=0).values()
+    await anext(loop)
+    return loop
+
+
+HELD: dict[str, Callable[[Any], Awaitable[Any]]] = {
+    "one": lambda queue: queue.get(PATIENCE_SECONDS),
+    "all": lambda queue: queue.get_many(1, PATIENCE_SECONDS),
+    "values": lambda queue: queue.get_values(1, PATIENCE_SECONDS),
+    "a loop": _loop_of_values,
+}
+
+
+def settling(verdict: str, what: str) -> Scene:
     async def scene(stage: Stage) -> None:
         queue = stage.bus.queue(stage.name)
         await soon(queue.put(b"1"))
-        held = await soon(queue.get_many(1, PATIENCE_SECONDS))
-        held = held if together else held[0]
+        held = await soon(HELD[what](queue))
         await stage.cut(getattr(held, verdict)())
         await soon(getattr(held, verdict)())
         info = await queue.info()
@@ -188,23 +219,63 @@ def settling(verdict: str, together: bool) -> Scene:
     return scene
 
 
-async def _block(message: Any) -> None:
-    async with message:
+async def _block(held: Any) -> None:
+    async with held:
         pass
 
 
-def block() -> Scene:
+def block(what: str) -> Scene:
     async def scene(stage: Stage) -> None:
         queue = stage.bus.queue(stage.name)
         await soon(queue.put(b"1"))
-        message = await soon(queue.get(PATIENCE_SECONDS))
-        await stage.cut(_block(message))
-        await soon(message.accept())
+        held = await soon(HELD[what](queue))
+        await stage.cut(_block(held))
+        await soon(held.accept())
         info = await queue.info()
         assert (info.ready, info.claimed, info.dead) == (0, 0, 0)
         await soon(queue.close())
 
     return scene
+
+
+def dead_letters(what: str) -> Scene:
+    """The dead letters of a queue are a queue too."""
+
+    async def scene(stage: Stage) -> None:
+        queue = stage.bus.queue(stage.name)
+        await soon(queue.put(b"1"))
+        await soon((await soon(queue.get(PATIENCE_SECONDS))).reject())
+        letters = queue.dead_letters()
+
+        async def accept() -> None:
+            await (await letters.get(PATIENCE_SECONDS)).accept()
+
+        calls: dict[str, Callable[[], Awaitable[Any]]] = {
+            "opening": lambda: as_coroutine(letters),
+            "info": letters.info,
+            "peek": lambda: letters.peek(1),
+            "get": lambda: letters.get(0.0),
+            "accepting": accept,
+        }
+        await stage.cut(as_coroutine(calls[what]()))
+        await until(lambda: _is_free(letters, what == "accepting"), "nothing is held")
+        if (await letters.info()).ready:
+            assert bytes((await soon(letters.peek(1)))[0]) == b"1"
+            await soon(accept())
+        await until(lambda: is_empty(letters), "nothing is left")
+        assert (await queue.info()).dead == 0
+        await soon(letters.close())
+        await soon(queue.close())
+
+    return scene
+
+
+async def _is_free(letters: Any, may_be_gone: bool) -> bool:
+    info = await letters.info()
+    return (info.ready, info.claimed) == (1, 0) or (may_be_gone and (info.ready, info.claimed) == (0, 0))
+
+
+LETTERS = ("opening", "info", "peek", "get", "accepting")
 
 
 # Taking.
@@ -218,6 +289,15 @@ async def _next_one(subscription: Any) -> list[Any]:
     return [await anext(subscription)]
 
 
+async def _next_value(subscription: Any) -> list[Any]:
+    return [await anext(subscription.values())]
+
+
+async def _take_batches(subscription: Any) -> list[Any]:
+    batches = await subscription.take_batches(1, PATIENCE_SECONDS)
+    return [value for batch in batches for value in batch.column("value").to_pylist()]
+
+
 async def _take_value(subscription: Any) -> list[Any]:
     return [await subscription.take_value(PATIENCE_SECONDS)]
 
@@ -227,7 +307,9 @@ TAKES: dict[str, Callable[[Any], Awaitable[Any]]] = {
     "take_many": lambda subscription: subscription.take_many(2, PATIENCE_SECONDS),
     "take_value": _take_value,
     "take_values": lambda subscription: subscription.take_values(2, PATIENCE_SECONDS),
+    "take_batches": _take_batches,
     "loop": _next_one,
+    "values": _next_value,
 }
 
 
@@ -299,19 +381,19 @@ SCENES: dict[str, Scene] = {
     "values": values(False),
     "values, empty": values(True),
     "get_values": getting_values(),
-    **{
-        f"{verdict} {'all' if all_ else 'one'}": settling(verdict, all_)
-        for verdict in SETTLED
-        for all_ in (False, True)
-    },
-    "block": block(),
+    **{f"{verdict} {what}": settling(verdict, what) for verdict in SETTLED for what in HELD},
+    **{f"block of {what}": block(what) for what in HELD},
+    **{f"{what} of dead letters": dead_letters(what) for what in LETTERS},
     **{
         f"{how} of a topic, {'empty' if waits else 'filled'}": taking(how, waits)
         for how in TAKES
+        if how != "take_batches"
         for waits in (False, True)
     },
 }
 CLUSTER_SCENES: dict[str, Scene] = {
+    "take_batches of a topic": taking("take_batches", False),
+    "take_batches of a topic, empty": taking("take_batches", True),
     "take of a group": taking("take", False, "g"),
     "take of a group, empty": taking("take", True, "g"),
     "commit of a group": committing(),
@@ -326,6 +408,23 @@ def test_whatever_is_cancelled_is_used_further(url: str, name: str) -> None:
 @pytest.mark.parametrize("name", CLUSTER_SCENES)
 def test_whatever_is_cancelled_on_a_cluster_is_used_further(cluster: RunningCluster, name: str) -> None:
     play(cluster.url, CLUSTER_SCENES[name], list(CLUSTER_SCENES).index(name))
+
+
+def test_a_cancelled_publish_that_is_repeated_is_found_out(
+    cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def publish(self: Any, record: Any, timeout: float | None) -> Any:
+        try:
+            return await original(self, record, timeout)
+        except asyncio.CancelledError:
+            repeated.append(asyncio.create_task(original(self, record, timeout)))
+            raise
+
+    repeated: list[asyncio.Task[Any]] = []
+    original = ClusterAsyncPublishing._publish
+    monkeypatch.setattr(ClusterAsyncPublishing, "_publish", publish)
+    with pytest.raises(AssertionError, match="cut"):
+        play(cluster.url, publishing("publish", is_open=True, by_publisher=False), MODES.index("when done"))
 
 
 @pytest.mark.soak

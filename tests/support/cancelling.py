@@ -56,8 +56,16 @@ class Cut:
         return task.result()
 
     async def _run(self, call: Coroutine[Any, Any, Any]) -> Any:
-        async with asyncio.timeout(None) as self._scope:
-            return await _Counted(self, call)
+        try:
+            async with asyncio.timeout(None) as self._scope:
+                return await _Counted(self, call)
+        finally:
+            # It knows the task, and so the result, which is the scene's to keep or drop.
+            self._scope = None
+
+    def step(self, call: Coroutine[Any, Any, Any], error: BaseException | None) -> Any:
+        """Run the call to its next await."""
+        return call.send(None) if error is None else call.throw(error)
 
     def reached(self, awaited: Any) -> None:
         """The n-th await begins."""
@@ -88,7 +96,7 @@ class _Counted:
         error: BaseException | None = None
         while True:
             try:
-                awaited = call.send(None) if error is None else call.throw(error)
+                awaited = cut.step(call, error)
             except StopIteration as end:
                 return end.value
             error = None
