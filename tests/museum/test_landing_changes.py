@@ -4,6 +4,7 @@ Each test compares the verdict, the exit code and the tables of a run with the l
 repeat rows is refused and changes nothing.
 """
 
+import errno
 import json
 import os
 import shutil
@@ -17,11 +18,14 @@ from typing import Any
 import pytest
 
 import hawser
+from hawser.cli.pipeline_display import Lines
 from hawser.spark.pipelines.place import Place
+from hawser.spark.pipelines.running import Plan, Report, run
 from hawser.spark.pipelines.server import _listens, server
 from tests.spark.landing import Landing
 from tests.support.cluster import RunningCluster
 from tests.support.disks import small_disk
+from tests.support.etcd import free_ports
 from tests.support.source import trim
 from tests.support.spark import SMALL, need_java
 
@@ -117,6 +121,26 @@ def test_a_refused_run_leaves_the_report_of_the_other_one(bus: hawser.Bus, landi
     with Place(landing.directory).lock():
         assert "in use by another run" in landing.run("--topic", "busy", code=4).stderr
     assert [report.read_bytes() for report in reports] == before
+
+
+class _Unwritable(Report):
+    """A report on a full disk."""
+
+    def end(self) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.filterwarnings("ignore:.*RETRIES_EXCEEDED")
+def test_a_report_that_cannot_be_written_hides_no_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    need_java()
+    (port,) = free_ports(1)
+    place = Place(tmp_path / "landing")
+    plan = Plan(place=place, remote=f"sc://127.0.0.1:{port}")
+    with pytest.raises(hawser.Unavailable, match="no Spark Connect server answers"):
+        run(plan, Lines(place), _Unwritable())
+    assert "no report was written: [Errno 28] No space left on device" in capsys.readouterr().err
 
 
 def test_a_full_disk_loses_no_row(

@@ -8,6 +8,7 @@ code 0; the count of a failed publish left out messages that were published.
 import os
 import stat
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -199,6 +200,26 @@ def test_a_closed_output_hides_no_failure_and_takes_no_message(command: Command,
     assert queue.info().ready == 1
 
 
+def test_buffered_output_that_cannot_be_written_changes_no_exit_code(command: Command) -> None:
+    """Python flushes standard output when it exits, and exits with 120 if that fails."""
+    program = "import sys; sys.stdout.write('x'); from hawser.cli.main import main; main()"
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        line = [sys.executable, "-c", program, "topic", "info", "missing", "--url", command.url]
+        done = subprocess.run(
+            line,
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONUNBUFFERED": ""},
+            check=False,
+            timeout=60,
+        )
+    finally:
+        os.close(writing)
+    assert done.returncode == 3, done.stderr
+
+
 def test_output_on_a_full_disk_is_a_failure_in_one_sentence(command: Command, bus: hawser.Bus) -> None:
     bus.queue("q").put(b"x")
     with open("/dev/full", "wb") as full:
@@ -218,6 +239,22 @@ def test_pub_counts_what_it_published_behind_a_failure(cluster: "RunningCluster"
         head = bus.topic("counted", create=False).info().head
     assert (said["refused"], said["unknown"]) == ([3], [])
     assert said["published"] == said["sent"] - 1 == head
+
+
+def test_a_retry_counts_what_it_moved_before_a_failure(cluster: "RunningCluster") -> None:
+    bus = cluster.connect()
+    queue = bus.queue("retried", capacity_bytes=4 << 20, dead_letter="elsewhere")
+    for _ in range(2):
+        for _ in range(3):
+            queue.put(bytes(1_000_000))
+        for _ in range(3):
+            message = queue.get(timeout=30)
+            assert message is not None
+            message.reject()
+    done = hawser_command("queue", "retry", "retried", "--url", cluster.url, code=1)
+    moved = queue.info().ready
+    assert 0 < moved < 6 and bus.queue("elsewhere").info().ready == 6 - moved
+    assert f"moved at least {moved} dead letters back to 'retried'" in done.stderr
 
 
 @pytest.mark.parametrize("arguments", [["topic", "info", b"\xff"], ["topic", "pub", b"\xff", "x"]])

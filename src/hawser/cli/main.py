@@ -72,7 +72,12 @@ def main() -> NoReturn:
     # A terminal that was closed; `nohup` has it ignored.
     if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
         signal.signal(signal.SIGHUP, _terminate)
-    sys.exit(_run())
+    try:
+        code = _run()
+    finally:
+        # Python would exit with 120 if it could not flush standard output.
+        discard_output()
+    sys.exit(code)
 
 
 def _replace_closed_streams() -> None:

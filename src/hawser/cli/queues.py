@@ -186,7 +186,12 @@ def print_consumers(queues: list[hawser.QueueInfo]) -> None:
 def retry(name: str, most: int | None) -> None:
     """Move dead letters back to the end of the queue, the oldest first; their deliveries are counted anew."""
     with connect() as bus, bus.queue(name, create=False) as queue:
-        moved = queue.retry_dead_letters(most)
+        try:
+            moved = queue.retry_dead_letters(most)
+        except hawser.HawserError as error:
+            if error.published:
+                notice(f"moved at least {count(error.published)} dead letters back to {name!r}")
+            raise
     if wants_json():
         print_json({"queue": name, "moved": moved})
     elif moved:

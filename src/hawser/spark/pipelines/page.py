@@ -23,7 +23,7 @@ _NOW_AND_THEN_SECONDS: Final = 10.0
 class LandingReport(Report):
     """Writes summary.html and summary.json of a landing that begins now, when the topics have these ends.
     With `must_be_kept` the run is refused if the topics no longer have all records of the raw table.
-    `summary` is the last summary; None before the first.
+    `summary` is the last summary; None before the first, and if the last could not be written.
     """
 
     def __init__(self, directory: Path, ends: Sequence[PartitionEnds], must_be_kept: bool) -> None:
@@ -46,6 +46,7 @@ class LandingReport(Report):
             self._next_time = time.monotonic() + _NOW_AND_THEN_SECONDS
 
     def end(self) -> None:
+        self.summary = None
         summary = summarize(self._directory, self._ends, self._began)
         put(self.page, page_of(summary).encode())
         put(self._directory / "summary.json", msgspec.json.encode(summary))

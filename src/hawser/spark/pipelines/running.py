@@ -75,8 +75,14 @@ def run(plan: Plan, watcher: Watcher, report: Report) -> None:
         report.begin()
         try:
             _run_updates(plan, watcher, report, lock)
-        finally:
-            report.end()
+        except BaseException:
+            # The error of the run decides the exit code, whether or not the report can be written.
+            try:
+                report.end()
+            except (HawserError, OSError) as error:
+                watcher.say(f"no report was written: {error}")
+            raise
+        report.end()
 
 
 def _run_updates(plan: Plan, watcher: Watcher, report: Report, lock: int) -> None:
