@@ -8,6 +8,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 SECONDS ?= 600
 WORKERS ?= 2
+FOR ?=
 ARGS ?=
 
 bin := .venv/bin
@@ -74,8 +75,8 @@ demo: setup ## the whole path with kill -9 at each part, and the audit that noth
 test: setup lint docs ## lint, types and every test
 	@$(pytest) $(ARGS)
 
-check: setup ## the quick tests, for every edit
-	@$(pytest) -m "not slow" $(ARGS)
+check: setup ## the quick tests, for every edit; FOR=folder or FOR=changes takes those of it, a minute at most
+	@files=$$($(if $(FOR),$(bin)/python scripts/tests_of.py $(FOR))) && $(pytest) -m "not slow" $$files $(ARGS)
 
 soak: setup ## the long versions of the attacks: make soak SECONDS=600
 	@HAWSER_SOAK_SECONDS=$(SECONDS) $(bin)/python -m pytest -m soak $(ARGS)
