@@ -1,8 +1,12 @@
-"""Threads that use a type of msgspec for the first time at the same moment.
+"""Threads that use a type of msgspec, or a module, for the first time at the same moment.
 
 msgspec 0.22 describes a type at its first use. A second thread that used the type before the description was
-complete crashed the process.
+complete crashed the process. While a thread imported pyarrow, another could publish nothing but `bytes`.
 """
+
+import sys
+from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -50,3 +54,16 @@ def test_threads_use_a_type_at_once(use: str) -> None:
         for _ in range(RUNS):
             done = Build().run("-c", START.replace("{use}", use), local.url)
             assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_module_that_another_thread_imports_is_not_used_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until its import is complete it lacks its names."""
+    with LocalBus() as local:
+        topic: Any = local.connect().topic("imu")
+        subscription = topic.subscribe()
+        for name in ("pyarrow", "hawser.api.waiting"):
+            monkeypatch.setitem(sys.modules, name, ModuleType(name))
+        topic.publish(memoryview(b"bytes"))
+        assert bytes(subscription.take(0)) == b"bytes"
+        subscription.close()
+        topic.publisher().close()

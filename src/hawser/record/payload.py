@@ -39,9 +39,12 @@ def as_payloads(items: Iterable[Any], encode: Callable[[Any], "Buffer"] | None) 
 
 
 def _is_arrow(data: Any) -> bool:
-    # Whoever passes Arrow data has imported the module already; nobody else should pay for it.
+    # A program with Arrow data has imported the module; other programs do not pay for it. While another
+    # thread imports it, the module lacks its types, and no Arrow data exists.
     pyarrow = sys.modules.get("pyarrow")
-    return pyarrow is not None and isinstance(data, pyarrow.RecordBatch | pyarrow.Table)
+    if pyarrow is None or not hasattr(pyarrow, "Table"):
+        return False
+    return isinstance(data, pyarrow.RecordBatch | pyarrow.Table)
 
 
 def _checked_buffer(data: Any) -> "Buffer":

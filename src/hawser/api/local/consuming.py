@@ -9,6 +9,7 @@ from hawser.api.queue import Consumer
 from hawser.memory import Consumer as NativeConsumer
 from hawser.memory import Message as NativeMessage
 from hawser.memory import Publisher as NativePublisher
+from hawser.memory import Subscriber as NativeSubscriber
 
 __all__ = ["LocalConsumer", "end_waits", "settle_all"]
 
@@ -51,8 +52,9 @@ def settle_all(consumer: NativeConsumer) -> Callable[[list[Message], Verdict], N
     return lambda messages, verdict: calls[verdict](cast("list[NativeMessage]", messages))
 
 
-def end_waits(participant: NativePublisher | NativeConsumer) -> None:
+def end_waits(participant: NativePublisher | NativeSubscriber | NativeConsumer) -> None:
     """Tell the event loops that wait for it that it is about to be closed."""
+    # While another thread imports the module, no event loop waits.
     waiting = sys.modules.get("hawser.api.waiting")
-    if waiting is not None:
+    if waiting is not None and hasattr(waiting, "_waiting"):
         waiting.end(participant)

@@ -1,10 +1,10 @@
 """Subscriptions on one host: taking samples, by call, by iteration, or in an event loop."""
 
-import sys
 from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
+from hawser.api.local.consuming import end_waits
 from hawser.api.sample import Sample
 from hawser.api.subscription import Reliable, Start, Subscription, check_start, is_count
 from hawser.errors import Closed, OffsetOutOfRange, UsageError
@@ -76,9 +76,7 @@ class LocalSubscription(Subscription[T]):
 
     def close(self) -> None:
         self._closed = True
-        waiting = sys.modules.get("hawser.api.waiting")
-        if waiting is not None:
-            waiting.end(self._native)
+        end_waits(self._native)
         self._native.close()
 
     def values(self) -> Iterator[T]:
