@@ -1,5 +1,5 @@
 """Threads share the objects of a bus, and switch as often as the interpreter can: nothing is lost or comes
-twice. Both scopes; tests/hostile/shared_objects.py does it to every method of one host."""
+twice. Both scopes; tests/hostile/shared_objects.py and shared_on_cluster.py do it to every method."""
 
 import itertools
 import random

@@ -57,7 +57,7 @@ def publish_one(scene: Scene, chance: random.Random) -> None:
         scene.topic.flush()
     else:
         target: Any = chance.choice([scene.topic, scene.publisher])
-        target.publish(value_of(n), key=key_of(n), timeout=chance.choice([0, 0.001]))
+        target.publish(value_of(n), key=key_of(n), timeout=chance.choice(scene.patience))
     scene.published.append(n)
 
 
@@ -66,7 +66,7 @@ def publish_several(scene: Scene, chance: random.Random) -> None:
     numbers = [next(scene.numbers) for _ in range(chance.randrange(1, 9))]
     target: Any = chance.choice([scene.topic, scene.publisher])
     try:
-        target.publish_many(map(value_of, numbers), keys=map(key_of, numbers), timeout=0)
+        target.publish_many(map(value_of, numbers), keys=map(key_of, numbers), timeout=scene.patience[0])
     except hawser.HawserError as error:
         scene.published += published_of(error, numbers)
         raise
@@ -78,12 +78,12 @@ def lend(scene: Scene, chance: random.Random) -> None:
     n = next(scene.numbers)
     data, target = encoded(n), chance.choice([scene.topic, scene.publisher])
     if chance.random() < 0.5:
-        loan: Any = target.loan(len(data), key=key_of(n), timeout=0)
+        loan: Any = target.loan(len(data), key=key_of(n), timeout=scene.patience[0])
         with memoryview(loan) as view:
             view[:] = data
         scene.share(scene.loans, (n, loan))
         return
-    loan = target.loan_array(len(data), key=key_of(n), timeout=0)
+    loan = target.loan_array(len(data), key=key_of(n), timeout=scene.patience[0])
     try:
         with loan as array:
             array[:] = list(data)
@@ -110,7 +110,7 @@ def end_a_loan(scene: Scene, chance: random.Random) -> None:
             raise Wrong(f"loan {n} was published without a receipt")
         scene.published.append(n)
     else:
-        loan.publish(0)
+        loan.publish(scene.patience[0])
         scene.published.append(n)
 
 
@@ -289,9 +289,9 @@ def put(scene: Scene, chance: random.Random) -> None:
     items = [encoded(n) for n in numbers]
     try:
         if len(numbers) == 1:
-            scene.queue.put(items[0], key=key_of(numbers[0]), timeout=chance.choice([0, 0.001]))
+            scene.queue.put(items[0], key=key_of(numbers[0]), timeout=chance.choice(scene.patience))
         else:
-            scene.queue.put_many(items, keys=map(key_of, numbers), timeout=0)
+            scene.queue.put_many(items, keys=map(key_of, numbers), timeout=scene.patience[0])
     except hawser.HawserError as error:
         scene.put += published_of(error, numbers)
         raise
@@ -518,7 +518,7 @@ def main() -> int:
     logging.disable()
     sys.setswitchinterval(SWITCH_SECONDS)
     with LocalBus() as local:
-        scene = Scene(local)
+        scene = Scene(local.connect("sharer"))
         try:
             run_threads(scene, arguments.seconds, arguments.seed)
             if not scene.findings:

@@ -1,5 +1,6 @@
 """What threads share in tests/hostile/shared_objects.py, and the books that they keep."""
 
+import functools
 import itertools
 import random
 import threading
@@ -11,15 +12,16 @@ from typing import Any
 import msgspec
 
 import hawser
-from hawser.testing import LocalBus
 
 UNREADABLE = 7  # every so many values cannot be decoded
 UNREADABLE_WORDS = "cannot be decoded"
 MOST_SHARED = 6
 
+PUBLISHERS = {"sharer"}  # and on a cluster nobody, for what a transaction has published
+
 making = threading.local()  # whether this thread makes a value, and does not decode one
 names = Counter[str]()  # methods that were called, as "Class.method"
-Use = Callable[["Scene", random.Random], None]
+Use = Callable[[Any, random.Random], None]  # of a scene, or of one with more in it
 USES: list[Use] = []
 
 
@@ -64,6 +66,7 @@ def uses(*called: str, weight: int = 1) -> Callable[[Use], Use]:
         methods.append(name if "." in name else f"{shared}.{name}")
 
     def register(use: Use) -> Use:
+        @functools.wraps(use)
         def counted(scene: "Scene", chance: random.Random) -> None:
             names.update(methods)
             use(scene, chance)
@@ -104,10 +107,11 @@ class Book:
 
 
 class Scene:
-    """What the threads share."""
+    """What the threads share. `patience` is how long a publish or put may wait."""
 
-    def __init__(self, local: LocalBus) -> None:
-        self.bus = local.connect("sharer")
+    def __init__(self, bus: hawser.Bus, patience: tuple[float, ...] = (0, 0.001)) -> None:
+        self.bus = bus
+        self.patience = patience
         self.numbers = itertools.count(1)
         self.published: list[int] = []
         self.put: list[int] = []
@@ -158,7 +162,9 @@ def check_sample(sample: hawser.Sample) -> int:
     data = bytes(sample)
     if key is None or data != encoded(int(key)):
         raise Wrong(f"sample {sample.offset} with key {key!r} is {data!r}")
-    if sample.publisher != "sharer" or sample.headers or sample.partition or len(sample) != len(data):
+    if sample.publisher not in PUBLISHERS or sample.partition or len(sample) != len(data):
+        raise Wrong(f"sample {sample.offset} of {sample.partition} is from {sample.publisher!r}")
+    if sample.headers.keys() - {"hawser-dead-letter"}:
         raise Wrong(f"sample {sample.offset} is from {sample.publisher!r}, headers {sample.headers}")
     if sample.timestamp_ns <= 0 or sample.lost_before < 0 or not sample:
         raise Wrong(f"sample {sample.offset} at {sample.timestamp_ns} lost {sample.lost_before}")

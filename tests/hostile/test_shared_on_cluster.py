@@ -1,0 +1,55 @@
+"""Threads share every public object of a cluster with every method, transactions and branches too."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.support.builds import Build
+from tests.support.cluster import RunningCluster
+from tests.support.programs import numbers
+
+SECONDS = 3.0
+Record = Callable[[str, object], None]
+
+
+def share(cluster: RunningCluster, seed: int, seconds: float = SECONDS, *more: str) -> Any:
+    """The program, run to its end."""
+    for shared in ("shared", "jobs", "short-lived", "short-lived jobs"):
+        cluster.delete(shared)
+    arguments = ["-m", "tests.hostile.shared_on_cluster", cluster.url, "--seed", str(seed)]
+    return Build().run(*arguments, "--seconds", str(seconds), *more, limit_seconds=seconds * 3 + 240)
+
+
+def run_well(cluster: RunningCluster, seed: int, record_property: Record, seconds: float = SECONDS) -> None:
+    done = share(cluster, seed, seconds)
+    assert done.returncode == 0, f"seed {seed}:\n{done.stderr[-8000:]}"
+    assert done.stderr == ""
+    for name, value in numbers(done.stdout).items():
+        record_property(name, value)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_threads_share_every_object(cluster: RunningCluster, seed: int, record_property: Record) -> None:
+    run_well(cluster, seed, record_property)
+
+
+def test_a_planted_bug_is_seen(cluster: RunningCluster) -> None:
+    for seed in range(5):
+        done = share(cluster, seed, SECONDS, "--planted")
+        if done.returncode:
+            assert "Wrong" in done.stderr, done.stderr
+            return
+    pytest.fail("threads that take at once take nothing twice")
+
+
+@pytest.mark.soak
+@pytest.mark.slow
+def test_threads_share_every_object_for_long(
+    cluster: RunningCluster, soak_seconds: float, record_property: Record
+) -> None:
+    until, seed = time.monotonic() + soak_seconds, int(time.time())
+    while time.monotonic() < until:
+        run_well(cluster, seed, record_property, 10 * SECONDS)
+        seed += 1
