@@ -11,6 +11,7 @@ import fcntl
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Final, NoReturn
@@ -78,7 +79,8 @@ class DiskCounters:
 class Disk:
     """A Storage in `directory`, which it makes if there is none and which nobody else can use meanwhile.
 
-    Used by one thread at a time. To be closed, which syncs nothing."""
+    Used by one thread at a time. To be closed, which syncs nothing. If `aside` is set, it does the waiting
+    for a sync: meanwhile another thread may use this object, but neither sync nor close it."""
 
     def __init__(self, directory: Path | str, counters: DiskCounters | None = None) -> None:
         self.directory = Path(directory)
@@ -87,6 +89,7 @@ class Disk:
         self._directory = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._files: dict[str, _File] = {}
         self._failure: str | None = None
+        self.aside: Callable[[Callable[[], None]], None] | None = None
         try:
             fcntl.flock(self._directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -159,7 +162,11 @@ class Disk:
                 os.ftruncate(descriptor, size)
 
     def sync(self, name: str) -> None:
-        self._sync(name, self._descriptor(name), os.fdatasync)
+        pinned = self.begin_sync([name])
+        try:
+            self._sync(name, pinned.descriptors[0], os.fdatasync)
+        finally:
+            pinned.let_go()
 
     def begin_sync(self, names: Sequence[str]) -> DiskSync:
         """For somebody else, who syncs the descriptors of these files while other calls go on here."""
@@ -203,7 +210,10 @@ class Disk:
         self._check_that_syncs_work()
         began = monotonic()
         try:
-            flush(descriptor)
+            if self.aside is None:
+                flush(descriptor)
+            else:
+                self.aside(partial(flush, descriptor))
         except OSError as error:
             self._fail(name, error.errno or errno.EIO)
         self._counters.synced(monotonic() - began)

@@ -64,6 +64,13 @@ _FREEING = frozenset(
     }
 )
 _SPARE_BYTES = 64 << 10
+# Messages after which a vow, a snapshot or a shorter log is made durable, also within an epoch.
+_WAITING = frozenset(
+    {
+        *(m.BecomeLeaderRequest, m.PrepareReconfigurationRequest, m.TruncateRequest),
+        *(m.ReadSnapshotResponse, m.RetireRequest),
+    }
+)
 # What commits a branch may have messages with it, which free nothing.
 _MOST_OF_A_COMMIT_BYTES = 1 << 10
 # For its bytes alone, a checkpoint of a large state is made only if the log that it frees, or the log since
@@ -186,6 +193,21 @@ class Replica:
         else:
             self._turn_away(event)
         return self._outputs
+
+    def waits_for_disk(self, event: Event) -> bool:
+        """Whether a step about `event` may have to wait for a sync, and not only for its writes."""
+        if type(event) is Receive:
+            message = event.message
+            if type(message) in _WAITING or message.epoch > self.node.epoch:
+                return True
+            if type(message) is m.AddEntriesRequest:
+                size = sum(len(entry.frame) for entry in message.entries)
+                return bool(size) and size + self._spare_bytes > self.journal.room_bytes
+            return type(message) is m.ReadSnapshotRequest and message.snapshot == 0
+        if type(event) is Propose:
+            size = sum(len(each.payload) + len(each.transaction) for each in event.commands)
+            return size + len(event.commands) * HEADER_BYTES + self._spare_bytes > self.journal.room_bytes
+        return type(event) is Tick and self._is_shortening_due(self._ticks + 1)
 
     def _turn_away(self, event: Event) -> None:
         """Whoever asks for something that was not begun."""
@@ -392,7 +414,7 @@ class Replica:
         self._serving.tick()
         self._no_room_ticks = max(0, self._no_room_ticks - 1)
         self._ticks += 1
-        if self.halted is None and not self._serving.in_use:
+        if not self._serving.in_use and self._is_shortening_due(self._ticks):
             self._shorten()
         if not self._has_ballast and self.halted is None:
             self._has_ballast = self.journal.hold_ballast()
@@ -400,22 +422,28 @@ class Replica:
 
     def _shorten(self) -> None:
         """Make a checkpoint if one is due, and remove the entries that it makes unnecessary."""
-        no_room = self.was_full or self._others_are_full
-        due = self._is_checkpoint_due(no_room)
-        if due or no_room:
-            self.was_full = due and not self._checkpoint()
-            self._others_are_full = False
-            kept = self._saved_needs if no_room else min(self._saved_needs, self._first_spare)
-            self.journal.retain(max(1, kept))
+        no_room = self._has_no_room
+        self.was_full = self._is_checkpoint_due(no_room, self._ticks) and not self._checkpoint()
+        self._others_are_full = False
+        kept = self._saved_needs if no_room else min(self._saved_needs, self._first_spare)
+        self.journal.retain(max(1, kept))
 
-    def _is_checkpoint_due(self, no_room: bool) -> bool:
+    @property
+    def _has_no_room(self) -> bool:
+        return self.was_full or self._others_are_full
+
+    def _is_shortening_due(self, ticks: int) -> bool:
+        """At the tick with this number, unless a snapshot is being read."""
+        return self.halted is None and (self._has_no_room or self._is_checkpoint_due(False, ticks))
+
+    def _is_checkpoint_due(self, no_room: bool, ticks: int) -> bool:
         settings, journal, machine = self.settings, self.journal, self.machine
         new = machine.applied - self._checkpointed
         if new <= 0 or new >= settings.checkpoint_entries:
             return new > 0
         if no_room:
             return journal.bytes_before(machine.needed) > 0
-        if self._ticks % settings.checkpoint_ticks:
+        if ticks % settings.checkpoint_ticks:
             return False
         state_bytes = len(journal.checkpoint.state) if journal.checkpoint else 0
         enough = max(settings.checkpoint_bytes, _LOG_TO_STATE * state_bytes)

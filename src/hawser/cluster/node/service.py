@@ -16,10 +16,12 @@ import msgspec
 
 from hawser.cluster import wire
 from hawser.cluster.background import Background
+from hawser.cluster.disk import Disk
 from hawser.cluster.maps import ShardMap, node_of
 from hawser.cluster.node.clock_watch import ClockWatch
 from hawser.cluster.node.clocks import Clocks
 from hawser.cluster.node.directory import NodeDirectory
+from hawser.cluster.node.disk_steps import DiskSteps
 from hawser.cluster.node.forwarding import Forwarder
 from hawser.cluster.node.observing import Observing
 from hawser.cluster.node.presence import Presence
@@ -93,6 +95,7 @@ class Node(Handler):
         self.clocks = Clocks(name)
         self.observing = Observing(self.settings.observers, self.map)
         self._syncing = Syncing(self.settings.sync_threads)
+        self._disk_steps = DiskSteps(self.settings.sync_threads)
         self._directory = NodeDirectory(directory, name)
         self.disk_counters = self._directory.counters
         self._run = secrets.token_hex(8)
@@ -102,8 +105,11 @@ class Node(Handler):
         self._peers: dict[str, Link] = {}
         self._operators: dict[str, Link] = {}
         self._background = Background()
-        # Shards that are gone, and not closed yet.
+        # Shards that are gone, and not closed yet, and those whose files are still there.
         self._leaving = Background()
+        self._removing: set[str] = set()
+        # Members that are being made.
+        self._making: dict[str, asyncio.Task[wire.Answer]] = {}
         self._forwarder = Forwarder(name, lambda: [each.address for each in self.map.nodes.values()])
         self._requests = ClientRequests(name, self.shards, self.map)
         self._presence = Presence()
@@ -141,10 +147,12 @@ class Node(Handler):
         await asyncio.gather(*(dialer.close("the node stops") for dialer in self._dialers.values()))
         if self._server is not None:
             await self._server.close("the node stops")
+        await asyncio.gather(*self._making.values(), return_exceptions=True)
         await asyncio.gather(*(shard.close() for shard in self.shards.values()))
         await self._leaving.wait()
         # What shards have begun until they were closed.
         self._background.cancel()
+        self._disk_steps.close()
         self._syncing.close()
         self._directory.close()
 
@@ -184,22 +192,30 @@ class Node(Handler):
             disk.close()
             raise
         else:
-            self.shards[shard] = Shard(
-                shard, replica, disk, self._syncing, self._route, self._gone, self._around
-            )
+            self.shards[shard] = self._shard(shard, replica, disk)
+
+    def _shard(self, name: str, replica: Replica, disk: Disk) -> Shard:
+        return Shard(
+            name, replica, disk, self._syncing, self._disk_steps, self._route, self._gone, self._around
+        )
 
     def _gone(self, shard: Shard, disk_lost: bool) -> None:
         del self.shards[shard.name]
+        self._removing.add(shard.name)
         self._leaving.start(self._forget(shard, disk_lost))
 
     async def _forget(self, shard: Shard, disk_lost: bool) -> None:
-        await shard.close()
-        if disk_lost:
-            path = self._directory.put_aside(shard.name)
-            _log.error("shard %s waits for a new disk; the old one was put aside to %s", shard.name, path)
-        else:
-            self._directory.remove(shard.name)
-            _log.info("shard %s was removed from this node", shard.name)
+        try:
+            await shard.close()
+            if disk_lost:
+                path = await asyncio.to_thread(self._directory.put_aside, shard.name)
+                text = "shard %s waits for a new disk; the old one was put aside to %s"
+                _log.error(text, shard.name, path)
+            else:
+                await asyncio.to_thread(self._directory.remove, shard.name)
+                _log.info("shard %s was removed from this node", shard.name)
+        finally:
+            self._removing.discard(shard.name)
 
     # Time.
 
@@ -295,7 +311,9 @@ class Node(Handler):
         if isinstance(message, wire.AskClock):
             return wire.encode(wire.Clocked(self.clocks.wall_ns()))
         if isinstance(message, wire.Host):
-            return wire.encode(self._host(link.peer.role, message))
+            if link.peer.role is not PeerRole.OPERATOR:
+                raise Malformed("only an operator places shards")
+            return self._host(message.shard)
         if isinstance(message, wire.Admin):
             return self._pass_on(message)
         return self._requests.begin(link.peer.role, request, message)
@@ -376,22 +394,36 @@ class Node(Handler):
             self.clocks.is_wrong(),
         )
 
-    def _host(self, role: PeerRole, request: wire.Host) -> wire.Answer:
-        if role is not PeerRole.OPERATOR:
-            raise Malformed("only an operator places shards")
-        if request.shard not in self.shards:
-            disk = self._directory.disk(request.shard)
-            member = self._directory.new_member()
-            try:
-                replica = Replica.create(
-                    disk, request.shard, member, self._incarnation, self.settings.replica
-                )
-            except (StorageFull, StorageFailed) as reason:
-                disk.close()
-                self._directory.remove(request.shard)
-                code = wire.Code.FULL if isinstance(reason, StorageFull) else wire.Code.UNAVAILABLE
-                return wire.Failed(code, str(reason), True)
-            self.shards[request.shard] = Shard(
-                request.shard, replica, disk, self._syncing, self._route, self._gone, self._around
-            )
-        return wire.Hosted(self.shards[request.shard].member)
+    async def _host(self, name: str) -> Body:
+        """Of several requests for one shard, the first makes the member."""
+        while (making := self._making.get(name)) is not None:
+            await asyncio.wait([making])
+        shard = self.shards.get(name)
+        if name in self._removing or (shard is not None and shard.is_retiring):
+            text = f"node {self.name} is still removing what it had of shard {name}; ask again"
+            return wire.encode(wire.Failed(wire.Code.UNAVAILABLE, text, True))
+        if shard is not None:
+            return wire.encode(wire.Hosted(shard.member))
+        making = self._making[name] = asyncio.create_task(self._make(name))
+        making.add_done_callback(lambda _: self._making.pop(name))
+        return wire.encode(await asyncio.shield(making))
+
+    async def _make(self, name: str) -> wire.Answer:
+        """A new member, on disk when this returns. Nothing else uses its directory meanwhile."""
+        try:
+            replica, disk = await asyncio.to_thread(self._create, name)
+        except (StorageFull, StorageFailed) as reason:
+            code = wire.Code.FULL if isinstance(reason, StorageFull) else wire.Code.UNAVAILABLE
+            return wire.Failed(code, str(reason), True)
+        self.shards[name] = self._shard(name, replica, disk)
+        return wire.Hosted(replica.member)
+
+    def _create(self, name: str) -> tuple[Replica, Disk]:
+        disk = self._directory.disk(name)
+        member = self._directory.new_member()
+        try:
+            return Replica.create(disk, name, member, self._incarnation, self.settings.replica), disk
+        except (StorageFull, StorageFailed):
+            disk.close()
+            self._directory.remove(name)
+            raise

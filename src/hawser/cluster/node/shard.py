@@ -3,10 +3,15 @@
 What the replica puts out is carried out here: messages go to the router, syncs to threads, results to
 whoever waits. Publishes that come in while the loop is busy are proposed together; entries that come in while
 the disk is busy are synced together.
+
+A step that waits for the disk halfway, such as a checkpoint, runs beside the loop (`disk_steps.py`). Until it
+has ended, other events are held back, operators are told how the replica was before it, and nothing reads the
+log.
 """
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,6 +19,7 @@ from typing import Any
 from hawser.cluster.disk import Disk, DiskSync
 from hawser.cluster.maps import Resident, node_of
 from hawser.cluster.node.clocks import Standing
+from hawser.cluster.node.disk_steps import DiskSteps
 from hawser.cluster.node.lending import Lender
 from hawser.cluster.node.office import Office
 from hawser.cluster.node.retention import Retention
@@ -67,6 +73,9 @@ from hawser.record.batch import Header
 
 __all__ = ["Shard"]
 
+# Messages of other nodes that come while a step waits for the disk; more are lost, and sent again.
+_MOST_HELD = 1000
+
 _log = logging.getLogger("hawser.cluster.node")
 
 _REFUSALS = {
@@ -89,6 +98,7 @@ class Shard:
         replica: Replica,
         disk: Disk,
         syncing: Syncing,
+        disk_steps: DiskSteps,
         route: Callable[[str, str, m.Message], None],
         gone: Callable[["Shard", bool], None],
         around: Surroundings,
@@ -101,6 +111,7 @@ class Shard:
         self._is_restless: bool | None = None
         self._disk = disk
         self._syncing = syncing
+        self._disk_steps = disk_steps
         self._route = route
         self._gone = gone
         self._around = around
@@ -110,6 +121,10 @@ class Shard:
         self._waiters: dict[asyncio.Future[None], int] = {}
         self._applied = replica.machine.applied
         self._is_syncing = False
+        # While a step waits for the disk: what is to be done after it, and the future of its end.
+        self._held: deque[Callable[[], None]] = deque()
+        self._step_end: asyncio.Future[None] | None = None
+        self._is_retiring = False
         self._last_sync: asyncio.Future[tuple[Sync, Exception | None]] | None = None
         self._closed = False
         self._upkeep: Upkeep | None = None
@@ -121,6 +136,11 @@ class Shard:
     @property
     def leads(self) -> bool:
         return self.replica.node.leadership is not None
+
+    @property
+    def is_retiring(self) -> bool:
+        """Whether its files are being deleted."""
+        return self._step_end is not None and self._is_retiring
 
     @property
     def restless(self) -> bool:
@@ -143,7 +163,8 @@ class Shard:
         self._step(Receive(sender, message))
 
     def tick(self) -> None:
-        self._step(Tick())
+        if self._step_end is None:
+            self._step(Tick())
         if self.leads:
             self._sessions.tick()
         else:
@@ -151,14 +172,48 @@ class Shard:
 
     def tick_queue(self) -> bool:
         """As often as time passes, also while the shard rests; whether there are dead letters to be sent."""
-        if self._lender is None:
+        if self._lender is None or self._step_end is not None:
             return False
         self._lender.tick()
         return self._lender.has_mail
 
     def _step(self, event: Event) -> None:
-        if not self._closed:
+        if self._closed:
+            self._turn_away(event)
+        elif self._step_end is not None:
+            if type(event) is not Receive or len(self._held) < _MOST_HELD:
+                self._held.append(partial(self._step, event))
+        elif self.replica.waits_for_disk(event):
+            self._step_aside(event)
+        else:
             self._carry_out(self.replica.step(event))
+
+    def _step_aside(self, event: Event) -> None:
+        # Until this has ended they are as before: what it makes true is not durable yet.
+        self._report, self._is_restless = self.report, self.restless
+        self._is_retiring = isinstance(event, Receive) and isinstance(event.message, m.RetireRequest)
+        self._step_end = self._loop.create_future()
+        self._disk_steps.begin(self._disk, partial(self.replica.step, event), self._stepped)
+
+    def _stepped(self, outputs: list[Output], failure: BaseException | None) -> None:
+        ended, self._step_end = self._step_end, None
+        _settle(ended, None)
+        if failure is not None:
+            raise failure
+        if self._closed:
+            for output in outputs:
+                if isinstance(output, Done | Serve | Refuse):
+                    self._answer(output)
+        else:
+            self._carry_out(outputs)
+        while self._held and self._step_end is None:
+            self._held.popleft()()
+
+    def _turn_away(self, event: Event) -> None:
+        """This shard is closed."""
+        tags = [each.tag for each in event.commands] if isinstance(event, Propose) else []
+        for tag in [event.tag] if isinstance(event, Read) else tags:
+            _settle(tag, _refusal(Reason.NOT_LEADER))
 
     def _carry_out(self, outputs: list[Output]) -> None:
         self._report = self._is_restless = None
@@ -166,12 +221,8 @@ class Shard:
         for output in outputs:
             if isinstance(output, Send):
                 self._route(self.name, output.to, output.message)
-            elif isinstance(output, Done):
-                self._tell(output.tag, output.result)
-            elif isinstance(output, Serve):
-                self._tell(output.tag, None)
-            elif isinstance(output, Refuse):
-                self._tell(output.tag, _refusal(output.reason))
+            elif isinstance(output, Done | Serve | Refuse):
+                self._answer(output)
             elif isinstance(output, Halt):
                 _log.error("shard %s halted: %s", self.name, output.reason, exc_info=self.replica.failure)
                 is_gone = disk_lost = disk_lost or output.disk_lost
@@ -198,10 +249,15 @@ class Shard:
             self._see_whether_it_lends()
         self._see_to_office()
 
-    def _tell(self, tag: Any, result: object) -> None:
+    def _answer(self, output: Done | Serve | Refuse) -> None:
         """Whatever one of those who wait does with it, the others hear of theirs."""
+        result: object = None
+        if isinstance(output, Done):
+            result = output.result
+        elif isinstance(output, Refuse):
+            result = _refusal(output.reason)
         try:
-            _settle(tag, result)
+            _settle(output.tag, result)
         except Exception:
             _log.exception("shard %s: somebody could not be told what became of a request", self.name)
 
@@ -232,6 +288,9 @@ class Shard:
         ended(failure)
 
     def _end_sync(self, sync: Sync, error: Exception | None) -> None:
+        if self._step_end is not None:
+            self._held.append(partial(self._end_sync, sync, error))
+            return
         self._is_syncing = False
         if self._closed:
             # Nobody is answered any more; whoever closes this shard goes on from here.
@@ -261,11 +320,7 @@ class Shard:
     def _flush(self) -> None:
         self._flush_scheduled = False
         commands, self._proposals = tuple(self._proposals), []
-        if self.replica.halted is not None or self._closed:
-            for command in commands:
-                _settle(command.tag, _refusal(Reason.NOT_LEADER))
-        else:
-            self._step(Propose(commands))
+        self._step(Propose(commands))
 
     # Reads.
 
@@ -274,7 +329,9 @@ class Shard:
         topic = self.replica.machine.part(Topic)
         if offset == topic.end and wait_seconds > 0:
             await self._wait_beyond(offset, wait_seconds)
-            topic = self.replica.machine.part(Topic)
+        while self._step_end is not None:
+            await asyncio.wait([self._step_end])
+        topic = self.replica.machine.part(Topic)
         found = self.replica.read(offset, max_bytes) if not self._closed else OutOfRange(0, 0)
         if isinstance(found, OutOfRange):
             text = f"offset {offset} is not there: the partition has {found.start} up to {found.end}"
@@ -322,10 +379,7 @@ class Shard:
 
     def read(self, tag: Any) -> None:
         """`tag` gets None once what is applied here is the newest state there is, or why it is not known."""
-        if self.replica.halted is not None or self._closed:
-            _settle(tag, _refusal(Reason.NOT_LEADER))
-        else:
-            self._step(Read(tag))
+        self._step(Read(tag))
 
     async def _newest(self) -> Failed | None:
         future: asyncio.Future[Failed | None] = self._loop.create_future()
@@ -395,7 +449,7 @@ class Shard:
 
     def tick_office(self) -> None:
         """Now and then, also while the shard rests."""
-        if self._office is not None:
+        if self._office is not None and self._step_end is None:
             self._office.tick()
 
     async def look_at_transactions(self, request: TransactionLook) -> TransactionsSeen | Failed:
@@ -460,6 +514,10 @@ class Shard:
             self._lender.close(_refusal(Reason.NOT_LEADER))
             self._lender = None
         self._see_to_office()
+        if self._is_syncing:
+            self._last_sync = self._loop.create_future()
+        if self._step_end is not None:
+            await asyncio.wait([self._step_end])
         try:
             await self._settle_journal()
         except Exception as error:
@@ -470,8 +528,7 @@ class Shard:
     async def _settle_journal(self) -> None:
         """Behind the sync that is under way, if there is one."""
         journal = self.replica.journal
-        if self._is_syncing:
-            self._last_sync = self._loop.create_future()
+        if self._last_sync is not None:
             sync, error = await self._last_sync
             if error is not None:
                 raise error

@@ -166,6 +166,11 @@ class Journal:
         are appended or truncated; if not, nothing has changed."""
         return self._segments.reserve(size)
 
+    @property
+    def room_bytes(self) -> int:
+        """As many bytes of frames fit into the segment that is being written."""
+        return self._segments.active.room
+
     def append(self, entries: Sequence[Entry]) -> None:
         """Written, not synced. They follow the head; StorageFull if there is no room, and none is written."""
         if not entries:
