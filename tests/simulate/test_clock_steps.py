@@ -217,6 +217,55 @@ def test_clocks_that_all_step_by_hours_remove_nothing_young(
     assert world.leader.site.topic.start > 100, "retention did something"
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_clocks_that_all_step_and_members_that_restart_remove_nothing_young(
+    seed: int, monotonic: list[World]
+) -> None:
+    """A restarted member knows how old records are from the log and the time of day. So the leader that saw
+    the clocks step writes the new time of day into the log at once."""
+    world = World(seed, 3)
+    monotonic.append(world)
+    for _ in range(600):
+        world.second()
+        for member in world.members:
+            world.replicate(member)
+        if world.random.random() < 0.1:
+            step_ns = round(world.random.uniform(-50, 50) * HOUR)
+            for member in world.members:
+                member.wrong_ns = step_ns
+            world.pass_time(2)
+            world.compare()
+            world.retain()
+            for member in world.members:
+                world.replicate(member)
+        if world.random.random() < 0.1:
+            member = world.random.choice(world.members)
+            member.restart()
+            world.compare()
+            if world.random.random() < 0.7:
+                world.lead(member)
+                world.retain()
+    world.settle()
+    assert world.leader.site.topic.start > 100, "retention did something"
+
+
+@pytest.mark.parametrize("kept_days", [7, 90, 365])
+def test_few_marks_are_enough_for_a_year(kept_days: int, monotonic: list[World]) -> None:
+    """The time of the log moves in small steps while a producer is known, whatever the retention is."""
+    world = World(1, 1)
+    world.retention = Retention(None, kept_days * 86_400)
+    monotonic.append(world)
+    oldest_days = 0.0
+    for sequence in range(1, round(kept_days * 2.2 * 24 / 4)):
+        world.pass_time(4 * 3600)
+        of_producer(world, b"named", sequence)
+        world.retain()
+        age = (world.now_ns - world.committed[world.leader.site.topic.start - 1]) / SECOND / 86_400
+        oldest_days = max(oldest_days, age)
+    assert oldest_days <= kept_days * 65 / 64 + 0.5
+    assert world.most_marks <= MOST_MARKS
+
+
 def test_leaders_that_change_all_the_time_still_forget(monotonic: list[World]) -> None:
     """Each of them has just started and was never there for as long as records are kept."""
     world = World(1, 3)

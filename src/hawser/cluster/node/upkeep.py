@@ -13,6 +13,7 @@ from math import inf
 from typing import Final, NamedTuple
 
 from hawser.cluster.node.retention import Retention
+from hawser.limits import CLOCK_BOUND_SECONDS
 from hawser.log.entry import Kind
 from hawser.log.replica import Replica
 from hawser.log.state.commands import AdvanceTime, ExpireProducers, TrimTo, encode_command
@@ -51,8 +52,8 @@ class Upkeep:
     def __init__(self) -> None:
         self._trimmed_to = 0
         self._trimmed_at = 0.0
-        self._advanced_at = float("-inf")
-        self._looked_at = float("-inf")
+        self._advanced_at = -inf
+        self._looked_at = -inf
         # Since when no transaction may begin here.
         self._closed_at: float | None = None
 
@@ -93,7 +94,8 @@ class Upkeep:
         self, replica: Replica, retention: Retention, now: float, confirmed: Now | None
     ) -> AdvanceTime | None:
         """Move the time of the log while the age of something matters, even if nothing new arrives: a member
-        that is started later knows the time before only from the log."""
+        that is started later knows the time before only from the log. A new leader does so at once, and so
+        does one that sees the time of day step."""
         topic, log_time = replica.machine.part(Topic), replica.machine.part(LogTime)
         kept_seconds = []
         if isinstance(retention.most_seconds, int | float) and topic.count:
@@ -104,7 +106,14 @@ class Upkeep:
             return None
         step_seconds = max(_SHORTEST_STEP_SECONDS, min(kept_seconds) / _STEPS)
         passed_ns = confirmed.log_ns - log_time.now_ns
-        if passed_ns < step_seconds * 1e9 or now - self._advanced_at < _SHORTEST_STEP_SECONDS:
+        # A member that starts later counts from the time of day in the log. It has to be the present one.
+        stepped_ns = abs(confirmed.wall_ns - log_time.wall_ns - passed_ns)
+        is_due = (
+            passed_ns >= step_seconds * 1e9
+            or stepped_ns > CLOCK_BOUND_SECONDS * 10**9
+            or (self._advanced_at == -inf and passed_ns > 0)
+        )
+        if not is_due or now - self._advanced_at < _SHORTEST_STEP_SECONDS:
             return None
         self._advanced_at = now
         return AdvanceTime(log_time.now_ns, confirmed.log_ns, confirmed.wall_ns)

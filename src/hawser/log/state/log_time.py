@@ -68,9 +68,14 @@ class LogTime(Part):
         if topic.end > (self._marks[-1][1] if self._marks else topic.start):
             self._marks.append((self.now_ns, topic.end))
         if len(self._marks) > MOST_MARKS:
-            # Drop every second mark; the newest stays.
-            del self._marks[-2::-2]
+            self._drop_mark()
         return Advanced(self.now_ns)
+
+    def _drop_mark(self) -> None:
+        """Drop the mark whose neighbours are closest to each other, so that the marks stay evenly spread. The
+        first and the last one stay."""
+        marks = self._marks
+        del marks[min(range(1, len(marks) - 1), key=lambda at: marks[at + 1][0] - marks[at - 1][0])]
 
     def save(self) -> tuple[bytes, Sequence[str]]:
         return self.digest(), ()
