@@ -19,6 +19,7 @@ import msgspec
 
 from hawser.cluster.disk import Disk, DiskCounters
 from hawser.errors import Corrupt, UsageError
+from hawser.log.journal import names
 
 __all__ = ["NodeDirectory"]
 
@@ -105,7 +106,16 @@ class NodeDirectory:
 
     def remove(self, shard: str) -> None:
         """Delete a journal."""
-        self._delete(self._move(shard, self.path / "removed"))
+        path = self._shard(shard)
+        try:
+            path = self._move(shard, self.path / "removed")
+        except OSError as error:
+            # The disk is full, or the shards have a file system of their own. Without its vow a journal is
+            # never opened, even if only a part of it can be deleted.
+            _log.info("%s is deleted where it is: %s", path, error)
+            (path / names.VOW).unlink(missing_ok=True)
+            self._sync(path)
+        self._delete(path)
 
     def put_aside(self, shard: str) -> Path:
         """Move a damaged journal out of the way; where it is now."""
