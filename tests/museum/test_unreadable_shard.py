@@ -14,8 +14,9 @@ import pytest
 
 from hawser.cluster.node.directory import NodeDirectory
 from hawser.cluster.node.service import Node, NodeSettings
+from hawser.errors import UsageError
 from hawser.log.replica import Replica
-from hawser.log.state.part import BadState
+from hawser.log.state.part import BadState, Unsupported
 
 
 def two_shards(directory: Path) -> None:
@@ -88,3 +89,18 @@ def test_a_node_starts_without_the_shard_that_it_cannot_open(
     (aside,) = (tmp_path / "damaged").iterdir()
     assert f"put aside to {aside}" in caplog.text
     assert started(tmp_path) == ["good@1/0"]
+
+
+def test_a_state_of_another_version_keeps_the_node_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its journal is whole, so it is not put aside."""
+    two_shards(tmp_path)
+
+    def opened(*_: object) -> Replica:
+        raise Unsupported("the saved state has version 1")
+
+    monkeypatch.setattr(Replica, "open", opened)
+    with pytest.raises(UsageError, match="bad@1/0 cannot be opened: the saved state has version 1"):
+        started(tmp_path)
+    assert len(list((tmp_path / "shards").iterdir())) == 2

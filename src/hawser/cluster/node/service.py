@@ -53,7 +53,7 @@ from hawser.log.protocol import messages as m
 from hawser.log.protocol.node import Limits
 from hawser.log.queue.letters import shard_of_letters
 from hawser.log.replica import Replica, Settings
-from hawser.log.state.part import BadState
+from hawser.log.state.part import BadState, Unsupported
 from hawser.transaction.parts import transactional_parts
 
 __all__ = ["Node", "NodeSettings"]
@@ -179,7 +179,7 @@ class Node(Handler):
         except NotFormatted:
             disk.close()
             self._directory.remove(shard)
-        except StorageRefused as reason:
+        except (StorageRefused, Unsupported) as reason:
             # The others may be refused as well: without the data of all of them nothing would be left.
             disk.close()
             raise UsageError(f"shard {shard} cannot be opened: {reason}") from reason
@@ -224,7 +224,7 @@ class Node(Handler):
         while True:
             await asyncio.sleep(self.settings.tick_seconds)
             number += 1
-            if any(shard.replica.was_full for shard in self.shards.values()):
+            if any(each.replica.was_full and each.replica.halted is None for each in self.shards.values()):
                 for shard in list(self.shards.values()):
                     self._attempt(shard, shard.replica.make_room)
             for shard in list(self.shards.values()):
