@@ -19,6 +19,7 @@ from typing import Any, Final
 import msgspec
 import numpy
 import pyarrow
+import pyarrow.compute
 import pyarrow.ipc
 from pyspark.sql.types import (
     ArrayType,
@@ -164,8 +165,61 @@ def _raw(column: Any) -> Any:
     return column.cast(pyarrow.binary())
 
 
-def _encoded(encode: Callable[[Any], bytes]) -> Callable[[Any], Any]:
-    return lambda column: pyarrow.array(list(map(encode, column.to_pylist())), pyarrow.binary())
+def _json(column: Any) -> Any:
+    for floats in _floats(column):
+        if pyarrow.compute.all(pyarrow.compute.is_finite(floats)).as_py() is False:
+            raise UsageError(
+                "JSON has no NaN and no Infinity, and a value of a batch has one; replace it, for example "
+                "with nanvl(), or give valueFormat=msgpack"
+            )
+    return _encoded(msgspec.json.encode, column)
+
+
+def _msgpack(column: Any) -> Any:
+    return _encoded(msgspec.msgpack.encode, column)
+
+
+def _encoded(encode: Callable[[Any], bytes], column: Any) -> Any:
+    values, convert = column.to_pylist(), _converter(column.type)
+    if convert is not None:
+        values = map(convert, values)
+    return pyarrow.array(list(map(encode, values)), pyarrow.binary())
+
+
+def _converter(kind: Any) -> Callable[[Any], Any] | None:
+    """The function that makes dicts of the maps in a value of this type, because pyarrow gives a map as a
+    list of pairs; None if the type contains no map."""
+    if pyarrow.types.is_map(kind):
+        convert = _converter(kind.item_type) or (lambda value: value)
+        return lambda pairs: None if pairs is None else {key: convert(value) for key, value in pairs}
+    if pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind):
+        convert_one = _converter(kind.value_type)
+        if convert_one is None:
+            return None
+        return lambda values: None if values is None else list(map(convert_one, values))
+    if not pyarrow.types.is_struct(kind):
+        return None
+    found = {field.name: _converter(field.type) for field in kind}
+    fields = {name: convert for name, convert in found.items() if convert is not None}
+    if not fields:
+        return None
+    return lambda value: (
+        None if value is None else value | {name: convert(value[name]) for name, convert in fields.items()}
+    )
+
+
+def _floats(column: Any) -> Iterator[Any]:
+    """The arrays of floating-point numbers in a column."""
+    kind = column.type
+    if pyarrow.types.is_floating(kind):
+        yield column
+    elif pyarrow.types.is_struct(kind):
+        for each in column.flatten():
+            yield from _floats(each)
+    elif pyarrow.types.is_map(kind):
+        yield from _floats(column.items)
+    elif pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind):
+        yield from _floats(column.flatten())
 
 
 def _streams(column: Any) -> Any:
@@ -182,7 +236,7 @@ def _streams(column: Any) -> Any:
 
 _VALUES: Final[dict[str, Callable[[Any], Any]]] = {
     "raw": _raw,
-    "json": _encoded(msgspec.json.encode),
-    "msgpack": _encoded(msgspec.msgpack.encode),
+    "json": _json,
+    "msgpack": _msgpack,
     "arrow": _streams,
 }
