@@ -15,6 +15,7 @@ from hawser.log.entry import HEADER_BYTES, MAX_BODY_BYTES, MAX_TRANSACTION_BYTES
 from hawser.log.journal.failures import BadSnapshot, Damaged
 from hawser.log.journal.journal import Journal, Sync
 from hawser.log.journal.journal import Settings as JournalSettings
+from hawser.log.journal.reading import RunReader
 from hawser.log.journal.storage import Storage, StorageFailed, StorageFull, StorageRefused
 from hawser.log.protocol import messages as m
 from hawser.log.protocol.doors import (
@@ -71,6 +72,8 @@ _WAITING = frozenset(
         *(m.ReadSnapshotResponse, m.RetireRequest),
     }
 )
+# Entries that one read of batches takes from the journal: some 20 ms of work.
+_MOST_READ = 4096
 # What commits a branch may have messages with it, which free nothing.
 _MOST_OF_A_COMMIT_BYTES = 1 << 10
 # For its bytes alone, a checkpoint of a large state is made only if the log that it frees, or the log since
@@ -148,6 +151,8 @@ class Replica:
         self._pulling: Pulling | None = None
         # While there was no room for a snapshot, none is pulled.
         self._no_room_ticks = 0
+        # What `entry` has read; dropped at each tick and whenever entries are replaced.
+        self._reader: RunReader | None = None
         self._serving = Serving(journal, settings.piece_bytes, settings.snapshot_ticks)
         self._outputs: list[Output] = []
         # Effects not carried out yet: the answers among them are owed, also by a member that halts.
@@ -274,16 +279,21 @@ class Replica:
         self._halt(Halt(f"the disk did not sync: {reason}", disk_lost))
         return self._outputs
 
-    def read(self, offset: int, max_bytes: int) -> list[tuple[int, Entry]] | OutOfRange:
+    def read(
+        self, offset: int, max_bytes: int, most_entries: int = _MOST_READ
+    ) -> list[tuple[int, Entry]] | OutOfRange:
         """The batches that hold the committed records from `offset` on, each with the offset of its first:
-        those that fit, but one at least; none if there are none yet."""
-        topic = self.machine.part(Topic)
+        those that fit, but one at least; none if there are none yet. It reads at most `most_entries`."""
+        topic, reader = self.machine.part(Topic), RunReader(self.journal.read)
         batches: list[tuple[int, Entry]] = []
         while max_bytes > 0 and not (offset == topic.end and offset >= topic.start):
             place = topic.locate(offset)
             if isinstance(place, OutOfRange):
                 return place
-            entry = self.journal.read(place.index, place.index, max_bytes)[0]
+            left = most_entries - reader.count
+            if batches and left <= 0 and not reader.holds(place.index):
+                break
+            entry = reader.entry(place.index, min(self.machine.applied, place.index + max(0, left - 1)))
             if batches and len(entry.frame) > max_bytes:
                 break
             batches.append((place.first_offset, entry))
@@ -298,9 +308,12 @@ class Replica:
 
     def entry(self, index: int) -> Entry:
         """The entry at this index, which must be kept; Corrupt if it cannot be read."""
+        if self._reader is None:
+            self._reader = RunReader(self.journal.read)
         try:
-            return self.journal.read(index, index, 1)[0]
+            return self._reader.entry(index, max(index, self.machine.applied))
         except StorageFailed as error:
+            self._reader = None
             raise Corrupt(str(error)) from error
 
     # What comes in.
@@ -378,6 +391,7 @@ class Replica:
 
     def _truncate(self, effect: Truncate) -> None:
         assert effect.to.index >= self.machine.applied
+        self._reader = None
         self.journal.truncate(effect.to.index)
         assert self.journal.head == effect.to
 
@@ -409,6 +423,7 @@ class Replica:
     # Checkpoints and retention.
 
     def _tick(self) -> None:
+        self._reader = None
         if self._pulling is not None:
             self._outputs.append(self._pulling.request())
         self._serving.tick()
@@ -541,7 +556,7 @@ class Replica:
             return
         self.node.pulled = pulling.received
         if pulling.is_complete:
-            self._pulling = None
+            self._pulling = self._reader = None
             self.machine = self._load_machine()
             self._run(self.node.step(Installed(pulling.vow, self.journal.epochs.copy())))
         else:

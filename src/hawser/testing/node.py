@@ -547,7 +547,7 @@ class SimNode:
     def _values(self, first: int, most_values: int) -> tuple[bytes, ...]:
         """The values from offset `first` on; none if it is out of range."""
         assert self.replica is not None
-        batches = self.replica.read(first, _ALL_BYTES)
+        batches = self.replica.read(first, _ALL_BYTES, _ALL_BYTES)
         if isinstance(batches, OutOfRange):
             return ()
         values: list[bytes] = []

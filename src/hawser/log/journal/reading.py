@@ -1,18 +1,22 @@
 """Reading entries: the newest from memory, the others from their segment, checked."""
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from hawser.log.entry import HEADER_BYTES, BadFrame, Entry
 from hawser.log.epochs import Epochs
 from hawser.log.journal.failures import Damaged
 from hawser.log.journal.segment import Segment
+from hawser.log.journal.storage import StorageFailed
 
-__all__ = ["Tail", "read_segment"]
+__all__ = ["RunReader", "Tail", "read_segment"]
 
 _LENGTH_AND_INDEX: Final = struct.Struct("<4xI8xQ")
 _CHUNK_BYTES: Final = 32 << 10
+_MOST_RUN_BYTES: Final = 1 << 20
+# An entry so close behind a run continues it: the ones between are of other kinds.
+_NEAR: Final = 16
 
 
 class Tail:
@@ -62,6 +66,43 @@ class Tail:
         removed = self._entries[index - self.first + 1 :]
         self._bytes -= sum(len(entry.frame) for entry in removed)
         del self._entries[index - self.first + 1 :]
+
+
+class RunReader:
+    """Single entries by their indices. While these go up without large gaps, more and more entries are read
+    at once. `count` is how many were read, used or not."""
+
+    __slots__ = ("_read", "_run", "_size", "count")
+
+    def __init__(self, read: Callable[[int, int, int], list[Entry]]) -> None:
+        self._read = read
+        self._run: list[Entry] = []
+        self._size = 1
+        self.count = 0
+
+    def holds(self, index: int) -> bool:
+        """Whether entry `index` was read with the last one."""
+        return bool(self._run) and self._run[0].index <= index <= self._run[-1].index
+
+    def entry(self, index: int, last: int) -> Entry:
+        """Entry `index`; none behind entry `last` is read."""
+        run = self._run
+        if not self.holds(index):
+            is_near = bool(run) and 0 < index - run[-1].index <= _NEAR
+            self._size = min(max(2 * self._size, _CHUNK_BYTES), _MOST_RUN_BYTES) if is_near else 1
+            run = self._run = self._read_run(index, last)
+            self.count += len(run)
+        return run[index - run[0].index]
+
+    def _read_run(self, index: int, last: int) -> list[Entry]:
+        try:
+            return self._read(index, last if self._size > 1 else index, self._size)
+        except (Damaged, StorageFailed):
+            if self._size == 1:
+                raise
+            # Perhaps another one of the run is damaged.
+            self._size = 1
+            return self._read(index, index, 1)
 
 
 def read_segment(segment: Segment, first: int, last: int, max_bytes: int, epochs: Epochs) -> list[Entry]:
