@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from hawser.api.aio import AsyncLoan, AsyncPublisher, AsyncPublishing
-from hawser.api.cluster.publishing import batch_of
+from hawser.api.cluster.publishing import batch_of, loan_is_over
 from hawser.api.subscription import check_count
 from hawser.cluster.client.client import OpenTopic, record_of
 from hawser.cluster.client.producers import Producers
@@ -77,6 +77,7 @@ class ClusterAsyncLoan(AsyncLoan):
         self._publishing = publishing
         self._buffer = buffer
         self._options = options
+        self._is_taken = False
         self._receipt: Receipt | None = None
 
     @property
@@ -84,6 +85,9 @@ class ClusterAsyncLoan(AsyncLoan):
         return self._receipt
 
     async def __aenter__(self) -> Any:
+        if self._is_taken:
+            raise loan_is_over()
+        self._is_taken = True
         return self._buffer
 
     async def __aexit__(

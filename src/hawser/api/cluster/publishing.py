@@ -26,6 +26,7 @@ __all__ = [
     "ClusterPublishing",
     "batch_of",
     "check_exclusive",
+    "loan_is_over",
     "receipt_of",
 ]
 
@@ -153,6 +154,11 @@ class ClusterPublishing(Publishing[T]):
         return receipt_of(producers, future)
 
 
+def loan_is_over() -> UsageError:
+    """The error for a second block of one loan."""
+    return UsageError("this loan is over; take a new one for each message")
+
+
 class ClusterLoan:
     """A buffer to write into, or an array: `with topic.loan(n) as buffer`. Leaving the block publishes it; an
     exception drops it."""
@@ -163,8 +169,12 @@ class ClusterLoan:
         self._publishing = publishing
         self._buffer = buffer
         self._options = options
+        self._is_taken = False
 
     def __enter__(self) -> Any:
+        if self._is_taken:
+            raise loan_is_over()
+        self._is_taken = True
         return self._buffer
 
     def __exit__(
