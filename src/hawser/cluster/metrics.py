@@ -14,6 +14,7 @@ from hawser.cluster.health import Metric
 from hawser.cluster.node.service import Node
 from hawser.cluster.node.shard import Shard
 from hawser.cluster.operator.service import OperatorService
+from hawser.cluster.stalls import StallWatch
 from hawser.cluster.transport import Counters
 from hawser.errors import Corrupt
 from hawser.log.protocol.metadata import Status
@@ -71,6 +72,7 @@ def node_metrics(node: Node, directory: Path) -> Iterator[Metric]:
     yield Metric("hawser_clock_ahead_seconds", text, node.clocks.ahead_seconds() or 0.0)
     text = "1 if no majority of the nodes' clocks confirms this node's."
     yield Metric("hawser_clock_wrong", text, int(node.clocks.is_wrong()))
+    yield from _of_stalls(node.stalls)
     yield from _of_links(node.counters)
 
 
@@ -143,7 +145,19 @@ def operator_metrics(operator: OperatorService) -> Iterator[Metric]:
     for node, rolled in operator.rolls.items():
         text = "Free bytes on a node's disk, as it said last."
         yield Metric("hawser_node_disk_free_bytes", text, rolled.free_bytes, (("node", node),))
+    yield from _of_stalls(operator.stalls)
     yield from _of_links(operator.counters)
+
+
+def _of_stalls(stalls: StallWatch) -> Iterator[Metric]:
+    text = "Times for which the event loop stood still, each of 50 ms or more."
+    yield Metric("hawser_loop_stalls_total", text, stalls.count)
+    text = "How long the event loop stood still at these times, together."
+    yield Metric("hawser_loop_stall_seconds_total", text, stalls.seconds)
+    text = "The longest of these times."
+    yield Metric("hawser_loop_stall_seconds", text, stalls.longest)
+    text = "The most that this process spent on a processor in one of these times."
+    yield Metric("hawser_loop_stall_busy_seconds", text, stalls.longest_busy)
 
 
 def _of_links(counters: Counters) -> Iterator[Metric]:

@@ -4,10 +4,11 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 
+from hawser.cluster.stalls import StallWatch
 from hawser.cluster.transport import new_event_loop
 from hawser.errors import Closed, HawserError, OutcomeUnknown, UsageError
 
@@ -69,6 +70,8 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self.loop = new_event_loop()
+        # An idle program need not wake up as often as a node.
+        self.stalls = StallWatch(name, beat_seconds=0.1).start(self.loop)
         self._process = os.getpid()
         self._is_stopped = False
         # Between this check and the post no other thread stops the loop. Reentrant: a signal handler or a
@@ -128,12 +131,30 @@ class LoopThread:
         except CancelledError:
             raise OutcomeUnknown(if_closed) from None
 
-    def stop(self) -> None:
-        """End the thread; nothing can be called any more."""
-        with self._posting:
+    def begin(self, work: Coroutine[Any, Any, Result]) -> "Future[Result]":
+        """Begin `work`, without waiting for it; Closed if this has stopped."""
+        try:
+            self.check()
+            with self._posting:
+                self.check()
+                return asyncio.run_coroutine_threadsafe(work, self.loop)
+        except HawserError:
+            work.close()
+            raise
+
+    def end_with(self, work: Coroutine[Any, Any, object]) -> None:
+        """As `stop`, once `work` has ended, and without waiting for either."""
+        self.begin(work).add_done_callback(lambda _: self._halt())
+
+    def _halt(self) -> None:
+        with self._posting, suppress(RuntimeError):
             self._is_stopped = True
             # Behind everything that was posted.
             self.loop.call_soon_threadsafe(self.loop.stop)
+
+    def stop(self) -> None:
+        """End the thread; nothing can be called any more."""
+        self._halt()
         self._thread.join()
 
     def _run(self) -> None:

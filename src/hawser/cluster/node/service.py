@@ -31,6 +31,7 @@ from hawser.cluster.node.shard import Shard
 from hawser.cluster.node.syncing import Syncing
 from hawser.cluster.node.telling import Teller
 from hawser.cluster.node.transacting import Surroundings
+from hawser.cluster.stalls import StallWatch
 from hawser.cluster.transport import (
     Body,
     Counters,
@@ -93,6 +94,7 @@ class Node(Handler):
         self.map = ShardMap()
         self.shards: dict[str, Shard] = {}
         self.clocks = Clocks(name)
+        self.stalls = StallWatch(f"node {name}")
         self.observing = Observing(self.settings.observers, self.map)
         self._syncing = Syncing(self.settings.sync_threads)
         self._disk_steps = DiskSteps(self.settings.sync_threads)
@@ -134,6 +136,7 @@ class Node(Handler):
         for shard in list(self._directory.shards()):
             self._open(shard)
         self._server = await listen(address, self, self._identity(), counters=self.counters)
+        self.stalls.start(asyncio.get_running_loop())
         self._background.start(self._tick())
         self._background.start(self._clock_watch.run())
         _log.info("node %s serves %d shards at %s", self.name, len(self.shards), self.address)
@@ -142,6 +145,7 @@ class Node(Handler):
         """Hand over what it leads, if there is an operator to arrange it; then close everything."""
         if drain:
             await self._drain()
+        self.stalls.stop()
         self._background.cancel()
         await self._forwarder.close()
         await asyncio.gather(*(dialer.close("the node stops") for dialer in self._dialers.values()))

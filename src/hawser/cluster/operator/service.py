@@ -45,6 +45,7 @@ from hawser.cluster.operator.topics import (
     list_topics,
     mark_deleted,
 )
+from hawser.cluster.stalls import StallWatch
 from hawser.cluster.stores.shards import StoredShard, delete_shard, list_shards, store_shard
 from hawser.cluster.stores.store import Store, StoreUnavailable
 from hawser.cluster.transport import (
@@ -97,6 +98,7 @@ class OperatorService(Handler):
     ) -> None:
         self.settings = settings or OperatorSettings()
         self.counters = Counters()
+        self.stalls = StallWatch(f"operator {name}")
         self.cluster = ""
         self.topics: dict[str, wire.TopicEntry] = {}
         self.desks: dict[str, Desk] = {}
@@ -134,14 +136,17 @@ class OperatorService(Handler):
             self._dialers[name] = Dialer(address, identity, self, counters=self.counters)
             self._dialers[name].start()
         self._settled_at = asyncio.get_running_loop().time() + self.settings.settling_seconds
+        self.stalls.start(asyncio.get_running_loop())
         self._background.start(self._tick())
 
     async def stop(self) -> None:
+        self.stalls.stop()
         self._background.cancel()
         for desk in self.desks.values():
             desk.close()
         await asyncio.gather(*(dialer.close("the operator stops") for dialer in self._dialers.values()))
-        self._thread.shutdown()
+        # A call of the store may take a while; this loop may serve others.
+        await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
         self._store.close()
 
     async def _in_thread(self, call: Callable[..., Result], *arguments: Any) -> Result:
