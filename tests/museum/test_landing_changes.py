@@ -113,6 +113,28 @@ def test_a_topic_is_left_out_of_a_run(cluster: RunningCluster, bus: hawser.Bus, 
     assert rows(landing) == sorted(found)
 
 
+def test_the_schema_of_the_values_changes(bus: hawser.Bus, landing: Landing) -> None:
+    """A record that the new schema does not fit moves from one table to the other: each is in one of them."""
+    topic = bus.topic("typed", replication=1)
+    topic.publish_many([b'{"id": 1}', b'{"id": 2}', b'{"id": "three"}'])
+
+    def offsets(table: str) -> list[int]:
+        return [row["offset"] for row in landing.rows(table, "offset")]
+
+    def arguments(schema: str) -> list[str]:
+        return ["--topic", "typed", "--value-format", "json", "--schema", schema]
+
+    landing.run(*arguments("id bigint"))
+    assert (offsets("typed"), offsets("bad")) == ([1, 2], [3])
+    refused = landing.run(*arguments("id string"), code=2)
+    assert "give the old type, or make the table anew with --full-refresh typed" in refused.stderr
+    assert (offsets("typed"), offsets("bad")) == ([1, 2], [3])
+    landing.run(*arguments("id string"), "--full-refresh", "typed")
+    assert (offsets("typed"), offsets("bad")) == ([3], [1, 2])
+    landing.run(*arguments("id bigint"), "--full-refresh", "bad")
+    assert (offsets("typed"), offsets("bad")) == ([1, 2], [3])
+
+
 def test_a_refused_run_leaves_the_report_of_the_other_one(bus: hawser.Bus, landing: Landing) -> None:
     publish(bus.topic("busy", replication=1), range(3))
     land(landing, "--topic", "busy")

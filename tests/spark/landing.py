@@ -21,7 +21,7 @@ class Landing:
         self.url = url
         self._where = ["--master", "local[2]"] if remote is None else ["--remote", remote.partition(";")[0]]
         token = "" if remote is None else remote.partition("token=")[2]
-        self._environment = {**os.environ, **({"SPARK_CONNECT_AUTHENTICATE_TOKEN": token} if token else {})}
+        self.environment = {**os.environ, **({"SPARK_CONNECT_AUTHENTICATE_TOKEN": token} if token else {})}
 
     def command(self, *arguments: str) -> list[str]:
         line = [sys.executable, "-m", "hawser", "pipeline", "run", "--url", self.url]
@@ -33,7 +33,7 @@ class Landing:
         with (self.directory / "said.txt").open("ab") as said:
             return subprocess.Popen(
                 self.command(*arguments),
-                env=self._environment,
+                env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,
@@ -43,7 +43,7 @@ class Landing:
         """To its end; AssertionError unless it exits with `code`, if there is one."""
         done = subprocess.run(
             self.command(*arguments),
-            env=self._environment,
+            env=self.environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

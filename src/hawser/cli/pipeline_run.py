@@ -88,7 +88,7 @@ def run(pipeline: str, directory: Path, topics: tuple[str, ...], every: float | 
         conf={**_settings_of_file(topics, options), **settings_of(options["conf"])},
         master=options["master"],
         remote=options["remote"],
-        full_refresh=options["full_refresh"],
+        full_refresh=_with_both_typed(options["full_refresh"]) if is_landing else options["full_refresh"],
         force=options["force"],
         every_seconds=every,
     )
@@ -134,6 +134,13 @@ def _check_landing(topics: Sequence[str], options: dict[str, Any]) -> None:
         from hawser.spark.pipelines.topics import common_fields
 
         options["schema"] = common_fields(url, topics)
+
+
+def _with_both_typed(tables: tuple[str, ...]) -> tuple[str, ...]:
+    """Every record is in one of the tables `typed` and `bad`, so they are made anew together: a schema that
+    moves a record out of one of them moves it into the other."""
+    both = ("typed", "bad")
+    return tuple(dict.fromkeys((*tables, *both))) if set(both) & set(tables) else tables
 
 
 def _settings_of_file(topics: Sequence[str], options: dict[str, Any]) -> dict[str, str]:
