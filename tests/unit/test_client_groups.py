@@ -274,12 +274,12 @@ def test_a_partition_that_cannot_be_taken_at_first_is_taken_in_the_end(
     until(lambda: all(len(owned(each)) == 2 for each in members))
     join, calls = Member._join_shard, []
 
-    async def slow_join(self: Member, partition: int) -> Joined:
+    async def slow_join(self: Member, partition: int, deadline: float) -> Joined:
         calls.append(partition)
         if len(calls) == 1:
             raise hawser.Unavailable("nobody leads it")
         await asyncio.sleep(0.2)
-        return await join(self, partition)
+        return await join(self, partition, deadline)
 
     monkeypatch.setattr(Member, "_join_shard", slow_join)
     members.pop().stop()

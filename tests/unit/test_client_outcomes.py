@@ -88,7 +88,7 @@ class Cluster:
             self.sizes.append(batch.count)
         return wire.encode(wire.Executed(encode_result(verdict)))
 
-    async def refresh(self, _: str) -> bool:
+    async def refresh(self, _: str, __: float) -> bool:
         return True
 
     async def look_after(self, _: str, __: str) -> None: ...
@@ -97,6 +97,8 @@ class Cluster:
         return False
 
     def check_topic(self, _: str, __: str) -> None: ...
+
+    ask_once = Router.ask_once
 
 
 def topic_of(cluster: Cluster, partitions: int = 1) -> OpenTopic:
@@ -187,7 +189,7 @@ class Routed(Router):
     def leader_link(self, _: str) -> Any:
         return self.cluster
 
-    async def look_after(self, _: str, __: str) -> None: ...
+    async def look_after(self, _: str, __: str, ___: float = 0) -> None: ...
 
 
 @pytest.mark.parametrize("answers", [[None, BAD], [UNREADABLE, BAD]])

@@ -93,7 +93,7 @@ class Trouble:
         while self._late:
             self.shard.publish(self._late.pop())
 
-    async def refresh(self, _: str) -> bool:
+    async def refresh(self, _: str, __: float) -> bool:
         return True
 
     def note(self, _: str, failed: Failed) -> bool:

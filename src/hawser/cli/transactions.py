@@ -87,7 +87,7 @@ async def _router(given: list[str]) -> AsyncIterator[Router]:
     settings = ClientSettings()
     router = Router(given, "command", settings)
     try:
-        await router.start(settings.connect_timeout)
+        await router.start(settings.connect_seconds)
         yield router
     finally:
         await router.close()

@@ -3,6 +3,7 @@
 `topic`, `publisher` and `subscribe` give objects that are opened by their first use.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -125,8 +126,8 @@ class ClusterAsyncBus(AsyncBus):
         if not self._once.is_closed:
             if self._client is not None:
                 await self._client.end_transactions()
-            for opened in [*self._topics.values(), *self._queues.values()]:
-                await opened.close()
+            opened = [*self._topics.values(), *self._queues.values()]
+            await asyncio.gather(*(each.close() for each in opened))
         await self._once.close(self._leave)
 
     async def _leave(self) -> None:

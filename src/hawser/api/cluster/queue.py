@@ -1,5 +1,6 @@
 """Queues on a cluster, from any thread."""
 
+import asyncio
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -406,14 +407,15 @@ class ClusterQueue(Queue[T]):
 
 async def participants(client: Client) -> list[Participant]:
     """Members of all groups, and consumers of all queues."""
-    looked, holders = await client.look_at_all(), await client.look_at_holders()
+    deadline = client.deadline(None)
+    looked, holders = await asyncio.gather(client.look_at_all(deadline), client.look_at_holders(deadline))
     members = [each for name, partitions in looked.items() for each in participants_of(name, partitions)]
     return members + [each for name, held in holders.items() for each in consumers_of(name, held)]
 
 
 async def look_at(queue: OpenQueue) -> tuple[Looked, list[Partition]]:
     """The queue as it is now, and its shard."""
-    return await queue.look_inside(), await queue.look()
+    return await asyncio.gather(queue.look_inside(), queue.look())
 
 
 def queue_info(

@@ -46,6 +46,8 @@ Make = Callable[[Borrowed, Record, str, int, bool], Any]
 _Ahead = tuple[Borrowed, Any, float]
 # Whoever gets a message has most of its lease before him: it lies here for no longer than this part of it.
 _LEASE_PART: Final = 0.25
+# A session that closes late has at least so long for its last request.
+_LAST_SECONDS: Final = 0.5
 # A session holds no more, and names no more in a request.
 MOST_HELD: Final = Lending(session_duration=1).most_held
 
@@ -448,6 +450,10 @@ class Borrower:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         self._return_ahead()
-        await self._settler.close(self._settings.attempt_seconds)
+        deadline = self._loop.time() + min(self._settings.attempt_seconds, self._settings.timeout)
+        await self._settler.close(deadline - self._loop.time())
         if self._request:
-            await self._ask_for(0, is_last=True)
+            # If no node is told, the session ends by itself.
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(max(deadline, self._loop.time() + _LAST_SECONDS)):
+                    await self._ask_for(0, is_last=True)

@@ -2,12 +2,13 @@
 
 import asyncio
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from time import time_ns
 from typing import Any, Final, NamedTuple, TypeVar
 
 from hawser.cluster import wire
 from hawser.cluster.client import starts, topics
+from hawser.cluster.client.asking import gathered
 from hawser.cluster.client.consumer import Consumer
 from hawser.cluster.client.failures import joint_error
 from hawser.cluster.client.group import Member
@@ -112,23 +113,22 @@ class Client:
     async def start(self) -> None:
         """Return when the cluster answers; Unavailable if it does not in time."""
         try:
-            await self.router.start(self.settings.connect_timeout)
+            await self.router.start(self.settings.connect_seconds)
         except BaseException:
             await self.router.close()
             raise
 
     async def close(self) -> None:
-        """Publish what was begun, then leave."""
+        """Publish what was begun, then leave. All of it takes the time of one call, and a little to leave."""
         await self.end_transactions()
-        for opened in list(self._opened):
-            await opened.close()
+        await asyncio.gather(*(opened.close() for opened in list(self._opened)))
         await self.lanes.leave()
         await self.router.close()
 
     async def end_transactions(self) -> None:
-        """Roll back what is open."""
-        await self.lanes.close()
-        await self.resource.close()
+        """Roll back what is open, while what was begun is published."""
+        flushes = (opened.flush() for opened in list(self._opened))
+        await asyncio.gather(self.lanes.close(), self.resource.close(), *flushes)
 
     def deadline(self, timeout: float | None) -> float:
         """When a call that begins now is over."""
@@ -161,15 +161,15 @@ class Client:
         return queue
 
     async def topics(self) -> list[str]:
-        return await topics.list_topics(self.router)
+        return await topics.list_topics(self.router, self.deadline(None))
 
     async def queues(self) -> list[str]:
-        return await topics.list_topics(self.router, "queue")
+        return await topics.list_topics(self.router, self.deadline(None), "queue")
 
     async def look(self, name: str, entry: wire.TopicEntry) -> list[Partition]:
         """Each partition of a topic, or a queue, as it is now."""
-        await self.router.refresh(name)
         deadline = self.router.loop.time() + min(_LOOK_SECONDS, self.settings.timeout)
+        await self.router.refresh(name, deadline)
         looks = [self._try_to_look_at(name, entry, number, deadline) for number in range(entry.partitions)]
         return list(await asyncio.gather(*looks))
 
@@ -191,18 +191,20 @@ class Client:
             number, shard, self.router.map.shards.get(shard), found.start, found.end, found.groups
         )
 
-    async def look_at_all(self) -> dict[str, list[Partition]]:
-        """All topics; opens none of them. Unavailable unless every partition answers."""
-        return await self._of_all(await self.topics(), self._partitions_of)
+    async def look_at_all(self, deadline: float) -> dict[str, list[Partition]]:
+        """All topics; opens none of them. Unavailable unless every partition answers by the deadline."""
+        names = await topics.list_topics(self.router, deadline)
+        return await self._of_all(names, self._partitions_of, deadline)
 
     async def _partitions_of(self, name: str, entry: wire.TopicEntry, deadline: float) -> list[Partition]:
         looks = [self._look_at(name, entry, number, deadline) for number in range(entry.partitions)]
         return list(await asyncio.gather(*looks))
 
-    async def look_at_holders(self) -> dict[str, dict[str, int]]:
+    async def look_at_holders(self, deadline: float) -> dict[str, dict[str, int]]:
         """For every queue, the number of messages that each of its sessions holds. Unavailable unless every
-        queue answers."""
-        return await self._of_all(await self.queues(), self._holders_of)
+        queue answers by the deadline."""
+        names = await topics.list_topics(self.router, deadline, "queue")
+        return await self._of_all(names, self._holders_of, deadline)
 
     async def _holders_of(self, name: str, entry: wire.TopicEntry, deadline: float) -> dict[str, int]:
         request = wire.QueueLook(wire.shards_of(name, entry)[0])
@@ -212,16 +214,16 @@ class Client:
         return answer.holders
 
     async def _of_all(
-        self, names: Sequence[str], look: Callable[[str, wire.TopicEntry, float], Awaitable[Look]]
+        self,
+        names: Sequence[str],
+        look: Callable[[str, wire.TopicEntry, float], Coroutine[Any, Any, Look]],
+        deadline: float,
     ) -> dict[str, Look]:
         """The results of a look at each of these. Topics and queues that are deleted meanwhile are left
         out."""
-        deadline = self.deadline(None)
         known = {name: self.router.map.topics.get(name) for name in names}
         there = {name: entry for name, entry in known.items() if entry is not None}
-        found = await asyncio.gather(
-            *(look(name, entry, deadline) for name, entry in there.items()), return_exceptions=True
-        )
+        found = await gathered([look(name, entry, deadline) for name, entry in there.items()])
         result = {}
         for name, each in zip(there, found, strict=True):
             if isinstance(each, Closed):

@@ -7,6 +7,7 @@ from typing import Final
 from hawser.cluster.client.settings import ClientSettings
 from hawser.cluster.wire import Code, Failed
 from hawser.errors import (
+    Closed,
     Corrupt,
     Full,
     HawserError,
@@ -19,7 +20,7 @@ from hawser.errors import (
     UsageError,
 )
 
-__all__ = ["Backoff", "copy_of", "error_of", "given_up", "joint_error", "refused"]
+__all__ = ["Backoff", "copy_of", "ended", "error_of", "given_up", "joint_error", "refused"]
 
 _KINDS: Final[dict[Code, type[HawserError]]] = {
     Code.NOT_LEADER: NotLeader,
@@ -56,6 +57,14 @@ def refused(failed: Failed, what: str, doubt: bool) -> HawserError:
         f"{what}: perhaps done, because an attempt was not answered; the next one was refused "
         f"({failed.text}). Look whether it took effect before doing it again"
     )
+
+
+def ended(closed: Closed, what: str, doubt: bool) -> HawserError:
+    """The error for a request whose topic was deleted, or whose bus was closed, before an answer: it may have
+    taken effect if there is `doubt`."""
+    if not doubt:
+        return closed
+    return OutcomeUnknown(f"{what}: perhaps done, because an attempt was not answered; since then: {closed}")
 
 
 def copy_of(error: HawserError) -> HawserError:

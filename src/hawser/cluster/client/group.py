@@ -26,20 +26,19 @@ going back. Only `_read_again` and `_take` begin to read, and both hold `_changi
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import asynccontextmanager
 from math import inf
 from typing import Any, NoReturn
 
 from hawser.cluster import wire
 from hawser.cluster.client import starts
-from hawser.cluster.client.asking import ask
 from hawser.cluster.client.consumer import Consumer, Taker
 from hawser.cluster.client.failures import Backoff
 from hawser.cluster.client.producers import partition_of
 from hawser.cluster.client.routing import Router
 from hawser.cluster.client.starts import Place, share_of
 from hawser.cluster.client.takers import Claim, Taken, Takers
-from hawser.cluster.transport import TransportError
 from hawser.cluster.wire import TopicEntry
 from hawser.errors import Fenced, HawserError, Unavailable, UsageError
 from hawser.log.entry import Kind
@@ -120,26 +119,27 @@ class Member(Consumer):
 
     async def start(self) -> None:
         """Join; return when this member has its share, if nobody else has to give some of it away first."""
-        await self._join()
+        deadline = self._deadline()
+        await self._join(deadline)
         self._task = self.router.loop.create_task(self._live())
         if self._members == (self.member,):
-            await self._until_complete()
+            await self._until_complete(deadline)
         elif self._place[0] in (None, "latest"):
             others = set(range(self._partitions)) - {self._home}
-            await asyncio.gather(*map(self._begin, sorted(others)))
+            await asyncio.gather(*(self._begin(each, deadline) for each in sorted(others)))
 
-    async def _begin(self, partition: int) -> None:
+    async def _begin(self, partition: int, deadline: float) -> None:
         """A new group begins here now, and not when somebody takes the partition over."""
-        shard, position = self.shard(partition), await self._first_position(partition)
-        deadline = self._deadline()
+        shard = self.shard(partition)
+        position = await starts.group_start(self.router, self.topic, shard, *self._place, deadline)
         await starts.begin_group(self.router, self.topic, shard, self.group, position, deadline)
 
-    async def _until_complete(self) -> None:
+    async def _until_complete(self, deadline: float) -> None:
         assert self._task is not None
         waiting = self.router.loop.create_task(self._has_all.wait())
-        seconds = self.router.settings.timeout
+        left = max(0.0, deadline - self.router.loop.time())
         try:
-            await asyncio.wait([waiting, self._task], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([waiting, self._task], timeout=left, return_when=asyncio.FIRST_COMPLETED)
         finally:
             waiting.cancel()
         if self.inbox.failure is not None:
@@ -147,7 +147,7 @@ class Member(Consumer):
         if not self._has_all.is_set():
             raise Unavailable(
                 f"group {self.group!r} of topic {self.topic!r} could not take its partitions within "
-                f"{seconds:g} s; see `hawser cluster status`"
+                f"{self.router.settings.timeout:g} s; see `hawser cluster status`"
             )
 
     async def close(self) -> None:
@@ -181,29 +181,19 @@ class Member(Consumer):
         assert isinstance(answer, wire.Executed), answer
         return decode_result(answer.result)
 
-    async def _join_shard(self, partition: int) -> Joined:
-        position = await self._first_position(partition)
-        joined = await self._execute(partition, Kind.GROUP_JOIN, GroupJoin(self.group, self.member, position))
+    async def _join_shard(self, partition: int, deadline: float) -> Joined:
+        shard = self.shard(partition)
+        position = await starts.group_start(self.router, self.topic, shard, *self._place, deadline)
+        command = GroupJoin(self.group, self.member, position)
+        joined = await self._execute(partition, Kind.GROUP_JOIN, command, deadline)
         if not isinstance(joined, Joined):
             raise UsageError(f"group {self.group!r} cannot be joined: {joined}")
         return joined
 
-    async def _first_position(self, partition: int) -> int:
-        """Where the group begins if it is new."""
-        start, history = self._place
-        if start == "earliest":
-            return 0
-        if isinstance(start, int):
-            return start
-        if not history and (start is None or start == "latest"):
-            return AT_END
-        shard = self.shard(partition)
-        return await starts.resolve(self.router, self.topic, shard, start, history, self._deadline())
-
     # Membership.
 
-    async def _join(self) -> None:
-        joined = await self._join_shard(self._home)
+    async def _join(self, deadline: float) -> None:
+        joined = await self._join_shard(self._home, deadline)
         self._learn(joined.generation, joined.members)
 
     async def _live(self) -> None:
@@ -247,7 +237,7 @@ class Member(Consumer):
                 await self._give_up(partition)
             self._leaving.clear()
             self._settled = 0
-            await self._join()
+            await self._join(self._deadline())
             self._is_out = False
 
     def _learn(self, generation: int, members: tuple[str, ...]) -> None:
@@ -262,7 +252,7 @@ class Member(Consumer):
         wait = max(0.0, min(self._session_seconds / 3, self._next_move() - self.router.loop.time()))
         known = self._generation, self._known_settled, self._settled
         request = wire.KeepAlive(shard, self.group, self.member, *known, self._session_seconds, wait)
-        answer = await self._ask(shard, wire.encode(request), wait + self._session_seconds / 3)
+        answer = await self.router.ask_once(shard, request, wait + self._session_seconds / 3)
         # More may have been learned since the question, or elsewhere.
         if isinstance(answer, wire.Alive) and answer.generation >= self._generation:
             self._backoff = Backoff(self.router.settings)
@@ -274,18 +264,6 @@ class Member(Consumer):
             await asyncio.sleep(self._backoff.next())
             await self.router.look_after(self.topic, shard)
 
-    async def _ask(self, shard: str, body: bytes, seconds: float) -> wire.Answer | None:
-        link = self.router.leader_link(shard)
-        if link is None:
-            return None
-        try:
-            answer = await ask(link, body, seconds)
-        except TransportError:
-            return None
-        if isinstance(answer, wire.Failed):
-            self.router.note(shard, answer)
-        return answer
-
     def _next_move(self) -> float:
         """When something is due though nothing is heard."""
         if self._leaving:
@@ -296,7 +274,7 @@ class Member(Consumer):
 
     # Partitions come and go.
 
-    async def _let_go(self) -> None:
+    async def _let_go(self, deadline: float | None = None) -> None:
         """Take no more from what is not ours; settle when nothing of it is left to commit."""
         share = share_of(self.member, self._members, self._partitions)
         for partition in self._owned.keys() - share - self._leaving.keys():
@@ -305,7 +283,7 @@ class Member(Consumer):
         is_late = now >= self._learned + self._session_seconds / 2
         for partition, position in list(self._leaving.items()):
             if is_late or position <= self._committed.get(partition, position):
-                await self._give_up(partition)
+                await self._give_up(partition, deadline)
         if not self._leaving:
             self._settled = self._generation
 
@@ -313,7 +291,7 @@ class Member(Consumer):
         position = self.drop(partition)
         self._leaving[partition] = self._committed[partition] if position is None else position
 
-    async def _give_up(self, partition: int) -> None:
+    async def _give_up(self, partition: int, deadline: float | None = None) -> None:
         """Somebody else goes on behind what was committed."""
         dropped = self.drop(partition)
         position = self._leaving.pop(partition, dropped)
@@ -321,7 +299,7 @@ class Member(Consumer):
             self._rob(partition)
         self._disown(partition)
         if partition != self._home:
-            await self._execute(partition, Kind.GROUP_LEAVE, self._leave())
+            await self._execute(partition, Kind.GROUP_LEAVE, self._leave(), deadline)
 
     async def _take_over(self) -> None:
         missing = share_of(self.member, self._members, self._partitions) - self._owned.keys()
@@ -337,13 +315,14 @@ class Member(Consumer):
             self._has_all.set()
 
     async def _take(self, partition: int) -> None:
-        joined = await self._join_shard(partition)
+        deadline = self._deadline()
+        joined = await self._join_shard(partition, deadline)
         if partition != self._home and joined.members != (self.member,):
             for other in joined.members:
                 if other != self.member:
-                    await self._execute(partition, Kind.GROUP_LEAVE, self._leave(other))
+                    await self._execute(partition, Kind.GROUP_LEAVE, self._leave(other), deadline)
             # Until it left, another one may have moved the group.
-            joined = await self._join_shard(partition)
+            joined = await self._join_shard(partition, deadline)
         self._owned[partition] = joined.generation
         self._committed[partition] = self._claimed[partition] = joined.position
         self.read(partition, joined.position)
@@ -352,7 +331,8 @@ class Member(Consumer):
 
     async def commit(self, taken: Taken) -> None:
         """Move the group behind what was taken, as far as that is ours to commit; Fenced if some is not."""
-        async with self._changing:
+        deadline = self._deadline()
+        async with self._in_turn(deadline):
             if taken.returns != self._returns:
                 raise self._fenced(self._told(taken.taker) | taken.positions.keys())
             due = {
@@ -361,9 +341,9 @@ class Member(Consumer):
                 if partition in self._owned and position > self._committed[partition]
             }
             self._check_unclaimed(due)
-            commits: list[Coroutine[Any, Any, None]] = [self._commit(*each) for each in due.items()]
+            commits: list[Coroutine[Any, Any, None]] = [self._commit(*each, deadline) for each in due.items()]
             settled = await asyncio.gather(*commits, return_exceptions=True)
-            is_free = await self._let_go_of_committed()
+            is_free = await self._let_go_of_committed(deadline)
         if is_free and self._task is not None:
             await self._tell_settled()
         for error in settled:
@@ -383,14 +363,30 @@ class Member(Consumer):
                 "transactions alone"
             )
 
-    async def _let_go_of_committed(self) -> bool:
+    @asynccontextmanager
+    async def _in_turn(self, deadline: float) -> AsyncIterator[None]:
+        """Hold `_changing`; Unavailable if something else holds it until the deadline."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._changing.acquire()
+        except TimeoutError:
+            raise Unavailable(
+                f"group {self.group!r} of topic {self.topic!r} is changing its partitions; nothing was "
+                "committed. Commit again, or see `hawser cluster status`"
+            ) from None
+        try:
+            yield
+        finally:
+            self._changing.release()
+
+    async def _let_go_of_committed(self, deadline: float | None = None) -> bool:
         """Whether nothing of what is not ours any more was left to commit."""
         is_free = bool(self._leaving) and all(
             position <= self._committed.get(partition, position)
             for partition, position in self._leaving.items()
         )
         if is_free:
-            await self._let_go()
+            await self._let_go(deadline)
         return is_free
 
     def _is_void(self, partition: int, position: int) -> bool:
@@ -420,11 +416,11 @@ class Member(Consumer):
             "member has taken over, or a transaction was rolled back; go on with the next sample"
         )
 
-    async def _commit(self, partition: int, position: int) -> None:
+    async def _commit(self, partition: int, position: int, deadline: float) -> None:
         while True:
             before = self._committed[partition]
             command = self._move(partition, before, position)
-            result = await self._execute(partition, Kind.GROUP_COMMIT, command)
+            result = await self._execute(partition, Kind.GROUP_COMMIT, command, deadline)
             if isinstance(result, Committed):
                 self._moved_to(partition, result.position)
                 return
@@ -435,7 +431,7 @@ class Member(Consumer):
                 if result.current == position:
                     return
             elif result.reason is Reason.OTHER_GENERATION and partition == self._home:
-                if not await self._catch_up():
+                if not await self._catch_up(deadline):
                     break
             else:
                 break
@@ -583,9 +579,10 @@ class Member(Consumer):
         if is_home:
             self._learn(group.generation, group.members)
 
-    async def _catch_up(self) -> bool:
+    async def _catch_up(self, deadline: float) -> bool:
         """Learn the generation that the home shard is in; whether we may commit in it."""
-        joined = await self._execute(self._home, Kind.GROUP_JOIN, GroupJoin(self.group, self.member, AT_END))
+        command = GroupJoin(self.group, self.member, AT_END)
+        joined = await self._execute(self._home, Kind.GROUP_JOIN, command, deadline)
         assert isinstance(joined, Joined), joined
         self._learn(joined.generation, joined.members)
         return self._settled != self._generation
@@ -596,4 +593,4 @@ class Member(Consumer):
         request = wire.KeepAlive(
             shard, self.group, self.member, 0, 0, self._settled, self._session_seconds, 0.0
         )
-        await self._ask(shard, wire.encode(request), 1.0)
+        await self.router.ask_once(shard, request, 1.0)

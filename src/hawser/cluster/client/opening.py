@@ -72,6 +72,11 @@ class Open:
         self._releases.add(task)
         task.add_done_callback(self._releases.discard)
 
+    async def flush(self) -> None:
+        """Return when everything that was to be published is settled."""
+        producers = [user for user in self._users if isinstance(user, Producers)]
+        await asyncio.gather(*(each.flush() for each in producers))
+
     async def close(self) -> None:
         await asyncio.gather(*(self.release(user) for user in list(self._users)))
         if self._releases:

@@ -396,8 +396,10 @@ class Producer:
             if self.is_idle:
                 return
             if not self._is_sent_elsewhere:
-                await asyncio.sleep(backoff.next())
-                await self._router.refresh(self._topic)
+                # A flight whose time ends meanwhile is given up then.
+                due = min((each.deadline for each in self._flights), default=inf)
+                await asyncio.sleep(min(backoff.next(), max(0.0, due - self._loop.time())))
+                await self._router.refresh(self._topic, due)
                 self._check_topic()
             self._is_sent_elsewhere = False
             link = self._router.leader_link(self._shard)

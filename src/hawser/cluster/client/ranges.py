@@ -107,7 +107,7 @@ class RangeReader:
                     trouble = answer if isinstance(answer, wire.Failed) else "its records have not come yet"
             self._turn += 1
             await asyncio.sleep(min(backoff.next(), max(0.0, deadline - router.loop.time())))
-            await router.look_after(self._topic, self._shard)
+            await router.look_after(self._topic, self._shard, deadline)
         raise given_up(self._what, router.loop.time() - began, trouble, doubt=False)
 
     async def take(self, count: int, deadline: float, decode: Callable[[Any], Any] | None) -> Found:

@@ -17,7 +17,7 @@ from typing import Any
 
 from hawser.cluster import wire
 from hawser.cluster.client.asking import ask
-from hawser.cluster.client.failures import Backoff, given_up, refused
+from hawser.cluster.client.failures import Backoff, ended, given_up, refused
 from hawser.cluster.client.settings import ClientSettings
 from hawser.cluster.maps import ShardMap, node_of
 from hawser.cluster.transport import Dialer, Identity, Link, PeerRole, TransportError
@@ -71,12 +71,12 @@ class Router:
             self._dialer(address)
         deadline = self.loop.time() + timeout_seconds
         backoff = Backoff(self.settings)
-        while not await self.refresh(None):
-            if self.loop.time() >= deadline:
+        while not await self.refresh(None, deadline):
+            if (left := deadline - self.loop.time()) <= 0:
                 raise Unavailable(
                     f"no node of the cluster answers within {timeout_seconds:g} s: {self.trouble()}"
                 )
-            await asyncio.sleep(backoff.next())
+            await asyncio.sleep(min(backoff.next(), left))
         self._watching = self.loop.create_task(self._watch_nodes())
 
     async def close(self) -> None:
@@ -164,25 +164,26 @@ class Router:
 
     # The map.
 
-    async def refresh(self, topic: str | None) -> bool:
-        """Ask any node for what it knows of a topic, or of all; False if none answers. Those who ask at the
-        same time share the answer."""
+    async def refresh(self, topic: str | None, deadline: float = inf) -> bool:
+        """Ask any node for what it knows of a topic, or of all; False if none answers by the deadline. Calls
+        at the same time share the answer."""
         task = self._refreshing.get(topic)
         if task is None:
             task = self._refreshing[topic] = self.loop.create_task(self._ask_for_map(topic))
             task.add_done_callback(lambda _: self._refreshing.pop(topic, None))
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            asking = asyncio.current_task()
-            if task.cancelled() and not (asking is not None and asking.cancelling()):
-                raise Closed("this bus was closed meanwhile; connect again") from None
-            raise
+        await asyncio.wait((task,), timeout=self._left(deadline))
+        if task.cancelled():
+            raise Closed("this bus was closed meanwhile; connect again")
+        return task.done() and task.result()
 
-    async def hear_late(self) -> None:
-        """Return when everybody who was asked for the map has answered, or will not any more."""
+    def _left(self, deadline: float) -> float | None:
+        return None if deadline == inf else max(0.0, deadline - self.loop.time())
+
+    async def hear_late(self, deadline: float) -> None:
+        """Return when every node that was asked for the map has answered, or will not any more, or at the
+        deadline."""
         if self._asked:
-            await asyncio.wait(self._asked)
+            await asyncio.wait(self._asked, timeout=self._left(deadline))
 
     async def _ask_for_map(self, topic: str | None) -> bool:
         links = [dialer.link for dialer in self._dialers.values() if dialer.link is not None]
@@ -241,9 +242,9 @@ class Router:
             kind = entry.kind
             raise Closed(f"{kind} {topic!r} was deleted; open it again with bus.{kind}()")
 
-    async def look_after(self, topic: str, shard: str) -> None:
-        """Get a newer map; Closed if the topic is no more."""
-        await self.refresh(topic)
+    async def look_after(self, topic: str, shard: str, deadline: float = inf) -> None:
+        """Get a newer map, if one comes by the deadline; Closed if the topic is no more."""
+        await self.refresh(topic, deadline)
         self.check_topic(topic, shard)
 
     # Requests.
@@ -284,8 +285,24 @@ class Router:
             if doubt and not may_repeat:
                 break
             await asyncio.sleep(min(backoff.next(), max(0.0, deadline - self.loop.time())))
-            await self.look_after(topic, shard)
+            try:
+                await self.look_after(topic, shard, deadline)
+            except Closed as closed:
+                raise ended(closed, what, doubt and changes) from None
         raise given_up(what, self.loop.time() - began, trouble, doubt and changes)
+
+    async def ask_once(self, shard: str, request: wire.Request, seconds: float) -> wire.Answer | None:
+        """The leader's answer to a single attempt; None if there is none."""
+        link = self.leader_link(shard)
+        if link is None:
+            return None
+        try:
+            answer = await ask(link, wire.encode(request), seconds)
+        except TransportError:
+            return None
+        if isinstance(answer, wire.Failed):
+            self.note(shard, answer)
+        return answer
 
     async def ask_any(self, request: wire.Admin, what: str, deadline: float) -> wire.Answer:
         """The answer of any node to a request that may be repeated."""

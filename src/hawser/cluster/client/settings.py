@@ -1,10 +1,14 @@
 """How patient and how generous a client is."""
 
+from typing import Final
+
 import msgspec
 
 from hawser.record.described import described
 
 __all__ = ["ClientSettings"]
+
+_CONNECT_SECONDS: Final = 5.0
 
 
 @described
@@ -13,8 +17,8 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     timeout: float = 15.0
     """So many seconds a call takes at most, if it is not told otherwise."""
-    connect_timeout: float = 5.0
-    """So many seconds until the first node has to answer."""
+    connect_timeout: float | None = None
+    """So many seconds until the first node has to answer; None is 5, or `timeout` if that is shorter."""
     attempt_seconds: float = 1.5
     """After so long without an answer a request is sent again."""
     batch_bytes: int = 1 << 20
@@ -35,5 +39,11 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}={getattr(self, name)!r} is not above 0")
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name}={value!r} is not above 0")
+
+    @property
+    def connect_seconds(self) -> float:
+        """As `connect_timeout` says."""
+        return min(_CONNECT_SECONDS, self.timeout) if self.connect_timeout is None else self.connect_timeout

@@ -12,10 +12,20 @@ from hawser.cluster.client.routing import Router
 from hawser.cluster.transport import TransportError
 from hawser.errors import OffsetOutOfRange
 from hawser.log.entry import Kind
-from hawser.log.state.commands import GroupJoin, GroupLeave, encode_command
+from hawser.log.state.commands import AT_END, GroupJoin, GroupLeave, encode_command
 from hawser.record.batch import Batch
 
-__all__ = ["Bounds", "Place", "at_time", "begin_group", "inspect", "nanoseconds", "resolve", "share_of"]
+__all__ = [
+    "Bounds",
+    "Place",
+    "at_time",
+    "begin_group",
+    "group_start",
+    "inspect",
+    "nanoseconds",
+    "resolve",
+    "share_of",
+]
 
 # A batch that is large for its network takes longer than other answers do.
 _BATCH_SECONDS: Final = 3.0
@@ -74,6 +84,19 @@ async def resolve(router: Router, topic: str, shard: str, start: Place, history:
     return max(found.start, found.end - history)
 
 
+async def group_start(
+    router: Router, topic: str, shard: str, start: Place, history: int, deadline: float
+) -> int:
+    """The position at which a new group begins in a partition."""
+    if start == "earliest":
+        return 0
+    if isinstance(start, int):
+        return start
+    if not history and (start is None or start == "latest"):
+        return AT_END
+    return await resolve(router, topic, shard, start, history, deadline)
+
+
 async def begin_group(
     router: Router, topic: str, shard: str, group: str, position: int, deadline: float
 ) -> None:
@@ -129,5 +152,5 @@ async def _first_at(router: Router, topic: str, shard: str, offset: int, moment:
                     offset = answer.start
                     continue
         await asyncio.sleep(min(backoff.next(), max(0.0, deadline - router.loop.time())))
-        await router.look_after(topic, shard)
+        await router.look_after(topic, shard, deadline)
     raise given_up(f"reading topic {topic!r}", router.loop.time() - began, trouble, doubt=False)

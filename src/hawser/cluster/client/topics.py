@@ -161,11 +161,11 @@ async def open_topic(
     if kind == "queue":
         check_queue_names(name, given.get("dead_letter"))
     await _know(router, deadline)
-    entry = await _find(router, name)
+    entry = await _find(router, name, deadline)
     if entry is None and not create:
         # Whoever answered first may be cut off from the operator, and know less than the others.
-        await router.hear_late()
-        entry = await _find(router, name)
+        await router.hear_late(deadline)
+        entry = await _find(router, name, deadline)
     if entry is None:
         if not create:
             raise NotFound(f"there is no {kind} {name!r} in this cluster; see `hawser {kind} list`")
@@ -207,15 +207,15 @@ async def _create(router: Router, name: str, given: Settings, deadline: float, k
 async def _know(router: Router, deadline: float) -> None:
     """Return when some node has told what topics there are."""
     backoff = Backoff(router.settings)
-    while not await router.refresh(None):
-        if router.loop.time() >= deadline:
+    while not await router.refresh(None, deadline):
+        if (left := deadline - router.loop.time()) <= 0:
             raise Unavailable(f"no node of the cluster answers: {router.trouble()}")
-        await asyncio.sleep(backoff.next())
+        await asyncio.sleep(min(backoff.next(), left))
 
 
-async def _find(router: Router, name: str) -> wire.TopicEntry | None:
+async def _find(router: Router, name: str, deadline: float) -> wire.TopicEntry | None:
     """The topic, if it exists and all its shards are known."""
-    await router.refresh(name)
+    await router.refresh(name, deadline)
     entry = router.map.topics.get(name)
     if entry is None or entry.deleted:
         return None
@@ -224,10 +224,10 @@ async def _find(router: Router, name: str) -> wire.TopicEntry | None:
 
 async def _appear(router: Router, name: str, deadline: float) -> wire.TopicEntry:
     backoff = Backoff(router.settings)
-    while (entry := await _find(router, name)) is None:
-        if router.loop.time() >= deadline:
+    while (entry := await _find(router, name, deadline)) is None:
+        if (left := deadline - router.loop.time()) <= 0:
             raise Unavailable(f"{name!r} was created, but no node that answers knows it yet; open it again")
-        await asyncio.sleep(backoff.next())
+        await asyncio.sleep(min(backoff.next(), left))
     return entry
 
 
@@ -246,9 +246,9 @@ def _check_same(name: str, given: Settings, entry: wire.TopicEntry) -> None:
         )
 
 
-async def list_topics(router: Router, kind: wire.TopicKind = "topic") -> list[str]:
+async def list_topics(router: Router, deadline: float, kind: wire.TopicKind = "topic") -> list[str]:
     """Names of all topics, or of all queues, sorted."""
-    if not await router.refresh(None):
+    if not await router.refresh(None, deadline):
         raise Unavailable(f"no node of the cluster answers: {router.trouble()}")
     found = router.map.topics.items()
     return sorted(name for name, entry in found if not entry.deleted and entry.kind == kind)
@@ -263,18 +263,18 @@ async def delete_topic(router: Router, name: str, entry: wire.TopicEntry, deadli
         await router.ask_any(request, what, deadline)
     backoff = Backoff(router.settings)
     while True:
-        has_heard = await router.refresh(name)
+        has_heard = await router.refresh(name, deadline)
         known = router.map.topics.get(name)
         if has_heard and (known is None or known.deleted or known.uuid != entry.uuid):
             return
-        if router.loop.time() >= deadline:
+        if (left := deadline - router.loop.time()) <= 0:
             error = Unavailable(
                 f"{entry.kind} {name!r} is deleted, but no node that answers has heard so in time; delete it "
                 "again to wait until one has"
             )
             error.outcome = "applied"
             raise error
-        await asyncio.sleep(backoff.next())
+        await asyncio.sleep(min(backoff.next(), left))
 
 
 def _not_forgotten(what: str, result: results.Rejected) -> Rejected:

@@ -42,6 +42,8 @@ State = Literal["open", "committing", "rolling back", "committed", "rolled back"
 # Of the time that a commit may take, the part after which the client stops waiting and asks.
 _PATIENT_PART: Final = 2 / 3
 _ASKING_PART: Final = 1 - _PATIENT_PART
+# A call that ends late waits at least so long for the groups of its transaction.
+_FOLLOW_SECONDS: Final = 1.0
 
 
 class Lane:
@@ -158,6 +160,7 @@ class OpenTransaction(OpenWork):
     async def commit(self, got: Sequence[Held] = ()) -> None:
         """Return when it is committed; TransactionAborted if it is not, and OutcomeUnknown, or InDoubt, if
         nobody says. What was got and not accepted goes back to its place."""
+        deadline = self._deadline()
         self._take_over()
         self.check_open()
         self._begin_ending(got)
@@ -172,7 +175,7 @@ class OpenTransaction(OpenWork):
             aborted = self.aborted()
             await self._roll_back()
             raise aborted
-        await self._outcome()
+        await self._outcome(deadline)
 
     def _begin_commit(self) -> None:
         """If it stays open, it has failed."""
@@ -212,17 +215,26 @@ class OpenTransaction(OpenWork):
             self._begin_ending(got)
             await self._roll_back()
 
+    def _deadline(self) -> float:
+        return self._loop.time() + self._settings.timeout
+
     async def _roll_back(self) -> None:
+        deadline = self._deadline()
         self._begin_rollback()
         with suppress(TimeoutError):
-            async with asyncio.timeout(2 * self._settings.attempt_seconds):
+            async with asyncio.timeout(self._patient_seconds):
                 await self._ended.wait()
                 await self._returned()
-        await self._followed()
+        await self._followed(deadline)
+
+    @property
+    def _patient_seconds(self) -> float:
+        """How long a call waits for what goes on without it as well."""
+        return min(2 * self._settings.attempt_seconds, self._settings.timeout)
 
     async def _returned(self) -> None:
         if self._back:
-            await asyncio.wait(self._back, timeout=2 * self._settings.attempt_seconds)
+            await asyncio.wait(self._back, timeout=self._patient_seconds)
 
     def _begin_rollback(self) -> None:
         requests = self.inner.rollback()
@@ -241,7 +253,7 @@ class OpenTransaction(OpenWork):
             self._ended.clear()
             self._ask()
         try:
-            await self._outcome()
+            await self._outcome(self._deadline())
         except TransactionAborted:
             return False
         return True
@@ -265,7 +277,7 @@ class OpenTransaction(OpenWork):
         while self._loop.time() < deadline and not (self._lanes.is_closed or self._is_too_late):
             try:
                 await self.resolve()
-                return await self._outcome()
+                return await self._outcome(self._deadline())
             except OutcomeUnknown as error:
                 unknown = error
             await asyncio.sleep(backoff.next())
@@ -277,7 +289,7 @@ class OpenTransaction(OpenWork):
         if self.inner.progress is Progress.ROLLING_BACK:
             self._finish()
         await self._ended.wait()
-        await self._followed()
+        await self._followed(self._loop.time())
 
     def abandon(self) -> None:
         """From any thread, at any time: roll it back, if it is open and there is still a loop to do so."""
@@ -290,11 +302,11 @@ class OpenTransaction(OpenWork):
             self._is_ending = True
             self._begin_rollback()
 
-    async def _outcome(self) -> None:
+    async def _outcome(self, deadline: float) -> None:
         await self._ended.wait()
         # What was in doubt when nobody waited any longer may be known by now.
         self._begin_following()
-        await self._followed()
+        await self._followed(deadline)
         error = self._error()
         if error is not None:
             if self.state == "rolled back":
@@ -450,6 +462,9 @@ class OpenTransaction(OpenWork):
         if error is not None:
             _log.warning("a group does not follow transaction %s: %s", self.inner.id, error)
 
-    async def _followed(self) -> None:
+    async def _followed(self, deadline: float) -> None:
+        """Return when the groups have followed; after the deadline, and at least a little, they do so by
+        themselves."""
         if self._following:
-            await asyncio.wait(self._following)
+            left = max(_FOLLOW_SECONDS, deadline - self._loop.time())
+            await asyncio.wait(self._following, timeout=left)

@@ -5,7 +5,6 @@ Each answer is a linearizable read of one shard; they are not of one moment, so 
 be seen half-way. Nothing is decided by what is seen: home does that, in one entry.
 """
 
-import asyncio
 import secrets
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
@@ -14,6 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from hawser.cluster import wire
+from hawser.cluster.client.asking import gathered
 from hawser.cluster.client.routing import Router
 from hawser.cluster.maps import topic_of
 from hawser.errors import Closed, HawserError, InDoubt, NotFound, Rejected, Unavailable
@@ -108,16 +108,18 @@ class _Found:
 
 async def look_at_all(router: Router, timeout_seconds: float) -> Survey:
     """Every transaction of the cluster that is not over."""
-    await _know(router)
-    answers, unanswered = await _ask_all(router, router.map.shards, None, timeout_seconds)
+    deadline = router.loop.time() + timeout_seconds
+    await _know(router, deadline)
+    answers, unanswered = await _ask_all(router, router.map.shards, None, deadline)
     return Survey(put_together(answers), unanswered)
 
 
 async def recover(router: Router, timeout_seconds: float) -> list[TransactionSeen]:
     """Those that are prepared, and those that a person has decided and nobody has forgotten; Unavailable
     unless every home answers."""
-    await _know(router)
-    answers, unanswered = await _ask_all(router, _homes(router), None, timeout_seconds)
+    deadline = router.loop.time() + timeout_seconds
+    await _know(router, deadline)
+    answers, unanswered = await _ask_all(router, _homes(router), None, deadline)
     for error in unanswered.values():
         raise Unavailable(f"not every home of transactions answers, so some may be missing: {error}")
     wanted = (Stage.PREPARED, Stage.HEURISTIC_COMMIT, Stage.HEURISTIC_ROLLBACK)
@@ -126,8 +128,9 @@ async def recover(router: Router, timeout_seconds: float) -> list[TransactionSee
 
 async def look_at(router: Router, wanted: TransactionId, timeout_seconds: float) -> TransactionSeen:
     """One transaction, also if it is over; incarnation 0 is the latest. NotFound if nobody knows of it."""
-    await _know(router)
-    answers, unanswered = await _ask_all(router, router.map.shards, wanted, timeout_seconds)
+    deadline = router.loop.time() + timeout_seconds
+    await _know(router, deadline)
+    answers, unanswered = await _ask_all(router, router.map.shards, wanted, deadline)
     latest = max((_latest(each) for each in answers.values()), default=0)
     for seen in put_together(answers):
         if seen.id == str(TransactionId(wanted.xid, latest)):
@@ -167,8 +170,8 @@ def _unknown(wanted: TransactionId, unanswered: Mapping[str, HawserError]) -> Ha
     )
 
 
-async def _know(router: Router) -> None:
-    if not await router.refresh(None):
+async def _know(router: Router, deadline: float) -> None:
+    if not await router.refresh(None, deadline):
         raise Unavailable(f"no node of the cluster answers: {router.trouble()}")
 
 
@@ -186,14 +189,11 @@ def _home_of(router: Router, xid: Xid) -> str:
 
 
 async def _ask_all(
-    router: Router, shards: Iterable[str], wanted: TransactionId | None, timeout_seconds: float
+    router: Router, shards: Iterable[str], wanted: TransactionId | None, deadline: float
 ) -> tuple[dict[str, wire.TransactionsSeen], dict[str, HawserError]]:
     """What each shard says, and why some say nothing."""
     asked = sorted(shards)
-    deadline = router.loop.time() + timeout_seconds
-    said = await asyncio.gather(
-        *(_look(router, shard, wanted, deadline) for shard in asked), return_exceptions=True
-    )
+    said = await gathered([_look(router, shard, wanted, deadline) for shard in asked])
     answers: dict[str, wire.TransactionsSeen] = {}
     unanswered: dict[str, HawserError] = {}
     for shard, each in zip(asked, said, strict=True):
@@ -293,11 +293,12 @@ async def decide(
     reason that is kept: if a person has decided so before, the first one. Rejected if it is not prepared, or
     has ended otherwise."""
     assert outcome in (Outcome.COMMITTED, Outcome.ROLLED_BACK) and reason
-    transaction = await _at_home(router, wanted, timeout_seconds)
+    deadline = router.loop.time() + timeout_seconds
+    transaction = await _at_home(router, wanted, deadline)
     command = HomeDecide(to_fields(transaction), outcome, heuristic=reason)
-    result = await _tell_home(router, transaction, Kind.HOME_DECIDE, command, timeout_seconds)
+    result = await _tell_home(router, transaction, Kind.HOME_DECIDE, command, deadline)
     if isinstance(result, Finished):
-        kept = await _reason(router, transaction, timeout_seconds)
+        kept = await _reason(router, transaction, deadline)
         if result.outcome is not outcome or not kept:
             raise Rejected(f"transaction {transaction} has ended already: {result.outcome.text}")
         return transaction, kept
@@ -308,11 +309,11 @@ async def decide(
     )
 
 
-async def _reason(router: Router, transaction: TransactionId, timeout_seconds: float) -> str:
+async def _reason(router: Router, transaction: TransactionId, deadline: float) -> str:
     """Why a person has decided about it, which has an outcome; nothing if that was somebody else."""
     home = _home_of(router, transaction.xid)
     try:
-        answer = await _look(router, home, transaction, router.loop.time() + timeout_seconds)
+        answer = await _look(router, home, transaction, deadline)
     except HawserError as error:
         raise InDoubt(
             f"transaction {transaction} has ended, but home does not say who has decided that ({error}); see "
@@ -324,9 +325,10 @@ async def _reason(router: Router, transaction: TransactionId, timeout_seconds: f
 async def forget(router: Router, wanted: TransactionId, timeout_seconds: float) -> TransactionId:
     """Its coordinator knows what a person decided: forget it. Rejected if no person has decided it, or that
     is forgotten."""
-    transaction = await _at_home(router, wanted, timeout_seconds)
+    deadline = router.loop.time() + timeout_seconds
+    transaction = await _at_home(router, wanted, deadline)
     command = HomeCall(to_fields(transaction), Call.FORGET, request=secrets.token_bytes(16))
-    result = await _tell_home(router, transaction, Kind.HOME_CALL, command, timeout_seconds)
+    result = await _tell_home(router, transaction, Kind.HOME_CALL, command, deadline)
     assert isinstance(result, Answered), result
     if result.code != Code.OK:
         raise Rejected(
@@ -336,28 +338,27 @@ async def forget(router: Router, wanted: TransactionId, timeout_seconds: float) 
     return transaction
 
 
-async def _at_home(router: Router, wanted: TransactionId, timeout_seconds: float) -> TransactionId:
+async def _at_home(router: Router, wanted: TransactionId, deadline: float) -> TransactionId:
     """The incarnation that home knows: the one that is wanted, or else the latest."""
     if wanted.xid.format == LANE_FORMAT:
         raise Rejected(
             f"transaction {wanted.xid} is a client's own: one of its shards decides about it, by itself and "
             "soon. A person decides about what is prepared for a coordinator; see `hawser tx show`"
         )
-    await _know(router)
+    await _know(router, deadline)
     home = _home_of(router, wanted.xid)
-    answer = await _look(router, home, wanted, router.loop.time() + timeout_seconds)
+    answer = await _look(router, home, wanted, deadline)
     if not _latest(answer):
         raise _unknown(wanted, {})
     return TransactionId(wanted.xid, _latest(answer))
 
 
 async def _tell_home(
-    router: Router, transaction: TransactionId, kind: int, command: Payload, timeout_seconds: float
+    router: Router, transaction: TransactionId, kind: int, command: Payload, deadline: float
 ) -> AnyResult:
     home = _home_of(router, transaction.xid)
     request = wire.Transact(home, (wire.Labelled(kind, encode_command(command)),))
     what = f"telling home about transaction {transaction}"
-    deadline = router.loop.time() + timeout_seconds
     answer = await router.ask_leader(wire.HOMES, home, request, what, deadline)
     if not isinstance(answer, wire.Transacted):
         raise InDoubt(f"{what}: home gave no clear answer ({answer}); see `hawser tx show`")
