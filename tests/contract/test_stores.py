@@ -148,6 +148,20 @@ def test_a_list_is_by_prefix_and_in_order(store: Store) -> None:
     assert store.list("c") == {}
 
 
+def test_clusters_of_nested_prefixes_do_not_see_each_other(server: EtcdServer) -> None:
+    """With one slash behind a prefix, the keys of a cluster `a/shards` were shards of the cluster `a`."""
+    outer = f"{server.url}/{uuid.uuid4()}"
+    stores = {name: open_store(f"{outer}{name}") for name in ("", "/shards", "/shards/x")}
+    for name, store in stores.items():
+        written(store.put("shards/key", name.encode(), None))
+    for name, store in stores.items():
+        for prefix in "", "shards/":
+            assert {key: value.data for key, value in store.list(prefix).items()} == {
+                "shards/key": name.encode()
+            }
+        store.close()
+
+
 @pytest.mark.parametrize("key", ODD_KEYS)
 def test_odd_keys(store: Store, key: str) -> None:
     value = written(store.put(key, b"data", None))
