@@ -93,27 +93,3 @@ def test_a_client_is_there_for_a_node_that_is_newer(tmp_path: Path, monkeypatch:
         bus.xa.commit(xid, one_phase=True)
         found = [bytes(each) for each in topic.read_oldest(9).samples]
         assert sorted(found) == [b"and went on", b"open", b"started"]
-
-
-def test_a_node_that_knows_an_old_address_is_not_believed(
-    cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The client dials it, and goes on where it went: what is wrong would come back with every turn."""
-    old = "127.0.0.1:1"
-
-    async def forget() -> None:
-        for node in cluster._nodes.values():
-            node.map.nodes["n2"] = wire.NodeEntry(old, True)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(routing, "_NODES_SECONDS", 0.05)
-        bus: Any = cluster.connect("client")
-        router = bus._client.router
-        known = router.map.nodes["n2"].address
-
-        def is_dialed() -> bool:
-            cluster.run(forget())
-            return old in router._dialers
-
-        until(is_dialed, "the old address to be dialed")
-    assert router.map.nodes["n2"].address == known

@@ -198,6 +198,9 @@ class _Hanging:
     def get(self, key: str) -> Value:
         return Value(b"cluster", 1)
 
+    def put(self, key: str, data: bytes, expected: int | None) -> Value:
+        return Value(data, 2)
+
     def close(self) -> None:
         pass
 

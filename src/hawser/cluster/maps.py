@@ -54,17 +54,17 @@ class Resident(NamedTuple):
 
 
 class ShardMap:
-    """Of two entries of the same thing the one with the higher version stays."""
+    """Of two entries of the same thing the one with the higher version stays. The nodes are one thing."""
 
     def __init__(self) -> None:
         self.cluster = ""
+        self.nodes_version = 0
         self.nodes: dict[str, NodeEntry] = {}
         self.topics: dict[str, TopicEntry] = {}
         self.shards: dict[str, ShardEntry] = {}
 
     def merge(self, other: Map) -> None:
-        self.cluster = other.cluster or self.cluster
-        self.nodes.update(other.nodes)
+        self.merge_nodes(other)
         for name, topic in other.topics.items():
             known = self.topics.get(name)
             if known is None or known.version <= topic.version:
@@ -79,6 +79,12 @@ class ShardMap:
             ):
                 self.shards[name] = shard
         forget_oldest_deleted(self.topics)
+
+    def merge_nodes(self, other: Map) -> None:
+        """As `merge`, without topics and shards."""
+        self.cluster = other.cluster or self.cluster
+        if other.nodes_version >= self.nodes_version:
+            self.nodes, self.nodes_version = dict(other.nodes), other.nodes_version
 
     def _forget_shards(self, name: str, entry: TopicEntry) -> None:
         for shard in owned_shards(name, entry):
@@ -106,12 +112,12 @@ class ShardMap:
     def extract(self, topic: str | None) -> Map:
         """The whole map, or the part about one topic; only the nodes if there is no topic of that name."""
         if topic is None:
-            return Map(self.cluster, self.nodes, self.topics, self.shards)
+            return Map(self.cluster, self.nodes, self.topics, self.shards, self.nodes_version)
         entry = self.topics.get(topic)
         if entry is None:
-            return Map(self.cluster, self.nodes, {}, {})
+            return Map(self.cluster, self.nodes, {}, {}, self.nodes_version)
         shards = {name: self.shards[name] for name in shards_of(topic, entry) if name in self.shards}
-        return Map(self.cluster, self.nodes, {topic: entry}, shards)
+        return Map(self.cluster, self.nodes, {topic: entry}, shards, self.nodes_version)
 
     def address(self, member: str | None) -> tuple[str, str] | None:
         """The node that `member` is on, and its address."""

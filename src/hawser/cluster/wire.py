@@ -148,12 +148,14 @@ class ShardEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Map(_Body, frozen=True, tag="map"):
-    """Everything an operator has told. Of two entries the one with the higher version is true."""
+    """Everything an operator has told. Of two entries the one with the higher version is true. The nodes have
+    one version together: a node that is not listed has left."""
 
     cluster: str
     nodes: dict[str, NodeEntry]
     topics: dict[str, TopicEntry]
     shards: dict[str, ShardEntry]
+    nodes_version: Count = 0
 
 
 # What is told, without an answer.

@@ -5,12 +5,13 @@ a newer one; nothing here decides what is true.
 
 A node counts a client as present while it has a link to it (`node/presence.py`), so the router keeps a link
 to every node of the cluster. It asks the nodes periodically, one after the other, for the list of nodes,
-because an idle client would otherwise never learn of a new one.
+because an idle client would otherwise never learn of a new one. An address that the newest list does not
+have is forgotten when its link is down.
 """
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from itertools import count
 from math import inf
 from typing import Any
@@ -56,6 +57,7 @@ class Router:
         self._dialers: dict[str, Dialer] = {}
         self._hints: dict[str, tuple[int, str]] = {}
         self._asked: set[asyncio.Task[bool]] = set()
+        self._forgetting: set[asyncio.Task[None]] = set()
         self._ignorant: set[str] = set()
         self._hurried: dict[str, float] = {}
         self._followed: dict[str, float] = {}
@@ -85,7 +87,7 @@ class Router:
             tasks.append(self._watching)
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, *self._forgetting, return_exceptions=True)
         await asyncio.gather(*(dialer.close("the client closes") for dialer in self._dialers.values()))
 
     def trouble(self) -> str:
@@ -189,6 +191,8 @@ class Router:
         links = [dialer.link for dialer in self._dialers.values() if dialer.link is not None]
         links = [link for link in links if link.is_open]
         if not links:
+            for address in self._seeds:
+                self._dialer(address)
             for address, dialer in self._dialers.items():
                 self._hurry(address, dialer)
             return False
@@ -205,7 +209,7 @@ class Router:
         return any(each.result() for each in answered)
 
     async def _watch_nodes(self) -> None:
-        """Dial the new nodes. This does not update the routes: a single node may know an old map."""
+        """Dial the new nodes, and forget those that left."""
         for turn in count():
             await asyncio.sleep(_NODES_SECONDS)
             links = [dialer.link for dialer in self._dialers.values() if dialer.link is not None]
@@ -221,7 +225,7 @@ class Router:
         return True
 
     async def _extract_of(self, link: Link, topic: str | None) -> wire.Map | None:
-        """The map that a node knows, not merged yet; dials the nodes in it."""
+        """The map that a node knows: its nodes are merged and dialed, nothing else."""
         try:
             answer = await ask(link, wire.encode(wire.GetMap(topic)), _ASK_MAP_SECONDS)
         except TransportError:
@@ -231,9 +235,27 @@ class Router:
             self._ignorant.add(link.address)
             return None
         self._ignorant.discard(link.address)
-        for node in answer.nodes.values():
-            self._dialer(node.address)
+        self.map.merge_nodes(answer)
+        addresses = {node.address for node in self.map.nodes.values()}
+        for address in addresses:
+            self._dialer(address)
+        self._forget_others(addresses)
         return answer
+
+    def _forget_others(self, addresses: Set[str]) -> None:
+        """Dial only these, once one of them is reached; others as long as their links are open."""
+        links = {address: dialer.link for address, dialer in self._dialers.items()}
+        up = {address for address, link in links.items() if link is not None and link.is_open}
+        if not addresses & up:
+            return
+        for address in links.keys() - addresses - up:
+            task = self.loop.create_task(self._dialers.pop(address).close("the node left the cluster"))
+            self._forgetting.add(task)
+            task.add_done_callback(self._forgetting.discard)
+            self._ignorant.discard(address)
+            self._hurried.pop(address, None)
+            for shard in [each for each, hint in self._hints.items() if hint[1] == address]:
+                del self._hints[shard]
 
     def check_topic(self, topic: str, shard: str) -> None:
         """Closed if the topic that a shard belongs to is no more, as far as is known."""

@@ -329,7 +329,11 @@ class Node(Handler):
         self.map.merge(pushed)
         if pushed.cluster:
             self._around.teller.learned(asyncio.get_running_loop().time())
-        for name, entry in pushed.nodes.items():
+        for name in [each for each in self._dialers if each not in self.map.nodes]:
+            # As long as it runs, it may have members of shards.
+            if self._dialers[name].link is None:
+                self._background.start(self._dialers.pop(name).close("the node left the cluster"))
+        for name, entry in self.map.nodes.items():
             dialer = self._dialers.get(name)
             if dialer is not None and dialer.address != entry.address:
                 del self._dialers[name]

@@ -44,6 +44,7 @@ from hawser.cluster.operator.topics import (
     is_homeless,
     list_topics,
     mark_deleted,
+    store_nodes,
 )
 from hawser.cluster.stalls import StallWatch
 from hawser.cluster.stores.shards import StoredShard, delete_shard, list_shards, store_shard
@@ -104,6 +105,7 @@ class OperatorService(Handler):
         self.desks: dict[str, Desk] = {}
         self.rolls: dict[str, wire.Rolled] = {}
         self._nodes = dict(nodes)
+        self._nodes_version = 0
         self._name = name
         self._run = f"{name}#{secrets.token_hex(6)}"
         self._store = store
@@ -130,6 +132,7 @@ class OperatorService(Handler):
     async def start(self) -> None:
         """Read the store and begin to dial."""
         self.cluster = await self._in_thread(cluster_id, self._store)
+        self._nodes_version = await self._in_thread(store_nodes, self._store, self._nodes)
         await self._look()
         identity = Identity(role=PeerRole.OPERATOR, name=self._name, run=self._run, cluster=self.cluster)
         for name, address in self._nodes.items():
@@ -302,7 +305,7 @@ class OperatorService(Handler):
         # A part is not called the cluster's map: a node that has just started, and knows no more, would pass
         # for one that knows of all topics.
         cluster = self.cluster if shard is None else ""
-        body = wire.encode(wire.MapPushed(wire.Map(cluster, nodes, topics, shards)))
+        body = wire.encode(wire.MapPushed(wire.Map(cluster, nodes, topics, shards, self._nodes_version)))
         for dialer in self._dialers.values():
             if dialer.link is not None:
                 dialer.link.tell(body)

@@ -24,9 +24,11 @@ __all__ = [
     "is_homeless",
     "list_topics",
     "mark_deleted",
+    "store_nodes",
 ]
 
 _CLUSTER: Final = "cluster"
+_NODES: Final = "nodes"
 _TOPICS: Final = "topics/"
 
 
@@ -51,6 +53,17 @@ def cluster_id(store: Store) -> str:
         found = made.current if isinstance(made, Conflict) else made
     assert found is not None
     return found.data.decode()
+
+
+def store_nodes(store: Store, nodes: Mapping[str, str]) -> int:
+    """The version of this list of nodes with their addresses, which replaces the one there is if it differs.
+    Nodes and clients follow the list with the highest version."""
+    found = store.get(_NODES)
+    data = msgspec.json.encode(nodes, order="sorted")
+    if found is not None and found.data == data:
+        return found.version
+    made = store.put(_NODES, data, None if found is None else found.version)
+    return store_nodes(store, nodes) if isinstance(made, Conflict) else made.version
 
 
 def list_topics(store: Store) -> dict[str, TopicEntry]:
