@@ -264,3 +264,29 @@ def test_mistakes(scene: Scene, tmp_path: Path) -> None:
     scope = Scope(["orders"], "other-trace", "")
     widened(scene.directory / "mistaken", scope)
     assert "another --dir" in refused("--topic", "orders", "--trace", "trace", code=2)
+
+
+def test_a_topic_is_created_anew(scene: Scene, tmp_path: Path) -> None:
+    """The verdict is about the topic that has the name now, whatever the landing has of the deleted one."""
+    landing = Landing(tmp_path / "landing", scene.url, scene.remote)
+    topic = scene.bus.topic("anew", replication=1)
+    topic.publish_many([b"first"] * 10)
+    landing.run("--topic", "anew")
+    arguments = ("--topic", "anew", "--landing", str(landing.directory))
+    assert scene.audit("anew", *arguments).run().messages == 10
+    topic.delete()
+    scene.bus.topic("anew", replication=1).publish_many([b"second"] * 4)
+    landing.run("--topic", "anew", "--force")
+    refused = subprocess.run(
+        (audit := scene.audit("anew", *arguments)).command,
+        env=audit.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT_SECONDS,
+    )
+    assert refused.returncode == 2 and "created anew since" in refused.stderr, refused
+    evidence = ("--full-refresh", "log_runs", "--full-refresh", "landed_runs")
+    for name, more in ("anew", evidence), ("other", ()):
+        document = scene.audit(name, *arguments, "--complete", *more).run()
+        assert document.verdict.startswith("complete: 4 messages"), document.verdict

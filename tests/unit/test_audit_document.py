@@ -132,6 +132,25 @@ def test_a_directory_is_of_one_trace_and_one_landing(tmp_path: Path) -> None:
         widened(place, Scope(["a"], "", ""))
 
 
+def test_a_topic_that_was_created_anew_needs_new_evidence(tmp_path: Path) -> None:
+    """Evidence knows topics by their names: offsets of the deleted one would count twice."""
+    place = tmp_path / "audit"
+
+    def scope(*topics: str, **uuids: str) -> Scope:
+        return Scope(list(topics), "", "/landing", {"landed": "1", **uuids})
+
+    assert widened(place, scope("a", a="1")).uuids == {"landed": "1", "a": "1"}
+    widened(place, scope("b", b="1", landed="2"))
+    for asked in scope("a", a="2"), scope("landed", landed="2"):
+        with pytest.raises(UsageError, match="--full-refresh log_runs --full-refresh landed_runs, or"):
+            widened(place, asked)
+        with pytest.raises(UsageError, match="another --dir"):
+            widened(place, asked, ["log_runs"])
+    again = widened(place, scope("a", a="2"), ["log_runs", "landed_runs"])
+    assert again == Scope(["a", "b"], "", "/landing", {"landed": "1", "a": "2", "b": "1"})
+    assert widened(place, scope("a", a="2")) == again
+
+
 def test_it_says_of_what_it_knows_nothing(tmp_path: Path) -> None:
     table(tmp_path, "verdicts", [verdict("replicated", 10)])
     silent = collect(tmp_path, ASKED, [])

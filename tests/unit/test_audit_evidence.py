@@ -269,3 +269,11 @@ def test_progress_of_a_landing(tmp_path: Any) -> None:
     (place / "offsets" / "1").write_text("v1\nnothing")
     with pytest.raises(Corrupt, match="offsets/1"):
         progress_of(tmp_path)
+    # Deleted and created anew: what was committed of the former one says nothing of it.
+    begin(1, **{"0": 21, "1": 3})
+    assert progress_of(tmp_path).committed_of({"orders": "v"}) == {}
+    for batch, end in (2, 1), (3, 5):
+        begin(batch, uuid="v", **{"0": end})
+        (place / "commits" / str(batch)).write_text("v1\n{}")
+    assert progress_of(tmp_path).committed_of({"orders": "v"}) == {"orders": {0: Range(1, 4)}}
+    assert progress_of(tmp_path).committed_of({"orders": "u"}) == {}

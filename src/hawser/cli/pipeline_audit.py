@@ -1,10 +1,13 @@
 """`hawser pipeline audit`."""
 
 import time
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+import msgspec
 
 import hawser
 from hawser.cli.options import chosen_url, shared_options, wants_json
@@ -13,8 +16,6 @@ from hawser.cli.output import Cell, Column, count, notice, print_json, print_tab
 if TYPE_CHECKING:
     from hawser.spark.pipelines.auditing.collecting import Asked
     from hawser.spark.pipelines.auditing.document import Document
-    from hawser.spark.pipelines.auditing.progress import Progress
-    from hawser.spark.pipelines.auditing.scope import Scope
 
 __all__ = ["audit"]
 
@@ -78,13 +79,24 @@ def audit(directory: Path, landing: Path | None, **options: Any) -> None:
     from hawser.spark.pipelines.auditing.writing import write
 
     topics, trace = options["topics"], options["trace"]
-    url = _checked(topics, trace)
+    url, uuids = _checked(topics, trace)
     place = "" if landing is None else str(landing.absolute())
     asked = Asked(url, topics, trace, place, options["late_after"], options["complete"], time.time())
     # Before anything is read: what is committed by now is in the table and in the log when they are.
     progress = None if landing is None else progress_of(landing)
-    scope = widened(directory.absolute(), Scope(list(topics), trace, place))
-    _run(directory, asked, scope, progress, options)
+    landed = {} if landing is None else _landed_uuids(landing)
+    uuids |= _uuids(url, landed.keys() - uuids.keys())
+    scope = Scope(list(topics), trace, place, uuids)
+    scope = widened(directory.absolute(), scope, options["full_refresh"])
+    deleted = sorted(uuid for name, found in landed.items() for uuid in found - {uuids.get(name)})
+    conf = {
+        "spark.hawser.topics": ",".join(_uuids(url, scope.topics)),
+        "spark.hawser.audit.deleted": ",".join(deleted),
+        "spark.hawser.audit.committed": (
+            "" if progress is None else msgspec.json.encode(progress.committed_of(uuids)).decode()
+        ),
+    }
+    _run(directory, asked, conf, options)
     document = collect(directory.absolute(), asked, [] if progress is None else progress.batches)
     page = write(directory.absolute(), document)
     print_json(document) if wants_json() else _print(document)
@@ -93,8 +105,9 @@ def audit(directory: Path, landing: Path | None, **options: Any) -> None:
         raise SystemExit(_MISMATCH)
 
 
-def _checked(topics: tuple[str, ...], trace: str) -> str:
-    """The URL of the cluster. UsageError if there is nothing to audit, NotFound if a topic does not exist."""
+def _checked(topics: tuple[str, ...], trace: str) -> tuple[str, dict[str, str]]:
+    """The URL of the cluster, and the uuids of the topics. UsageError if there is nothing to audit, NotFound
+    if a topic does not exist."""
     from hawser.spark.pipelines.topics import look
 
     url = chosen_url()
@@ -102,47 +115,42 @@ def _checked(topics: tuple[str, ...], trace: str) -> str:
         raise hawser.UsageError("an audit reads topics of a cluster: give --url hawser://host:port,...")
     if not topics:
         raise hawser.UsageError("which topics? Give --topic, as often as there are; see `hawser topic list`")
-    look(url, [*topics, *([trace] if trace else [])], "raw")
-    return url
+    ends = look(url, [*topics, *([trace] if trace else [])], "raw")
+    return url, {each.topic: each.topic_uuid for each in ends}
 
 
-def _existing(url: str, topics: list[str]) -> list[str]:
-    """Without those that were deleted since they were asked for."""
+def _uuids(url: str, topics: Iterable[str]) -> dict[str, str]:
+    """The uuids of the topics that exist."""
+    found = {}
     with hawser.connect(url) as bus:
-        return [name for name in topics if _exists(bus, name)]
+        for name in topics:
+            with suppress(hawser.NotFound):
+                found[name] = bus.topic(name, create=False).info().uuid
+    return found
 
 
-def _exists(bus: hawser.Bus, topic: str) -> bool:
-    try:
-        bus.topic(topic, create=False)
-    except hawser.NotFound:
-        return False
-    return True
+def _landed_uuids(landing: Path) -> dict[str, set[str]]:
+    """The uuids of the topics that have rows in the landing, by their names."""
+    from hawser.spark.pipelines.coverage import coverage
+
+    found: dict[str, set[str]] = {}
+    for each in coverage(landing, "raw"):
+        found.setdefault(each.topic, set()).add(each.topic_uuid)
+    return found
 
 
-def _run(
-    directory: Path,
-    asked: "Asked",
-    scope: "Scope",
-    progress: "Progress | None",
-    options: dict[str, Any],
-) -> None:
-    import msgspec
-
+def _run(directory: Path, asked: "Asked", conf: dict[str, str], options: dict[str, Any]) -> None:
     from hawser.cli.pipeline_run import run_and_show, settings_of
     from hawser.spark.pipelines.place import Place
     from hawser.spark.pipelines.running import AUDIT, Plan
 
     conf = {
+        **conf,
         "spark.hawser.url": asked.url,
-        "spark.hawser.topics": ",".join(_existing(asked.url, scope.topics)),
         "spark.hawser.audit.topics": ",".join(asked.topics),
         "spark.hawser.late.seconds": f"{asked.late_seconds:g}",
         "spark.hawser.audit.trace": asked.trace,
         "spark.hawser.audit.landing": asked.landing,
-        "spark.hawser.audit.committed": (
-            "" if progress is None else msgspec.json.encode(progress.committed).decode()
-        ),
         # Larger batches are fewer runs.
         "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
     }

@@ -37,6 +37,7 @@ TOPICS = spark.conf.get("spark.hawser.topics", None) or ""
 JUDGED_TOPICS = spark.conf.get("spark.hawser.audit.topics", None) or TOPICS
 TRACE = spark.conf.get("spark.hawser.audit.trace", None) or ""
 LANDING = spark.conf.get("spark.hawser.audit.landing", "")
+DELETED = spark.conf.get("spark.hawser.audit.deleted", None) or ""
 COMMITTED = spark.conf.get("spark.hawser.audit.committed", None) or ""
 LATE_SECONDS = float(spark.conf.get("spark.hawser.late.seconds", None) or 600)
 BATCH_RECORDS = spark.conf.get("spark.hawser.batch.records", None) or "5000000"
@@ -44,8 +45,8 @@ BATCH_RECORDS = spark.conf.get("spark.hawser.batch.records", None) or "5000000"
 LATE_NS = int(LATE_SECONDS * 1e9)
 HEADERS = "headers array<struct<key: string, value: binary>>"
 LANDED = (
-    "topic string, partition int, offset bigint, key binary, value binary, timestamp timestamp, "
-    f"landed_at timestamp, {HEADERS}"
+    "topic string, topic_uuid string, partition int, offset bigint, key binary, value binary, "
+    f"timestamp timestamp, landed_at timestamp, {HEADERS}"
 )
 # The same of a record in the log and of one in the table.
 CONTENT = F.xxhash64("offset", "timestamp", "key", "value", "headers").alias("hash")
@@ -89,7 +90,9 @@ if TRACE:
 if LANDING:
     EVIDENCE.append("landed_runs")
     ROWS = spark.readStream.schema(LANDED).parquet(f"file:{LANDING}/tables/raw")
-    # Of all topics: a file is read once, and another one of them may be asked for later.
+    # Of all topics: a file is read once, and another one of them may be asked for later. But a deleted topic
+    # has offsets of its own, and evidence knows topics by their names.
+    ROWS = ROWS.where(~F.col("topic_uuid").isin(*DELETED.split(",")))
     ROWS = ROWS.select(*STAMPS, "landed_at", CONTENT, BYTES)
     LANDED_RUNS = ROWS.mapInArrow(landed_evidence(LATE_NS), COLUMNS)
 

@@ -4,6 +4,7 @@ A batch writes `offsets/N` before it begins and `commits/N` when its rows are in
 last hundred of them or so.
 """
 
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,10 +28,18 @@ class Batch(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """`committed` ranges begin at 0 where it is not known any more where the landing began."""
+    """`committed` ranges begin at 0 where it is not known any more where the landing began. They are of the
+    topics with these `uuids`."""
 
     committed: Committed
     batches: list[Batch]
+    uuids: dict[str, str]
+
+    def committed_of(self, uuids: Mapping[str, str]) -> Committed:
+        """Without topics that have another uuid now: these have offsets of their own."""
+        return {
+            name: ranges for name, ranges in self.committed.items() if uuids.get(name) == self.uuids[name]
+        }
 
 
 def progress_of(landing: Path) -> Progress:
@@ -39,7 +48,7 @@ def progress_of(landing: Path) -> Progress:
         raise UsageError(f"{landing} has no table of raw records: give the --dir of `hawser pipeline run`")
     runs = list(landing.glob("checkpoints/_checkpoints/*/*/raw/raw/*"))
     if not runs:
-        return Progress({}, [])
+        return Progress({}, [], {})
     checkpoint = max(runs, key=lambda path: int(path.name))
     commits = set(_numbers(checkpoint / "commits"))
     found = {}
@@ -49,7 +58,8 @@ def progress_of(landing: Path) -> Progress:
             found[number] = _read(checkpoint / "offsets" / str(number))
     batches = [Batch(number, began, number in commits) for number, (began, _) in sorted(found.items())]
     done = {number: offsets for number, (_, offsets) in found.items() if number in commits}
-    return Progress(_committed(done), batches)
+    committed, uuids = _committed(done)
+    return Progress(committed, batches, uuids)
 
 
 def _numbers(directory: Path) -> list[int]:
@@ -65,12 +75,16 @@ def _read(path: Path) -> tuple[float, Offsets]:
         raise Corrupt(f"{path} is no batch of a landing: {error}") from error
 
 
-def _committed(batches: dict[int, Offsets]) -> Committed:
+def _committed(batches: dict[int, Offsets]) -> tuple[Committed, dict[str, str]]:
+    """What was committed of each topic, and its uuid: of topics of one name, the last."""
     found: Committed = {}
+    uuids: dict[str, str] = {}
     for number, offsets in sorted(batches.items()):
         is_oldest = number == min(batches)
         for topic, place in offsets.items():
-            ranges = found.setdefault(topic, {})
+            if uuids.get(topic) != place.uuid:
+                uuids[topic], found[topic] = place.uuid, {}
+            ranges = found[topic]
             for partition, end in place.partitions.items():
                 if partition in ranges:
                     first = ranges[partition].first
@@ -80,4 +94,4 @@ def _committed(batches: dict[int, Offsets]) -> Committed:
                     # One that joins says where it begins, and is read by the next batch.
                     first = end
                 ranges[partition] = Range(first, end - 1)
-    return found
+    return found, uuids
