@@ -9,6 +9,7 @@ from typing import Any
 
 import hawser
 from hawser.api.cluster.subscription import ClusterSubscription
+from tests.cluster.stalls import stalls
 from tests.cluster.worker import GROUP, SESSION_SECONDS, TOPIC, commit_noted, log_of, note_taken
 from tests.history.events import Outcome, Recorder, operations, read_events
 from tests.history.linearizability import Verdict, judge
@@ -113,6 +114,7 @@ def leader_of(cluster: ClusterProcesses, partition: int = 0) -> str:
 
 def judged(cluster: ClusterProcesses, clients: Clients) -> Figures:
     """Read the whole topic, then judge everything that was noted; AssertionError with the first violation."""
+    of_loops = stalls(cluster)
     recorder = Recorder(cluster.directory / "auditor.history", "auditor")
     with cluster.connect("auditor", session_seconds=SESSION_SECONDS) as bus:
         topic = bus.topic(TOPIC)
@@ -130,6 +132,7 @@ def judged(cluster: ClusterProcesses, clients: Clients) -> Figures:
         assert linearization.verdict is not Verdict.VIOLATED, f"{name}: {linearization}"
     counts = Counter((each.name, each.outcome) for each in found)
     of_publishing: Figures = {
+        **of_loops,
         "acknowledged": counts["publish", Outcome.DONE],
         "refused": counts["publish", Outcome.NOT_DONE],
         "unknown": counts["publish", Outcome.UNKNOWN],

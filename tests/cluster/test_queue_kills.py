@@ -14,6 +14,7 @@ import pytest
 import hawser
 from tests.cluster.queue_verdict import Violation, judge
 from tests.cluster.queue_worker import MAX_DELIVERIES, QUEUE, SESSION_SECONDS, Notes, accept_all, is_poison
+from tests.cluster.stalls import stalls
 from tests.support.lines import read_notes
 from tests.support.processes import LIMIT_SECONDS, ClusterProcesses, cluster_processes, until
 from tests.support.workers import Worker
@@ -106,6 +107,7 @@ def under_load(cluster: ClusterProcesses, roles: list[str], **settings: Any) -> 
 
 def judged(cluster: ClusterProcesses, clients: Clients) -> dict[str, int]:
     """Accept what is left, have poison rejected until it is dead, bury the dead, and judge everything."""
+    of_loops = stalls(cluster)
     notes = Notes(cluster.directory / "auditor.notes")
     with cluster.connect("auditor") as bus:
         queue: Any = bus.queue(QUEUE)
@@ -118,7 +120,7 @@ def judged(cluster: ClusterProcesses, clients: Clients) -> dict[str, int]:
             until(lambda: _letters_at_home(queue) == 0, "all letters in the other queue")
         for letters in _rest(dead):
             accept_all(notes, letters, "bury")
-    return judge(read_notes(clients.files))
+    return {**of_loops, **judge(read_notes(clients.files))}
 
 
 def _rest(queue: Any) -> Iterator[hawser.Messages]:

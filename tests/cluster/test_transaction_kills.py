@@ -15,6 +15,7 @@ import hawser
 from hawser.cluster import wire
 from hawser.transaction import staged
 from hawser.transaction.staged import StagedAccept
+from tests.cluster.stalls import stalls
 from tests.cluster.test_partitions import network
 from tests.cluster.transaction_coordinator import Decisions, complete
 from tests.cluster.transaction_copier import copy_some
@@ -170,6 +171,7 @@ def under_load(cluster: ClusterProcesses, roles: list[str] = ROLES) -> Iterator[
 
 def judged(cluster: ClusterProcesses, workers: Workers) -> dict[str, int]:
     """Do what coordinators do that were killed, wait until nothing is unfinished, and judge what is there."""
+    of_loops = stalls(cluster)
     with cluster.connect("auditor") as bus:
         in_doubt = sum(_complete(bus, log) for log in workers.logs)
         until(lambda: not any(_complete(bus, log) for log in workers.logs), "nothing in doubt")
@@ -178,7 +180,8 @@ def judged(cluster: ClusterProcesses, workers: Workers) -> dict[str, int]:
     for daemon in cluster.daemons:
         assert '"level": "error"' not in daemon.log.read_text(), daemon.last_words
     notes = read_notes(workers.files)
-    return {"in doubt at the end": in_doubt, "deaths": workers.deaths, **judge(notes, TOKENS, found)}
+    of_ring = judge(notes, TOKENS, found)
+    return {**of_loops, "in doubt at the end": in_doubt, "deaths": workers.deaths, **of_ring}
 
 
 def _complete(bus: hawser.Bus, log: Path) -> int:
