@@ -226,6 +226,31 @@ def test_looks_at_a_store_that_hangs_do_not_pile_up() -> None:
     asyncio.run(run())
 
 
+def test_an_operator_that_stops_does_not_hold_up_its_loop() -> None:
+    """It waits for the call of the store that is under way."""
+
+    async def run() -> None:
+        hanging = _Hanging()
+        store: Any = hanging
+        operator = OperatorService("o", store, {}, OperatorSettings(tick_seconds=0.001, look_ticks=1))
+        await operator.start()
+        while hanging.lists <= 8:
+            await asyncio.sleep(0)
+        # A loop that is held up goes on then, and has failed.
+        rescue = threading.Timer(10.0, hanging.go_on.set)
+        rescue.start()
+        stopping = asyncio.create_task(operator.stop())
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        is_served = not hanging.go_on.is_set()
+        hanging.go_on.set()
+        await stopping
+        rescue.cancel()
+        assert is_served
+
+    asyncio.run(run())
+
+
 def test_a_topic_is_deleted_and_made_anew_while_a_node_is_away(tmp_path: Path) -> None:
     """The node that was away deletes its part when it is back, and nothing is left to be told."""
     create = wire.Admin(wire.AdminKind.CREATE, "orders", settings={"replication": 3})

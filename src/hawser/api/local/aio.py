@@ -5,7 +5,8 @@ call has not happened.
 """
 
 import weakref
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from hawser.api.aio import AsyncBus, AsyncPublisher, AsyncSubscription, AsyncTopic
@@ -101,9 +102,10 @@ class _LocalAsyncSubscription(AsyncSubscription[T]):
 class _LocalAsyncTopic(LocalAsyncPublishing[T], AsyncTopic[T]):
     """As `Topic`."""
 
-    def __init__(self, topic: LocalTopic[T]) -> None:
+    def __init__(self, topic: LocalTopic[T], closed: Callable[[object], None]) -> None:
         super().__init__(topic)
         self._topic = topic
+        self._forget = closed
         # Weak: a publisher without references has nothing in flight.
         self._made: weakref.WeakSet[_LocalAsyncPublisher[T]] = weakref.WeakSet()
 
@@ -149,6 +151,7 @@ class _LocalAsyncTopic(LocalAsyncPublishing[T], AsyncTopic[T]):
 
     async def delete(self, force: bool = False) -> None:
         self._topic.delete(force)
+        self._forget(self)
 
     @property
     def publishing(self) -> "list[LocalAsyncPublishing[T]]":
@@ -159,6 +162,7 @@ class _LocalAsyncTopic(LocalAsyncPublishing[T], AsyncTopic[T]):
         while busy := self.publishing:
             await busy[0].flush()
         self._topic.close()
+        self._forget(self)
 
 
 class LocalAsyncBus(AsyncBus):
@@ -166,8 +170,8 @@ class LocalAsyncBus(AsyncBus):
 
     def __init__(self, bus: LocalBus) -> None:
         self._bus = bus
-        self._topics: dict[int, _LocalAsyncTopic[Any]] = {}
-        self._queues: dict[int, LocalAsyncQueue[Any]] = {}
+        self._topics: dict[tuple[str, Any], _LocalAsyncTopic[Any]] = {}
+        self._queues: dict[tuple[str, Any], LocalAsyncQueue[Any]] = {}
 
     @property
     def name(self) -> str:
@@ -179,19 +183,25 @@ class LocalAsyncBus(AsyncBus):
 
     def _topic(self, name: str, schema: Any, create: bool, settings: dict[str, Any]) -> _LocalAsyncTopic[Any]:
         topic = self._bus._topic(name, schema, create, settings)
-        known = self._topics.get(id(topic))
+        known = self._topics.get((name, schema))
         if known is None or known._topic is not topic:
-            self._topics = {key: each for key, each in self._topics.items() if not each._topic._closed}
-            known = self._topics[id(topic)] = _LocalAsyncTopic(topic)
+            forget = partial(self._forget, self._topics, (name, schema))
+            known = self._topics[name, schema] = _LocalAsyncTopic(topic, forget)
         return known
 
     def _queue(self, name: str, schema: Any, create: bool, settings: dict[str, Any]) -> LocalAsyncQueue[Any]:
         queue = self._bus._queue(name, schema, create, settings)
-        known = self._queues.get(id(queue))
+        known = self._queues.get((name, schema))
         if known is None or known._queue is not queue:
-            self._queues = {key: each for key, each in self._queues.items() if not each._queue._closed}
-            known = self._queues[id(queue)] = LocalAsyncQueue(queue)
+            forget = partial(self._forget, self._queues, (name, schema))
+            known = self._queues[name, schema] = LocalAsyncQueue(queue, forget)
         return known
+
+    @staticmethod
+    def _forget(opened: dict[tuple[str, Any], Any], key: tuple[str, Any], closed: object) -> None:
+        """Called by a topic or queue that was closed; another one may have its place by then."""
+        if opened.get(key) is closed:
+            del opened[key]
 
     async def topics(self) -> list[str]:
         return self._bus.topics()
@@ -212,3 +222,5 @@ class LocalAsyncBus(AsyncBus):
         while busy := [each for topic in self._topics.values() for each in topic.publishing]:
             await busy[0].flush()
         self._bus.close()
+        self._topics.clear()
+        self._queues.clear()

@@ -1,6 +1,6 @@
 """Queues on one host, for event loops: claims happen in the loop, and only the waiting elsewhere."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
@@ -113,8 +113,9 @@ class _Putting(LocalAsyncPublishing[T]):
 class LocalAsyncQueue(AsyncQueue[T]):
     """As `Queue`."""
 
-    def __init__(self, queue: LocalQueue[T]) -> None:
+    def __init__(self, queue: LocalQueue[T], forget: Callable[[object], None] | None = None) -> None:
         self._queue = queue
+        self._forget = forget
         self._putting = _Putting(queue._producing)
 
     @property
@@ -191,9 +192,15 @@ class LocalAsyncQueue(AsyncQueue[T]):
 
     async def delete(self, force: bool = False) -> None:
         self._queue.delete(force)
+        self._leave()
 
     async def close(self) -> None:
         self._queue.close()
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._forget is not None:
+            self._forget(self)
 
 
 def _settle_all(consumer: NativeConsumer) -> Any:

@@ -119,6 +119,8 @@ class Shard:
         self._proposals: list[Command] = []
         self._flush_scheduled = False
         self._waiters: dict[asyncio.Future[None], int] = {}
+        # Where the topic ended when they were looked through last.
+        self._woken_at = 0
         self._applied = replica.machine.applied
         self._is_syncing = False
         # While a step waits for the disk: what is to be done after it, and the future of its end.
@@ -354,6 +356,10 @@ class Shard:
 
     def _wake(self) -> None:
         end = self.replica.machine.part(Topic).end
+        if end == self._woken_at:
+            # Every waiter came when the topic ended here.
+            return
+        self._woken_at = end
         for future in [each for each, offset in self._waiters.items() if offset < end]:
             del self._waiters[future]
             _settle(future, None)

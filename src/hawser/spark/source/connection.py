@@ -6,6 +6,8 @@ cluster at its addresses now.
 """
 
 import asyncio
+import os
+import threading
 from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
@@ -34,15 +36,26 @@ _SETTINGS: Final = ClientSettings(timeout=60.0, connect_timeout=20.0)
 _APPEAR_SECONDS: Final = 3.0
 
 _connections: dict[tuple[str, ...], "Connection"] = {}
+_connecting = threading.Lock()
+
+
+def _new_lock() -> None:
+    """Another thread of the parent may have held it at the fork."""
+    global _connecting
+    _connecting = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_new_lock)
 
 
 def connection(endpoints: str) -> "Connection":
     """The connection of this process to that cluster."""
     addresses = tuple(addresses_of(endpoints))
-    known = _connections.get(addresses)
-    if known is None or not known.is_usable:
-        known = _connections[addresses] = Connection(addresses)
-    return known
+    with _connecting:
+        known = _connections.get(addresses)
+        if known is None or not known.is_usable:
+            known = _connections[addresses] = Connection(addresses)
+        return known
 
 
 class Connection:
@@ -58,6 +71,7 @@ class Connection:
         self.router = self._client.router
         self.homes = self._client.homes
         self._is_given_up = False
+        self._giving_up = threading.Lock()
 
     @property
     def is_usable(self) -> bool:
@@ -72,14 +86,19 @@ class Connection:
         try:
             return future.result()
         except Unavailable:
-            if not self._is_given_up:
-                self._is_given_up = True
-                self.begin(self._client.close())
+            self._give_up()
             raise
+
+    def _give_up(self) -> None:
+        """Close it soon, its thread included, without waiting for that."""
+        with self._giving_up:
+            is_first, self._is_given_up = not self._is_given_up, True
+        if is_first:
+            self._thread.end_with(self._client.close())
 
     def begin(self, work: Coroutine[Any, Any, Result]) -> "Future[Result]":
         """Begin `work`, without waiting for it."""
-        return asyncio.run_coroutine_threadsafe(work, self._thread.loop)
+        return self._thread.begin(work)
 
     # Topics.
 
