@@ -19,6 +19,9 @@ import pytest
 import hawser
 from hawser.cli import recording
 from hawser.cli.recording import Message, RecordingReader, RecordingWriter
+from hawser.cluster.disk import Disk
+from hawser.log.entry import Entry
+from hawser.log.journal.journal import Journal, Settings
 from hawser.record.record import Record
 from hawser.testing import LocalBus
 from tests.support.command import Command
@@ -178,6 +181,40 @@ def test_a_failure_is_one_whether_or_not_its_report_is_read(
     assert done.returncode == 1, done.stderr
     if kind == "topic":
         subscription.close()
+
+
+@pytest.mark.parametrize("output", ["closed", "full"])
+@pytest.mark.parametrize("kind", ["doctor", "log verify"])
+def test_a_bad_verdict_is_one_whether_or_not_it_is_read(tmp_path: Path, kind: str, output: str) -> None:
+    """Commands that check something exited with 0 if a reader had closed their output."""
+    if kind == "doctor":
+        # Everybody may write to the domain.
+        tmp_path.chmod(0o777)
+        arguments = ["doctor", "--url", f"shm://{tmp_path}"]
+    else:
+        disk = Disk(tmp_path / "shards" / "a%401%2F0")
+        journal = Journal.format(disk, "a@1/0", "n1.1", Settings(segment_bytes=4096))
+        journal.append([Entry.make(1, 1)])
+        journal.sync()
+        disk.close()
+        (tmp_path / "lock").touch()
+        vow = tmp_path / "shards" / "a%401%2F0" / "vow"
+        vow.write_bytes(bytes(len(vow.read_bytes())))
+        arguments = ["log", "verify", "--dir", str(tmp_path)]
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "hawser", *arguments, "-o", "json"],
+            stdout=full if output == "full" else writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    os.close(writing)
+    assert done.returncode == 4 and "Traceback" not in done.stderr, done.stderr
+    assert ("No space left on device" in done.stderr) == (output == "full")
 
 
 def _without_output(command: Command, *arguments: str) -> "subprocess.CompletedProcess[str]":

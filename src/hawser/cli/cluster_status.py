@@ -9,7 +9,7 @@ import click
 import hawser
 from hawser.cli.cluster_link import Reached, addresses, reached, run
 from hawser.cli.options import shared_options, wants_json
-from hawser.cli.output import Cell, Column, age, byte_size, count, notice, print_json, print_table
+from hawser.cli.output import Cell, Column, age, byte_size, count, exits, notice, print_json, print_table
 from hawser.cluster import wire
 from hawser.cluster.maps import node_of, owned_shards
 from hawser.limits import CLOCK_BOUND_SECONDS
@@ -45,14 +45,13 @@ def status(check: bool, wait_seconds: float | None) -> None:
         if not troubles or time.monotonic() >= deadline:
             break
         time.sleep(_LOOK_SECONDS)
-    if wants_json():
-        print_json(shown)
-    else:
-        _print(shown)
-    for trouble in troubles:
-        notice(trouble)
-    if troubles:
-        click.get_current_context().exit(_UNHEALTHY)
+    with exits(_UNHEALTHY if troubles else 0):
+        if wants_json():
+            print_json(shown)
+        else:
+            _print(shown)
+        for trouble in troubles:
+            notice(trouble)
 
 
 def _status(given: list[str], *, patient: bool) -> dict[str, Any]:

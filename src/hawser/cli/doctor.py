@@ -1,12 +1,16 @@
 """`hawser doctor`: is this host fit for Hawser and for Spark, and is the domain sound?"""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 from hawser.cli.options import chosen_url, connect, shared_options, wants_json
-from hawser.cli.output import notice, print_json
+from hawser.cli.output import exits, notice, print_json
+
+if TYPE_CHECKING:
+    from hawser.cli.checks import Finding
 
 __all__ = ["doctor"]
 
@@ -38,19 +42,20 @@ def doctor() -> None:
         with bus:
             directory = Path(bus.url.removeprefix("shm://"))
             findings = [*host_checks(directory), *domain_checks(bus, directory), *spark_checks()]
-    if wants_json():
-        healthy = all(each.verdict != "fail" for each in findings)
-        print_json({"healthy": healthy, "checks": msgspec.to_builtins(findings)})
-    else:
-        width = max(len(each.check) for each in findings)
-        for each in findings:
-            verdict = click.style(each.verdict.ljust(4), fg=_COLORS[each.verdict])
-            click.echo(f"{verdict}  {each.check.ljust(width)}  {each.finding}")
-            if each.advice:
-                click.echo(f"{' ' * (width + 8)}{click.style('do: ', bold=True)}{each.advice}")
     failed = sum(each.verdict == "fail" for each in findings)
+    with exits(_UNHEALTHY if failed else 0):
+        if wants_json():
+            print_json({"healthy": not failed, "checks": msgspec.to_builtins(findings)})
+        else:
+            _print(findings, failed)
+
+
+def _print(findings: "list[Finding]", failed: int) -> None:
+    width = max(len(each.check) for each in findings)
+    for each in findings:
+        verdict = click.style(each.verdict.ljust(4), fg=_COLORS[each.verdict])
+        click.echo(f"{verdict}  {each.check.ljust(width)}  {each.finding}")
+        if each.advice:
+            click.echo(f"{' ' * (width + 8)}{click.style('do: ', bold=True)}{each.advice}")
     warned = sum(each.verdict == "warn" for each in findings)
-    if not wants_json():
-        notice(f"{len(findings)} checks: {failed} failed, {warned} with a warning")
-    if failed:
-        click.get_current_context().exit(_UNHEALTHY)
+    notice(f"{len(findings)} checks: {failed} failed, {warned} with a warning")

@@ -9,7 +9,7 @@ import click
 import hawser
 from hawser.cli.log_files import FrozenFiles, ShardFiles, shards_of
 from hawser.cli.options import shared_options, wants_json
-from hawser.cli.output import count, notice, print_json
+from hawser.cli.output import count, exits, notice, print_json
 from hawser.log.entry import Entry, Kind
 from hawser.log.journal import checkpoints
 from hawser.log.journal.failures import Damaged, NotFormatted
@@ -81,8 +81,8 @@ def verify(directory: Path, only: str | None) -> None:
             try:
                 checked, through = _verified(shard)
             except (Damaged, StorageFailed) as damage:
-                _report_damage(shard, damage)
-                click.get_current_context().exit(_UNHEALTHY)
+                with exits(_UNHEALTHY):
+                    _report_damage(shard, damage)
             files += checked
             entries += through
     if wants_json():

@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ __all__ = [
     "count",
     "dimmed",
     "discard_output",
+    "exits",
     "messages_were",
     "notice",
     "print_json",
@@ -72,6 +73,23 @@ def reported(report: Callable[[], None]) -> Iterator[None]:
             discard_output()
         raise
     report()
+
+
+@contextmanager
+def exits(code: int) -> Iterator[None]:
+    """Print a verdict in the block, and exit with its code unless that is 0: whether or not it can be
+    printed."""
+    try:
+        yield
+    except OSError as error:
+        if not code:
+            raise
+        discard_output()
+        if not isinstance(error, BrokenPipeError):
+            with suppress(OSError):
+                notice(str(error))
+    if code:
+        raise click.exceptions.Exit(code)
 
 
 def discard_output() -> None:

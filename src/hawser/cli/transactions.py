@@ -16,7 +16,7 @@ import msgspec
 import hawser
 from hawser.cli.cluster_link import addresses, run
 from hawser.cli.options import shared_options, wants_json
-from hawser.cli.output import Cell, Column, age, byte_size, count, notice, print_json, print_table
+from hawser.cli.output import Cell, Column, age, byte_size, count, exits, notice, print_json, print_table
 from hawser.cluster.client import transactions_seen as seen
 from hawser.cluster.client.routing import Router
 from hawser.cluster.client.settings import ClientSettings
@@ -106,16 +106,15 @@ def list_transactions() -> None:
     for a coordinator the log says since when.
     """
     survey = _asked(lambda router: seen.look_at_all(router, _LOOK_SECONDS))
-    if wants_json():
-        print_json([_shown(each) for each in survey.transactions])
-    elif survey.transactions:
-        _print_list(survey.transactions)
-    elif not survey.unanswered:
-        notice("no transaction is under way")
-    for shard, error in survey.unanswered.items():
-        notice(f"{_label(shard)} is left out: {error}")
-    if survey.unanswered:
-        click.get_current_context().exit(_UNHEALTHY)
+    with exits(_UNHEALTHY if survey.unanswered else 0):
+        if wants_json():
+            print_json([_shown(each) for each in survey.transactions])
+        elif survey.transactions:
+            _print_list(survey.transactions)
+        elif not survey.unanswered:
+            notice("no transaction is under way")
+        for shard, error in survey.unanswered.items():
+            notice(f"{_label(shard)} is left out: {error}")
 
 
 @click.command()

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from hawser.cli.options import shared_options, wants_json
-from hawser.cli.output import notice, print_json
+from hawser.cli.output import exits, notice, print_json
 
 __all__ = ["demo"]
 
@@ -62,18 +62,22 @@ def demo(messages: int, publishers: int, seconds: float, directory: Path | None,
         finally:
             stage.close()
         proven = all(proof.proven for proof in stage.proofs)
-        if wants_json():
-            found: dict[str, Any] = {"proven": proven, "seconds": stage.elapsed_seconds, "seed": plan.seed}
-            found["proofs"] = [proof.as_dict() for proof in stage.proofs]
-            found["kills"] = [kill.as_dict() for kill in stage.kills]
-            found["report"] = None if directory is None else str(stage.scene.audit / "audit.html")
-            print_json(found)
-        else:
-            print_proofs(stage.proofs, stage)
-        if directory is not None:
-            notice(f"logs and tables are in {directory}; the report: {stage.scene.audit / 'audit.html'}")
-    if not proven:
-        click.get_current_context().exit(_NOT_PROVEN)
+        with exits(0 if proven else _NOT_PROVEN):
+            if wants_json():
+                found: dict[str, Any] = {
+                    "proven": proven,
+                    "seconds": stage.elapsed_seconds,
+                    "seed": plan.seed,
+                }
+                found["proofs"] = [proof.as_dict() for proof in stage.proofs]
+                found["kills"] = [kill.as_dict() for kill in stage.kills]
+                found["report"] = None if directory is None else str(stage.scene.audit / "audit.html")
+                print_json(found)
+            else:
+                print_proofs(stage.proofs, stage)
+            if directory is not None:
+                report = stage.scene.audit / "audit.html"
+                notice(f"logs and tables are in {directory}; the report: {report}")
 
 
 @contextmanager
