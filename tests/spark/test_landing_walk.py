@@ -6,8 +6,10 @@ once; one that ends with 7 lacks some, or has some twice, and its report says wh
 except `--full-refresh raw --force`.
 """
 
+import os
 import random
 import shutil
+import signal
 import subprocess
 import time
 from collections import Counter
@@ -147,16 +149,39 @@ class Walk:
         """Rows that cannot be landed again, because it is asked for."""
         assert self.run("--full-refresh", "raw", "--force") in (0, 7)
 
-    def kill(self) -> None:
-        """At any moment."""
-        process = self._landing.begin(*self._arguments())
+    def end_early(self) -> None:
+        """By a signal, at any moment; or its standard output is closed."""
+        how = self.chance.choice((signal.SIGKILL, signal.SIGTERM, signal.SIGINT, None))
+        process = self._landing.begin(*self._arguments()) if how else self._unread()
         try:
-            time.sleep(self.chance.uniform(0, 6))
+            if how:
+                time.sleep(self.chance.uniform(0, 6))
+                process.send_signal(how)
+            code = process.wait(LIMIT_SECONDS)
         finally:
             process.kill()
             process.wait()
+        self.counts[f"ended by {how and how.name}"] += 1
+        assert code in ((0, 2, 7, -how, 128 + how) if how else (0, 2, 7)), (how, code)
         # Spark may be at work for a moment longer.
         self._rows = self._landed()
+        if code == 0:
+            assert self._held() <= self._rows
+
+    def _unread(self) -> "subprocess.Popen[bytes]":
+        """A run whose standard output nothing reads."""
+        reading, writing = os.pipe()
+        os.close(reading)
+        try:
+            return subprocess.Popen(
+                [*self._landing.command(*self._arguments()), "-o", "json"],
+                env=self._landing.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=writing,
+                stderr=subprocess.DEVNULL,
+            )
+        finally:
+            os.close(writing)
 
     def take_away(self) -> None:
         """The directory belongs to another user for a while."""
@@ -296,7 +321,7 @@ class Walk:
 CHANGES: Final = (
     (Walk.change_format, Walk.leave_out),
     (Walk.leave_out, Walk.create_anew),
-    (Walk.rename, Walk.kill),
+    (Walk.rename, Walk.end_early),
     (Walk.change_schema,),
     (Walk.take_away, Walk.trim),
     (Walk.refresh,),
