@@ -51,6 +51,13 @@ def test_maps_are_read_as_they_were_written(value_format: str) -> None:
     assert [decode(data) for data in written(value_format, values, MAPS)] == values
 
 
+def test_maps_without_names_stay_pairs() -> None:
+    """An object of JSON has names only."""
+    kind = pyarrow.struct([("m", pyarrow.map_(pyarrow.struct([("x", pyarrow.int64())]), pyarrow.int64()))])
+    value = {"m": [({"x": 1}, 2)]}
+    assert written("json", [value], kind) == [b'{"m":[[{"x":1},2]]}']
+
+
 @pytest.mark.parametrize("number", [nan, inf, -inf])
 def test_json_refuses_numbers_that_it_does_not_have(number: float) -> None:
     for kind, value in (

@@ -188,8 +188,10 @@ def _encoded(encode: Callable[[Any], bytes], column: Any) -> Any:
 
 def _converter(kind: Any) -> Callable[[Any], Any] | None:
     """The function that makes dicts of the maps in a value of this type, because pyarrow gives a map as a
-    list of pairs; None if the type contains no map."""
+    list of pairs; None if the type contains no map. Maps whose keys are no strings stay lists of pairs."""
     if pyarrow.types.is_map(kind):
+        if not (pyarrow.types.is_string(kind.key_type) or pyarrow.types.is_large_string(kind.key_type)):
+            return None
         convert = _converter(kind.item_type) or (lambda value: value)
         return lambda pairs: None if pairs is None else {key: convert(value) for key, value in pairs}
     if pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind):
