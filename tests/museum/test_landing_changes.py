@@ -275,6 +275,7 @@ def test_a_table_is_filled_in_another_way(bus: hawser.Bus, landing: Landing) -> 
             assert "copy was computed as a whole and is filled by a stream" in own.run(mode, code=2)
         own.run(mode, "--full-refresh", refreshed)
         own.check()
+        assert not (landing.directory / "removed").exists()
         publish(topic, range(1))
         own.run(mode)
         own.check()

@@ -157,6 +157,7 @@ def declare(spark: "SparkSession", definitions: Definitions, place: Place) -> No
             )
         if not spark.catalog.tableExists(f"{place.database}.{name}"):
             place.remove(place.table(name))
+    place.empty_removed()
 
 
 def _declaration(place: Place, table: StreamingTable) -> str:

@@ -140,7 +140,7 @@ class Place:
                 self.remove(checkpoint)
             self.remove(self.table(name))
         self._refresh.unlink(missing_ok=True)
-        self._empty_removed()
+        self.empty_removed()
 
     def checkpoints_of(self, table: str) -> list[Path]:
         """Where flows into this table keep how far they are: one directory for each catalog."""
@@ -160,8 +160,8 @@ class Place:
                 "this user and run the pipeline again"
             ) from error
 
-    def _empty_removed(self) -> None:
-        """No data depends on what is left here: every run tries again."""
+    def empty_removed(self) -> None:
+        """Delete what was removed. No data depends on it: if it fails, every run tries again."""
         try:
             shutil.rmtree(self._removed)
         except FileNotFoundError:
