@@ -1,11 +1,15 @@
 """Threads share every public object of a cluster with every method, transactions and branches too."""
 
+import random
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from hawser.cluster import wire
 from tests.support.builds import Build
 from tests.support.cluster import RunningCluster
 from tests.support.programs import numbers
@@ -33,6 +37,34 @@ def run_well(cluster: RunningCluster, seed: int, record_property: Record, second
 @pytest.mark.parametrize("seed", [1, 2])
 def test_threads_share_every_object(cluster: RunningCluster, seed: int, record_property: Record) -> None:
     run_well(cluster, seed, record_property)
+
+
+def test_threads_share_every_object_while_leaders_change(
+    cluster: RunningCluster, record_property: Record
+) -> None:
+    moves = 0
+    is_over = threading.Event()
+
+    def move() -> None:
+        nonlocal moves
+        chance = random.Random(1)
+        while not is_over.wait(0.1):
+            for shard in cluster.ask(wire.GetMap(None)).shards:
+                if shard.startswith(("shared@", "jobs@", "__tx")) and chance.random() < 0.5:
+                    # One that is being made, or is on its way already, is not moved.
+                    with suppress(AssertionError):
+                        cluster.transfer(shard, chance.choice(cluster.nodes))
+                        moves += 1
+
+    moving = threading.Thread(target=move)
+    moving.start()
+    try:
+        run_well(cluster, 3, record_property)
+    finally:
+        is_over.set()
+        moving.join()
+    record_property("moves", moves)
+    assert moves
 
 
 def test_a_planted_bug_is_seen(cluster: RunningCluster) -> None:
