@@ -1,4 +1,4 @@
-"""Each of the fifteen statements can fail: what it forbids raises, and names it."""
+"""Each of the sixteen statements can fail: what it forbids raises, and names it."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,8 @@ import pytest
 
 from hawser.log.entry import Entry, EntryId
 from hawser.log.epochs import Epochs
-from hawser.log.protocol.messages import Change, ChangeKind, Role
+from hawser.log.protocol.doors import Tick
+from hawser.log.protocol.messages import AddEntriesRequest, Change, ChangeKind, Role
 from hawser.log.protocol.metadata import Metadata, Phase, Status
 from hawser.testing import checks
 from hawser.testing.checks import STATEMENTS, Violation, Watch
@@ -40,6 +41,7 @@ def committed(watch: Watch, commit: int) -> Watch:
 
 SWAP = Change(ChangeKind.SWAP, "c", "d")
 ENTRY = Entry.make(2, 3, payload=b"x")
+TWO_ENTRIES = AddEntriesRequest(2, EntryId(2, 2), (ENTRY, Entry.make(2, 4, payload=b"y")), 0)
 
 BROKEN: list[tuple[int, Callable[[], None]]] = [
     (1, lambda: checks.epoch_grows(watch("a", []), 4, 4)),
@@ -80,6 +82,8 @@ BROKEN: list[tuple[int, Callable[[], None]]] = [
     (14, lambda: checks.ensemble_is_admitted({5: {frozenset("ab")}}, "a", 5, MEMBERS)),
     (14, lambda: checks.steady_ensemble_is_the_leaders(steady(*MEMBERS), "a", ("a", "b"))),
     (15, lambda: checks.repeat_changes_nothing("a", "fence", 1, 2)),
+    (16, lambda: checks.message_is_bounded("a", TWO_ENTRIES, 2 * len(ENTRY.frame) - 1)),
+    (16, lambda: checks.reads_are_bounded("a", Tick(), 20, 11)),
 ]
 
 
@@ -93,10 +97,13 @@ def test_what_a_statement_forbids_is_a_violation(place: int) -> None:
 
 
 def test_every_statement_is_broken_above() -> None:
-    assert {number for number, _ in BROKEN} == set(STATEMENTS) == set(range(1, 16))
+    assert {number for number, _ in BROKEN} == set(STATEMENTS) == set(range(1, 17))
 
 
 def test_what_they_allow_passes() -> None:
+    checks.message_is_bounded("a", TWO_ENTRIES, 2 * len(ENTRY.frame))
+    checks.message_is_bounded("a", AddEntriesRequest(2, EntryId(2, 2), (ENTRY,), 0), 1)
+    checks.reads_are_bounded("a", Tick(), 20, 12)
     checks.epoch_grows(watch("a", []), 5, 5)
     checks.metadata_grows(steady("a"), steady("a").next(epoch=9))
     checks.one_entry_per_name({(2, 3): (1, ENTRY)}, ENTRY, 1, "a")

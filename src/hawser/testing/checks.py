@@ -1,4 +1,4 @@
-"""What must hold after every step of a cluster: fifteen statements, one function each.
+"""What must hold after every step of a cluster: sixteen statements, one function each or two.
 
 Each function looks at what one step changed and raises `Violation` if its statement does not hold. `Watch` is
 what is remembered of a member between two looks at it; it outlives the member's process and its disk.
@@ -11,7 +11,16 @@ from typing import Final
 
 from hawser.log.entry import NO_ENTRY, Entry, EntryId
 from hawser.log.epochs import Epochs
-from hawser.log.protocol.messages import ChangeKind, Member, Role
+from hawser.log.protocol.doors import Event, Receive
+from hawser.log.protocol.messages import (
+    AddEntriesRequest,
+    ChangeKind,
+    Member,
+    Message,
+    ReadSnapshotRequest,
+    Role,
+    TruncateRequest,
+)
 from hawser.log.protocol.metadata import Metadata, Phase, majority
 
 __all__ = ["STATEMENTS", "Violation", "Watch"]
@@ -32,7 +41,15 @@ STATEMENTS: Final = {
     13: "whatever can decide in one configuration shares a member with whatever can in the next",
     14: "who was removed or never admitted counts for nothing",
     15: "a repeated request changes nothing and gets the same answer",
+    16: "the work of one step is bounded, whatever the size of the log and of what is proposed",
 }
+
+
+# Reads of one step that are of no entry: of blocks of an index, for example.
+_OTHER_READS: Final = 8
+# These look for a place in a segment, header by header; so many lie between two known places at most.
+_SEARCHING: Final = (TruncateRequest, ReadSnapshotRequest)
+_HEADERS_SEARCHED: Final = 512
 
 
 class Violation(AssertionError):
@@ -261,6 +278,24 @@ def steady_ensemble_is_the_leaders(metadata: Metadata, member: Member, members: 
     """14, when the metadata becomes steady."""
     if set(members) != set(metadata.members) or len(members) != len(metadata.members):
         raise Violation(14, f"{member} counts {members}, the metadata has {metadata.members}")
+
+
+def message_is_bounded(member: Member, message: Message, most_bytes: int) -> None:
+    """16: a message has several entries only if they fit into so many bytes."""
+    if isinstance(message, AddEntriesRequest) and len(message.entries) > 1:
+        size = sum(len(entry.frame) for entry in message.entries)
+        if size > most_bytes:
+            raise Violation(16, f"{member} sent {size} bytes of entries in one message")
+
+
+def reads_are_bounded(member: Member, event: Event, reads: int, touched: int) -> None:
+    """16: entries that follow each other are read together. `touched` are the files before the step and the
+    outputs of it, of which each may need a read."""
+    most = touched + _OTHER_READS
+    if isinstance(event, Receive) and isinstance(event.message, _SEARCHING):
+        most += _HEADERS_SEARCHED
+    if reads > most:
+        raise Violation(16, f"{member} read {reads} times from its disk, not {most} at most, on {event}")
 
 
 def repeat_changes_nothing(member: Member, request: object, before: object, after: object) -> None:

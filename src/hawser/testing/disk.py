@@ -134,13 +134,14 @@ class SimDisk:
     `capacity_bytes` bounds the reserved sizes of all files, and `refusals` counts how often that was too
     little. With `fail_sync` set, every sync fails, and goes on failing until the next crash, as on a real
     disk that lost what it could not write. `operations` counts everything that changes the disk; the
-    operation with the number `power_lost_before` raises PowerLoss.
+    operation with the number `power_lost_before` raises PowerLoss. `reads` counts the calls that read.
     """
 
     def __init__(self, capacity_bytes: int | None = None) -> None:
         self.capacity_bytes = capacity_bytes
         self.fail_sync = False
         self.operations = 0
+        self.reads = 0
         self.refusals = 0
         self.power_lost_before: int | None = None
         self._files: dict[str, _File] = {}
@@ -157,7 +158,13 @@ class SimDisk:
     def size(self, name: str) -> int:
         return len(self._file(name).data)
 
+    @property
+    def count(self) -> int:
+        """How many files there are."""
+        return len(self._files)
+
     def read(self, name: str, start: int, size: int) -> bytes:
+        self.reads += 1
         return bytes(self._file(name).data[start : start + size])
 
     def create(self, name: str, size: int) -> None:

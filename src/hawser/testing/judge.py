@@ -1,4 +1,4 @@
-"""The judge of a cluster: looks at a member after each of its steps and holds it to the fifteen statements.
+"""The judge of a cluster: looks at a member after each of its steps and holds it to the sixteen statements.
 
 It sees every member and every disk at once, which nobody in the cluster can. It looks only at what a step
 changed, so a look costs microseconds. What was committed once is the truth (`hawser.testing.truth`); what any
@@ -93,6 +93,7 @@ class Judge:
     def sent(self, replica: Replica, send: Send) -> None:
         """A member said something."""
         message = send.message
+        checks.message_is_bounded(replica.member, message, replica.settings.limits.message_bytes)
         if isinstance(message, _SAYING) and message.head is not None:
             if isinstance(message, m.AddEntriesResponse) and message.current > message.epoch:
                 return  # it tells a deposed leader so, and nothing about its log

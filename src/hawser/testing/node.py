@@ -34,7 +34,7 @@ from hawser.log.state.results import Accepted, OutOfRange, Rejected
 from hawser.log.state.results import Reason as Refusal
 from hawser.log.state.topic import Topic
 from hawser.record.batch import Batch
-from hawser.testing.checks import Violation, repeat_changes_nothing
+from hawser.testing.checks import Violation, reads_are_bounded, repeat_changes_nothing
 from hawser.testing.clients import (
     ALL_VALUES,
     Errand,
@@ -389,12 +389,13 @@ class SimNode:
         replica = self.replica
         assert replica is not None
         marks = self.cluster.marks
-        before = marks.before(replica)
+        before, reads, files = marks.before(replica), self.disk.reads, self.disk.count
         try:
             outputs = replica.step(event)
         except PowerLoss:
             self._lose_power(event)
             return []
+        reads_are_bounded(self.member, event, self.disk.reads - reads, files + len(outputs))
         marks.stepped(before, replica, event, outputs)
         node = replica.node
         is_request = isinstance(event, Receive) and isinstance(event.message, m.SnapshotRequest)
@@ -573,7 +574,7 @@ class SimNode:
         if self.paused:
             self.cluster.clock.after(TICK, self._finish_sync, replica, sync)
             return
-        before = self.cluster.marks.before(replica)
+        before, reads = self.cluster.marks.before(replica), self.disk.reads
         try:
             sync.run()
             outputs = replica.finish_sync(sync)
@@ -582,6 +583,7 @@ class SimNode:
         except PowerLoss:
             self._lose_power(Tick())
             return
+        reads_are_bounded(self.member, Tick(), self.disk.reads - reads, self.disk.count + len(outputs))
         self.cluster.marks.stepped(before, replica, Tick(), outputs)
         self._carry_out(replica, outputs)
         if self.cluster.trace is not None:
