@@ -52,9 +52,10 @@ _decode = msgspec.msgpack.Decoder(list[_Saved]).decode
 
 class _Producer:
     """The receipt of sequence s lies at (s - 1) mod 64 of both arrays. The producer is idle since `idle_ns`,
-    which is 0 until the time of the log is moved behind its newest batch."""
+    which is 0 until the time of the log is moved behind its newest batch. `saved` is the producer as it was
+    encoded last; None if it has changed since."""
 
-    __slots__ = ("counts", "firsts", "idle_ns", "incarnation", "last")
+    __slots__ = ("counts", "firsts", "idle_ns", "incarnation", "last", "saved")
 
     def __init__(
         self, incarnation: int, last: int, firsts: "array[int]", counts: "array[int]", idle_ns: int = 0
@@ -64,6 +65,7 @@ class _Producer:
         self.firsts = firsts
         self.counts = counts
         self.idle_ns = idle_ns
+        self.saved: msgspec.Raw | None = None
 
 
 class Producers(Part):
@@ -105,6 +107,7 @@ class Producers(Part):
         if now_ns:
             for name in self._busy:
                 self._producers[name].idle_ns = now_ns
+                self._producers[name].saved = None
             self._busy.clear()
 
     def judge(self, name: bytes, incarnation: int, sequence: int) -> Result | None:
@@ -132,6 +135,7 @@ class Producers(Part):
         assert producer.incarnation == incarnation and producer.last + 1 == sequence
         producer.last = sequence
         producer.idle_ns = 0
+        producer.saved = None
         self._busy.add(name)
         place = (sequence - 1) % RECEIPTS
         if place == len(producer.firsts):
@@ -158,12 +162,8 @@ class Producers(Part):
         return self.digest(), ()
 
     def digest(self) -> bytes:
-        return _encode(
-            [
-                _Saved(name, each.incarnation, each.last, list(each.firsts), list(each.counts), each.idle_ns)
-                for name, each in sorted(self._producers.items())
-            ]
-        )
+        # Most producers have not changed since the last checkpoint, and there may be many thousands.
+        return _encode([each.saved or _saved(name, each) for name, each in sorted(self._producers.items())])
 
     def load(self, state: bytes) -> None:
         try:
@@ -185,3 +185,11 @@ class Producers(Part):
                 raise BadState(f"a saved producer at sequence {producer.last} has not its {kept} receipts")
         self._producers = producers
         self._busy = {name for name, producer in producers.items() if not producer.idle_ns}
+
+
+def _saved(name: bytes, producer: _Producer) -> msgspec.Raw:
+    """It encoded, and kept as such."""
+    firsts, counts = list(producer.firsts), list(producer.counts)
+    saved = _Saved(name, producer.incarnation, producer.last, firsts, counts, producer.idle_ns)
+    producer.saved = msgspec.Raw(_encode(saved))
+    return producer.saved
