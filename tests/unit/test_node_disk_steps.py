@@ -14,7 +14,9 @@ import pytest
 from hawser.cluster.disk import Disk
 from hawser.cluster.node.disk_steps import DiskSteps
 from hawser.cluster.node.service import NodeSettings
+from hawser.log.entry import Kind
 from hawser.log.journal.journal import Settings as JournalSettings
+from hawser.log.protocol.doors import Propose
 from hawser.log.protocol.node import Limits
 from hawser.log.replica import Settings
 from hawser.transaction.parts import transactional_parts
@@ -22,6 +24,7 @@ from tests.support.cluster import RunningCluster
 from tests.support.processes import until
 
 SECONDS = 30
+MIB = 1 << 20
 
 
 async def stepped(steps: DiskSteps, disk: Disk, call: Callable[[], Any]) -> Any:
@@ -151,3 +154,29 @@ def test_no_sync_holds_up_the_loop_of_a_node(tmp_path: Path, monkeypatch: pytest
         monkeypatch.undo()
         assert beside > 50
         assert not in_loop, "\n".join(in_loop)
+
+
+def test_one_turn_of_the_loop_takes_a_bounded_part_of_what_is_proposed(
+    cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it was appended and sent in one turn, 75 MB for example."""
+    topic: Any = cluster.connect().topic("large-turns", partitions=1)
+    (partition,) = topic.info().partitions
+    shard = cluster._nodes[partition.leader].shards[partition.shard]
+    taken: list[list[int]] = []
+    step = shard.replica.step
+
+    def watched(event: Any) -> Any:
+        if isinstance(event, Propose):
+            taken.append([len(each.payload) // MIB for each in event.commands])
+        return step(event)
+
+    async def propose() -> list[Any]:
+        futures = [asyncio.get_running_loop().create_future() for _ in range(7)]
+        for size, future in zip((3, 3, 1, 9, 1, 2, 0), futures, strict=True):
+            shard.propose(Kind.NOTHING, bytes(size * MIB), future)
+        return await asyncio.wait_for(asyncio.gather(*futures), SECONDS)
+
+    monkeypatch.setattr(shard.replica, "step", watched)
+    assert len(cluster.run(propose())) == 7
+    assert taken == [[3, 3], [1, 9], [1, 2, 0]]

@@ -73,6 +73,8 @@ from hawser.record.batch import Header
 
 __all__ = ["Shard"]
 
+# Bytes that one step appends and sends, or one command that has more.
+_MOST_PROPOSED_BYTES = 4 << 20
 # Messages of other nodes that come while a step waits for the disk; more are lost, and sent again.
 _MOST_HELD = 1000
 
@@ -320,8 +322,15 @@ class Shard:
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        self._flush_scheduled = False
-        commands, self._proposals = tuple(self._proposals), []
+        """Propose what waits, as much as one turn of the loop can take; the rest in the next turn."""
+        count = size = 0
+        while count < len(self._proposals) and size < _MOST_PROPOSED_BYTES:
+            size += len(self._proposals[count].payload)
+            count += 1
+        commands, self._proposals = tuple(self._proposals[:count]), self._proposals[count:]
+        self._flush_scheduled = bool(self._proposals)
+        if self._flush_scheduled:
+            self._loop.call_soon(self._flush)
         self._step(Propose(commands))
 
     # Reads.
