@@ -23,7 +23,7 @@ from math import inf
 from typing import Any, Final
 
 from hawser.cluster import wire
-from hawser.cluster.client.asking import ask
+from hawser.cluster.client.asking import ask, checked
 from hawser.cluster.client.failures import Backoff, copy_of, given_up, refused
 from hawser.cluster.client.getters import Getters
 from hawser.cluster.client.routing import Router
@@ -318,7 +318,8 @@ class Borrower:
             # By then the leader has forgotten a session that it did not hear of again.
             self._doubt_until = self._loop.time() + wait_seconds + self._settings.session_seconds
         try:
-            answer = await ask(link, wire.encode(request), wait_seconds + self._settings.attempt_seconds)
+            seconds = wait_seconds + self._settings.attempt_seconds
+            answer = checked(link, request, await ask(link, wire.encode(request), seconds))
         except TransportError:
             return None
         # What follows is no waiting that could be interrupted.

@@ -19,7 +19,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 from hawser.cluster import wire
 from hawser.cluster.client.alarms import Alarm
-from hawser.cluster.client.asking import ask
+from hawser.cluster.client.asking import ask, checked
 from hawser.cluster.client.failures import Backoff, refused
 from hawser.cluster.client.routing import Router
 from hawser.cluster.transport import Link, TransportError
@@ -221,11 +221,12 @@ class Courier:
         if not items:
             return True
         entries = tuple(wire.Labelled(each.kind, each.payload, each.label) for _, each in items)
-        body = wire.encode(wire.Transact(self._shard, entries))
+        transact = wire.Transact(self._shard, entries)
         for sender, request in items:
             sender.doubts += request.commits
         try:
-            answer = await ask(link, body, self._settings.attempt_seconds)
+            body = wire.encode(transact)
+            answer = checked(link, transact, await ask(link, body, self._settings.attempt_seconds))
         except TransportError as error:
             self.trouble = str(error)
             if not error.was_sent:
@@ -238,7 +239,7 @@ class Courier:
                 if half and place == half:
                     await self._send_ahead(link)
                 if sender in self._senders:
-                    sender.heard(request, decode_result(result))
+                    self._tell(sender, request, decode_result(result))
             return True
         assert isinstance(answer, wire.Failed), answer
         self.trouble = answer.text
@@ -248,6 +249,15 @@ class Courier:
             self._is_sent_elsewhere = self._router.note(self._shard, answer)
             return False
         return await self._refused(items, link, answer)
+
+    def _tell(self, sender: Sender, request: Request, result: Result) -> None:
+        """Also a result that makes no sense to its transaction is no trouble of the others."""
+        try:
+            sender.heard(request, result)
+        except Exception as error:
+            _log.exception("an answer of shard %s makes no sense", self._shard)
+            text = f"a transaction on {self._name!r} got an answer that makes no sense: {error!r}; report it"
+            self._lose((sender,), HawserError(text))
 
     async def _send_ahead(self, link: Link) -> None:
         """Send what those want next who have heard, before the others hear."""

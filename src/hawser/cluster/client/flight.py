@@ -62,7 +62,7 @@ def _header_bytes(headers: Mapping[str, bytes]) -> int:
 class Flight:
     """A batch that was stamped. In doubt: it may have landed."""
 
-    __slots__ = ("batch", "body", "deadline", "doubt", "items", "_request")
+    __slots__ = ("batch", "body", "deadline", "doubt", "items", "request")
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Flight:
         request: type[Publish] | type[QueuePut] = Publish,
     ) -> None:
         self.items = items
-        self._request = request
+        self.request = request
         self.deadline = min(item.deadline for item in items)
         self.doubt = False
         self.stamped(batch, shard)
@@ -84,7 +84,7 @@ class Flight:
 
     def stamped(self, batch: Batch, shard: str) -> None:
         self.batch = batch
-        self.body = encode(self._request(shard, bytes(batch.data)))
+        self.body = encode(self.request(shard, bytes(batch.data)))
 
 
 def fail(item: Item, error: HawserError) -> None:

@@ -25,7 +25,7 @@ from collections import deque
 from math import inf
 from typing import ClassVar, Final
 
-from hawser.cluster.client.asking import ask
+from hawser.cluster.client.asking import ask, checked
 from hawser.cluster.client.failures import Backoff, given_up, refused
 from hawser.cluster.client.flight import Flight, Item, fail
 from hawser.cluster.client.routing import Router
@@ -252,7 +252,8 @@ class Producer:
     async def _fly(self, flight: Flight, link: Link) -> None:
         try:
             seconds = max(0.001, min(flight.deadline - self._loop.time(), self._settings.attempt_seconds))
-            self._answered(flight, await ask(link, flight.body, seconds))
+            answer = await ask(link, flight.body, seconds)
+            self._answered(flight, checked(link, flight.request, answer))
         except asyncio.CancelledError:
             flight.doubt = True
             raise

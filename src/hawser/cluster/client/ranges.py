@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from hawser.cluster import wire
-from hawser.cluster.client.asking import ask
+from hawser.cluster.client.asking import ask, checked
 from hawser.cluster.client.failures import Backoff, error_of, given_up
 from hawser.cluster.client.routing import Router
 from hawser.cluster.client.sample import FetchedSample
@@ -96,7 +96,8 @@ class RangeReader:
             if link is not None:
                 request = wire.Fetch(self._shard, self._offset, settings.fetch_bytes, _WAIT_SECONDS)
                 try:
-                    answer = await ask(link, wire.encode(request), min(seconds, left))
+                    body = wire.encode(request)
+                    answer = checked(link, request, await ask(link, body, min(seconds, left)))
                 except TransportError as error:
                     # A batch that is large for its network needs more than a first attempt has.
                     seconds, trouble = min(2 * seconds, settings.timeout), str(error)

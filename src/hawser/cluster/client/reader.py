@@ -6,7 +6,7 @@ from collections import deque
 from typing import Any
 
 from hawser.cluster import wire
-from hawser.cluster.client.asking import ask
+from hawser.cluster.client.asking import ask, checked
 from hawser.cluster.client.failures import Backoff, error_of
 from hawser.cluster.client.routing import Router
 from hawser.cluster.transport import TransportError
@@ -149,7 +149,7 @@ class Reader:
         request = wire.Fetch(self.shard, self._offset, settings.fetch_bytes, settings.fetch_wait_seconds)
         try:
             seconds = settings.fetch_wait_seconds + settings.attempt_seconds
-            answer = await ask(link, wire.encode(request), seconds)
+            answer = checked(link, request, await ask(link, wire.encode(request), seconds))
         except TransportError:
             await self._pause()
             return

@@ -17,7 +17,7 @@ from math import inf
 from typing import Any
 
 from hawser.cluster import wire
-from hawser.cluster.client.asking import ask
+from hawser.cluster.client.asking import ask, checked
 from hawser.cluster.client.failures import Backoff, ended, given_up, refused
 from hawser.cluster.client.settings import ClientSettings
 from hawser.cluster.maps import ShardMap, node_of
@@ -227,7 +227,8 @@ class Router:
     async def _extract_of(self, link: Link, topic: str | None) -> wire.Map | None:
         """The map that a node knows: its nodes are merged and dialed, nothing else."""
         try:
-            answer = await ask(link, wire.encode(wire.GetMap(topic)), _ASK_MAP_SECONDS)
+            request = wire.GetMap(topic)
+            answer = checked(link, request, await ask(link, wire.encode(request), _ASK_MAP_SECONDS))
         except TransportError:
             return None
         if not isinstance(answer, wire.Map) or not answer.cluster:
@@ -293,7 +294,7 @@ class Router:
             if link is not None:
                 try:
                     seconds = min(left, self.settings.attempt_seconds)
-                    answer = await ask(link, body, seconds)
+                    answer = checked(link, request, await ask(link, body, seconds))
                 except TransportError as error:
                     doubt, trouble = doubt or error.was_sent, str(error)
                 else:
@@ -319,7 +320,7 @@ class Router:
         if link is None:
             return None
         try:
-            answer = await ask(link, wire.encode(request), seconds)
+            answer = checked(link, request, await ask(link, wire.encode(request), seconds))
         except TransportError:
             return None
         if isinstance(answer, wire.Failed):
@@ -338,7 +339,8 @@ class Router:
             if links:
                 turn += 1
                 try:
-                    answer = await ask(links[turn % len(links)], body, left)
+                    link = links[turn % len(links)]
+                    answer = checked(link, request, await ask(link, body, left))
                 except TransportError as error:
                     doubt, trouble = doubt or error.was_sent, f"{error}{heard}"
                 else:

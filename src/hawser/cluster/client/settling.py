@@ -16,8 +16,8 @@ from enum import Enum
 from typing import Final, Literal
 
 from hawser.cluster import wire
-from hawser.cluster.client.asking import ask
-from hawser.cluster.client.failures import Backoff, copy_of, refused
+from hawser.cluster.client.asking import ask, checked
+from hawser.cluster.client.failures import Backoff, copy_of, ended, refused
 from hawser.cluster.client.routing import Router
 from hawser.cluster.transport import TransportError
 from hawser.errors import Closed, Fenced, HawserError, OutcomeUnknown, Unavailable
@@ -292,9 +292,9 @@ class Settler:
             if link is not None:
                 self._is_in_doubt = True
                 try:
-                    answer = await ask(
-                        link, wire.encode(self._request(together)), self._settings.attempt_seconds
-                    )
+                    request = self._request(together)
+                    body = wire.encode(request)
+                    answer = checked(link, request, await ask(link, body, self._settings.attempt_seconds))
                 except TransportError as error:
                     doubt, self._trouble = doubt or error.was_sent, str(error)
                 else:
@@ -309,7 +309,10 @@ class Settler:
                         continue
                 self._is_in_doubt = doubt
             await asyncio.sleep(backoff.next())
-            await self._router.look_after(self._queue, self._shard)
+            try:
+                await self._router.look_after(self._queue, self._shard)
+            except Closed as closed:
+                raise ended(closed, f"settling messages of queue {self._queue!r}", doubt) from None
 
     def _request(self, together: list[Borrowed]) -> wire.QueueSettle:
         verdicts: dict[Verdict, list[_Token]] = {"accept": [], "release": [], "reject": []}

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Final, Literal, NamedTuple
 
 from hawser.cluster import wire
-from hawser.cluster.client.asking import ask
+from hawser.cluster.client.asking import ask, checked
 from hawser.cluster.client.failures import Backoff, given_up
 from hawser.cluster.client.routing import Router
 from hawser.cluster.transport import TransportError
@@ -137,7 +137,8 @@ async def _first_at(router: Router, topic: str, shard: str, offset: int, moment:
         if link is not None:
             try:
                 seconds = min(left, _BATCH_SECONDS)
-                answer = await ask(link, wire.encode(wire.Fetch(shard, offset, 1, 0)), seconds)
+                request = wire.Fetch(shard, offset, 1, 0)
+                answer = checked(link, request, await ask(link, wire.encode(request), seconds))
             except TransportError as error:
                 answer, trouble = None, str(error)
             if isinstance(answer, wire.Batches):

@@ -17,7 +17,7 @@ from hawser.cluster.transport.failures import (
 )
 from hawser.cluster.transport.frames import MAX_FRAME_BYTES
 from hawser.cluster.transport.handler import Handler
-from hawser.cluster.transport.hello import Identity, PeerRole
+from hawser.cluster.transport.hello import VERSIONS, Identity, PeerRole
 from hawser.cluster.transport.link import Link
 from hawser.cluster.transport.loops import new_event_loop, run
 from hawser.cluster.transport.outgoing import Body
@@ -26,6 +26,7 @@ from hawser.cluster.transport.settings import Counters, LinkSettings
 
 __all__ = [
     "MAX_FRAME_BYTES",
+    "VERSIONS",
     "Address",
     "AskFailed",
     "AskTimeout",
