@@ -148,8 +148,7 @@ class ShardEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Map(_Body, frozen=True, tag="map"):
-    """Everything an operator has told. Of two entries the one with the higher version is true. The nodes have
-    one version together: a node that is not listed has left."""
+    """Everything an operator has told. The entry with the higher version is true; all nodes have one."""
 
     cluster: str
     nodes: dict[str, NodeEntry]
