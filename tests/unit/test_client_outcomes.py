@@ -19,6 +19,7 @@ from hawser.cluster.client.group import Member
 from hawser.cluster.client.producer import Producer
 from hawser.cluster.client.routing import Router
 from hawser.cluster.client.settings import ClientSettings
+from hawser.cluster.client.settling import Borrowed, Settler
 from hawser.cluster.transport import LinkClosed
 from hawser.log.entry import Kind
 from hawser.log.state.producers import Producers as Judge
@@ -35,6 +36,7 @@ SETTINGS = ClientSettings(
 )
 BAD = wire.encode(wire.Failed(wire.Code.BAD_REQUEST, "the clock is wrong", False))
 FULL = wire.encode(wire.Failed(wire.Code.FULL, "the disk is full", False))
+BUSY = wire.encode(wire.Failed(wire.Code.BUSY, "ask again", True))
 UNREADABLE = b"\x93\xa6failed\xa6strange\xa4text"
 ODD = wire.encode(wire.AdminDone(True, "odd"))
 
@@ -208,6 +210,49 @@ def test_a_command_in_doubt_stays_in_doubt_and_a_question_does_not(answers: list
             router.cluster._work = lambda request: b""  # type: ignore[method-assign]
             with pytest.raises(expected, match="the clock is wrong"):
                 await router.ask_leader("t", "t@u/0", request, "asking", deadline)
+
+    run(story)
+
+
+def gone(*_: object) -> None:
+    raise hawser.Closed("topic 't' was deleted")
+
+
+def test_a_command_in_doubt_whose_topic_is_deleted_is_unknown() -> None:
+    """And a question is Closed, as is a command that certainly was not carried out."""
+
+    async def story() -> None:
+        router = Routed([], "c", SETTINGS)
+        router.check_topic = gone  # type: ignore[method-assign]
+        router.look_after = look_after  # type: ignore[method-assign, assignment]
+        join, look = wire.Execute("t@u/0", Kind.GROUP_JOIN, b""), wire.Inspect("t@u/0")
+        for request, answer, expected in (
+            (join, None, hawser.OutcomeUnknown),
+            (look, None, hawser.Closed),
+            (join, BUSY, hawser.Closed),
+        ):
+            router.cluster = Cluster(shard0=[answer])
+            router.cluster._work = lambda request: b""  # type: ignore[method-assign]
+            with pytest.raises(expected, match="was deleted"):
+                await router.ask_leader("t", "t@u/0", request, "asking", router.loop.time() + 10)
+
+    run(story)
+
+
+async def look_after(*_: object) -> None:
+    gone()
+
+
+def test_a_settlement_in_doubt_whose_queue_is_deleted_is_unknown() -> None:
+    async def story() -> None:
+        for answer, expected in ((None, hawser.OutcomeUnknown), (BUSY, hawser.Closed)):
+            cluster = Cluster(shard0=[answer])
+            cluster.look_after = look_after  # type: ignore[method-assign, assignment]
+            cluster._work = lambda request: b""  # type: ignore[method-assign]
+            settler = Settler(cluster, "q", "q@u/0", 0, "s#1", lambda _: None)  # type: ignore[arg-type]
+            with pytest.raises(expected, match="was deleted"):
+                await settler.settle([Borrowed(1, 1, 1, 10)], "accept")
+            await settler.close(0)
 
     run(story)
 
