@@ -15,6 +15,8 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
+from itertools import takewhile
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -88,50 +90,73 @@ def is_level(grown: Counts, rounds: int, each: float) -> bool:
 
 
 class Windows:
-    """The growth in each window of rounds."""
+    """The growth in each window of rounds, until it is level in one of them."""
 
-    def __init__(self, rounds: int, each: float) -> None:
-        self.rounds = rounds
-        self.each = each
-        self.grown: list[Counts] = []
+    def __init__(self) -> None:
+        self.grown: list[tuple[int, Counts]] = []
+        self._is_level = False
+
+    @property
+    def has_to_go_on(self) -> bool:
+        return not self._is_level and len(self.grown) < WINDOWS
+
+    def add(self, grown: Counts, rounds: int, each: float, deadline: float) -> bool:
+        """Whether the window is over: nothing has grown, or what was closed had its time to end."""
+        self._is_level = is_level(grown, rounds, each)
+        if self._is_level or time.monotonic() >= deadline:
+            self.grown.append((rounds, grown))
+            return True
+        return False
 
     def judge(self, name: str, record_property: Any) -> None:
-        record_property(name, f"{len(self.grown)} x {self.rounds}, {self.grown[-1]}")
-        level = [is_level(each, self.rounds, self.each) for each in self.grown]
-        assert any(level), (name, self.rounds, self.grown)
+        record_property(name, f"{len(self.grown)} x {self.grown[-1][0]}, {tuple(self.grown[-1][1])}")
+        assert self._is_level, (name, self.grown)
 
 
-def repeat(use: Use, made: Any, rounds: int, each: float = HALF) -> Windows:
-    for _ in range(rounds):
+class Rounds:
+    """So many rounds, or fewer if they take longer than a number of seconds."""
+
+    def __init__(self, most: int, seconds: float = inf, each: float = HALF) -> None:
+        self.most = most
+        self.seconds = seconds
+        self.each = each
+
+    def of(self, each: float) -> "Rounds":
+        """As many, of which each may leave so many blocks."""
+        return Rounds(self.most, self.seconds, each)
+
+    def __iter__(self) -> Iterator[int]:
+        deadline = time.monotonic() + self.seconds
+        return takewhile(lambda done: not done or time.monotonic() < deadline, range(self.most))
+
+
+def repeat(use: Use, made: Any, rounds: Rounds) -> Windows:
+    for _ in rounds:
         use(made)
-    windows = Windows(rounds, each)
-    for _ in range(WINDOWS):
-        before = counts()
-        for _ in range(rounds):
+    windows = Windows()
+    while windows.has_to_go_on:
+        before, made_rounds = counts(), 0
+        for _ in rounds:
             use(made)
+            made_rounds += 1
         deadline = time.monotonic() + SETTLING_SECONDS
-        while not is_level(grown := growth(before, counts()), rounds, each) and time.monotonic() < deadline:
+        while not windows.add(growth(before, counts()), made_rounds, rounds.each, deadline):
             time.sleep(0.1)
-        windows.grown.append(grown)
-        if is_level(grown, rounds, each):
-            break
     return windows
 
 
-async def repeat_async(use: AsyncUse, made: Any, rounds: int, each: float = HALF) -> Windows:
-    for _ in range(rounds):
+async def repeat_async(use: AsyncUse, made: Any, rounds: Rounds) -> Windows:
+    for _ in rounds:
         await use(made)
-    windows = Windows(rounds, each)
-    for _ in range(WINDOWS):
-        before = counts()
-        for _ in range(rounds):
+    windows = Windows()
+    while windows.has_to_go_on:
+        before, made_rounds = counts(), 0
+        for _ in rounds:
             await use(made)
+            made_rounds += 1
         deadline = time.monotonic() + SETTLING_SECONDS
-        while not is_level(grown := growth(before, counts()), rounds, each) and time.monotonic() < deadline:
+        while not windows.add(growth(before, counts()), made_rounds, rounds.each, deadline):
             await asyncio.sleep(0.1)
-        windows.grown.append(grown)
-        if is_level(grown, rounds, each):
-            break
     return windows
 
 
@@ -294,7 +319,13 @@ async def _publish(work: aio.AsyncTransaction) -> None:
 
 ASYNC_SHARED: list[AsyncUse] = [async_topic, async_publisher, async_subscription, async_queue, cancelled_gets]
 ASYNC_SHARED += [cancelled_openings, async_consumer]
-ASYNC_OF_CLUSTERS: list[AsyncUse] = [async_transaction]
+
+
+async def cancelled_members(bus: aio.AsyncBus) -> None:
+    await cancelled(bus.topic("kept").subscribe(group="c").take())
+
+
+ASYNC_OF_CLUSTERS: list[AsyncUse] = [async_transaction, cancelled_members]
 
 
 @pytest.fixture(scope="module")
@@ -326,15 +357,15 @@ def buses(url: str, is_cluster: bool) -> Use:
     return use
 
 
-def judge(url: str, is_cluster: bool, rounds: int, record_property: Any) -> None:
+def judge(url: str, is_cluster: bool, rounds: Rounds, record_property: Any) -> None:
     with hawser.connect(url, name="growth", **options(is_cluster)) as bus:
         prepared(bus)
         for use in [*SHARED, *(OF_CLUSTERS if is_cluster else [])]:
             repeat(use, bus, rounds).judge(use.__name__, record_property)
-    repeat(buses(url, is_cluster), None, rounds, SOME).judge("buses", record_property)
+    repeat(buses(url, is_cluster), None, rounds.of(SOME)).judge("buses", record_property)
 
 
-async def judge_async(url: str, is_cluster: bool, rounds: int, record_property: Any) -> None:
+async def judge_async(url: str, is_cluster: bool, rounds: Rounds, record_property: Any) -> None:
     async with aio.connect(url, name=None, **options(is_cluster)) as bus:
         for use in [*ASYNC_SHARED, *(ASYNC_OF_CLUSTERS if is_cluster else [])]:
             windows = await repeat_async(use, bus, rounds)
@@ -344,7 +375,7 @@ async def judge_async(url: str, is_cluster: bool, rounds: int, record_property: 
         async with aio.connect(url, name=None, **options(is_cluster)) as bus:
             await bus.topic("kept").publish(b"x")
 
-    (await repeat_async(one, None, rounds, SOME)).judge("buses", record_property)
+    (await repeat_async(one, None, rounds.of(SOME))).judge("buses", record_property)
 
 
 SCOPES = pytest.mark.parametrize("is_cluster", [False, True], ids=["shm", "hawser"])
@@ -354,14 +385,14 @@ SCOPES = pytest.mark.parametrize("is_cluster", [False, True], ids=["shm", "hawse
 def test_nothing_is_left_by_threads(
     local: LocalBus, daemon: Daemon, is_cluster: bool, record_property: Any
 ) -> None:
-    judge(url_of(local, daemon, is_cluster), is_cluster, ROUNDS, record_property)
+    judge(url_of(local, daemon, is_cluster), is_cluster, Rounds(ROUNDS), record_property)
 
 
 @SCOPES
 def test_nothing_is_left_by_event_loops(
     local: LocalBus, daemon: Daemon, is_cluster: bool, record_property: Any
 ) -> None:
-    asyncio.run(judge_async(url_of(local, daemon, is_cluster), is_cluster, ROUNDS, record_property))
+    asyncio.run(judge_async(url_of(local, daemon, is_cluster), is_cluster, Rounds(ROUNDS), record_property))
 
 
 def test_handles_of_many_names_are_not_kept(local: LocalBus) -> None:
@@ -398,14 +429,16 @@ def test_a_connection_of_spark_that_is_given_up_ends(daemon: Daemon, record_prop
         with suppress(hawser.Unavailable):
             found[0].call(fail())
 
-    repeat(use, None, ROUNDS // 3, SOME).judge("connections", record_property)
+    repeat(use, None, Rounds(ROUNDS // 3, each=SOME)).judge("connections", record_property)
 
 
 @pytest.mark.soak
 @SCOPES
 def test_nothing_is_left_after_many_rounds(
-    local: LocalBus, daemon: Daemon, is_cluster: bool, record_property: Any
+    local: LocalBus, daemon: Daemon, is_cluster: bool, soak_seconds: float, record_property: Any
 ) -> None:
     url = url_of(local, daemon, is_cluster)
-    judge(url, is_cluster, SOAK_ROUNDS, record_property)
-    asyncio.run(judge_async(url, is_cluster, SOAK_ROUNDS, record_property))
+    kinds = len([*SHARED, *OF_CLUSTERS, *ASYNC_SHARED, *ASYNC_OF_CLUSTERS]) + 2
+    rounds = Rounds(SOAK_ROUNDS, soak_seconds / kinds / 2)
+    judge(url, is_cluster, rounds, record_property)
+    asyncio.run(judge_async(url, is_cluster, rounds, record_property))

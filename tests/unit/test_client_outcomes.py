@@ -223,7 +223,7 @@ def test_a_command_in_doubt_whose_topic_is_deleted_is_unknown() -> None:
 
     async def story() -> None:
         router = Routed([], "c", SETTINGS)
-        router.check_topic = gone  # type: ignore[method-assign]
+        router.check_topic = gone  # type: ignore[method-assign, assignment]
         router.look_after = look_after  # type: ignore[method-assign, assignment]
         join, look = wire.Execute("t@u/0", Kind.GROUP_JOIN, b""), wire.Inspect("t@u/0")
         for request, answer, expected in (
