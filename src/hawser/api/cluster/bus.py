@@ -3,6 +3,7 @@
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -10,7 +11,7 @@ import msgspec
 from hawser.api.bus import Bus, codec_of
 from hawser.api.info import DomainFile, Participant, Recovered
 from hawser.api.transaction import Transaction
-from hawser.errors import UsageError
+from hawser.errors import Closed, UsageError
 from hawser.memory.names import check_topic_name
 
 try:
@@ -139,10 +140,14 @@ class ClusterBus(Bus):
         with self._lock:
             if self._closed:
                 return
+            self._thread.check_may_close()
             self._closed = True
         try:
             self._thread.call(self._client.close())
         finally:
+            # Interrupted, the other call may not have begun.
+            with suppress(Closed):
+                self._thread.post(self._client.end)
             self._thread.stop()
 
     def release_topic(self, topic: ClusterTopic[Any]) -> None:

@@ -15,6 +15,7 @@ from hawser.cluster.client.thread import LoopThread
 from hawser.errors import Closed, UsageError
 from hawser.record.payload import as_payloads
 from hawser.record.receipt import Receipt
+from hawser.record.record import Record
 from hawser.record.rows import Rows
 
 if TYPE_CHECKING:
@@ -45,10 +46,12 @@ def _new_future() -> "Future[Receipt]":
     return future
 
 
-def receipt_of(producers: Producers, future: "Future[Receipt]") -> Receipt:
-    """Wait until the submitted messages are done. If the wait is interrupted, unsent ones are not sent any
+def receipt_of(producers: Producers, record: Record, seconds: float) -> Receipt:
+    """Publish a message and wait for its receipt. If this is interrupted, an unsent message is not sent any
     more."""
+    future = _new_future()
     try:
+        producers.hand_over([record], future, seconds)
         return future.result()
     except BaseException:
         if not future.done():
@@ -82,22 +85,23 @@ class ClusterPublishing(Publishing[T]):
         timeout: float | None = None,
     ) -> Receipt:
         self._thread.check_may_wait()
-        producers, future = self._hand_over(data, key, headers, timeout)
-        return receipt_of(producers, future)
+        return receipt_of(*self._to_hand_over(data, key, headers, timeout))
 
     def publish_nowait(
         self, data: T, *, key: bytes | None = None, headers: Mapping[str, bytes] | None = None
     ) -> "Future[Receipt]":
-        return self._hand_over(data, key, headers, None)[1]
+        producers, record, seconds = self._to_hand_over(data, key, headers, None)
+        future = _new_future()
+        producers.hand_over([record], future, seconds)
+        return future
 
-    def _hand_over(
+    def _to_hand_over(
         self, data: T, key: bytes | None, headers: Mapping[str, bytes] | None, timeout: float | None
-    ) -> "tuple[Producers, Future[Receipt]]":
+    ) -> tuple[Producers, Record, float]:
+        """The producers, the message and its time-out."""
         producers = self._producers()
         record = record_of(data if self._codec is None else self._codec.encode(data), key, headers)
-        future = _new_future()
-        producers.hand_over([record], future, self._topic.client.seconds(timeout))
-        return producers, future
+        return producers, record, self._topic.client.seconds(timeout)
 
     def flush(self) -> None:
         self._thread.call(self._producers().flush())
@@ -147,11 +151,8 @@ class ClusterPublishing(Publishing[T]):
     ) -> Receipt:
         """Bytes that are no value of the schema but its encoding."""
         self._thread.check_may_wait()
-        future = _new_future()
         seconds = self._topic.client.seconds(timeout)
-        producers = self._producers()
-        producers.hand_over([record_of(data, key, headers)], future, seconds)
-        return receipt_of(producers, future)
+        return receipt_of(self._producers(), record_of(data, key, headers), seconds)
 
 
 def loan_is_over() -> UsageError:
@@ -208,8 +209,8 @@ class ClusterPublisher(ClusterPublishing[T], Publisher[T]):
 
     def close(self) -> None:
         if not self._closed:
+            self._thread.check_may_close()
             self._closed = True
-            self._abandon.detach()
             if self._thread.is_usable:
                 self._thread.call(self._topic.release(self._own))
 

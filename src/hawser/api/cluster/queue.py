@@ -4,7 +4,6 @@ import asyncio
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future
 from contextlib import suppress
 from time import time_ns
 from types import TracebackType
@@ -134,6 +133,10 @@ class ThreadSession:
     def give_back(self, messages: list[Message]) -> None:
         self._thread.call(self.inner.give_back(cast("list[ClusterMessage]", messages)))
 
+    def check_may_close(self) -> None:
+        """As that of its thread."""
+        self._thread.check_may_close()
+
     def close(self) -> None:
         if self._thread.is_usable:
             self._thread.call(self.inner.close())
@@ -252,6 +255,7 @@ class ClusterConsumer(Consumer[T]):
 
     def close(self) -> None:
         if not self._closed:
+            self._session.check_may_close()
             self._closed = True
             self._session.close()
 
@@ -294,10 +298,7 @@ class ClusterQueue(Queue[T]):
         self._thread.check_may_wait()
         putters = self._queue.putters
         record = record_of(data if self._codec is None else self._codec.encode(data), key, headers)
-        future: Future[Receipt] = Future()
-        future.set_running_or_notify_cancel()
-        putters.hand_over([record], future, self._queue.room_seconds(timeout))
-        return receipt_of(putters, future)
+        return receipt_of(putters, record, self._queue.room_seconds(timeout))
 
     def put_many(
         self,
@@ -392,12 +393,15 @@ class ClusterQueue(Queue[T]):
         with self._lock:
             if self._closed:
                 return
+            self._thread.check_may_close()
             self._closed = True
-        if self._letters is not None:
-            self._letters.close()
-        if self._thread.is_usable:
-            self._thread.call(self._queue.close())
-        self._bus.release_queue(self)
+        try:
+            if self._letters is not None:
+                self._letters.close()
+            if self._thread.is_usable:
+                self._thread.call(self._queue.close())
+        finally:
+            self._bus.release_queue(self)
 
     def _require_open(self) -> None:
         self._bus._require_open()

@@ -140,8 +140,8 @@ class ClusterSubscription(Subscription[T]):
 
     def close(self) -> None:
         if not self._closed:
+            self._thread.check_may_close()
             self._closed = True
-            self._abandon.detach()
             if self._thread.is_usable:
                 self._thread.call(self._topic.release(self._consumer))
 

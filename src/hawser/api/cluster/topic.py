@@ -104,10 +104,13 @@ class ClusterTopic(ClusterPublishing[T], Topic[T]):
 
     def close(self) -> None:
         if not self._closed:
+            self._thread.check_may_close()
             self._closed = True
-            if self._thread.is_usable:
-                self._thread.call(self._topic.close())
-            self._bus.release_topic(self)
+            try:
+                if self._thread.is_usable:
+                    self._thread.call(self._topic.close())
+            finally:
+                self._bus.release_topic(self)
 
     def _producers(self) -> Producers:
         self._require_open()

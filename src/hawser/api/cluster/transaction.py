@@ -5,7 +5,8 @@ What is done in one is handed over to the event loop and costs no way there and 
 
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from random import SystemRandom
 from types import TracebackType
 from typing import Any, Final, TypeVar
@@ -207,13 +208,6 @@ class ClusterWork(Work):
         check_held(held)
         self._do(self._work.accept, held, kept)
 
-    def _end(self) -> None:
-        """Nothing is handed over from here on; UsageError if that is so already."""
-        with self._lock:
-            if self._is_ended:
-                raise self._over()
-            self._is_ended = True
-
     def _release(self) -> None:
         """Give back what was got and nobody wanted."""
         got, self._got = self._got, []
@@ -229,6 +223,8 @@ class ClusterTransaction(ClusterWork, Transaction):
     def __init__(self, thread: LoopThread, work: OpenTransaction, is_for_certain: bool = False) -> None:
         super().__init__(thread, work)
         self._is_for_certain = is_for_certain
+        # The call that ends it.
+        self._ended_by: object = None
 
     def __del__(self) -> None:
         # One that nobody refers to any more is rolled back by itself.
@@ -260,17 +256,30 @@ class ClusterTransaction(ClusterWork, Transaction):
             self._work.check()
 
     def commit(self) -> None:
-        self._thread.check()
-        self._end()
-        commit = self._work.commit_for_certain if self._is_for_certain else self._work.commit
-        try:
+        self._thread.check_may_wait()
+        with self._ending() as is_first:
+            if not is_first:
+                raise self._over()
+            commit = self._work.commit_for_certain if self._is_for_certain else self._work.commit
             self._wait_for(commit(lent(self._got)))
+
+    @contextmanager
+    def _ending(self) -> Iterator[bool]:
+        """Whether the block ends the transaction, or another call has ended it. From here on nothing is
+        handed over. If the block is interrupted before the end has begun, the transaction is rolled back."""
+        call = object()
+        try:
+            with self._lock:
+                if not self._is_ended:
+                    self._ended_by, self._is_ended = call, True
+            yield self._ended_by is call
         except BaseException:
-            # If this is interrupted, the end of the transaction may not have begun.
-            self._work.abandon()
+            if self._ended_by is call:
+                self._work.abandon()
             raise
         finally:
-            self._got = []
+            if self._ended_by is call:
+                self._got = []
 
     def resolve(self) -> bool:
         if self.state in ("committed", "rolled back"):
@@ -296,16 +305,9 @@ class ClusterTransaction(ClusterWork, Transaction):
             self.commit()
 
     def rollback(self) -> None:
-        with self._lock:
-            is_first, self._is_ended = not self._is_ended, True
-        if is_first and self._thread.is_usable:
-            try:
+        with self._ending() as is_first:
+            if is_first and self._thread.is_usable:
                 self._thread.call(self._work.rollback(lent(self._got)))
-            except BaseException:
-                self._work.abandon()
-                raise
-            finally:
-                self._got = []
 
 
 class Replay:

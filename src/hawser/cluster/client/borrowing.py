@@ -441,12 +441,16 @@ class Borrower:
     def _ended(self, _: Borrowed) -> None:
         self._held -= 1
 
-    async def close(self) -> None:
-        """Settle what is being settled, and give back all the rest."""
+    def end(self) -> None:
+        """Get nothing more; callers that wait get Closed."""
         if not self.is_closed:
             self.is_closed = True
             self._fail(Closed(f"this consumer of queue {self.queue!r} was closed"))
         self._getters.close()
+
+    async def close(self) -> None:
+        """Settle what is being settled, and give back all the rest."""
+        self.end()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

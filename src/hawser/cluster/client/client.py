@@ -119,11 +119,21 @@ class Client:
             raise
 
     async def close(self) -> None:
-        """Publish what was begun, then leave. All of it takes the time of one call, and a little to leave."""
-        await self.end_transactions()
-        await asyncio.gather(*(opened.close() for opened in list(self._opened)))
-        await self.lanes.leave()
-        await self.router.close()
+        """Publish what was begun, then leave. All of it takes the time of one call, and a little to leave. If
+        this is cancelled, calls that wait end all the same."""
+        try:
+            await self.end_transactions()
+            await asyncio.gather(*(opened.close() for opened in list(self._opened)))
+            await self.lanes.leave()
+            await self.router.close()
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """End the calls that wait, and begin nothing any more: the loop is about to stop."""
+        for opened in list(self._opened):
+            opened.end()
+        self.router.end()
 
     async def end_transactions(self) -> None:
         """Roll back what is open, while what was begun is published."""

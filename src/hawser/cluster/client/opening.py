@@ -16,8 +16,10 @@ __all__ = ["Open", "User"]
 
 
 class User(Protocol):
-    """Whoever puts into it or takes from it."""
+    """Puts into a topic or queue, or takes from it. `end` is the part of `close` that waits for nothing:
+    calls that wait end, and no work begins any more."""
 
+    def end(self) -> None: ...
     async def close(self) -> None: ...
 
 
@@ -34,7 +36,7 @@ class Open:
         self.decode = decode
         self._shards = wire.shards_of(name, entry)
         self._users: set[User] = set()
-        self._releases: set[asyncio.Task[None]] = set()
+        self._releases: dict[asyncio.Task[None], User] = {}
 
     @property
     def partitions(self) -> int:
@@ -55,8 +57,10 @@ class Open:
         self._users.add(user)
 
     async def release(self, user: User) -> None:
-        """Close it now, after what it has to publish."""
-        self._users.discard(user)
+        """Close it now, after what it has to publish. That goes on if the caller is cancelled."""
+        await asyncio.shield(self._begin_release(user))
+
+    async def _release(self, user: User) -> None:
         if isinstance(user, Producers):
             await user.flush()
         await user.close()
@@ -67,20 +71,31 @@ class Open:
             with suppress(RuntimeError):
                 self.router.loop.call_soon_threadsafe(self._begin_release, user)
 
-    def _begin_release(self, user: User) -> None:
-        task = self.router.loop.create_task(self.release(user))
-        self._releases.add(task)
-        task.add_done_callback(self._releases.discard)
+    def _begin_release(self, user: User) -> asyncio.Task[None]:
+        self._users.discard(user)
+        task = self.router.loop.create_task(self._release(user))
+        self._releases[task] = user
+        task.add_done_callback(self._releases.pop)
+        return task
 
     async def flush(self) -> None:
         """Return when everything that was to be published is settled."""
         producers = [user for user in self._users if isinstance(user, Producers)]
         await asyncio.gather(*(each.flush() for each in producers))
 
+    def end(self) -> None:
+        """As that of users: end all of them."""
+        for user in (*self._users, *self._releases.values()):
+            user.end()
+
     async def close(self) -> None:
-        await asyncio.gather(*(self.release(user) for user in list(self._users)))
+        """Release all users. That goes on if the caller is cancelled."""
+        for user in list(self._users):
+            self._begin_release(user)
         if self._releases:
-            await asyncio.wait(self._releases)
+            ended, _ = await asyncio.wait(self._releases)
+            for task in ended:
+                task.result()
 
     async def look(self) -> "list[Partition]":
         """Each partition as it is now."""

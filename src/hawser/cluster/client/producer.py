@@ -145,16 +145,22 @@ class Producer:
             self._changed.clear()
             await self._changed.wait()
 
-    async def close(self) -> None:
-        """What is not settled yet never will be."""
-        self._fenced = Closed(f"the publisher of {self._name} was closed")
+    def end(self) -> None:
+        """Fail what is not settled yet, now and from here on: OutcomeUnknown if it may be written."""
         if self._timer is not None:
             self._timer.cancel()
+        if self._aloft:
+            for flight in self._flights:
+                flight.doubt = True
+        self._fence(Closed(f"the publisher of {self._name} was closed"))
+
+    async def close(self) -> None:
+        """As `end`; return when nothing is under way."""
+        self.end()
         tasks = [*self._tasks, *([self._recovery] if self._recovery is not None else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._fence(self._fenced)
 
     @property
     def _name(self) -> str:

@@ -118,12 +118,15 @@ class Producers:
             self.withdraw(future)
             raise
 
-    def _take_over(self) -> None:
+    def _take_over(self, withdrawn: Any = None) -> None:
+        """Submit what was handed over, except the messages of the withdrawn future."""
         # Before looking: what is handed over from here on calls again.
         self._is_called = False
         handed = self._handed
         while handed:
-            self.submit(*handed.popleft())
+            each = handed.popleft()
+            if each[1] is not withdrawn:
+                self.submit(*each)
 
     def withdraw(self, future: Any) -> None:
         """The caller that waited for this future has gone: if it was not sent, it is not sent any more. May
@@ -132,9 +135,9 @@ class Producers:
             self._loop.call_soon_threadsafe(self._withdraw, future)
 
     def _withdraw(self, future: Any) -> None:
-        self._take_over()
         if not future.done():
             future.set_exception(CancelledError())
+        self._take_over(future)
         self.drop_cancelled()
 
     async def receipt(self, future: "asyncio.Future[Receipt]") -> Receipt:
@@ -163,7 +166,14 @@ class Producers:
         for producer in self._producers:
             await producer.flush()
 
+    def end(self) -> None:
+        """As `Producer.end`."""
+        for producer in self._producers:
+            producer.end()
+        self._take_over()
+
     async def close(self) -> None:
         """What is not settled is given up; flush first."""
+        self.end()
         for producer in self._producers:
             await producer.close()

@@ -169,9 +169,9 @@ class _Putter(Producer):
         finally:
             self._is_flushing = False
 
-    async def close(self) -> None:
+    def end(self) -> None:
         self._end_pause()
-        await super().close()
+        super().end()
 
 
 class Putters(Producers):

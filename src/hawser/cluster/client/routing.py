@@ -90,6 +90,12 @@ class Router:
         await asyncio.gather(*tasks, *self._forgetting, return_exceptions=True)
         await asyncio.gather(*(dialer.close("the client closes") for dialer in self._dialers.values()))
 
+    def end(self) -> None:
+        """Cut the links that are left: the loop is about to stop."""
+        for dialer in self._dialers.values():
+            if dialer.link is not None:
+                dialer.link.abort("the client ends")
+
     def trouble(self) -> str:
         """Why no node is of use."""
         reasons = [dialer.trouble for dialer in self._dialers.values() if dialer.link is None]

@@ -17,6 +17,8 @@ __all__ = ["LoopThread"]
 Result = TypeVar("Result")
 _CLOSED: Final = "this bus is closed; connect again"
 _IF_CLOSED: Final = "the bus was closed while this call was under way; what it was to do may have been done"
+# A cancelled task may begin a few others, which begin nothing.
+_MOST_ROUNDS: Final = 100
 
 
 class _Call(Generic[Result]):
@@ -25,16 +27,16 @@ class _Call(Generic[Result]):
 
     __slots__ = ("_ended", "_loop", "_task", "_work")
 
-    def __init__(self, thread: "LoopThread", work: Coroutine[Any, Any, Result]) -> None:
-        self._loop = thread.loop
+    def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Result]) -> None:
+        self._loop = loop
         self._work = work
         self._task: asyncio.Task[Result] | None = None
         # Held until it has ended.
         self._ended = threading.Lock()
         self._ended.acquire()
-        thread.post(self._begin)
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Begin the work, in the loop."""
         self._task = self._loop.create_task(self._work)
         self._task.add_done_callback(self._end)
 
@@ -42,23 +44,25 @@ class _Call(Generic[Result]):
         self._ended.release()
 
     def result(self) -> Result:
-        """What comes of it, once that is known; CancelledError of threads if it was cancelled. To interrupt
-        this cancels it."""
-        try:
-            self._ended.acquire()
-        except BaseException:
-            with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._cancel)
-            raise
+        """Wait for the result; CancelledError of threads if the work was cancelled."""
+        self._ended.acquire()
         assert self._task is not None
         if self._task.cancelled():
             raise CancelledError
         return self._task.result()
 
+    def abandon(self) -> None:
+        """Cancel the work unless it has ended. The caller was interrupted, maybe before it posted `begin`."""
+        if self._task is None or not self._task.done():
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._cancel)
+
     def _cancel(self) -> None:
-        # It was begun before: calls have their turns in order.
-        assert self._task is not None
-        self._task.cancel()
+        # Callbacks run in the order in which they were posted, so without a task `begin` was not posted.
+        if self._task is None:
+            self._work.close()
+        else:
+            self._task.cancel()
 
 
 class LoopThread:
@@ -107,6 +111,14 @@ class LoopThread:
     def check_may_wait(self) -> None:
         """As `check`; UsageError in the thread of the loop, too: a call that waits there would never end."""
         self.check()
+        self._check_thread()
+
+    def check_may_close(self) -> None:
+        """UsageError in the thread of the loop. A stopped loop needs no wait, so there this does nothing."""
+        if self.is_usable:
+            self._check_thread()
+
+    def _check_thread(self) -> None:
         if threading.get_ident() == self._thread.ident:
             raise UsageError(
                 "this call waits for the network, and a callback of a future may not wait: it runs in the "
@@ -121,15 +133,19 @@ class LoopThread:
         except HawserError:
             work.close()
             raise
+        begun = _Call(self.loop, work)
         try:
-            begun = _Call(self, work)
-        except HawserError:
-            work.close()
-            raise
-        try:
+            try:
+                self.post(begun.begin)
+            except HawserError:
+                work.close()
+                raise
             return begun.result()
         except CancelledError:
             raise OutcomeUnknown(if_closed) from None
+        except BaseException:
+            begun.abandon()
+            raise
 
     def begin(self, work: Coroutine[Any, Any, Result]) -> "Future[Result]":
         """Begin `work`, without waiting for it; Closed if this has stopped."""
@@ -167,8 +183,12 @@ class LoopThread:
 
 
 async def _cancel_tasks() -> None:
-    """Cancel every other task; return when they have ended and their callbacks have run."""
-    while left := asyncio.all_tasks() - {asyncio.current_task()}:
+    """Cancel every other task; return when they have ended and their callbacks have run. Tasks that are
+    replaced whenever they are cancelled are left after a number of rounds."""
+    for _ in range(_MOST_ROUNDS):
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        if not left:
+            break
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
