@@ -214,6 +214,8 @@ class Disk:
                 flush(descriptor)
             else:
                 self.aside(partial(flush, descriptor))
+                # A sync beside this one may have taken the error of the same file.
+                self._check_that_syncs_work()
         except OSError as error:
             self._fail(name, error.errno or errno.EIO)
         self._counters.synced(monotonic() - began)

@@ -438,8 +438,9 @@ class Replica:
     def _shorten(self) -> None:
         """Make a checkpoint if one is due, and remove the entries that it makes unnecessary."""
         no_room = self._has_no_room
-        self.was_full = self._is_checkpoint_due(no_room, self._ticks) and not self._checkpoint()
+        # Others may say so again while the checkpoint is synced.
         self._others_are_full = False
+        self.was_full = self._is_checkpoint_due(no_room, self._ticks) and not self._checkpoint()
         kept = self._saved_needs if no_room else min(self._saved_needs, self._first_spare)
         self.journal.retain(max(1, kept))
 

@@ -108,27 +108,30 @@ class NodeDirectory:
         """Delete a journal."""
         path = self._shard(shard)
         try:
-            path = self._move(shard, self.path / "removed")
+            path = self._rename(shard, self.path / "removed")
         except OSError as error:
             # The disk is full, or the shards have a file system of their own. Without its vow a journal is
             # never opened, even if only a part of it can be deleted.
             _log.info("%s is deleted where it is: %s", path, error)
             (path / names.VOW).unlink(missing_ok=True)
             self._sync(path)
+        self._sync(path.parent)
+        self._sync(self.path / "shards")
         self._delete(path)
 
     def put_aside(self, shard: str) -> Path:
         """Move a damaged journal out of the way; where it is now."""
-        return self._move(shard, self.path / "damaged")
+        path = self._rename(shard, self.path / "damaged")
+        self._sync(path.parent)
+        self._sync(self.path / "shards")
+        return path
 
-    def _move(self, shard: str, where: Path) -> Path:
+    def _rename(self, shard: str, where: Path) -> Path:
         where.mkdir(exist_ok=True)
         number = 1
         while (target := where / f"{quote(shard, safe='')}.{number}").exists():
             number += 1
         self._shard(shard).rename(target)
-        self._sync(where)
-        self._sync(self.path / "shards")
         return target
 
     @staticmethod

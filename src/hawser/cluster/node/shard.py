@@ -5,8 +5,7 @@ whoever waits. Publishes that come in while the loop is busy are proposed togeth
 the disk is busy are synced together.
 
 A step that waits for the disk halfway, such as a checkpoint, runs beside the loop (`disk_steps.py`). Until it
-has ended, other events are held back, operators are told how the replica was before it, and nothing reads the
-log.
+has ended, other events and fetches are held back, and operators are told how the replica was before it.
 """
 
 import asyncio
@@ -128,7 +127,7 @@ class Shard:
         # While a step waits for the disk: what is to be done after it, and the future of its end.
         self._held: deque[Callable[[], None]] = deque()
         self._step_end: asyncio.Future[None] | None = None
-        self._is_retiring = False
+        self._is_retiring = self._holds_tick = False
         self._last_sync: asyncio.Future[tuple[Sync, Exception | None]] | None = None
         self._closed = False
         self._upkeep: Upkeep | None = None
@@ -169,10 +168,18 @@ class Shard:
     def tick(self) -> None:
         if self._step_end is None:
             self._step(Tick())
+        elif not self._holds_tick:
+            # One is enough, and without any a busy shard would make no checkpoints.
+            self._holds_tick = True
+            self._held.append(self._held_tick)
         if self.leads:
             self._sessions.tick()
         else:
             self._sessions.forget()
+
+    def _held_tick(self) -> None:
+        self._holds_tick = False
+        self._step(Tick())
 
     def tick_queue(self) -> bool:
         """As often as time passes, also while the shard rests; whether there are dead letters to be sent."""
@@ -202,16 +209,25 @@ class Shard:
     def _stepped(self, outputs: list[Output], failure: BaseException | None) -> None:
         ended, self._step_end = self._step_end, None
         _settle(ended, None)
+        self._held.appendleft(partial(self._finish_step, outputs, failure))
+        while self._held and self._step_end is None:
+            try:
+                self._held.popleft()()
+            except Exception:
+                # The others are done all the same: somebody waits for each of them.
+                _log.exception("shard %s: an event that a step had held back failed", self.name)
+
+    def _finish_step(self, outputs: list[Output], failure: BaseException | None) -> None:
         if failure is not None:
             raise failure
-        if self._closed:
-            for output in outputs:
-                if isinstance(output, Done | Serve | Refuse):
-                    self._answer(output)
-        else:
+        if not self._closed:
             self._carry_out(outputs)
-        while self._held and self._step_end is None:
-            self._held.popleft()()
+            return
+        for output in outputs:
+            if isinstance(output, Done | Serve | Refuse):
+                self._answer(output)
+            elif isinstance(output, Halt):
+                _log.error("shard %s halted while it was closed: %s", self.name, output.reason)
 
     def _turn_away(self, event: Event) -> None:
         """This shard is closed."""
@@ -234,7 +250,8 @@ class Shard:
                 assert isinstance(output, Retired), output
                 is_gone = True
         if is_gone:
-            # The callers in flight were answered before.
+            # The callers in flight were answered before. Held events are turned away.
+            self._closed = True
             self._gone(self, disk_lost)
             return
         if not self._is_syncing and self.replica.sync_wanted:
@@ -340,8 +357,21 @@ class Shard:
         topic = self.replica.machine.part(Topic)
         if offset == topic.end and wait_seconds > 0:
             await self._wait_beyond(offset, wait_seconds)
-        while self._step_end is not None:
-            await asyncio.wait([self._step_end])
+        if self._step_end is None:
+            return self._fetched(offset, max_bytes)
+        answer: asyncio.Future[Batches | Failed] = self._loop.create_future()
+        # Before the other events, among which may be more steps that wait.
+        self._held.appendleft(partial(self._answer_fetch, answer, offset, max_bytes))
+        return await answer
+
+    def _answer_fetch(self, answer: "asyncio.Future[Any]", offset: int, max_bytes: int) -> None:
+        if not answer.done():
+            try:
+                answer.set_result(self._fetched(offset, max_bytes))
+            except Exception as error:
+                answer.set_exception(error)
+
+    def _fetched(self, offset: int, max_bytes: int) -> Batches | Failed:
         topic = self.replica.machine.part(Topic)
         found = self.replica.read(offset, max_bytes) if not self._closed else OutOfRange(0, 0)
         if isinstance(found, OutOfRange):
