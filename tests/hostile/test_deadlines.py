@@ -126,9 +126,8 @@ def processes(module_path: Path) -> Iterator[ClusterProcesses]:
 
 
 @pytest.fixture
-def cluster(processes: ClusterProcesses) -> Iterator[ClusterProcesses]:
-    """Works again after each test."""
-    yield processes
+def cluster(processes: ClusterProcesses) -> ClusterProcesses:
+    """Works, whatever the test before has done to it."""
     for daemon in processes.daemons:
         if daemon.runs:
             daemon.resume()
@@ -138,6 +137,7 @@ def cluster(processes: ClusterProcesses) -> Iterator[ClusterProcesses]:
     for daemon in dead:
         daemon.wait_until_ready()
     processes.wait_until_alive(*processes.nodes)
+    return processes
 
 
 def test_every_public_method_is_walked() -> None:
