@@ -158,11 +158,6 @@ class SimDisk:
     def size(self, name: str) -> int:
         return len(self._file(name).data)
 
-    @property
-    def count(self) -> int:
-        """How many files there are."""
-        return len(self._files)
-
     def read(self, name: str, start: int, size: int) -> bytes:
         self.reads += 1
         return bytes(self._file(name).data[start : start + size])

@@ -389,7 +389,7 @@ class SimNode:
         replica = self.replica
         assert replica is not None
         marks = self.cluster.marks
-        before, reads, files = marks.before(replica), self.disk.reads, self.disk.count
+        before, reads, files = marks.before(replica), self.disk.reads, len(self.disk.names())
         try:
             outputs = replica.step(event)
         except PowerLoss:
@@ -583,7 +583,7 @@ class SimNode:
         except PowerLoss:
             self._lose_power(Tick())
             return
-        reads_are_bounded(self.member, Tick(), self.disk.reads - reads, self.disk.count + len(outputs))
+        reads_are_bounded(self.member, Tick(), self.disk.reads - reads, len(self.disk.names()) + len(outputs))
         self.cluster.marks.stepped(before, replica, Tick(), outputs)
         self._carry_out(replica, outputs)
         if self.cluster.trace is not None:
