@@ -152,6 +152,29 @@ async def _filled(loan: Any) -> None:
         buffer[:] = MINE
 
 
+def test_what_publish_nowait_began_and_was_cancelled_keeps_no_memory(
+    cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The messages stayed until their time was over, and took the room of others."""
+
+    async def story() -> None:
+        async with aio.connect(cluster.url, timeout=PATIENCE_SECONDS) as bus:
+            topic: Any = bus.topic(f"cancelled {next(_numbers)}")
+            await topic.publish(b"first")
+            (producer,) = topic._topic.producers._producers
+            with monkeypatch.context() as patched:
+                patched.setattr(topic._topic.router, "leader_link", lambda shard: None)
+                begun = [topic.publish_nowait(LARGE) for _ in range(3)]
+                begun[0].cancel()
+                begun[2].cancel()
+                await _until(lambda: len(producer._queue) == 1, "only one is kept")
+                assert producer._queued_bytes < 2 * len(LARGE)
+                begun[1].cancel()
+                await asyncio.wait_for(topic.flush(), PATIENCE_SECONDS / 2)
+
+    asyncio.run(story())
+
+
 def test_a_publish_that_was_interrupted_while_nobody_led(
     cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,6 +61,26 @@ def test_closing_comes_after_what_was_begun(url: str, closed: str, is_open: bool
         asyncio.run(asyncio.wait_for(seen(), 60))
 
 
+@pytest.mark.parametrize("is_open", [False, True])
+def test_closing_comes_after_what_a_replaced_topic_began(cluster: RunningCluster, is_open: bool) -> None:
+    """The bus waited only for the topic that it had returned last for a name."""
+
+    async def story() -> None:
+        async with aio.connect(cluster.url) as bus:
+            name = f"replaced {next(_numbers)}"
+            replaced: Any = bus.topic(name)
+            if is_open:
+                await replaced.info()
+            begun = [replaced.publish_nowait(b"%d" % number) for number in range(3)]
+            latest = bus.topic(name, partitions=1)
+            assert latest is not replaced
+            del replaced
+        assert all(each.done() for each in begun)
+        assert len(await asyncio.gather(*begun)) == len(begun)
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+
+
 def test_one_that_is_cancelled_does_not_let_others_pass() -> None:
     """Who came behind it did not wait for those before it, and neither did flush."""
 

@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -36,6 +37,8 @@ class ClusterAsyncBus(AsyncBus):
         self._settings = settings_of(options)
         self._client: Client | None = None
         self._topics: dict[tuple[str, Any], ClusterAsyncTopic[Any]] = {}
+        # All that were made. Weak: publishes in progress refer to their topic.
+        self._made: weakref.WeakSet[ClusterAsyncTopic[Any]] = weakref.WeakSet()
         self._queues: dict[tuple[str, Any], ClusterAsyncQueue[Any]] = {}
         self._xa: ClusterAsyncXA | None = None
         self._once = Once()
@@ -68,6 +71,7 @@ class ClusterAsyncBus(AsyncBus):
         if known is not None and known._serves(asked):
             known._unused.update(asked._unused)
             return known
+        self._made.add(asked)
         self._topics[name, schema] = asked
         return asked
 
@@ -126,7 +130,7 @@ class ClusterAsyncBus(AsyncBus):
         if not self._once.is_closed:
             if self._client is not None:
                 await self._client.end_transactions()
-            opened = [*self._topics.values(), *self._queues.values()]
+            opened = [*self._made, *self._queues.values()]
             await asyncio.gather(*(each.close() for each in opened))
         await self._once.close(self._leave)
 

@@ -163,12 +163,20 @@ class ClusterAsyncPublishing(AsyncPublishing[T]):
             topic, producers = ready
             future: asyncio.Future[Receipt] = loop.create_future()
             producers.submit([record], future, topic.client.seconds(None))
+            future.add_done_callback(self._settled)
             return future
         task = loop.create_task(self._publish_in_turn(record, self._first))
         self._first = task
         self._begun.add(task)
         task.add_done_callback(self._ended)
         return task
+
+    def _settled(self, future: "asyncio.Future[Receipt]") -> None:
+        """Drop the message of a cancelled publish. Until then the future refers to this, so that closing the
+        bus waits for it."""
+        ready = self._ready_now() if future.cancelled() else None
+        if ready is not None:
+            ready[1].drop_cancelled()
 
     async def _publish_in_turn(self, record: Record, before: "asyncio.Task[Receipt] | None") -> Receipt:
         await self._after(before)
