@@ -29,7 +29,11 @@ T = TypeVar("T")
 
 CLUSTER_SCHEME: Final = "hawser://"
 
-_describing = threading.Lock()
+# A fork waits for it: a child may not have a type that another thread has described in part.
+_describing = threading.RLock()
+os.register_at_fork(
+    before=_describing.acquire, after_in_parent=_describing.release, after_in_child=_describing.release
+)
 
 _open_buses: "weakref.WeakSet[Bus]" = weakref.WeakSet()
 

@@ -276,7 +276,8 @@ class ClusterQueue(Queue[T]):
         self._queue = queue
         self._codec = codec
         self._unused = unused
-        # Reentrant: a signal handler may close this, whatever it has interrupted.
+        # Never held over a call to the cluster. Reentrant: a signal handler may close this, whatever it has
+        # interrupted.
         self._lock = threading.RLock()
         # For whoever gets messages, and for transactions.
         self._sessions: dict[bool, ThreadSession] = {}
@@ -339,13 +340,15 @@ class ClusterQueue(Queue[T]):
 
     def _session(self, for_transactions: bool = False) -> ThreadSession:
         """Its own, or the one that transactions share."""
-        with self._lock:
-            self._require_open()
-            session = self._sessions.get(for_transactions)
-            if session is None:
-                session = ThreadSession(self._queue, self._thread, 0, for_transactions)
-                self._sessions[for_transactions] = session
-            return session
+        self._require_open()
+        session = self._sessions.get(for_transactions)
+        if session is None:
+            made = ThreadSession(self._queue, self._thread, 0, for_transactions)
+            with self._lock:
+                self._require_open()
+                # One that another thread has made meanwhile; the other is left.
+                session = self._sessions.setdefault(for_transactions, made)
+        return session
 
     # Looking.
 
@@ -364,11 +367,16 @@ class ClusterQueue(Queue[T]):
         self._require_open()
         if self._queue.shelf == LETTERS:
             return self
+        known = self._letters
+        if known is not None and known._queue.is_gone:
+            known.close()
+        if known is not None and not known._closed:
+            return known
+        letters = self._thread.call(self._queue.letters(create))
         with self._lock:
-            if self._letters is not None and self._letters._queue.is_gone:
-                self._letters.close()
+            self._require_open()
+            # Another thread may have made it meanwhile.
             if self._letters is None or self._letters._closed:
-                letters = self._thread.call(self._queue.letters(create))
                 self._letters = ClusterQueue(self._bus, letters, self._codec, {})
             return self._letters
 
@@ -390,6 +398,8 @@ class ClusterQueue(Queue[T]):
         self.close()
 
     def close(self) -> None:
+        if self._thread.is_inherited:
+            return
         with self._lock:
             if self._closed:
                 return

@@ -103,7 +103,7 @@ class ClusterTopic(ClusterPublishing[T], Topic[T]):
         self.close()
 
     def close(self) -> None:
-        if not self._closed:
+        if not self._closed and not self._thread.is_inherited:
             self._thread.check_may_close()
             self._closed = True
             try:

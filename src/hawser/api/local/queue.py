@@ -67,7 +67,8 @@ class LocalQueue(Queue[T]):
         self._region = region
         self._codec = codec
         self._unused = unused
-        self._lock = threading.Lock()
+        # As that of a topic.
+        self._lock = threading.RLock()
         self._producing = _Producing(self, codec)
         self._schema = schema
         self._letters = Letters(bus, region)
@@ -117,8 +118,8 @@ class LocalQueue(Queue[T]):
         check_prefetch(prefetch, int(self._region.settings()["max_held"]))
         consumer: LocalConsumer[T] = LocalConsumer(self.name, self._join(), prefetch or 0)
         with self._lock:
+            self._joined.add(consumer)
             if not self._closed:
-                self._joined.add(consumer)
                 return consumer
         consumer.close()  # the queue was closed meanwhile
         raise self._closed_here()
@@ -188,17 +189,22 @@ class LocalQueue(Queue[T]):
             if self._closed:
                 return
             self._closed = True
+            joined = list(self._joined)
+        for consumer in joined:
+            consumer.close()
+        self._end()
+        self._bus.release(self)
+
+    def _end(self) -> None:
+        """Close the own participants."""
+        with self._lock:
             for name in ("put", "get"):
                 vars(self).pop(name, None)
             own = [each for each in (self._own_consumer, self._own_producer) if each is not None]
             self._own_consumer = self._own_producer = None
-            joined = list(self._joined)
-        for consumer in joined:
-            consumer.close()
         for participant in own:
             end_waits(participant)
             participant.close()
-        self._bus.release(self)
 
     def _producer(self) -> NativePublisher:
         joined = self._own_producer
@@ -206,12 +212,14 @@ class LocalQueue(Queue[T]):
             return joined
         with self._lock:
             self._require_open()
-            if self._own_producer is None:
-                self._own_producer = self._region.publisher(self._bus.name)
+            own = self._own_producer
+            if own is None:
+                own = self._own_producer = self._region.publisher(self._bus.name)
                 if self._codec is None:
                     # The native call in the place of the method: a message then costs no Python frame.
-                    vars(self)["put"] = self._own_producer.publish
-            return self._own_producer
+                    vars(self)["put"] = own.publish
+                self._check_joined(own)
+            return own
 
     def _consumer(self) -> NativeConsumer:
         joined = self._own_consumer
@@ -219,12 +227,21 @@ class LocalQueue(Queue[T]):
             return joined
         with self._lock:
             self._require_open()
-            if self._own_consumer is None:
-                consumer = self._join()
-                self._settle = settle_all(consumer)
-                vars(self)["get"] = consumer.claim
-                self._own_consumer = consumer
-            return self._own_consumer
+            own = self._own_consumer
+            if own is None:
+                own = self._join()
+                self._settle = settle_all(own)
+                vars(self)["get"] = own.claim
+                self._own_consumer = own
+                self._check_joined(own)
+            return own
+
+    def _check_joined(self, own: NativePublisher | NativeConsumer) -> None:
+        """Closed, if a signal handler has closed this while it joined; the participant is closed, too."""
+        if self._closed:
+            self._end()
+            own.close()
+            raise self._closed_here()
 
     def reserve(self) -> NativeConsumer:
         """The only consumer there is from now on, and after its death until `forget`; for a recorder.

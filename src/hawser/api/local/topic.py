@@ -47,7 +47,9 @@ class LocalTopic(LocalPublishing[T], Topic[T]):
         self._region = region
         self._codec = codec
         self._unused = unused
-        self._lock = threading.Lock()
+        # Reentrant: a signal handler may close this, whatever it has interrupted. So a participant is kept
+        # first, and then closed if this was closed meanwhile.
+        self._lock = threading.RLock()
         self._own_publisher: NativePublisher | None = None
         # Weak, so that a participant nobody refers to any more leaves by itself.
         self._joined: weakref.WeakSet[LocalPublisher[T] | LocalSubscription[T]] = weakref.WeakSet()
@@ -146,9 +148,7 @@ class LocalTopic(LocalPublishing[T], Topic[T]):
             if self._closed:
                 return
             self._closed = True
-            vars(self).pop("publish", None)
-            vars(self).pop("loan", None)
-            own, self._own_publisher = self._own_publisher, None
+            own = self._end()
             joined = list(self._joined)
         for each in joined:
             each.close()
@@ -156,12 +156,19 @@ class LocalTopic(LocalPublishing[T], Topic[T]):
             own.close()
         self._bus.release(self)
 
+    def _end(self) -> NativePublisher | None:
+        """Publish nothing more through the own participant; returns it."""
+        for name in ("publish", "loan"):
+            vars(self).pop(name, None)
+        own, self._own_publisher = self._own_publisher, None
+        return own
+
     def _keep(self, participant: LocalPublisher[T] | LocalSubscription[T]) -> None:
         """Have it leave when the topic closes. If another thread has closed the topic meanwhile, it leaves at
         once and Closed is raised."""
         with self._lock:
+            self._joined.add(participant)
             if not self._closed:
-                self._joined.add(participant)
                 return
         participant.close()
         raise self._closed_here()
@@ -169,10 +176,15 @@ class LocalTopic(LocalPublishing[T], Topic[T]):
     def _native(self) -> NativePublisher:
         with self._lock:
             self._require_open()
-            if self._own_publisher is None:
-                self._own_publisher = self._region.publisher(self._bus.name)
-                self._use(self._own_publisher)
-            return self._own_publisher
+            own = self._own_publisher
+            if own is None:
+                own = self._own_publisher = self._region.publisher(self._bus.name)
+                self._use(own)
+                if self._closed:
+                    self._end()
+                    own.close()
+                    raise self._closed_here()
+            return own
 
     def _require_open(self) -> None:
         if self._closed:

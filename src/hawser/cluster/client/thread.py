@@ -85,13 +85,18 @@ class LoopThread:
         self._thread.start()
 
     @property
+    def is_inherited(self) -> bool:
+        """Whether this is a forked child, in which other threads of the parent may seem to hold locks."""
+        return os.getpid() != self._process
+
+    @property
     def is_usable(self) -> bool:
         """Whether something can be called: it runs, and in this process."""
-        return not self._is_stopped and os.getpid() == self._process
+        return not self._is_stopped and not self.is_inherited
 
     def check(self) -> None:
         """Closed, or a UsageError in a forked child, unless it is usable."""
-        if os.getpid() != self._process:
+        if self.is_inherited:
             raise UsageError("this bus was opened before a fork; connect again in the child")
         if self._is_stopped:
             raise Closed(_CLOSED)
