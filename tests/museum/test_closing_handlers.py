@@ -169,3 +169,63 @@ def test_nobody_waits_for_a_call_for_dead_letters(
         may_go_on.set()
         asking.join()
         assert queue.dead_letters() is queue.dead_letters()
+
+
+def taking(topic: Any, count: int) -> Any:
+    """A subscription of a group with so many messages to take, of which it has taken the first."""
+    topic.publish_many([b"%d" % number for number in range(count)])
+    subscription = topic.subscribe(start="earliest", group="g")
+    assert subscription.take_value(PATIENCE_SECONDS) == b"0"
+    return subscription
+
+
+def interrupt_next(subscription: Any, handle: Callable[[], object]) -> None:
+    """A handler interrupts the next take of a sample."""
+    consumer = subscription._consumer
+    take = consumer.next_sample
+
+    def interrupted() -> Any:
+        consumer.next_sample = take
+        handle()
+        return take()
+
+    consumer.next_sample = interrupted
+
+
+def test_a_handler_cannot_take_or_commit_in_the_middle_of_a_take(cluster: RunningCluster) -> None:
+    refusals: list[BaseException] = []
+    taken: list[object] = []
+    with cluster.connect() as bus:
+        subscription = taking(bus.topic("taken in a handler"), 4)
+
+        def handle() -> None:
+            for call in (subscription.commit, lambda: subscription.take(0)):
+                with pytest.raises(hawser.UsageError, match="in the middle of a take") as caught:
+                    call()
+                refusals.append(caught.value)
+
+        interrupt_next(subscription, handle)
+        assert ends(lambda: taken.append(subscription.take_value(PATIENCE_SECONDS)))
+        assert len(refusals) == 2
+        assert taken == [b"1"]
+        assert subscription.take_value(PATIENCE_SECONDS) == b"2"
+        subscription.commit()
+        assert [each.mark for each in bus.topic("taken in a handler").info().records] == [3]
+
+
+def test_a_handler_may_close_the_bus_in_the_middle_of_a_take(cluster: RunningCluster) -> None:
+    """The event loop waited for the take, which waited for the event loop."""
+    bus: Any = cluster.connect()
+    topic = bus.topic("closed in a take", partitions=2)
+    subscription = taking(topic, 4)
+    transaction = bus.transaction()
+    transaction.commit_offsets(subscription)
+    interrupt_next(subscription, bus.close)
+
+    def take() -> None:
+        with pytest.raises(hawser.Closed):
+            subscription.take(0)
+
+    assert ends(take)
+    assert transaction.state == "rolled back"
+    assert not bus._thread._thread.is_alive()

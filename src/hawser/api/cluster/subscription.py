@@ -96,10 +96,7 @@ class ClusterSubscription(Subscription[T]):
         self._consumer.raise_kept_error()
         deadline = None if timeout is None else monotonic() + timeout
         while True:
-            with self._consumer.lock:
-                arrived = self._consumer.arrived
-                self._consumer.taking(threading.current_thread())
-                found = attempt()
+            found, arrived = self._consumer.take_in_thread(attempt)
             if found is not None or timeout == 0:
                 return found
             left = None if deadline is None else deadline - monotonic()
@@ -162,10 +159,7 @@ class ClusterSubscription(Subscription[T]):
     async def __anext__(self) -> Sample:
         try:
             while True:
-                with self._consumer.lock:
-                    arrived = self._consumer.arrived
-                    self._consumer.taking(threading.current_thread())
-                    sample = self._consumer.next_sample()
+                sample, arrived = self._consumer.take_in_thread(self._consumer.next_sample)
                 if sample is not None:
                     return cast("Sample", sample)
                 ready = self._consumer.ready(None, arrived)

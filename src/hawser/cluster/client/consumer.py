@@ -2,29 +2,38 @@
 
 The event loop fills the inbox. `next_sample`, `next_samples` and `next_batches` take from it in the caller's
 thread, one caller at a time, and never wait; `ready` waits, in the loop. A caller outside the loop's thread
-holds `lock` while it takes. The loop holds `lock` while it adds or drops a reader, so the position that
-`drop` returns is final. Closing needs no lock.
+takes by `take_in_thread`, which holds `lock`. The loop holds it while it adds or drops a reader, so the
+position that `drop` returns is final. Closing needs no lock.
+
+A signal handler may interrupt a take, and so hold the lock for as long as it runs. If it takes or commits
+there it gets UsageError. If it waits for the loop, the loop must not wait for it: after a moment the loop
+goes on without the lock.
 """
 
 import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import islice
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from hawser.cluster.client.failures import copy_of
 from hawser.cluster.client.reader import Chunk, Inbox, Reader
 from hawser.cluster.client.routing import Router
 from hawser.cluster.client.sample import FetchedSample
 from hawser.cluster.wire import shard_of
-from hawser.errors import Closed, HawserError
+from hawser.errors import Closed, HawserError, UsageError
 from hawser.record.record import Record
 
 __all__ = ["Consumer", "Taker"]
 
 # A thread, or a task of an event loop.
 Taker = threading.Thread | asyncio.Task[Any]
+Taken = TypeVar("Taken")
+
+# A take that holds the lock for longer was interrupted.
+_TAKE_SECONDS: Final = 0.5
 
 
 class Consumer:
@@ -39,7 +48,12 @@ class Consumer:
         self.received = 0
         self.missed = 0
         self.last_offset = 0
-        self.lock = threading.Lock()
+        # Reentrant, so that a signal handler is refused and does not wait for what it has interrupted.
+        self.lock = threading.RLock()
+        self._is_taking = False
+        # The number of takes, and the one that the loop has found interrupted.
+        self._takes = 0
+        self._interrupted = -1
         self.inbox = Inbox(router.loop, router.settings.read_ahead_bytes)
         self._readers: dict[int, Reader] = {}
         self._decode = decode
@@ -59,19 +73,32 @@ class Consumer:
         """Begin to read a partition."""
         assert partition not in self._readers
         shard = self.shard(partition)
-        with self.lock:
+        with self.locked():
             self.positions[partition] = offset
             self._readers[partition] = Reader(self.router, self.inbox, self.topic, partition, shard, offset)
 
     def drop(self, partition: int) -> int | None:
         """Stop taking from a partition, and return the position behind the last message taken; None if the
         partition is not read."""
-        with self.lock:
+        with self.locked():
             reader = self._readers.pop(partition, None)
             if reader is None:
                 return None
             reader.stop()
             return self.positions.pop(partition)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the lock, in the event loop; not that of a take that was interrupted."""
+        seconds = 0.0 if self._interrupted == self._takes else _TAKE_SECONDS
+        is_held = self.lock.acquire(timeout=seconds)
+        if not is_held:
+            self._interrupted = self._takes
+        try:
+            yield
+        finally:
+            if is_held:
+                self.lock.release()
 
     @property
     def partitions(self) -> list[int]:
@@ -108,6 +135,28 @@ class Consumer:
         await asyncio.gather(*(reader.close() for reader in readers))
 
     # Taking, in any thread.
+
+    def take_in_thread(self, attempt: Callable[[], Taken]) -> tuple[Taken, int]:
+        """What `attempt` takes, outside the loop's thread, and how much was fetched before. UsageError in a
+        signal handler that has interrupted a take."""
+        with self.lock:
+            self._check_not_taking()
+            try:
+                self._is_taking = True
+                self._takes += 1
+                arrived = self.arrived
+                self.taking(threading.current_thread())
+                return attempt(), arrived
+            finally:
+                self._is_taking = False
+
+    def _check_not_taking(self) -> None:
+        """UsageError if this thread is in the middle of a take. Its caller holds the lock."""
+        if self._is_taking:
+            raise UsageError(
+                f"this subscription of {self.topic!r} is in the middle of a take, which a signal handler has "
+                "interrupted; take and commit in the thread that is interrupted, after the handler"
+            )
 
     def taking(self, taker: Taker) -> None:
         """Note that `taker` is about to take."""

@@ -350,7 +350,7 @@ class Member(Consumer):
             if isinstance(error, BaseException):
                 raise error
         self._check_told(taken.taker)
-        with self.lock:
+        with self.locked():
             self._takers.cover(self.received, taken.received)
 
     def _check_unclaimed(self, partitions: Iterable[int]) -> None:
@@ -395,12 +395,12 @@ class Member(Consumer):
 
     def _rob(self, partition: int) -> None:
         """What was taken of this and not committed is taken again, by others."""
-        with self.lock:
+        with self.locked():
             self._takers.tell_next({partition})
             self._takers.mislead(self._takers.holders(self.received), {partition})
 
     def _told(self, taker: Taker | None) -> set[int]:
-        with self.lock:
+        with self.locked():
             return self._takers.told(taker)
 
     def _check_told(self, taker: Taker | None) -> None:
@@ -464,6 +464,7 @@ class Member(Consumer):
         """What was taken so far, in the thread of whoever takes. UsageError if a transaction with it was
         rolled back, or may have been, and nobody has taken anything since."""
         with self.lock:
+            self._check_not_taking()
             if self.received == self._void_at:
                 raise UsageError(
                     f"group {self.group!r} of topic {self.topic!r}: a transaction with what was taken was "
@@ -487,7 +488,7 @@ class Member(Consumer):
                 if position > before:
                     moves.append((partition, self._move(partition, before, position)))
                     self._claimed[partition] = claim.positions[partition] = position
-            with self.lock:
+            with self.locked():
                 covered = self._takers.cover(self.received, taken.received)
             claim.others += [each for each in covered if each is not taken.taker]
         claim.taker = taken.taker
@@ -519,7 +520,7 @@ class Member(Consumer):
         behind = {each for each, at in positions.items() if self._is_void(each, at)}
         self._leaving = {each: self._committed[each] for each in self._leaving}
         if behind:
-            with self.lock:
+            with self.locked():
                 self._returns += 1
                 self._void_at = self.received
                 # Whoever took since then does not know.
