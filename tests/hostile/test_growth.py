@@ -1,8 +1,9 @@
 """What is opened, used, cancelled and closed leaves nothing behind: memory, threads, descriptors and tasks
 are as before.
 
-A leak of one object a round shows as at least one allocated block a round. Growth counts only if every window
-of rounds has it. An event loop keeps cancelled timers, up to about a hundred; they do not count.
+A leak shows as at least one object of the collector a round, or one allocated block in the long run. Growth
+counts only if every window of rounds has it. An event loop keeps cancelled timers, up to about a hundred:
+those do not count.
 """
 
 import asyncio
@@ -35,6 +36,8 @@ WINDOWS = 4
 # One object in two rounds. A connection is hundreds of blocks, and takes ways that are new for long.
 HALF = 0.5
 SOME = 8.0
+# Blocks that the first hundreds of rounds leave, and later ones do not.
+MOST_OF_FREE_LISTS = 100
 # What was closed may have its end a moment later.
 SETTLING_SECONDS = 3.0
 
@@ -43,6 +46,7 @@ AsyncUse = Callable[[Any], Awaitable[None]]
 
 
 class Counts(NamedTuple):
+    objects: int
     blocks: int
     threads: int
     descriptors: int
@@ -77,7 +81,8 @@ def counts() -> Counts:
     except RuntimeError:
         tasks = 0
     descriptors = len(os.listdir("/proc/self/fd"))
-    return Counts(sys.getallocatedblocks(), threading.active_count(), descriptors, tasks)
+    objects, blocks = len(gc.get_objects()), sys.getallocatedblocks()
+    return Counts(objects, blocks, threading.active_count(), descriptors, tasks)
 
 
 def growth(before: Counts, after: Counts) -> Counts:
@@ -85,8 +90,9 @@ def growth(before: Counts, after: Counts) -> Counts:
 
 
 def is_level(grown: Counts, rounds: int, each: float) -> bool:
-    """Whether less than so many blocks are left by a round."""
-    return grown.blocks < rounds * each and max(grown[1:]) <= 0
+    """Whether less than so many objects are left by a round, and blocks, beside those of free lists."""
+    is_small = grown.objects < rounds * each and grown.blocks < MOST_OF_FREE_LISTS + rounds * each
+    return is_small and max(grown.threads, grown.descriptors, grown.tasks) <= 0
 
 
 class Windows:
@@ -393,6 +399,17 @@ def test_nothing_is_left_by_event_loops(
     local: LocalBus, daemon: Daemon, is_cluster: bool, record_property: Any
 ) -> None:
     asyncio.run(judge_async(url_of(local, daemon, is_cluster), is_cluster, Rounds(ROUNDS), record_property))
+
+
+@pytest.mark.parametrize("planted", [list, threading.Lock, bytearray], ids=lambda each: each.__name__)
+def test_a_planted_leak_is_found(
+    planted: Callable[[], Any], monkeypatch: pytest.MonkeyPatch, record_property: Any
+) -> None:
+    monkeypatch.setattr(f"{__name__}.SETTLING_SECONDS", 0.01)
+    kept: list[Any] = []
+    rounds = Rounds(10 * MOST_OF_FREE_LISTS)
+    with pytest.raises(AssertionError, match="planted"):
+        repeat(lambda _: kept.append(planted()), None, rounds).judge("planted", record_property)
 
 
 def test_handles_of_many_names_are_not_kept(local: LocalBus) -> None:
