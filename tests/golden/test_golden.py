@@ -80,7 +80,7 @@ def test_metadata_are_read_and_written_again(cluster_files: Path, tmp_path: Path
     shutil.copy(cluster_files / "metadata.sqlite", tmp_path / "copy.sqlite")
     store = open_store(f"sqlite:{tmp_path / 'copy.sqlite'}")
     values = store.list("")
-    assert {key.partition("/")[0] for key in values} == {"cluster", "shards", "topics"}
+    assert {key.partition("/")[0] for key in values} == {"cluster", "nodes", "shards", "topics"}
     assert set(list_topics(store)) == {"events", "jobs", "__tx"}
     for shard, stored in list_shards(store).items():
         assert not isinstance(stored, hawser.Corrupt)
