@@ -2,6 +2,7 @@
 waited for ever for a lock. Found by reading."""
 
 import asyncio
+import importlib
 import os
 import signal
 import threading
@@ -229,3 +230,39 @@ def test_a_handler_may_close_the_bus_in_the_middle_of_a_take(cluster: RunningClu
     assert ends(take)
     assert transaction.state == "rolled back"
     assert not bus._thread._thread.is_alive()
+
+
+@pytest.mark.parametrize("interrupted", ["begin", "publish"])
+def test_a_handler_may_begin_a_transaction_and_publish_in_the_middle_of_that(
+    cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch, interrupted: str
+) -> None:
+    with cluster.connect() as bus:
+        topic = bus.topic(f"transactions of a handler, {interrupted}")
+        first = bus.transaction()
+        module, name = ("transacting", "Transaction") if interrupted == "begin" else ("working", "size_of")
+        client = importlib.import_module(f"hawser.cluster.client.{module}")
+        original = getattr(client, name)
+
+        def handle() -> None:
+            second = bus.transaction()
+            second.publish(topic, b"handler")
+            second.commit()
+            first.publish(topic, b"handler")
+
+        def interrupt(*arguments: Any) -> Any:
+            patched.undo()
+            handle()
+            return original(*arguments)
+
+        def work() -> None:
+            first.publish(topic, b"first")
+            third = bus.transaction()
+            third.publish(topic, b"third")
+            third.commit()
+            first.commit()
+
+        with monkeypatch.context() as patched:
+            patched.setattr(client, name, interrupt)
+            assert ends(work)
+        found = sorted(bytes(each) for each in topic.read_oldest(9).samples)
+        assert found == [b"first", b"handler", b"handler", b"third"]

@@ -98,8 +98,8 @@ class ClusterWork(Work):
     def __init__(self, thread: LoopThread, work: OpenWork) -> None:
         self._thread = thread
         self._work = work
-        # What is handed over is before the end, or is refused.
-        self._lock = threading.Lock()
+        # What is handed over is before the end, or is refused. Reentrant: a signal handler may work, too.
+        self._lock = threading.RLock()
         self._is_ended = False
         self._got: list[LentSample] = []
 

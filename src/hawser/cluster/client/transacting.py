@@ -11,7 +11,6 @@ What goes on, goes on by itself: a call that is cancelled has neither undone nor
 import asyncio
 import logging
 import secrets
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from math import inf
@@ -59,13 +58,13 @@ class Lane:
 
 
 class Lanes:
-    """Of one client. `begin` may be called in any thread."""
+    """Of one client. `begin` may be called in any thread, also in a signal handler that has interrupted it:
+    each step is atomic, and there is no lock."""
 
     def __init__(self, router: Router) -> None:
         self.router = router
         self.couriers = Couriers(router)
         self._owner = owner_of(router.run)
-        self._lock = threading.Lock()
         self._idle: list[Lane] = []
         seconds = _PATIENT_PART * router.settings.timeout
         self.patience: Alarm[OpenTransaction] = Alarm(router.loop, seconds, OpenTransaction.lose_patience)
@@ -74,26 +73,25 @@ class Lanes:
 
     def begin(self, timeout_seconds: int) -> "OpenTransaction":
         """A transaction of its own, which may stay uncommitted for so long."""
-        with self._lock:
-            lane = self._idle.pop() if self._idle else Lane()
-            inner = Transaction(lane.next(), self._owner, timeout_seconds)
-            transaction = OpenTransaction(self, lane, inner)
-            self._open.add(transaction)
+        try:
+            lane = self._idle.pop()
+        except IndexError:
+            lane = Lane()
+        inner = Transaction(lane.next(), self._owner, timeout_seconds)
+        transaction = OpenTransaction(self, lane, inner)
+        self._open.add(transaction)
         return transaction
 
     def end(self, transaction: "OpenTransaction", lane: Lane | None) -> None:
         """It is over; without a lane, that is not to be used again."""
-        with self._lock:
-            self._open.discard(transaction)
-            if lane is not None:
-                self._idle.append(lane)
+        self._open.discard(transaction)
+        if lane is not None:
+            self._idle.append(lane)
 
     async def close(self) -> None:
         """Roll back what is open; what is being committed ends before."""
-        with self._lock:
-            self.is_closed = True
-            left = list(self._open)
-        await asyncio.gather(*(each.close() for each in left))
+        self.is_closed = True
+        await asyncio.gather(*(each.close() for each in list(self._open)))
 
     async def leave(self) -> None:
         """Nothing more is sent: what is left of those that nobody waits for ends with this client."""
