@@ -58,7 +58,7 @@ class ClusterAsyncSubscription(AsyncSubscription[T]):
     @property
     def positions(self) -> dict[int, int]:
         """For each partition that is read here, the offset behind the last sample taken."""
-        return {} if self._consumer is None else dict(self._consumer.positions)
+        return {} if self._consumer is None else self._consumer.positions
 
     @property
     def held(self) -> int:

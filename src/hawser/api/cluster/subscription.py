@@ -119,7 +119,7 @@ class ClusterSubscription(Subscription[T]):
     @property
     def positions(self) -> dict[int, int]:
         """For each partition that is read here, the offset behind the last sample taken."""
-        return dict(self._consumer.positions)
+        return self._consumer.positions
 
     @property
     def held(self) -> int:

@@ -143,11 +143,10 @@ def _check_settled(request: wire.QueueSettle, answer: wire.Executed | wire.Turne
     if isinstance(answer, wire.Executed):
         _result(answer.result, _SETTLED)
         return
-    asked = [*request.accepted, *request.released, *request.rejected]
+    runs = [*request.accepted, *request.released, *request.rejected]
+    asked = {(epoch, first + place) for epoch, first, count in runs for place in range(count)}
     for epoch, first, count in answer.tokens:
-        is_asked = any(
-            epoch == each[0] and each[1] <= first and first + count <= each[1] + each[2] for each in asked
-        )
+        is_asked = count <= len(asked) and all((epoch, first + place) in asked for place in range(count))
         _require(is_asked, "claims that were not to be settled")
 
 

@@ -32,19 +32,18 @@ __all__ = ["Consumer", "Taker"]
 Taker = threading.Thread | asyncio.Task[Any]
 Taken = TypeVar("Taken")
 
-# A take that holds the lock for longer was interrupted.
+# A take that holds the lock for longer was interrupted, or takes very much at once.
 _TAKE_SECONDS: Final = 0.5
 
 
 class Consumer:
-    """Takes from the partitions it was given readers for. `positions` says, for each of them, the offset
-    behind the last message taken."""
+    """Takes from the partitions it was given readers for. A reader keeps the position behind the last message
+    taken, so that a take that ends after its partition was dropped moves no other reader."""
 
     def __init__(self, router: Router, topic: str, uuid: str, decode: Callable[[Any], Any] | None) -> None:
         self.router = router
         self.topic = topic
         self.uuid = uuid
-        self.positions: dict[int, int] = {}
         self.received = 0
         self.missed = 0
         self.last_offset = 0
@@ -74,7 +73,6 @@ class Consumer:
         assert partition not in self._readers
         shard = self.shard(partition)
         with self.locked():
-            self.positions[partition] = offset
             self._readers[partition] = Reader(self.router, self.inbox, self.topic, partition, shard, offset)
 
     def drop(self, partition: int) -> int | None:
@@ -85,7 +83,7 @@ class Consumer:
             if reader is None:
                 return None
             reader.stop()
-            return self.positions.pop(partition)
+            return reader.position
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -99,6 +97,11 @@ class Consumer:
         finally:
             if is_held:
                 self.lock.release()
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """By partition, the offset behind the last message taken."""
+        return {partition: reader.position for partition, reader in list(self._readers.items())}
 
     @property
     def partitions(self) -> list[int]:
@@ -131,7 +134,6 @@ class Consumer:
             reader.stop()
         # Without the lock: a thread may close this in a signal handler that has interrupted its own taking.
         self._readers.clear()
-        self.positions.clear()
         await asyncio.gather(*(reader.close() for reader in readers))
 
     # Taking, in any thread.
@@ -179,11 +181,12 @@ class Consumer:
         """The next message, if one is there; the reason why none will come is raised."""
         while True:
             chunk = self._chunk
-            if chunk is not None and not chunk.reader.is_closed:
+            if chunk is not None and self._is_wanted(chunk):
                 if self._records is None:
                     self._records = islice(chunk.batch.records(), chunk.skip, None)
                 record = next(self._records, None)
-                if record is not None:
+                # The loop may have dropped the partition meanwhile.
+                if record is not None and self._is_wanted(chunk):
                     return self._taken(chunk, record)
             if not self._open_next():
                 return None
@@ -222,18 +225,25 @@ class Consumer:
         """What is left of a batch, if one is there."""
         from hawser.cluster.client.arrow import placed
 
-        while self._chunk is None or self._chunk.reader.is_closed or self._at_end():
+        while self._chunk is None or not self._is_wanted(self._chunk) or self._at_end():
             if not self._open_next():
                 return None
         chunk = self._chunk
         place = self._offset - chunk.first_offset
         data = placed(chunk.batch.to_arrow(), chunk.reader.partition, chunk.first_offset, place)
+        if not self._is_wanted(chunk):
+            # The loop has dropped the partition meanwhile.
+            return self._next_batch()
         self.missed += self._lost
         self.received += data.num_rows
         self.last_offset = chunk.first_offset + chunk.batch.count - 1
-        self.positions[chunk.reader.partition] = self.last_offset + 1
+        chunk.reader.position = self.last_offset + 1
         self._chunk = None
         return data
+
+    @staticmethod
+    def _is_wanted(chunk: Chunk) -> bool:
+        return not chunk.reader.is_closed
 
     def _at_end(self) -> bool:
         assert self._chunk is not None
@@ -255,7 +265,7 @@ class Consumer:
 
     def _taken(self, chunk: Chunk, record: Record) -> FetchedSample:
         partition, offset, lost = chunk.reader.partition, self._offset, self._lost
-        self._offset = self.positions[partition] = offset + 1
+        self._offset = chunk.reader.position = offset + 1
         self._lost = 0
         self.missed += lost
         self.received += 1

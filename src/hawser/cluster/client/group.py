@@ -27,7 +27,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from math import inf
 from typing import Any, NoReturn
 
@@ -333,6 +333,7 @@ class Member(Consumer):
         """Move the group behind what was taken, as far as that is ours to commit; Fenced if some is not."""
         deadline = self._deadline()
         async with self._in_turn(deadline):
+            deadline = max(deadline, self.router.loop.time() + self.router.settings.attempt_seconds)
             if taken.returns != self._returns:
                 raise self._fenced(self._told(taken.taker) | taken.positions.keys())
             due = {
@@ -343,7 +344,9 @@ class Member(Consumer):
             self._check_unclaimed(due)
             commits: list[Coroutine[Any, Any, None]] = [self._commit(*each, deadline) for each in due.items()]
             settled = await asyncio.gather(*commits, return_exceptions=True)
-            is_free = await self._let_go_of_committed(deadline)
+            is_free = False
+            with suppress(HawserError):  # The commits are made. The member that takes over ends the rest.
+                is_free = await self._let_go_of_committed(deadline)
         if is_free and self._task is not None:
             await self._tell_settled()
         for error in settled:
@@ -471,7 +474,7 @@ class Member(Consumer):
                     "not committed, so that is taken again, and nothing was taken since; take the samples in "
                     "the block or function that is run again"
                 )
-            return Taken(self._returns, dict(self.positions), self.received, taker)
+            return Taken(self._returns, self.positions, self.received, taker)
 
     def _open_next(self) -> bool:
         self._void_at = None

@@ -104,6 +104,8 @@ class Reader:
         self.partition = partition
         self.shard = shard
         self.start = offset
+        # Behind the last message that was taken; written by the thread that takes.
+        self.position = offset
         self.is_closed = False
         self._router = router
         self._inbox = inbox
