@@ -152,6 +152,16 @@ class _Unwritable(Report):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
+@pytest.fixture
+def kept_environment() -> Iterator[None]:
+    """For a run in this process: pyspark switches the process to Spark Connect by a variable."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.mark.usefixtures("kept_environment")
 @pytest.mark.filterwarnings("ignore:.*RETRIES_EXCEEDED")
 def test_a_report_that_cannot_be_written_hides_no_failure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
