@@ -21,7 +21,7 @@ _MOST_AT_A_TIME: Final = 64
 
 
 async def ask(link: Link, body: bytes, timeout_seconds: float) -> Answer:
-    """The answer of whoever is there. One that cannot be read is a TransportError, as in `checked`."""
+    """The answer of any node. One that cannot be read is a TransportError, as in `checked`."""
     data = await link.ask(body, timeout_seconds)
     try:
         return decode_answer(data)

@@ -16,8 +16,8 @@ group is not there, and the shard refuses this one.
 
 If a transaction is not committed, the member *goes back*. What was taken and is not committed is void from
 that moment on: nothing more is taken before the member has asked the leaders where the group is and has
-begun to read there again. Nobody's cancellation ends that. A plain commit is refused while what it would
-commit is claimed, or void.
+begun to read there again. No cancellation of a caller ends that. A plain commit is refused while what it
+would commit is claimed, or void.
 
 A partition that is owned is read, or is leaving (taken away, and perhaps not committed yet), or the member is
 going back. Only `_read_again` and `_take` begin to read, and both hold `_changing`.
@@ -129,7 +129,7 @@ class Member(Consumer):
             await asyncio.gather(*(self._begin(each, deadline) for each in sorted(others)))
 
     async def _begin(self, partition: int, deadline: float) -> None:
-        """A new group begins here now, and not when somebody takes the partition over."""
+        """A new group begins here now, and not when a member takes the partition over."""
         shard = self.shard(partition)
         position = await starts.group_start(self.router, self.topic, shard, *self._place, deadline)
         await starts.begin_group(self.router, self.topic, shard, self.group, position, deadline)
@@ -526,7 +526,7 @@ class Member(Consumer):
             with self.locked():
                 self._returns += 1
                 self._void_at = self.received
-                # Whoever took since then does not know.
+                # A taker that took since then does not know.
                 if self.received > claim.received:
                     self._takers.tell_next(behind)
                 holders = self._takers.holders(self.received, claim.taker, claim.received)
@@ -541,7 +541,7 @@ class Member(Consumer):
         self.go_back(claim)
 
     def _follow_with(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Whoever waits for this may be cancelled; this is not."""
+        """The caller that waits for this may be cancelled; this is not."""
         task = self.router.loop.create_task(work)
         self._following.add(task)
         task.add_done_callback(self._following.discard)

@@ -255,7 +255,7 @@ async def list_topics(router: Router, deadline: float, kind: wire.TopicKind = "t
 
 
 async def delete_topic(router: Router, name: str, entry: wire.TopicEntry, deadline: float) -> None:
-    """Return when nothing is left of this very topic or queue, also if somebody else deleted it, and nodes
+    """Return when nothing is left of this very topic or queue, also if another client deleted it, and nodes
     know that. Unavailable or OutcomeUnknown at the deadline. Another one that has the name since stays."""
     what = f"deleting {entry.kind} {name!r}"
     request = wire.Admin(wire.AdminKind.DELETE, name, uuid=entry.uuid)

@@ -74,7 +74,7 @@ _ANY_START: Final = (*_STARTS, Call.START_RESUME)
 _MEANT: Final = (*_STARTS, Call.START_RESUME, Call.PREPARE)
 _COMPLETIONS: Final = (Call.COMMIT, Call.COMMIT_ONE_PHASE, Call.ROLLBACK, Call.FORGET)
 _OVER: Final = (Code.OK, Code.RB_ROLLBACK, Code.RB_TIMEOUT)
-# After these answers nobody works in the branch, whatever the call was.
+# After these answers no session works in the branch, whatever the call was.
 _GONE: Final = (
     Code.READONLY,
     Code.NOT_FOUND,
@@ -186,7 +186,7 @@ class Resource:
         # The highest incarnation that each home has told of.
         self._heard: dict[str, int] = {}
         self._turns: WeakValueDictionary[Xid, asyncio.Lock] = WeakValueDictionary()
-        # The last start for each, and the last other call, if nobody has answered it.
+        # The last start for each, and the last other call, if it was not answered.
         self._starts: dict[Xid, HomeCall] = {}
         self._unanswered: dict[Xid, HomeCall] = {}
 
@@ -232,7 +232,7 @@ class Resource:
         return turn
 
     async def _start_again(self, xid: Xid, named: HomeCall) -> Answered | None:
-        """What a start got that nobody has answered, with the work that it has begun; None if it began none
+        """What a start got that was not answered, with the work that it has begun; None if it began none
         and is to be made anew."""
         deadline = self._router.loop.time() + self._router.settings.timeout
         home = await self._homes.of(xid, deadline)
@@ -381,7 +381,7 @@ class Resource:
         return named
 
     def _kept(self, call: HomeCall) -> dict[Xid, HomeCall]:
-        """Where it is, as long as nobody has answered it."""
+        """Where it is, until it is answered."""
         return self._starts if call.call in _ANY_START else self._unanswered
 
     async def _find(self, xid: Xid, call: Call, home: str, what: str, deadline: float) -> int:
@@ -456,7 +456,7 @@ def _what(call: Call, xid: Xid) -> str:
 
 
 def _is_over(call: Call, answer: Answered, incarnation: int) -> bool:
-    """Whether nobody works in this use of the xid any more, by this answer. An end speaks for itself."""
+    """Whether no session works in this use of the xid any more, by this answer. An end speaks for itself."""
     if call in _ENDS or answer.incarnation != incarnation:
         return False
     is_done = call in (Call.PREPARE, *_COMPLETIONS) and answer.code == Code.OK

@@ -214,7 +214,7 @@ class Shard:
             try:
                 self._held.popleft()()
             except Exception:
-                # The others are done all the same: somebody waits for each of them.
+                # The others are done all the same: each of them may have a caller.
                 _log.exception("shard %s: an event that a step had held back failed", self.name)
 
     def _finish_step(self, outputs: list[Output], failure: BaseException | None) -> None:

@@ -24,7 +24,7 @@ class StorageFailed(Exception):
 
 class StorageRefused(StorageFailed):
     """The system gave no file descriptor, no memory or no access. That says nothing of the disk: what was
-    synced is there, for whoever opens it again."""
+    synced is there, when it is opened again."""
 
 
 class Storage(Protocol):

@@ -208,7 +208,7 @@ class Operator:
 
     def _withdraw_orders(self) -> None:
         """The store does not answer. A write to it may take effect at any time; what it announces is then
-        done, and nobody waits for it."""
+        done, and no request waits for it."""
         metadata = self.metadata
         if metadata is None:
             return
