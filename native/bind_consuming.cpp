@@ -238,8 +238,8 @@ uint64_t move(ConsumerBox& box, nb::handle publisher, uint64_t count, nb::handle
       throw Error(Kind::usage, "the description of a letter is bytes, at most 16 MiB, or None");
     return Description{true, std::string(PyBytes_AS_STRING(made.ptr()), static_cast<size_t>(PyBytes_GET_SIZE(made.ptr())))};
   });
-  if (moving == ClaimState::reviving && mover.full() && mover.moved() == 0)
-    throw Error(Kind::full, target.region->place().path + ": full, so that no letter can go back; let it be emptied first");
+  if (mover.full() && mover.moved() == 0)
+    throw Error(Kind::full, target.region->place().path + ": full, so that no message can be moved to it; empty it first");
   if (mover.too_large())
     throw Error(Kind::usage, target.region->place().path + ": " + std::to_string(mover.too_large()) +
                                  " messages do not fit its slot_size and stay where they are; make it with a larger one");

@@ -1,8 +1,10 @@
 """Queues of one host that met something in the middle of a call. Found by review."""
 
 import gc
+import logging
 import sys
 import threading
+import time
 from pathlib import Path
 
 import msgspec
@@ -11,9 +13,11 @@ import pytest
 import hawser
 from hawser.agent.recording import queue_source
 from hawser.testing import LocalBus
+from tests.support.children import Channel, Child
 
 PATIENCE_SECONDS = 30
 ROUNDS = 150
+MOVING_SECONDS = 2.0
 
 
 def test_a_bus_and_its_queue_are_closed_by_two_threads_at_once(tmp_path: Path) -> None:
@@ -80,3 +84,41 @@ def test_values_that_cannot_be_made_keep_no_places() -> None:
                 values.release()
         finally:
             gc.enable()
+
+
+def test_letters_with_room_are_not_full() -> None:
+    """Processes that move dead letters to and fro meet messages that another one is moving, and move nothing.
+    That was logged as a full queue of dead letters, although 20 of 1,024 were there."""
+    local = LocalBus()
+    local.connect().queue("jobs", max_deliveries=2).put_many([b"%d" % number for number in range(20)])
+    until = time.monotonic() + MOVING_SECONDS
+
+    def work(channel: Channel) -> None:
+        queue, log = local.connect().queue("jobs"), Log()
+        logging.getLogger("hawser.queue").addHandler(log)
+        while time.monotonic() < until:
+            message = queue.get(0.01)
+            if message is not None:
+                message.release()
+        channel.tell(log.lines[0] if log.lines else "nothing")
+
+    def retry(channel: Channel) -> None:
+        queue, moved = local.connect().queue("jobs"), 0
+        while time.monotonic() < until:
+            moved += queue.retry_dead_letters()
+        channel.tell(str(moved))
+
+    with local, Child(work) as first, Child(work) as second, Child(work) as third, Child(retry) as fourth:
+        assert [first.hear(), second.hear(), third.hear()] == ["nothing"] * 3
+        assert int(fourth.hear()) > 0
+
+
+class Log(logging.Handler):
+    """The lines that were logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())

@@ -117,7 +117,7 @@ def test_a_full_queue_takes_as_many_back_as_there_is_room(local: LocalBus) -> No
     queue.get_many(6, 0).reject()
     queue.put_many([b"x"] * 5)
     assert queue.retry_dead_letters() == 3
-    with pytest.raises(hawser.Full, match="no letter can go back"):
+    with pytest.raises(hawser.Full, match="no message can be moved"):
         queue.retry_dead_letters()
     assert contents(queue.dead_letters()) == [b"3", b"4", b"5"]
 

@@ -431,13 +431,13 @@ class Consumer:
         """Move dying messages to the queue of `publisher`, the oldest first, each exactly once whoever is
         killed; how many. `describe(metadata, offset, deliveries)` gives the metadata over there, or None to
         leave that message. One that does not fit with it goes with its own; one that does not fit at all
-        stays, and UsageError says so when the others are moved. Stops when the other queue is full."""
+        stays, and UsageError says so when the others are moved. Stops when the other queue is full, with
+        Full if that has no room for any."""
 
     def retry(
         self, publisher: Publisher, describe: Callable[[bytes, int, int], bytes | None], count: int = ...
     ) -> int:
-        """The same with messages that anybody may claim, and those that such a move has left half-way. Full
-        if the other queue has no room for any."""
+        """The same with messages that anybody may claim, and those that such a move has left half-way."""
 
     def close(self) -> None:
         """Give back what is claimed, and leave. Views stay valid; the place is freed with the last of

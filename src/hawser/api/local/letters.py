@@ -9,7 +9,7 @@ meanwhile, and the next one who notices tries again.
 import time
 from typing import Any, Final, Protocol
 
-from hawser.errors import Closed, Full, HawserError, NotFound, UsageError
+from hawser.errors import Closed, HawserError, NotFound, UsageError
 from hawser.limits import DEAD_LETTER_SUFFIX, QUEUE_SETTING_BOUNDS
 from hawser.memory import Consumer, Domain, Publisher, Region
 from hawser.memory.names import check_topic_name
@@ -80,11 +80,9 @@ class Letters:
         # Only while it moves: nobody is to be told of producers that do not produce.
         publisher = letters.publisher(self._bus.name)
         try:
-            moved = consumer.bury(publisher, self._as_letter)
+            consumer.bury(publisher, self._as_letter)
         finally:
             publisher.close()
-        if not moved and self._source.queue_state()["dying"]:
-            raise Full(f"queue {self.name!r} is full")
 
     def retry(self, publisher: Publisher, count: int | None) -> int:
         """Move letters of this queue back to it, as far as there is room; how many were."""
