@@ -2,7 +2,8 @@
 
 An operator asked a node to make a member in place of one whose disk was lost, and the answer was lost. From
 then on the node reported the new member, and the operator took the shard for a sound one: it stayed one copy
-short for ever. A member that was made and never named in the metadata stayed on its disk for ever.
+short for ever. A member that was made and never named in the metadata stayed on its disk for ever. An
+operator that died after it had contracted a shard for a repair left the shard so, if the new member was lost.
 """
 
 import asyncio
@@ -31,11 +32,12 @@ class Scene:
 
     def __init__(self, *members: str, copies: int = 3, done: bool = True) -> None:
         self.metadata: Any = Metadata(
-            version=5, epoch=3, status=Status.STEADY, members=members, leader=members[0]
+            version=5, epoch=3, status=Status.STEADY, members=members, copies=copies, leader=members[0]
         )
         self.topics = {"t": wire.TopicEntry(1, "1", 1, {"replication": copies})}
         self.has_orders = False
         self.orders: list[Any] = []
+        self.given: list[Any] = []
         self.sent: list[tuple[str, m.Message]] = []
         self.hosted: list[str | Exception] = []
         self.done = done
@@ -43,7 +45,8 @@ class Scene:
         self.repairs = Repairs(self._host, self._send, self._work.append, PATIENCE)
 
     async def order(self, make: Callable[[object], Any]) -> wire.AdminDone:
-        self.orders.append(make(None).change)
+        self.given.append(make(None))
+        self.orders.append(self.given[-1].change)
         return wire.AdminDone(self.done, "")
 
     async def _host(self, node: str, shard: str) -> str:
@@ -55,11 +58,18 @@ class Scene:
     def _send(self, shard: str, member: str, message: m.Message) -> None:
         self.sent.append((member, message))
 
-    def roll(self, member: str | None, times: int = PATIENCE + 1, halted: str | None = None) -> None:
+    def roll(
+        self,
+        member: str | None,
+        times: int = PATIENCE + 1,
+        halted: str | None = None,
+        nodes: tuple[str, ...] = ("n3",),
+    ) -> None:
         reports = {} if member is None else {SHARD: wire.ShardReport(member, b"", halted)}
         desks: Any = {SHARD: self} if self.metadata is not None else {}
         for _ in range(times):
-            self.repairs.rolled("n3", reports, desks, self.topics)
+            for node in nodes:
+                self.repairs.rolled(node, reports, desks, self.topics)
             while self._work:
                 asyncio.run(self._work.pop())
 
@@ -84,6 +94,7 @@ def test_a_repair_of_two_copies_is_taken_up_at_each_step() -> None:
     scene.hosted = ["n3.d"]
     scene.roll(None)
     assert changes(scene) == [(ChangeKind.CONTRACT, "n3.c", None), (ChangeKind.EXPAND, None, "n3.d")]
+    assert [each.is_repair for each in scene.given] == [True, False]
     # The next operator finds the ensemble contracted.
     scene = Scene("n1.a", copies=2)
     scene.roll("n3.d")
@@ -93,6 +104,20 @@ def test_a_repair_of_two_copies_is_taken_up_at_each_step() -> None:
     scene.hosted = ["n3.d"]
     scene.roll(None)
     assert changes(scene) == [(ChangeKind.CONTRACT, "n3.c", None)]
+
+
+def test_a_shard_with_too_few_copies_gets_more() -> None:
+    """No node has a member that could join."""
+    scene = Scene("n1.a", copies=2)
+    scene.hosted = [ValueError("node n2 cannot hold it"), "n3.d"]
+    scene.roll(None, 10 * PATIENCE, nodes=("n2", "n3"))
+    assert scene.orders == []
+    scene.roll(None, 1, nodes=("n2", "n3"))
+    assert changes(scene) == [(ChangeKind.EXPAND, None, "n3.d")] and scene.hosted == []
+    # It was contracted by an order.
+    scene = Scene("n1.a", copies=1)
+    scene.roll(None, 100, nodes=("n2", "n3"))
+    assert scene.orders == []
 
 
 def test_a_member_that_nothing_names_is_deleted() -> None:
@@ -121,7 +146,7 @@ def test_nothing_is_repaired_that_is_sound_or_at_work() -> None:
         sound.roll("n3.c", 1)
     sound.has_orders = True
     sound.roll(None, 100)
-    ordered = Scene("n1.a", "n2.b", "n4.e")
+    ordered = Scene("n1.a", "n2.b")
     ordered.has_orders = True
     ordered.roll("n3.d", 100)
     only = Scene("n3.c")

@@ -31,7 +31,9 @@ def log(*epochs: int) -> Epochs:
 
 
 def steady(*members: str) -> Metadata:
-    return Metadata(version=3, epoch=4, status=Status.STEADY, members=members, leader=members[0])
+    return Metadata(
+        version=3, epoch=4, status=Status.STEADY, members=members, copies=len(members), leader=members[0]
+    )
 
 
 def committed(watch: Watch, commit: int) -> Watch:

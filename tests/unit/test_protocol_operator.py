@@ -11,7 +11,7 @@ from hawser.log.protocol.doors import Effect, Load, Loaded, Receive, Report, Sen
 from hawser.log.protocol.messages import Change, ChangeKind, Role
 from hawser.log.protocol.metadata import Metadata, Phase, Status
 from hawser.log.protocol.operator import Operator
-from hawser.log.protocol.orders import Contract, Elect, Expand, Order, Swap, Transfer
+from hawser.log.protocol.orders import Contract, Elect, Expand, Order, Reconfigure, Swap, Transfer
 from hawser.log.protocol.tables import Activity
 
 THREE = ("n1", "n2", "n3")
@@ -62,7 +62,15 @@ class Desk:
 
 
 def steady(members: tuple[str, ...] = THREE, **changes: object) -> Metadata:
-    metadata = Metadata(version=7, epoch=3, status=Status.STEADY, members=members, leader="n1", writer="o0")
+    metadata = Metadata(
+        version=7,
+        epoch=3,
+        status=Status.STEADY,
+        members=members,
+        copies=len(members),
+        leader="n1",
+        writer="o0",
+    )
     return msgspec.structs.replace(metadata, **changes)
 
 
@@ -320,6 +328,40 @@ def test_answers_of_another_epoch_move_nothing() -> None:
     ):
         desk.hear("n4" if isinstance(message, m.SnapshotResponse) else "n1", message)
         assert desk.metadata == before and desk.operator.activity is Activity.PREPARING
+
+
+@pytest.mark.parametrize(
+    ("order", "had", "has"),
+    [
+        (Contract("n3"), 3, 2),
+        (Contract("n3"), 5, 2),
+        (Contract("n3", is_repair=True), 3, 3),
+        (Expand("n4"), 3, 4),
+        (Expand("n4"), 5, 5),
+        (Swap("n3", "n4"), 3, 3),
+    ],
+)
+@pytest.mark.parametrize("is_elected", [False, True])
+def test_how_many_copies_there_are_to_be_after_a_change(
+    order: Reconfigure, had: int, has: int, is_elected: bool
+) -> None:
+    """Also if an election completes it; a contraction is undone then."""
+    change = order.change
+    desk = watching(copies=had)
+    desk.step(order)
+    desk.hear("n1", m.PrepareReconfigurationResponse(4, change))
+    desk.hear("n4", m.SnapshotResponse(4, HEAD))
+    assert (desk.metadata.phase, desk.metadata.copies) == (Phase.COMMIT, had)
+    if is_elected:
+        while doing(desk) is not Activity.FENCING:
+            desk.tick()
+        for member in ("n1", "n2", "n4"):
+            desk.hear(member, m.FenceResponse(5, HEAD))
+        desk.hear("n1", m.BecomeLeaderResponse(5))
+    else:
+        desk.hear("n1", m.CommitReconfigurationResponse(4, change, True))
+    assert desk.metadata.status is Status.STEADY
+    assert desk.metadata.copies == (had if is_elected and change.kind is ChangeKind.CONTRACT else has)
 
 
 def test_a_contraction_is_asked_for_until_it_is_safe() -> None:

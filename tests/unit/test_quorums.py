@@ -48,6 +48,7 @@ def stalled(kind: ChangeKind, phase: Phase, size: int) -> Metadata:
         epoch=2,
         status=Status.RECONFIGURATION,
         members=named(size),
+        copies=size,
         leader=named(size)[0],
         change=change_of(kind, size),
         phase=phase,

@@ -217,6 +217,7 @@ def test_a_shard_is_kept_whole(path: Path) -> None:
         epoch=7,
         status=Status.RECONFIGURATION,
         members=MEMBERS,
+        copies=3,
         writer="o1#5",
         leader=MEMBERS[1],
         change=Change(ChangeKind.SWAP, new="n4.a", old="n1.a"),

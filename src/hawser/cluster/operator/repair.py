@@ -4,20 +4,27 @@
 |---|---|---|
 | lost | its member is gone, or another one is in its place | a new member, or that one, replaces it |
 | stray | a member that the metadata does not name | it joins a shard with too few copies, else is deleted |
+| short | no member, of a shard with too few copies | one of these nodes gets a new member, which joins |
 | orphan | a member of a shard that no topic or queue owns | it is deleted if it never held an entry |
+
+How many copies a shard is to have is in its metadata: as many as it was made with, until an order expands or
+contracts it.
 
 A repair begins when a case has been reported for some time without a break. It keeps nothing in memory that
 the next roll call does not show again: whatever interrupts it, a later roll call of any operator takes it up.
 No repair begins while the shard has an order to carry out.
 
-A stray or an orphan may be a member that an operator is about to name in the metadata. It is therefore given
-more time, and it is told to retire in the epoch of the metadata: a node refuses that once its member was
-fenced, installed or made to follow in a later one.
+A stray or an orphan may be a member that an operator is about to name in the metadata, and a shard is short
+while another operator replaces a copy. These are therefore given more time. A stray or an orphan is told to
+retire in the epoch of the metadata: a node refuses that once its member was fenced, installed or made to
+follow in a later one.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from enum import Enum
+from functools import partial
 from typing import Any, Final
 
 from hawser.cluster.maps import node_of, owned_shards, topic_of
@@ -32,7 +39,8 @@ __all__ = ["Repairs"]
 
 _log = logging.getLogger("hawser.cluster.operator")
 
-# A member that no metadata names is deleted after so many times the patience with a lost one.
+# A member that no metadata names is deleted, and a further copy made, after so many times the patience with a
+# lost one.
 _MORE_PATIENCE: Final = 10
 
 
@@ -40,6 +48,7 @@ class _Case(Enum):
     LOST = "lost"
     STRAY = "stray"
     ORPHAN = "orphan"
+    SHORT = "short"
 
 
 _Found = tuple[_Case, str]
@@ -82,14 +91,20 @@ class Repairs:
             count = count + 1 if known == found else 1
             seen[shard] = found, count
             if count > self._patience:
-                self._repair(node, shard, desk, found, count, _copies_of(shard, topics))
+                self._repair(node, shard, desk, found, count, desks)
                 if shard in self._under_way:
                     # If it fails, the next attempt waits as long as the first one.
                     del seen[shard]
         self._seen[node] = seen
 
     def _repair(
-        self, node: str, shard: str, desk: Desk | None, found: _Found, count: int, copies: int
+        self,
+        node: str,
+        shard: str,
+        desk: Desk | None,
+        found: _Found,
+        count: int,
+        desks: Mapping[str, Desk],
     ) -> None:
         case, member = found
         metadata = desk.metadata if desk is not None else None
@@ -101,9 +116,15 @@ class Repairs:
                 _log.error("shard %s: node %s has lost its disk %s, the only copy", shard, node, member)
         elif case is _Case.LOST:
             self._take_up(shard, self._replace(node, shard, desk, member))
-        elif len(metadata.members) < copies:
-            self._take_up(shard, self._order(shard, desk, [lambda tag: Expand(member, tag)]))
-        elif count > self._patience * _MORE_PATIENCE:
+        elif case is _Case.STRAY and len(metadata.members) < metadata.copies:
+            self._take_up(shard, self._order(shard, desk, [partial(Expand, member)]))
+        elif count <= self._patience * _MORE_PATIENCE:
+            return
+        elif case is _Case.SHORT:
+            others = [each for each, seen in self._seen.items() if seen.get(shard, (None, 0))[0] == found]
+            nodes = sorted({node, *others}, key=_held(desks).__getitem__)
+            self._take_up(shard, self._add(shard, desk, nodes))
+        else:
             _log.warning("shard %s: %s is none of its members and is deleted", shard, member)
             self._send(shard, member, m.RetireRequest(metadata.epoch))
 
@@ -122,10 +143,22 @@ class Repairs:
     async def _replace(self, node: str, shard: str, desk: Desk, lost: str) -> None:
         new = await self._host(node, shard)
         _log.warning("shard %s: node %s has lost its disk %s; %s takes its place", shard, node, lost, new)
-        orders: list[Callable[[object], Order]] = [lambda tag: Swap(lost, new, tag)]
+        orders: list[Callable[[object], Order]] = [partial(Swap, lost, new)]
         if desk.metadata is not None and len(desk.metadata.members) == 2:
-            orders = [lambda tag: Contract(lost, tag), lambda tag: Expand(new, tag)]
+            orders = [partial(Contract, lost, is_repair=True), partial(Expand, new)]
         await self._order(shard, desk, orders)
+
+    async def _add(self, shard: str, desk: Desk, nodes: list[str]) -> None:
+        """A new member, on the first of these nodes that can hold one."""
+        for node in nodes:
+            try:
+                new = await self._host(node, shard)
+            except (ValueError, TransportError) as error:
+                _log.warning("shard %s: %s", shard, error)
+            else:
+                _log.warning("shard %s has too few copies; %s joins", shard, new)
+                await self._order(shard, desk, [partial(Expand, new)])
+                return
 
     @staticmethod
     async def _order(shard: str, desk: Desk, orders: list[Callable[[object], Order]]) -> None:
@@ -158,7 +191,15 @@ def _compare(node: str, metadata: Metadata, there: str | None) -> _Found | None:
     for member in metadata.members:
         if node_of(member) == node:
             return _Case.LOST, member
-    return (_Case.STRAY, there) if there is not None else None
+    if there is not None:
+        return _Case.STRAY, there
+    return (_Case.SHORT, "") if len(metadata.members) < metadata.copies else None
+
+
+def _held(desks: Mapping[str, Desk]) -> Counter[str]:
+    """How many members each node has."""
+    known = [desk.metadata for desk in desks.values() if desk.metadata is not None]
+    return Counter(node_of(member) for metadata in known for member in metadata.members)
 
 
 def _owner_of(shard: str, topics: Mapping[str, TopicEntry]) -> TopicEntry | None:
@@ -166,11 +207,3 @@ def _owner_of(shard: str, topics: Mapping[str, TopicEntry]) -> TopicEntry | None
     name = topic_of(shard)
     entry = topics.get(name)
     return entry if entry is not None and shard in owned_shards(name, entry) and not entry.deleted else None
-
-
-def _copies_of(shard: str, topics: Mapping[str, TopicEntry]) -> int:
-    """How many members the shard was made with; 0 if nothing owns it."""
-    entry = _owner_of(shard, topics)
-    copies = entry.settings.get("replication", 3) if entry is not None else 0
-    assert isinstance(copies, int)
-    return copies

@@ -45,13 +45,16 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
     """A shard as the store knows it. Version and epoch only grow; every write is a compare-and-set.
 
     `writer` is the run of the operator that wrote this, so that no two take one epoch for their own.
-    `removed` are former members that still have to be told to delete what they hold.
+    `removed` are former members that still have to be told to delete what they hold. `copies` is how many
+    members there are to be: as many as at first, or after an order to expand or contract; a repair never
+    changes it.
     """
 
     version: int
     epoch: int
     status: Status
     members: tuple[Member, ...]
+    copies: int
     writer: str = ""
     leader: Member | None = None
     change: Change | None = None
@@ -62,7 +65,7 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def initial(cls, members: tuple[Member, ...]) -> Self:
         """A new shard, before its first election."""
-        return cls(version=1, epoch=0, status=Status.ELECTION, members=members)
+        return cls(version=1, epoch=0, status=Status.ELECTION, members=members, copies=len(members))
 
     def next(self, **changes: object) -> Self:
         """The version after this one."""

@@ -55,6 +55,8 @@ class Operator:
         self._order: Order | None = None
         self._orders: deque[Order] = deque()
         self._handing_over = False
+        # Whether the change under way is a repair. Only the operator that began a contraction completes it.
+        self._is_repair = False
         self._effects: list[Effect] = []
         self._messages: dict[type, Callable[[Member, Any], None]] = {
             m.FenceResponse: self._fenced,
@@ -385,6 +387,7 @@ class Operator:
                 status=Status.STEADY,
                 leader=sender,
                 members=final,
+                copies=max(metadata.copies, len(final)),
                 change=None,
                 phase=None,
                 new_head=None,
@@ -430,6 +433,7 @@ class Operator:
             lag = leading.lag if leading else {}
             self._start_handing_over(min(others, key=lambda member: (lag.get(member, 1 << 62), member)))
         else:
+            self._is_repair = order.is_repair
             self._store(
                 self._next(
                     epoch=metadata.epoch + 1,
@@ -466,11 +470,13 @@ class Operator:
         if self.activity is not Activity.COMMITTING or message.epoch != metadata.epoch or self._intended:
             return
         if message.safe:
-            old = message.change.old
+            old, members = message.change.old, message.change.applied_to(metadata.members)
+            is_contracted = message.change.kind is ChangeKind.CONTRACT and not self._is_repair
             self._store(
                 self._next(
                     status=Status.STEADY,
-                    members=message.change.applied_to(metadata.members),
+                    members=members,
+                    copies=len(members) if is_contracted else max(metadata.copies, len(members)),
                     change=None,
                     phase=None,
                     new_head=None,

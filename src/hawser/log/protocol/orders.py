@@ -22,10 +22,12 @@ class Transfer(msgspec.Struct, frozen=True):
 
 
 class Reconfigure(msgspec.Struct, frozen=True):
-    """Change the ensemble; a leader that is to go hands over first."""
+    """Change the ensemble; a leader that is to go hands over first. After a contraction so few copies are
+    wanted, unless it is a repair, which expands the shard again."""
 
     change: Change
     tag: Tag = None
+    is_repair: bool = False
 
 
 Order = Elect | Transfer | Reconfigure
@@ -39,5 +41,5 @@ def Expand(new: Member, tag: Tag = None) -> Reconfigure:  # noqa: N802
     return Reconfigure(Change(ChangeKind.EXPAND, None, new), tag)
 
 
-def Contract(old: Member, tag: Tag = None) -> Reconfigure:  # noqa: N802
-    return Reconfigure(Change(ChangeKind.CONTRACT, old, None), tag)
+def Contract(old: Member, tag: Tag = None, is_repair: bool = False) -> Reconfigure:  # noqa: N802
+    return Reconfigure(Change(ChangeKind.CONTRACT, old, None), tag, is_repair)
