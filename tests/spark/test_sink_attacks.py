@@ -197,20 +197,21 @@ def test_whether_a_batch_is_decided_is_known_before_it_is_written(
     spark: SparkSession, cluster: RunningCluster, bus: hawser.Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So one that is run again stages nothing."""
+    target = bus.topic("versions", partitions=2)
+    client = connection(cluster.url)
+    application = f"versions@{client.open('versions', 'topic').uuid}".encode()
     apply, staged = Machine.apply, set()
 
     def noting(machine: Machine, entry: Entry) -> Result:
         label = Label.read(entry.transaction) if entry.kind == Kind.BATCH else None
-        if label is not None and label.id.xid.global_id == b"versions":
+        if label is not None and label.id.xid.global_id == application:
             staged.add(label.id)
         return apply(machine, entry)
 
     monkeypatch.setattr(Machine, "apply", noting)
-    target = bus.topic("versions", partitions=2)
-    client = connection(cluster.url)
 
     def undecided() -> int:
-        batch = ApplicationBatch(b"versions", b"", 7)
+        batch = ApplicationBatch(application, b"", 7)
         return client.call(first_undecided(client.router, client.homes, batch))
 
     assert undecided() == 0

@@ -48,7 +48,8 @@ def numbers(first: int, count: int) -> list[bytes]:
 def home_leader(processes: ClusterProcesses) -> str:
     """The node that decides the batches of the application."""
     cluster = connection(processes.url)
-    xid = ApplicationBatch(APPLICATION.encode(), b"", 0).branch(b"").xid
+    application = f"{APPLICATION}@{cluster.open('held/copy', 'topic').uuid}".encode()
+    xid = ApplicationBatch(application, b"", 0).branch(b"").xid
     home = cluster.call(cluster.homes.of(xid, cluster.router.loop.time() + LIMIT_SECONDS))
 
     def leader() -> str | None:

@@ -43,16 +43,18 @@ _MOST_UNDER_WAY_BYTES: Final = 16 << 20
 
 
 class ApplicationBatch(NamedTuple):
-    """A batch by its number, and who writes it: of one application only one query may."""
+    """A batch by its number, and who writes it: of one application only one query may. `title` is what people
+    call the application, if that is not its name."""
 
     application: bytes
     query: bytes
     number: int
+    title: str = ""
 
     @property
     def text(self) -> str:
         """Its name, for people."""
-        return f"batch {self.number} of {self.application.decode(errors='replace')!r}"
+        return f"batch {self.number} of {self.title or repr(self.application.decode(errors='replace'))}"
 
     def branch(self, name: bytes) -> TransactionId:
         """One of its branches."""

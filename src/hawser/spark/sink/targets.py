@@ -39,6 +39,7 @@ class _Target:
     """A topic or a queue."""
 
     def __init__(self, name: str, entry: wire.TopicEntry) -> None:
+        self.uuid = entry.uuid
         self._name = name
         self._shards = wire.shards_of(name, entry)
         self._is_queue = entry.kind == "queue"
@@ -104,20 +105,30 @@ class _Target:
 
 
 class Targets:
-    """Those of one task, opened when the first row comes for them. Everything waits."""
+    """Those of one task, opened when they are first needed. Everything waits."""
 
     def __init__(self, cluster: Connection, options: Options) -> None:
         self._cluster = cluster
         self._options = options
+        self._only = options.queue or options.topic
         self._targets: dict[str, _Target] = {}
+
+    def application(self, name: str) -> tuple[bytes, str]:
+        """The application that counts the batches of `name` for these targets, and its title. Batches for
+        another topic or queue are others, also for one that has the same name after this one was deleted.
+        Rows that name their topics have one target together."""
+        target = self._only
+        if target is None:
+            return f"{name}@".encode(), f"{name!r} for topics that rows name"
+        kind = "topic" if self._options.queue is None else "queue"
+        return f"{name}@{self._target(target).uuid}".encode(), f"{name!r} for {kind} {target!r}"
 
     def operations(self, batch: Any) -> Iterator[Operation]:
         """What is to be staged when these rows, a pyarrow.RecordBatch, have come."""
         rows = rows_of(batch, self._options)
         partitions = _partitions(batch)
-        only = self._options.queue or self._options.topic
-        if only is not None:
-            yield from self._target(only).operations(rows, partitions)
+        if self._only is not None:
+            yield from self._target(self._only).operations(rows, partitions)
             return
         column = batch.column("topic")
         if column.null_count:

@@ -23,7 +23,7 @@ from hawser.cluster.client.branching import (
     drop_branches,
     first_undecided,
 )
-from hawser.errors import Fenced, HawserError, UsageError
+from hawser.errors import Fenced, HawserError, TransactionAborted, UsageError
 from hawser.spark.sink.options import Options
 from hawser.spark.sink.rows import check_columns
 from hawser.spark.sink.targets import Targets
@@ -60,12 +60,13 @@ class _Writing:
         check_columns(schema, options)
         self._options = options
 
-    def _write(self, batch: ApplicationBatch, parts: Iterator[Any]) -> Written:
+    def _targets(self) -> Targets:
+        return Targets(connection(self._options.endpoints), self._options)
+
+    def _write(self, batch: ApplicationBatch, targets: Targets, parts: Iterator[Any]) -> Written:
         """In a task: stage the rows and have them prepared, unless the batch is decided already."""
-        options = self._options
-        cluster = connection(options.endpoints)
+        cluster = connection(self._options.endpoints)
         branch = BatchBranch(cluster.router, cluster.homes, batch, _attempt(batch))
-        targets = Targets(cluster, options)
         # Of what is written once nobody can have decided yet.
         asks = batch.query != ONCE
         asked = cluster.begin(first_undecided(cluster.router, cluster.homes, batch)) if asks else None
@@ -81,7 +82,7 @@ class _Writing:
                         cluster.call(branch.stage(portion))
             for portion in _portions(targets.rest()):
                 cluster.call(branch.stage(portion))
-            is_prepared = not branch.is_empty and cluster.call(branch.prepare(options.orphan_seconds))
+            is_prepared = not branch.is_empty and cluster.call(branch.prepare(self._options.orphan_seconds))
         except BaseException:
             cluster.begin(branch.withdraw())
             raise
@@ -117,13 +118,14 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
                 f"this Spark does not tell its tasks the query ({_QUERY}) and the batch ({_BATCH}), so rows "
                 "cannot be written exactly once; use PySpark 4.2 or newer"
             )
-        application = self._options.application or query
-        return self._write(ApplicationBatch(application.encode(), query.encode(), int(number)), iterator)
+        targets = self._targets()
+        application, title = targets.application(self._options.application or query)
+        return self._write(
+            ApplicationBatch(application, query.encode(), int(number), title), targets, iterator
+        )
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
-        batches = {message.batch for message in messages}
-        assert len(batches) == 1, batches
-        (batch,) = batches
+        batch = _only_batch(messages)
         assert batch.number == batchId, (batch, batchId)
         self._decide(batch, messages)
         # Spark runs no batch again but the last.
@@ -142,24 +144,39 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
 
 class BatchWriter(_Writing, DataSourceArrowWriter):
     """Planned by the driver, carried to the tasks and used again for the end. Under a name of its own it is
-    written once, whatever it is called; under the user's, once for each version."""
+    written once, whatever it is called; under the user's, once for each version and target."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         super().__init__(options, schema)
-        application = options.application or f"batch:{secrets.token_hex(16)}"
-        query = ONCE if options.application is None else b""
-        self._batch = ApplicationBatch(application.encode(), query, options.version or 0)
+        self._once = ApplicationBatch(f"batch:{secrets.token_hex(16)}".encode(), ONCE, 0)
 
     def write(self, iterator: Iterator[Any]) -> Written:
-        return self._write(self._batch, iterator)
+        targets, name = self._targets(), self._options.application
+        if name is None:
+            return self._write(self._once, targets, iterator)
+        application, title = targets.application(name)
+        batch = ApplicationBatch(application, b"", self._options.version or 0, title)
+        return self._write(batch, targets, iterator)
 
     def commit(self, messages: list[Any]) -> None:
         # Without a name of the user's nobody will ask what became of nothing.
         if _branches(messages) or self._options.application is not None:
-            self._decide(self._batch, messages)
+            self._decide(_only_batch(messages), messages)
 
     def abort(self, messages: list[Any]) -> None:
         self._drop(messages)
+
+
+def _only_batch(messages: Sequence[Any]) -> ApplicationBatch:
+    """The batch that all tasks have written."""
+    batch, *others = {message.batch for message in messages}
+    if others:
+        raise TransactionAborted(
+            f"{batch.text} was not written: the topic or queue was deleted and made anew meanwhile. It may "
+            "be written again"
+        )
+    assert isinstance(batch, ApplicationBatch), batch
+    return batch
 
 
 def _attempt(batch: ApplicationBatch) -> bytes:

@@ -1,0 +1,84 @@
+"""Batches of Spark that were taken for repeats of others, so that their rows were lost and no error said so.
+
+The sink's writers run here as Spark runs them, but without Spark: a task has the properties that Spark gives
+it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow
+import pytest
+from pyspark import TaskContext
+from pyspark.sql.types import StructType
+
+import hawser
+from hawser.spark.sink.options import Options
+from hawser.spark.sink.writing import BatchWriter
+from tests.support.cluster import RunningCluster
+
+VALUES = StructType().add("value", "binary")
+
+
+class Driver:
+    """Writes batches of one task each."""
+
+    def __init__(self, cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._url = cluster.url
+        self._patch = monkeypatch
+
+    def write(
+        self, rows: Iterable[bytes], properties: dict[str, str] | None = None, **options: object
+    ) -> None:
+        """As `DataFrame.write`, or in `foreachBatch` if the task has the properties of a query."""
+        writer = BatchWriter(self._options(options, streaming=False), VALUES)
+        writer.commit([self._run(writer.write, rows, properties or {})])
+
+    def _options(self, options: dict[str, object], *, streaming: bool) -> Options:
+        given = {name: str(value) for name, value in options.items()}
+        return Options.of({"endpoints": self._url, **given}, streaming=streaming)
+
+    def _run(
+        self, write: Callable[[Iterator[Any]], Any], rows: Iterable[bytes], properties: dict[str, str]
+    ) -> Any:
+        task = SimpleNamespace(
+            getLocalProperty=properties.get,
+            partitionId=lambda: 0,
+            attemptNumber=lambda: 0,
+            taskAttemptId=lambda: 0,
+        )
+        with self._patch.context() as patch:
+            patch.setattr(TaskContext, "get", lambda: task)
+            return write(iter([pyarrow.record_batch({"value": pyarrow.array(rows, pyarrow.binary())})]))
+
+
+@pytest.fixture
+def driver(cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch) -> Driver:
+    return Driver(cluster, monkeypatch)
+
+
+def values(topic: hawser.Topic[Any]) -> list[bytes]:
+    return [bytes(sample.data) for sample in topic.read_oldest(10).samples]
+
+
+def test_one_name_writes_to_several_targets(cluster: RunningCluster, driver: Driver) -> None:
+    """What the second target was to get was taken for a repeat of what the first one had got."""
+    bus = cluster.connect()
+    topics, queue = [bus.topic(name) for name in ("a", "b")], bus.queue("c")
+    version: dict[str, Any] = {"txnAppId": "landing", "txnVersion": 0}
+    targets: list[dict[str, Any]] = [{"topic": "a"}, {"topic": "b"}, {"queue": "c"}]
+    for target in 2 * targets:
+        driver.write([b"row"], **target, **version)
+    assert [values(topic) for topic in topics] == [[b"row"], [b"row"]]
+    assert [bytes(message.data) for message in queue.get_many(2, timeout=0)] == [b"row"]
+
+
+def test_a_topic_that_was_made_anew_is_another_target(cluster: RunningCluster, driver: Driver) -> None:
+    bus = cluster.connect()
+    version: dict[str, Any] = {"topic": "anew", "txnAppId": "landing", "txnVersion": 0}
+    for _ in range(2):
+        topic = bus.topic("anew")
+        driver.write([b"row"], **version)
+        assert values(topic) == [b"row"]
+        topic.delete()
