@@ -235,7 +235,8 @@ struct Arguments {
   Arguments(const char* function, const char* const (&names)[count], Py_ssize_t positional, PyObject* const* given,
             Py_ssize_t places, PyObject* keywords) {
     if (places > positional) {
-      PyErr_Format(PyExc_TypeError, "%s() takes %zd arguments by place, not %zd", function, positional, places);
+      PyErr_Format(PyExc_TypeError, "%s() takes %zd argument%s by place, not %zd; name the others", function, positional,
+                   positional == 1 ? "" : "s", places);
       throw nb::python_error();
     }
     for (Py_ssize_t i = 0; i < places; i++) values[i] = given[i];
@@ -246,12 +247,19 @@ struct Arguments {
 
  private:
   void place(const char* function, const char* const (&names)[count], PyObject* name, PyObject* value) {
-    for (size_t i = 0; i < count; i++)
-      if (!values[i] && PyUnicode_CompareWithASCIIString(name, names[i]) == 0) {
-        values[i] = value;
-        return;
+    std::string known;
+    for (size_t i = 0; i < count; i++) {
+      if (PyUnicode_CompareWithASCIIString(name, names[i]) == 0) {
+        if (!values[i]) {
+          values[i] = value;
+          return;
+        }
+        PyErr_Format(PyExc_TypeError, "%s() was given %U twice, by place and by name", function, name);
+        throw nb::python_error();
       }
-    PyErr_Format(PyExc_TypeError, "%s() has no argument %R, or was given it twice", function, name);
+      known.append(i == 0 ? "" : ", ").append(names[i]);
+    }
+    PyErr_Format(PyExc_TypeError, "%s() has no argument %R; it has %s", function, name, known.c_str());
     throw nb::python_error();
   }
 };

@@ -24,7 +24,7 @@ nb::object claim_now(nb::handle self, ConsumerBox& box) {
 
 PyObject* call_claim(PyObject* self, PyObject* const* given, Py_ssize_t places, PyObject* keywords) {
   return guarded([&] {
-    const Arguments<1> arguments("claim", {"timeout"}, 1, given, places, keywords);
+    const Arguments<1> arguments("get", {"timeout"}, 1, given, places, keywords);
     ConsumerBox& box = *nb::inst_ptr<ConsumerBox>(self);
     nb::object message = wait_and_claim(box, deadline_of(arguments.values[0]), kPausesForOne, kFewForOne, [&] { return claim_now(self, box); });
     return message.is_valid() ? message.release().ptr() : nb::none().release().ptr();

@@ -143,8 +143,9 @@ nb::object encode_metadata(PyObject* key, PyObject* headers) {
 PyObject* publish(PyObject* self, PyObject* const* given, Py_ssize_t places, PyObject* keywords) {
   return guarded([&] {
     PublisherBox& box = *nb::inst_ptr<PublisherBox>(self);
-    const Arguments<4> arguments("publish", {"data", "key", "headers", "timeout"}, 1, given, places, keywords);
-    if (!arguments.values[0]) throw Error(Kind::usage, "publish() needs the data to publish");
+    const char* const verb = box.region->memory().layout.queue ? "put" : "publish";
+    const Arguments<4> arguments(verb, {"data", "key", "headers", "timeout"}, 1, given, places, keywords);
+    if (!arguments.values[0]) throw Error(Kind::usage, std::string(verb) + "() needs the data of the message");
     box.region->made().require();
     const nb::object metadata = encode_metadata(arguments.values[1], arguments.values[2]);
     const Deadline deadline = deadline_of(arguments.values[3]);

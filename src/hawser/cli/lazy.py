@@ -1,5 +1,6 @@
 """A group whose commands are imported when they are run: `--help` shows them without importing any."""
 
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, cast
 
@@ -25,6 +26,14 @@ class LazyGroup(click.Group):
             return None
         module, _, attribute = self._lazy_commands[cmd_name][0].partition(":")
         return cast("click.Command", getattr(import_module(module), attribute))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        near = get_close_matches(args[0], self._lazy_commands, n=1)
+        if near and near[0] != args[0] and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -45,7 +45,12 @@ class Domain:
     def of_url(cls, url: Any, *, group: bool = False) -> "Domain":
         """The domain an URL names: `shm://` the user's own, `shm:///path` that directory."""
         if not isinstance(url, str) or not url.startswith(_SCHEME):
-            raise UsageError(f"{url!r} is no URL of a domain; write shm:// or shm:///path/of/a/directory")
+            # `connect` hands over whatever is no URL of a cluster.
+            cluster = isinstance(url, str) and url.startswith("hawser://")
+            others = "" if cluster else ", or hawser://host:port for a cluster"
+            raise UsageError(
+                f"{url!r} is no URL of a domain; write shm:// or shm:///path/of/a/directory{others}"
+            )
         path = url.removeprefix(_SCHEME)
         if "\0" in path:
             raise UsageError(f"the path of {url!r} has a NUL character; leave it out")
