@@ -132,10 +132,28 @@ def test_a_directory_that_may_not_be_written(local: LocalBus) -> None:
     local.directory.chmod(0o755)
 
     def make_a_domain() -> None:
-        assert "cannot be made" in refused(f"{local.url}/below/domain")
+        said = refused(f"{local.url}/below/domain")
+        assert (
+            f"no permission to use domain {local.directory}/below/domain: {local.directory} belongs to"
+            in said
+        )
 
     as_user(STRANGER, [STRANGER], make_a_domain)
     assert list(local.directory.iterdir()) == []
+
+
+@root_only
+def test_the_own_domain_of_another_user(local: LocalBus) -> None:
+    local.connect().topic("topic", slot_size=64)
+    theirs = f"{local.url}/theirs/default"
+    (local.directory / "theirs").mkdir(mode=0o700)
+    local.directory.chmod(0o755)
+
+    def look() -> None:
+        with pytest.raises(hawser.PermissionDenied, match=r"theirs belongs to user 0, and you are \d+;"):
+            hawser.connect(theirs).topics()
+
+    as_user(STRANGER, [STRANGER], look)
 
 
 @pytest.fixture

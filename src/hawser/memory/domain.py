@@ -105,7 +105,7 @@ class Domain:
         except FileNotFoundError:
             return []
         except PermissionError as error:
-            raise PermissionDenied(f"domain {self.directory} cannot be read: {error.strerror}") from error
+            raise self._no_permission() from error
         return sorted(name for name in map(topic_name_of, files) if name is not None)
 
     def path_of(self, name: str) -> Path:
@@ -184,9 +184,10 @@ class Domain:
             for path in (*reversed(self.directory.parents), self.directory):
                 if not os.path.lexists(path):
                     _make_directory(path, 0o700)
+        except PermissionError as error:
+            raise self._no_permission() from error
         except OSError as error:
-            kind = PermissionDenied if isinstance(error, PermissionError) else UsageError
-            raise kind(
+            raise UsageError(
                 f"domain {self.directory} cannot be made: {error.strerror}; choose another by HAWSER_DIR "
                 "or shm:///path"
             ) from error
@@ -195,6 +196,16 @@ class Domain:
             _share(self.directory, 0o070)
             if self._private_parent:
                 _share(self.directory.parent, 0o010)
+
+    def _no_permission(self) -> PermissionDenied:
+        """Names the directory that this user may not use, and whose it is."""
+        for path in (*reversed(self.directory.parents), self.directory):
+            if os.path.lexists(path):
+                barrier, owner = path, os.lstat(path).st_uid
+        return PermissionDenied(
+            f"no permission to use domain {self.directory}: {barrier} belongs to user {owner}, and you are "
+            f"{os.geteuid()}; choose a domain of your own by HAWSER_DIR or shm:///path"
+        )
 
     def check(self) -> None:
         """PermissionDenied or UsageError if the directory is not one to be trusted."""
