@@ -74,6 +74,36 @@ def test_one_name_writes_to_several_targets(cluster: RunningCluster, driver: Dri
     assert [bytes(message.data) for message in queue.get_many(2, timeout=0)] == [b"row"]
 
 
+def in_batch(query: str, number: int) -> dict[str, str]:
+    """The properties of a task in `foreachBatch`."""
+    return {"sql.streaming.queryId": query, "streaming.sql.batchId": str(number)}
+
+
+def test_a_new_checkpoint_under_an_old_name_is_refused(cluster: RunningCluster, driver: Driver) -> None:
+    """Its batches, which foreachBatch writes, count from 0 again: they were taken for repeats."""
+    topic = cluster.connect().topic("checkpoints")
+    for number in range(2):
+        version: dict[str, Any] = {"topic": "checkpoints", "txnAppId": "landing", "txnVersion": number}
+        driver.write([b"%d" % number], in_batch("old", number), **version)
+    driver.write([b"1"], in_batch("old", 1), **version)
+    with pytest.raises(hawser.Fenced, match="another query writes under this application's name"):
+        driver.write([b"2"], in_batch("new", 0), **version | {"txnVersion": 0})
+    assert values(topic) == [b"0", b"1"]
+
+
+def test_an_older_checkpoint_is_refused_in_foreach_batch(cluster: RunningCluster, driver: Driver) -> None:
+    """A query runs its last micro-batch again, and none before it."""
+    topic = cluster.connect().topic("older")
+    for number in range(3):
+        version: dict[str, Any] = {"topic": "older", "txnAppId": "landing", "txnVersion": number}
+        driver.write([b"%d" % number], in_batch("query", number), **version)
+    with pytest.raises(hawser.Fenced, match="those up to 2: the checkpoint is older"):
+        driver.write([b"3"], in_batch("query", 1), **version | {"txnVersion": 1})
+    # Versions that are not the numbers of micro-batches may come back in any order.
+    driver.write([b"0"], in_batch("query", 7), **version | {"txnVersion": 1})
+    assert values(topic) == [b"0", b"1", b"2"]
+
+
 def test_a_topic_that_was_made_anew_is_another_target(cluster: RunningCluster, driver: Driver) -> None:
     bus = cluster.connect()
     version: dict[str, Any] = {"topic": "anew", "txnAppId": "landing", "txnVersion": 0}

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import hawser
 from tests.support.cluster import RunningCluster
@@ -106,6 +106,31 @@ def test_of_two_queries_with_one_name_the_second_is_refused(
         spark, cluster.url, "named", tmp_path / "two", topic="named/copy", txnAppId="more"
     ).awaitTermination()
     assert counted(target) == expected + expected
+
+
+def test_foreach_batch_writes_to_two_topics_under_one_name(
+    spark: SparkSession, cluster: RunningCluster, bus: hawser.Bus, tmp_path: Path
+) -> None:
+    """And from a new checkpoint, which counts its batches from 0 again, to none."""
+    _, expected = filled(bus, "each", 20)
+    targets = [bus.topic("each/a"), bus.topic("each/b")]
+
+    def write(batch: DataFrame, number: int) -> None:
+        for target in targets:
+            options: dict[str, Any] = {"topic": target.name, "txnAppId": "each", "txnVersion": number}
+            rows = batch.select("value").write.format("hawser").mode("append")
+            rows.options(endpoints=cluster.url, **options).save()
+
+    def run(directory: Path) -> None:
+        data = follow(spark, cluster.url, "each").writeStream.foreachBatch(write)
+        data.option("checkpointLocation", str(directory)).trigger(
+            availableNow=True
+        ).start().awaitTermination()
+
+    run(tmp_path / "one")
+    with pytest.raises(Exception, match="another query writes under this application's name"):
+        run(tmp_path / "two")
+    assert [counted(target) for target in targets] == [expected, expected]
 
 
 def test_an_aggregation_is_written_to_a_queue(

@@ -1,8 +1,8 @@
 """What a task does, and what the driver decides.
 
-Who a query is says its checkpoint: tasks read it, with the batch and the run, from the properties of their
-job, and tell it the driver with what they have prepared. So the decision names the query that the rows were
-written by, whatever the driver believes.
+The checkpoint identifies the query: tasks read the query and the batch from the properties of their job, and
+report both to the driver with what they have prepared. So the decision names the query that wrote the rows,
+whatever the driver believes. Spark sets the same properties for a batch that is written in `foreachBatch`.
 """
 
 import logging
@@ -46,11 +46,13 @@ _PORTION_BYTES: Final = 4 << 20
 @dataclass
 class Written(WriterCommitMessage):
     """What an attempt has prepared: a branch of this batch, or nothing if it had no rows or came too late. It
-    saw that all batches before `undecided` were decided."""
+    saw that all batches before `undecided` were decided. `is_micro_batch` says whether the number of the
+    batch is that of the query's micro-batch."""
 
     batch: ApplicationBatch
     branch: bytes | None
     undecided: int
+    is_micro_batch: bool
 
 
 class _Writing:
@@ -87,7 +89,8 @@ class _Writing:
             cluster.begin(branch.withdraw())
             raise
         set_imports_aside()
-        return Written(batch, branch.name if is_prepared else None, undecided)
+        is_micro_batch = batch.number == _micro_batch()[1]
+        return Written(batch, branch.name if is_prepared else None, undecided, is_micro_batch)
 
     def _decide(self, batch: ApplicationBatch, messages: Sequence[Any]) -> None:
         cluster = connection(self._options.endpoints)
@@ -110,9 +113,7 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
     """Made anew for each micro-batch, and again for its end."""
 
     def write(self, iterator: Iterator[Any]) -> Written:
-        context = TaskContext.get()
-        query = context.getLocalProperty(_QUERY) if context is not None else None
-        number = context.getLocalProperty(_BATCH) if context is not None else None
+        query, number = _micro_batch()
         if query is None or number is None:
             raise UsageError(
                 f"this Spark does not tell its tasks the query ({_QUERY}) and the batch ({_BATCH}), so rows "
@@ -120,23 +121,13 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
             )
         targets = self._targets()
         application, title = targets.application(self._options.application or query)
-        return self._write(
-            ApplicationBatch(application, query.encode(), int(number), title), targets, iterator
-        )
+        return self._write(ApplicationBatch(application, query.encode(), number, title), targets, iterator)
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
         batch = _only_batch(messages)
         assert batch.number == batchId, (batch, batchId)
         self._decide(batch, messages)
-        # Spark runs no batch again but the last.
-        undecided = max(message.undecided for message in messages)
-        if batchId + 1 < undecided:
-            raise Fenced(
-                f"{batch.text} was written before, and so were those up to {undecided - 1}: the checkpoint "
-                "is older than what this query wrote, and rows that it reads now would be taken for repeats. "
-                "Go on from the newest checkpoint, or begin with a new one (and another txnAppId, if it has "
-                "one)"
-            )
+        _check_checkpoint(batch, messages)
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
         self._drop(messages)
@@ -155,16 +146,41 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
         if name is None:
             return self._write(self._once, targets, iterator)
         application, title = targets.application(name)
-        batch = ApplicationBatch(application, b"", self._options.version or 0, title)
+        # Those of the query that calls foreachBatch, if one does.
+        query, _ = _micro_batch()
+        batch = ApplicationBatch(application, (query or "").encode(), self._options.version or 0, title)
         return self._write(batch, targets, iterator)
 
     def commit(self, messages: list[Any]) -> None:
         # Without a name of the user's nobody will ask what became of nothing.
         if _branches(messages) or self._options.application is not None:
-            self._decide(_only_batch(messages), messages)
+            batch = _only_batch(messages)
+            self._decide(batch, messages)
+            if all(message.is_micro_batch for message in messages):
+                _check_checkpoint(batch, messages)
 
     def abort(self, messages: list[Any]) -> None:
         self._drop(messages)
+
+
+def _micro_batch() -> tuple[str | None, int | None]:
+    """The query that this task works for and the number of its micro-batch, as far as Spark tells them."""
+    context = TaskContext.get()
+    if context is None:
+        return None, None
+    number = context.getLocalProperty(_BATCH)
+    return context.getLocalProperty(_QUERY), None if number is None else int(number)
+
+
+def _check_checkpoint(batch: ApplicationBatch, messages: Sequence[Any]) -> None:
+    """Fenced if batches behind this one were decided before: a query runs only its last micro-batch again."""
+    undecided = max(message.undecided for message in messages)
+    if batch.number + 1 < undecided:
+        raise Fenced(
+            f"{batch.text} was written before, and so were those up to {undecided - 1}: the checkpoint is "
+            "older than what this query wrote, and rows that it reads now would be taken for repeats. Go on "
+            "from the newest checkpoint, or begin with a new one (and another txnAppId, if it has one)"
+        )
 
 
 def _only_batch(messages: Sequence[Any]) -> ApplicationBatch:
