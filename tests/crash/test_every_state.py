@@ -66,7 +66,7 @@ def test_killed_or_stopped_while_it_is_traced(operation: str, record_property: R
 @pytest.mark.parametrize("operation", operations())
 def test_between_states(operation: str, record_property: Record) -> None:
     """Instructions that change nothing: what was read before them is what goes stale."""
-    _check(operation, "both", record_property, more=150)
+    _check(operation, "both", record_property, between=75)
 
 
 @pytest.mark.slow

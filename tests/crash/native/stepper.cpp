@@ -1,9 +1,9 @@
 // Kills or stops one operation at every instruction that changed shared memory and after every system call.
 //
 //   stepper list
-//   stepper DIRECTORY OPERATION kill|stop|both [more=N] [every=1] [seconds=N] [seed=N] [step=N] [watchdog=N] [agent=N] [traced=1]
+//   stepper DIRECTORY OPERATION kill|stop|both [more=N] [between=N] [every=1] [seconds=N] [seed=N] [step=N] [watchdog=N] [agent=N] [traced=1]
 //
-// more=N: also at N instructions in between; every=1: at every instruction, in random order, for at most that
+// more=N: also at N instructions in between; between=N: at those only; every=1: at every instruction, in random order, for at most that
 // many seconds; step=N: at that one only; watchdog=N: seconds after which one attempt counts as hung; agent=N: a
 // socket whose other end does all its duties for each byte, and answers with one, while the actor stands still;
 // traced=1: everything is traced, and what the trace tells is checked, too;
@@ -131,13 +131,15 @@ void attempt(const char* what, const std::string& name, const Point& point, cons
 
 std::vector<Point> choose(const Recording& recording, std::map<std::string, uint64_t>& options) {
   std::vector<Point> chosen;
-  const uint64_t stride = options["every"] ? 1 : options["more"] ? recording.steps / options["more"] + 1 : 0;
+  const uint64_t more = options["between"] ? options["between"] : options["more"];
+  const uint64_t stride = options["every"] ? 1 : more ? recording.steps / more + 1 : 0;
   const uint64_t offset = options["seed"];
   for (const Point& point : recording.points) {
     const bool state = point.changed || point.system_call, sampled = stride && (point.step + offset) % stride == 0;
-    if (options["step"] ? point.step == options["step"] : state || sampled) chosen.push_back(point);
+    const bool wanted = options["between"] ? sampled && !state : sampled || state;
+    if (options["step"] ? point.step == options["step"] : wanted) chosen.push_back(point);
   }
-  if (!options["step"]) chosen.push_back({});
+  if (!options["step"] && !options["between"]) chosen.push_back({});
   if (options["every"]) std::shuffle(chosen.begin(), chosen.end(), std::mt19937_64(options["seed"]));
   return chosen;
 }
