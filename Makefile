@@ -11,6 +11,9 @@ WORKERS ?= 2
 FOR ?=
 ARGS ?=
 
+# CMake takes a compiler cache where the machine has one.
+export CMAKE_CXX_COMPILER_LAUNCHER ?= $(shell command -v ccache)
+
 bin := .venv/bin
 pip := $(bin)/python -m pip --disable-pip-version-check
 # The order of files is that of tests/conftest.py.
@@ -25,7 +28,7 @@ peers := .venv/.stamp-peers
 checked = $(foreach folder,src tests bench examples scripts,$(if $(shell \
   find $(folder) -name '*.py' -print -quit 2>/dev/null),$(folder)))
 
-.PHONY: help setup installed demo test check bench soak lint docs clean
+.PHONY: help setup installed demo test check bench soak lint docs programs clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -72,7 +75,8 @@ demo: setup ## the whole path with kill -9 at each part, and the audit that noth
 	@rm -rf build/demo
 	@$(bin)/hawser demo --dir build/demo $(ARGS)
 
-test: setup lint docs ## lint, types and every test
+test: setup ## lint, types and every test
+	@$(MAKE) --jobs=2 --output-sync lint docs programs
 	@$(pytest) $(ARGS)
 
 check: setup ## the quick tests, for every edit; FOR=folder or FOR=changes takes those of it, a minute at most
@@ -89,6 +93,9 @@ lint: setup ## ruff, mypy and the import rules
 	@$(bin)/ruff format --check $(checked)
 	@$(bin)/mypy $(checked)
 	@$(bin)/lint-imports --no-logo
+
+programs: setup ## the C++ programs of the tests, which build what they miss themselves
+	@$(bin)/python -m tests.support.prebuild
 
 docs: setup ## links and file names in the documents, and what is drawn in them
 	@$(bin)/python scripts/check_docs.py

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.programs import with_planted_bug
+from tests.support.programs import compile_program, with_planted_bug
 
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = ROOT / "native"
@@ -43,12 +43,8 @@ def build(with_canaries: bool = False) -> Path:
         digest.update(source.read_bytes())
     program = CACHE / f"stepper{'-canaries' if with_canaries else ''}-{digest.hexdigest()[:16]}"
     if not program.exists():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        unfinished = CACHE / f"{program.name}.{os.getpid()}"
         planted = ["-DHAWSER_CANARIES"] if with_canaries else []
-        paths = ["-I", str(NATIVE), "-o", str(unfinished), str(SOURCES / "stepper.cpp")]
-        subprocess.run(["g++", *FLAGS, *planted, *paths], check=True)
-        unfinished.rename(program)
+        compile_program(SOURCES / "stepper.cpp", program, [*FLAGS, *planted, "-I", str(NATIVE)])
     return program
 
 

@@ -1,9 +1,10 @@
 """Builds and runs the models that are written in C++."""
 
 import hashlib
-import os
 import subprocess
 from pathlib import Path
+
+from tests.support.programs import compile_program
 
 HERE = Path(__file__).parent
 CACHE = HERE.parents[1] / "build" / "models"
@@ -19,11 +20,7 @@ def build(model: str, sizes: dict[str, int]) -> Path:
         digest.update(source.read_bytes())
     program = CACHE / f"{model}-{digest.hexdigest()[:16]}"
     if not program.exists():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        unfinished = CACHE / f"{program.name}.{os.getpid()}"
-        source_file = str(HERE / f"{model}.cpp")
-        subprocess.run(["g++", *FLAGS, *defines, "-o", str(unfinished), source_file], check=True)
-        unfinished.rename(program)
+        compile_program(HERE / f"{model}.cpp", program, [*FLAGS, *defines])
     return program
 
 

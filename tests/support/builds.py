@@ -13,11 +13,11 @@ from pathlib import Path
 
 import msgspec
 
-from tests.support.programs import with_planted_bug
+from tests.support.programs import COMPILER, with_planted_bug
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / "build" / "planted"
-COMPILE = ("g++", "-c", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing", "-DNDEBUG")
+COMPILE = (*COMPILER, "-c", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing", "-DNDEBUG")
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 LIMIT_SECONDS = 250
 

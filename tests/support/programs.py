@@ -4,6 +4,7 @@ import functools
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / "build" / "programs"
 FLAGS = ("-std=c++20", "-Wall", "-Wextra", "-Werror", "-pthread")
+# With a compiler cache where the machine has one.
+COMPILER = ("ccache", "g++") if shutil.which("ccache") else ("g++",)
 
 
 @functools.cache
@@ -32,12 +35,21 @@ def build(source: Path, options: Sequence[str] = ()) -> Path:
         digest.update(file.read_bytes())
     program = CACHE / f"{source.stem}-{digest.hexdigest()[:16]}"
     if not program.exists():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        unfinished = CACHE / f"{program.name}.{os.getpid()}"
         include = ["-I", str(ROOT / "native"), "-I", str(ROOT / "tests" / "native")]
-        subprocess.run(["g++", *FLAGS, *include, str(source), "-o", str(unfinished), *options], check=True)
-        unfinished.rename(program)
+        compile_program(source, program, [*FLAGS, *include, *options])
     return program
+
+
+def compile_program(source: Path, program: Path, options: Sequence[str]) -> None:
+    """Compile and link one source. The program is there whole or not at all, whoever builds it meanwhile."""
+    program.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = program.parent / f"{program.name}.{os.getpid()}"
+    # In two steps: a compiler cache keeps objects, not programs.
+    made = unfinished.with_name(f"{unfinished.name}.o")
+    subprocess.run([*COMPILER, "-c", *options, str(source), "-o", str(made)], check=True)
+    subprocess.run(["g++", *options, str(made), "-o", str(unfinished)], check=True)
+    made.unlink()
+    unfinished.rename(program)
 
 
 def with_planted_bug(name: str) -> dict[str, str]:

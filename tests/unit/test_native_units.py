@@ -62,11 +62,16 @@ PLANTED = {
 }
 
 
+def with_canaries(name: str) -> Path:
+    """The program, watched by a sanitizer, that can be told which planted bug to have."""
+    sanitized = ["-O0", "-g", "-fsanitize=thread", "-Wno-tsan"]
+    return build(SOURCES / f"{name}.cpp", [*sanitized, "-DHAWSER_CANARIES"])
+
+
 @pytest.mark.parametrize("canary", PLANTED)
 def test_a_planted_bug_does_not_survive(canary: str) -> None:
     name = PLANTED[canary]
-    sanitized = ["-O0", "-g", "-fsanitize=thread", "-Wno-tsan"]
-    program = build(SOURCES / f"{name}.cpp", [*sanitized, "-DHAWSER_CANARIES"])
+    program = with_canaries(name)
     # It ends when the bug shows, which may take a while.
     command = [str(program), *([str(10 * int(ROUNDS[name]["thread"]))] if name in ROUNDS else [])]
     environment = os.environ | {"TSAN_OPTIONS": "halt_on_error=1"} | with_planted_bug(canary)
