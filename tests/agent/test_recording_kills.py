@@ -177,7 +177,7 @@ def attack(
 
 @pytest.mark.slow
 def test_everybody_killed_at_random(tmp_path: Path, record_property: Note) -> None:
-    for name, value in attack(tmp_path, seconds=20).items():
+    for name, value in attack(tmp_path, seconds=10).items():
         record_property(name, value)
 
 

@@ -60,7 +60,7 @@ class QueueStorm(Storm):
 
 @pytest.mark.slow
 def test_everybody_killed_at_random(tmp_path: Path, record_property: Note) -> None:
-    for name, value in attack(tmp_path, seconds=15, kind=QueueStorm).items():
+    for name, value in attack(tmp_path, seconds=8, kind=QueueStorm).items():
         record_property(name, value)
 
 

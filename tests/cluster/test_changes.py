@@ -88,7 +88,9 @@ def _transfer(cluster: ClusterProcesses, node: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["swap", "expand", "contract"])
+@pytest.mark.parametrize(
+    "kind", ["swap", *(pytest.param(kind, marks=pytest.mark.soak) for kind in ("expand", "contract"))]
+)
 def test_operators_killed_in_a_change(tmp_path: Path, kind: str, record_property: Record) -> None:
     """Killed as soon as the store has a phase of the change, the next operator ends it: with the ensemble
     from before or from after, and nothing lost."""

@@ -24,6 +24,7 @@ def _note(record_property: Record, figures: dict[str, object]) -> None:
         record_property(name, value)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_every_leader_killed_in_turn(tmp_path: Path, record_property: Record) -> None:
     killed: list[str] = []

@@ -87,6 +87,7 @@ def test_partitions(tmp_path: Path, record_property: Record) -> None:
             record_property(name, value)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_cuts_at_random(tmp_path: Path, record_property: Record) -> None:
     random = Random(1)

@@ -37,7 +37,6 @@ SETTINGS: list[dict[str, Any]] = [{"colocate": TRAIL}, {"capacity_bytes": 8_000}
 MOVERS = ("plain", "replay", "aio", "xa")
 COPIERS = ("copy", "recopy", "aiocopy")
 LEAST_COMMITTED = 100
-ROUNDS = 6
 
 
 pytestmark = pytest.mark.timeout(900)
@@ -267,6 +266,7 @@ def test_leaders_and_workers_killed(tmp_path: Path, record_property: RecordPrope
         note(record_property, {"leaders killed": 3, **judged(cluster, workers)})
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_everything_killed_and_stopped(tmp_path: Path, record_property: RecordProperty) -> None:
     """Leaders stand still and come back; an operator dies with a leader; all nodes die at once."""
@@ -324,16 +324,6 @@ def disturb(cluster: ClusterProcesses, workers: Workers, random: Random) -> None
     if name in workers.of(*MOVERS, *COPIERS):
         workers.signal(name, signal.SIGCONT)
     workers.wait_for_more(5)
-
-
-@pytest.mark.slow
-def test_short_storm_of_transactions(tmp_path: Path, record_property: RecordProperty) -> None:
-    random = Random(1)
-    with cluster_processes(tmp_path, operators=2) as cluster:
-        with under_load(cluster) as workers:
-            for _ in range(ROUNDS):
-                disturb(cluster, workers, random)
-        note(record_property, {"kills and stops": 2 * ROUNDS, **judged(cluster, workers)})
 
 
 @pytest.mark.soak
