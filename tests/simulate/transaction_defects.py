@@ -171,7 +171,7 @@ def snapshot_forgets_who_is_prepared(patch: pytest.MonkeyPatch) -> None:
 
 def snapshot_leaves_out_what_is_over(patch: pytest.MonkeyPatch) -> None:
     original = Register.load
-    patch.setattr(Register, "load", lambda self, live, tombstones, *ages: original(self, live, []))
+    patch.setattr(Register, "load", lambda self, live, *_: original(self, live, [], 0, []))
 
 
 def staged_batch_deleted(patch: pytest.MonkeyPatch) -> None:

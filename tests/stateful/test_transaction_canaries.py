@@ -275,7 +275,7 @@ def test_a_client_overlooks_a_vote_against_it(monkeypatch: Patch, record_propert
 
 def test_a_snapshot_leaves_out_what_is_over(monkeypatch: Patch, record_property: Record_property) -> None:
     real = Register.load
-    monkeypatch.setattr(Register, "load", lambda self, live, *_: real(self, live, []))
+    monkeypatch.setattr(Register, "load", lambda self, live, *_: real(self, live, [], 0, []))
     must_be_caught(record_property)
 
 

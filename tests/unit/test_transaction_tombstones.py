@@ -136,18 +136,31 @@ def test_applications_that_write_once_are_forgotten_under_many_leaders() -> None
     assert not site.home.is_remembering
 
 
-def test_a_state_of_an_earlier_version_is_as_young_as_can_be() -> None:
+def test_a_state_is_loaded_with_all_its_ages_or_not_at_all() -> None:
     site = Site()
     site.abort(ONE)
     site.decide_batch(0, query=ONCE)
-    for part, fields in ((site.branches, 4), (site.home, 5)):
+    for part in (site.branches, site.home):
         saved = msgspec.msgpack.decode(part.digest())
         loaded = type(part)()
-        loaded.load(msgspec.msgpack.encode(saved[:fields]))
+        loaded.load(part.digest())
         assert loaded.digest() == part.digest()
+        with pytest.raises(BadState):
+            type(part)().load(msgspec.msgpack.encode(saved[:-1]))
     home = Home()
     home.load(site.home.digest())
     assert list(home.old(0)) and not list(home.old(1))
+
+
+@pytest.mark.parametrize("once", [{}, {b"another": 0}, {b"app": 1}])
+def test_ages_of_applications_that_cannot_be_are_a_bad_state(once: dict[bytes, int]) -> None:
+    site = Site()
+    site.decide_batch(0, query=ONCE)
+    saved = msgspec.msgpack.decode(site.home.digest())
+    assert saved[-1] == {b"app": 0}
+    saved[-1] = once
+    with pytest.raises(BadState, match="ages"):
+        Home().load(msgspec.msgpack.encode(saved))
 
 
 @pytest.mark.parametrize("ages", [[(0, 2)], [(3, 1)]])

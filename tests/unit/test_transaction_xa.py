@@ -8,7 +8,7 @@ import pytest
 from hawser.log.state.results import Answered, Expired, Finished, Outcome, Prepared, Reason, Rejected
 from hawser.testing.transaction_office import recoverable
 from hawser.transaction.calls import MOST_ANSWERS
-from hawser.transaction.identity import MOST_WORKERS, NEW_WORKER, Label, TransactionId, Xid
+from hawser.transaction.identity import MOST_WORKERS, Label, TransactionId, Xid
 from hawser.transaction.xa import TABLE, Call, Code, State
 from tests.stateful.transaction_shard import Site
 
@@ -251,12 +251,12 @@ def test_sessions_that_join_are_told_apart() -> None:
     assert (first.worker, second.worker) == (1, 2)
     branch.ok(Call.END, MINE, participants=(("p", 3), ("q", 1)))
     branch.ok(Call.END_SUSPEND, OTHER, participants=(("p", 1),))
-    assert branch.ask(Call.START_RESUME, OTHER).worker == 2
+    assert branch.ask(Call.START_RESUME, OTHER).worker == 3
     branch.ok(Call.END, OTHER, participants=(("p", 2), ("r", 0)))
     record = branch.ledger.register.get(branch.id)
     assert record is not None
     assert {shard: record.counts(shard) for shard in record.participants} == {
-        "p": ((1, 3), (2, 2)),
+        "p": ((1, 3), (2, 1), (3, 2)),
         "q": ((1, 1),),
     }
 
@@ -272,23 +272,23 @@ def test_no_more_sessions_join_than_labels_can_tell_apart() -> None:
     refused = branch.call(XID, Call.START_JOIN, "one more")
     assert refused == Rejected(Reason.TOO_MANY_WORKERS, MOST_WORKERS)
     assert "work in another branch" in refused.text
-    # Those that are there go on.
+    # One that resumes its work is another worker, too.
     branch.ok(Call.END_SUSPEND, OTHER, **WORK)
-    assert branch.ask(Call.START_RESUME, OTHER).worker == last
+    assert branch.call(XID, Call.START_RESUME, OTHER) == refused
 
 
 @pytest.mark.parametrize("call", [Call.START_JOIN, Call.START_RESUME])
-def test_a_session_without_the_work_that_it_suspended_is_a_new_worker(call: Call) -> None:
+def test_a_session_that_resumes_its_work_is_a_new_worker(call: Call) -> None:
     """A worker is numbered from 1 once. What the old one has staged is part of the branch all the same."""
     branch = Branch()
     branch.suspend()
-    assert branch.ask(call, worker=NEW_WORKER).worker == 2
+    assert branch.ask(call).worker == 2
     assert branch.ask(Call.END, worker=1, **WORK).code == Code.ILLEGAL_STATE
     branch.ok(Call.END, worker=2, **WORK)
     record = branch.ledger.register.get(branch.id)
     assert record is not None and record.participants == {"p": {1: 1, 2: 1}}
     # One that had suspended nothing is a new one in any case.
-    assert branch.ask(Call.START_JOIN, OTHER, worker=NEW_WORKER).worker == 3
+    assert branch.ask(Call.START_JOIN, OTHER).worker == 3
 
 
 def test_nothing_to_do_is_readonly_and_the_xid_is_free() -> None:

@@ -139,9 +139,9 @@ class _State(msgspec.Struct, frozen=True, array_like=True):
     branches: list[tuple[int, bytes, bytes, int, Branch]]
     tombstones: list[SavedTombstone]
     delivered: dict[str, int]
-    # A saved state of an earlier version ends here.
-    marks: int = 0
-    ages: list[SavedAge] = []
+    # The count of marks.
+    marks: int
+    ages: list[SavedAge]
 
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -19,7 +19,6 @@ from hawser.transaction.identity import (
     DEFAULT_TIMEOUT_SECONDS,
     MAX_TIMEOUT_SECONDS,
     MOST_WORKERS,
-    NEW_WORKER,
     TransactionId,
 )
 from hawser.transaction.ledger import Ledger
@@ -186,16 +185,12 @@ class Calls:
 
     def _join(self, transaction: TransactionId, record: Record, command: HomeCall, index: int) -> Result:
         """The session becomes a new worker, even if it had suspended its work: the suspension named all that
-        the old worker staged. Clients of earlier versions continue as their old worker."""
-        relation = record.sessions.get(command.session)
-        is_new = relation is None or command.worker == NEW_WORKER
-        if is_new:
-            if record.workers >= MOST_WORKERS:
-                return Rejected(Reason.TOO_MANY_WORKERS, record.workers)
-            record.workers += 1
-        worker = record.workers if relation is None or is_new else relation[0]
-        self._ledger.relate(transaction, record, command.session, worker, False)
-        return Answered(Code.OK, transaction.incarnation, worker)
+        the old worker staged."""
+        if record.workers >= MOST_WORKERS:
+            return Rejected(Reason.TOO_MANY_WORKERS, record.workers)
+        record.workers += 1
+        self._ledger.relate(transaction, record, command.session, record.workers, False)
+        return Answered(Code.OK, transaction.incarnation, record.workers)
 
     def _end(self, call: Call, transaction: TransactionId, record: Record, command: HomeCall) -> None:
         """What the session has staged is known, also if it can only be rolled back."""

@@ -119,9 +119,7 @@ class BranchLimit(Payload, frozen=True):
 class HomeCall(Payload, frozen=True):
     """A call of the XA interface (`xa.Call`), about this use of the xid; a start names the highest that its
     client has heard of from home. `end` names the worker that ends, if there is one, and what it has staged
-    in each shard. A start that joins or resumes continues as the session's old worker, which earlier versions
-    expect, unless it asks for a `NEW_WORKER`. `request` is the caller's own name for this call, under which
-    the call may be repeated."""
+    in each shard. `request` is the caller's own name for this call, under which the call may be repeated."""
 
     xid: XidFields
     call: Small

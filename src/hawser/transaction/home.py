@@ -69,10 +69,11 @@ class _State(msgspec.Struct, frozen=True, array_like=True):
     answers: list[SavedAnswer]
     # Of each application: its query, and the first batch that is not decided.
     applications: dict[bytes, tuple[bytes, int]]
-    # A saved state of an earlier version ends here.
-    marks: int = 0
-    ages: list[SavedAge] = []
-    once: dict[bytes, int] = {}
+    # The count of marks.
+    marks: int
+    ages: list[SavedAge]
+    # Of each application that writes one batch: the count of marks when it was decided.
+    once: dict[bytes, int]
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -294,8 +295,10 @@ class Home(Part):
         self.ledger.loaded()
         self.calls.load(saved.answers)
         self.applications = saved.applications
-        once = (each for each, (query, _) in saved.applications.items() if query == ONCE)
-        self._once = {each: saved.once.get(each, saved.marks) for each in once}
+        once = {each for each, (query, _) in saved.applications.items() if query == ONCE}
+        if saved.once.keys() != once or any(each > saved.marks for each in saved.once.values()):
+            raise BadState("the saved ages of applications contradict themselves")
+        self._once = saved.once
         for _, record in self.ledger.register:
             if (record.phase is Phase.DECIDED) != (record.outcome is not None):
                 raise BadState("a saved transaction is decided without an outcome, or the other way")

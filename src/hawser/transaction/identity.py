@@ -41,7 +41,7 @@ __all__ = [
     "MAX_TIMEOUT_SECONDS",
     "MOST_NAMED",
     "MOST_WORKERS",
-    "NEW_WORKER",
+    "NO_WORKER",
     "ONCE",
     "Label",
     "TransactionId",
@@ -70,8 +70,8 @@ _NUMBERS: Final = struct.Struct("<QQ")
 _MOST_ID_BYTES: Final = 255
 # As a label has them.
 MOST_WORKERS: Final = (1 << 16) - 1
-# In a start that joins or resumes: the session becomes a new worker. In an end: a worker that does not exist.
-NEW_WORKER: Final = MOST_WORKERS + 1
+# Never the number of a worker.
+NO_WORKER: Final = MOST_WORKERS + 1
 # As commands have them.
 _MOST_NAME: Final = 200
 # So a label is never longer than an entry can hold.

@@ -200,13 +200,12 @@ class Register(Generic[T]):
         self,
         live: list[tuple[int, bytes, bytes, int, T]],
         tombstones: list[SavedTombstone],
-        marks: int = 0,
-        ages: Sequence[SavedAge] = (),
+        marks: int,
+        ages: Sequence[SavedAge],
     ) -> None:
-        """Load a saved state, before any other call; BadState if it is invalid. Without ages the tombstones
-        count as new."""
+        """Load a saved state, before any other call; BadState if it is invalid."""
         self.marks = marks
-        written = [each for each, count in ages for _ in range(count)] or [marks] * len(tombstones)
+        written = [each for each, count in ages for _ in range(count)]
         if len(written) != len(tombstones) or any(each > marks for each in written):
             raise BadState("the saved ages of outcomes of transactions contradict themselves")
         for form, global_id, branch_id, incarnation, kept in live:

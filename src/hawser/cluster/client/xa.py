@@ -21,7 +21,7 @@ so what an end names is all there is. A refusal ("illegal state") says that this
 branch: in SUSPENDING the suspension took effect, and the work is SUSPENDED; in ENDING it is OVER. Ends and
 starts of the same work take turns.
 
-Whenever a session joins a branch, or resumes its work, it becomes a new worker (`NEW_WORKER`); home has what
+Whenever a session joins a branch, or resumes its work, it becomes a new worker; home has what
 the old one staged. So a worker is numbered from 1 once, and an end names the worker that ends: one that comes
 late ends nothing that was begun since. A start that was not answered is asked again before the next start or
 end of the same xid, which have to know its worker.
@@ -53,7 +53,7 @@ from hawser.transaction.identity import (
     APPLICATION_FORMAT,
     LANE_FORMAT,
     MAX_TIMEOUT_SECONDS,
-    NEW_WORKER,
+    NO_WORKER,
     TransactionId,
     Xid,
     owner_of,
@@ -68,7 +68,6 @@ _OWN_FORMATS: Final = (LANE_FORMAT, APPLICATION_FORMAT)
 _ENDED: Final = (Code.OK, Code.RB_ROLLBACK, Code.RB_TIMEOUT, Code.ILLEGAL_STATE)
 _STARTS: Final = (Call.START, Call.START_JOIN)
 _ENDS: Final = (Call.END, Call.END_FAIL, Call.END_SUSPEND)
-_RESUMPTIONS: Final = (Call.START_JOIN, Call.START_RESUME)
 _ANY_START: Final = (*_STARTS, Call.START_RESUME)
 # Whoever has made one of these goes on with the same use.
 _MEANT: Final = (*_STARTS, Call.START_RESUME, Call.PREPARE)
@@ -272,7 +271,7 @@ class Resource:
                 branch = self._branches.get(xid)
             if branch is None:
                 # There is nothing to end; home says how things are.
-                return await self.call(xid, call, worker=NEW_WORKER), None
+                return await self.call(xid, call, worker=NO_WORKER), None
             if self._branches.get(xid) is branch and not branch.is_suspended:
                 return await self._end(xid, call, branch), branch
             # It is suspended, or another end came before.
@@ -331,8 +330,6 @@ class Resource:
         backoff = Backoff(self._router.settings)
         while True:
             meant = incarnation or await self._find(xid, call, home, what, deadline)
-            if call in _RESUMPTIONS:
-                worker = NEW_WORKER
             new = HomeCall((*xid, meant), call, self._router.run, b"", seconds, tuple(participants), worker)
             result = await self._ask(xid, home, self._named(xid, new), what, deadline)
             if isinstance(result, Answered):

@@ -45,7 +45,7 @@ class Group(msgspec.Struct, frozen=True, array_like=True):
 class _State(msgspec.Struct, frozen=True, array_like=True):
     generation: int
     groups: dict[str, Group]
-    locked: list[str] = []
+    locked: list[str]
 
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -62,7 +62,7 @@ class _State(msgspec.Struct, frozen=True, array_like=True):
     capacity_bytes: int
     messages: bytes
     letters: bytes
-    reserved_bytes: int = 0
+    reserved_bytes: int
 
 
 _encode = msgspec.msgpack.Encoder().encode
