@@ -1,7 +1,8 @@
 """One shard that cannot be opened keeps no other from being served.
 
 Found by review: a sector that could not be read, at the scan of one shard's log, ended the start of its node.
-At run time the same ends that member only.
+At run time the same ends that member only. A state that this build cannot load was moved aside as well, and
+a journal that could not be moved aside, or a full disk, ended the start with a traceback.
 """
 
 import asyncio
@@ -9,12 +10,15 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hawser.cluster import wire
 from hawser.cluster.node.directory import NodeDirectory
 from hawser.cluster.node.service import Node, NodeSettings
 from hawser.errors import UsageError
+from hawser.log.journal.storage import StorageFull
 from hawser.log.replica import Replica
 from hawser.log.state.part import BadState, Unsupported
 
@@ -64,18 +68,29 @@ def unreadable_names(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "scandir", failing)
 
 
-def a_state_that_cannot_be_loaded(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opening = Replica.open
+def a_directory_that_cannot_be_opened(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opening = os.open
 
-    def open_one(storage: object, *rest: object) -> Replica:
-        if "bad" in str(getattr(storage, "directory", "")):
-            raise BadState("the saved producers cannot be read: planted")
-        return opening(storage, *rest)  # type: ignore[arg-type]
+    def failing(path: str | os.PathLike[str], *rest: int, **options: int) -> int:
+        if "/shards/bad" in str(path):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return opening(path, *rest, **options)
 
-    monkeypatch.setattr(Replica, "open", open_one)
+    monkeypatch.setattr(os, "open", failing)
 
 
-@pytest.mark.parametrize("break_it", [an_unreadable_sector, unreadable_names, a_state_that_cannot_be_loaded])
+def no_other_directory(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shards have a file system of their own."""
+
+    def failing(path: Path, _: Path) -> Path:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), str(path))
+
+    monkeypatch.setattr(Path, "rename", failing)
+
+
+@pytest.mark.parametrize(
+    "break_it", [an_unreadable_sector, unreadable_names, a_directory_that_cannot_be_opened]
+)
 def test_a_node_starts_without_the_shard_that_it_cannot_open(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -87,20 +102,57 @@ def test_a_node_starts_without_the_shard_that_it_cannot_open(
         break_it(tmp_path, broken)
         assert started(tmp_path) == ["good@1/0"]
     (aside,) = (tmp_path / "damaged").iterdir()
-    assert f"put aside to {aside}" in caplog.text
+    assert f"put aside to {aside}" in caplog.text and "cannot be opened: " in caplog.text
     assert started(tmp_path) == ["good@1/0"]
 
 
-def test_a_state_of_another_version_keeps_the_node_from_starting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "reason",
+    [
+        Unsupported("the saved state has version 1"),
+        BadState("the saved producers cannot be read: planted"),
+        StorageFull("no room for log-1. Free some, or use another disk"),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_a_journal_that_is_whole_keeps_the_node_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: Exception
 ) -> None:
-    """Its journal is whole, so it is not put aside."""
+    """A node with another build, or with a full disk, moves no data aside."""
     two_shards(tmp_path)
 
     def opened(*_: object) -> Replica:
-        raise Unsupported("the saved state has version 1")
+        raise reason
 
     monkeypatch.setattr(Replica, "open", opened)
-    with pytest.raises(UsageError, match="bad@1/0 cannot be opened: the saved state has version 1"):
+    with pytest.raises(UsageError, match=f"bad@1/0 cannot be opened: {reason}"):
         started(tmp_path)
     assert len(list((tmp_path / "shards").iterdir())) == 2
+
+
+def test_a_shard_that_cannot_be_put_aside_is_not_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At the start of its node, and when its disk fails later."""
+    two_shards(tmp_path)
+
+    async def run() -> None:
+        node = Node("n1", tmp_path)
+        with monkeypatch.context() as broken:
+            no_other_directory(tmp_path, broken)
+            with monkeypatch.context() as unreadable:
+                an_unreadable_sector(tmp_path, unreadable)
+                await node.start("127.0.0.1:0")
+            assert list(node.shards) == ["good@1/0"]
+            node._gone(node.shards["good@1/0"], disk_lost=True)
+            await node._leaving.wait()
+            for shard in ("bad@1/0", "good@1/0"):
+                assert f"shard {shard} is not served here, and its files stay" in caplog.text
+                body: Any = await node._host(shard)
+                answer = wire.decode_answer(body)
+                assert isinstance(answer, wire.Failed) and answer.retryable
+        await node.stop(drain=False)
+
+    asyncio.run(run())
+    assert len(list((tmp_path / "shards").iterdir())) == 2
+    assert started(tmp_path) == ["bad@1/0", "good@1/0"]

@@ -85,8 +85,9 @@ class Disk:
     def __init__(self, directory: Path | str, counters: DiskCounters | None = None) -> None:
         self.directory = Path(directory)
         self._counters = counters or DiskCounters()
-        _make_directory(self.directory)
-        self._directory = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        with self._failing("."):
+            _make_directory(self.directory)
+            self._directory = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._files: dict[str, _File] = {}
         self._failure: str | None = None
         self.aside: Callable[[Callable[[], None]], None] | None = None

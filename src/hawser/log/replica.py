@@ -236,10 +236,10 @@ class Replica:
         """Whatever goes wrong, the member says nothing after it: memory and disk may differ by now."""
         try:
             call(argument)
-        except (StorageRefused, Unsupported) as reason:
+        except (StorageRefused, Unsupported, BadState) as reason:
             # What is on the disk is as good as before, for the next start.
             self._halt(Halt(str(reason)))
-        except (StorageFailed, Damaged, BadState) as reason:
+        except (StorageFailed, Damaged) as reason:
             self._halt(Halt(str(reason), disk_lost=True))
         except Exception as reason:
             self.failure = reason

@@ -94,11 +94,7 @@ class NodeDirectory:
 
     def disk(self, shard: str) -> Disk:
         """The storage of a shard, made if there is none."""
-        path = self._shard(shard)
-        if not path.exists():
-            path.mkdir()
-            self._sync(path.parent)
-        return Disk(path, self.counters)
+        return Disk(self._shard(shard), self.counters)
 
     def new_member(self) -> str:
         """A name for a member on a disk that has none."""

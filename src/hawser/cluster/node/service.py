@@ -177,26 +177,49 @@ class Node(Handler):
     # The disk.
 
     def _open(self, shard: str) -> None:
+        try:
+            replica, disk = self._opened(shard)
+        except NotFormatted:
+            self._clear(shard)
+        except (StorageRefused, StorageFull, Unsupported) as reason:
+            # The others may be refused as well: without the data of all of them nothing would be left.
+            raise UsageError(f"shard {shard} cannot be opened: {reason}") from reason
+        except BadState as reason:
+            # Its bytes are those that were saved, by a build that knows them: this one must not move them.
+            raise UsageError(
+                f"shard {shard} cannot be opened: {reason}. Start this node with the version of Hawser that "
+                "it ran with before"
+            ) from reason
+        except (Damaged, StorageFailed) as reason:
+            # As at run time: this member must come back with a new disk, and the others go on.
+            _log.error("shard %s cannot be opened: %s", shard, reason)
+            self._clear(shard, disk_lost=True)
+        else:
+            self.shards[shard] = self._shard(shard, replica, disk)
+
+    def _opened(self, shard: str) -> tuple[Replica, Disk]:
         disk = self._directory.disk(shard)
         try:
-            replica = Replica.open(disk, self._incarnation, self.settings.replica)
-        except NotFormatted:
-            disk.close()
-            self._directory.remove(shard)
-        except (StorageRefused, Unsupported) as reason:
-            # The others may be refused as well: without the data of all of them nothing would be left.
-            disk.close()
-            raise UsageError(f"shard {shard} cannot be opened: {reason}") from reason
-        except (Damaged, BadState, StorageFailed) as reason:
-            # As at run time: this member must come back with a new disk, and the others go on.
-            disk.close()
-            path = self._directory.put_aside(shard)
-            _log.error("shard %s cannot be opened and was put aside to %s: %s", shard, path, reason)
+            return Replica.open(disk, self._incarnation, self.settings.replica), disk
         except BaseException:
             disk.close()
             raise
+
+    def _clear(self, shard: str, disk_lost: bool = False) -> None:
+        """Make room for a new member. While the files are still there, none is made."""
+        self._removing.add(shard)
+        try:
+            if disk_lost:
+                text = "shard %s waits for a new disk; the old one was put aside to %s"
+                _log.error(text, shard, self._directory.put_aside(shard))
+            else:
+                self._directory.remove(shard)
+                _log.info("shard %s was removed from this node", shard)
+        except OSError as error:
+            text = "shard %s is not served here, and its files stay: %s. Move them away and start again"
+            _log.error(text, shard, error)
         else:
-            self.shards[shard] = self._shard(shard, replica, disk)
+            self._removing.discard(shard)
 
     def _shard(self, name: str, replica: Replica, disk: Disk) -> Shard:
         return Shard(
@@ -209,17 +232,8 @@ class Node(Handler):
         self._leaving.start(self._forget(shard, disk_lost))
 
     async def _forget(self, shard: Shard, disk_lost: bool) -> None:
-        try:
-            await shard.close()
-            if disk_lost:
-                path = await asyncio.to_thread(self._directory.put_aside, shard.name)
-                text = "shard %s waits for a new disk; the old one was put aside to %s"
-                _log.error(text, shard.name, path)
-            else:
-                await asyncio.to_thread(self._directory.remove, shard.name)
-                _log.info("shard %s was removed from this node", shard.name)
-        finally:
-            self._removing.discard(shard.name)
+        await shard.close()
+        await asyncio.to_thread(self._clear, shard.name, disk_lost)
 
     # Time.
 
@@ -408,7 +422,7 @@ class Node(Handler):
             await asyncio.wait([making])
         shard = self.shards.get(name)
         if name in self._removing or (shard is not None and shard.is_retiring):
-            text = f"node {self.name} is still removing what it had of shard {name}; ask again"
+            text = f"node {self.name} has files of an earlier member of shard {name}; ask again"
             return wire.encode(wire.Failed(wire.Code.UNAVAILABLE, text, True))
         if shard is not None:
             return wire.encode(wire.Hosted(shard.member))
