@@ -8,7 +8,8 @@ import pytest
 
 from hawser.cluster.node.sessions import Sessions
 from hawser.cluster.wire import Alive, Code, Failed, KeepAlive
-from hawser.log.state.commands import GroupJoin, GroupLeave
+from hawser.log.state.commands import GroupDelete, GroupJoin, GroupLeave
+from hawser.log.state.groups import Group, Groups
 from tests.stateful.log_shard import Shard
 
 
@@ -41,7 +42,7 @@ class Leader:
 
     def do(self, command: Any) -> None:
         self.shard.do(command)
-        self.sessions.wake()
+        self.sessions.applied()
 
     async def hear(self, member: str, **known: Any) -> Alive | Failed:
         """What a member is told that asks now and does not wait."""
@@ -103,6 +104,37 @@ def test_who_joined_and_was_never_heard_leaves() -> None:
             await leader.hear("b")
             leader.pass_time(2.1)
         assert leader.dropped == ["c"]
+
+    run(story)
+
+
+def test_members_are_woken_only_by_what_is_news_to_them() -> None:
+    """Not by each entry of the shard: a member that is woken looks at all the others."""
+
+    async def story(leader: Leader) -> None:
+        looks: list[str] = []
+        groups = leader.shard.groups
+
+        class Counted(Groups):
+            def get(self, name: str) -> Group | None:
+                looks.append(name)
+                return super().get(name)
+
+        groups.__class__ = Counted
+        leader.sessions.applied()
+        for command in (GroupJoin("g", "c"), GroupLeave("g", "c"), GroupDelete("g")):
+            generation = leader.shard.groups._generation
+            waiting = asyncio.create_task(leader.hear("a", generation=generation, wait_seconds=10.0))
+            await asyncio.sleep(0)
+            looks.clear()
+            for _ in range(10):
+                leader.shard.publish(1)
+                leader.sessions.applied()
+                await asyncio.sleep(0)
+            assert looks == [] and not waiting.done()
+            leader.do(command)
+            answer = await waiting
+            assert isinstance(answer, Failed if isinstance(command, GroupDelete) else Alive)
 
     run(story)
 

@@ -35,6 +35,8 @@ class Sessions:
         self._loop = asyncio.get_running_loop()
         self._sessions: dict[str, dict[str, _Session]] = {}
         self._news = asyncio.Event()
+        # Of the groups, when the members were woken last.
+        self._changes = 0
 
     async def keep_alive(self, request: KeepAlive) -> Alive | Failed:
         """The group as it is, at once if that is news to the member, or else when there are some."""
@@ -43,7 +45,7 @@ class Sessions:
             return _not_member(request)
         if request.settled > session.settled:
             session.settled = request.settled
-            self.wake()
+            self._wake()
         session.ends = inf
         try:
             async with asyncio.timeout(request.wait_seconds):
@@ -81,8 +83,14 @@ class Sessions:
             each for each in group.members if each in known and known[each].settled == group.generation
         )
 
-    def wake(self) -> None:
-        """Something was applied, or has settled."""
+    def applied(self) -> None:
+        """Entries were applied. Few of them are news to the members."""
+        changes = self._groups().changes
+        if changes != self._changes:
+            self._changes = changes
+            self._wake()
+
+    def _wake(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
 
@@ -90,7 +98,7 @@ class Sessions:
         """This member of the shard leads no more; the next leader hears from everybody."""
         if self._sessions:
             self._sessions.clear()
-            self.wake()
+            self._wake()
 
     def tick(self) -> None:
         """Let those leave that were silent for too long."""

@@ -261,7 +261,7 @@ class Shard:
             clocks = self._around.clocks
             self._log_clock.saw(self.replica.machine.part(LogTime), clocks.boot_ns, clocks.walls_ns)
             self._wake()
-            self._sessions.wake()
+            self._sessions.applied()
             if self._lender is not None:
                 self._lender.wake()
             if self._office is not None:

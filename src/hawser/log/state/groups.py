@@ -61,6 +61,8 @@ class Groups(Part):
     kinds: ClassVar = {Kind.GROUP_JOIN: 1, Kind.GROUP_LEAVE: 1, Kind.GROUP_COMMIT: 1, Kind.GROUP_DELETE: 1}
 
     def __init__(self) -> None:
+        # How often a group of these got other members, or was deleted. Not saved.
+        self.changes = 0
         self._groups: dict[str, Group] = {}
         self._generation = 0
         self._locked: set[str] = set()
@@ -114,6 +116,7 @@ class Groups(Part):
 
     def _change(self, name: str, group: Group, members: tuple[str, ...]) -> Group:
         self._generation += 1
+        self.changes += 1
         changed = Group(self._generation, group.position, tuple(sorted(members)))
         self._groups[name] = changed
         return changed
@@ -167,6 +170,7 @@ class Groups(Part):
             return _BAD
         if command.group in self._locked:
             return Rejected(Reason.LOCKED)
+        self.changes += 1
         return Deleted(self._groups.pop(command.group, None) is not None)
 
     def save(self) -> tuple[bytes, Sequence[str]]:
