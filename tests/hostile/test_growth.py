@@ -26,6 +26,9 @@ import pytest
 import hawser
 from hawser import aio, xa
 from hawser.api.local.aio import LocalAsyncBus
+from hawser.cluster import wire
+from hawser.cluster.client.routing import Router
+from hawser.cluster.client.settings import ClientSettings
 from hawser.spark.source import connection as spark_connection
 from hawser.testing import LocalBus
 from tests.support.processes import LIMIT_SECONDS, Daemon
@@ -184,6 +187,11 @@ def dropped_publisher(bus: Any) -> None:
     bus.topic("kept").publisher().publish(b"x")
 
 
+def loan(bus: Any) -> None:
+    with bus.topic("kept").loan(1) as buffer:
+        buffer[:] = b"x"
+
+
 def subscription(bus: Any) -> None:
     with bus.topic("kept").subscribe(history=1) as opened:
         assert opened.take(LIMIT_SECONDS) is not None
@@ -222,6 +230,14 @@ def dropped_message(bus: Any) -> None:
         pass
 
 
+def dead_letters(bus: Any) -> None:
+    opened = bus.queue("q4")
+    opened.put(b"x")
+    opened.get(LIMIT_SECONDS).reject()
+    with opened.dead_letters() as letters:
+        letters.get(LIMIT_SECONDS).accept()
+
+
 def info(bus: Any) -> None:
     bus.topic("kept").info()
     bus.queue("q2").info()
@@ -254,8 +270,8 @@ def branch(bus: Any) -> None:
     bus.xa.rollback(xid)
 
 
-SHARED: list[Use] = [topic, publisher, dropped_publisher, subscription, dropped_subscription, queue, consumer]
-SHARED += [dropped_message, info]
+SHARED: list[Use] = [topic, publisher, dropped_publisher, loan, subscription, dropped_subscription, queue]
+SHARED += [consumer, dropped_message, dead_letters, info]
 OF_CLUSTERS: list[Use] = [member, transaction, rolled_back_transaction, dropped_transaction, branch]
 
 
@@ -331,7 +347,16 @@ async def cancelled_members(bus: aio.AsyncBus) -> None:
     await cancelled(bus.topic("kept").subscribe(group="c").take())
 
 
-ASYNC_OF_CLUSTERS: list[AsyncUse] = [async_transaction, cancelled_members]
+async def async_branch(bus: aio.AsyncBus) -> None:
+    xid = xa.Xid(4711, secrets.token_bytes(8), b"b")
+    work = await bus.xa.start(xid)
+    await work.publish(bus.topic("kept"), b"x")
+    await cancelled(work.get(bus.queue("empty"), LIMIT_SECONDS))
+    await bus.xa.end(xid)
+    await bus.xa.rollback(xid)
+
+
+ASYNC_OF_CLUSTERS: list[AsyncUse] = [async_transaction, async_branch, cancelled_members]
 
 
 @pytest.fixture(scope="module")
@@ -351,7 +376,7 @@ def options(is_cluster: bool) -> dict[str, float]:
 
 def prepared(bus: Any) -> None:
     bus.topic("kept").publish(b"x")
-    for name in ("q", "q2", "q3", "other", "empty"):
+    for name in ("q", "q2", "q3", "q4", "other", "empty"):
         bus.queue(name)
 
 
@@ -422,6 +447,24 @@ def test_handles_of_many_names_are_not_kept(local: LocalBus) -> None:
                     await (opened.delete() if number % 2 else opened.close())
             assert isinstance(bus, LocalAsyncBus)
             assert not bus._topics and not bus._queues
+
+    asyncio.run(run())
+
+
+def test_a_client_forgets_where_leaders_were() -> None:
+    """What nodes said of the leaders of topics that are deleted now stayed in the client for good."""
+
+    async def run() -> None:
+        router = Router([], "c", ClientSettings(backoff_most_seconds=0.001))
+        for number in range(20):
+            shard = wire.shard_of("t", f"{number:08}", 0)
+            moved = wire.Failed(wire.Code.NOT_LEADER, "elsewhere", True, leader=("n1", "n1:7400"))
+            router.map.topics["t"] = wire.TopicEntry(number, f"{number:08}", 1, {})
+            assert router.note(shard, moved) and router._leader_address(shard) == "n1:7400"
+            router._forget_hints()
+            assert router._leader_address(shard) == "n1:7400"
+            await asyncio.sleep(0.002)
+        assert len(router._hints) == 1 and len(router._followed) == 1
 
     asyncio.run(run())
 

@@ -439,8 +439,9 @@ def test_a_peer_that_ends_its_side_only() -> None:
     run(scenario())
 
 
-def test_closing_a_link_to_a_peer_that_does_not_read() -> None:
-    settings = LinkSettings(goodbye_seconds=0.05)
+@pytest.mark.parametrize(("goodbye_seconds", "seconds"), [(0.05, None), (0.05, 60.0), (60.0, 0.05)])
+def test_closing_a_link_to_a_peer_that_does_not_read(goodbye_seconds: float, seconds: float | None) -> None:
+    settings = LinkSettings(goodbye_seconds=goodbye_seconds)
 
     async def scenario() -> None:
         there = Recorder()
@@ -449,7 +450,8 @@ def test_closing_a_link_to_a_peer_that_does_not_read() -> None:
             (link,) = server.links
             while link.tell(bytes(100_000)):
                 await asyncio.sleep(0)
-            await link.close()
+            async with asyncio.timeout(20):
+                await link.close(seconds=seconds)
             assert there.reasons and not server.links
 
     run(scenario())

@@ -3,6 +3,7 @@
 import asyncio
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from math import inf
 from time import time_ns
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -38,6 +39,9 @@ Look = TypeVar("Look")
 
 _SCHEME: Final = "hawser://"
 _LOOK_SECONDS: Final = 2.0
+# A call ends so long after its time-out at the latest; and links have this time at least to say goodbye.
+_LEAVING_SECONDS: Final = 1.0
+_GOODBYE_SECONDS: Final = 0.1
 
 
 def addresses_of(url: str) -> list[str]:
@@ -109,6 +113,8 @@ class Client:
         self.lanes = Lanes(self.router)
         self.resource = Resource(self.router, self.homes, self.lanes.couriers)
         self._opened: weakref.WeakSet[Open] = weakref.WeakSet()
+        # When closing is to be over; it has not begun.
+        self._leave_by = inf
 
     async def start(self) -> None:
         """Return when the cluster answers; Unavailable if it does not in time."""
@@ -125,7 +131,9 @@ class Client:
             await self.end_transactions()
             await asyncio.gather(*(opened.close() for opened in list(self._opened)))
             await self.lanes.leave()
-            await self.router.close()
+            # Nodes that have not answered so far will not say goodbye either.
+            left = self._leave_by - self.router.loop.time()
+            await self.router.close(max(_GOODBYE_SECONDS, min(_LEAVING_SECONDS, left)))
         finally:
             self.end()
 
@@ -136,7 +144,8 @@ class Client:
         self.router.end()
 
     async def end_transactions(self) -> None:
-        """Roll back what is open, while what was begun is published."""
+        """Begin to close: roll back what is open, while what was begun is published."""
+        self._leave_by = min(self._leave_by, self.deadline(None) + _LEAVING_SECONDS)
         flushes = (opened.flush() for opened in list(self._opened))
         await asyncio.gather(self.lanes.close(), self.resource.close(), *flushes)
 

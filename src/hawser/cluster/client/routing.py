@@ -20,7 +20,7 @@ from hawser.cluster import wire
 from hawser.cluster.client.asking import ask, checked
 from hawser.cluster.client.failures import Backoff, ended, given_up, refused
 from hawser.cluster.client.settings import ClientSettings
-from hawser.cluster.maps import ShardMap, node_of
+from hawser.cluster.maps import ShardMap, node_of, topic_of
 from hawser.cluster.transport import Dialer, Identity, Link, PeerRole, TransportError
 from hawser.errors import Closed, Unavailable
 
@@ -81,14 +81,16 @@ class Router:
             await asyncio.sleep(min(backoff.next(), left))
         self._watching = self.loop.create_task(self._watch_nodes())
 
-    async def close(self) -> None:
+    async def close(self, seconds: float | None = None) -> None:
+        """Close the links, within so many seconds or the time that a link takes."""
         tasks: list[asyncio.Task[Any]] = [*self._refreshing.values(), *self._asked]
         if self._watching is not None:
             tasks.append(self._watching)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, *self._forgetting, return_exceptions=True)
-        await asyncio.gather(*(dialer.close("the client closes") for dialer in self._dialers.values()))
+        closing = (dialer.close("the client closes", seconds) for dialer in self._dialers.values())
+        await asyncio.gather(*closing)
 
     def end(self) -> None:
         """Cut the links that are left: the loop is about to stop."""
@@ -166,9 +168,11 @@ class Router:
             return False
         entry = self.map.shards.get(shard)
         self._hints[shard] = (0 if entry is None else entry.version, address)
-        now, last = self.loop.time(), self._followed.get(shard, 0.0)
+        now, pause = self.loop.time(), self.settings.backoff_most_seconds
+        self._followed = {each: at for each, at in self._followed.items() if now - at <= pause}
+        is_first = shard not in self._followed
         self._followed[shard] = now
-        return now - last > self.settings.backoff_most_seconds
+        return is_first
 
     # The map.
 
@@ -228,7 +232,17 @@ class Router:
         if found is None:
             return False
         self.map.merge(found)
+        self._forget_hints()
         return True
+
+    def _forget_hints(self) -> None:
+        """Of deleted topics, and those that the map has caught up with."""
+        for shard, (version, _) in list(self._hints.items()):
+            name, entry = topic_of(shard), self.map.shards.get(shard)
+            topic = self.map.topics.get(name)
+            is_gone = topic is not None and (topic.deleted or not wire.has_shard(name, topic, shard))
+            if is_gone or (entry is not None and entry.version > version):
+                del self._hints[shard]
 
     async def _extract_of(self, link: Link, topic: str | None) -> wire.Map | None:
         """The map that a node knows: its nodes are merged and dialed, nothing else."""

@@ -193,15 +193,15 @@ class Dialer:
         """Dial now, whatever pause is under way: there is reason to think that it works again."""
         self._hurry.set()
 
-    async def close(self, reason: str = "closed on purpose") -> None:
-        """Dial no more, and close the link."""
+    async def close(self, reason: str = "closed on purpose", seconds: float | None = None) -> None:
+        """Dial no more, and close the link, as `Link.close` does."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
                 await self._task
         link, self.link = self.link, None
         if link is not None:
-            await link.close(reason)
+            await link.close(reason, seconds)
 
     async def _keep(self) -> None:
         settings, loop = self._settings, asyncio.get_running_loop()

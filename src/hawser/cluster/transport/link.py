@@ -165,9 +165,14 @@ class Link(asyncio.BufferedProtocol):
         """Hand what was sent to the system now, and not at the end of this turn of the loop."""
         self._outgoing.flush()
 
-    async def close(self, reason: str = "closed on purpose") -> None:
-        """Send what is queued, then the reason; return when the connection is gone, soon in any case."""
+    async def close(self, reason: str = "closed on purpose", seconds: float | None = None) -> None:
+        """Send what is queued, then the reason; return when the connection is gone: within `goodbye_seconds`
+        in any case, or after so many seconds, if these are fewer."""
         self._leave(FrameKind.GOODBYE, reason, f"{self} was closed here: {reason}")
+        if self._transport is not None and seconds is not None:
+            _, late = await asyncio.wait((self._ended,), timeout=seconds)
+            if late:
+                self._transport.abort()
         await self.wait_closed()
 
     def abort(self, reason: str) -> None:
