@@ -18,7 +18,7 @@ the place even while the query does not ask for it, while the answering node doe
 was deleted. If its place were dropped too early, the topic would be read again from the start.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hawser.cluster.client.starts import Bounds
@@ -47,6 +47,7 @@ class Bounded(NamedTuple):
 
 
 Offsets = dict[str, Place]
+_Partition = tuple[str, int]
 
 
 class Range(NamedTuple):
@@ -151,13 +152,21 @@ def clipped(topics: Mapping[str, Bounded], target: Offsets) -> dict[str, Bounded
 
 
 def advance(
-    start: Offsets, topics: Mapping[str, Bounded], limit: int | None, weights: Mapping[tuple[str, int], int]
+    start: Offsets,
+    topics: Mapping[str, Bounded],
+    limit: int | None,
+    weights: Mapping[tuple[str, int], int],
+    turn: int = 0,
 ) -> Offsets:
     """The end of the next micro-batch, which has at most `limit`, shared fairly, or a single record that
-    weighs more. A record weighs 1, or the weight of its partition in `weights`. A topic or a partition that
-    `topics` lacks keeps its place."""
+    weighs more. A record weighs 1, or the weight of its partition in `weights`. `turn` counts micro-batches:
+    each partition has its turn, in which it is given at least a record. A topic or a partition that `topics`
+    lacks keeps its place."""
     behind = {(each.topic, each.partition): each.records for each in ranges(start, ends(topics))}
-    rows = behind if limit is None else _limited(behind, limit, weights)
+    rows = behind
+    if limit is not None:
+        ring = sorted((name, number) for name, each in topics.items() for number in each.partitions)
+        rows = _limited(behind, limit, weights, ring, turn)
     # Only the end of a topic's first micro-batch has a `began` that differs.
     offsets = {
         name: place if place.began == place.partitions else place._replace(began=None)
@@ -176,11 +185,33 @@ def advance(
 
 
 def _limited(
-    behind: Mapping[tuple[str, int], int], limit: int, weights: Mapping[tuple[str, int], int]
-) -> dict[tuple[str, int], int]:
-    """How many records of each partition that has some."""
-    shares = share({name: count * weights.get(name, 1) for name, count in behind.items()}, limit)
-    rows = {name: shares[name] // weights.get(name, 1) for name in behind}
+    behind: Mapping[_Partition, int],
+    limit: int,
+    weights: Mapping[_Partition, int],
+    ring: Sequence[_Partition],
+    turn: int,
+) -> dict[_Partition, int]:
+    """How many records of each partition that has some.
+
+    The share of a partition may be less than a record. Such a partition waits for as many turns as its record
+    has shares, so that it gets its share all the same; and none waits for more turns than there are
+    partitions."""
+    wanted = {name: count * weights.get(name, 1) for name, count in behind.items()}
+    shares = share(wanted, limit)
+    rows: dict[_Partition, int] = {}
+    left = limit
+    for place in range(turn, turn + len(ring)):
+        name = ring[place % len(ring)]
+        if name not in behind:
+            continue
+        weight = weights.get(name, 1)
+        is_due = 0 < shares[name] < weight and (turn + place % len(ring)) % -(-weight // shares[name]) == 0
+        if (place == turn or is_due) and (weight <= left or not rows):
+            rows[name] = max(1, shares[name] // weight)
+            left -= rows[name] * weight
+    others = {name: want for name, want in wanted.items() if name not in rows}
+    for name, room in share(others, max(0, left)).items():
+        rows[name] = room // weights.get(name, 1)
     if behind and not any(rows.values()):
         rows[max(behind, key=lambda name: behind[name])] = 1
     return rows

@@ -5,6 +5,7 @@ carried to the tasks. Nothing depends on what either remembers: all there is to 
 Spark keeps in the checkpoint, and in the cluster.
 """
 
+import secrets
 import time
 from collections.abc import Iterator
 from typing import Any, Final
@@ -63,6 +64,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest: Offsets = {}
         self._idle_until = 0.0
         self._mark: Mark | None = None
+        # Counts micro-batches. A query that is run again for each of them has every turn too.
+        self._turn = secrets.randbelow(1 << 20)
 
     @property
     def _cluster(self) -> Connection:
@@ -101,15 +104,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if is_at(following, offsets):
             self._idle_until = time.monotonic() + _IDLE_SECONDS
             return start
+        self._turn += 1
         return to_json(following)
 
     def _advance(self, offsets: Offsets, bounds: dict[str, Bounded], limit: ReadLimit) -> Offsets:
         if isinstance(limit, ReadMaxRows):
-            return advance(offsets, bounds, limit.max_rows, {})
+            return advance(offsets, bounds, limit.max_rows, {}, self._turn)
         if isinstance(limit, ReadMaxBytes):
             behind = ranges(offsets, ends(bounds))
             weights = {(each.topic, each.partition): self._cluster.record_bytes(each) for each in behind}
-            return advance(offsets, bounds, limit.max_bytes, weights)
+            return advance(offsets, bounds, limit.max_bytes, weights, self._turn)
         return advance(offsets, bounds, None, {})
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
