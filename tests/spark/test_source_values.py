@@ -15,6 +15,7 @@ from hawser.cluster import wire
 from hawser.record.batch import Batch
 from hawser.record.origin import GAP_HEADER, Gap, recorder_id
 from hawser.record.record import Record, Stamp
+from hawser.spark.pipelines.decoding import gap_bounds, is_gap
 from hawser.spark.pipelines.topics import common_fields
 from hawser.testing import LocalBus
 from tests.support.cluster import RunningCluster
@@ -209,3 +210,23 @@ def test_typed_values_of_this_host(spark: SparkSession) -> None:
         bus.topic("orders", schema=Order).publish(Order(3, "c"))
         data = read(spark, local.url, "orders", valueFormat="msgpack", valueSchema="id int, name string")
         assert data.select("value.*").collect() == [(3, "c")]
+
+
+def test_a_gap_that_cannot_be_has_no_bounds(spark: SparkSession) -> None:
+    """Anybody can publish a record with the header of a gap: it must not end a landing."""
+    headers = [
+        b'{"first": 3, "last": 9}',
+        b'{"first": -9223372036854775808, "last": 9223372036854775807}',
+        b'{"first": 9, "last": 3}',
+        b'{"first": 1e400, "last": "x"}',
+        b'{"first": 1}',
+        b"{",
+        b"\xff",
+        None,
+    ]
+    rows = [(None, b"", [(GAP_HEADER, each)]) for each in headers]
+    kind = "key binary, value binary, headers array<struct<key: string, value: binary>>"
+    first, last = gap_bounds()
+    found = spark.createDataFrame(rows, kind).where(is_gap())
+    found = found.select(first.alias("first"), last.alias("last"), (last - first + 1).alias("missing"))
+    assert found.collect() == [(3, 9, 7), *[(None, None, None)] * 7]

@@ -1,4 +1,4 @@
-"""Values of records in Spark: decoded by format and schema, or told why not."""
+"""Values and gaps of records in Spark: decoded, or told why not."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -8,11 +8,12 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType
 
 from hawser.errors import Corrupt
+from hawser.record.origin import GAP_HEADER
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-__all__ = ["decoded"]
+__all__ = ["decoded", "gap_bounds", "is_gap"]
 
 _FAULT_CHARACTERS: Final = 300
 
@@ -70,3 +71,19 @@ class _Values:
 
     def value(self) -> Any:
         return self._values
+
+
+def is_gap() -> "Column":
+    """Whether a record stands for samples that were lost before they could be recorded."""
+    return F.expr(
+        "key is null and octet_length(value) = 0 "
+        f"and coalesce(exists(headers, each -> each.key = '{GAP_HEADER}'), false)"
+    )
+
+
+def gap_bounds() -> tuple["Column", "Column"]:
+    """The first and the last of those samples; null if a publisher wrote other bounds than a gap can have."""
+    header = F.expr(f"filter(headers, each -> each.key = '{GAP_HEADER}')[0].value").cast("string")
+    bounds = F.from_json(header, "first bigint, last bigint")
+    is_possible = (bounds["first"] > 0) & (bounds["first"] <= bounds["last"])
+    return F.when(is_possible, bounds["first"]), F.when(is_possible, bounds["last"])

@@ -23,7 +23,6 @@ from pyspark import pipelines as dp
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from hawser.record.origin import GAP_HEADER
 from hawser.spark.pipelines import decoding
 
 if TYPE_CHECKING:
@@ -50,10 +49,7 @@ PLACE_COLUMNS = ["topic", "topic_uuid", "partition", "offset", "key"]
 RECORD_COLUMNS = [*PLACE_COLUMNS, "value", "headers"]
 STAMP_COLUMNS = ["timestamp", "producer", "producer_sequence", "landed_at"]
 
-IS_GAP = F.expr(
-    "key is null and octet_length(value) = 0 "
-    f"and coalesce(exists(headers, each -> each.key = '{GAP_HEADER}'), false)"
-)
+IS_GAP = decoding.is_gap()
 
 
 @dp.table(
@@ -94,12 +90,10 @@ def late() -> "DataFrame":
 @dp.table(
     schema="topic string, topic_uuid string, partition int, offset bigint, producer string, "
     "first_missing bigint, last_missing bigint, missing bigint, timestamp timestamp, landed_at timestamp",
-    comment="What recorders could not record: the offsets of samples in their regions.",
+    comment="What recorders could not record: the offsets of samples in their regions, null if not readable.",
 )
 def gaps() -> "DataFrame":
-    header = F.expr(f"filter(headers, each -> each.key = '{GAP_HEADER}')[0].value").cast("string")
-    bounds = F.from_json(header, "first bigint, last bigint")
-    first, last = bounds["first"], bounds["last"]
+    first, last = decoding.gap_bounds()
     missing = [first.alias("first_missing"), last.alias("last_missing"), (last - first + 1).alias("missing")]
     rows = spark.readStream.table("raw").where(IS_GAP)
     return rows.select(*PLACE_COLUMNS[:-1], "producer", *missing, "timestamp", "landed_at")

@@ -155,16 +155,20 @@ def _latency(directory: Path) -> Latency | None:
 
 
 def _gap_samples(directory: Path) -> int:
-    """Each once, also where two gaps of a recorder name it."""
+    """Each once, also where two gaps of a recorder name it. A gap without possible bounds is not counted. The
+    copy of a gap may have no producer."""
     columns = ["producer", "first_missing", "last_missing"]
     rows = _read(directory, "gaps", columns)
     if not rows.num_rows:
         return 0
     samples = 0
     last_producer, reached = None, 0
-    for producer, first, last in sorted(
-        zip(*(rows.column(name).to_pylist() for name in columns), strict=True)
-    ):
+    gaps = [
+        (producer or "", first, last)
+        for producer, first, last in zip(*(rows.column(name).to_pylist() for name in columns), strict=True)
+        if first is not None and last is not None and 0 < first <= last
+    ]
+    for producer, first, last in sorted(gaps):
         if producer != last_producer:
             last_producer, reached = producer, 0
         samples += max(0, last - max(reached, first - 1))
