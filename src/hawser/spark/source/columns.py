@@ -18,7 +18,7 @@ What the schema of a query does not have is not built; without key, value, heade
 are not even decoded.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -41,13 +41,15 @@ from hawser.errors import UsageError
 from hawser.record.bare import decode_headers
 from hawser.record.batch import Batch
 from hawser.record.origin import GAP_HEADER, is_recorder
+from hawser.record.unpacked import unpacked_bytes
 from hawser.spark.source.options import Options
 
-__all__ = ["CORRUPT", "Chunk", "Rows", "Table", "check_schema", "full_schema"]
+__all__ = ["CORRUPT", "Chunk", "Rows", "Table", "TooLarge", "check_schema", "full_schema"]
 
 CORRUPT: Final = "_corrupt_record"
-# Batches with fewer records are put together record by record: Arrow costs more for each than it gains.
+# Small batches with fewer records are put together record by record: Arrow costs more for each than it gains.
 _FEW: Final = 24
+_FEW_BYTES: Final = 1 << 20
 
 _NANOSECONDS: Final = pyarrow.timestamp("ns", "UTC")
 _MICROSECONDS: Final = pyarrow.timestamp("us", "UTC")
@@ -134,6 +136,15 @@ class Chunk:
         return self.batch.to_arrow()
 
     @cached_property
+    def unpacked_bytes(self) -> int:
+        """The size of its records in memory; they may be stored compressed to a fraction of it."""
+        header = self.batch.header
+        if not header.compression:
+            return len(self.batch.data)
+        size, _ = unpacked_bytes(memoryview(self.batch.data)[header.body :])
+        return max(1, size)
+
+    @cached_property
     def is_gap(self) -> bool:
         """Whether it stands for samples that were lost before they could be recorded."""
         header = self.batch.header
@@ -152,11 +163,22 @@ class Rows:
         self.topic = topic
         self.topic_uuid = topic_uuid
         self.partition = partition
+        self._parts = parts
         self._chunks = [chunk for chunk, *_ in parts]
         self._skips = numpy.array([skip for _, skip, _, _ in parts], "i8")
         self._counts = numpy.array([count for _, _, count, _ in parts], "i8")
         self._offsets = numpy.array([offset for *_, offset in parts], "i8")
         self.count = int(self._counts.sum())
+
+    def cut(self, first: int, end: int) -> "Rows":
+        """The rows from place `first` up to but not including place `end`."""
+        parts, place = [], 0
+        for chunk, skip, count, offset in self._parts:
+            before, behind = max(0, first - place), max(0, place + count - end)
+            if before + behind < count:
+                parts.append((chunk, skip + before, count - before - behind, offset + before))
+            place += count
+        return Rows(self.topic, self.topic_uuid, self.partition, parts)
 
     @cached_property
     def _bodies(self) -> list[Any]:
@@ -164,7 +186,7 @@ class Rows:
         batches: list[Any] = []
         few: list[Any] = []
         for chunk, skip, count in zip(self._chunks, self._skips, self._counts, strict=True):
-            if chunk.batch.count < _FEW:
+            if chunk.batch.count < _FEW and chunk.unpacked_bytes <= _FEW_BYTES:
                 few += list(chunk.batch.records())[skip : skip + count]
                 continue
             batches += _put_together(few)
@@ -290,6 +312,15 @@ def _put_together(records: list[Any]) -> list[Any]:
     return [Batch.of(records).to_arrow()] if records else []
 
 
+class TooLarge(Exception):
+    """The typed values of some rows take too much memory for one Arrow batch; those of the first `rows` do
+    not."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__(f"the values of the first {rows} rows are enough for one batch")
+        self.rows = rows
+
+
 class Table:
     """Rows as the Arrow batches of a schema. `typed` makes the columns value and _corrupt_record."""
 
@@ -297,8 +328,19 @@ class Table:
         self._schema = to_arrow_schema(schema, timezone="UTC")
         self._typed = typed
 
-    def of(self, rows: Rows) -> Any:
-        """A pyarrow.RecordBatch."""
+    def of(self, rows: Rows) -> Iterator[Any]:
+        """The rows as pyarrow.RecordBatches: one, or several if their typed values are too large for one."""
+        while True:
+            try:
+                batch = self._batch(rows)
+            except TooLarge as error:
+                yield self._batch(rows.cut(0, error.rows))
+                rows = rows.cut(error.rows, rows.count)
+            else:
+                yield batch
+                return
+
+    def _batch(self, rows: Rows) -> Any:
         names = self._schema.names
         made: dict[str, Any] = {}
         if self._typed is not None and ("value" in names or CORRUPT in names):

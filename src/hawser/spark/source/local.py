@@ -68,7 +68,7 @@ class LocalReader(DataSourceReader):
                 parts = [_part(sample) for sample in samples if sample.offset <= partition.last]
                 if not parts:
                     break
-                yield table.of(Rows(partition.name, "", 0, parts))
+                yield from table.of(Rows(partition.name, "", 0, parts))
 
 
 def _part(sample: Any) -> tuple[Chunk, int, int, int]:

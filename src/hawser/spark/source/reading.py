@@ -1,8 +1,9 @@
 """What a task does: its range of a partition becomes Arrow batches, as they come.
 
 A batch for Spark has up to twenty thousand rows, or fewer large ones; small batches of the log are put
-together and large ones cut. So the memory of a task is bounded by two answers of a node and one such batch,
-however long the range is.
+together and large ones cut. Bytes are counted as they are in memory, not as they are stored: compressed
+records may become a thousand times as large. So the memory of a task is bounded by two answers of a node, one
+batch of the log and one for Spark, however long the range is.
 """
 
 import logging
@@ -45,14 +46,14 @@ def read_split(split: Split, options: Options, table: Table) -> Iterator[Any]:
     rows = size = 0
     for piece in _pieces(split, options):
         chunk, _, count, _ = piece
-        cost = len(chunk.batch.data) * count // chunk.batch.count
+        cost = chunk.unpacked_bytes * count // chunk.batch.count
         if waiting and (rows + count > _MOST_ROWS or size + cost > _MOST_BYTES):
-            yield table.of(Rows(wanted.topic, wanted.uuid, wanted.partition, waiting))
+            yield from table.of(Rows(wanted.topic, wanted.uuid, wanted.partition, waiting))
             waiting, rows, size = [], 0, 0
         waiting.append(piece)
         rows, size = rows + count, size + cost
     if waiting:
-        yield table.of(Rows(wanted.topic, wanted.uuid, wanted.partition, waiting))
+        yield from table.of(Rows(wanted.topic, wanted.uuid, wanted.partition, waiting))
     set_imports_aside()
 
 
@@ -70,7 +71,7 @@ def _pieces(split: Split, options: Options) -> Iterator[_Piece]:
                 assert offset == next_offset, (split, offset, next_offset)
                 next_offset += count
                 chunk = Chunk(batch)
-                step = min(_MOST_ROWS, max(1, _MOST_BYTES * batch.count // len(batch.data)))
+                step = min(_MOST_ROWS, max(1, _MOST_BYTES * batch.count // chunk.unpacked_bytes))
                 for place in range(0, count, step):
                     yield chunk, skip + place, min(step, count - place), offset + place
     except Closed:

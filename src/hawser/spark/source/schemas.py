@@ -1,6 +1,7 @@
 """The schema of a query: its columns, and the type of its values."""
 
 from collections.abc import Mapping
+from typing import Final
 
 from pyspark.sql.types import BinaryType, DataType, StructType
 
@@ -15,6 +16,9 @@ from hawser.spark.source.reading import read_split
 from hawser.spark.source.values import check_fingerprint, type_of_arrow, typed
 
 __all__ = ["check_topics", "schema_of", "table_of"]
+
+# Arrow streams in values may be compressed: a batch for Spark has about so many bytes of them in memory.
+_MOST_TYPED_BYTES: Final = 32 << 20
 
 
 def schema_of(options: Options) -> StructType | str:
@@ -76,4 +80,5 @@ def table_of(options: Options, schema: StructType) -> Table:
     check_schema(schema, options)
     if not options.is_typed or "value" not in schema.names:
         return Table(schema, None)
-    return Table(schema, typed(options.value_format, schema["value"].dataType, options.is_permissive))
+    kind = schema["value"].dataType
+    return Table(schema, typed(options.value_format, kind, options.is_permissive, _MOST_TYPED_BYTES))

@@ -43,7 +43,7 @@ from pyspark.sql.types import (
 )
 
 from hawser.errors import Corrupt, UsageError
-from hawser.spark.source.columns import CORRUPT, Rows
+from hawser.spark.source.columns import CORRUPT, Rows, TooLarge
 
 __all__ = ["check_fingerprint", "type_of_arrow", "typed"]
 
@@ -79,8 +79,11 @@ def type_of_arrow(value: Any) -> DataType:
         return ArrayType(from_arrow_schema(stream.schema))
 
 
-def typed(value_format: str, kind: DataType, is_permissive: bool) -> Callable[[Rows], dict[str, Any]]:
-    """What makes the typed columns of some rows."""
+def typed(
+    value_format: str, kind: DataType, is_permissive: bool, most_bytes: int | None = None
+) -> Callable[[Rows], dict[str, Any]]:
+    """What makes the typed columns of some rows. With `most_bytes` it raises TooLarge if values of Arrow take
+    more than that in memory."""
     arrow_type = to_arrow_schema(StructType([StructField("value", kind)]), timezone="UTC").field(0).type
     gather: Callable[[list[Any], Any], Any] = pyarrow.array
     if value_format == "arrow":
@@ -98,12 +101,17 @@ def typed(value_format: str, kind: DataType, is_permissive: bool) -> Callable[[R
                 raise Corrupt(_told(rows, place, value_format, error)) from error
             values[place], corrupt[place] = None, raw[place]
 
+        size = 0
         for place, data in enumerate(raw):
             try:
                 if data or place not in rows.gaps:
                     values[place] = decode(data)
             except _POISON as error:
                 refuse(place, error)
+            if most_bytes is not None and isinstance(values[place], pyarrow.Array):
+                size += values[place].nbytes
+                if size > most_bytes and place:
+                    raise TooLarge(place)
         try:
             column = gather(values, arrow_type)
         except _POISON:
