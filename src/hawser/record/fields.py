@@ -1,8 +1,9 @@
 """The fields of a schema as SQL writes them, for readers that know no Python: `id bigint, name string`.
 
 They are stored with a topic of a cluster beside the schema's fingerprint, and Spark decodes values by them
-unless it is given a schema. A schema has no fields here if one of its types has no name in SQL, or if it
-leaves out values that SQL would then read as null (`omit_defaults` with a default other than None).
+unless it is given a schema. A schema has no fields here if one of its types has no name in SQL, if two
+columns have one name, or if it leaves out values that SQL would then read as null (`omit_defaults` with a
+default other than None).
 """
 
 from typing import Any, Final
@@ -22,7 +23,6 @@ _PLAIN: Final[dict[type, str]] = {
     inspect.StrType: "string",
     inspect.BytesType: "binary",
     inspect.ByteArrayType: "binary",
-    inspect.DateTimeType: "timestamp",
     inspect.DateType: "date",
     inspect.UUIDType: "string",
     inspect.DecimalType: "string",
@@ -57,7 +57,7 @@ def fields_of(schema: Any) -> str | None:
         if isinstance(schema, type):
             text = _struct(inspect.type_info(schema), ())
         else:
-            text = ", ".join(_field(each.name, _of_arrow(each.type), " ") for each in schema)
+            text = _of_columns(schema, " ")
     except _Unnamed:
         return None
     return text if text and len(text.encode()) <= MAX_FIELDS_BYTES else None
@@ -94,6 +94,8 @@ def _type(kind: inspect.Type, above: tuple[type, ...]) -> str:
     plain = _PLAIN.get(type(kind))
     if plain is not None:
         return plain
+    if isinstance(kind, inspect.DateTimeType):
+        return "timestamp_ntz" if kind.tz is False else "timestamp"
     if isinstance(kind, _LISTS):
         return f"array<{_type(kind.item_type, above)}>"
     if isinstance(kind, inspect.DictType) and isinstance(kind.key_type, inspect.StrType):
@@ -117,16 +119,25 @@ def _of_values(values: list[Any]) -> str:
     raise _Unnamed
 
 
+def _of_columns(fields: Any, between: str) -> str:
+    names = [each.name for each in fields]
+    if not names or len(set(names)) < len(names):
+        raise _Unnamed
+    return ", ".join(_field(each.name, _of_arrow(each.type), between) for each in fields)
+
+
 def _of_arrow(kind: Any) -> str:
     name = str(kind)
     if name in _ARROW:
         return _ARROW[name]
     if name.startswith("timestamp["):
         return "timestamp_ntz" if kind.tz is None else "timestamp"
-    if name.startswith("decimal128("):
+    if name.startswith("decimal128(") and 0 <= kind.scale <= kind.precision:
         return f"decimal({kind.precision}, {kind.scale})"
     if name.startswith(("list<", "large_list<")):
         return f"array<{_of_arrow(kind.value_type)}>"
     if name.startswith("struct<"):
-        return f"struct<{', '.join(_field(each.name, _of_arrow(each.type), ': ') for each in kind)}>"
+        return f"struct<{_of_columns(kind, ': ')}>"
+    if name.startswith("map<"):
+        return f"map<{_of_arrow(kind.key_type)}, {_of_arrow(kind.item_type)}>"
     raise _Unnamed

@@ -35,6 +35,7 @@ from hawser.record.arrow import offsets_of, one_time, schema
 from hawser.record.bare import encode_headers
 from hawser.record.batch import Batch, Compression
 from hawser.spark.sink.options import Options
+from hawser.spark.source.values import check_kind
 
 __all__ = ["check_columns", "payloads", "rows_of"]
 
@@ -83,6 +84,8 @@ def _check_value(kind: DataType, options: Options) -> None:
         "arrow": isinstance(kind, ArrayType) and isinstance(struct, StructType),
     }
     if fits[options.value_format]:
+        if options.is_typed:
+            check_kind(kind, options.value_format)
         return
     wanted = {"raw": "binary or string", "arrow": "array<struct<...>>"}.get(options.value_format, "a struct")
     raise UsageError(
@@ -166,11 +169,12 @@ def _raw(column: Any) -> Any:
 
 
 def _json(column: Any) -> Any:
-    for floats in _floats(column):
-        if pyarrow.compute.all(pyarrow.compute.is_finite(floats)).as_py() is False:
+    for path, leaf in _leaves(column, "value"):
+        is_float = pyarrow.types.is_floating(leaf.type)
+        if is_float and pyarrow.compute.all(pyarrow.compute.is_finite(leaf)).as_py() is False:
             raise UsageError(
-                "JSON has no NaN and no Infinity, and a value of a batch has one; replace it, for example "
-                "with nanvl(), or give valueFormat=msgpack"
+                f"JSON has no NaN and no Infinity, and a value of a batch has one in {path}; replace it, for "
+                "example with nanvl(), or give valueFormat=msgpack"
             )
     return _encoded(msgspec.json.encode, column)
 
@@ -180,20 +184,58 @@ def _msgpack(column: Any) -> Any:
 
 
 def _encoded(encode: Callable[[Any], bytes], column: Any) -> Any:
-    values, convert = column.to_pylist(), _converter(column.type)
+    # Python's time zones have no times near the ends of its calendar, and formats no offsets with seconds.
+    column = column.cast(_in_utc(column.type))
+    convert = _converter(column.type)
+    try:
+        values = column.to_pylist()
+    except (OverflowError, ValueError) as error:
+        raise _unwritable(column, error) from error
     if convert is not None:
         values = map(convert, values)
     return pyarrow.array(list(map(encode, values)), pyarrow.binary())
 
 
+def _unwritable(column: Any, error: Exception) -> UsageError:
+    """What tells of a value that only Spark has: a time after the year 9999, or text that is not UTF-8."""
+    place = "value"
+    for path, leaf in _leaves(column, "value"):
+        try:
+            leaf.to_pylist()
+        except (OverflowError, ValueError):
+            place = path
+            break
+    return UsageError(
+        f"a value of a batch has something in {place} that cannot be written ({error}); dates and times are "
+        "of the years 1 to 9999, and strings are UTF-8: replace it, or cast the column to string or binary"
+    )
+
+
+def _in_utc(kind: Any) -> Any:
+    """The type with all times in UTC."""
+    if pyarrow.types.is_timestamp(kind) and kind.tz is not None:
+        return pyarrow.timestamp(kind.unit, "UTC")
+    if pyarrow.types.is_struct(kind):
+        return pyarrow.struct([field.with_type(_in_utc(field.type)) for field in kind])
+    if pyarrow.types.is_map(kind):
+        key, item = kind.key_field, kind.item_field
+        return pyarrow.map_(key.with_type(_in_utc(key.type)), item.with_type(_in_utc(item.type)))
+    if pyarrow.types.is_list(kind):
+        return pyarrow.list_(kind.value_field.with_type(_in_utc(kind.value_type)))
+    return kind
+
+
 def _converter(kind: Any) -> Callable[[Any], Any] | None:
     """The function that makes dicts of the maps in a value of this type, because pyarrow gives a map as a
-    list of pairs; None if the type contains no map. Maps whose keys are no strings stay lists of pairs."""
+    list of pairs; None if nothing is to be made. Maps whose keys are no strings stay lists of pairs."""
     if pyarrow.types.is_map(kind):
+        convert = _converter(kind.item_type)
         if not (pyarrow.types.is_string(kind.key_type) or pyarrow.types.is_large_string(kind.key_type)):
-            return None
-        convert = _converter(kind.item_type) or (lambda value: value)
-        return lambda pairs: None if pairs is None else {key: convert(value) for key, value in pairs}
+            if convert is None:
+                return None
+            return lambda pairs: None if pairs is None else [(key, convert(value)) for key, value in pairs]
+        change = convert or (lambda value: value)
+        return lambda pairs: None if pairs is None else {key: change(value) for key, value in pairs}
     if pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind):
         convert_one = _converter(kind.value_type)
         if convert_one is None:
@@ -210,22 +252,29 @@ def _converter(kind: Any) -> Callable[[Any], Any] | None:
     )
 
 
-def _floats(column: Any) -> Iterator[Any]:
-    """The arrays of floating-point numbers in a column."""
+def _leaves(column: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """The arrays of plain values in a column, each with the path to it."""
     kind = column.type
-    if pyarrow.types.is_floating(kind):
-        yield column
-    elif pyarrow.types.is_struct(kind):
-        for each in column.flatten():
-            yield from _floats(each)
+    if pyarrow.types.is_struct(kind):
+        for field, part in zip(kind, column.flatten(), strict=True):
+            yield from _leaves(part, f"{path}.{field.name}")
     elif pyarrow.types.is_map(kind):
-        yield from _floats(column.items)
-    elif pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind):
-        yield from _floats(column.flatten())
+        first, last = column.offsets[0].as_py(), column.offsets[-1].as_py()
+        yield from _leaves(column.keys.slice(first, last - first), f"{path}.key")
+        yield from _leaves(column.items.slice(first, last - first), f"{path}.value")
+    elif pyarrow.types.is_list(kind):
+        yield from _leaves(column.flatten(), f"{path}[]")
+    else:
+        yield path, column
 
 
 def _streams(column: Any) -> Any:
     """Each list of rows as a stream of one Arrow batch."""
+    if column.flatten().null_count:
+        raise UsageError(
+            "a value of a batch has null in the place of a row, and Arrow has no such rows; leave them out "
+            "with filter(value, row -> row IS NOT NULL)"
+        )
     found = []
     for place in range(len(column)):
         rows = pyarrow.RecordBatch.from_struct_array(column[place].values)

@@ -5,6 +5,9 @@ is a stream of batches, and the column an array of structs, one for each of thei
 in every format, with the offset it has. Fields that the schema does not have are left out; those that a
 value does not have are null.
 
+A time without a zone is read as UTC where the schema has a timestamp. Nanoseconds are cut to microseconds,
+because Spark has no finer ones. A map whose keys are not strings is a list of pairs in JSON and MessagePack.
+
 A value that is not what the schema says fails the query, with the place where it is (mode FAILFAST), or is
 null, with its bytes in the column `_corrupt_record` (mode PERMISSIVE). None is left out. The record that
 stands for a gap has no value, and is not corrupt for that.
@@ -14,12 +17,14 @@ from collections.abc import Callable
 from datetime import date, datetime
 from decimal import Decimal
 from itertools import accumulate
-from typing import Annotated, Any, Final, TypedDict
+from typing import Annotated, Any, Final, Required, TypedDict
 
 import msgspec
 import pyarrow
+import pyarrow.compute
 import pyarrow.ipc
 from msgspec import Meta
+from pyspark.errors import PySparkTypeError
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
@@ -28,6 +33,7 @@ from pyspark.sql.types import (
     ByteType,
     DataType,
     DateType,
+    DayTimeIntervalType,
     DecimalType,
     DoubleType,
     FloatType,
@@ -40,12 +46,13 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
+    TimeType,
 )
 
 from hawser.errors import Corrupt, UsageError
 from hawser.spark.source.columns import CORRUPT, Rows, TooLarge
 
-__all__ = ["check_fingerprint", "type_of_arrow", "typed"]
+__all__ = ["check_fingerprint", "check_kind", "type_of_arrow", "typed"]
 
 _PLAIN: Final[dict[type[DataType], Any]] = {
     StringType: str,
@@ -55,12 +62,15 @@ _PLAIN: Final[dict[type[DataType], Any]] = {
     DoubleType: float,
     DecimalType: Decimal,
     DateType: date,
-    TimestampType: Annotated[datetime, Meta(tz=True)],
+    # pyarrow takes one without a zone for UTC.
+    TimestampType: datetime,
     TimestampNTZType: Annotated[datetime, Meta(tz=False)],
 }
 # What a value may do that is not what it should be.
 _POISON: Final = (ValueError, OverflowError, RecursionError, OSError, pyarrow.ArrowException)
 _BITS: Final[dict[type[DataType], int]] = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
+# What only Arrow has.
+_OF_ARROW: Final = frozenset({DayTimeIntervalType, TimeType})
 
 
 def check_fingerprint(topic: str, schema: Any, value_format: str) -> None:
@@ -73,10 +83,40 @@ def check_fingerprint(topic: str, schema: Any, value_format: str) -> None:
         )
 
 
+def check_kind(kind: DataType, value_format: str, path: str = "value") -> None:
+    """UsageError names the first part of this type that values of the format cannot have."""
+    if isinstance(kind, StructType):
+        for field in kind.fields:
+            if kind.names.count(field.name) > 1:
+                raise UsageError(
+                    f"{path} has the field {field.name!r} more than once, and a value of {value_format} has "
+                    "it once; give the fields different names"
+                )
+            check_kind(field.dataType, value_format, f"{path}.{field.name}")
+    elif isinstance(kind, ArrayType):
+        check_kind(kind.elementType, value_format, f"{path}[]")
+    elif isinstance(kind, MapType):
+        check_kind(kind.keyType, value_format, f"{path}.key")
+        check_kind(kind.valueType, value_format, f"{path}.value")
+    elif type(kind) not in (*_BITS, *_PLAIN, *(_OF_ARROW if value_format == "arrow" else ())):
+        raise UsageError(
+            f"{path} is {kind.simpleString()}, which values of {value_format} do not have; cast it, for "
+            "example to string, or write and read the values raw"
+        )
+
+
 def type_of_arrow(value: Any) -> DataType:
     """The type of the column for topics whose values look like this one."""
     with pyarrow.ipc.open_stream(value) as stream:
-        return ArrayType(from_arrow_schema(stream.schema))
+        schema = stream.schema
+    try:
+        return ArrayType(from_arrow_schema(schema))
+    except PySparkTypeError as error:
+        columns = ", ".join(f"{field.name}: {field.type}" for field in schema)
+        raise UsageError(
+            f"Spark has no types for some columns of these values ({columns}); name those to read, and the "
+            'types to read them as, with option("valueSchema", "id bigint, name string")'
+        ) from error
 
 
 def typed(
@@ -141,6 +181,7 @@ def _decoder(value_format: str, kind: DataType) -> Callable[[bytes], Any]:
             f"values of {value_format} are objects: the column value is a struct of their fields, not "
             f"{kind.simpleString()}; for others read them raw"
         )
+    check_kind(kind, value_format)
     structure = _structure(kind)
     if value_format == "json":
         return msgspec.json.Decoder(structure).decode
@@ -148,21 +189,32 @@ def _decoder(value_format: str, kind: DataType) -> Callable[[bytes], Any]:
 
 
 def _structure(kind: DataType) -> Any:
-    """The Python type that a value is decoded as and checked by; it allows null everywhere."""
+    """The Python type that a value is decoded as and checked by. It allows null where the type does."""
     if isinstance(kind, StructType):
-        fields = {field.name: _structure(field.dataType) | None for field in kind.fields}
+        fields = {field.name: _field(field) for field in kind.fields}
+        # msgspec 0.22 finds a field by a name that is not ASCII only if the name was encoded before.
+        msgspec.json.encode(kind.names)
         return TypedDict("Value", fields, total=False)  # type: ignore[operator]
     if isinstance(kind, ArrayType):
-        return list[_structure(kind.elementType) | None]  # type: ignore[misc]
-    if isinstance(kind, MapType) and isinstance(kind.keyType, StringType):
-        return dict[str, _structure(kind.valueType) | None]  # type: ignore[misc]
+        return list[_optional(kind.elementType, kind.containsNull)]  # type: ignore[misc]
+    if isinstance(kind, MapType):
+        item = _optional(kind.valueType, kind.valueContainsNull)
+        if isinstance(kind.keyType, StringType):
+            return dict[str, item]  # type: ignore[valid-type]
+        return list[tuple[_structure(kind.keyType), item]]  # type: ignore[misc]
     bits = _BITS.get(type(kind))
     if bits is not None:
         return Annotated[int, Meta(ge=-(1 << bits - 1), le=(1 << bits - 1) - 1)]
-    plain = _PLAIN.get(type(kind))
-    if plain is None:
-        raise UsageError(f"typed values have no {kind.simpleString()}; read them raw")
-    return plain
+    return _PLAIN[type(kind)]
+
+
+def _field(field: StructField) -> Any:
+    kind = _optional(field.dataType, field.nullable)
+    return kind if field.nullable else Required[kind]
+
+
+def _optional(kind: DataType, is_nullable: bool) -> Any:
+    return _structure(kind) | None if is_nullable else _structure(kind)
 
 
 def _arrow_decoder(kind: DataType, arrow_type: Any) -> Callable[[bytes], Any]:
@@ -171,6 +223,7 @@ def _arrow_decoder(kind: DataType, arrow_type: Any) -> Callable[[bytes], Any]:
             f"a value of arrow has rows: the column value is array<struct<...>>, not {kind.simpleString()}"
         )
     wanted = pyarrow.schema(list(arrow_type.value_type))
+    options = [pyarrow.compute.CastOptions(each.type, allow_time_truncate=True) for each in wanted]
 
     def decode(data: bytes) -> Any:
         with pyarrow.ipc.open_stream(data) as stream:
@@ -178,7 +231,12 @@ def _arrow_decoder(kind: DataType, arrow_type: Any) -> Callable[[bytes], Any]:
         missing = [name for name in wanted.names if name not in table.column_names]
         if missing:
             raise ValueError(f"its columns are {', '.join(table.column_names)}, without {', '.join(missing)}")
-        return table.select(wanted.names).cast(wanted).to_struct_array().combine_chunks()
+        try:
+            found = table.select(wanted.names)
+        except KeyError as error:
+            raise ValueError(str(error)) from error
+        columns = [column.cast(options=each) for column, each in zip(found.columns, options, strict=True)]
+        return pyarrow.table(columns, names=wanted.names).cast(wanted).to_struct_array().combine_chunks()
 
     return decode
 
