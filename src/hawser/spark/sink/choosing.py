@@ -17,11 +17,14 @@ __all__ = ["stream_writer", "writer"]
 def writer(given: Mapping[str, str], schema: "StructType", overwrite: bool) -> "DataSourceWriter":
     check_packages()
     from hawser.spark.sink.options import Options
+    from hawser.spark.sink.targets import check_target
     from hawser.spark.sink.writing import BatchWriter
 
     if overwrite:
         raise UsageError('topics and queues are written behind what they have; use mode("append")')
-    made = BatchWriter(Options.of(given, streaming=False), schema)
+    options = Options.of(given, streaming=False)
+    made = BatchWriter(options, schema)
+    check_target(options)
     set_imports_aside()
     return made
 
@@ -29,8 +32,11 @@ def writer(given: Mapping[str, str], schema: "StructType", overwrite: bool) -> "
 def stream_writer(given: Mapping[str, str], schema: "StructType") -> "DataSourceStreamWriter":
     check_packages()
     from hawser.spark.sink.options import Options
+    from hawser.spark.sink.targets import check_target
     from hawser.spark.sink.writing import StreamWriter
 
-    made = StreamWriter(Options.of(given, streaming=True), schema)
+    options = Options.of(given, streaming=True)
+    made = StreamWriter(options, schema)
+    check_target(options)
     set_imports_aside()
     return made

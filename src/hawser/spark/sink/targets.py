@@ -23,10 +23,10 @@ from hawser.log.entry import Kind
 from hawser.record.batch import Compression
 from hawser.spark.sink.options import Options
 from hawser.spark.sink.rows import payloads, rows_of
-from hawser.spark.source.connection import Connection
+from hawser.spark.source.connection import Connection, connection
 from hawser.spark.source.values import check_fingerprint
 
-__all__ = ["Targets"]
+__all__ = ["Targets", "check_target"]
 
 # So much waits for each partition before rows are divided, but for so many partitions at most.
 _BYTES_EACH: Final = 1 << 20
@@ -104,6 +104,31 @@ class _Target:
             )
 
 
+# Those that are known to fit. Spark makes a writer for each micro-batch, and another one for its end.
+_checked: set[tuple[str, str, str]] = set()
+
+
+def check_target(options: Options) -> None:
+    """Raise what tasks would, if the topic or queue is not there or has values of another format; once in a
+    process."""
+    name = options.queue or options.topic
+    if name is None:
+        return
+    wanted = (options.endpoints, name, options.value_format)
+    if wanted not in _checked:
+        _opened(connection(options.endpoints), name, options)
+        _checked.add(wanted)
+
+
+def _opened(cluster: Connection, name: str, options: Options) -> wire.TopicEntry:
+    """NotFound or UsageError unless rows can be written there."""
+    kind: wire.TopicKind = "topic" if options.queue is None else "queue"
+    entry = cluster.open(name, kind)
+    if options.is_typed:
+        check_fingerprint(name, entry.settings.get("schema"), options.value_format)
+    return entry
+
+
 class Targets:
     """Those of one task, opened when they are first needed. Everything waits."""
 
@@ -149,10 +174,7 @@ class Targets:
     def _target(self, name: str) -> _Target:
         found = self._targets.get(name)
         if found is None:
-            kind: wire.TopicKind = "topic" if self._options.queue is None else "queue"
-            entry = self._cluster.open(name, kind)
-            if self._options.is_typed:
-                check_fingerprint(name, entry.settings.get("schema"), self._options.value_format)
+            entry = _opened(self._cluster, name, self._options)
             found = self._targets[name] = _Target(name, entry)
         return found
 

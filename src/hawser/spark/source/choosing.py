@@ -29,8 +29,11 @@ def reader(given: Mapping[str, str], schema: "StructType") -> "DataSourceReader"
     from hawser.spark.source.batch import BatchReader
     from hawser.spark.source.local import LocalReader
     from hawser.spark.source.options import Options
+    from hawser.spark.source.schemas import table_of
 
     options = Options.of(given, streaming=False)
+    # What a task would find wrong with the schema is told before there are tasks.
+    table_of(options, schema)
     return LocalReader(options, schema) if options.is_local else BatchReader(options, schema)
 
 
@@ -38,7 +41,9 @@ def stream_reader(given: Mapping[str, str], schema: "StructType") -> "DataSource
     check_packages()
     from hawser.spark.source.options import Options
     from hawser.spark.source.queues import QueueReader
+    from hawser.spark.source.schemas import table_of
     from hawser.spark.source.streaming import StreamReader
 
     options = Options.of(given, streaming=True)
+    table_of(options, schema)
     return StreamReader(options, schema) if options.queue is None else QueueReader(options, schema)
