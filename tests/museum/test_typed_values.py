@@ -114,7 +114,8 @@ def typed_values(draw: st.DrawFn, depth: int = 2) -> tuple[DataType, st.SearchSt
     """A type, and its values without null."""
     which = draw(st.sampled_from(["plain"] * 2 + (["array", "map", "struct"] if depth else [])))
     if which == "plain":
-        return draw(st.sampled_from(PLAIN))
+        plain: tuple[DataType, st.SearchStrategy[Any]] = draw(st.sampled_from(PLAIN))
+        return plain
     if which == "array":
         kind, values = draw(typed_values(depth - 1))
         return ArrayType(kind), st.lists(st.none() | values, max_size=3)
