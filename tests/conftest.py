@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 DURATIONS = Path(__file__).with_name("durations.json")
 SOAK_GRACE_SECONDS = 600
+# A JVM that lives for seconds spends most of them on compiling for the hours to come, and on idle collectors.
+# Spark's script gives this to each driver, also in programs that tests start.
+SHORT_LIVED_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def soak_seconds_told() -> float:
@@ -49,6 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         # So it is in the background of a shell, and so it would be in every program that is started here.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", SHORT_LIVED_JAVA)
     is_worker = hasattr(config, "workerinput")
     if is_worker or Path(sys.prefix) != ROOT / ".venv" or os.environ.get("HAWSER_NO_REBUILD"):
         return
