@@ -125,5 +125,5 @@ def test_an_error_names_every_fault_and_the_cure(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(requirements, "PACKAGES", wanted)
     with pytest.raises(hawser.UsageError) as caught:
         check_packages()
-    for word in ("pyspark", "99.0", "no-such-package-of-hawser", "pip install 'hawser[spark]'"):
+    for word in ("pyspark", "99.0", "no-such-package-of-hawser", "pip install 'hawser-bus[spark]'"):
         assert word in str(caught.value)

@@ -35,7 +35,7 @@ def test_without_spark_there_is_one_note(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(checks_of_spark, "PACKAGES", (Package("no-such-package-of-hawser", (1, 0)),))
     (finding,) = spark_checks()
     assert (finding.check, finding.verdict) == ("Spark", "ok")
-    assert "pip install 'hawser[spark]'" in finding.finding
+    assert "pip install 'hawser-bus[spark]'" in finding.finding
 
 
 def test_packages_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,3 +57,17 @@ def test_the_guide_runs(cluster: RunningCluster, tmp_path: Path, name: str, coun
     program = tmp_path / "guide.py"
     program.write_text("import sys\nurl = sys.argv[1]\n" + "\n".join(blocks), encoding="utf-8")
     assert run(cluster, str(program)).splitlines()[-1].startswith(last)
+
+
+def test_the_readme_runs(cluster: RunningCluster, tmp_path: Path) -> None:
+    """Its programs for clusters, twice: a reader tries them again."""
+    blocks = re.findall(
+        r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text("utf-8"), re.DOTALL | re.MULTILINE
+    )
+    _, first, second, _ = blocks
+    given = "hawser://127.0.0.1:7400,127.0.0.1:7401"
+    assert (first.count(given), second.count(given)) == (1, 1)
+    program = tmp_path / "readme.py"
+    program.write_text((first + second).replace(given, cluster.url), encoding="utf-8")
+    for taken in ("b'two of those'", "b'ONE OF THESE'"):
+        assert run(cluster, str(program)).splitlines()[-1].endswith(taken)

@@ -1,19 +1,22 @@
 """`hawser doctor`: sound by default, and every planted fault is found without being touched."""
 
 import os
+import re
 import struct
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hawser.cli.checks_of_host import remove_ipc
+from hawser.cli.checks_of_host import EXTRAS, host_checks, remove_ipc
 from hawser.testing import LocalBus
 from tests.support.boots import make_topic_of_earlier_boot
 from tests.support.children import Channel, sleep_for_ever, victim
 from tests.support.command import Command
 
+ROOT = Path(__file__).resolve().parents[2]
 SETTINGS_AT = 88
 
 
@@ -29,13 +32,26 @@ def test_a_sound_host_and_domain(command: Command, local: LocalBus) -> None:
     assert "1 topics and 1 queues sound" in [each["finding"] for each in report["checks"]]
     assert report["healthy"]
     assert set(verdicts) == {
-        *("versions", "/proc", "memory", "O_TMPFILE", "OFD locks", "futex_waitv", "RemoveIPC"),
+        *("versions", "extras", "/proc", "memory", "O_TMPFILE", "OFD locks", "futex_waitv", "RemoveIPC"),
         *("directory", "files", "contents", "leftovers", "topics", "participants", "slots"),
         *("Spark", "Java", "PYSPARK_PYTHON"),
     }
     may_warn = {"memory", "futex_waitv", "Java"}
     assert {name for name, verdict in verdicts.items() if verdict != "ok"} <= may_warn
     assert "0 failed" in command.run("doctor").stderr
+
+
+def test_all_extras_are_looked_for() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    assert set(EXTRAS) == set(declared) - {"bench"}
+    for extra, packages in EXTRAS.items():
+        assert {re.split(r"\W", package)[0] for package in declared[extra]} == set(packages)
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(EXTRAS, "etcd", ("no-such-package-of-hawser",))
+    finding = next(each for each in host_checks(Path("/dev/shm")) if each.check == "extras")
+    assert finding.finding == "not installed: etcd (pip install 'hawser-bus[etcd]')"
 
 
 def test_a_domain_that_is_not_there_yet(command: Command, local: LocalBus) -> None:

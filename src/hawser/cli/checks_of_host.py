@@ -17,12 +17,19 @@ import hawser
 from hawser.cli.checks import Finding
 from hawser.cli.output import byte_size
 
-__all__ = ["host_checks", "remove_ipc"]
+__all__ = ["EXTRAS", "host_checks", "remove_ipc"]
 
 _SMALL_BYTES: Final = 64 << 20
 _LITTLE_BYTES: Final = 1 << 20
 _FUTEX_WAITV: Final = 449
 _FIRST_ORDINARY_USER: Final = 1000
+# As pyproject.toml has them; `bench` is for development.
+EXTRAS: Final = {
+    "numpy": ("numpy",),
+    "arrow": ("pyarrow",),
+    "spark": ("pyspark", "pyarrow", "pandas"),
+    "etcd": ("etcd3gw",),
+}
 # In the order in which later ones win.
 _LOGIND_FILES: Final = (
     "usr/lib/systemd/logind.conf",
@@ -37,6 +44,7 @@ def host_checks(directory: Path) -> Iterator[Finding]:
     """Check what a domain in that directory needs of this host."""
     existing = next(path for path in (directory, *directory.parents) if path.exists())
     yield _versions()
+    yield _extras()
     yield _proc()
     yield _memory(existing)
     yield _unnamed_files(existing)
@@ -49,6 +57,15 @@ def _versions() -> Finding:
     packages = ", ".join(f"{name} {_version_of(name)}" for name in ("msgspec", "click", "rich"))
     system = f"Python {platform.python_version()}, Linux {platform.release()}, {platform.machine()}"
     return Finding("versions", "ok", f"hawser {hawser.__version__}, {system}; {packages}")
+
+
+def _extras() -> Finding:
+    missing = [
+        f"{extra} (pip install 'hawser-bus[{extra}]')"
+        for extra, packages in EXTRAS.items()
+        if any(_version_of(package) == "?" for package in packages)
+    ]
+    return Finding("extras", "ok", f"not installed: {', '.join(missing)}" if missing else "all are installed")
 
 
 def _version_of(package: str) -> str:

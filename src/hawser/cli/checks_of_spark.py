@@ -19,7 +19,7 @@ from hawser.spark.requirements import PACKAGES
 
 __all__ = ["spark_checks"]
 
-_CURE: Final = "pip install 'hawser[spark]'"
+_CURE: Final = "pip install 'hawser-bus[spark]'"
 _ASKING_SECONDS: Final = 60.0
 # What a worker would say of itself, as JSON.
 _QUESTION: Final = """
@@ -79,7 +79,7 @@ def _python(variable: str) -> Finding:
     ours = _Worker((sys.version_info.major, sys.version_info.minor), PACKAGES[0].installed, True)
     faults = list(_differences(worker, ours))
     if faults:
-        advice = f"set it to {sys.executable}, or there: pip install 'hawser[spark]=={_version()}'"
+        advice = f"set it to {sys.executable}, or there: pip install 'hawser-bus[spark]=={_version()}'"
         return Finding(variable, "warn", f"{named or sys.executable} {' and '.join(faults)}", advice)
     place = named or "not set; hawser.spark.session() takes this Python"
     return Finding(variable, "ok", f"{place}, with pyspark_hawser")

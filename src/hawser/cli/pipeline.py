@@ -16,4 +16,4 @@ _COMMANDS = {
 @click.group("pipeline", cls=LazyGroup, lazy_commands=_COMMANDS)
 @shared_options
 def pipeline() -> None:
-    """Run the data pipelines on Spark. They need `pip install 'hawser[spark]'` and Java."""
+    """Run the data pipelines on Spark. They need `pip install 'hawser-bus[spark]'` and Java."""

@@ -76,7 +76,7 @@ def _numpy() -> Any:
     try:
         import numpy
     except ImportError as error:
-        raise UsageError("arrays need numpy; install hawser[numpy]") from error
+        raise UsageError("arrays need numpy; run: pip install 'hawser-bus[numpy]'") from error
     return numpy
 
 
@@ -85,5 +85,5 @@ def _pyarrow() -> Any:
         import pyarrow
         import pyarrow.ipc
     except ImportError as error:
-        raise UsageError("Arrow data needs pyarrow; install hawser[arrow]") from error
+        raise UsageError("Arrow data needs pyarrow; run: pip install 'hawser-bus[arrow]'") from error
     return pyarrow

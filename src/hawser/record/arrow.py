@@ -52,7 +52,7 @@ def _pyarrow() -> Any:
         import pyarrow.compute
         import pyarrow.ipc
     except ImportError as error:
-        raise UsageError("Arrow batches need pyarrow; install hawser[arrow]") from error
+        raise UsageError("Arrow batches need pyarrow; run: pip install 'hawser-bus[arrow]'") from error
     return pyarrow
 
 

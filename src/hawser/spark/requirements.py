@@ -10,7 +10,7 @@ from hawser.errors import UsageError
 
 __all__ = ["PACKAGES", "Package", "check_packages"]
 
-_CURE: Final = "pip install 'hawser[spark]'"
+_CURE: Final = "pip install 'hawser-bus[spark]'"
 
 
 class Package(NamedTuple):

@@ -1,7 +1,7 @@
 """For tests of programs that use Hawser.
 
 `LocalBus` is shared memory for one test. The rest is a whole cluster in one thread, driven by one seed: see
-`hawser.testing.cluster`. It needs the extra `hawser[cluster]`, which `LocalBus` does not.
+`hawser.testing.cluster`.
 """
 
 from importlib import import_module

@@ -9,27 +9,18 @@ from typing import Any, TypeVar
 import msgspec
 
 from hawser.api.bus import Bus, codec_of
-from hawser.api.info import DomainFile, Participant, Recovered
-from hawser.api.transaction import Transaction
-from hawser.errors import Closed, UsageError
-from hawser.memory.names import check_topic_name
-
-try:
-    import crc32c as _crc32c  # noqa: F401
-    import xxhash as _xxhash  # noqa: F401
-except ImportError as _error:
-    raise UsageError(
-        f"hawser:// needs the package {_error.name}; run: pip install 'hawser[cluster]'"
-    ) from _error
-
 from hawser.api.cluster.queue import ClusterQueue, participants
 from hawser.api.cluster.topic import ClusterTopic
 from hawser.api.cluster.transaction import ClusterTransaction, check_transaction_timeout, run_transaction
 from hawser.api.cluster.xa import ClusterXA
+from hawser.api.info import DomainFile, Participant, Recovered
+from hawser.api.transaction import Transaction
 from hawser.cluster.client.client import Client, addresses_of
 from hawser.cluster.client.settings import ClientSettings
 from hawser.cluster.client.thread import LoopThread
 from hawser.cluster.client.topics import check_queue_settings, check_settings
+from hawser.errors import Closed, UsageError
+from hawser.memory.names import check_topic_name
 
 __all__ = ["ClusterBus", "settings_of"]
 

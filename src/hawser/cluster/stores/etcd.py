@@ -34,7 +34,7 @@ try:
     from urllib3.exceptions import NewConnectionError
 except ImportError as error:
     raise errors.UsageError(
-        "a metadata store in etcd needs the package etcd3gw: pip install 'hawser[etcd]'"
+        "a metadata store in etcd needs the package etcd3gw: pip install 'hawser-bus[etcd]'"
     ) from error
 
 __all__ = ["DEFAULT_PREFIX", "EtcdStore", "parse_endpoints"]
