@@ -18,7 +18,7 @@ struct SampleObject {
   ConsumerBox* consumer;   // of a message
   PyObject* publisher;     // name, once asked for
   PyObject* decoded;       // (key, headers), once asked for
-  PyObject* metadata;      // bytes, of a copy
+  PyObject* metadata;      // bytes, of a copy and of what was let go of
   PyObject* decode;        // of a copy
   const uint8_t* data;
   Py_ssize_t exports;
@@ -69,12 +69,25 @@ bool let_go_of_slot(SampleObject* sample) {
   return sound;
 }
 
+// Key and headers stay readable after the slot is gone, for whoever still refers to the sample.
+void keep_metadata(SampleObject* sample) {
+  if (sample->taken.metadata == 0 || sample->decoded || sample->metadata) return;
+  if (Py_REFCNT(sample) == 0) return;  // it is being deallocated
+  sample->metadata = PyBytes_FromStringAndSize(reinterpret_cast<const char*>(sample->data + sample->taken.payload),
+                                               static_cast<Py_ssize_t>(sample->taken.metadata));
+  if (!sample->metadata) PyErr_Clear();
+}
+
 // Clears the bit. False when it was gone, which only damage can do: the caller says so.
 [[nodiscard]] bool give_back(SampleObject* sample) {
   if (sample->released) return true;
   sample->released = true;
   const Region* region = region_of(sample);
-  return !region || !region->made().here() || let_go_of_slot(sample);
+  if (!region || !region->made().here()) return true;
+  keep_metadata(sample);
+  const bool sound = let_go_of_slot(sample);
+  if (!sound) Py_CLEAR(sample->metadata);  // its bytes may have changed
+  return sound;
 }
 
 [[gnu::noinline, gnu::cold]] void raise_lost_reference(const SampleObject* sample) {
@@ -172,7 +185,7 @@ PyObject* get_publisher(PyObject* self, void*) {
 // (key, headers), decoded once.
 PyObject* metadata_of(SampleObject* sample) {
   if (sample->decoded) return sample->decoded;
-  if (!sample->metadata && !check_usable(sample)) return nullptr;
+  if (!sample->metadata && sample->taken.metadata != 0 && !check_usable(sample)) return nullptr;
   PyObject* bytes = sample->metadata;
   if (bytes) Py_INCREF(bytes);
   if (!bytes)

@@ -497,3 +497,23 @@ def test_the_same_in_an_event_loop(url: str, name: str) -> None:
             await queue.delete()
 
     asyncio.run(asyncio.wait_for(story(), 60))
+
+
+def test_what_describes_a_message_outlives_it(bus: hawser.Bus, name: str) -> None:
+    """A log line after a block names the key of the job."""
+    queue, topic = bus.queue(name), bus.topic(f"{name} topic")
+    subscription = topic.subscribe()
+    queue.put_many([b"1", b"2", b"3"], keys=[b"first", b"second", b"third"])
+    topic.publish(b"x", key=b"fourth", headers={"a": b"b"})
+    with got(queue) as accepted:
+        pass
+    rejected, released = got(queue), got(queue)
+    rejected.reject()
+    released.release()
+    sample = subscription.take(5)
+    assert sample is not None
+    with sample:
+        pass
+    assert [each.key for each in (accepted, rejected, released)] == [b"first", b"second", b"third"]
+    assert {each.delivery_count for each in (accepted, rejected, released)} == {1}
+    assert (sample.key, sample.headers, accepted.headers) == (b"fourth", {"a": b"b"}, {})

@@ -27,8 +27,8 @@ class Message(Sample):
     of the release. A message that is dropped without being settled is released. Settling a message whose
     claim is lost (its lease is over, its loop went on to the next message, its session is lost, or the queue
     has another leader) raises Fenced and changes nothing: the message is, or was, delivered again. The end of
-    a block raises Fenced as well. On one host a message cannot be read once it is settled and no view of its
-    data is left; views that were made before stay valid."""
+    a block raises Fenced as well. On one host the data of a message cannot be read once it is settled and no
+    view of it is left; views that were made before stay valid. Key, headers and counts can always be read."""
 
     __slots__ = ()
 

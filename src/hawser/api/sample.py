@@ -11,7 +11,7 @@ __all__ = ["Sample"]
 
 class Sample(ABC):
     """A message of a topic. On one host it is a view of the topic's memory and keeps its slot until it is
-    released; on a cluster it has its own memory."""
+    released, which ends its data, but not its key and headers; on a cluster it has its own memory."""
 
     __slots__ = ()
 
