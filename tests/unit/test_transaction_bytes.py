@@ -53,7 +53,7 @@ def test_labels(label: Label, data: str) -> None:
             "939292010292020191a36f6e6581a374776fc4056261746368",
         ),
         (t.BranchAbort(Outcome.TIMED_OUT, True, ("one",)), "9303c391a36f6e65"),
-        (t.BranchForget((FIELDS,), ("one",)), f"9291 {XID} 91a36f6e65"),
+        (t.BranchForget((FIELDS,), ("one",), ("two",)), f"9391 {XID} 91a36f6e6591a374776f"),
         (t.BranchLimit(1, 2, 3, 4), "9401020304"),
         (
             t.HomeClose(FIELDS, (("one", ((0, 2),)),), b"query", 5, 60),

@@ -3,17 +3,20 @@
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from hawser.errors import TransactionAborted
 from hawser.log.entry import Kind
 from hawser.log.state.commands import encode_command
+from hawser.log.state.part import BadState
 from hawser.log.state.results import Finished, Outcome, Prepared, Reason, Rejected, Result
 from hawser.record.record import Stamp
 from hawser.transaction import coordinator as c
 from hawser.transaction import keeper as k
 from hawser.transaction import ledger
 from hawser.transaction.ageing import KEEP_SECONDS
+from hawser.transaction.branches import Branches
 from hawser.transaction.client import Request
 from hawser.transaction.commands import MOST_DELIVERED_BYTES, BranchCommit, BranchForget, to_fields
 from hawser.transaction.identity import Label, TransactionId
@@ -470,17 +473,37 @@ def test_observers_are_told_of_the_transaction() -> None:
     assert seen == [(transaction, "orders@1/0"), ("publish", "orders", 1), "commit"]
 
 
-def test_what_a_deleted_home_has_delivered_is_forgotten_after_a_while() -> None:
+@pytest.mark.parametrize("leader_seconds", [600, 100_000])
+def test_what_a_deleted_home_has_delivered_is_forgotten_after_a_while(leader_seconds: int) -> None:
+    """Also if no leader lasts for long: the log knows when the first one saw that the home was deleted."""
     homes = Homes()
     homes.commit()
     homes.commit("other")
     homes.deliver(*homes.tells())
     homes.deliver(*homes.tells("other"))
+    site, now = homes.target, 0.0
+    while "other" in site.branches.delivered and now < 4 * KEEP_SECONDS:
+        keeper, until = k.Keeper(site.branches), now + leader_seconds
+        while now < until and "other" in site.branches.delivered:
+            for each in keeper.tick(now, 0, lambda owner: False, lambda shard: shard == "other"):
+                assert isinstance(each, k.Propose)
+                site.put(each.kind, each.payload)
+            now += 60.0
+        site.restart_equal()
+    assert KEEP_SECONDS <= now <= 3 * KEEP_SECONDS
+    assert list(site.branches.delivered) == ["p"] and not site.branches.deleted
+
+
+@pytest.mark.parametrize("deleted", [{"unknown": 0}, {"other": 1}])
+def test_deleted_homes_that_cannot_be_are_a_bad_state(deleted: dict[str, int]) -> None:
+    homes = Homes()
+    homes.commit("other")
+    homes.deliver(*homes.tells("other"))
     branches = homes.target.branches
-    keeper = k.Keeper(branches)
-    for seconds in (0.0, KEEP_SECONDS - 1.0):
-        assert keeper.tick(seconds, 0, lambda owner: False, lambda shard: shard == "other") == []
-    (forget,) = keeper.tick(KEEP_SECONDS + 60.0, 0, lambda owner: False, lambda shard: shard == "other")
-    assert isinstance(forget, k.Propose)
-    homes.target.put(forget.kind, forget.payload)
-    assert list(branches.delivered) == ["p"]
+    note = encode_command(BranchForget((), (), ("other", "unknown")))
+    homes.target.put(Kind.BRANCH_FORGET, note)
+    saved = msgspec.msgpack.decode(branches.digest())
+    assert saved[4] == {"other": 0}
+    saved[4] = deleted
+    with pytest.raises(BadState, match="deleted"):
+        Branches().load(msgspec.msgpack.encode(saved))

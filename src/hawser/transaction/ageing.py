@@ -1,4 +1,4 @@
-"""The age of tombstones, and of other records that are forgotten in time.
+"""The age of tombstones, and of other records that are forgotten in time, such as homes that were deleted.
 
 A tombstone is kept for as long as a client may still ask about it, under any number of leaders. Clocks of
 different machines cannot be compared, and a leader knows only its own time. So leaders mark time in the log:
@@ -11,13 +11,13 @@ behind a tombstone does not count, because the tombstone may have been written a
 that a leader has not marked when it stops leading is lost, so tombstones are kept for longer by that time.
 """
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from itertools import islice
-from typing import Final, Generic, TypeVar
+from typing import Final, TypeVar
 
 from hawser.transaction.identity import MAX_TIMEOUT_SECONDS
 
-__all__ = ["KEEP_SECONDS", "MARK_SECONDS", "OLD_MARKS", "Ageing", "Marking"]
+__all__ = ["KEEP_SECONDS", "MARK_SECONDS", "OLD_MARKS", "Marking"]
 
 # Nobody asks for longer than a transaction may last, nor is a request under way for that long.
 KEEP_SECONDS: Final = 2 * MAX_TIMEOUT_SECONDS
@@ -28,7 +28,7 @@ OLD_MARKS: Final = -(-KEEP_SECONDS // MARK_SECONDS) + 1
 # So many are forgotten by one entry.
 MOST_AT_ONCE: Final = 4096
 
-K = TypeVar("K", bound=Hashable)
+K = TypeVar("K")
 
 
 class Marking:
@@ -52,21 +52,4 @@ class Marking:
         if now - self._looked < LOOK_SECONDS:
             return []
         self._looked = now
-        return list(islice(old, MOST_AT_ONCE))
-
-
-class Ageing(Generic[K]):
-    """The time at which one leader first saw each."""
-
-    def __init__(self) -> None:
-        self._seen: dict[K, float] = {}
-        self._looked = float("-inf")
-
-    def old(self, kept: Iterable[K], now: float) -> list[K]:
-        """Those of all there are that may be forgotten; looks once a minute at most."""
-        if now - self._looked < LOOK_SECONDS:
-            return []
-        self._looked = now
-        self._seen = {each: self._seen.get(each, now) for each in kept}
-        old = (each for each, seen in self._seen.items() if now - seen >= KEEP_SECONDS)
         return list(islice(old, MOST_AT_ONCE))

@@ -139,6 +139,7 @@ class _State(msgspec.Struct, frozen=True, array_like=True):
     branches: list[tuple[int, bytes, bytes, int, Branch]]
     tombstones: list[SavedTombstone]
     delivered: dict[str, int]
+    deleted: dict[str, int]
     # The count of marks.
     marks: int
     ages: list[SavedAge]
@@ -166,6 +167,8 @@ class Branches(Part):
         self.register: Register[Branch] = Register()
         # Of each home that has something for this shard: the number of the last that is here.
         self.delivered: dict[str, int] = {}
+        # Of those of them that are deleted: the count of marks when a leader noted that.
+        self.deleted: dict[str, int] = {}
         self.observers: Observers | None = None
         # How many are open and how many prepared, and their bytes.
         self._open = _Tally()
@@ -457,10 +460,14 @@ class Branches(Part):
         command = _read_forget(entry)
         if command is None:
             return _BAD
-        if not command.transactions and not command.homes:
+        if not command.transactions and not command.homes and not command.deleted:
             self.register.marks += 1
+        for home in command.deleted:
+            if home in self.delivered:
+                self.deleted.setdefault(home, self.register.marks)
         for home in command.homes:
             self.delivered.pop(home, None)
+            self.deleted.pop(home, None)
         return Expired(sum(self.register.forget(id_of(fields)) for fields in command.transactions))
 
     def _set_limit(self, entry: Entry) -> Result:
@@ -476,9 +483,9 @@ class Branches(Part):
         return self.digest(), ()
 
     def digest(self) -> bytes:
-        delivered = dict(sorted(self.delivered.items()))
+        homes = dict(sorted(self.delivered.items())), dict(sorted(self.deleted.items()))
         register = self.register
-        return _encode(_State(self.limit, *register.save(), delivered, register.marks, register.ages()))
+        return _encode(_State(self.limit, *register.save(), *homes, register.marks, register.ages()))
 
     def load(self, state: bytes) -> None:
         try:
@@ -487,7 +494,9 @@ class Branches(Part):
             raise BadState(f"the saved branches of transactions cannot be read: {error}") from error
         self.limit = saved.limit
         self.register.load(saved.branches, saved.tombstones, saved.marks, saved.ages)
-        self.delivered = saved.delivered
+        if any(each not in saved.delivered or at > saved.marks for each, at in saved.deleted.items()):
+            raise BadState("the saved homes that were deleted contradict what they delivered")
+        self.delivered, self.deleted = saved.delivered, saved.deleted
         for _, branch in self.register:
             if not len(branch.operations) == len(branch.places) == sum(branch.counts.values()) > 0:
                 raise BadState("a saved branch of a transaction has not as many operations as it counts")

@@ -97,11 +97,13 @@ class BranchAbort(Payload, frozen=True):
 
 
 class BranchForget(Payload, frozen=True):
-    """Forget the outcomes of these, unless the xid was used again since, and the deliveries of these homes,
-    which are gone. With nothing to forget it is a mark (`ageing.py`)."""
+    """Forget the outcomes of these, unless the xid was used again since, and the deliveries of these homes.
+    Note that the homes in `deleted` are deleted: they are old when marks have followed that. With nothing to
+    forget and to note it is a mark (`ageing.py`)."""
 
     transactions: tuple[XidFields, ...]
     homes: Shards = ()
+    deleted: Shards = ()
 
 
 class BranchLimit(Payload, frozen=True):

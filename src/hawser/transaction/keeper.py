@@ -17,7 +17,7 @@ drops it when it leads no more, calls `tick` now and then and carries out what i
   after a pause is carried again, so one that cannot be carried neither fills the log nor delays the others.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
@@ -25,7 +25,7 @@ import msgspec
 from hawser.log.entry import Kind
 from hawser.log.state.commands import Payload, encode_command
 from hawser.log.state.results import Outcome
-from hawser.transaction.ageing import OLD_MARKS, Ageing, Marking
+from hawser.transaction.ageing import OLD_MARKS, Marking
 from hawser.transaction.branches import Branch, Branches
 from hawser.transaction.commands import BranchAbort, BranchCommit, BranchForget, HomeDecide, to_fields
 from hawser.transaction.identity import (
@@ -101,7 +101,6 @@ class Keeper:
         # For each entry that was proposed again: the time before which it is not repeated, and the pause
         # after that.
         self._carried: dict[int, tuple[float, float]] = {}
-        self._gone: Ageing[str] = Ageing()
 
     def tick(
         self,
@@ -123,14 +122,31 @@ class Keeper:
             act = self._ask if _asks(transaction, branch) else self._expire
             actions += act(transaction, branch, now, is_lost)
         actions += self._carry(now, max(carry_before, applied + 1 - self._carry_entries))
-        old = self._marking.old(register.old(OLD_MARKS), now)
-        gone = self._gone.old(filter(is_gone, self._branches.delivered), now)
-        if old or gone:
-            forget = BranchForget(tuple(map(to_fields, old)), tuple(gone))
-            actions.append(_propose(Kind.BRANCH_FORGET, forget))
-        if register.is_remembering and self._marking.is_due(now):
+        actions += self._forget(now, is_gone)
+        is_remembering = register.is_remembering or bool(self._branches.deleted)
+        if is_remembering and self._marking.is_due(now):
             actions.append(_propose(Kind.BRANCH_FORGET, BranchForget(())))
         return actions
+
+    def _forget(self, now: float, is_gone: Callable[[str], bool]) -> list[Action]:
+        """The outcomes and the deleted homes that are old, and the homes that are deleted since."""
+        found = self._marking.old(self._forgettable(is_gone), now)
+        if not found:
+            return []
+        forget = BranchForget(
+            tuple(to_fields(each) for each in found if isinstance(each, TransactionId)),
+            tuple(each for each in found if each in self._branches.deleted),
+            tuple(each for each in found if isinstance(each, str) and each not in self._branches.deleted),
+        )
+        return [_propose(Kind.BRANCH_FORGET, forget)]
+
+    def _forgettable(self, is_gone: Callable[[str], bool]) -> Iterator[TransactionId | str]:
+        branches = self._branches
+        yield from branches.register.old(OLD_MARKS)
+        for home in filter(is_gone, branches.delivered):
+            noted = branches.deleted.get(home)
+            if noted is None or branches.register.marks - noted >= OLD_MARKS:
+                yield home
 
     # To be shown. `clock_ns` is the time of day here, and what another leader wrote was by its own.
 
