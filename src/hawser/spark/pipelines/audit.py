@@ -20,9 +20,8 @@ from pyspark import pipelines as dp
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from hawser.record.origin import GAP_HEADER
 from hawser.spark.pipelines.auditing.evidence import COLUMNS
-from hawser.spark.pipelines.auditing.flows import judged
+from hawser.spark.pipelines.auditing.flows import gap_header, judged
 from hawser.spark.pipelines.auditing.lines import Run
 from hawser.spark.pipelines.auditing.log_evidence import landed_evidence, log_evidence
 from hawser.spark.pipelines.auditing.trace_evidence import trace_evidence
@@ -63,12 +62,8 @@ def topics(names: str) -> "DataFrame":
     return source.option("failOnDataLoss", "false").option("includeHeaders", "true").load()
 
 
-GAP = F.expr(
-    f"case when key is null and octet_length(value) = 0 "
-    f"then cast(filter(headers, each -> each.key = '{GAP_HEADER}')[0].value as string) end as gap"
-)
 STAMPS = ["topic", "partition", "offset", "timestamp"]
-LOG = topics(TOPICS).select(*STAMPS, "producer", "producer_sequence", CONTENT, BYTES, GAP)
+LOG = topics(TOPICS).select(*STAMPS, "producer", "producer_sequence", CONTENT, BYTES, gap_header())
 LOG_RUNS = LOG.mapInArrow(log_evidence, COLUMNS)
 
 

@@ -10,6 +10,7 @@ import msgspec
 import pyarrow
 from pyspark.sql import functions as F  # noqa: N812
 
+from hawser.record.origin import GAP_HEADER
 from hawser.spark.pipelines.auditing.judging import judge
 from hawser.spark.pipelines.auditing.lines import VERDICT, Run, Verdict
 from hawser.spark.pipelines.ranges import Range
@@ -17,7 +18,7 @@ from hawser.spark.pipelines.ranges import Range
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-__all__ = ["Committed", "judged"]
+__all__ = ["Committed", "gap_header", "judged"]
 
 Committed = dict[str, dict[int, Range]]
 """Of each topic, of each partition: the offsets that batches of a landing have committed."""
@@ -39,6 +40,13 @@ _TYPES: Final = {
 _VERDICTS: Final = pyarrow.list_(
     pyarrow.struct([(name, _TYPES.get(name, pyarrow.int64())) for name in Verdict._fields])
 )
+
+
+def gap_header() -> "Column":
+    """The header of a gap record, as `gap`; null in all other rows. A message of a user may look like a gap
+    record, with no key and an empty value, and have other headers."""
+    found = f"get(filter(headers, each -> each.key = '{GAP_HEADER}'), 0).value"
+    return F.expr(f"case when key is null and octet_length(value) = 0 then {found} end as gap")
 
 
 def judged(committed: str, topics: frozenset[str]) -> "Column":

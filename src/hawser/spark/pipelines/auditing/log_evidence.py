@@ -122,7 +122,7 @@ def _gaps(batch: Any) -> dict[int, Gap]:
     found = {}
     for place in numpy.flatnonzero(_numbers(batch.column("gap").is_valid())):
         with suppress(ValueError):
-            gap = Gap.decode(batch.column("gap")[place].as_py().encode())
+            gap = Gap.decode(batch.column("gap")[place].as_py())
             if gap.last == batch.column("producer_sequence")[place].as_py():
                 found[int(place)] = gap
     return found
