@@ -94,19 +94,25 @@ def _transfer(cluster: ClusterProcesses, node: str) -> None:
 def test_operators_killed_in_a_change(tmp_path: Path, kind: str, record_property: Record) -> None:
     """Killed as soon as the store has a phase of the change, the next operator ends it: with the ensemble
     from before or from after, and nothing lost."""
-    outcomes = {"killed": 0, "before": 0, "after": 0}
+    outcomes = {"before": 0, "after": 0}
+    killed_in: set[Phase] = set()
     with cluster_processes(tmp_path, nodes=4) as cluster:
         with under_load(cluster, {"write": 1, "read": 1}) as clients:
+            # A phase that is over before it is seen gets a second chance.
             for phase in (Phase.PREPARE, Phase.COMMIT, Phase.PREPARE, Phase.COMMIT):
+                if phase in killed_in:
+                    continue
                 _make_room(cluster, kind)
                 before = _nodes_of(cluster.shard(TOPIC))
-                outcomes["killed"] += _kill_in(cluster, kind, before, phase)
+                if _kill_in(cluster, kind, before, phase):
+                    killed_in.add(phase)
                 after = _nodes_of(_until(cluster, lambda shard: shard["leader"] is not None))
                 outcomes["before" if before == after else "after"] += 1
                 clients.wait_for_more()
+        record_property("killed in", sorted(killed_in))
         for name, value in {**outcomes, **judged(cluster, clients)}.items():
             record_property(name, value)
-        assert outcomes["killed"] > 0
+        assert killed_in
 
 
 def _make_room(cluster: ClusterProcesses, kind: str) -> None:
