@@ -283,6 +283,17 @@ PyObject* sample_repr(PyObject* self) {
                               static_cast<unsigned long long>(sample->taken.payload), state);
 }
 
+// Its bytes are not what it is equal to: `sample == b"stop"` would be false without a word.
+PyObject* sample_compare(PyObject*, PyObject* other, int operation) {
+  if ((operation == Py_EQ || operation == Py_NE) &&
+      (PyBytes_Check(other) || PyByteArray_Check(other) || PyMemoryView_Check(other) || PyUnicode_Check(other))) {
+    PyErr_Format(PyExc_TypeError, "a message cannot be compared with %s; compare bytes(it), or its value",
+                 Py_TYPE(other)->tp_name);
+    return nullptr;
+  }
+  Py_RETURN_NOTIMPLEMENTED;
+}
+
 PyObject* get_delivery_count(PyObject* self, void*) {
   const SampleObject* message = as_sample(self);
   const uint32_t uncounted = message->consumer->core->options().reserved ? 1 : 0;
@@ -378,6 +389,8 @@ PyGetSetDef properties[] = {
 
 PyType_Slot slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(sample_dealloc)},
                        {Py_tp_repr, reinterpret_cast<void*>(sample_repr)},
+                       {Py_tp_richcompare, reinterpret_cast<void*>(sample_compare)},
+                       {Py_tp_hash, reinterpret_cast<void*>(PyBaseObject_Type.tp_hash)},
                        {Py_tp_methods, methods},
                        {Py_tp_getset, properties},
                        {Py_tp_doc, const_cast<char*>("A message taken from a topic: a read-only buffer over its slot.")},
@@ -389,6 +402,8 @@ PyType_Slot slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(sample_dealloc)},
 
 PyType_Slot message_slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(sample_dealloc)},
                                {Py_tp_repr, reinterpret_cast<void*>(sample_repr)},
+                               {Py_tp_richcompare, reinterpret_cast<void*>(sample_compare)},
+                               {Py_tp_hash, reinterpret_cast<void*>(PyBaseObject_Type.tp_hash)},
                                {Py_tp_methods, message_methods},
                                {Py_tp_getset, message_properties},
                                {Py_tp_doc, const_cast<char*>("A message claimed from a queue: a read-only buffer over its slot.")},

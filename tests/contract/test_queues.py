@@ -517,3 +517,23 @@ def test_what_describes_a_message_outlives_it(bus: hawser.Bus, name: str) -> Non
     assert [each.key for each in (accepted, rejected, released)] == [b"first", b"second", b"third"]
     assert {each.delivery_count for each in (accepted, rejected, released)} == {1}
     assert (sample.key, sample.headers, accepted.headers) == (b"fourth", {"a": b"b"}, {})
+
+
+@pytest.mark.parametrize("other", [b"x", bytearray(b"x"), memoryview(b"x"), "x"])
+def test_a_message_is_not_its_bytes(bus: hawser.Bus, name: str, other: object) -> None:
+    queue, topic = bus.queue(name), bus.topic(f"{name} topic")
+    subscription = topic.subscribe()
+    queue.put_many([b"x", b"y"])
+    topic.publish(b"x")
+    samples: list[Any] = [got(queue), subscription.take(5), *queue.peek(1)]
+
+    async def get() -> None:
+        async with aio.connect(bus.url) as looped:
+            samples.append(await (await looped.queue(name)).get(PATIENCE_SECONDS))
+
+    asyncio.run(get())
+    for each in samples:
+        with pytest.raises(TypeError, match=rf"^a message cannot be compared with {type(other).__name__};"):
+            assert each == other
+        assert each == each and each != object()  # noqa: PLR0124
+        assert {each: 1}[each] == 1

@@ -63,6 +63,11 @@ class _LocalAsyncMessage(AsyncMessage):
     def __len__(self) -> int:
         return len(self._message)
 
+    def __eq__(self, other: object) -> bool:
+        return self is other or self._message == other
+
+    __hash__ = object.__hash__
+
     async def __aexit__(
         self,
         kind: type[BaseException] | None,

@@ -78,6 +78,16 @@ class FetchedSample:
         """An empty one is a message, too."""
         return True
 
+    def __eq__(self, other: object) -> bool:
+        """As any object; a TypeError instead of a False that hides a mistake."""
+        if isinstance(other, bytes | bytearray | memoryview | str):
+            raise TypeError(
+                f"a message cannot be compared with {type(other).__name__}; compare bytes(it), or its value"
+            )
+        return self is other
+
+    __hash__ = object.__hash__
+
     def __buffer__(self, flags: int, /) -> memoryview:
         return memoryview(self._record.value)
 
