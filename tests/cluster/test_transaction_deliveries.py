@@ -151,7 +151,7 @@ def test_nodes_are_killed_while_many_are_delivered(
     processes: ClusterProcesses, record_property: RecordProperty
 ) -> None:
     """Each order is handled once, and has one invoice in each topic, in whatever order."""
-    orders, threads, kills = 200, 4, 3
+    orders, threads, kills = 400, 4, 3
     random = Random("deliveries")
     with processes.connect("setup") as bus:
         queue = bus.queue("storm", replication=3)

@@ -1,5 +1,6 @@
 """`make check FOR=...` finds the tests of a room."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -36,3 +37,12 @@ def test_a_path_that_does_not_exist_is_named() -> None:
 def test_a_file_without_tests_is_said_to_have_none() -> None:
     done = chosen("README.md")
     assert done.returncode == 1 and "no test file belongs to README.md" in done.stderr
+
+
+def test_everything_is_every_file_that_is_quick() -> None:
+    found = chosen("everything").stdout.split()
+    recorded = json.loads((ROOT / "tests" / "durations.json").read_text(encoding="utf-8"))
+    every = {str(file.relative_to(ROOT)) for file in (ROOT / "tests").rglob("test_*.py")}
+    longest = max(recorded.get(name, 0) for name in found)
+    assert all(recorded.get(name, 0) >= longest for name in every - {*found})
+    assert len(found) > len(every) / 2
