@@ -109,7 +109,7 @@ class Queue(ABC, Generic[T]):
     @abstractmethod
     def get(self, timeout: float | None = None) -> Message | None:
         """The oldest message that nobody holds; None if there is none within `timeout` seconds (None: wait
-        for ever).
+        for ever). A loop over `get_many(1, timeout)` needs no test for None.
 
         On one host Full when as many messages as `max_held` allows are held already."""
 
