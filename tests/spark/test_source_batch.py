@@ -117,7 +117,7 @@ def test_ranges_by_offset(spark: SparkSession, cluster: RunningCluster, bus: haw
     for options, words in (
         ({"startingOffsets": at(102)}, "offset 102 of topic 'ranged', partition 0 is not there yet"),
         ({"endingOffsets": at(102)}, "is not there yet"),
-        ({"startingOffsets": '{"ranged":{"1":1}}'}, "it lacks ranged/0; there is no ranged/1"),
+        ({"startingOffsets": '{"ranged":{"1":1}}'}, "names ranged/1, which this query does not read"),
     ):
         with pytest.raises(Exception, match=words):
             offsets(**options)
@@ -138,7 +138,6 @@ def test_a_start_by_time(spark: SparkSession, cluster: RunningCluster, bus: haws
         (noon_ms - 1, 0),
         (noon_ms + 37_000, 37),
         (noon_ms + 36_001, 37),
-        (noon_ms + 10**6, 100),
     ):
         rows = read(spark, cluster.url, "timed", "timestamp timestamp", startingTimestamp=moment).collect()
         seconds = sorted((row.timestamp - NOON.replace(tzinfo=None)).total_seconds() for row in rows)

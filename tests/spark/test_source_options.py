@@ -41,6 +41,28 @@ def test_offsets_in_json() -> None:
     assert batch(endingOffsets='{"orders":{"0":7}}').end == {"orders": {0: 7}}
 
 
+def test_times_in_json() -> None:
+    options = batch(startingOffsetsByTimestamp='{"orders":{"0":5}}', endingTimestamp="7")
+    assert (options.start_times, options.end_times) == ({"orders": {0: 5}}, 7)
+    assert options.fail_on_no_match
+    assert not stream(startingTimestamp="5", startingOffsetsByTimestampStrategy="latest").fail_on_no_match
+
+
+def test_partitions_are_assigned() -> None:
+    given = {"endpoints": "h:1", "assign": '{"b":[2,0,2],"a":[1]}'}
+    options = Options.of(given, streaming=False)
+    assert (options.topics, options.pattern) == (("b", "a"), None)
+    assert list(options.partitions_of("b", 3)) == [0, 2]
+    assert list(batch().partitions_of("orders", 3)) == [0, 1, 2]
+    with pytest.raises(
+        UsageError, match="assign names partition 2 of topic 'b', which has the partitions 0 to 1"
+    ):
+        options.partitions_of("b", 2)
+    for text in ("[]", "{}", '{"a":[]}', '{"a":[-1]}', '{"a":["0"]}', '{"a":0}'):
+        with pytest.raises(UsageError, match=r"assign=.* is not JSON such as"):
+            Options.of({"endpoints": "h:1", "assign": text}, streaming=False)
+
+
 def test_topics_are_a_list_or_a_pattern() -> None:
     assert batch(subscribe=" b, a ,,b ").topics == ("b", "a")
     options = Options.of({"endpoints": "h:1", "subscribePattern": "a.*"}, streaming=False)
@@ -53,11 +75,23 @@ def test_topics_are_a_list_or_a_pattern() -> None:
         ({"subscrbe": "x"}, "did you mean subscribe"),
         ({"path": "x"}, "give load\\(\\) nothing"),
         ({"zzz": "x"}, "there are endpoints, subscribe"),
+        ({"kafka.bootstrap.servers": "h:1"}, "here it is endpoints"),
+        ({"kafka.group.id": "g"}, "here it is groupId"),
         ({"endpoints": ""}, "needs option\\(.endpoints"),
         ({"endpoints": "hawser://nowhere"}, "no URL of a cluster"),
         ({"subscribe": " , "}, "needs option\\(.subscribe"),
         ({"subscribePattern": "a"}, "exclude each other"),
+        ({"assign": '{"orders":[0]}'}, "subscribe and assign exclude each other"),
         ({"startingOffsets": "earliest", "startingTimestamp": "5"}, "exclude each other"),
+        (
+            {"startingTimestamp": "5", "startingOffsetsByTimestamp": '{"orders":{"0":5}}'},
+            "exclude each other",
+        ),
+        ({"endingOffsets": "latest", "endingTimestamp": "5"}, "exclude each other"),
+        ({"startingOffsetsByTimestamp": '{"orders":{"0":-1}}'}, "milliseconds since 1970"),
+        ({"endingOffsetsByTimestamp": "5"}, "is not JSON such as"),
+        ({"startingOffsetsByTimestampStrategy": "latest"}, "is about a start by time"),
+        ({"startingTimestamp": "5", "startingOffsetsByTimestampStrategy": "x"}, "one of error, latest"),
         ({"startingOffsets": "yesterday"}, "is not .earliest., .latest. or JSON"),
         ({"startingOffsets": '{"orders":{"0":0}}'}, "offset; they begin at 1"),
         ({"startingOffsets": '{"orders":{"zero":1}}'}, "or JSON"),
@@ -65,6 +99,7 @@ def test_topics_are_a_list_or_a_pattern() -> None:
         ({"endingOffsets": '{"orders":{"0":-2}}'}, "no offset"),
         ({"startingTimestamp": "soon"}, "whole number from 0"),
         ({"minPartitions": "0"}, "whole number from 1"),
+        ({"maxRecordsPerPartition": "0"}, "whole number from 1"),
         ({"failOnDataLoss": "maybe"}, "true or false"),
         ({"valueFormat": "avro"}, "raw, json, msgpack, arrow"),
         ({"valueFormat": "json", "mode": "DROPMALFORMED"}, "FAILFAST, PERMISSIVE"),
@@ -84,6 +119,7 @@ def test_what_is_wrong_is_told(given: dict[str, str], words: str) -> None:
     ("given", "words"),
     [
         ({"endingOffsets": "latest"}, "a stream has no end"),
+        ({"endingTimestamp": "5"}, "a stream has no end: leave endingTimestamp out"),
         ({"maxOffsetsPerTrigger": "5", "maxBytesPerTrigger": "5"}, "exclude each other"),
         ({"maxBytesPerTrigger": "-5"}, "whole number from 1"),
         ({"groupId": "g" * 151}, "1 to 150"),

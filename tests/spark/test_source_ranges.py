@@ -209,6 +209,7 @@ def test_another_cluster_at_the_same_address(tmp_path: Path, monkeypatch: pytest
             if name == "new":
                 stale = connection.connection(url)
                 with pytest.raises(hawser.Unavailable):
-                    stale.bounds(stale.topics(options))
-            (topic,) = connection.connection(url).bounds(connection.connection(url).topics(options)).values()
+                    stale.bounds(stale.topics(options), options)
+            fresh = connection.connection(url)
+            (topic,) = fresh.bounds(fresh.topics(options), options).values()
             assert topic.partitions[0].end == 2

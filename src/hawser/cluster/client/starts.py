@@ -17,6 +17,7 @@ from hawser.record.batch import Batch
 
 __all__ = [
     "Bounds",
+    "Moment",
     "Place",
     "at_time",
     "begin_group",
@@ -38,6 +39,13 @@ class Bounds(NamedTuple):
 
     start: int
     end: int
+
+
+class Moment(NamedTuple):
+    """The offset of the first record of some time or later; the end of its partition if none is there."""
+
+    offset: int
+    is_there: bool
 
 
 def share_of(member: str, members: tuple[str, ...], partitions: int) -> set[int]:
@@ -70,7 +78,7 @@ async def inspect(
 async def resolve(router: Router, topic: str, shard: str, start: Place, history: int, deadline: float) -> int:
     """The offset to begin at: OffsetOutOfRange for one that is not there."""
     if isinstance(start, datetime):
-        return await at_time(router, topic, shard, nanoseconds(start), deadline)
+        return (await at_time(router, topic, shard, nanoseconds(start), deadline)).offset
     found = await inspect(router, topic, shard, deadline)
     if start == "earliest":
         return found.start
@@ -113,13 +121,13 @@ async def begin_group(
         await router.ask_leader(topic, shard, request, f"beginning group {group!r} in {shard}", deadline)
 
 
-async def at_time(router: Router, topic: str, shard: str, moment_ns: int, deadline: float) -> int:
-    """The offset of the first record of this time or later; the end if there is none."""
+async def at_time(router: Router, topic: str, shard: str, moment_ns: int, deadline: float) -> Moment:
+    """Where this time is in a partition."""
     found = await inspect(router, topic, shard, deadline, at_ns=moment_ns)
     assert found.at is not None
     if found.at >= found.end:
-        return found.end
-    return await _first_at(router, topic, shard, found.at, moment_ns, deadline)
+        return Moment(found.end, False)
+    return Moment(await _first_at(router, topic, shard, found.at, moment_ns, deadline), True)
 
 
 def nanoseconds(moment: datetime) -> int:

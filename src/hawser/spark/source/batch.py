@@ -30,10 +30,11 @@ class BatchReader(DataSourceReader):
         cluster = connection(options.endpoints)
         topics = cluster.topics(options)
         check_topics(options, topics)
-        bounds = cluster.bounds(topics)
+        bounds = cluster.bounds(topics, options)
         start = beginning(options, cluster, topics, bounds)
+        end = batch_end(options, cluster, topics, bounds)
         set_imports_aside()
-        return list(plan(ranges(start, batch_end(options, bounds)), options.min_partitions))
+        return list(plan(ranges(start, end), options.min_partitions, options.max_records))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         # Without anything to read Spark still has a task, with a partition of its own making.

@@ -8,7 +8,7 @@ cluster at its addresses now.
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
@@ -17,7 +17,7 @@ from hawser.cluster.client import starts
 from hawser.cluster.client.client import Client, addresses_of
 from hawser.cluster.client.ranges import LostRange, Part, RangeReader
 from hawser.cluster.client.settings import ClientSettings
-from hawser.cluster.client.starts import Bounds
+from hawser.cluster.client.starts import Bounds, Moment
 from hawser.cluster.client.thread import LoopThread
 from hawser.cluster.client.topics import open_topic
 from hawser.errors import NotFound, OffsetOutOfRange, Unavailable
@@ -147,13 +147,17 @@ class Connection:
                     raise
             await asyncio.sleep(0.1)
 
-    def bounds(self, topics: dict[str, wire.TopicEntry]) -> dict[str, Bounded]:
-        """Where each partition begins and ends now."""
-        return self.call(self._bounds(topics))
+    def bounds(self, topics: dict[str, wire.TopicEntry], options: Options) -> dict[str, Bounded]:
+        """Where each partition that was asked for begins and ends now."""
+        return self.call(self._bounds(topics, options))
 
-    async def _bounds(self, topics: dict[str, wire.TopicEntry]) -> dict[str, Bounded]:
+    async def _bounds(self, topics: dict[str, wire.TopicEntry], options: Options) -> dict[str, Bounded]:
         deadline = self.router.loop.time() + _SETTINGS.timeout
-        shards = [(name, each) for name, entry in topics.items() for each in range(entry.partitions)]
+        shards = [
+            (name, each)
+            for name, entry in topics.items()
+            for each in options.partitions_of(name, entry.partitions)
+        ]
         found = await asyncio.gather(
             *(
                 starts.inspect(self.router, name, wire.shard_of(name, topics[name].uuid, partition), deadline)
@@ -165,31 +169,29 @@ class Connection:
             bounds[name].partitions[partition] = Bounds(each.start, each.end)
         return bounds
 
-    def at_time(self, topics: dict[str, wire.TopicEntry], timestamp_ms: int) -> dict[str, dict[int, int]]:
-        """The first offset of each partition at that time or later."""
-        return self.call(self._at_time(topics, min(timestamp_ms * 1_000_000, (1 << 63) - 1)))
+    def at_times(
+        self, topics: dict[str, wire.TopicEntry], times: Mapping[tuple[str, int], int]
+    ) -> dict[tuple[str, int], Moment]:
+        """Where these times, in milliseconds, are in their partitions."""
+        return self.call(self._at_times(topics, times))
 
-    async def _at_time(self, topics: dict[str, wire.TopicEntry], moment_ns: int) -> dict[str, dict[int, int]]:
+    async def _at_times(
+        self, topics: dict[str, wire.TopicEntry], times: Mapping[tuple[str, int], int]
+    ) -> dict[tuple[str, int], Moment]:
         deadline = self.router.loop.time() + _SETTINGS.timeout
-        return {
-            name: dict(
-                enumerate(
-                    await asyncio.gather(
-                        *(
-                            starts.at_time(
-                                self.router,
-                                name,
-                                wire.shard_of(name, entry.uuid, partition),
-                                moment_ns,
-                                deadline,
-                            )
-                            for partition in range(entry.partitions)
-                        )
-                    )
+        found = await asyncio.gather(
+            *(
+                starts.at_time(
+                    self.router,
+                    name,
+                    wire.shard_of(name, topics[name].uuid, number),
+                    min(milliseconds * 1_000_000, (1 << 63) - 1),
+                    deadline,
                 )
+                for (name, number), milliseconds in times.items()
             )
-            for name, entry in topics.items()
-        }
+        )
+        return dict(zip(times, found, strict=True))
 
     # Records.
 

@@ -1,11 +1,11 @@
 """The options of the source, checked as a whole before anything else happens.
 
-They carry the names they have in Spark's source for Kafka. None of them is a secret: options appear in plans
-and logs.
+They carry the names and the meanings that they have in Spark's source for Kafka; `docs/howto/spark.md` lists
+the differences. None of them is a secret: options appear in plans and logs.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, Final, Literal, NamedTuple
 
@@ -14,7 +14,7 @@ import msgspec
 from hawser.cluster.client.client import addresses_of
 from hawser.errors import UsageError
 
-__all__ = ["EARLIEST", "LATEST", "Options", "Positions", "Start"]
+__all__ = ["EARLIEST", "LATEST", "Options", "Positions", "Start", "Times"]
 
 # As offsets in JSON.
 LATEST: Final = -1
@@ -24,12 +24,18 @@ _NAMES: Final = (
     "endpoints",
     "subscribe",
     "subscribePattern",
+    "assign",
     "startingOffsets",
     "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
     "endingOffsets",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
     "maxOffsetsPerTrigger",
     "maxBytesPerTrigger",
     "minPartitions",
+    "maxRecordsPerPartition",
     "failOnDataLoss",
     "includeHeaders",
     "includeTopicUuid",
@@ -49,6 +55,17 @@ _WITH_QUEUES: Final = (
     "endpoints", "maxOffsetsPerTrigger", "minPartitions", "includeHeaders", "includeTopicUuid",
     "valueFormat", "valueSchema", "mode", *_OF_QUEUES,
 )  # fmt: skip
+_TOPICS: Final = ("subscribe", "subscribePattern", "assign")
+_STRATEGY: Final = "startingOffsetsByTimestampStrategy"
+_STARTS: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
+_ENDS: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+_EXCLUSIVE: Final = (_TOPICS, _STARTS, _ENDS, ("maxOffsetsPerTrigger", "maxBytesPerTrigger"))
+# Names that programs for Kafka bring along.
+_OF_KAFKA: Final = {
+    "kafka.bootstrap.servers": "endpoints",
+    "kafka.group.id": "groupId",
+    "groupidprefix": "groupId",
+}
 _FORMATS: Final = ("raw", "json", "msgpack", "arrow")
 # What the offsets of a checkpoint say beside positions.
 _ASIDE: Final = ("uuid", "began")
@@ -60,24 +77,36 @@ _ORPHAN_SECONDS: Final = 7 * 86_400
 Positions = dict[str, dict[int, int]]
 """Of each topic, of each partition: an offset, EARLIEST or LATEST."""
 
-Start = Literal["earliest", "latest"] | Positions
+Word = Literal["earliest", "latest"]
+Start = Word | Positions
+
+Times = int | Positions
+"""Milliseconds since 1970: of all partitions, or of each that is named."""
 
 _decode_positions = msgspec.json.Decoder(dict[str, dict[str, int | str | dict[str, int]]]).decode
+_decode_times = msgspec.json.Decoder(dict[str, dict[str, int]]).decode
+_decode_partitions = msgspec.json.Decoder(dict[str, list[int]]).decode
 
 
 class Options(NamedTuple):
-    """What was asked for. `pattern`, or `queue` with its `claim`, stands in the place of `topics`,
-    `timestamp_ms` in that of `start`."""
+    """What was asked for. `pattern`, or `queue` with its `claim`, stands in the place of `topics`;
+    `start_times` in that of `start`, and `end_times` in that of `end`. Partitions that none of these names
+    begin at `usual_start` and end behind their newest record."""
 
     endpoints: str
     topics: tuple[str, ...]
     pattern: str | None
+    assigned: dict[str, tuple[int, ...]] | None
+    usual_start: Word
     start: Start
-    timestamp_ms: int | None
+    start_times: Times | None
+    fail_on_no_match: bool
     end: Start
+    end_times: Times | None
     max_offsets: int | None
     max_bytes: int | None
     min_partitions: int | None
+    max_records: int | None
     fail_on_data_loss: bool
     with_headers: bool
     with_topic_uuid: bool
@@ -98,6 +127,18 @@ class Options(NamedTuple):
         """Whether a topic of this name was asked for."""
         return topic in self.topics if self.pattern is None else re.fullmatch(self.pattern, topic) is not None
 
+    def partitions_of(self, topic: str, count: int) -> Iterable[int]:
+        """Which of the `count` partitions of a topic were asked for; UsageError if one is not there."""
+        if self.assigned is None:
+            return range(count)
+        numbers = self.assigned[topic]
+        if numbers[-1] >= count:
+            raise UsageError(
+                f"assign names partition {numbers[-1]} of topic {topic!r}, which has the partitions 0 to "
+                f"{count - 1}; leave it out"
+            )
+        return numbers
+
     @property
     def is_typed(self) -> bool:
         return self.value_format != "raw"
@@ -110,7 +151,8 @@ class Options(NamedTuple):
         _check_scope(asked, streaming)
         _check_queue(asked, streaming)
         _check_conflicts(asked)
-        topics, pattern = _topics(asked)
+        topics, pattern, assigned = _topics(asked)
+        usual_start: Word = "latest" if streaming else "earliest"
         value_format = _choice(asked, "valueFormat", _FORMATS)
         mode = _choice(asked, "mode", _MODES)
         if value_format == "raw" and ("mode" in asked or "valueSchema" in asked):
@@ -119,12 +161,17 @@ class Options(NamedTuple):
             endpoints=_endpoints(asked),
             topics=topics,
             pattern=pattern,
-            start=_place(asked, "startingOffsets", "latest" if streaming else "earliest"),
-            timestamp_ms=_number(asked, "startingTimestamp", 0),
+            assigned=assigned,
+            usual_start=usual_start,
+            start=_place(asked, "startingOffsets", usual_start),
+            start_times=_times(asked, "startingTimestamp", "startingOffsetsByTimestamp"),
+            fail_on_no_match=_choice(asked, _STRATEGY, ("error", "latest")) == "error",
             end=_place(asked, "endingOffsets", "latest"),
+            end_times=_times(asked, "endingTimestamp", "endingOffsetsByTimestamp"),
             max_offsets=_number(asked, "maxOffsetsPerTrigger"),
             max_bytes=_number(asked, "maxBytesPerTrigger"),
             min_partitions=_number(asked, "minPartitions"),
+            max_records=_number(asked, "maxRecordsPerPartition"),
             fail_on_data_loss=_flag(asked, "failOnDataLoss", True),
             with_headers=_flag(asked, "includeHeaders", False),
             with_topic_uuid=_flag(asked, "includeTopicUuid", False),
@@ -145,6 +192,8 @@ def _recognised(given: Mapping[str, str]) -> dict[str, str]:
         if name.lower() not in _KNOWN:
             near = get_close_matches(name.lower(), _KNOWN, 1)
             hint = f"did you mean {_KNOWN[near[0]]}?" if near else f"there are {', '.join(_NAMES)}"
+            if name.lower() in _OF_KAFKA:
+                hint = f"here it is {_OF_KAFKA[name.lower()]}"
             if name.lower() == "path":
                 hint = 'name the topics with option("subscribe", ...), and give load() nothing'
             raise UsageError(f"the source hawser has no option {name!r}; {hint}")
@@ -153,10 +202,9 @@ def _recognised(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _check_scope(asked: dict[str, str], streaming: bool | None) -> None:
-    if streaming and "endingOffsets" in asked:
-        raise UsageError(
-            "a stream has no end: leave endingOffsets out, or read it as a batch with spark.read"
-        )
+    for name in _ENDS:
+        if streaming and name in asked:
+            raise UsageError(f"a stream has no end: leave {name} out, or read it as a batch with spark.read")
     if streaming is False:
         for name in _ONLY_STREAMS:
             if name in asked:
@@ -192,13 +240,14 @@ def _check_queue(asked: dict[str, str], streaming: bool | None) -> None:
 
 
 def _check_conflicts(asked: dict[str, str]) -> None:
-    for one, other in (
-        ("startingOffsets", "startingTimestamp"),
-        ("maxOffsetsPerTrigger", "maxBytesPerTrigger"),
-        ("subscribe", "subscribePattern"),
-    ):
-        if one in asked and other in asked:
-            raise UsageError(f"{one} and {other} exclude each other; give one of them")
+    for names in _EXCLUSIVE:
+        given = [name for name in names if name in asked]
+        if len(given) > 1:
+            raise UsageError(f"{given[0]} and {given[1]} exclude each other; give one of them")
+    if _STRATEGY in asked and not any(name in asked for name in _STARTS[1:]):
+        raise UsageError(
+            f"{_STRATEGY} is about a start by time; give startingTimestamp or startingOffsetsByTimestamp"
+        )
 
 
 def _endpoints(asked: dict[str, str]) -> str:
@@ -210,20 +259,56 @@ def _endpoints(asked: dict[str, str]) -> str:
     return endpoints
 
 
-def _topics(asked: dict[str, str]) -> tuple[tuple[str, ...], str | None]:
+def _topics(
+    asked: dict[str, str],
+) -> tuple[tuple[str, ...], str | None, dict[str, tuple[int, ...]] | None]:
+    """Their names, a pattern of them, and the partitions of each if not all of them were asked for."""
     if "queue" in asked:
-        return (), None
+        return (), None, None
     pattern = asked.get("subscribePattern")
     if pattern is not None:
         try:
             re.compile(pattern)
         except re.error as error:
             raise UsageError(f"subscribePattern={pattern!r} is no regular expression: {error}") from error
-        return (), pattern
+        return (), pattern, None
+    if "assign" in asked:
+        assigned = _assigned(asked["assign"])
+        return tuple(assigned), None, assigned
     topics = tuple(dict.fromkeys(filter(None, map(str.strip, asked.get("subscribe", "").split(",")))))
     if not topics:
-        raise UsageError('the source needs option("subscribe", "topic,..."), subscribePattern or queue')
-    return topics, None
+        raise UsageError(
+            'the source needs option("subscribe", "topic,..."), subscribePattern, assign or queue'
+        )
+    return topics, None, None
+
+
+def _assigned(text: str) -> dict[str, tuple[int, ...]]:
+    try:
+        found = {topic: tuple(sorted(set(numbers))) for topic, numbers in _decode_partitions(text).items()}
+        if not found or not all(numbers and numbers[0] >= 0 for numbers in found.values()):
+            raise ValueError("each topic needs a partition, and they are counted from 0")
+    except (msgspec.DecodeError, ValueError) as error:
+        raise UsageError(f'assign={text!r} is not JSON such as {{"topic":[0,1]}}: {error}') from error
+    return found
+
+
+def _times(asked: dict[str, str], for_all: str, for_each: str) -> Times | None:
+    text = asked.get(for_each)
+    if text is None:
+        return _number(asked, for_all, 0)
+    try:
+        times = {
+            topic: {int(each): at for each, at in partitions.items()}
+            for topic, partitions in _decode_times(text).items()
+        }
+        if any(at < 0 for partitions in times.values() for at in partitions.values()):
+            raise ValueError("times are milliseconds since 1970")
+    except (msgspec.DecodeError, ValueError) as error:
+        raise UsageError(
+            f'{for_each}={text!r} is not JSON such as {{"topic":{{"0":1767268800000}}}}: {error}'
+        ) from error
+    return times
 
 
 def _place(asked: dict[str, str], name: str, usual: Start) -> Start:

@@ -6,7 +6,7 @@ from hawser.cluster.wire import TopicEntry
 from hawser.errors import UsageError
 from hawser.spark.source.connection import Connection
 from hawser.spark.source.offsets import Bounded, Offsets, Place, ends, lost_text, starts
-from hawser.spark.source.options import EARLIEST, LATEST, Options, Positions
+from hawser.spark.source.options import EARLIEST, LATEST, Options, Positions, Times
 from hawser.spark.source.reading import lost
 
 __all__ = ["batch_end", "beginning"]
@@ -16,14 +16,14 @@ def beginning(
     options: Options, cluster: Connection, topics: dict[str, TopicEntry], bounds: Mapping[str, Bounded]
 ) -> Offsets:
     """The first offset of each partition that is to be read."""
-    if options.timestamp_ms is not None:
-        found = cluster.at_time(topics, options.timestamp_ms)
-        return {name: Place(bounds[name].uuid, partitions) for name, partitions in found.items()}
+    usual = starts(bounds) if options.usual_start == "earliest" else ends(bounds)
+    if options.start_times is not None:
+        return _since(options.start_times, options, cluster, topics, bounds, usual)
     if options.start == "earliest":
         return starts(bounds)
     if options.start == "latest":
         return ends(bounds)
-    offsets = _placed("startingOffsets", options.start, bounds)
+    offsets = _placed("startingOffsets", options.start, bounds, usual)
     for name, place in offsets.items():
         for number, at in place.partitions.items():
             start = bounds[name].partitions[number].start
@@ -33,20 +33,65 @@ def beginning(
     return offsets
 
 
-def batch_end(options: Options, bounds: Mapping[str, Bounded]) -> Offsets:
+def batch_end(
+    options: Options, cluster: Connection, topics: dict[str, TopicEntry], bounds: Mapping[str, Bounded]
+) -> Offsets:
     """The offset behind the last of each partition that is to be read."""
-    if isinstance(options.end, str):
-        return ends(bounds)
-    return _placed("endingOffsets", options.end, bounds)
+    offsets = ends(bounds)
+    if options.end_times is not None:
+        times = _each(_option("ending", options.end_times), options.end_times, bounds)
+        for (name, number), found in cluster.at_times(topics, times).items():
+            # Records that came since belong to the next query, whatever their time is.
+            offsets[name].partitions[number] = min(found.offset, offsets[name].partitions[number])
+        return offsets
+    return offsets if isinstance(options.end, str) else _placed("endingOffsets", options.end, bounds, offsets)
 
 
-def _placed(option: str, positions: Positions, bounds: Mapping[str, Bounded]) -> Offsets:
+def _since(
+    times: Times,
+    options: Options,
+    cluster: Connection,
+    topics: dict[str, TopicEntry],
+    bounds: Mapping[str, Bounded],
+    usual: Offsets,
+) -> Offsets:
+    """The first records at these times or later. UsageError if a partition has none, unless the options let
+    it begin at its end then."""
+    option = _option("starting", times)
+    found = cluster.at_times(topics, _each(option, times, bounds))
+    without = ", ".join(f"{name}/{number}" for (name, number), each in found.items() if not each.is_there)
+    if without and options.fail_on_no_match:
+        raise UsageError(
+            f"{option}: no record is so new in {without}; give an earlier time, or let these begin at their "
+            "end with startingOffsetsByTimestampStrategy=latest"
+        )
+    for (name, number), each in found.items():
+        usual[name].partitions[number] = each.offset
+    return usual
+
+
+def _option(end: str, times: Times) -> str:
+    """The one that gave these times."""
+    return f"{end}Timestamp" if isinstance(times, int) else f"{end}OffsetsByTimestamp"
+
+
+def _each(option: str, times: Times, bounds: Mapping[str, Bounded]) -> dict[tuple[str, int], int]:
+    """The time of each partition that has one, in milliseconds."""
+    if isinstance(times, int):
+        return {(name, number): times for name, each in bounds.items() for number in each.partitions}
+    _check_names(option, times, bounds)
+    return {(name, number): at for name, each in times.items() for number, at in each.items()}
+
+
+def _placed(option: str, positions: Positions, bounds: Mapping[str, Bounded], usual: Offsets) -> Offsets:
+    """These positions as offsets, and `usual` in the partitions that have none."""
     _check_names(option, positions, bounds)
     offsets: Offsets = {}
     for name, each in bounds.items():
-        partitions = {}
-        for number, (start, end) in each.partitions.items():
-            at = {EARLIEST: start, LATEST: end}.get(positions[name][number], positions[name][number])
+        partitions = dict(usual[name].partitions)
+        for number, asked in positions.get(name, {}).items():
+            start, end = each.partitions[number]
+            at = {EARLIEST: start, LATEST: end}.get(asked, asked)
             if at > end:
                 raise UsageError(
                     f"{option}: offset {at} of topic {name!r}, partition {number} is not there yet; it has "
@@ -57,15 +102,16 @@ def _placed(option: str, positions: Positions, bounds: Mapping[str, Bounded]) ->
     return offsets
 
 
-def _check_names(option: str, positions: Positions, bounds: Mapping[str, Bounded]) -> None:
-    """Each partition and nothing else: one that was forgotten would be read from who knows where."""
-    there = {(name, number) for name, each in bounds.items() for number in each.partitions}
-    named = {(name, number) for name, each in positions.items() for number in each}
-    if there != named:
-        missing = ", ".join(f"{name}/{number}" for name, number in sorted(there - named))
-        strange = ", ".join(f"{name}/{number}" for name, number in sorted(named - there))
+def _check_names(option: str, named: Mapping[str, Mapping[int, int]], bounds: Mapping[str, Bounded]) -> None:
+    """UsageError if one of them is not read at all."""
+    strange = [
+        f"{name}/{number}"
+        for name, partitions in sorted(named.items())
+        for number in sorted(partitions)
+        if name not in bounds or number not in bounds[name].partitions
+    ]
+    if strange:
         raise UsageError(
-            f"{option} names every partition that is read, and no other"
-            + (f"; it lacks {missing}" if missing else "")
-            + (f"; there is no {strange}" if strange else "")
+            f"{option} names {', '.join(strange)}, which this query does not read; leave them out, or ask "
+            "for them with subscribe or assign"
         )

@@ -28,14 +28,17 @@ class Split(InputPartition):
     turn: int
 
 
-def plan(ranges: Iterable[Range], min_partitions: int | None) -> list[Split]:
-    """Tasks for all of it, at least `min_partitions` if there are so many records."""
+def plan(ranges: Iterable[Range], min_partitions: int | None, max_records: int | None = None) -> list[Split]:
+    """Tasks for all of it, of at most `max_records` each, and at least `min_partitions` if there are so many
+    records."""
     whole = [each for each in ranges if each.records]
     total = sum(each.records for each in whole)
     if min_partitions is not None:
         most = max(1, total // min_partitions)
     else:
         most = min(max(math.ceil(total / (os.cpu_count() or 1)), _LEAST_ROWS), _MOST_ROWS)
+    if max_records is not None:
+        most = min(most, max_records)
     return [cut for each in whole for cut in _cut(each, math.ceil(each.records / most))]
 
 

@@ -56,7 +56,7 @@ def _fields_of_topics(options: Options) -> str | None:
 def _type_of_first(options: Options) -> DataType:
     """The type of the first value there is: Arrow brings its schema along."""
     cluster = connection(options.endpoints)
-    bounds = cluster.bounds(cluster.topics(options))
+    bounds = cluster.bounds(cluster.topics(options), options)
     table = Table(StructType().add("value", BinaryType()), None)
     for each in ranges(starts(bounds), ends(bounds)):
         first = Split(each._replace(end=each.first + 1), 0)

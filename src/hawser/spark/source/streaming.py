@@ -120,7 +120,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(self._latest)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        return list(plan(ranges(from_json(start), from_json(end)), self._options.min_partitions))
+        options, between = self._options, ranges(from_json(start), from_json(end))
+        return list(plan(between, options.min_partitions, options.max_records))
 
     def commit(self, end: dict[str, Any]) -> None:
         if self._mark is not None:
@@ -160,11 +161,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if entry is not None:
                 self._topics[name] = entry
         try:
-            return self._cluster.bounds(self._topics)
+            return self._cluster.bounds(self._topics, self._options)
         except Closed:
             # Deleted, and perhaps made anew, since we looked.
             self._learn()
-            return self._cluster.bounds(self._topics)
+            return self._cluster.bounds(self._topics, self._options)
 
     def _learn(self) -> None:
         # One that was there and is no more is a loss, and told as such.
