@@ -42,6 +42,7 @@ def test_every_column(spark: SparkSession, cluster: RunningCluster, bus: hawser.
         ("partition", "int"),
         ("offset", "bigint"),
         ("timestamp", "timestamp"),
+        ("timestampType", "int"),
         ("headers", "array<struct<key:string,value:binary>>"),
         ("producer", "string"),
         ("producer_sequence", "bigint"),
@@ -55,7 +56,7 @@ def test_every_column(spark: SparkSession, cluster: RunningCluster, bus: hawser.
         assert row.key == (b"%d" % number if number % 2 else None)
         expected = [("a", b"1"), ("b", b"")] if number % 3 == 0 else None
         assert (row.headers and [tuple(each) for each in row.headers]) == expected
-        assert row.topic == "columns" and row.producer.startswith("tests#")
+        assert row.topic == "columns" and row.timestampType == 0 and row.producer.startswith("tests#")
         assert before.replace(tzinfo=None) - datetime.timedelta(seconds=1) <= row.timestamp
     assert sorted(found) == list(range(20))
     for partition in (0, 1):

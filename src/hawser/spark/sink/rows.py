@@ -41,7 +41,7 @@ __all__ = ["check_columns", "payloads", "rows_of"]
 
 _BYTES: Final = (BinaryType, StringType)
 _HEADERS: Final = "array<struct<key:string,value:binary>>"
-_LEFT_OUT: Final = frozenset({"offset", "timestamp", "producer", "producer_sequence"})
+_LEFT_OUT: Final = frozenset({"offset", "timestamp", "timestampType", "producer", "producer_sequence"})
 # A batch has about so many bytes at most, unless one message is larger.
 _BATCH_BYTES: Final = 1 << 20
 # What a row takes in it even if it is empty.

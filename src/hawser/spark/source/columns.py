@@ -9,6 +9,7 @@
 | partition | int | |
 | offset | bigint | dense, from 1 |
 | timestamp | timestamp | of the producer, cut to microseconds |
+| timestampType | int | as in Kafka: 0, the time is the producer's; never 1, the time of the log |
 | headers | array<struct<key string, value binary>> | with includeHeaders; null where a record has none |
 | producer | string | null where a batch has none |
 | producer_sequence | bigint | of a recorder: the offset of the sample in its region; else of the batch |
@@ -51,6 +52,9 @@ CORRUPT: Final = "_corrupt_record"
 _FEW: Final = 24
 _FEW_BYTES: Final = 1 << 20
 
+# What Kafka calls CreateTime.
+_OF_PRODUCER: Final = 0
+
 _NANOSECONDS: Final = pyarrow.timestamp("ns", "UTC")
 _MICROSECONDS: Final = pyarrow.timestamp("us", "UTC")
 
@@ -65,6 +69,7 @@ _TYPES: Final[dict[str, DataType]] = {
     "partition": IntegerType(),
     "offset": LongType(),
     "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
     "headers": _HEADERS,
     "producer": StringType(),
     "producer_sequence": LongType(),
@@ -236,6 +241,9 @@ class Rows:
         cut = times.cast(_MICROSECONDS, safe=False).view(pyarrow.int64())
         return pyarrow.array(self._spread(cut.to_numpy())).view(_MICROSECONDS)
 
+    def timestamp_types(self) -> Any:
+        return _repeated(_OF_PRODUCER, pyarrow.int32(), self.count)
+
     def headers(self) -> Any:
         column = self._column("headers")
         kind = _ARROW_HEADERS
@@ -293,6 +301,7 @@ _BUILDERS: Final[dict[str, Callable[[Rows], Any]]] = {
     "partition": Rows.partitions,
     "offset": Rows.offset,
     "timestamp": Rows.timestamp,
+    "timestampType": Rows.timestamp_types,
     "headers": Rows.headers,
     "producer": Rows.producer,
     "producer_sequence": Rows.producer_sequence,
