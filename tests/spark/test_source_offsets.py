@@ -9,6 +9,7 @@ from hawser import UsageError
 from hawser.cluster.client.starts import Bounds
 from hawser.spark.source.offsets import (
     Bounded,
+    Patience,
     Place,
     Range,
     advance,
@@ -73,6 +74,17 @@ def test_a_limit_of_bytes_weighs_records_and_always_moves_on() -> None:
     weights = {("a", 0): 10, ("a", 1): 100}
     assert advance(START, NOW, 1000, weights) == {"a": Place("u1", {0: 55, 1: 6})}
     assert advance(START, NOW, 1, weights) == {"a": Place("u1", {0: 6, 1: 1})}
+
+
+def test_a_small_micro_batch_waits_but_not_for_ever() -> None:
+    patience = Patience(10, 60.0)
+    assert not patience.waits(3, 100.0), "the first one of a run"
+    assert [patience.waits(records, 101.0) for records in (0, 9)] == [True, True]
+    assert not patience.waits(10, 102.0)
+    assert patience.waits(9, 161.9)
+    assert not patience.waits(0, 162.0), "there is nothing to begin with"
+    assert not patience.waits(9, 163.0), "and the time is up"
+    assert patience.waits(9, 164.0)
 
 
 def test_any_limit_is_kept_and_reaches_the_end() -> None:

@@ -48,6 +48,15 @@ def test_times_in_json() -> None:
     assert not stream(startingTimestamp="5", startingOffsetsByTimestampStrategy="latest").fail_on_no_match
 
 
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("5m", 300), ("2min", 120), ("1 h", 3600), ("1d", 86_400), ("500ms", 0.5), ("500", 0.5)],
+)
+def test_times_have_units(text: str, seconds: float) -> None:
+    assert stream(minOffsetsPerTrigger="1", maxTriggerDelay=text).max_delay_seconds == seconds
+    assert stream(minOffsetsPerTrigger="1").max_delay_seconds == 900
+
+
 def test_partitions_are_assigned() -> None:
     given = {"endpoints": "h:1", "assign": '{"b":[2,0,2],"a":[1]}'}
     options = Options.of(given, streaming=False)
@@ -106,6 +115,7 @@ def test_topics_are_a_list_or_a_pattern() -> None:
         ({"mode": "PERMISSIVE"}, "give valueFormat with them"),
         ({"valueSchema": "id int"}, "give valueFormat with them"),
         ({"maxOffsetsPerTrigger": "5"}, "for streams"),
+        ({"minOffsetsPerTrigger": "5"}, "for streams"),
         ({"groupId": "g"}, "for streams"),
         ({"endpoints": "shm://", "minPartitions": "3"}, "topics of a cluster"),
     ],
@@ -122,6 +132,13 @@ def test_what_is_wrong_is_told(given: dict[str, str], words: str) -> None:
         ({"endingTimestamp": "5"}, "a stream has no end: leave endingTimestamp out"),
         ({"maxOffsetsPerTrigger": "5", "maxBytesPerTrigger": "5"}, "exclude each other"),
         ({"maxBytesPerTrigger": "-5"}, "whole number from 1"),
+        (
+            {"minOffsetsPerTrigger": "6", "maxOffsetsPerTrigger": "5"},
+            "=6 is more than maxOffsetsPerTrigger=5",
+        ),
+        ({"maxTriggerDelay": "5m"}, "give that with it"),
+        ({"minOffsetsPerTrigger": "6", "maxTriggerDelay": "soon"}, "such as 30s, 5m or 1h"),
+        ({"minOffsetsPerTrigger": "6", "maxTriggerDelay": "5 weeks"}, "such as 30s, 5m or 1h"),
         ({"groupId": "g" * 151}, "1 to 150"),
         ({"endpoints": "shm://"}, "read as a batch only"),
     ],

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import BinaryType
 
@@ -76,6 +76,39 @@ def test_a_limit_of_bytes(
     rows = rows_of(done(land(data, tmp_path)))
     assert sum(rows) == 200 and 30 <= rows[0] <= 50
     assert landed(spark, tmp_path) == all_of(topic)
+
+
+def test_few_records_wait_for_more(cluster: RunningCluster, bus: hawser.Bus) -> None:
+    topic = bus.topic("few")
+    given = {"endpoints": cluster.url, "subscribe": "few", "startingOffsets": "earliest"}
+
+    def reader(**more: str) -> StreamReader:
+        options = Options.of(
+            {**given, "minOffsetsPerTrigger": "10", "maxTriggerDelay": "1h", **more}, streaming=True
+        )
+        return StreamReader(options, full_schema(options, BinaryType()))
+
+    topic.publish_many([b"a"] * 5)
+    patient = reader()
+    limit = patient.getDefaultReadLimit()
+    assert limit == ReadMinRows(10)
+    first = patient.latestOffset(patient.initialOffset(), limit)
+    assert first["few"]["0"] == 6, "the first one of a run does not wait"
+    topic.publish_many([b"b"] * 9)
+    assert patient.latestOffset(first, limit) == first
+    assert patient.latestOffset(first, ReadAllAvailable())["few"]["0"] == 15, "Trigger.Once"
+    at_once = reader()
+    at_once.prepareForTriggerAvailableNow()
+    second = at_once.latestOffset(first, limit)
+    assert second["few"]["0"] == 15
+    assert at_once.latestOffset(second, limit) == second
+    topic.publish(b"c")
+    assert patient.latestOffset(first, limit)["few"]["0"] == 16
+    both = reader(maxOffsetsPerTrigger="12")
+    assert both.getDefaultReadLimit() == ReadMaxRows(12)
+    third = both.latestOffset(both.initialOffset(), ReadMaxRows(12))
+    assert third["few"]["0"] == 13
+    assert both.latestOffset(third, ReadMaxRows(12)) == third
 
 
 def test_a_stream_begins_at_the_end_unless_told(

@@ -25,8 +25,8 @@ from hawser.cluster.client.starts import Bounds
 from hawser.errors import UsageError
 
 __all__ = [
-    "Bounded", "Loss", "Offsets", "Range", "advance", "begun", "clipped", "ends", "from_json", "is_at",
-    "losses", "lost_text", "ranges", "share", "starts", "to_json",
+    "Bounded", "Loss", "Offsets", "Patience", "Range", "advance", "begun", "clipped", "ends", "from_json",
+    "is_at", "losses", "lost_text", "ranges", "share", "starts", "to_json",
 ]  # fmt: skip
 
 
@@ -62,6 +62,24 @@ class Range(NamedTuple):
     @property
     def records(self) -> int:
         return self.end - self.first
+
+
+class Patience:
+    """Lets a query wait until a micro-batch has so many records, but no longer than so many seconds since the
+    last micro-batch. The first micro-batch of a run never waits."""
+
+    def __init__(self, records: int, seconds: float) -> None:
+        self._records = records
+        self._seconds = seconds
+        self._last: float | None = None
+
+    def waits(self, records: int, now: float) -> bool:
+        """Whether to wait for more than these; if not, a micro-batch begins now."""
+        if self._last is not None and records < self._records and now < self._last + self._seconds:
+            return True
+        if records:
+            self._last = now
+        return False
 
 
 class Loss(NamedTuple):

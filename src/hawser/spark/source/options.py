@@ -34,6 +34,8 @@ _NAMES: Final = (
     "endingOffsetsByTimestamp",
     "maxOffsetsPerTrigger",
     "maxBytesPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
     "minPartitions",
     "maxRecordsPerPartition",
     "failOnDataLoss",
@@ -48,7 +50,9 @@ _NAMES: Final = (
     "orphanSeconds",
 )
 _KNOWN: Final = {name.lower(): name for name in _NAMES}
-_ONLY_STREAMS: Final = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "groupId")
+_ONLY_STREAMS: Final = (
+    "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "groupId",
+)  # fmt: skip
 _LOCAL: Final = ("endpoints", "subscribe", "includeHeaders", "valueFormat", "valueSchema", "mode")
 _OF_QUEUES: Final = ("queue", "claimName", "orphanSeconds")
 _WITH_QUEUES: Final = (
@@ -66,6 +70,11 @@ _OF_KAFKA: Final = {
     "kafka.group.id": "groupId",
     "groupidprefix": "groupId",
 }
+# As Spark writes times; without a unit they are milliseconds.
+_UNITS: Final = {
+    "us": 1e-6, "ms": 1e-3, "": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0,
+}  # fmt: skip
+_USUAL_DELAY: Final = "15m"
 _FORMATS: Final = ("raw", "json", "msgpack", "arrow")
 # What the offsets of a checkpoint say beside positions.
 _ASIDE: Final = ("uuid", "began")
@@ -105,6 +114,8 @@ class Options(NamedTuple):
     end_times: Times | None
     max_offsets: int | None
     max_bytes: int | None
+    min_offsets: int | None
+    max_delay_seconds: float
     min_partitions: int | None
     max_records: int | None
     fail_on_data_loss: bool
@@ -170,6 +181,8 @@ class Options(NamedTuple):
             end_times=_times(asked, "endingTimestamp", "endingOffsetsByTimestamp"),
             max_offsets=_number(asked, "maxOffsetsPerTrigger"),
             max_bytes=_number(asked, "maxBytesPerTrigger"),
+            min_offsets=_number(asked, "minOffsetsPerTrigger"),
+            max_delay_seconds=_seconds(asked, "maxTriggerDelay", _USUAL_DELAY),
             min_partitions=_number(asked, "minPartitions"),
             max_records=_number(asked, "maxRecordsPerPartition"),
             fail_on_data_loss=_flag(asked, "failOnDataLoss", True),
@@ -244,6 +257,13 @@ def _check_conflicts(asked: dict[str, str]) -> None:
         given = [name for name in names if name in asked]
         if len(given) > 1:
             raise UsageError(f"{given[0]} and {given[1]} exclude each other; give one of them")
+    least, most = _number(asked, "minOffsetsPerTrigger"), _number(asked, "maxOffsetsPerTrigger")
+    if least is not None and most is not None and least > most:
+        raise UsageError(
+            f"minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={most}; give a smaller one"
+        )
+    if "maxTriggerDelay" in asked and least is None:
+        raise UsageError("maxTriggerDelay ends the wait for minOffsetsPerTrigger; give that with it")
     if _STRATEGY in asked and not any(name in asked for name in _STARTS[1:]):
         raise UsageError(
             f"{_STRATEGY} is about a start by time; give startingTimestamp or startingOffsetsByTimestamp"
@@ -347,6 +367,16 @@ def _number(asked: dict[str, str], name: str, least: int = 1) -> int | None:
     if not text.strip().isdecimal() or int(text) < least:
         raise UsageError(f"{name}={text!r} is not a whole number from {least} on")
     return int(text)
+
+
+def _seconds(asked: dict[str, str], name: str, usual: str) -> float:
+    text = asked.get(name, usual).strip().lower()
+    found = re.fullmatch(r"(\d+)\s*([a-z]*)", text)
+    if found is None or found[2] not in _UNITS:
+        raise UsageError(
+            f"{name}={text!r} is no time; give a whole number with a unit, such as 30s, 5m or 1h"
+        )
+    return int(found[1]) * _UNITS[found[2]]
 
 
 def _flag(asked: dict[str, str], name: str, usual: bool) -> bool:

@@ -16,6 +16,7 @@ from pyspark.sql.streaming.datasource import (
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import StructType
@@ -28,6 +29,7 @@ from hawser.spark.source.offsets import (
     Bounded,
     Loss,
     Offsets,
+    Patience,
     advance,
     begun,
     clipped,
@@ -66,6 +68,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._mark: Mark | None = None
         # Counts micro-batches. A query that is run again for each of them has every turn too.
         self._turn = secrets.randbelow(1 << 20)
+        self._patience: Patience | None = None
+        if options.min_offsets is not None:
+            self._patience = Patience(options.min_offsets, options.max_delay_seconds)
 
     @property
     def _cluster(self) -> Connection:
@@ -82,6 +87,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxRows(self._options.max_offsets)
         if self._options.max_bytes is not None:
             return ReadMaxBytes(self._options.max_bytes)
+        if self._options.min_offsets is not None:
+            return ReadMinRows(self._options.min_offsets)
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -100,12 +107,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._hold(offsets)
         if self._target is not None:
             bounds = clipped(bounds, self._target)
+        elif self._waits(offsets, bounds, limit):
+            self._idle_until = time.monotonic() + _IDLE_SECONDS
+            return start
         following = self._advance(offsets, bounds, limit)
         if is_at(following, offsets):
             self._idle_until = time.monotonic() + _IDLE_SECONDS
             return start
         self._turn += 1
         return to_json(following)
+
+    def _waits(self, offsets: Offsets, bounds: dict[str, Bounded], limit: ReadLimit) -> bool:
+        """Whether a micro-batch of what there is would have too few records. Trigger.Once reads all there is:
+        it gives ReadAllAvailable in place of the default."""
+        if self._patience is None or isinstance(limit, ReadAllAvailable):
+            return False
+        records = sum(each.records for each in ranges(offsets, ends(bounds)))
+        return self._patience.waits(records, time.monotonic())
 
     def _advance(self, offsets: Offsets, bounds: dict[str, Bounded], limit: ReadLimit) -> Offsets:
         if isinstance(limit, ReadMaxRows):
