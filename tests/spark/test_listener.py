@@ -31,7 +31,10 @@ REPORT: dict[str, Any] = {
     "sources": [
         {
             "endOffset": {"orders": {"uuid": "5f", "0": 20, "1": 7}},
-            "latestOffset": {"orders": {"uuid": "5f", "0": 23, "1": 7}, "new": {"uuid": "60", "0": 9}},
+            "latestOffset": {
+                "orders": {"uuid": "5f", "0": 23, "1": 7, "lag": {"records": 3, "bytes": 450}},
+                "new": {"uuid": "60", "0": 9, "lag": {"records": 0, "bytes": 0}},
+            },
         }
     ],
 }
@@ -70,7 +73,11 @@ def run(stream: Any, directory: Path, name: str) -> Any:
 
 
 def test_a_line_says_what_a_person_asks() -> None:
-    assert line_of(REPORT) == "orders  batch 12  1,234 rows  5,432 rows/s  lag 3  0.21 s"
+    told = "batch 12  1,234 rows  5,432 rows/s  lag 3  0.21 s"
+    assert line_of(REPORT) == f"orders  hawser[new, orders]  {told}"
+    many = {f"t{number}": {"0": 1, "lag": {"records": 0, "bytes": 0}} for number in range(5)}
+    line = line_of({**REPORT, "sources": [{"latestOffset": many}]})
+    assert line.startswith("orders  hawser[t0, t1, t2 and 2 more]  batch 12")
     bare = {"id": REPORT["id"], "batchId": 0, "sources": [{"latestOffset": None, "endOffset": "x"}]}
     assert line_of(bare) == "0f6b7a3e  batch 0  0 rows  0 rows/s  0.00 s"
 
@@ -101,6 +108,9 @@ def test_totals_grow_over_the_runs_of_a_query() -> None:
         'hawser_spark_dropped_rows_total{query="orders"} 6',
         'hawser_spark_batch{query="orders"} 0',
         'hawser_spark_lag_records{query="orders"} 3',
+        'hawser_spark_topic_lag_records{query="orders",topic="orders"} 3',
+        'hawser_spark_topic_lag_bytes{query="orders",topic="orders"} 450',
+        'hawser_spark_topic_lag_bytes{query="orders",topic="new"} 0',
         'hawser_spark_batch_seconds{query="orders"} 0.21',
     ):
         assert line in text.splitlines()
@@ -131,12 +141,14 @@ def test_the_lag_of_topics(spark: SparkSession, tmp_path: Path, closing: list[Li
         cluster.connect().topic("orders").publish_many([b"x"] * 10)
         topic = spark.readStream.format("hawser").option("endpoints", cluster.url)
         topic = topic.option("subscribe", "orders").option("startingOffsets", "earliest")
-        closing.append(Listener(spark, lines, None))
+        closing.append(listener := Listener(spark, lines, None))
         run(topic.option("maxOffsetsPerTrigger", 4).load(), tmp_path, "lagging")
         until(lambda: lines.getvalue().count("\n") == 3, "three micro-batches")
-    said = [line.split("  ")[:2] + line.split("  ")[4:5] for line in lines.getvalue().splitlines()]
+    said = [line.split("  ")[:3] + line.split("  ")[5:6] for line in lines.getvalue().splitlines()]
     lags = enumerate(("lag 6", "lag 2", "lag 0"))
-    assert said == [["lagging", f"batch {number}", lag] for number, lag in lags]
+    assert said == [["lagging", "hawser[orders]", f"batch {number}", lag] for number, lag in lags]
+    (lag,) = listener.figures.of("lagging").lags.values()
+    assert (lag.records, lag.bytes) == (0, 0)
 
 
 def test_a_query_that_fails_is_told_of(spark: SparkSession, tmp_path: Path, closing: list[Listener]) -> None:

@@ -111,6 +111,24 @@ def test_few_records_wait_for_more(cluster: RunningCluster, bus: hawser.Bus) -> 
     assert both.latestOffset(third, ReadMaxRows(12)) == third
 
 
+def test_the_lag_of_each_topic(cluster: RunningCluster, bus: hawser.Bus) -> None:
+    bus.topic("lag/a").publish_many([bytes(1000)] * 10)
+    bus.topic("lag/b", partitions=2)
+    given = {"endpoints": cluster.url, "subscribe": "lag/a,lag/b", "startingOffsets": "earliest"}
+    options = Options.of(given, streaming=True)
+    reader = StreamReader(options, full_schema(options, BinaryType()))
+    read = reader.latestOffset(reader.initialOffset(), ReadMaxRows(4))
+    report = reader.reportLatestOffset()
+    lag = report["lag/a"]["lag"]
+    assert lag["records"] == 6 and 6000 <= lag["bytes"] <= 7000
+    assert report["lag/b"]["lag"] == {"records": 0, "bytes": 0}
+    assert (report["lag/a"]["0"], read["lag/a"]["0"]) == (11, 5)
+    reader.latestOffset(read, ReadAllAvailable())
+    assert reader.reportLatestOffset()["lag/a"]["lag"] == {"records": 0, "bytes": 0}
+    again = Options.of({**given, "startingOffsets": json.dumps(report)}, streaming=False)
+    assert again.start == {"lag/a": {0: 11}, "lag/b": {0: 1, 1: 1}}, "the progress of a query can be pasted"
+
+
 def test_a_stream_begins_at_the_end_unless_told(
     spark: SparkSession, cluster: RunningCluster, bus: hawser.Bus
 ) -> None:

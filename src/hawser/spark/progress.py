@@ -6,12 +6,22 @@ tried without Spark.
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
 from hawser.cluster.health import Metric
 
-__all__ = ["Figures", "Totals", "lag_records", "line_of", "name_of"]
+__all__ = ["Figures", "Totals", "lag_records", "lags_of", "line_of", "name_of"]
+
+# Of more topics than these a line gives the number.
+_MOST_NAMES: Final = 3
+
+
+class Lag(NamedTuple):
+    """How much of a topic was not in the last micro-batch."""
+
+    records: int
+    bytes: int
 
 
 @dataclass(slots=True)
@@ -27,6 +37,7 @@ class Totals:
     last_seconds: float = 0.0
     rows_per_second: float = 0.0
     lag_records: int | None = None
+    lags: dict[str, Lag] = field(default_factory=dict)
     runs: bool = False
 
 
@@ -52,6 +63,7 @@ class Figures:
         totals.last_batch = report["batchId"]
         totals.rows_per_second = report.get("processedRowsPerSecond") or 0.0
         totals.lag_records = lag_records(report)
+        totals.lags = lags_of(report)
 
     def metrics(self) -> Iterator[Metric]:
         """As they are now."""
@@ -74,6 +86,12 @@ class Figures:
             if totals.lag_records is not None:
                 text = "Records that had come and were not in the last micro-batch."
                 yield Metric("hawser_spark_lag_records", text, totals.lag_records, labels)
+            for topic, lag in totals.lags.items():
+                of_topic = (*labels, ("topic", topic))
+                text = "Records of a topic that had come and were not in the last micro-batch."
+                yield Metric("hawser_spark_topic_lag_records", text, lag.records, of_topic)
+                text = "About how many bytes these have as they are stored."
+                yield Metric("hawser_spark_topic_lag_bytes", text, lag.bytes, of_topic)
 
 
 def name_of(report: Mapping[str, Any]) -> str:
@@ -83,9 +101,11 @@ def name_of(report: Mapping[str, Any]) -> str:
 
 def line_of(report: Mapping[str, Any]) -> str:
     """A micro-batch for a person to read."""
-    lag = lag_records(report)
+    lag, topics = lag_records(report), list(lags_of(report))
     parts = [
-        f"{name_of(report)}  batch {report['batchId']:,}",
+        name_of(report),
+        *([f"hawser[{_names(topics)}]"] if topics else []),
+        f"batch {report['batchId']:,}",
         f"{report.get('numInputRows') or 0:,} rows",
         f"{report.get('processedRowsPerSecond') or 0:,.0f} rows/s",
         *([] if lag is None else [f"lag {lag:,}"]),
@@ -101,6 +121,24 @@ def lag_records(report: Mapping[str, Any]) -> int | None:
             for each in report.get("sources") or ()]  # fmt: skip
     told = [lag for lag in lags if lag is not None]
     return sum(told) if told else None
+
+
+def lags_of(report: Mapping[str, Any]) -> dict[str, Lag]:
+    """That of each topic which a source of ours has read."""
+    lags: dict[str, Lag] = {}
+    for source in report.get("sources") or ():
+        latest = _loaded(source.get("latestOffset"))
+        for topic, place in sorted(latest.items()) if isinstance(latest, dict) else ():
+            lag = place.get("lag") if isinstance(place, dict) else None
+            if isinstance(lag, dict):
+                records, size = lags.get(topic, Lag(0, 0))
+                lags[topic] = Lag(records + lag["records"], size + lag["bytes"])
+    return lags
+
+
+def _names(topics: list[str]) -> str:
+    more = len(topics) - _MOST_NAMES
+    return ", ".join(topics[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _loaded(offset: Any) -> Any:

@@ -65,10 +65,19 @@ class Found(NamedTuple):
 
 class RangeReader:
     """The records from `first` up to but not including `end`, which a majority has. The leader, which has all
-    of them, is asked first, or with another `turn` another replica. For one task at a time."""
+    of them, is asked first, or with another `turn` another replica. It fetches about `fetch_bytes` at a time,
+    at least a batch. For one task at a time."""
 
     def __init__(
-        self, router: Router, topic: str, uuid: str, partition: int, first: int, end: int, turn: int = 0
+        self,
+        router: Router,
+        topic: str,
+        uuid: str,
+        partition: int,
+        first: int,
+        end: int,
+        turn: int = 0,
+        fetch_bytes: int | None = None,
     ) -> None:
         assert 0 < first <= end
         self._router = router
@@ -79,6 +88,7 @@ class RangeReader:
         self._offset = first
         self._end = end
         self._turn = turn
+        self._fetch_bytes = router.settings.fetch_bytes if fetch_bytes is None else fetch_bytes
 
     async def next(self, deadline: float | None = None) -> list[Part] | LostRange | None:
         """What comes next, about as much as is fetched at a time; None at the end. Closed if the topic was
@@ -94,7 +104,7 @@ class RangeReader:
         while (left := deadline - router.loop.time()) > 0:
             link = self._link()
             if link is not None:
-                request = wire.Fetch(self._shard, self._offset, settings.fetch_bytes, _WAIT_SECONDS)
+                request = wire.Fetch(self._shard, self._offset, self._fetch_bytes, _WAIT_SECONDS)
                 try:
                     body = wire.encode(request)
                     answer = checked(link, request, await ask(link, body, min(seconds, left)))

@@ -239,7 +239,7 @@ class Connection:
 
     def record_bytes(self, wanted: Range) -> int:
         """About how many bytes a record has, by the first batch that is still kept of the range."""
-        reader = RangeReader(self.router, *wanted)
+        reader = RangeReader(self.router, *wanted, fetch_bytes=1)
         while isinstance(found := self.call(reader.next()), LostRange):
             pass
         return 1 if found is None else max(1, len(found[0].batch.data) // found[0].batch.count)

@@ -76,8 +76,8 @@ _UNITS: Final = {
 }  # fmt: skip
 _USUAL_DELAY: Final = "15m"
 _FORMATS: Final = ("raw", "json", "msgpack", "arrow")
-# What the offsets of a checkpoint say beside positions.
-_ASIDE: Final = ("uuid", "began")
+# What the offsets of a checkpoint, and of a query's progress, say beside positions.
+_ASIDE: Final = ("uuid", "began", "lag")
 _MODES: Final = ("FAILFAST", "PERMISSIVE")
 _NAME_BYTES: Final = 150
 # Longer than anybody lets a broken query wait.

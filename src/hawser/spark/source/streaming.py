@@ -5,9 +5,10 @@ carried to the tasks. Nothing depends on what either remembers: all there is to 
 Spark keeps in the checkpoint, and in the cluster.
 """
 
+import logging
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -22,7 +23,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from hawser.cluster.wire import TopicEntry
-from hawser.errors import Closed
+from hawser.errors import Closed, HawserError
 from hawser.spark.source.connection import Connection, connection
 from hawser.spark.source.marks import Mark
 from hawser.spark.source.offsets import (
@@ -30,6 +31,7 @@ from hawser.spark.source.offsets import (
     Loss,
     Offsets,
     Patience,
+    Range,
     advance,
     begun,
     clipped,
@@ -48,10 +50,44 @@ from hawser.spark.source.schemas import check_topics, table_of
 
 __all__ = ["StreamReader"]
 
+_log = logging.getLogger("hawser.spark.source")
+
+# So long the records of a partition are taken to be as large as some of them were.
+_SIZE_SECONDS: Final = 10.0
+
 # So long the topics that a query reads are taken to be the same; their ends are asked for each time.
 _KNOWN_SECONDS: Final = 1.0
 # Spark asks a hundred times a second whether there is something new; the leaders need not hear all of it.
 _IDLE_SECONDS: Final = 0.05
+
+
+class RecordSizes:
+    """How large the records of partitions are, from looks at a few of them: one look at each in a while."""
+
+    def __init__(self) -> None:
+        self._known: dict[Range, tuple[float, int]] = {}
+
+    def bytes_of(self, behind: Iterable[Range], cluster: Connection) -> list[int]:
+        """About how many bytes each range has; 0 as long as that cannot be found out."""
+        now = time.monotonic()
+        known, self._known = self._known, {}
+        found = []
+        for each in behind:
+            partition = each._replace(first=0, end=0)
+            until, size = known.get(partition, (now, 0))
+            if until <= now:
+                until, size = now + _SIZE_SECONDS, _record_bytes(each, cluster)
+            self._known[partition] = until, size
+            found.append(size * each.records)
+        return found
+
+
+def _record_bytes(wanted: Range, cluster: Connection) -> int:
+    try:
+        return cluster.record_bytes(wanted)
+    except HawserError as error:
+        _log.debug("the lag of topic %s is not known in bytes: %s", wanted.topic, error)
+        return 0
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -64,6 +100,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._told: set[Loss] = set()
         self._target: Offsets | None = None
         self._latest: Offsets = {}
+        self._reached: Offsets = {}
+        self._sizes = RecordSizes()
         self._idle_until = 0.0
         self._mark: Mark | None = None
         # Counts micro-batches. A query that is run again for each of them has every turn too.
@@ -100,6 +138,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         time.sleep(max(0.0, self._idle_until - time.monotonic()))
         bounds = self._look(offsets)
         self._latest = ends(bounds)
+        self._reached = offsets
         for loss in losses(self._asked_for(offsets), bounds):
             if self._options.fail_on_data_loss or not (loss.is_range or loss in self._told):
                 lost(loss.text, self._options.fail_on_data_loss)
@@ -115,6 +154,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._idle_until = time.monotonic() + _IDLE_SECONDS
             return start
         self._turn += 1
+        self._reached = following
         return to_json(following)
 
     def _waits(self, offsets: Offsets, bounds: dict[str, Bounded], limit: ReadLimit) -> bool:
@@ -135,7 +175,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return advance(offsets, bounds, None, {})
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        return to_json(self._latest)
+        """The ends of the topics, and how much of each is not in the last micro-batch."""
+        report = to_json(self._latest)
+        for place in report.values():
+            place["lag"] = {"records": 0, "bytes": 0}
+        behind = list(ranges(self._reached, self._latest))
+        for each, size in zip(behind, self._sizes.bytes_of(behind, self._cluster), strict=True):
+            lag = report[each.topic]["lag"]
+            lag["records"] += each.records
+            lag["bytes"] += size
+        return report
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         options, between = self._options, ranges(from_json(start), from_json(end))
