@@ -75,6 +75,25 @@ def test_settings_of_the_call_win() -> None:
     assert found[JAVA_OPTIONS].endswith(" -Dmine=1"), "Java takes the last of two that contradict"
 
 
+@pytest.mark.parametrize(
+    ("master", "conf", "cores"),
+    [
+        ("local[3]", {}, "3"),
+        ("local[3]", {"spark.default.parallelism": 8}, "8"),
+        ("spark://h1:7077", {"spark.cores.max": "6"}, "6"),
+        ("k8s://h1", {"spark.executor.instances": "4", "spark.executor.cores": 2}, "8"),
+        ("k8s://h1", {"spark.executor.instances": "4"}, None),
+        ("spark://h1:7077", {"spark.cores.max": "all"}, None),
+        (None, {}, None),
+    ],
+)
+def test_the_source_is_told_the_cores_of_the_cluster(
+    master: str | None, conf: dict[str, object], cores: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HAWSER_SPARK_CORES", raising=False)
+    assert environment(master, conf).get("HAWSER_SPARK_CORES") == cores
+
+
 def test_settings_of_the_defaults_file_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = ["# mine", "", "spark.ui.enabled true", f"{JAVA_OPTIONS}=-Dmine=1 -Dyours=2", "spark.odd"]
     (tmp_path / "spark-defaults.conf").write_text("\n".join(lines))

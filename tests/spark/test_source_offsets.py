@@ -203,6 +203,11 @@ def test_splits_cover_their_ranges_exactly() -> None:
 
 
 def test_a_hot_partition_is_cut_and_a_small_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 4)
-    assert len(plan([Range("t", "u", 0, 1, 800_001)], None)) == 4
-    assert len(plan([Range("t", "u", 0, 1, 1_001)], None)) == 1
+    hot, small = Range("t", "u", 0, 1, 800_001), Range("t", "u", 0, 1, 1_001)
+    for cores, tasks in (("4", 4), ("16", 16), ("1000", 16), ("1", 1), ("0", 1), ("many", 16), ("", 16)):
+        monkeypatch.setenv("HAWSER_SPARK_CORES", cores)
+        assert (len(plan([hot], None)), len(plan([small], None))) == (tasks, 1), cores
+    monkeypatch.delenv("HAWSER_SPARK_CORES")
+    assert len(plan([hot._replace(end=100_000_001)], None)) == 50, "no task has more than two million records"
+    assert len(plan([hot], 4)) == 4
+    assert [each.wanted.records for each in plan([small], 3, 300)] == [250] * 4

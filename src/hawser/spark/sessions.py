@@ -74,7 +74,7 @@ def _started(app: str, master: str | None, conf: Mapping[str, Any]) -> "SparkSes
         master = "local[*]"
     if master is not None:
         builder = builder.master(master)
-    with _for_a_while(environment(master)):
+    with _for_a_while(environment(master, conf)):
         make_archive_at_exit(spark_home())
         return _with(builder, settings(master, conf)).getOrCreate()
 
@@ -86,8 +86,9 @@ def spark_home() -> Path:
     return Path(os.environ.get("SPARK_HOME") or linked_home(version))
 
 
-def environment(master: str | None = "local[*]") -> dict[str, str]:
-    """The variables with which Spark is to be started at `master`, without those that are set already."""
+def environment(master: str | None = "local[*]", conf: Mapping[str, Any] | None = None) -> dict[str, str]:
+    """The variables with which Spark is to be started at `master` with these settings, without those that are
+    set already."""
     wanted = {
         "JAVA_HOME": str(find_java().home),
         "SPARK_HOME": str(spark_home()),
@@ -96,6 +97,10 @@ def environment(master: str | None = "local[*]") -> dict[str, str]:
     }
     if _is_local(master) or _is_cluster_on_loopback(master):
         wanted["SPARK_LOCAL_IP"] = "127.0.0.1"
+    cores = _cores_of_cluster(master, {**_defaults_of_user(), **(conf or {})})
+    if cores is not None:
+        # The source plans its tasks in a process that sees nothing else of the cluster.
+        wanted["HAWSER_SPARK_CORES"] = str(cores)
     return {name: value for name, value in wanted.items() if not os.environ.get(name)}
 
 
@@ -142,6 +147,22 @@ def _cores(master: str | None) -> int:
     """Of a local master."""
     told = re.match(r"local\[(\d+)", master or "")
     return int(told.group(1)) if told else os.cpu_count() or 1
+
+
+def _cores_of_cluster(master: str | None, said: Mapping[str, Any]) -> int | None:
+    """On which the tasks of the session run; None if no setting says so."""
+
+    def number(name: str) -> int | None:
+        text = str(said.get(name, ""))
+        return int(text) if text.isdecimal() and int(text) else None
+
+    told = number("spark.default.parallelism")
+    if told is not None:
+        return told
+    if _is_local(master):
+        return _cores(master)
+    executors, cores = number("spark.executor.instances"), number("spark.executor.cores")
+    return executors * cores if executors and cores else number("spark.cores.max")
 
 
 def _with(builder: "SparkSession.Builder", conf: Mapping[str, Any]) -> "SparkSession.Builder":

@@ -102,7 +102,7 @@ def _started(
         with log.open("ab") as output:
             process = subprocess.Popen(
                 _command(master, directory, port, conf),
-                env=_environment(master, token),
+                env=_environment(master, token, conf),
                 cwd=directory,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -138,8 +138,8 @@ def _command(master: str, directory: Path, port: int, conf: Mapping[str, str]) -
     return [sys.executable, "-I", "-S", "-c", _BOUND, str(os.getpid()), *submit, "spark-internal"]
 
 
-def _environment(master: str, token: str) -> dict[str, str]:
-    found = {**os.environ, **environment(master), "SPARK_CONNECT_AUTHENTICATE_TOKEN": token}
+def _environment(master: str, token: str, conf: Mapping[str, str]) -> dict[str, str]:
+    found = {**os.environ, **environment(master, conf), "SPARK_CONNECT_AUTHENTICATE_TOKEN": token}
     for name in ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):
         found.pop(name, None)
     found["SPARK_CONNECT_MODE"] = "0"

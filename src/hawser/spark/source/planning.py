@@ -1,4 +1,9 @@
-"""Ranges of offsets as the tasks of Spark: large ones are cut, so that one hot partition uses every core."""
+"""Ranges of offsets as the tasks of Spark: large ones are cut, so that one hot partition uses every core.
+
+Spark plans a source in Python in a process that knows nothing of the cluster. But it inherits the variables
+of the driver, and among these `hawser.spark.session()` puts how many cores the cluster has, as far as the
+settings say so. Otherwise the source assumes more than a few: a task more costs little, an idle core much.
+"""
 
 import math
 import os
@@ -12,6 +17,9 @@ from pyspark.sql.datasource import InputPartition
 from hawser.spark.source.offsets import Range
 
 __all__ = ["Split", "plan"]
+
+CORES_VARIABLE: Final = "HAWSER_SPARK_CORES"
+_ASSUMED_CORES: Final = 16
 
 # A task costs some milliseconds: below this a cut costs more than it gains.
 _LEAST_ROWS: Final = 50_000
@@ -36,10 +44,16 @@ def plan(ranges: Iterable[Range], min_partitions: int | None, max_records: int |
     if min_partitions is not None:
         most = max(1, total // min_partitions)
     else:
-        most = min(max(math.ceil(total / (os.cpu_count() or 1)), _LEAST_ROWS), _MOST_ROWS)
+        most = min(max(math.ceil(total / _cores()), _LEAST_ROWS), _MOST_ROWS)
     if max_records is not None:
         most = min(most, max_records)
     return [cut for each in whole for cut in _cut(each, math.ceil(each.records / most))]
+
+
+def _cores() -> int:
+    """Of the cluster on which the tasks run."""
+    told = os.environ.get(CORES_VARIABLE, "")
+    return max(1, int(told)) if told.isdecimal() else _ASSUMED_CORES
 
 
 def _cut(whole: Range, pieces: int) -> list[Split]:
