@@ -4,7 +4,9 @@ The sink's writers run here as Spark runs them, but without Spark: a task has th
 it.
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,10 +17,15 @@ from pyspark.sql.types import StructType
 
 import hawser
 from hawser.spark.sink.options import Options
-from hawser.spark.sink.writing import BatchWriter
+from hawser.spark.sink.writing import BatchWriter, StreamWriter
 from tests.support.cluster import RunningCluster
 
 VALUES = StructType().add("value", "binary")
+
+
+def in_batch(query: str, number: int) -> dict[str, str]:
+    """The properties of a task in `foreachBatch`."""
+    return {"sql.streaming.queryId": query, "streaming.sql.batchId": str(number)}
 
 
 class Driver:
@@ -34,6 +41,11 @@ class Driver:
         """As `DataFrame.write`, or in `foreachBatch` if the task has the properties of a query."""
         writer = BatchWriter(self._options(options, streaming=False), VALUES)
         writer.commit([self._run(writer.write, rows, properties or {})])
+
+    def stream(self, rows: Iterable[bytes], number: int, **options: object) -> None:
+        """As a micro-batch of the query `query`."""
+        writer = StreamWriter(self._options(options, streaming=True), VALUES)
+        writer.commit([self._run(writer.write, rows, in_batch("query", number))], number)
 
     def _options(self, options: dict[str, object], *, streaming: bool) -> Options:
         given = {name: str(value) for name, value in options.items()}
@@ -74,11 +86,6 @@ def test_one_name_writes_to_several_targets(cluster: RunningCluster, driver: Dri
     assert [bytes(message.data) for message in queue.get_many(2, timeout=0)] == [b"row"]
 
 
-def in_batch(query: str, number: int) -> dict[str, str]:
-    """The properties of a task in `foreachBatch`."""
-    return {"sql.streaming.queryId": query, "streaming.sql.batchId": str(number)}
-
-
 def test_a_new_checkpoint_under_an_old_name_is_refused(cluster: RunningCluster, driver: Driver) -> None:
     """Its batches, which foreachBatch writes, count from 0 again: they were taken for repeats."""
     topic = cluster.connect().topic("checkpoints")
@@ -102,6 +109,34 @@ def test_an_older_checkpoint_is_refused_in_foreach_batch(cluster: RunningCluster
     # Versions that are not the numbers of micro-batches may come back in any order.
     driver.write([b"0"], in_batch("query", 7), **version | {"txnVersion": 1})
     assert values(topic) == [b"0", b"1", b"2"]
+
+
+def plan(checkpoint: Path, number: int, end: int) -> None:
+    """What Spark notes before it runs a micro-batch: where that ends."""
+    checkpoint.joinpath("offsets").mkdir(parents=True, exist_ok=True)
+    note = f'v1\n{{"batchTimestampMs":{time.time_ns()}}}\n{{"source":{{"0":{end}}}}}'
+    checkpoint.joinpath("offsets", str(number)).write_text(note)
+
+
+@pytest.mark.parametrize("rows", [[b"other"], []])
+def test_a_copied_checkpoint_is_refused_where_it_differs(
+    cluster: RunningCluster, driver: Driver, tmp_path: Path, rows: list[bytes]
+) -> None:
+    """Two queries counted the same batches, and what the second one wrote was taken for a repeat."""
+    topic = cluster.connect().topic(f"copied-{len(rows)}")
+    one, other = (
+        {"topic": topic.name, "checkpointLocation": each}
+        for each in (tmp_path / "one", (tmp_path / "an other").as_uri())
+    )
+    plan(tmp_path / "one", 0, 10)
+    plan(tmp_path / "an other", 0, 11)
+    driver.stream(rows, 0, **one)
+    with pytest.raises(hawser.Fenced, match=r"from other offsets.* another query has a copy"):
+        driver.stream([b"lost"], 0, **other)
+    # The same batch again, planned by whomever, is a repeat.
+    plan(tmp_path / "an other", 0, 10)
+    driver.stream([b"lost"], 0, **other)
+    assert values(topic) == rows
 
 
 def test_a_topic_that_was_made_anew_is_another_target(cluster: RunningCluster, driver: Driver) -> None:

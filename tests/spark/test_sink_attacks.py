@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import hawser
-from hawser.cluster.client.branching import ApplicationBatch, drop_branches, first_undecided
+from hawser.cluster.client.branching import ApplicationBatch, drop_branches, look_at_batches
 from hawser.log.entry import Entry, Kind
 from hawser.log.state.machine import Machine
 from hawser.log.state.results import Result
@@ -212,7 +212,7 @@ def test_whether_a_batch_is_decided_is_known_before_it_is_written(
 
     def undecided() -> int:
         batch = ApplicationBatch(application, b"", 7)
-        return client.call(first_undecided(client.router, client.homes, batch))
+        return client.call(look_at_batches(client.router, client.homes, batch)).undecided
 
     assert undecided() == 0
     rows = spark.range(0, 40, 1, 2).selectExpr("CAST(id AS STRING) AS value")

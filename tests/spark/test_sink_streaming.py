@@ -75,6 +75,34 @@ def test_a_checkpoint_that_is_older_than_what_was_written_is_refused(
     assert counted(target) == expected + Counter([b"unseen"])
 
 
+def test_a_checkpoint_that_is_older_by_one_batch_is_refused_unless_that_is_the_same(
+    spark: SparkSession, cluster: RunningCluster, bus: hawser.Bus, tmp_path: Path
+) -> None:
+    """A copy of a checkpoint is one, with which a second query goes on."""
+    source, expected = filled(bus, "copied", 20)
+    target = bus.topic("copied/copy")
+    checkpoint, saved = tmp_path / "checkpoint", tmp_path / "saved"
+
+    def write() -> None:
+        copy(spark, cluster.url, "copied", tmp_path, topic="copied/copy").awaitTermination()
+
+    def restore() -> None:
+        shutil.rmtree(checkpoint)
+        shutil.copytree(saved, checkpoint)
+
+    write()
+    shutil.copytree(checkpoint, saved)
+    source.publish(b"1")
+    write()
+    restore()
+    write()
+    restore()
+    source.publish(b"2")
+    with pytest.raises(Exception, match="from other offsets of its sources"):
+        write()
+    assert counted(target) == expected + Counter([b"1"])
+
+
 def test_a_query_is_stopped_between_prepare_and_decision(
     spark: SparkSession, cluster: RunningCluster, bus: hawser.Bus, tmp_path: Path
 ) -> None:

@@ -165,8 +165,8 @@ class Site(Shard):
     def lose(self, session: str) -> Result:
         return self.put(Kind.HOME_SESSION_LOST, encode_command(t.HomeSessionLost(session)))
 
-    def decide_batch(self, number: int, *branches: bytes, query: bytes = b"q") -> Result:
-        command = t.HomeBatch(b"app", query, number, branches)
+    def decide_batch(self, number: int, *branches: bytes, query: bytes = b"q", source: bytes = b"") -> Result:
+        command = t.HomeBatch(b"app", query, number, branches, source)
         return self.put(Kind.HOME_BATCH, encode_command(command))
 
     def restart_equal(self) -> None:

@@ -63,7 +63,10 @@ def test_labels(label: Label, data: str) -> None:
         (t.HomeDecide(FIELDS, Outcome.COMMITTED, True, "why"), f"94 {XID} 01c3a3776879"),
         (t.HomeTold(((FIELDS, ("one",)),)), f"919192 {XID} 91a36f6e65"),
         (t.HomeSessionLost("run"), "91a372756e"),
-        (t.HomeBatch(b"app", b"query", 5, (b"branch",)), "94c403617070c40571756572790591c4066272616e6368"),
+        (
+            t.HomeBatch(b"app", b"query", 5, (b"branch",), b"from"),
+            "95c403617070c40571756572790591c4066272616e6368c40466726f6d",
+        ),
         (t.HomeForget((FIELDS,)), f"9191 {XID}"),
         (
             t.HomeCall(FIELDS, Call.END, "run", b"request", 60, (("one", 2),), 3),

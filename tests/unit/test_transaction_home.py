@@ -178,11 +178,21 @@ def test_a_batch_that_comes_again_changes_nothing() -> None:
     site.decide_batch(0, b"a")
     assert prepare(site, b"again", 0) == Finished(Outcome.DROPPED)
     assert prepare(site, b"c", 1) == Prepared(1)
-    assert site.decide_batch(0, b"again") == COMMITTED
+    assert site.decide_batch(0, b"a") == COMMITTED
+    assert site.decide_batch(0, b"a", b"again") == Finished(Outcome.DROPPED)
     site.restart_equal()
-    assert site.decide_batch(0) == COMMITTED
+    assert site.decide_batch(0, b"a") == COMMITTED
+    assert site.decide_batch(0, b"nobody", source=b"elsewhere") == Finished(Outcome.DROPPED)
     assert site.ledger.outcome(branch(b"c")) is None
-    assert site.home.applications == {b"app": (b"q", 1)}
+    assert site.home.applications == {b"app": (b"q", 1)} and site.home.sources == {}
+
+
+def test_what_the_last_batch_was_made_of_is_kept() -> None:
+    site = Site()
+    for number, source in enumerate((b"one", b"other", b"")):
+        assert site.decide_batch(number, source=source) == COMMITTED
+        site.restart_equal()
+        assert site.home.sources == ({b"app": source} if source else {})
 
 
 def test_an_application_that_writes_once_is_forgotten_and_no_other() -> None:

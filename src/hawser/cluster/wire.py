@@ -472,9 +472,8 @@ class BranchSeen(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RecordSeen(msgspec.Struct, frozen=True, array_like=True):
-    """What home knows of a transaction: its state, as `hawser.transaction.xa.State` names it; its outcome
-    (`Outcome`), once there is one; why a person decided it, if one did; how many operations it has on each
-    shard, and the shards that have not heard the outcome."""
+    """What home knows of a transaction: its `hawser.transaction.xa.State`; once decided its `Outcome`, and
+    why if a person did; how many operations each shard has; the shards that have not heard the outcome."""
 
     xid: XidFields
     incarnation: int
@@ -488,14 +487,15 @@ class RecordSeen(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TransactionsSeen(_Body, frozen=True, tag="transactions"):
-    """Those with branches on a shard, and those that it decides. `outcome` is that of the one which was asked
-    about, if it is decided (of home as `Ledger.outcome` has it), and `incarnation` which use of its xid that
-    is; 0 if nothing is known here of that one. Of an application it is the first batch not decided."""
+    """Those with branches on a shard, and those that it decides. Of the one that was asked about: outcome, if
+    it is decided (of home as `Ledger.outcome` has it), and incarnation; 0 if nothing is known of it here.
+    Of an application: the first batch that is not decided, and the source of the one before."""
 
     branches: tuple[BranchSeen, ...]
     records: tuple[RecordSeen, ...]
     outcome: int | None = None
     incarnation: int = 0
+    source: bytes = b""
 
 
 class AdminDone(_Body, frozen=True, tag="done"):

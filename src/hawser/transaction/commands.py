@@ -174,12 +174,13 @@ class HomeSessionLost(Payload, frozen=True):
 
 class HomeBatch(Payload, frozen=True):
     """Commit these prepared branches of the application together, as its batch of this number, and drop its
-    others up to this batch."""
+    others up to this batch. `source` is a digest of what the batch was made of, if that is known."""
 
     application: Annotated[bytes, Meta(min_length=1, max_length=255)]
     query: Identifier
     batch: Number
     branches: tuple[Identifier, ...]
+    source: Identifier = b""
 
 
 class HomeForget(Payload, frozen=True):

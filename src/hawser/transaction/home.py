@@ -12,8 +12,9 @@ its coordinator, or by a person with a reason, which is remembered until it is f
 how long to wait may be dropped after that, by an entry, and no other.
 
 *Applications* decide many branches with one entry: it commits those that it names, as batch n, and drops the
-application's others up to n. Batches count up; the highest is kept for ever, with the query that wrote it. So
-a batch that comes again changes nothing, and a branch of a batch that is decided cannot be prepared. One that
+application's others up to n. Batches count up; the highest is kept for ever, with the query that wrote it and
+a digest of what it was made of. So a batch that comes again changes nothing; the answer is `DROPPED` unless
+it names only branches that are committed. A branch of a batch that is decided cannot be prepared. One that
 writes a single batch and never comes back is forgotten like a tombstone. Whoever comes after that is not
 told: a decision that comes again is refused for want of its branches, and an attempt is prepared and waits
 as one that nobody decides.
@@ -74,6 +75,8 @@ class _State(msgspec.Struct, frozen=True, array_like=True):
     ages: list[SavedAge]
     # Of each application that writes one batch: the count of marks when it was decided.
     once: dict[bytes, int]
+    # Of applications: the digest that came with the highest batch, if one did.
+    sources: dict[bytes, bytes]
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -99,6 +102,8 @@ class Home(Part):
         self.ledger = Ledger()
         self.calls = Calls(self.ledger)
         self.applications: dict[bytes, tuple[bytes, int]] = {}
+        # Of applications: the digest that came with the highest batch, if one did.
+        self.sources: dict[bytes, bytes] = {}
         # For applications that write one batch: the count of marks when it was decided.
         self._once: dict[bytes, int] = {}
         self._handlers: dict[int, Callable[[Entry], Result]] = {
@@ -234,17 +239,21 @@ class Home(Part):
         query, undecided = self.applications.get(command.application, (command.query, 0))
         if query != command.query:
             return Rejected(Reason.OTHER_QUERY)
-        if command.batch < undecided:
-            return Finished(Outcome.COMMITTED)
         named = [
             TransactionId(Xid(APPLICATION_FORMAT, command.application, branch), 1)
             for branch in command.branches
         ]
+        if command.batch < undecided:
+            is_done = all(self.ledger.outcome(each) is Outcome.COMMITTED for each in named)
+            return Finished(Outcome.COMMITTED if is_done else Outcome.DROPPED)
         for number, transaction in enumerate(named):
             record = self.ledger.register.get(transaction)
             if record is None or record.phase is not Phase.PREPARED or record.batch != command.batch:
                 return Rejected(Reason.NO_BRANCH, 0, number)
         self.applications[command.application] = command.query, command.batch + 1
+        self.sources.pop(command.application, None)
+        if command.source:
+            self.sources[command.application] = command.source
         if command.query == ONCE:
             self._once[command.application] = self.ledger.register.marks
         self._decide_all(command, frozenset(named))
@@ -273,6 +282,7 @@ class Home(Part):
         is_known = self.applications.get(xid.global_id) == (ONCE, incarnation)
         if is_known:
             del self.applications[xid.global_id], self._once[xid.global_id]
+            self.sources.pop(xid.global_id, None)
         return is_known
 
     def save(self) -> tuple[bytes, Sequence[str]]:
@@ -281,9 +291,9 @@ class Home(Part):
     def digest(self) -> bytes:
         applications = dict(sorted(self.applications.items()))
         register = self.ledger.register
-        once = dict(sorted(self._once.items()))
+        once, sources = dict(sorted(self._once.items())), dict(sorted(self.sources.items()))
         saved = (*register.save(), register.forgotten, self.calls.save(), applications)
-        return _encode(_State(*saved, register.marks, register.ages(), once))
+        return _encode(_State(*saved, register.marks, register.ages(), once, sources))
 
     def load(self, state: bytes) -> None:
         try:
@@ -294,10 +304,12 @@ class Home(Part):
         self.ledger.register.forgotten = saved.forgotten
         self.ledger.loaded()
         self.calls.load(saved.answers)
-        self.applications = saved.applications
+        self.applications, self.sources = saved.applications, saved.sources
         once = {each for each, (query, _) in saved.applications.items() if query == ONCE}
         if saved.once.keys() != once or any(each > saved.marks for each in saved.once.values()):
             raise BadState("the saved ages of applications contradict themselves")
+        if not saved.sources.keys() <= saved.applications.keys():
+            raise BadState("a saved digest is of no application")
         self._once = saved.once
         for _, record in self.ledger.register:
             if (record.phase is Phase.DECIDED) != (record.outcome is not None):

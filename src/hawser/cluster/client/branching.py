@@ -36,7 +36,15 @@ from hawser.transaction.identity import (
     owner_of,
 )
 
-__all__ = ["ApplicationBatch", "BatchBranch", "Operation", "decide_batch", "drop_branches", "first_undecided"]
+__all__ = [
+    "ApplicationBatch",
+    "BatchBranch",
+    "Decided",
+    "Operation",
+    "decide_batch",
+    "drop_branches",
+    "look_at_batches",
+]
 
 # So much of one branch is on its way at a time.
 _MOST_UNDER_WAY_BYTES: Final = 16 << 20
@@ -207,27 +215,35 @@ class BatchBranch:
             self._failure = self._failure or error
 
 
-async def first_undecided(router: Router, homes: Homes, batch: ApplicationBatch) -> int:
-    """The number of the first batch of its application that is not decided: those before are, and what is
-    written for them changes nothing."""
+class Decided(NamedTuple):
+    """An application's batches before `undecided` are decided, and what is written for them changes nothing.
+    `source` is what came with the last of them."""
+
+    undecided: int
+    source: bytes
+
+
+async def look_at_batches(router: Router, homes: Homes, batch: ApplicationBatch) -> Decided:
+    """How far the application of this batch is."""
     xid = batch.branch(b"").xid
     deadline = router.loop.time() + router.settings.timeout
     home = await homes.of(xid, deadline)
     look = wire.TransactionLook(home, xid)
     answer = await router.ask_leader(wire.HOMES, home, look, f"looking for {batch.text}", deadline)
     assert isinstance(answer, wire.TransactionsSeen), answer
-    return answer.incarnation
+    return Decided(answer.incarnation, answer.source)
 
 
 async def decide_batch(
-    router: Router, homes: Homes, batch: ApplicationBatch, branches: Sequence[bytes]
-) -> None:
-    """Commit these branches, and drop the others of this batch and those before it. If the batch was decided
-    before, by whomever, that stands and this changes nothing. Fenced if another query writes as this
-    application, TransactionAborted if a branch is not prepared: then nothing is committed. OutcomeUnknown if
-    that may be because home has forgotten the batch since it was asked first."""
+    router: Router, homes: Homes, batch: ApplicationBatch, branches: Sequence[bytes], source: bytes = b""
+) -> bool:
+    """Commit these branches, and drop the others of this batch and those before it. False if the batch was
+    decided before without them: that stands, and this changes nothing. Fenced if another query writes as
+    this application, TransactionAborted if a branch is not prepared: then nothing is committed.
+    OutcomeUnknown if that may be because home has forgotten the batch since it was asked first. `source`, a
+    digest of what the batch was made of, is kept with the last batch."""
     began = boot_seconds()
-    command = HomeBatch(batch.application, batch.query, batch.number, tuple(branches))
+    command = HomeBatch(batch.application, batch.query, batch.number, tuple(branches), source)
     (result,) = await _ask_home(router, homes, batch, [(Kind.HOME_BATCH, command)])
     if isinstance(result, Rejected):
         is_too_late = batch.query == ONCE and boot_seconds() - began >= KEEP_SECONDS
@@ -237,7 +253,8 @@ async def decide_batch(
                 "whether its rows are there before writing them again"
             )
         raise _refused(batch, result)
-    assert result == Finished(Outcome.COMMITTED), result
+    assert isinstance(result, Finished), result
+    return result.outcome is Outcome.COMMITTED
 
 
 async def drop_branches(

@@ -83,7 +83,8 @@ class Office:
         xid = Xid(*request.xid)
         if xid.format == APPLICATION_FORMAT and not xid.branch_id:
             _, undecided = self._home.applications.get(xid.global_id, (b"", 0))
-            return wire.TransactionsSeen((), (), None, undecided)
+            source = self._home.sources.get(xid.global_id, b"")
+            return wire.TransactionsSeen((), (), None, undecided, source)
         latest = max(branches.latest(xid), records.latest(xid))
         transaction = TransactionId(xid, request.incarnation or latest)
         branch, record = branches.get(transaction), records.get(transaction)

@@ -4,6 +4,7 @@
     options.py      what the user asked for, checked
     targets.py      the topics or the queue, and the partition that each row goes to
     rows.py         rows as messages, from Arrow
+    checkpoint.py   what a micro-batch is made of
     writing.py      what a task does, and what the driver decides
 
 Each attempt of a task prepares a branch of its own; the driver commits those of a batch with one decision

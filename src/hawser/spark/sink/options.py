@@ -23,7 +23,8 @@ _NAMES: Final = (
 )
 _KNOWN: Final = {name.lower(): name for name in _NAMES}
 # What Spark adds for itself.
-_OF_SPARK: Final = frozenset({"checkpointlocation", "queryname"})
+_CHECKPOINT: Final = "checkpointlocation"
+_OF_SPARK: Final = frozenset({_CHECKPOINT, "queryname"})
 _FORMATS: Final = ("raw", "json", "msgpack", "arrow")
 # Longer than anybody lets a broken query wait.
 _ORPHAN_SECONDS: Final = 7 * 86_400
@@ -32,7 +33,8 @@ _APPLICATION_BYTES: Final = 200
 
 class Options(NamedTuple):
     """What was asked for. Without a topic or queue each row names its topic; without an application the query
-    is one by itself. `version` is the number of a batch that is written by itself."""
+    is one by itself. `version` is the number of a batch that is written by itself. `checkpoint` is where a
+    stream has its checkpoint, if it was given one."""
 
     endpoints: str
     topic: str | None
@@ -41,6 +43,7 @@ class Options(NamedTuple):
     application: str | None
     version: int | None
     orphan_seconds: int
+    checkpoint: str | None
 
     @property
     def is_typed(self) -> bool:
@@ -68,6 +71,7 @@ class Options(NamedTuple):
             application=_application(asked),
             version=version,
             orphan_seconds=_ORPHAN_SECONDS if orphan_seconds is None else orphan_seconds,
+            checkpoint=next((each for name, each in given.items() if name.lower() == _CHECKPOINT), None),
         )
 
 

@@ -18,12 +18,14 @@ from pyspark.sql.types import StructType
 from hawser.cluster.client.branching import (
     ApplicationBatch,
     BatchBranch,
+    Decided,
     Operation,
     decide_batch,
     drop_branches,
-    first_undecided,
+    look_at_batches,
 )
 from hawser.errors import Fenced, HawserError, TransactionAborted, UsageError
+from hawser.spark.sink.checkpoint import source_of
 from hawser.spark.sink.options import Options
 from hawser.spark.sink.rows import check_columns
 from hawser.spark.sink.targets import Targets
@@ -45,13 +47,12 @@ _PORTION_BYTES: Final = 4 << 20
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What an attempt has prepared: a branch of this batch, or nothing if it had no rows or came too late. It
-    saw that all batches before `undecided` were decided. `is_micro_batch` says whether the number of the
-    batch is that of the query's micro-batch."""
+    """The branch of this batch that an attempt has prepared; None if it had no rows. If the batch was decided
+    before, the branch is not there. `is_micro_batch` says whether the number of the batch is that of the
+    query's micro-batch."""
 
     batch: ApplicationBatch
     branch: bytes | None
-    undecided: int
     is_micro_batch: bool
 
 
@@ -71,14 +72,14 @@ class _Writing:
         branch = BatchBranch(cluster.router, cluster.homes, batch, _attempt(batch))
         # Of what is written once nobody can have decided yet.
         asks = batch.query != ONCE
-        asked = cluster.begin(first_undecided(cluster.router, cluster.homes, batch)) if asks else None
+        asked = cluster.begin(look_at_batches(cluster.router, cluster.homes, batch)) if asks else None
         undecided = 0
         try:
             for part in parts:
                 if not part.num_rows:
                     continue
                 if asked is not None:
-                    undecided, asked = cluster.result(asked), None
+                    undecided, asked = cluster.result(asked).undecided, None
                 if undecided <= batch.number:
                     for portion in _portions(targets.operations(part)):
                         cluster.call(branch.stage(portion))
@@ -89,12 +90,21 @@ class _Writing:
             cluster.begin(branch.withdraw())
             raise
         set_imports_aside()
-        is_micro_batch = batch.number == _micro_batch()[1]
-        return Written(batch, branch.name if is_prepared else None, undecided, is_micro_batch)
+        # The decision is told of rows that came too late, too.
+        has_rows = is_prepared or not branch.is_empty or undecided > batch.number
+        is_micro_batch = asks and batch.number == _micro_batch()[1]
+        return Written(batch, branch.name if has_rows else None, is_micro_batch)
 
-    def _decide(self, batch: ApplicationBatch, messages: Sequence[Any]) -> None:
+    def _decide(self, messages: Sequence[Any], source: bytes = b"") -> None:
+        """At the driver: commit what the tasks have prepared, unless the batch is decided already. Fenced if
+        that was another batch of the same number, as far as can be told."""
+        batch = _only_batch(messages)
         cluster = connection(self._options.endpoints)
-        cluster.call(decide_batch(cluster.router, cluster.homes, batch, _branches(messages)))
+        router, homes = cluster.router, cluster.homes
+        if not cluster.call(decide_batch(router, homes, batch, _branches(messages), source)):
+            decided = cluster.call(look_at_batches(router, homes, batch))
+            if all(message.is_micro_batch for message in messages):
+                _check_checkpoint(batch, decided, source)
         set_imports_aside()
 
     def _drop(self, messages: Sequence[Any]) -> None:
@@ -124,10 +134,8 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
         return self._write(ApplicationBatch(application, query.encode(), number, title), targets, iterator)
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
-        batch = _only_batch(messages)
-        assert batch.number == batchId, (batch, batchId)
-        self._decide(batch, messages)
-        _check_checkpoint(batch, messages)
+        assert all(message.batch.number == batchId for message in messages), (messages, batchId)
+        self._decide(messages, source_of(self._options.checkpoint, batchId))
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
         self._drop(messages)
@@ -154,10 +162,7 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
     def commit(self, messages: list[Any]) -> None:
         # Without a name of the user's nobody will ask what became of nothing.
         if _branches(messages) or self._options.application is not None:
-            batch = _only_batch(messages)
-            self._decide(batch, messages)
-            if all(message.is_micro_batch for message in messages):
-                _check_checkpoint(batch, messages)
+            self._decide(messages)
 
     def abort(self, messages: list[Any]) -> None:
         self._drop(messages)
@@ -172,14 +177,22 @@ def _micro_batch() -> tuple[str | None, int | None]:
     return context.getLocalProperty(_QUERY), None if number is None else int(number)
 
 
-def _check_checkpoint(batch: ApplicationBatch, messages: Sequence[Any]) -> None:
-    """Fenced if batches behind this one were decided before: a query runs only its last micro-batch again."""
-    undecided = max(message.undecided for message in messages)
-    if batch.number + 1 < undecided:
+def _check_checkpoint(batch: ApplicationBatch, decided: Decided, source: bytes) -> None:
+    """Fenced if this batch, which was decided before, is not the one that was: a query runs only its last
+    micro-batch again, with the same offsets."""
+    last, why = decided.undecided - 1, ""
+    if batch.number + 1 < decided.undecided:
+        why = f"and so were those up to {last}: the checkpoint is older than what this query wrote"
+    elif source and decided.source and source != decided.source:
+        why = (
+            f"from other offsets of its sources: the digest of those was {decided.source.hex()}, and that of "
+            f"offsets/{batch.number} in this checkpoint is {source.hex()}. So another query has a copy of "
+            "this checkpoint, or it is older than what this query wrote"
+        )
+    if why:
         raise Fenced(
-            f"{batch.text} was written before, and so were those up to {undecided - 1}: the checkpoint is "
-            "older than what this query wrote, and rows that it reads now would be taken for repeats. Go on "
-            "from the newest checkpoint, or begin with a new one (and another txnAppId, if it has one)"
+            f"{batch.text} was written before, {why}. Rows that it reads now would be taken for repeats. Go "
+            "on from the newest checkpoint, or begin with a new one (and another txnAppId, if it has one)"
         )
 
 
