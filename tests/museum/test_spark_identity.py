@@ -118,6 +118,27 @@ def plan(checkpoint: Path, number: int, end: int) -> None:
     checkpoint.joinpath("offsets", str(number)).write_text(note)
 
 
+def skipped(cluster: RunningCluster) -> int:
+    """How many batches all nodes together have counted as repeats."""
+    return sum(node.observing.skipped_batches for node in cluster._nodes.values())
+
+
+def test_a_batch_that_is_skipped_is_named_and_counted(
+    cluster: RunningCluster, driver: Driver, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A program that gave two batches one number lost the second one, and nothing said so."""
+    topic = cluster.connect().topic("skipped")
+    before = skipped(cluster)
+    version: dict[str, Any] = {"topic": "skipped", "txnAppId": "landing", "txnVersion": 7}
+    driver.write([b"one"], in_batch("query", 3), **version)
+    assert not caplog.messages and skipped(cluster) == before
+    driver.write([b"other"], in_batch("query", 3), **version)
+    (message,) = caplog.messages
+    assert message.startswith("batch 7 of 'landing' for topic 'skipped' was written before and is skipped")
+    assert message.endswith("(query query)") and skipped(cluster) == before + 1
+    assert values(topic) == [b"one"]
+
+
 @pytest.mark.parametrize("rows", [[b"other"], []])
 def test_a_copied_checkpoint_is_refused_where_it_differs(
     cluster: RunningCluster, driver: Driver, tmp_path: Path, rows: list[bytes]

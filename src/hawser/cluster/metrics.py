@@ -125,6 +125,8 @@ def _of_transactions(node: Node) -> Iterator[Metric]:
     text = "Records that transactions published, and messages they accepted, where this node led the shards."
     for done, count in (("published", node.observing.published), ("accepted", node.observing.accepted)):
         yield Metric("hawser_transaction_records_total", text, count, (("done", done),))
+    text = "Batches of applications, such as Spark, that were skipped because they had been written before."
+    yield Metric("hawser_transaction_batches_skipped_total", text, node.observing.skipped_batches)
     text = "What observers of transactions raised."
     yield Metric("hawser_transaction_observer_failures_total", text, node.observing.failures)
 

@@ -16,7 +16,7 @@ from hawser.cluster.node.admission import Admitted
 from hawser.cluster.node.presence import ABSENT_SECONDS, UNSEEN_SECONDS
 from hawser.cluster.node.transacting import DEPOSED, Collected, Host, Slot, Surroundings
 from hawser.log.entry import Kind
-from hawser.log.state.results import Answered, Finished, Reason, Rejected, Result, decode_result
+from hawser.log.state.results import Answered, Finished, Outcome, Reason, Rejected, Result, decode_result
 from hawser.transaction import coordinator as c
 from hawser.transaction.commands import HomeBatch, HomeCall, HomeClose, HomeDecide, id_of
 from hawser.transaction.home import Home
@@ -31,6 +31,8 @@ _log = logging.getLogger("hawser.cluster.node")
 _COMPLETIONS: Final = (Call.COMMIT_ONE_PHASE, Call.COMMIT, Call.ROLLBACK)
 _MOST_BROKEN: Final = 1024
 _OVER: Final = Rejected(Reason.TRANSACTION_OVER)
+# Of a batch that was decided before without the branches that it names.
+_SKIPPED: Final = Finished(Outcome.DROPPED)
 
 
 class Deciding:
@@ -178,6 +180,7 @@ class Deciding:
 
     def _settle_batch(self, command: HomeBatch, slot: Slot, result: Any) -> bool:
         """As `_settle`, for all branches that the batch names."""
+        self._around.observing.skipped_batches += result == _SKIPPED
         named = (Xid(APPLICATION_FORMAT, command.application, branch) for branch in command.branches)
         transactions = [TransactionId(xid, 1) for xid in named]
         spreading = [each for each in transactions if self._is_spreading(each, None, result)]

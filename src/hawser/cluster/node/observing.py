@@ -26,13 +26,15 @@ _log = logging.getLogger("hawser.cluster.node")
 class Observing:
     """The observers of one node, with the names in `shard_map`: `ended` counts branches by how they ended
     here, `published` and `accepted` the records of those that were committed, `failures` what observers
-    raised. UsageError if one of those that are named cannot be had."""
+    raised, `skipped_batches` the batches of applications that came again and had been decided.
+    UsageError if one of those that are named cannot be had."""
 
     def __init__(self, named: Sequence[str], shard_map: ShardMap) -> None:
         self.ended: Counter[Outcome] = Counter()
         self.published = 0
         self.accepted = 0
         self.failures = 0
+        self.skipped_batches = 0
         self._map = shard_map
         counting: TransactionObserverFactory = partial(_Counting, self)
         self._factories = (counting, *(_load(each) for each in named))

@@ -105,6 +105,13 @@ class _Writing:
             decided = cluster.call(look_at_batches(router, homes, batch))
             if all(message.is_micro_batch for message in messages):
                 _check_checkpoint(batch, decided, source)
+            _log.warning(
+                "%s was written before and is skipped, with all rows of this run; the next batch is %d. That "
+                "is a repeat if a driver ended before Spark noted the batch, or a program wrote it again%s",
+                batch.text,
+                decided.undecided,
+                f" (query {batch.query.decode()})" if batch.query else "",
+            )
         set_imports_aside()
 
     def _drop(self, messages: Sequence[Any]) -> None:
