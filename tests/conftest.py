@@ -9,8 +9,9 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,14 +19,15 @@ import hypothesis
 import pytest
 
 if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.scheduler import LoadFileScheduling
+
     from tests.support.cluster import RunningCluster
 
 ROOT = Path(__file__).resolve().parent.parent
 DURATIONS = Path(__file__).with_name("durations.json")
 SOAK_GRACE_SECONDS = 600
-# A JVM that lives for seconds spends most of them on compiling for the hours to come, and on idle collectors.
-# Spark's script gives this to each driver, also in programs that tests start.
-SHORT_LIVED_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SPARK_SESSION = "spark: SparkSession"
 
 
 def soak_seconds_told() -> float:
@@ -36,6 +38,10 @@ def soak_seconds_told() -> float:
 # However busy the machine is; the same examples in each run, unless they are to be looked for.
 hypothesis.settings.register_profile("tests", deadline=None, derandomize=not soak_seconds_told())
 hypothesis.settings.load_profile("tests")
+
+# A JVM that lives for seconds spends most of them on compiling for the hours to come, and on idle collectors.
+# Spark's script gives this to each driver, also in programs that tests start.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -52,7 +58,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         # So it is in the background of a shell, and so it would be in every program that is started here.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", SHORT_LIVED_JAVA)
     is_worker = hasattr(config, "workerinput")
     if is_worker or Path(sys.prefix) != ROOT / ".venv" or os.environ.get("HAWSER_NO_REBUILD"):
         return
@@ -66,7 +71,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Start the longest files first, so that no worker is left with one at the end. Leave the soak tests out,
     or give each its share of the time and a limit to match."""
     recorded: dict[str, int] = json.loads(DURATIONS.read_text(encoding="utf-8"))
-    items.sort(key=lambda item: -recorded.get(file_of(item.nodeid), 0))
+    lasting: Counter[str] = Counter()
+    for file in {file_of(item.nodeid) for item in items}:
+        lasting[work_of(file)] += recorded.get(file, 0)
+
+    def order(item: pytest.Item) -> tuple[int, str, int]:
+        file = file_of(item.nodeid)
+        return -lasting[work_of(file)], work_of(file), -recorded.get(file, 0)
+
+    items.sort(key=order)
     soaking = [item for item in items if item.get_closest_marker("soak")]
     told = soak_seconds_told()
     if not told:
@@ -74,6 +87,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=soaking)
     for item in soaking:
         item.add_marker(pytest.mark.timeout(told + SOAK_GRACE_SECONDS), append=False)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> "LoadFileScheduling | None":
+    """Each file on one worker, as `--dist loadfile` says, and all files that share a JVM on the same one."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return work_of(file_of(nodeid))
+
+    return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.fixture
@@ -113,6 +138,12 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 def file_of(nodeid: str) -> str:
     """The file of a test."""
     return nodeid.partition("::")[0]
+
+
+@cache
+def work_of(file: str) -> str:
+    """What a worker runs as a whole: a file, or all files that use the one session of Spark."""
+    return "Spark" if SPARK_SESSION in (ROOT / file).read_text(encoding="utf-8") else file
 
 
 def record_durations(terminalreporter: pytest.TerminalReporter) -> None:

@@ -294,7 +294,7 @@ def test_a_table_is_filled_in_another_way(bus: hawser.Bus, landing: Landing) -> 
 def test_a_partitioned_table_is_filled_run_after_run(bus: hawser.Bus, landing: Landing) -> None:
     topic = bus.topic("parts", replication=1)
     own = Own(landing, topic)
-    for _ in range(3):
+    for _ in range(2):
         publish(topic, range(3))
         own.run("partitioned")
         own.check()
@@ -303,27 +303,28 @@ def test_a_partitioned_table_is_filled_run_after_run(bus: hawser.Bus, landing: L
     own.check()
 
 
-@pytest.mark.parametrize("part", ["directory", "checkpoint"])
-def test_a_table_without_its_other_half_is_refused(bus: hawser.Bus, landing: Landing, part: str) -> None:
+def test_a_table_without_its_other_half_is_refused(bus: hawser.Bus, landing: Landing) -> None:
     """A checkpoint alone would lose the rows that were there; a table alone would skip the next batches."""
-    topic = bus.topic(f"half/{part}", replication=1)
+    topic = bus.topic("half", replication=1)
     own = Own(landing, topic)
     publish(topic, range(3))
     own.run("stream")
     place = Place(landing.directory)
-    (checkpoint,) = place.checkpoints_of("base")
-    half = place.table("base") if part == "directory" else checkpoint
     aside = landing.directory / "aside"
-    half.rename(aside)
-    publish(topic, range(2))
-    assert f"the {part} of table base is gone" in own.run("stream", code=2)
-    shutil.rmtree(half, ignore_errors=True)
-    aside.rename(half)
-    own.run("stream")
-    own.check()
-    half.rename(aside)
-    own.run("stream", "--full-refresh", "base")
-    own.check()
+    for part in ("directory", "checkpoint"):
+        (checkpoint,) = place.checkpoints_of("base")
+        half = place.table("base") if part == "directory" else checkpoint
+        half.rename(aside)
+        publish(topic, range(2))
+        assert f"the {part} of table base is gone" in own.run("stream", code=2)
+        shutil.rmtree(half, ignore_errors=True)
+        aside.rename(half)
+        own.run("stream")
+        own.check()
+        half.rename(aside)
+        own.run("stream", "--full-refresh", "base")
+        own.check()
+        shutil.rmtree(aside)
 
 
 @pytest.mark.parametrize("has_own_socket", [True, False])

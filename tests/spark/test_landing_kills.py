@@ -86,16 +86,16 @@ def _until(condition: Callable[[], bool], process: "subprocess.Popen[bytes]") ->
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("seed", [1])
-def test_killed_at_random_moments(tmp_path: Path, seed: int, record_property: Any) -> None:
+@pytest.mark.parametrize("rounds", [1, pytest.param(5, marks=pytest.mark.soak)])
+def test_killed_at_random_moments(tmp_path: Path, rounds: int, record_property: Any) -> None:
     need_java()
-    chance = random.Random(seed)
+    chance = random.Random(1)
     kills: Counter[str] = Counter()
     with RunningCluster(tmp_path / "cluster", nodes=1) as cluster:
         publishers = Publishers(cluster.connect("publisher", timeout=PATIENCE_SECONDS))
         landing = Landing(tmp_path / "landing", cluster.url)
         with publishers.at_work():
-            for victim in ("command", "spark", "command"):
+            for victim in ("command", "spark") * rounds:
                 before = tables.count(landing.directory, "raw")
                 process = landing.begin(*ARGUMENTS, SMALL_BATCHES)
                 try:

@@ -19,6 +19,18 @@ from tests.support.processes import until
 from tests.support.spark import need_java
 
 LOADED_FROM_ARCHIVE = "source: shared objects file (top)"
+SESSION = "from hawser.spark import rehearsal; rehearsal.rehearse = lambda *_: None; rehearsal.main()"
+REHEARSALS = {
+    "a session": ("-c", SESSION),
+    # As `make setup` makes it.
+    "whole": ("-m", "hawser.spark.rehearsal"),
+}
+MAKER = """
+import sys
+from hawser.spark import archive
+archive._REHEARSAL = sys.argv[1:]
+sys.exit(archive.main())
+"""
 
 
 @pytest.fixture
@@ -31,8 +43,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
-def maker() -> "subprocess.Popen[bytes]":
-    return subprocess.Popen([sys.executable, "-m", "hawser.spark.archive"], stderr=subprocess.DEVNULL)
+def maker(rehearsal: str) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-c", MAKER, *REHEARSALS[rehearsal]]
+    return subprocess.Popen(command, stderr=subprocess.DEVNULL)
 
 
 def pretended(size: int = 100) -> Path:
@@ -146,16 +159,17 @@ DAMAGES: dict[str, Callable[[Path, int], None]] = {
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("rehearsal", ["a session", pytest.param("whole", marks=pytest.mark.soak)])
 def test_an_archive_is_made_once_and_used(
-    cache: Path, tmp_path: Path, record_property: Callable[[str, object], None]
+    cache: Path, tmp_path: Path, rehearsal: str, record_property: Callable[[str, object], None]
 ) -> None:
     """Makers killed and in each other's way; then Java starts with the archive, and with any ruin of it."""
-    killed = maker()
+    killed = maker(rehearsal)
     until(lambda: any(cache.glob(".archive-*")), "the maker has begun")
     killed.send_signal(signal.SIGKILL)
     killed.wait()
     assert list(cache.glob("*.jsa")) == []
-    makers = [maker(), maker()]
+    makers = [maker(rehearsal), maker(rehearsal)]
     codes = sorted(each.wait() for each in makers)
     assert codes == [0, 1], "one makes it, the other leaves"
     (made,) = cache.glob("*.jsa")

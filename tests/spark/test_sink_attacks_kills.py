@@ -5,7 +5,7 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from tests.support.spark import SMALL, need_java
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 APPLICATION = "attacked"
-ROUNDS = 4
+ENDS = ("stopped", "killed", "killed and forgotten")
 
 
 @pytest.fixture(scope="module")
@@ -92,9 +92,12 @@ def test_nodes_and_the_operator_are_killed_in_mid_batch(
 class LongQuery:
     """One query of many drivers: while one runs, the next gets ready to take over."""
 
-    def __init__(self, processes: ClusterProcesses, bus: hawser.Bus, directory: Path) -> None:
-        self._source, self.target = bus.topic("driven", partitions=2), bus.topic("driven/copy", partitions=3)
-        self._place = processes.url, ("driven", "driven/copy"), directory
+    def __init__(self, processes: ClusterProcesses, bus: hawser.Bus, name: str, directory: Path) -> None:
+        self.names, self.directory = (name, f"{name}/copy"), directory
+        self._source, self.target = (
+            bus.topic(each, partitions=count) for each, count in zip(self.names, (2, 3), strict=True)
+        )
+        self._place = processes.url, self.names, directory
         self._notes = directory / "checkpoint" / "commits"
         self._ready: list[CopyProgram] = []
         self.expected: Counter[bytes] = Counter()
@@ -142,17 +145,36 @@ class LongQuery:
             driver.kill()
 
 
-def test_drivers_are_killed_and_come_back_at_random(
+def test_drivers_are_killed_and_come_back(
     processes: ClusterProcesses, bus: hawser.Bus, tmp_path: Path, record_property: Any
 ) -> None:
-    """In one long query. Those that stand still are taken for dead, and come back when another one has gone
-    on; sometimes a batch that was noted is run again. The audit has the last word."""
-    seed = random.randrange(1 << 30)
-    record_property("seed", seed)
-    chance = random.Random(seed)
-    ends = ["stopped", "killed", *chance.choices(("stopped", "killed", "killed and forgotten"), k=ROUNDS - 2)]
-    chance.shuffle(ends)
-    query = LongQuery(processes, bus, tmp_path)
+    """Each end once, the first driver comes back behind two others. The audit has the last word."""
+    note = attack(processes, LongQuery(processes, bus, "driven", tmp_path), ENDS, random.Random(1))
+    for name, value in note.items():
+        record_property(name, value)
+
+
+@pytest.mark.soak
+def test_drivers_are_killed_and_come_back_at_random(
+    processes: ClusterProcesses, bus: hawser.Bus, tmp_path: Path, soak_seconds: float
+) -> None:
+    until, seed = time.monotonic() + soak_seconds, random.randrange(1 << 30)
+    while time.monotonic() < until:
+        print(f"seed {seed}")
+        chance = random.Random(seed)
+        ends = ["stopped", "killed", *chance.choices(ENDS, k=2)]
+        chance.shuffle(ends)
+        directory = tmp_path / str(seed)
+        directory.mkdir()
+        attack(processes, LongQuery(processes, bus, f"driven{seed}", directory), ends, chance)
+        seed += 1
+
+
+def attack(
+    processes: ClusterProcesses, query: LongQuery, ends: Sequence[str], chance: random.Random
+) -> dict[str, Any]:
+    """In one long query. Drivers that stand still are taken for dead, and come back when another one has gone
+    on; a batch that was noted and is forgotten is run again."""
     try:
         for end in ends:
             query.publish()
@@ -177,12 +199,14 @@ def test_drivers_are_killed_and_come_back_at_random(
     finally:
         query.kill()
     assert counted(query.target) == query.expected
-    topics = "--topic", "driven", "--topic", "driven/copy"
-    document = Audit(tmp_path / "audit", processes.url, None, *topics).run()
+    topics = [word for name in query.names for word in ("--topic", name)]
+    document = Audit(query.directory / "audit", processes.url, None, *topics).run()
     found = Counter[str]()
     for line in document.lines:
         found[line.topic] += line.found if line.tier == "replicated" and not line.words else 0
-    assert found == dict.fromkeys(("driven", "driven/copy"), query.expected.total())
-    record_property("drivers", ", ".join(ends))
-    record_property("micro-batches", query.noted + 1)
-    record_property("rows, each once", query.expected.total())
+    assert found == dict.fromkeys(query.names, query.expected.total())
+    return {
+        "drivers": ", ".join(ends),
+        "micro-batches": query.noted + 1,
+        "rows, each once": query.expected.total(),
+    }

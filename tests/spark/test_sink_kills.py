@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 import hawser
 from tests.support.cluster import RunningCluster
-from tests.support.sink import counted, prepared
+from tests.support.sink import copy, counted, prepared
 from tests.support.source import wait_for
-from tests.support.spark import SMALL, need_java
+from tests.support.spark import SMALL
 
 DRIVER = """
 import sys
@@ -45,9 +46,6 @@ class Driver:
 
         wait_for(look, what, 240)
 
-    def wait(self) -> None:
-        assert self._process.wait(240) == 0, self._log.read_text(errors="replace")[-3000:]
-
     def kill(self) -> None:
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -57,9 +55,8 @@ class Driver:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_drivers_are_killed_around_the_decision(
-    cluster: RunningCluster, bus: hawser.Bus, tmp_path: Path, record_property: Any
+    spark: SparkSession, cluster: RunningCluster, bus: hawser.Bus, tmp_path: Path, record_property: Any
 ) -> None:
-    need_java()
     source, target = bus.topic("driven", partitions=2), bus.topic("driven/copy", partitions=3)
     values = [b"%d" % number for number in range(300)]
     source.publish_many(values, keys=values)
@@ -88,10 +85,7 @@ def test_drivers_are_killed_around_the_decision(
     record_property("orphans", orphans)
     record_property("batches noted at the second kill", len(list(notes.glob("[0-9]*"))))
 
-    driver = Driver(cluster, tmp_path)
-    try:
-        driver.wait()
-    finally:
-        driver.kill()
+    (tmp_path / "fail").unlink()
+    copy(spark, cluster.url, "driven", tmp_path, topic="driven/copy").awaitTermination()
     assert counted(target) == Counter(values)
     wait_for(lambda: not prepared(cluster.url), "the end of all branches")

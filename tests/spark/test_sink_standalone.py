@@ -15,12 +15,12 @@ from tests.support.cluster import RunningCluster
 from tests.support.processes import LIMIT_SECONDS
 from tests.support.sink import counted, prepared
 from tests.support.source import wait_for
-from tests.support.spark import StandaloneCluster, need_java, standalone_cluster
+from tests.support.spark import SMALL_EXECUTORS, StandaloneCluster, need_java, standalone_cluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 SETTINGS = {
-    "spark.executor.memory": "512m",
+    **SMALL_EXECUTORS,
     "spark.task.maxFailures": "8",
     # A task that takes longer than others is run a second time, on the other host, and soon.
     "spark.speculation": "true",

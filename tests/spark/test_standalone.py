@@ -13,7 +13,7 @@ from hawser.spark.pipelines import tables
 from tests.spark import query_program
 from tests.support.cluster import RunningCluster
 from tests.support.processes import until
-from tests.support.spark import StandaloneCluster, need_java, standalone_cluster
+from tests.support.spark import SMALL_EXECUTORS, StandaloneCluster, need_java, standalone_cluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -83,7 +83,7 @@ def test_the_landing_pipeline_runs_unchanged(
     tables_directory, log = tmp_path / "tables", tmp_path / "log"
     words = [sys.executable, "-m", "hawser", "pipeline", "run", "landing", "--dir", str(tables_directory)]
     words += ["--url", source.url, "--topic", "orders", "--master", standalone.master]
-    words += ["--conf", "spark.executor.memory=512m"]
+    words += [word for name, value in SMALL_EXECUTORS.items() for word in ("--conf", f"{name}={value}")]
     with log.open("wb") as output, subprocess.Popen(words, stdout=output, stderr=output) as run:
         try:
             # Spark takes its time to start, so as long as it runs there is hope.

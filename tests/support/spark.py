@@ -18,6 +18,11 @@ from tests.support.processes import page, until
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "howto" / "spark-clusters.md"
 SMALL = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
+# Of a driver in a cluster; its own Java has these options from the environment.
+SMALL_EXECUTORS = {
+    "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"],
+}
 _EXECUTOR = b"CoarseGrainedExecutorBackend"
 
 
@@ -51,7 +56,7 @@ class StandaloneCluster:
             **environment(None),
             "SPARK_LOCAL_IP": host,
             "SPARK_DAEMON_MEMORY": "384m",
-            "SPARK_DAEMON_JAVA_OPTS": " ".join(archive_options(home)),
+            "SPARK_DAEMON_JAVA_OPTS": " ".join([os.environ["SPARK_SUBMIT_OPTS"], *archive_options(home)]),
         }
         command = [*dying_with_parent(), str(home / "bin" / "spark-class"), *arguments]
         with (self.directory / "daemons.log").open("ab") as log:

@@ -37,6 +37,7 @@ _ROOM_BYTES: Final = 1 << 30
 _UNUSED_SECONDS: Final = 30 * 24 * 3600.0
 _RETRY_SECONDS: Final = 24 * 3600.0
 _MAKING_SECONDS: Final = 600.0
+_REHEARSAL: Final = ("-m", "hawser.spark.rehearsal")
 # Nobody waits for it, and whatever else runs should not notice.
 _GENTLY: Final = "--gently"
 _QUIET: Final = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
@@ -157,7 +158,7 @@ def _rehearse(prefix: Path, java: Java) -> None:
     try:
         made = workshop / "made.jsa"
         options = " ".join([f"-XX:ArchiveClassesAtExit={made}", *_QUIET])
-        command = [sys.executable, "-m", "hawser.spark.rehearsal", options]
+        command = [sys.executable, *_REHEARSAL, options]
         class_path = _output(command, cwd=workshop, env={**os.environ, _VARIABLE: "no"}).strip()
         # With -Xshare:on, Java would rather not start than do without it.
         command = [
