@@ -13,15 +13,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
 
 if TYPE_CHECKING:
-    from xdist.remote import Producer
-    from xdist.scheduler import LoadFileScheduling
-
     from tests.support.cluster import RunningCluster
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -90,15 +87,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> "LoadFileScheduling | None":
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Each file on one worker, as `--dist loadfile` says, and all files that share a JVM on the same one."""
-    from xdist.scheduler import LoadFileScheduling
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
-    class Scheduling(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            return work_of(file_of(nodeid))
-
-    return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
+    scheduling = LoadFileScheduling(config, log)
+    scheduling._split_scope = lambda nodeid: work_of(file_of(nodeid))
+    return scheduling
 
 
 @pytest.fixture
