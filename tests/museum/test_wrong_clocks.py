@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import hawser
@@ -88,6 +89,9 @@ def test_a_leader_whose_clock_is_wrong_removes_nothing_young_and_hands_over(
     assert abs(wrong[leader]["clock_ahead_seconds"] - hours * 3600) < 60
     check = cluster.run("cluster", "status", "--check", code=4)
     assert f"node {leader}: clock 3 h {'ahead' if hours > 0 else 'behind'}" in check.stderr
+    report = msgspec.json.decode(cluster.run("doctor", "-o", "json", code=4).stdout)
+    (clocks,) = (each for each in report["checks"] if each["check"] == "clocks")
+    assert clocks["verdict"] == "fail" and clocks["finding"].startswith(f"node {leader}: clock 3 h ")
     page = cluster.nodes[leader].http + "/metrics"
     assert metric(page, "hawser_clock_wrong") == 1
     assert abs((metric(page, "hawser_clock_ahead_seconds") or 0) - hours * 3600) < 60

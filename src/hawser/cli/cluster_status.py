@@ -15,7 +15,16 @@ from hawser.cluster.maps import node_of, owned_shards
 from hawser.limits import CLOCK_BOUND_SECONDS
 from hawser.log.protocol import messages as m
 
-__all__ = ["nodes_shown", "shard_label", "shard_shown", "shards_shown", "status"]
+__all__ = [
+    "asked",
+    "clock_troubles",
+    "nodes_shown",
+    "shard_label",
+    "shard_shown",
+    "shard_troubles",
+    "shards_shown",
+    "status",
+]
 
 _UNHEALTHY = 4
 _LOOK_SECONDS = 0.2
@@ -57,14 +66,15 @@ def status(check: bool, wait_seconds: float | None) -> None:
 def _status(given: list[str], *, patient: bool) -> dict[str, Any]:
     """What there is to show; whoever is patient is shown nothing while nobody answers."""
     try:
-        return run(_asked(given))
+        return run(asked(given))
     except hawser.Unavailable:
         if not patient:
             raise
         return {"shards": [], "nodes": []}
 
 
-async def _asked(given: list[str]) -> dict[str, Any]:
+async def asked(given: list[str]) -> dict[str, Any]:
+    """What the nodes at these addresses show of the cluster."""
     async with reached(given) as cluster:
         return {"shards": shards_shown(cluster), "nodes": nodes_shown(cluster)}
 
@@ -174,9 +184,20 @@ def _troubles(shown: dict[str, Any]) -> Iterator[str]:
     """What stands in the way of stopping one more node."""
     if not any(node["seen_by_operator"] for node in shown["nodes"]):
         yield "no operator is there; start one with `hawser operator`"
+    for trouble in clock_troubles(shown):
+        yield f"{trouble}; set it"
+    yield from shard_troubles(shown)
+
+
+def clock_troubles(shown: dict[str, Any]) -> Iterator[str]:
+    """Nodes whose clocks no majority confirms."""
     for node in shown["nodes"]:
         if node["clock_is_wrong"]:
-            yield f"node {node['id']}: {_clock(node)}, compared with the other nodes; set it"
+            yield f"node {node['id']}: {_clock(node)}, compared with the other nodes"
+
+
+def shard_troubles(shown: dict[str, Any]) -> Iterator[str]:
+    """Shards without a leader, and replicas that are missing or behind."""
     for shard in shown["shards"]:
         name, replicas = shard_label(shard), shard["replicas"]
         if shard["state"] != "steady":

@@ -1,4 +1,4 @@
-"""`hawser doctor`: is this host fit for Hawser and for Spark, and is the domain sound?"""
+"""`hawser doctor`: is this host fit for Hawser and for Spark, and is the domain, or a cluster, sound?"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,33 +21,39 @@ _COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
 @click.command()
 @shared_options
 def doctor() -> None:
-    """Check this host and the domain: memory, permissions, the kernel, what the dead left, Spark.
+    """Check this host and the domain: memory, permissions, the kernel, what the dead left, Spark. With the
+    URL of a cluster: its operators, its nodes and their clocks, its shards.
 
     Nothing is changed. Exits with 4 when a check fails; a warning alone does not.
     """
-    import hawser
-    from hawser.cli.checks_of_domain import domain_checks, refused_domain
-    from hawser.cli.checks_of_host import host_checks
-    from hawser.cli.checks_of_spark import spark_checks
-
-    if (chosen_url() or "").startswith("hawser:"):
-        raise hawser.UsageError(
-            "doctor looks at this host and a domain on it; `hawser cluster status --check` looks at a cluster"
-        )
-    try:
-        bus = connect()
-    except hawser.PermissionDenied as error:
-        findings = [refused_domain(error)]
-    else:
-        with bus:
-            directory = Path(bus.url.removeprefix("shm://"))
-            findings = [*host_checks(directory), *domain_checks(bus, directory), *spark_checks()]
+    findings = _of_cluster() if (chosen_url() or "").startswith("hawser:") else _of_host()
     failed = sum(each.verdict == "fail" for each in findings)
     with exits(_UNHEALTHY if failed else 0):
         if wants_json():
             print_json({"healthy": not failed, "checks": msgspec.to_builtins(findings)})
         else:
             _print(findings, failed)
+
+
+def _of_cluster() -> "list[Finding]":
+    from hawser.cli.checks_of_cluster import cluster_checks
+
+    return [*cluster_checks()]
+
+
+def _of_host() -> "list[Finding]":
+    import hawser
+    from hawser.cli.checks_of_domain import domain_checks, refused_domain
+    from hawser.cli.checks_of_host import host_checks
+    from hawser.cli.checks_of_spark import spark_checks
+
+    try:
+        bus = connect()
+    except hawser.PermissionDenied as error:
+        return [refused_domain(error)]
+    with bus:
+        directory = Path(bus.url.removeprefix("shm://"))
+        return [*host_checks(directory), *domain_checks(bus, directory), *spark_checks()]
 
 
 def _print(findings: "list[Finding]", failed: int) -> None:

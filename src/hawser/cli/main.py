@@ -47,7 +47,7 @@ _COMMANDS = {
     "config": ("hawser.cli.config:config", "What a configuration file may hold, and whether one is right."),
     "ps": ("hawser.cli.participants:ps", "Who takes part in what, alive or dead."),
     "reap": ("hawser.cli.participants:reap", "Recover the dead, remove what nobody can use any more."),
-    "doctor": ("hawser.cli.doctor:doctor", "Check this host and the domain."),
+    "doctor": ("hawser.cli.doctor:doctor", "Check this host and the domain, or a cluster."),
     "bench": ("hawser.cli.bench:bench", "Measure this machine, with ratios to other buses."),
     "demo": ("hawser.cli.demo.command:demo", "The whole path with everybody killed, and a proof."),
     "completion": ("hawser.cli.completion:completion", "Print the completion script of a shell."),
