@@ -4,6 +4,8 @@ Found by reading: an interrupt between the write of a batch and the clearing of 
 twice, and an interrupt between a publish and its count reported one message too few.
 """
 
+import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -225,3 +227,27 @@ def test_an_error_is_told_by_the_exit_code_although_the_report_cannot_be_printed
 
     with pytest.raises(hawser.Full), output.reported(closed):
         raise hawser.Full("the queue is full")
+
+
+ENDED_IN_A_TASK = """
+import asyncio, os, signal
+from hawser.cli import main
+from hawser.cli.cluster_link import run
+
+async def work():
+    asyncio.get_running_loop().create_task(end())
+    await asyncio.sleep(60)
+
+async def end():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+main._run = lambda: run(work())
+main.main()
+"""
+
+
+def test_a_signal_that_comes_in_any_task_ends_a_command_without_a_traceback() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", ENDED_IN_A_TASK], capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (128 + signal.SIGTERM, "", "")

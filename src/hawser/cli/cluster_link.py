@@ -2,8 +2,10 @@
 
 import asyncio
 import secrets
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from types import FrameType
 from typing import Any, Final, NamedTuple, TypeVar
 
 import hawser
@@ -29,6 +31,8 @@ _SCHEME: Final = "hawser://"
 _DEFAULT_URL: Final = "hawser://127.0.0.1:7400"
 _ANSWER_SECONDS: Final = 3.0
 _LOOK_SECONDS: Final = 0.2
+# Signals whose handlers end the command by an exception; asyncio itself sees to SIGINT.
+_ENDINGS: Final = (signal.SIGTERM, signal.SIGHUP)
 _ERRORS: Final[dict[wire.Code, type[hawser.HawserError]]] = {
     wire.Code.NOT_FOUND: hawser.NotFound,
     wire.Code.UNAVAILABLE: hawser.Unavailable,
@@ -46,8 +50,34 @@ class Reached(NamedTuple):
 
 
 def run(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run it to its end in an event loop of its own."""
-    return asyncio.run(work)
+    """Run it to its end in an event loop of its own. A signal that ends the command cancels the work first:
+    an exception that its handler raised at once would end up in whichever task runs just then."""
+    came: list[signal.Signals] = []
+    runner = asyncio.Runner()
+    loop = runner.get_loop()
+    task = loop.create_task(work)
+
+    def end(number: int, frame: FrameType | None) -> None:
+        came.append(signal.Signals(number))
+        # Of a loop that is closed already there is nothing to end.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(task.cancel)
+
+    handlers = {each: handler for each in _ENDINGS if callable(handler := signal.getsignal(each))}
+    for number in handlers:
+        signal.signal(number, end)
+    try:
+        with runner:
+            return runner.run(_result_of(task))
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if came:
+            handlers[came[0]](came[0], None)
+
+
+async def _result_of(task: asyncio.Task[Result]) -> Result:
+    return await task
 
 
 def addresses() -> list[str]:
