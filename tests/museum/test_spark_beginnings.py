@@ -46,6 +46,33 @@ def test_a_first_batch_that_is_run_again_has_the_same_records(
     assert (split.wanted.first, split.wanted.end) == (16, 21)
 
 
+def test_a_checkpoint_ahead_of_the_log_is_a_loss(
+    cluster: RunningCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after a backup was restored. The query waited until the log had grown to where it was, and nobody
+    read the records until then."""
+    topic = cluster.connect().topic("restored")
+    topic.publish_many([b"before"] * 10)
+    given = {"subscribe": topic.name}
+    end = opened(StreamReader, cluster, **given).initialOffset()
+    (place,) = end.values()
+    del place["began"]
+    ahead = {topic.name: {**place, "0": 31}}
+    text = "the log ends at record 10, and this query has read up to record 30. So 20 records are gone"
+    with pytest.raises(hawser.OffsetOutOfRange, match=text):
+        opened(StreamReader, cluster, **given).latestOffset(ahead, ReadAllAvailable())
+    reader = opened(StreamReader, cluster, **given, failOnDataLoss="false")
+    anew = reader.latestOffset(ahead, ReadAllAvailable())
+    assert anew == {topic.name: {**place, "0": 1}} and reader.partitions(ahead, anew) == []
+    assert reader.latestOffset(anew, ReadAllAvailable()) == end | {topic.name: place}
+    (split,) = reader.partitions(anew, {topic.name: place})
+    assert (split.wanted.first, split.wanted.end) == (1, 11)
+    (message,) = caplog.messages
+    assert text in message
+    # At the end is not behind it.
+    assert opened(StreamReader, cluster, **given).latestOffset(end, ReadAllAvailable()) == end
+
+
 def test_a_first_claim_is_read_by_one_query(cluster: RunningCluster) -> None:
     """A second query of the same claimName took it for its own that had been lost, and both read it."""
     queue = cluster.connect().queue("begun")

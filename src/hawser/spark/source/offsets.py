@@ -15,7 +15,9 @@ another topic, whatever its name.
 
 A topic keeps its place in the offsets until a topic of the same name and another uuid replaces it. It keeps
 the place even while the query does not ask for it, while the answering node does not list it, and after it
-was deleted. If its place were dropped too early, the topic would be read again from the start.
+was deleted. If its place were dropped too early, the topic would be read again from the start. A place behind
+the end of a log, as its leader confirms it, is a loss: the log was restored from a backup, or has lost its
+newest records. Such a partition begins anew.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +28,7 @@ from hawser.errors import UsageError
 
 __all__ = [
     "Bounded", "Loss", "Offsets", "Patience", "Range", "advance", "begun", "clipped", "ends", "from_json",
-    "is_at", "losses", "lost_text", "ranges", "share", "starts", "to_json",
+    "is_at", "losses", "lost_text", "ranges", "rewound", "share", "starts", "to_json",
 ]  # fmt: skip
 
 
@@ -259,6 +261,22 @@ def ranges(start: Offsets, end: Offsets) -> Iterator[Range]:
                     yield Range(name, place.uuid, number, first, at)
 
 
+def rewound(start: Offsets, topics: Mapping[str, Bounded]) -> Offsets:
+    """Without the places behind the ends of their logs, so that those partitions begin anew."""
+    offsets = dict(start)
+    for name, place in start.items():
+        now = topics.get(name)
+        if now is not None and now.uuid == place.uuid:
+            kept = {
+                number: at
+                for number, at in place.partitions.items()
+                if number not in now.partitions or at <= now.partitions[number].end
+            }
+            if len(kept) < len(place.partitions):
+                offsets[name] = Place(place.uuid, kept)
+    return offsets
+
+
 def losses(start: Offsets, topics: Mapping[str, Bounded]) -> Iterator[Loss]:
     """What lay behind `start` and is no more."""
     for name, place in start.items():
@@ -276,6 +294,13 @@ def losses(start: Offsets, topics: Mapping[str, Bounded]) -> Iterator[Loss]:
                 bounds = now.partitions.get(number)
                 if bounds is not None and at < bounds.start:
                     yield Loss(lost_text(name, number, at, bounds.start - 1), True)
+                elif bounds is not None and at > bounds.end:
+                    yield Loss(
+                        f"topic {name!r}, partition {number}: the log ends at record {bounds.end - 1}, and "
+                        f"this query has read up to record {at - 1}. So {at - bounds.end} records are gone, "
+                        "as after a restored backup; going on means reading the partition from its start",
+                        False,
+                    )
 
 
 def lost_text(topic: str, partition: int, first: int, last: int) -> str:

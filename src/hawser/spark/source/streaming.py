@@ -40,6 +40,7 @@ from hawser.spark.source.offsets import (
     is_at,
     losses,
     ranges,
+    rewound,
     to_json,
 )
 from hawser.spark.source.options import Options
@@ -143,13 +144,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._options.fail_on_data_loss or not (loss.is_range or loss in self._told):
                 lost(loss.text, self._options.fail_on_data_loss)
                 self._told.add(loss)
-        self._hold(offsets)
+        going_on = rewound(offsets, bounds)
+        self._hold(going_on)
         if self._target is not None:
             bounds = clipped(bounds, self._target)
-        elif self._waits(offsets, bounds, limit):
+        elif going_on == offsets and self._waits(offsets, bounds, limit):
             self._idle_until = time.monotonic() + _IDLE_SECONDS
             return start
-        following = self._advance(offsets, bounds, limit)
+        following = self._advance(going_on, bounds, limit)
         if is_at(following, offsets):
             self._idle_until = time.monotonic() + _IDLE_SECONDS
             return start
