@@ -73,6 +73,7 @@ bool let_go_of_slot(SampleObject* sample) {
 void keep_metadata(SampleObject* sample) {
   if (sample->taken.metadata == 0 || sample->decoded || sample->metadata) return;
   if (Py_REFCNT(sample) == 0) return;  // it is being deallocated
+  const nb::error_scope on_its_way;
   sample->metadata = PyBytes_FromStringAndSize(reinterpret_cast<const char*>(sample->data + sample->taken.payload),
                                                static_cast<Py_ssize_t>(sample->taken.metadata));
   if (!sample->metadata) PyErr_Clear();
@@ -185,7 +186,8 @@ PyObject* get_publisher(PyObject* self, void*) {
 // (key, headers), decoded once.
 PyObject* metadata_of(SampleObject* sample) {
   if (sample->decoded) return sample->decoded;
-  if (!sample->metadata && sample->taken.metadata != 0 && !check_usable(sample)) return nullptr;
+  const bool has_none = sample->taken.metadata == 0 && !is_foreign(sample);
+  if (!sample->metadata && !has_none && !check_usable(sample)) return nullptr;
   PyObject* bytes = sample->metadata;
   if (bytes) Py_INCREF(bytes);
   if (!bytes)

@@ -104,9 +104,11 @@ def test_letters_with_room_are_not_full() -> None:
 
     def retry(channel: Channel) -> None:
         queue, moved = local.connect().queue("jobs"), 0
-        while moved < RETRIES:
-            moved += queue.retry_dead_letters()
-        over[0] = 1
+        try:
+            while moved < RETRIES:
+                moved += queue.retry_dead_letters()
+        finally:
+            over[0] = 1
 
     with local, Child(work) as first, Child(work) as second, Child(work) as third, Child(retry) as fourth:
         assert [first.hear(), second.hear(), third.hear()] == ["nothing"] * 3

@@ -7,6 +7,7 @@ a journal that could not be moved aside, or a full disk, ended the start with a 
 
 import asyncio
 import errno
+import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -156,3 +157,41 @@ def test_a_shard_that_cannot_be_put_aside_is_not_made_anew(
     asyncio.run(run())
     assert len(list((tmp_path / "shards").iterdir())) == 2
     assert started(tmp_path) == ["bad@1/0", "good@1/0"]
+
+
+def test_a_journal_that_somebody_locks_is_not_moved(tmp_path: Path) -> None:
+    """A backup that locks what it copies was taken for a lost disk."""
+    two_shards(tmp_path)
+    (locked,) = (tmp_path / "shards").glob("bad*")
+    descriptor = os.open(locked, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        with pytest.raises(UsageError, match=r"bad@1/0 cannot be opened: .* is in use; stop whoever uses it"):
+            started(tmp_path)
+    finally:
+        os.close(descriptor)
+    assert len(list((tmp_path / "shards").iterdir())) == 2
+
+
+def test_a_shard_whose_files_were_moved_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The disk fails when the directories are synced, after the rename."""
+    two_shards(tmp_path)
+
+    def failing(_: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    async def run() -> None:
+        node = Node("n1", tmp_path)
+        with monkeypatch.context() as broken:
+            an_unreadable_sector(tmp_path, broken)
+            broken.setattr(NodeDirectory, "_sync", staticmethod(failing))
+            await node.start("127.0.0.1:0")
+        assert "files of shard bad@1/0 were moved" in caplog.text and "its files stay" not in caplog.text
+        body: Any = await node._host("bad@1/0")
+        assert not isinstance(wire.decode_answer(body), wire.Failed)
+        await node.stop(drain=False)
+
+    asyncio.run(run())
+    assert len(list((tmp_path / "damaged").iterdir())) == 1

@@ -95,9 +95,12 @@ class Disk:
             fcntl.flock(self._directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self.close()
-            raise StorageFailed(
+            raise StorageRefused(
                 f"{self.directory} is in use; stop whoever uses it, or take another"
             ) from None
+        except OSError as error:
+            self.close()
+            raise StorageRefused(f"{self.directory} cannot be locked: {error.strerror}") from error
 
     def close(self) -> None:
         """Give the descriptors back; no sync may be under way."""

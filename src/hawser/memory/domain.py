@@ -198,13 +198,15 @@ class Domain:
                 _share(self.directory.parent, 0o010)
 
     def _no_permission(self) -> PermissionDenied:
-        """Names the directory that this user may not use, and whose it is."""
-        for path in (*reversed(self.directory.parents), self.directory):
-            if os.path.lexists(path):
-                barrier, owner = path, os.lstat(path).st_uid
+        """Names the directory that this user may not use, and why."""
+        barrier = next(path for path in (self.directory, *self.directory.parents) if os.path.lexists(path))
+        found, user = os.lstat(barrier), os.geteuid()
+        why = f"has mode {stat.S_IMODE(found.st_mode):o}"
+        if found.st_uid != user:
+            why = f"belongs to user {found.st_uid}, and you are {user}"
         return PermissionDenied(
-            f"no permission to use domain {self.directory}: {barrier} belongs to user {owner}, and you are "
-            f"{os.geteuid()}; choose a domain of your own by HAWSER_DIR or shm:///path"
+            f"no permission to use domain {self.directory}: {barrier} {why}; choose a domain of your own by "
+            "HAWSER_DIR or shm:///path"
         )
 
     def check(self) -> None:

@@ -96,6 +96,10 @@ class NodeDirectory:
         """The storage of a shard, made if there is none."""
         return Disk(self._shard(shard), self.counters)
 
+    def has(self, shard: str) -> bool:
+        """Whether there are files of a shard."""
+        return self._shard(shard).exists()
+
     def new_member(self) -> str:
         """A name for a member on a disk that has none."""
         return f"{self._identity.node}.{secrets.token_hex(4)}"

@@ -188,7 +188,7 @@ class Node(Handler):
             # Its bytes are those that were saved, by a build that knows them: this one must not move them.
             raise UsageError(
                 f"shard {shard} cannot be opened: {reason}. Start this node with the version of Hawser that "
-                "it ran with before"
+                "saved it, or a newer one"
             ) from reason
         except (Damaged, StorageFailed) as reason:
             # As at run time: this member must come back with a new disk, and the others go on.
@@ -216,10 +216,14 @@ class Node(Handler):
                 self._directory.remove(shard)
                 _log.info("shard %s was removed from this node", shard)
         except OSError as error:
-            text = "shard %s is not served here, and its files stay: %s. Move them away and start again"
-            _log.error(text, shard, error)
-        else:
-            self._removing.discard(shard)
+            if self._directory.has(shard):
+                text = "shard %s is not served here, and its files stay: %s. Move them away and start again"
+                _log.error(text, shard, error)
+                return
+            _log.error(
+                "the files of shard %s were moved, and their directory was not synced: %s", shard, error
+            )
+        self._removing.discard(shard)
 
     def _shard(self, name: str, replica: Replica, disk: Disk) -> Shard:
         return Shard(
@@ -232,8 +236,10 @@ class Node(Handler):
         self._leaving.start(self._forget(shard, disk_lost))
 
     async def _forget(self, shard: Shard, disk_lost: bool) -> None:
-        await shard.close()
-        await asyncio.to_thread(self._clear, shard.name, disk_lost)
+        try:
+            await shard.close()
+        finally:
+            await asyncio.to_thread(self._clear, shard.name, disk_lost)
 
     # Time.
 

@@ -25,7 +25,7 @@ from hawser.log.state.topic import RUN_PLACES, Topic
 
 __all__ = ["Machine", "Saved", "shard_parts", "topic_parts"]
 
-STATE_VERSION: Final = 2
+STATE_VERSION: Final = 3
 
 _DONE: Final = Done()
 

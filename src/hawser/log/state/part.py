@@ -23,7 +23,7 @@ class Unsupported(Exception):
 
 
 class BadState(Exception):
-    """A saved state, or a block of it, is not one that was saved; this member needs another one."""
+    """A saved state, or a block of it, cannot be loaded. Another build may have saved it."""
 
 
 class Blocks(Protocol):
