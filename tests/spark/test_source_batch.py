@@ -202,6 +202,26 @@ def test_a_wrong_option_is_told(spark: SparkSession) -> None:
 # Shared memory.
 
 
+def test_topics_in_sql(spark: SparkSession, cluster: RunningCluster, bus: hawser.Bus) -> None:
+    """Found by review: Spark loses the options of a table. The source refuses to be one and says what works
+    instead. A table with columns is made without asking the source, which says so when the table is used."""
+    bus.topic("sql").publish_many([b"1", b"2"])
+    options = f"USING hawser OPTIONS (endpoints '{cluster.url}', subscribe 'sql')"
+    with pytest.raises(Exception, match=r"CREATE TABLE loses the options .* CREATE TEMPORARY VIEW"):
+        spark.sql(f"CREATE TABLE refused {options}")
+    spark.sql(f"CREATE TABLE lost (value binary) {options}")
+    try:
+        with pytest.raises(Exception, match="CREATE TABLE loses options; write CREATE TEMPORARY VIEW"):
+            spark.sql("SELECT * FROM lost").collect()
+        with pytest.raises(Exception, match=r"CREATE TABLE loses options; write with df\.write"):
+            spark.sql("INSERT INTO lost VALUES (CAST('3' AS BINARY))").collect()
+    finally:
+        spark.sql("DROP TABLE lost")
+    spark.sql(f"CREATE TEMPORARY VIEW in_sql {options}")
+    found = spark.sql("SELECT CAST(value AS STRING) AS text FROM in_sql ORDER BY offset").collect()
+    assert [row.text for row in found] == ["1", "2"]
+
+
 def test_topics_of_this_host(spark: SparkSession) -> None:
     with LocalBus() as local, hawser.connect(local.url, name="camera") as bus:
         topic = bus.topic("frames", history=8)

@@ -94,7 +94,8 @@ def _recognised(given: Mapping[str, str]) -> dict[str, str]:
 def _endpoints(asked: dict[str, str]) -> str:
     endpoints = asked.get("endpoints", "").strip()
     if not endpoints:
-        raise UsageError('the sink needs option("endpoints", "hawser://host:port,...")')
+        hint = "" if asked else '. CREATE TABLE loses options; write with df.write.format("hawser")'
+        raise UsageError(f'the sink needs option("endpoints", "hawser://host:port,..."){hint}')
     if endpoints.startswith("shm://"):
         raise UsageError(
             "the sink writes in transactions, which shared memory does not have; give the endpoints of a "

@@ -76,6 +76,10 @@ _UNITS: Final = {
 }  # fmt: skip
 _USUAL_DELAY: Final = "15m"
 _FORMATS: Final = ("raw", "json", "msgpack", "arrow")
+_VIEW: Final = (
+    "write CREATE TEMPORARY VIEW name USING hawser OPTIONS (endpoints 'hawser://host:port', "
+    "subscribe 'topic') to read, and df.write.format(\"hawser\") to write"
+)
 # What the offsets of a checkpoint, and of a query's progress, say beside positions.
 _ASIDE: Final = ("uuid", "began", "lag")
 _MODES: Final = ("FAILFAST", "PERMISSIVE")
@@ -200,6 +204,9 @@ class Options(NamedTuple):
 
 def _recognised(given: Mapping[str, str]) -> dict[str, str]:
     """By the names as they are written in the documentation."""
+    if "provider" in map(str.lower, given):
+        # Spark gives it when it makes a table. When the table is read there are no options at all.
+        raise UsageError(f"CREATE TABLE loses the options of a source in Python; {_VIEW}")
     asked = {}
     for name, value in given.items():
         if name.lower() not in _KNOWN:
@@ -273,7 +280,8 @@ def _check_conflicts(asked: dict[str, str]) -> None:
 def _endpoints(asked: dict[str, str]) -> str:
     endpoints = asked.get("endpoints", "").strip()
     if not endpoints:
-        raise UsageError('the source needs option("endpoints", "hawser://host:port,...") or "shm://"')
+        hint = "" if asked else f". CREATE TABLE loses options; {_VIEW}"
+        raise UsageError(f'the source needs option("endpoints", "hawser://host:port,...") or "shm://"{hint}')
     if not endpoints.startswith("shm://"):
         addresses_of(endpoints)
     return endpoints
