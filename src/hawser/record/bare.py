@@ -25,9 +25,11 @@ __all__ = [
     "Columns",
     "check",
     "check_values",
+    "decode_header_pairs",
     "decode_headers",
     "encode",
     "encode_columns",
+    "encode_header_pairs",
     "encode_headers",
     "encode_only",
     "fixed_bytes",
@@ -57,6 +59,11 @@ _pack_two_offsets: Final = _TWO_OFFSETS.pack
 _unpack_two_offsets: Final = _TWO_OFFSETS.unpack_from
 _encode_headers = msgspec.msgpack.Encoder().encode
 _decode_headers = msgspec.msgpack.Decoder(dict[str, bytes]).decode
+_decode_items = msgspec.msgpack.Decoder(list[Any]).decode
+_FIXED_MAP: Final = 0x80
+_MAP_16: Final = 0xDE
+_MAP_32: Final = 0xDF
+_ARRAY_32: Final = 0xDD
 
 
 class Binaries(NamedTuple):
@@ -184,6 +191,32 @@ def decode_headers(data: bytes | None) -> Mapping[str, bytes]:
         return _decode_headers(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadBatch(f"the headers of a record cannot be read ({error})") from error
+
+
+def encode_header_pairs(pairs: Sequence[tuple[Any, Any]]) -> bytes:
+    """As `encode_headers`, with each key as often as it is there. Readers of a mapping get the last value."""
+    headers = dict(pairs)
+    if len(headers) == len(pairs):
+        return encode_headers(headers)
+    for pair in pairs:
+        encode_headers(dict([pair]))
+    items = b"".join(_encode_headers(each) for pair in pairs for each in pair)
+    return bytes([_MAP_32]) + len(pairs).to_bytes(4, "big") + items
+
+
+def decode_header_pairs(data: bytes | None) -> list[tuple[str, bytes]]:
+    """As `decode_headers`, with each key as often as it is there, in order."""
+    headers = decode_headers(data)
+    if not data:
+        return []
+    mark = data[0]
+    start = 5 if mark == _MAP_32 else 3 if mark == _MAP_16 else 1
+    count = mark - _FIXED_MAP if start == 1 else int.from_bytes(data[1:start], "big")
+    if count == len(headers):
+        return list(headers.items())
+    # A map is an array of its keys and values but for what stands before them.
+    items = _decode_items(bytes([_ARRAY_32]) + (2 * count).to_bytes(4, "big") + data[start:])
+    return list(zip(items[::2], items[1::2], strict=True))
 
 
 def split(body: memoryview, columns: int, records: int, timestamp_ns: int | None) -> Columns:

@@ -32,7 +32,7 @@ from pyspark.sql.types import (
 
 from hawser.errors import UsageError
 from hawser.record.arrow import offsets_of, one_time, schema
-from hawser.record.bare import encode_headers
+from hawser.record.bare import encode_header_pairs
 from hawser.record.batch import Batch, Compression
 from hawser.spark.sink.options import Options
 from hawser.spark.source.values import check_kind
@@ -155,13 +155,9 @@ def _headers(column: Any) -> Any:
 def _encoded_headers(pairs: Any) -> bytes | None:
     if not pairs:
         return None
-    found = {pair["key"]: pair["value"] for pair in pairs if pair is not None}
-    if len(found) < len(pairs) or None in found or None in found.values():
-        raise UsageError(
-            f"the headers {pairs!r} cannot be written: each has a key of its own, and neither that nor its "
-            "value is null"
-        )
-    return encode_headers(found)
+    if any(pair is None or pair["key"] is None or pair["value"] is None for pair in pairs):
+        raise UsageError(f"the headers {pairs!r} cannot be written: neither a key nor its value is null")
+    return encode_header_pairs([(pair["key"], pair["value"]) for pair in pairs])
 
 
 def _raw(column: Any) -> Any:

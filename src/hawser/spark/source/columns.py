@@ -39,8 +39,8 @@ from pyspark.sql.types import (
 )
 
 from hawser.errors import UsageError
-from hawser.record.bare import decode_headers
-from hawser.record.batch import Batch
+from hawser.record.bare import HEADERS, decode_header_pairs
+from hawser.record.batch import Batch, Format
 from hawser.record.origin import GAP_HEADER, is_recorder
 from hawser.record.unpacked import unpacked_bytes
 from hawser.spark.source.options import Options
@@ -48,7 +48,7 @@ from hawser.spark.source.options import Options
 __all__ = ["CORRUPT", "Chunk", "Rows", "Table", "TooLarge", "check_schema", "full_schema"]
 
 CORRUPT: Final = "_corrupt_record"
-# Small batches with fewer records are put together record by record: Arrow costs more for each than it gains.
+# Small bare batches with fewer records are put together one by one: Arrow costs more for each than it gains.
 _FEW: Final = 24
 _FEW_BYTES: Final = 1 << 20
 
@@ -150,6 +150,14 @@ class Chunk:
         return max(1, size)
 
     @cached_property
+    def is_few(self) -> bool:
+        """Whether its records are put together with others one by one. A record has each key of its headers
+        once, so that batches with headers stay as they are."""
+        header = self.batch.header
+        is_small = header.records < _FEW and len(self.batch.data) <= _FEW_BYTES
+        return is_small and header.format == Format.BARE and not header.columns & HEADERS
+
+    @cached_property
     def is_gap(self) -> bool:
         """Whether it stands for samples that were lost before they could be recorded."""
         header = self.batch.header
@@ -191,7 +199,7 @@ class Rows:
         batches: list[Any] = []
         few: list[Any] = []
         for chunk, skip, count in zip(self._chunks, self._skips, self._counts, strict=True):
-            if chunk.batch.count < _FEW and chunk.unpacked_bytes <= _FEW_BYTES:
+            if chunk.is_few:
                 few += list(chunk.batch.records())[skip : skip + count]
                 continue
             batches += _put_together(few)
@@ -250,7 +258,7 @@ class Rows:
         if column.null_count == len(column):
             return pyarrow.nulls(len(column), kind)
         rows = [
-            None if each is None else [{"key": k, "value": v} for k, v in decode_headers(each).items()]
+            None if each is None else [{"key": k, "value": v} for k, v in decode_header_pairs(each)]
             for each in column.to_pylist()
         ]
         return pyarrow.array(rows, kind)
