@@ -95,6 +95,31 @@ def test_typed_values_come_back_as_they_went(
         assert next(iter(orders)).value.tags[0] == "a"
 
 
+def test_rows_without_a_value_repeated_headers_and_maps_of_any_key_come_back(
+    spark: SparkSession, cluster: RunningCluster, bus: hawser.Bus
+) -> None:
+    bus.topic("odd")
+    kind = "struct<id: bigint, names: map<int, string>, at: timestamp_ntz, `Straße`: float>"
+    value = "named_struct('id', id, 'names', map(1, 'a', 2, null), 'at', TIMESTAMP_NTZ'1930-01-01 12:00:00', "
+    data = spark.range(4).selectExpr(
+        f"IF(id % 2 = 0, {value} 'Straße', FLOAT(0.1)), null) AS value",
+        "array(struct('a' AS key, b'1' AS value), struct('a', b'2')) AS headers",
+        "CAST(id AS STRING) AS key",
+    )
+    write(
+        data.selectExpr(f"CAST(value AS {kind}) AS value", "headers", "key"),
+        cluster.url,
+        topic="odd",
+        valueFormat="json",
+    )
+    found = read(spark, cluster.url, "odd", valueFormat="json", valueSchema=kind[7:-1], includeHeaders="true")
+    written = data.collect()
+    assert sorted(found.select("value", "headers", "key").collect(), key=lambda row: bytes(row.key)) == [
+        (row.value, row.headers, row.key.encode()) for row in written
+    ]
+    assert [row.value is None for row in written] == [False, True, False, True]
+
+
 def test_rows_become_messages_of_a_queue(
     spark: SparkSession, cluster: RunningCluster, bus: hawser.Bus
 ) -> None:

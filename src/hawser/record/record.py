@@ -6,9 +6,11 @@ from typing import Final, NamedTuple
 
 from hawser.errors import Corrupt
 
-__all__ = ["NO_HEADERS", "NO_STAMP", "BadBatch", "Record", "Stamp"]
+__all__ = ["NO_HEADERS", "NO_STAMP", "NULL_HEADER", "BadBatch", "Record", "Stamp"]
 
 NO_HEADERS: Final[Mapping[str, bytes]] = MappingProxyType({})
+# With an empty value it says that the record has none, such as a tombstone of Kafka.
+NULL_HEADER: Final = "hawser-null"
 
 
 class Record(NamedTuple):

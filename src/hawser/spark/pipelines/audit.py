@@ -49,7 +49,7 @@ LANDED = (
 )
 # The same of a record in the log and of one in the table.
 CONTENT = F.xxhash64("offset", "timestamp", "key", "value", "headers").alias("hash")
-BYTES = F.octet_length("value").alias("bytes")
+BYTES = F.coalesce(F.octet_length("value"), F.lit(0)).alias("bytes")
 
 EVIDENCE = ["log_runs"]
 RUN_COLUMNS = [*Run._fields, "first_us"]

@@ -43,7 +43,7 @@ def _faults_of(value_format: str, kind: DataType) -> Callable[[Any], tuple[Any, 
         columns = permissive(cast(Any, _Values(values)))
         faults: list[str | None] = [None] * len(values)
         for place, is_good in enumerate(columns[CORRUPT].is_null().to_pylist()):
-            if not is_good or not values[place].is_valid:
+            if not is_good:
                 faults[place] = _fault(strict, values.slice(place, 1))
         return columns["value"], pyarrow.array(faults, pyarrow.string())
 

@@ -2,7 +2,7 @@
 
 | column | type | |
 |---|---|---|
-| value | binary or string | or typed, see below; never null |
+| value | binary or string | or typed, see below; null is a record without a value |
 | key | binary or string | optional; null is none |
 | headers | array<struct<key string, value binary>> | optional; null is none |
 | topic | string | needed unless an option names a topic or a queue |
@@ -34,6 +34,7 @@ from hawser.errors import UsageError
 from hawser.record.arrow import offsets_of, one_time, schema
 from hawser.record.bare import encode_header_pairs
 from hawser.record.batch import Batch, Compression
+from hawser.record.record import NULL_HEADER
 from hawser.spark.sink.options import Options
 from hawser.spark.source.values import check_kind
 
@@ -108,17 +109,15 @@ def rows_of(batch: Any, options: Options) -> Any:
     of every batch (`hawser.record.arrow`)."""
     names, count = batch.schema.names, batch.num_rows
     column = batch.column("value")
-    if column.null_count:
-        place = column.is_null().index(True).as_py()
-        raise UsageError(
-            f"row {place} of a batch has no value{_named(batch, place)}; a message always has one: leave "
-            "such rows out, or write something for them with coalesce()"
-        )
     none = pyarrow.nulls(count, pyarrow.binary())
+    headers = batch.column("headers") if "headers" in names else none
+    values = _VALUES[options.value_format](column)
+    if column.null_count:
+        values = pyarrow.compute.if_else(column.is_valid(), values, pyarrow.scalar(b"", values.type))
     columns = [
         batch.column("key").cast(pyarrow.binary()) if "key" in names else none,
-        _VALUES[options.value_format](column),
-        _headers(batch.column("headers")) if "headers" in names else none,
+        values,
+        _headers(headers, column),
         one_time(time.time_ns(), count),
     ]
     return pyarrow.RecordBatch.from_arrays(columns, schema=schema())
@@ -141,23 +140,23 @@ def payloads(rows: Any, compression: Compression) -> Iterator[bytes]:
             yield bytes(Batch.of_arrow(part, compression=compression).data)
 
 
-def _named(batch: Any, place: int) -> str:
-    key = batch.column("key")[place].as_py() if "key" in batch.schema.names else None
-    return "" if key is None else f" (key {key!r})"
-
-
-def _headers(column: Any) -> Any:
-    if column.null_count == len(column):
+def _headers(column: Any, values: Any) -> Any:
+    """Those of each row, and of one without a value the header that says so."""
+    if column.null_count == len(column) and not values.null_count:
         return pyarrow.nulls(len(column), pyarrow.binary())
-    return pyarrow.array(list(map(_encoded_headers, column.to_pylist())), pyarrow.binary())
+    rows = zip(column.to_pylist(), values.is_valid().to_pylist(), strict=True)
+    return pyarrow.array(
+        [_encoded_headers(pairs or [], has_value) for pairs, has_value in rows], pyarrow.binary()
+    )
 
 
-def _encoded_headers(pairs: Any) -> bytes | None:
-    if not pairs:
-        return None
+def _encoded_headers(pairs: Any, has_value: bool) -> bytes | None:
     if any(pair is None or pair["key"] is None or pair["value"] is None for pair in pairs):
         raise UsageError(f"the headers {pairs!r} cannot be written: neither a key nor its value is null")
-    return encode_header_pairs([(pair["key"], pair["value"]) for pair in pairs])
+    found = [(pair["key"], pair["value"]) for pair in pairs]
+    if not has_value:
+        found.append((NULL_HEADER, b""))
+    return encode_header_pairs(found) if found else None
 
 
 def _raw(column: Any) -> Any:
@@ -271,8 +270,11 @@ def _streams(column: Any) -> Any:
             "a value of a batch has null in the place of a row, and Arrow has no such rows; leave them out "
             "with filter(value, row -> row IS NOT NULL)"
         )
-    found = []
+    found: list[bytes | None] = []
     for place in range(len(column)):
+        if not column[place].is_valid:
+            found.append(None)
+            continue
         rows = pyarrow.RecordBatch.from_struct_array(column[place].values)
         sink = pyarrow.BufferOutputStream()
         with pyarrow.ipc.new_stream(sink, rows.schema) as stream:

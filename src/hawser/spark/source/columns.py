@@ -3,7 +3,7 @@
 | column | type | |
 |---|---|---|
 | key | binary | null where a record has none |
-| value | binary | or typed, see values.py |
+| value | binary | or typed, see values.py; null where a record has none |
 | topic | string | |
 | topic_uuid | string | with includeTopicUuid; a topic that is deleted and created anew has another one |
 | partition | int | |
@@ -25,6 +25,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy
 import pyarrow
+import pyarrow.compute
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
@@ -39,9 +40,10 @@ from pyspark.sql.types import (
 )
 
 from hawser.errors import UsageError
-from hawser.record.bare import HEADERS, decode_header_pairs
+from hawser.record.bare import HEADERS, decode_header_pairs, decode_headers
 from hawser.record.batch import Batch, Format
 from hawser.record.origin import GAP_HEADER, is_recorder
+from hawser.record.record import NULL_HEADER
 from hawser.record.unpacked import unpacked_bytes
 from hawser.spark.source.options import Options
 
@@ -86,7 +88,7 @@ _OPTIONAL: Final = {
     "headers": _Option("includeHeaders", lambda options: options.with_headers),
 }
 # Of the others Spark need not ask, row by row.
-_NULLABLE: Final = frozenset({"key", "headers", "producer", "producer_sequence", CORRUPT})
+_NULLABLE: Final = frozenset({"key", "value", "headers", "producer", "producer_sequence", CORRUPT})
 
 
 def full_schema(options: Options, value: DataType) -> StructType:
@@ -97,8 +99,7 @@ def full_schema(options: Options, value: DataType) -> StructType:
             del types[name]
     if options.is_permissive:
         types[CORRUPT] = BinaryType()
-    nullable = _NULLABLE | {"value"} if options.is_typed else _NULLABLE
-    return StructType([StructField(name, kind, name in nullable) for name, kind in types.items()])
+    return StructType([StructField(name, kind, name in _NULLABLE) for name, kind in types.items()])
 
 
 def check_schema(schema: StructType, options: Options) -> None:
@@ -150,12 +151,17 @@ class Chunk:
         return max(1, size)
 
     @cached_property
+    def has_no_headers(self) -> bool:
+        """Whether that is known from its own header: an Arrow body does not say it there."""
+        header = self.batch.header
+        return header.format == Format.BARE and not header.columns & HEADERS
+
+    @property
     def is_few(self) -> bool:
         """Whether its records are put together with others one by one. A record has each key of its headers
         once, so that batches with headers stay as they are."""
-        header = self.batch.header
-        is_small = header.records < _FEW and len(self.batch.data) <= _FEW_BYTES
-        return is_small and header.format == Format.BARE and not header.columns & HEADERS
+        is_small = self.batch.count < _FEW and len(self.batch.data) <= _FEW_BYTES
+        return is_small and self.has_no_headers
 
     @cached_property
     def is_gap(self) -> bool:
@@ -238,7 +244,20 @@ class Rows:
         return self._column("key")
 
     def value(self) -> Any:
-        return self._column("value")
+        """Null where a record has none: it has an empty value, and a header that says so."""
+        values = self._column("value")
+        if all(chunk.has_no_headers for chunk in self._chunks):
+            return values
+        headers = self._column("headers")
+        if headers.null_count == len(headers):
+            return values
+        is_empty = pyarrow.compute.equal(pyarrow.compute.binary_length(values), 0)
+        places = numpy.flatnonzero(pyarrow.compute.and_(is_empty, headers.is_valid()).to_numpy(False))
+        absent = numpy.zeros(self.count, bool)
+        absent[places] = [NULL_HEADER in decode_headers(headers[int(place)].as_py()) for place in places]
+        if not absent.any():
+            return values
+        return pyarrow.compute.if_else(pyarrow.array(absent), pyarrow.scalar(None, values.type), values)
 
     def timestamp(self) -> Any:
         headers = [chunk.batch.header for chunk in self._chunks]
@@ -258,7 +277,7 @@ class Rows:
         if column.null_count == len(column):
             return pyarrow.nulls(len(column), kind)
         rows = [
-            None if each is None else [{"key": k, "value": v} for k, v in decode_header_pairs(each)]
+            [{"key": k, "value": v} for k, v in decode_header_pairs(each) if k != NULL_HEADER] or None
             for each in column.to_pylist()
         ]
         return pyarrow.array(rows, kind)

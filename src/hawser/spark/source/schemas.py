@@ -61,7 +61,8 @@ def _type_of_first(options: Options) -> DataType:
     for each in ranges(starts(bounds), ends(bounds)):
         first = Split(each._replace(end=each.first + 1), 0)
         for batch in read_split(first, options._replace(fail_on_data_loss=False), table):
-            return type_of_arrow(batch.column("value")[0].as_py())
+            if batch.column("value")[0].is_valid:
+                return type_of_arrow(batch.column("value")[0].as_py())
     raise UsageError(
         "valueFormat=arrow takes the columns from the first message, and there is none yet; give them with "
         'option("valueSchema", "id bigint, name string")'

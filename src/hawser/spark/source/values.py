@@ -9,8 +9,8 @@ A time without a zone is read as UTC where the schema has a timestamp. Nanosecon
 because Spark has no finer ones. A map whose keys are not strings is a list of pairs in JSON and MessagePack.
 
 A value that is not what the schema says fails the query, with the place where it is (mode FAILFAST), or is
-null, with its bytes in the column `_corrupt_record` (mode PERMISSIVE). None is left out. The record that
-stands for a gap has no value, and is not corrupt for that.
+null, with its bytes in the column `_corrupt_record` (mode PERMISSIVE). None is left out. A record without a
+value and the record that stands for a gap are null, and not corrupt for that.
 """
 
 from collections.abc import Callable
@@ -144,7 +144,7 @@ def typed(
         size = 0
         for place, data in enumerate(raw):
             try:
-                if data or place not in rows.gaps:
+                if data is not None and (data or place not in rows.gaps):
                     values[place] = decode(data)
             except _POISON as error:
                 refuse(place, error)
