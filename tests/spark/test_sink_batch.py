@@ -103,7 +103,7 @@ def test_rows_without_a_value_repeated_headers_and_maps_of_any_key_come_back(
     value = "named_struct('id', id, 'names', map(1, 'a', 2, null), 'at', TIMESTAMP_NTZ'1930-01-01 12:00:00', "
     data = spark.range(4).selectExpr(
         f"IF(id % 2 = 0, {value} 'Straße', FLOAT(0.1)), null) AS value",
-        "array(struct('a' AS key, b'1' AS value), struct('a', b'2')) AS headers",
+        "array(struct('a' AS key, X'31' AS value), struct('a' AS key, X'32' AS value)) AS headers",
         "CAST(id AS STRING) AS key",
     )
     write(

@@ -207,6 +207,11 @@ def _recognised(given: Mapping[str, str]) -> dict[str, str]:
     if "provider" in map(str.lower, given):
         # Spark gives it when it makes a table. When the table is read there are no options at all.
         raise UsageError(f"CREATE TABLE loses the options of a source in Python; {_VIEW}")
+    if not given:
+        raise UsageError(
+            'the source needs option("endpoints", ...) and option("subscribe", ...). CREATE TABLE loses '
+            f"options; {_VIEW}"
+        )
     asked = {}
     for name, value in given.items():
         if name.lower() not in _KNOWN:
@@ -280,8 +285,7 @@ def _check_conflicts(asked: dict[str, str]) -> None:
 def _endpoints(asked: dict[str, str]) -> str:
     endpoints = asked.get("endpoints", "").strip()
     if not endpoints:
-        hint = "" if asked else f". CREATE TABLE loses options; {_VIEW}"
-        raise UsageError(f'the source needs option("endpoints", "hawser://host:port,...") or "shm://"{hint}')
+        raise UsageError('the source needs option("endpoints", "hawser://host:port,...") or "shm://"')
     if not endpoints.startswith("shm://"):
         addresses_of(endpoints)
     return endpoints
