@@ -2,10 +2,20 @@
 
 from typing import Any
 
+import msgspec
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from hawser.record.origin import GAP_HEADER
-from hawser.spark.pipelines.auditing.flows import gap_header
+from hawser.spark.pipelines.auditing.evidence import COLUMNS
+from hawser.spark.pipelines.auditing.flows import (
+    content_hash,
+    gap_header,
+    judged,
+    with_hashes_where_needed,
+)
+from tests.support.audits import verdicts_of
+from tests.unit.test_audit_adversary import FAULTS, world_of
 
 SCHEMA = "id int, key binary, value binary, headers array<struct<key: string, value: binary>>"
 
@@ -27,3 +37,59 @@ def test_an_ordinary_message_is_no_gap_and_stops_no_audit(spark: SparkSession) -
     found = spark.createDataFrame(rows, SCHEMA).select("id", gap_header()).collect()
     gaps = {row["id"]: bytes(row["gap"]) for row in found if row["gap"] is not None}
     assert gaps == {7: gap[1], 8: b"\xff"}
+
+
+def test_the_hash_tells_records_apart(spark: SparkSession) -> None:
+    """Without what is null, the content of a key could have been that of a value, and a header's name another
+    header's value."""
+    schema = (
+        "offset bigint, timestamp timestamp, key binary, value binary, "
+        "headers array<struct<key: string, value: binary>>"
+    )
+    contents: list[tuple[Any, ...]] = [
+        (None, b"a", []), (b"a", None, []), (None, None, []), (b"", b"a", []), (b"a", b"", []),
+        (None, b"a", [("b", None), ("c", None)]), (None, b"a", [("b", b"c")]), (None, b"a", [("bc", None)]),
+    ]  # fmt: skip
+    rows = spark.createDataFrame([(1, None, *each) for each in contents], schema)
+    assert len({row["hash"] for row in rows.select(content_hash()).collect()}) == len(contents)
+    same = spark.createDataFrame([(1, None, None, b"a", []), (1, None, None, b"a", None)], schema)
+    assert len({row["hash"] for row in same.select(content_hash()).collect()}) == 1, "no headers are none"
+
+
+def test_spark_judges_as_it_does_with_every_hash(spark: SparkSession, record_property: Any) -> None:
+    """Faults in many topics, in one job: hashes that it does not read change no verdict."""
+    worlds = []
+    for seed, fault in enumerate([*FAULTS, *FAULTS]):
+        world = world_of(seed, is_trimmed=seed >= len(FAULTS), topic=f"topic-{seed}")
+        fault(world)
+        worlds.append(world)
+    rows = [row for world in worlds for row in world.evidence()]
+    committed = {place: each for world in worlds for place, each in world.committed.items()}
+    told: dict[str, dict[str, Any]] = {}
+    for (topic, partition), each in committed.items():
+        told.setdefault(topic, {})[str(partition)] = each
+    expected = verdicts_of(rows, committed)
+    found = frozenset(world.topic for world in worlds)
+    names = [column.split()[0] for column in COLUMNS.split(", ")]
+    evidence = spark.createDataFrame([tuple(row[name] for name in names) for row in rows], COLUMNS)
+    verdicts = judged(msgspec.json.encode(told).decode(), found)
+
+    def of(frame: Any) -> list[dict[str, Any]]:
+        whole = frame.agg(F.collect_list(F.struct(*names)).alias("runs")).select(verdicts.alias("judged"))
+        return [row.asDict(recursive=True) for row in whole.select(F.inline("judged")).collect()]
+
+    needed = with_hashes_where_needed(evidence, names).cache()
+    assert of(needed) == expected
+    read = needed.where("hashes is not null").count()
+    record_property("runs with hashes", f"{read} of {len(rows)}")
+    assert 0 < read < len(rows)
+
+    without = of(with_hashes_where_needed(evidence, names, most=0))
+    words = [{each["word"] for each in row["findings"]} for row in without]
+    assert any("uncompared" in each for each in words)
+    for row, other in zip(without, expected, strict=True):
+        unknown = sum(
+            each["last"] - each["first"] + 1 for each in row["findings"] if each["word"] == "uncompared"
+        )
+        if row["tier"] in ("delivered", "recorded", "landed"):
+            assert row["compared"] + unknown == row["found"] == other["found"]

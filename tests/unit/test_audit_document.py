@@ -66,6 +66,40 @@ def test_complete_and_not(tmp_path: Path) -> None:
     assert msgspec.json.decode((tmp_path / "audit.json").read_bytes(), type=Document) == document
 
 
+def test_what_could_not_be_compared_is_not_complete(tmp_path: Path) -> None:
+    table(tmp_path, "verdicts", [verdict("replicated", 10), verdict("landed", 10, ("uncompared", 1, 3))])
+    document = collect(tmp_path, QUIET, [])
+    assert (document.is_whole, document.is_proven, document.uncompared) == (True, False, 3)
+    told = "undecided: nothing wrong was found among 10 messages, but 3 uncompared in landed of orders"
+    assert document.verdict == told
+    page = write(tmp_path, document).read_text()
+    assert told in page.lower() and "3 not compared" in page
+
+    findings = ("uncompared", 1, 3), ("missing", 4, 4)
+    table(tmp_path, "verdicts", [verdict("landed", 9, *findings)])
+    document = collect(tmp_path, QUIET, [])
+    assert not document.is_whole and not document.is_proven
+    assert document.verdict == (
+        "not complete: 1 missing in landed of orders; beside that 3 uncompared in landed of orders"
+    )
+
+
+def test_an_audit_without_all_of_the_trace_is_not_complete(tmp_path: Path) -> None:
+    """What was lost may have told of messages that nothing else tells of."""
+    rows = [verdict(tier, 10) for tier in ("delivered", "replicated", "landed")]
+    rows.append(verdict("published", 0, expected=0))
+    table(tmp_path, "verdicts", rows)
+    event = dict.fromkeys(("owner", "first_us", "process"), 0)
+    text = {"topic": "trace", "region": "", "who": "", "carrier": "recorder:agent/ring"}
+    spans = {"first": 1, "last": 2, "at_first": 3, "at_last": 8}
+    table(tmp_path, "events", [{"what": "traced", **text, **event, **spans}])
+    document = collect(tmp_path, ASKED, [])
+    assert document.is_whole and not document.is_proven and document.lost == 2
+    assert document.verdict == (
+        "undecided: nothing wrong was found among 10 messages; 2 records of the trace were lost"
+    )
+
+
 def test_what_is_too_much_is_counted(tmp_path: Path) -> None:
     findings = [("late", number, number) for number in range(1, 3001, 2)]
     table(tmp_path, "verdicts", [verdict("landed", 10, *findings, ("missing", 2, 2))])

@@ -64,8 +64,7 @@ def test_runs_say_of_their_messages_what_is_true_of_each(steps: list[tuple[int, 
         assert {each > 50 for each in latency[mine].tolist()} == {row["is_late"]}
         assert row["first"] // BLOCK_MESSAGES == row["last"] // BLOCK_MESSAGES
         assert row["hash"] & MASK == sum(map(int, hashes[mine])) & MASK
-        weighted = sum(int(one) * int(other) for one, other in zip(hashes[mine], number[mine], strict=True))
-        assert row["weighted"] & MASK == weighted & MASK
+        assert row["hashes"] == hashes[mine].astype("<u8").tobytes() and row["sizes"] is None
         assert row["bytes"] == sizes[mine].sum() and sum(row["counts"]) == count
         assert row["slowest_ns"] == latency[mine].max()
         place += count
@@ -119,6 +118,7 @@ def test_a_trace() -> None:
         "recovered": [(0, 0)],
     }
     (published,) = [row for row in rows if row["what"] == "published"]
+    assert published["sizes"] == 3 * (100).to_bytes(4, "little")
     assert published["bytes"] == 300 and (published["at_first"], published["at_last"]) == (1, 3)
     assert [row["slowest_ns"] for row in rows if row["what"] == "taken"] == [500] * 3
     (dead,) = [row for row in rows if row["what"] == "recovered"]

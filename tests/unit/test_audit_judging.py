@@ -1,5 +1,6 @@
 """Verdicts: the arithmetic of ranges against sets, and every word where it belongs, without Spark."""
 
+import struct
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
@@ -65,7 +66,8 @@ def run(what: str, first: int, last: int, at: int | None = None, **more: Any) ->
         "minute": MINUTE,
         "is_late": False,
         "hash": sum(map(hashed, whole)),
-        "weighted": sum(hashed(each) * each for each in whole),
+        "hashes": struct.pack(f"<{len(whole)}Q", *map(hashed, whole)),
+        "sizes": struct.pack(f"<{len(whole)}I", *[10] * len(whole)),
         "bytes": 10 * len(whole),
         "topic": "camera",
         "region": "",
@@ -74,6 +76,14 @@ def run(what: str, first: int, last: int, at: int | None = None, **more: Any) ->
         **more,
     }
     return Run(what=what, at_first=at, at_last=at + last - first, first=first, last=last, **given)
+
+
+def changed(whole: Run, number: int) -> Run:
+    """The same, with another content of this message."""
+    place = 8 * (number - whole.first)
+    other = (hashed(number) ^ 12345).to_bytes(8, "little")
+    hashes = whole.hashes[:place] + other + whole.hashes[place + 8 :]
+    return whole._replace(hashes=hashes, hash=sum(struct.unpack(f"<{len(hashes) // 8}Q", hashes)))
 
 
 def published(first: int, last: int) -> list[Run]:
@@ -251,11 +261,13 @@ def test_what_was_over_before_a_recorder_came_is_nobodys_loss() -> None:
     given = {"partition": 0, "region": "r", "who": "agent", "topic": "target"}
     gap = run("gap", 1, 4, 1, **given)._replace(at_last=1)
     whole = [gap, run("recorded", 5, 9, 2, **given), *log((1, 6), topic="target"), *traced(ALL)]
-    assert words(judge(whole, None), "recorded") == []
+    unknown = ("uncompared", 5, 9)
+    assert words(judge(whole, None), "recorded") == [unknown], "the trace does not tell of them"
+    assert words(judge(whole[:-1], None), "recorded") == [], "without a trace nothing is asked of it"
     assert words(judge([gap], None), "recorded") == []
     assert words(judge([*whole, *published(3, 9)], None), "recorded") == []
     later = run("gap", 10, 12, 7, **given)._replace(at_last=7)
-    assert words(judge([*whole, later], None), "recorded") == [("missing", 10, 12)]
+    assert words(judge([*whole, later], None), "recorded") == [("missing", 10, 12), unknown]
 
 
 def test_a_recorder_with_another_name_goes_on_where_the_first_one_was() -> None:
@@ -297,7 +309,7 @@ def test_a_landing() -> None:
     assert words(judge(behind, in_spark), "landed") == [], "a table has no order"
     ahead = judge([*log((1, 50)), *landed((1, 30)), *landed((31, 90), at=9)], in_spark)
     assert [words(ahead, tier) for tier in ("replicated", "in Spark", "landed")] == [
-        [], [], [("unwitnessed", 51, 90)],
+        [], [], [("uncompared", 51, 90)],
     ]  # fmt: skip
     late_start = judge([*log((1, 80)), *landed((41, 80))], {("camera", 0): Range(41, 80)})
     assert [words(late_start, tier) for tier in ("in Spark", "landed")] == [[], []]
@@ -308,18 +320,20 @@ def test_a_landing() -> None:
     assert {each.topic for each in judge(others, in_spark, {"camera"})} == {"camera"}
     trimmed = judge([*log((40, 80)), *landed((1, 30)), *landed((32, 80), at=9)], in_spark)
     assert words(trimmed, "replicated") == [("unwitnessed", 1, 39)]
-    assert words(trimmed, "landed") == [("missing", 31, 31)]
+    assert words(trimmed, "landed") == [
+        ("missing", 31, 31), ("uncompared", 1, 30), ("uncompared", 32, 39),
+    ]  # fmt: skip
 
 
 def test_a_message_that_was_changed_is_named() -> None:
     before = log((1, 100))
     (after,) = landed((1, 100))
-    change = hashed(77) - 12345
-    changed = after._replace(hash=after.hash - change, weighted=after.weighted - change * 77)
     in_spark = {("camera", 0): Range(1, 100)}
-    assert words(judge([*before, changed], in_spark), "landed") == [("damaged", 77, 77)]
-    several = changed._replace(hash=changed.hash + 5, weighted=changed.weighted + 5 * 11)
-    assert words(judge([*before, several], in_spark), "landed") == [("damaged", 1, 100)]
+    assert words(judge([*before, changed(after, 77)], in_spark), "landed") == [("damaged", 77, 77)]
+    several = changed(changed(after, 11), 77)
+    assert words(judge([*before, several], in_spark), "landed") == [("damaged", 11, 11), ("damaged", 77, 77)]
+    unread = several._replace(hashes=b"")
+    assert words(judge([*before, unread], in_spark), "landed") == [("damaged", 1, 100)]
     (verdict,) = [each for each in judge([*before, after], in_spark) if each.tier == "landed"]
     assert verdict.compared == 100 and verdict.findings == []
 

@@ -14,6 +14,7 @@ import pytest
 
 from hawser.spark.pipelines.auditing.document import (
     TIERS,
+    UNKNOWN,
     Document,
     Event,
     Latency,
@@ -171,6 +172,9 @@ def document(lines: Sequence[Line], problems: Sequence[Problem] = (), **changes:
     values: dict[str, Any] = {
         "verdict": "every message once, in every tier that was seen",
         "is_whole": not any(each.is_mismatch for each in problems),
+        "is_proven": not changes.get("lost")
+        and not any(each.is_mismatch or each.word in UNKNOWN for each in problems),
+        "uncompared": sum(each.messages for each in problems if each.word == "uncompared"),
         "url": "hawser://127.0.0.1:7400",
         "directory": "audit",
         "landing": "landed",
@@ -231,6 +235,7 @@ def few_problems() -> Document:
         problem("camera/front", "landed", "late", 60_000, 60_411, at=BEGAN + 180),
         problem("camera/front", "landed", "pending", 119_000, 119_999, at=BEGAN + 300),
         problem("camera/front", "published", "unwitnessed", 77_001, 77_120, at=BEGAN + 180),
+        problem("camera/front", "delivered", "uncompared", 77_001, 77_120, at=BEGAN + 180, who="planner"),
     ]
     events = [
         *[
@@ -315,7 +320,12 @@ def test_the_page_needs_nothing_but_itself(shown: Document) -> None:
 def test_the_verdict_comes_first() -> None:
     for shown, mood, word in (
         (document(whole()), "good", "complete"),
-        (document(whole(), lost=3), "unsure", "complete, as far as seen"),
+        (document(whole(), lost=3), "unsure", "undecided"),
+        (
+            document(whole(), [problem("camera/front", "landed", "uncompared", 9, 9)]),
+            "unsure",
+            "undecided",
+        ),
         (
             document(whole(), [problem("camera/front", "landed", "pending", 9, 9)]),
             "unsure",
@@ -373,7 +383,8 @@ def test_a_cell_shows_the_worst_of_its_minute_by_colour_letter_and_words() -> No
     assert "landed, 2025-11-15 21:01 UTC: 19,999 of 20,000, 1 missing, 3 duplicate" in page.text_of("title")
     # All topics together, and the one.
     assert len(page.of_class("cell", "bad")) == 2 * 3
-    assert len(page.of_class("cell", "unsure")) == len(page.of_class("cell", "open")) == 2 * 2
+    assert len(page.of_class("cell", "unsure")) == 2 * 2
+    assert len(page.of_class("cell", "open")) == 2 * 3
     assert [page.texts[f"text: {letter}"] for letter in "MDRXSLP?"] == [2, 0, 2, 2, 2, 2, 2, 2]
 
 

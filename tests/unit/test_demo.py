@@ -276,6 +276,10 @@ def test_what_an_audit_did_not_see_is_not_proven() -> None:
         "the audit: the verdict", "18 are unwitnessed: 3 records of the trace were lost",
     ]  # fmt: skip
     assert audited({"unwitnessed": 3}, True, lost=3).proven
+    assert audited({"uncompared": 3, "unwitnessed": 1}, True, lost=3).remarks[-1] == (
+        "6 are unwitnessed and 18 are uncompared: 3 records of the trace were lost"
+    )
+    assert audited({"uncompared": 3}, True).contradictions == ["18 are uncompared, and no trace was lost"]
     assert audited({"unwitnessed": 3}, True).contradictions == ["18 are unwitnessed, and no trace was lost"]
     assert not audited({"unwitnessed": 40}, True, lost=40).proven
     absent = audited({}, True, tiers=TIERS[2:])
@@ -290,9 +294,10 @@ def audited(words: dict[Word, int], is_whole: bool, lost: int = 0, tiers: Sequen
         for tier in tiers
     ]
     document = Document(
-        verdict="the verdict", is_whole=is_whole, url="", directory="", landing="", trace="", written="",
-        seconds=0, late_seconds=0, messages=40, tiers=totals, lines=[], problems=[], problems_left_out=0,
-        latencies=[], events=[], events_left_out=0, traced=0, lost=lost, losses=[],
+        verdict="the verdict", is_whole=is_whole, is_proven=not words, url="", directory="", landing="",
+        trace="", written="", seconds=0, late_seconds=0, messages=40, uncompared=0, tiers=totals, lines=[],
+        problems=[], problems_left_out=0, latencies=[], events=[], events_left_out=0, traced=0, lost=lost,
+        losses=[],
     )  # fmt: skip
     return prove_audit(document)
 

@@ -76,7 +76,7 @@ def _audit(url: str, evidence: _Evidence, directory: Path) -> float:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     seconds = time.perf_counter() - started
     told = msgspec.json.decode((directory / "audit.json").read_bytes()) if done.returncode == 0 else {}
-    if told.get("messages") != evidence.count or not told["is_whole"]:
+    if told.get("messages") != evidence.count or not told["is_proven"]:
         raise RuntimeError(f"the audit of {evidence.count:,} messages went wrong: {done.stderr[-2000:]}")
     return seconds
 

@@ -1,7 +1,8 @@
 """The root of the `hawser` command: which commands there are, and what a failure ends with.
 
 Data goes to standard output, everything else to standard error. Exit codes: 0 ok, 1 failed, 2 usage,
-3 not found, 4 unhealthy, 5 timeout, 6 permission, 7 in doubt or audit mismatch, 130 interrupted.
+3 not found, 4 unhealthy, 5 timeout, 6 permission, 7 in doubt or audit mismatch, 8 audit undecided,
+130 interrupted.
 """
 
 import os

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["audit"]
 
 _MISMATCH: Final = 7
+_UNDECIDED: Final = 8
 _MOST_PROBLEMS: Final = 20
 
 
@@ -68,7 +69,8 @@ def audit(directory: Path, landing: Path | None, **options: Any) -> None:
     replicated, in Spark, landed.
 
     Each run looks at what is new and judges everything. The report is A/audit.html, the same for programs
-    A/audit.json. Exit code 7 if messages are missing, double, reordered or damaged.
+    A/audit.json. Exit code 7 if messages are missing, double, reordered or damaged; 8 if nothing wrong was
+    found, but some messages could not be compared, or their loss would have gone unseen.
     """
     from hawser.spark.requirements import check_packages
 
@@ -99,7 +101,7 @@ def audit(directory: Path, landing: Path | None, **options: Any) -> None:
     _run(directory, asked, conf, options)
     document = collect(directory.absolute(), asked, [] if progress is None else progress.batches)
     page = write(directory.absolute(), document)
-    with exits(0 if document.is_whole else _MISMATCH):
+    with exits(0 if document.is_proven else _UNDECIDED if document.is_whole else _MISMATCH):
         print_json(document) if wants_json() else _print(document)
         notice(f"{document.verdict}; see {page}")
 
@@ -165,6 +167,8 @@ def _run(directory: Path, asked: "Asked", conf: dict[str, str], options: dict[st
 
 
 def _print(document: "Document") -> None:
+    from hawser.spark.pipelines.auditing.document import UNKNOWN
+
     columns = [Column("tier"), Column("expected", right=True), Column("found", right=True), Column("verdict")]
     rows = []
     for total in document.tiers:
@@ -173,7 +177,8 @@ def _print(document: "Document") -> None:
             [total.tier, count(total.expected), count(total.found), words or Cell("complete", "green")]
         )
     print_table(columns, rows)
-    for problem in [each for each in document.problems if each.is_mismatch][:_MOST_PROBLEMS]:
+    told = [each for each in document.problems if each.is_mismatch or each.word in UNKNOWN]
+    for problem in told[:_MOST_PROBLEMS]:
         place = "" if problem.partition is None else f" partition {problem.partition}"
         who = f" ({problem.who})" if problem.who else ""
         span = f"{problem.first:,}" + ("" if problem.last == problem.first else f" to {problem.last:,}")

@@ -19,12 +19,13 @@ __all__ = ["Auditing", "prove_audit"]
 
 _TITLE: Final = "messages in all tiers, by the audit"
 _MISMATCH: Final = 7
+_UNDECIDED: Final = 8
 
 
 class Audit(Process):
-    """It may say that something does not match; the proof is told so."""
+    """It may say that something does not match, or could not be judged; the proof is told so."""
 
-    good_codes = frozenset({0, _MISMATCH})
+    good_codes = frozenset({0, _MISMATCH, _UNDECIDED})
 
 
 class Auditing(Part):
@@ -73,9 +74,9 @@ class Auditing(Part):
 
 
 def prove_audit(document: "Document") -> Proof:
-    """What the audit says, in the words of the demo. It has looked at every tier, and what it has not seen in
-    one, in spite of the trace, are messages whose records were lost: of a publisher that was killed between a
-    message and its record, or overwritten before the agent could read them."""
+    """What the audit says, in the words of the demo. It has looked at every tier. What it has not seen or
+    could not compare in one, in spite of the trace, are messages whose records were lost: of a publisher that
+    was killed between a message and its record, or overwritten before the agent could read them."""
     from hawser.spark.pipelines.auditing.document import TIERS
 
     tiers = document.tiers
@@ -91,11 +92,10 @@ def prove_audit(document: "Document") -> Proof:
     proof.require(document.is_whole, document.verdict)
     absent = [tier for tier in TIERS if tier not in {each.tier for each in tiers}]
     proof.require(not absent, f"nothing was looked at of what is {some(absent)}")
-    unwitnessed = words["unwitnessed"]
-    proof.require(
-        not unwitnessed or document.lost > 0, f"{unwitnessed} are unwitnessed, and no trace was lost"
-    )
+    unknown = {word: words[word] for word in ("unwitnessed", "uncompared") if words[word]}
+    told = " and ".join(f"{count} are {word}" for word, count in unknown.items())
+    proof.require(not unknown or document.lost > 0, f"{told}, and no trace was lost")
     proof.remarks.append(f"the audit: {document.verdict}")
-    if unwitnessed:
-        proof.remarks.append(f"{unwitnessed} are unwitnessed: {document.lost} records of the trace were lost")
+    if unknown:
+        proof.remarks.append(f"{told}: {document.lost} records of the trace were lost")
     return proof

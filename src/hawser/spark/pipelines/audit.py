@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from hawser.spark.pipelines.auditing.evidence import COLUMNS
-from hawser.spark.pipelines.auditing.flows import gap_header, judged
+from hawser.spark.pipelines.auditing.flows import content_hash, gap_header, judged, with_hashes_where_needed
 from hawser.spark.pipelines.auditing.lines import Run
 from hawser.spark.pipelines.auditing.log_evidence import landed_evidence, log_evidence
 from hawser.spark.pipelines.auditing.trace_evidence import trace_evidence
@@ -47,8 +47,6 @@ LANDED = (
     "topic string, topic_uuid string, partition int, offset bigint, key binary, value binary, "
     f"timestamp timestamp, landed_at timestamp, {HEADERS}"
 )
-# The same of a record in the log and of one in the table.
-CONTENT = F.xxhash64("offset", "timestamp", "key", "value", "headers").alias("hash")
 BYTES = F.coalesce(F.octet_length("value"), F.lit(0)).alias("bytes")
 
 EVIDENCE = ["log_runs"]
@@ -63,7 +61,7 @@ def topics(names: str) -> "DataFrame":
 
 
 STAMPS = ["topic", "partition", "offset", "timestamp"]
-LOG = topics(TOPICS).select(*STAMPS, "producer", "producer_sequence", CONTENT, BYTES, gap_header())
+LOG = topics(TOPICS).select(*STAMPS, "producer", "producer_sequence", content_hash(), BYTES, gap_header())
 LOG_RUNS = LOG.mapInArrow(log_evidence, COLUMNS)
 
 
@@ -88,7 +86,7 @@ if LANDING:
     # Of all topics: a file is read once, and another one of them may be asked for later. But a deleted topic
     # has offsets of its own, and evidence knows topics by their names.
     ROWS = ROWS.where(~F.col("topic_uuid").isin(*DELETED.split(",")))
-    ROWS = ROWS.select(*STAMPS, "landed_at", CONTENT, BYTES)
+    ROWS = ROWS.select(*STAMPS, "landed_at", content_hash(), BYTES)
     LANDED_RUNS = ROWS.mapInArrow(landed_evidence(LATE_NS), COLUMNS)
 
     @dp.table(schema=COLUMNS, comment="What is in the table of a landing.")
@@ -105,7 +103,8 @@ JUDGED = judged(COMMITTED, frozenset(JUDGED_TOPICS.split(",")))
 
 @dp.materialized_view(comment="One for each minute of each topic, partition and tier.")
 def verdicts() -> "DataFrame":
-    whole = evidence().agg(F.collect_list(F.struct(*RUN_COLUMNS)).alias("runs"))
+    runs = with_hashes_where_needed(evidence(), RUN_COLUMNS)
+    whole = runs.agg(F.collect_list(F.struct(*RUN_COLUMNS)).alias("runs"))
     return whole.select(JUDGED.alias("judged")).select(F.inline("judged"))
 
 

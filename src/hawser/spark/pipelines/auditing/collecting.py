@@ -13,6 +13,7 @@ from hawser.spark.pipelines.auditing.comparing import WORD_MASK
 from hawser.spark.pipelines.auditing.document import (
     MISMATCHES,
     TIERS,
+    UNKNOWN,
     WORDS,
     Document,
     Event,
@@ -29,7 +30,7 @@ from hawser.spark.pipelines.auditing.lines import Run
 from hawser.spark.pipelines.auditing.progress import Batch
 from hawser.spark.pipelines.auditing.witness import Witness
 
-__all__ = ["Asked", "collect"]
+__all__ = ["Asked", "collect", "document_of"]
 
 _MOST_PROBLEMS: Final = 1000
 _MOST_EVENTS: Final = 2000
@@ -58,21 +59,31 @@ class Asked(NamedTuple):
 
 def collect(directory: Path, asked: Asked, batches: Sequence[Batch]) -> Document:
     """What the tables in `directory` say. `batches` are those of the landing."""
-    rows = _read(directory, "verdicts")
-    lines = _lines(rows, asked.topics)
+    found = {name: _read(directory, name) for name in ("verdicts", "events", "latencies")}
+    return document_of(directory, asked, batches, **found)
+
+
+def document_of(
+    directory: Path, asked: Asked, batches: Sequence[Batch], verdicts: Rows, events: Rows, latencies: Rows
+) -> Document:
+    """What the rows of the tables say."""
+    lines = _lines(verdicts, asked.topics)
     pending: frozenset[Word] = frozenset({"pending"})
     mismatches = MISMATCHES | pending if asked.is_complete_wanted else MISMATCHES
-    problems = sorted(_problems(rows, mismatches), key=_importance)
-    happened = _read(directory, "events")
-    events = sorted(
-        [*_events(happened), *_batches(batches)], key=lambda event: (event.kind in _USUAL, event.at)
+    problems = sorted(_problems(verdicts, mismatches), key=_importance)
+    happened = sorted(
+        [*_events(events), *_batches(batches)], key=lambda event: (event.kind in _USUAL, event.at)
     )
-    losses = list(_losses(happened))
+    losses = list(_losses(events))
     totals = [_total(tier, [line for line in lines if line.tier == tier]) for tier in TIERS]
     messages = _messages(lines)
+    lost = sum(loss.last - loss.first + 1 for loss in losses)
+    silence = _silence(asked, {line.tier for line in lines}, lost)
+    is_whole = not any(problem.is_mismatch for problem in problems)
     return Document(
-        verdict=_sentence(messages, lines, problems) + _silence(asked, {line.tier for line in lines}),
-        is_whole=not any(problem.is_mismatch for problem in problems),
+        verdict=_sentence(messages, lines, problems, silence),
+        is_whole=is_whole,
+        is_proven=is_whole and not silence and not any(UNKNOWN & line.words.keys() for line in lines),
         url=asked.url,
         directory=str(directory),
         landing=asked.landing,
@@ -81,15 +92,16 @@ def collect(directory: Path, asked: Asked, batches: Sequence[Batch]) -> Document
         seconds=round(time.time() - asked.began, 1),
         late_seconds=asked.late_seconds,
         messages=messages,
+        uncompared=sum(line.words.get("uncompared", 0) for line in lines),
         tiers=[total for total in totals if total.lines],
         lines=lines,
         problems=problems[:_MOST_PROBLEMS],
         problems_left_out=max(0, len(problems) - _MOST_PROBLEMS),
-        latencies=list(_latencies(_read(directory, "latencies"), asked.topics)),
-        events=sorted(events[:_MOST_EVENTS], key=lambda event: event.at),
-        events_left_out=max(0, len(events) - _MOST_EVENTS),
-        traced=sum(row["last"] - row["first"] + 1 for row in happened if row["what"] == "traced"),
-        lost=sum(loss.last - loss.first + 1 for loss in losses),
+        latencies=list(_latencies(latencies, asked.topics)),
+        events=sorted(happened[:_MOST_EVENTS], key=lambda event: event.at),
+        events_left_out=max(0, len(happened) - _MOST_EVENTS),
+        traced=sum(row["last"] - row["first"] + 1 for row in events if row["what"] == "traced"),
+        lost=lost,
         losses=losses[:_MOST_LOSSES],
     )
 
@@ -206,28 +218,38 @@ def _messages(lines: Sequence[Line]) -> int:
     )
 
 
-def _sentence(messages: int, lines: Sequence[Line], problems: Sequence[Problem]) -> str:
-    wrong = [problem for problem in problems if problem.is_mismatch]
-    if not wrong:
-        beside = _summed(line.words for line in lines)
-        told = "".join(f", {count:,} {word}" for word, count in beside.items())
-        return f"complete: {messages:,} messages, each once in every tier that was looked at{told}"
+def _sentence(messages: int, lines: Sequence[Line], problems: Sequence[Problem], silence: str) -> str:
+    """Complete only if there is nothing that differs, and nothing that could not be judged."""
+    wrong = _counted(problem for problem in problems if problem.is_mismatch)
+    unknown = _counted(problem for problem in problems if problem.word in UNKNOWN)
+    if wrong:
+        return f"not complete: {wrong}" + (f"; beside that {unknown}" if unknown else "") + silence
+    if unknown or silence:
+        what = f", but {unknown}" if unknown else ""
+        return f"undecided: nothing wrong was found among {messages:,} messages{what}{silence}"
+    beside = _summed(line.words for line in lines)
+    told = "".join(f", {count:,} {word}" for word, count in beside.items())
+    return f"complete: {messages:,} messages, each once in every tier that was looked at{told}"
+
+
+def _counted(problems: Iterable[Problem]) -> str:
     counts: defaultdict[tuple[str, ...], int] = defaultdict(int)
-    for problem in wrong:
+    for problem in problems:
         counts[problem.word, problem.tier, problem.topic] += problem.messages
     told = ", ".join(
         f"{count:,} {word} in {tier} of {topic}"
         for (word, tier, topic), count in list(counts.items())[:_MOST_TOLD]
     )
     more = len(counts) - _MOST_TOLD
-    return f"not complete: {told}" + (f", and {more:,} more such" if more > 0 else "")
+    return told + (f", and {more:,} more such" if more > 0 else "")
 
 
-def _silence(asked: Asked, tiers: Collection[str]) -> str:
-    """Which tiers should have been looked at, and nothing is known of."""
+def _silence(asked: Asked, tiers: Collection[str], lost: int) -> str:
+    """How much of the trace was lost, and which tiers should have been looked at and nothing is known of."""
     wanted = [*(["published", "delivered"] if asked.trace else []), *(["landed"] if asked.landing else [])]
     silent = [tier for tier in wanted if tier not in tiers]
-    return f"; nothing is known of {', '.join(silent)}" if silent else ""
+    told = f"; {lost:,} records of the trace were lost" if lost else ""
+    return told + (f"; nothing is known of {', '.join(silent)}" if silent else "")
 
 
 # How long it took, and what happened beside.

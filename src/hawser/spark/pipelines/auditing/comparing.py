@@ -1,64 +1,118 @@
-"""Two tiers compared by the hashes of their messages: whether they differ, and if one message does, which."""
+"""Two tiers compared by the hashes of their messages: which messages were compared, and which differ.
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+Blocks that have the same numbers on both sides are compared by their sums. All others are compared message by
+message: every number that both sides have, whatever is missing, double or not to be had beside it. So how
+evidence is cut into runs changes nothing.
+"""
 
-from hawser.spark.pipelines.auditing.evidence import BLOCK_MESSAGES
-from hawser.spark.pipelines.ranges import Range
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy
+
+from hawser.spark.pipelines.auditing.evidence import BLOCK_MESSAGES, mixed
+from hawser.spark.pipelines.ranges import Range, common, merged, without
 
 if TYPE_CHECKING:
     from hawser.spark.pipelines.auditing.lines import Run
 
-__all__ = ["WORD_MASK", "differences"]
+__all__ = ["WORD_MASK", "Comparison", "compare"]
 
 WORD_MASK: Final = (1 << 64) - 1
 
 
-class _Sum(NamedTuple):
-    """Of all messages of a range."""
+class Comparison(NamedTuple):
+    """The messages that could be compared, and those of them that differ."""
 
-    hash: int
-    weighted: int
-    bytes: int
-
-
-def differences(
-    before: "Iterable[Run]", after: "Iterable[Run]", with_bytes: bool
-) -> Iterator[tuple[Range, Range | None]]:
-    """Ranges that both sides have as a whole, each with what of it differs: one number if it is one, all if
-    it is not known which, None if nothing does."""
-    expected = _sums(before)
-    for span, found in _sums(after).items():
-        other = expected.get(span)
-        if other is not None:
-            is_same = found.hash == other.hash and (not with_bytes or found.bytes == other.bytes)
-            yield span, None if is_same else _differing(span, other, found)
+    compared: list[Range]
+    damaged: list[Range]
 
 
-def _sums(runs: "Iterable[Run]") -> dict[Range, _Sum]:
-    """Of runs that are one behind the other, within a block: however they were cut, the same."""
-    found: dict[Range, _Sum] = {}
-    span: Range | None = None
-    for run in sorted(runs, key=lambda run: (run.first, run.last)):
-        more = _Sum(run.hash & WORD_MASK, run.weighted & WORD_MASK, run.bytes)
-        if span is not None and span.last + 1 == run.first and run.first % BLOCK_MESSAGES:
-            sums = found.pop(span)
-            more = _Sum(
-                sums.hash + more.hash & WORD_MASK,
-                sums.weighted + more.weighted & WORD_MASK,
-                sums.bytes + more.bytes,
-            )
-            span = Range(span.first, run.last)
-        else:
-            span = Range(run.first, run.last)
-        found[span] = more
-    return found
+class _Messages(NamedTuple):
+    """The hashes that are known of a side, by number; `blind` are messages whose hashes are not."""
+
+    numbers: Any
+    hashes: Any
+    blind: list[Range]
 
 
-def _differing(span: Range, before: _Sum, after: _Sum) -> Range:
-    """If one message differs, the difference of the weighted sums is that of the sums times its number."""
-    change, weighted = after.hash - before.hash, after.weighted - before.weighted
-    fitting = [
-        number for number in range(span.first, span.last + 1) if not (change * number - weighted) & WORD_MASK
+def compare(before: "Iterable[Run]", after: "Iterable[Run]", with_sizes: bool) -> Comparison:
+    """What both sides have, compared; `with_sizes` also by the sizes of the messages."""
+    expected = _blocks(before)
+    found = [
+        _compared(expected[block], runs, with_sizes)
+        for block, runs in _blocks(after).items()
+        if block in expected
     ]
-    return Range(fitting[0], fitting[0]) if len(fitting) == 1 else span
+    return Comparison(
+        merged(each for one in found for each in one.compared),
+        merged(each for one in found for each in one.damaged),
+    )
+
+
+def _blocks(runs: "Iterable[Run]") -> "dict[int, list[Run]]":
+    found: defaultdict[int, list[Run]] = defaultdict(list)
+    for run in runs:
+        found[run.first // BLOCK_MESSAGES].append(run)
+    return dict(found)
+
+
+def _compared(before: "Sequence[Run]", after: "Sequence[Run]", with_sizes: bool) -> Comparison:
+    spans, theirs = merged(run.piece for run in after), merged(run.piece for run in before)
+    is_even = spans == theirs and _is_each_once(before, spans) and _is_each_once(after, spans)
+    if is_even and _sums(before, with_sizes) == _sums(after, with_sizes):
+        return Comparison(spans, [])
+    found = _one_by_one(_messages(before, with_sizes), _messages(after, with_sizes))
+    # The sums differ, so something of the block does, also if it is not known what.
+    return Comparison(spans, found.damaged or spans) if is_even else found
+
+
+def _is_each_once(runs: "Sequence[Run]", spans: Sequence[Range]) -> bool:
+    return sum(run.piece.size for run in runs) == sum(span.size for span in spans)
+
+
+def _sums(runs: "Sequence[Run]", with_sizes: bool) -> tuple[int, int]:
+    return sum(run.hash for run in runs) & WORD_MASK, sum(run.bytes for run in runs) if with_sizes else 0
+
+
+def _messages(runs: "Sequence[Run]", with_sizes: bool) -> _Messages:
+    numbers, hashes, blind = [numpy.zeros(0, "i8")], [numpy.zeros(0, "u8")], []
+    for run in runs:
+        found = numpy.frombuffer(run.hashes, "<u8")
+        sizes = numpy.frombuffer(run.sizes, "<u4")
+        if len(found) != run.piece.size or (with_sizes and len(sizes) != run.piece.size):
+            blind.append(run.piece)
+            continue
+        numbers.append(numpy.arange(run.first, run.last + 1))
+        hashes.append(mixed(found, sizes) if with_sizes else found)
+    order = numpy.argsort(every := numpy.concatenate(numbers), kind="stable")
+    return _Messages(every[order], numpy.concatenate(hashes)[order], merged(blind))
+
+
+def _one_by_one(before: _Messages, after: _Messages) -> Comparison:
+    """A message that is there several times differs if one of its copies is none of the copies before."""
+    numbers, hashes = after.numbers, after.hashes
+    place = numpy.searchsorted(before.numbers, numbers)
+    is_known = numpy.zeros(len(numbers), bool)
+    is_same = numpy.zeros(len(numbers), bool)
+    while True:
+        is_copy = place < len(before.numbers)
+        is_copy[is_copy] = before.numbers[place[is_copy]] == numbers[is_copy]
+        if not is_copy.any():
+            break
+        is_known |= is_copy
+        is_same[is_copy] |= before.hashes[place[is_copy]] == hashes[is_copy]
+        place = place + 1
+    compared = without(_ranges(numbers[is_known]), merged([*before.blind, *after.blind]))
+    return Comparison(compared, common(_ranges(numbers[is_known & ~is_same]), compared))
+
+
+def _ranges(numbers: Any) -> list[Range]:
+    """Of sorted numbers, some of them perhaps more than once."""
+    if len(numbers) == 0:
+        return []
+    ends = numpy.flatnonzero(numpy.diff(numbers) > 1)
+    firsts = numbers[numpy.concatenate([[0], ends + 1])]
+    lasts = numbers[numpy.append(ends, len(numbers) - 1)]
+    return [Range(int(first), int(last)) for first, last in zip(firsts, lasts, strict=True)]

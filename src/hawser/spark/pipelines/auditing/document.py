@@ -21,7 +21,11 @@ is wrong a word says what, with a number and the exact ranges:
 | missed | a subscriber was too slow for it, and was told so | no |
 | late | it came, later than allowed after its time | no |
 | pending | the tier before has it, this one is not so far | if completeness is asked for |
-| unwitnessed | it passed, and the trace or log that would say so was lost or not switched on | no |
+| unwitnessed | it passed, and the trace or log that would say so was lost or not switched on | undecided |
+| uncompared | it is there, and the tier before does not have it to compare it with | undecided |
+
+An audit without mismatches is undecided, and not complete, if anything is unwitnessed or uncompared, if
+records of the trace were lost, or if a tier that it was to look at has no evidence at all.
 
 Times are seconds since 1970, UTC. Durations are seconds. Hashes are 16 hexadecimal digits.
 """
@@ -31,17 +35,20 @@ from typing import Final, Literal
 import msgspec
 
 __all__ = [
-    "MISMATCHES", "TIERS", "WORDS", "Document", "Event", "Latency", "Line", "Loss", "Minute", "Problem",
-    "TierTotal", "Tier", "Word",
+    "MISMATCHES", "TIERS", "UNKNOWN", "WORDS", "Document", "Event", "Latency", "Line", "Loss", "Minute",
+    "Problem", "TierTotal", "Tier", "Word",
 ]  # fmt: skip
 
 Tier = Literal["published", "delivered", "recorded", "replicated", "in Spark", "landed"]
-Word = Literal["missing", "duplicate", "reordered", "damaged", "missed", "late", "pending", "unwitnessed"]
+Word = Literal[
+    "missing", "duplicate", "reordered", "damaged", "missed", "late", "pending", "unwitnessed", "uncompared",
+]  # fmt: skip
 
 TIERS: Final[tuple[Tier, ...]] = ("published", "delivered", "recorded", "replicated", "in Spark", "landed")
 WORDS: Final[tuple[Word, ...]] = (
-    "missing", "duplicate", "reordered", "damaged", "missed", "late", "pending", "unwitnessed",
+    "missing", "duplicate", "reordered", "damaged", "missed", "late", "pending", "unwitnessed", "uncompared",
 )  # fmt: skip
+UNKNOWN: Final[frozenset[Word]] = frozenset({"unwitnessed", "uncompared"})
 MISMATCHES: Final[frozenset[Word]] = frozenset({"missing", "duplicate", "reordered", "damaged"})
 
 
@@ -143,12 +150,14 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it. `verdict` is a sentence, `is_whole` whether there is no mismatch. Of `problems` the first
-    ones only, mismatches first: `problems_left_out` is how many more ranges there are; of `events` and
-    `losses` likewise. `traced` and `lost` count records of the trace."""
+    """All of it. `verdict` is a sentence, `is_whole` whether there is no mismatch, and `is_proven` whether,
+    moreover, nothing is unwitnessed, uncompared or lost. `uncompared` counts messages of all lines. Of
+    `problems` the first ones only, mismatches first: `problems_left_out` is how many more ranges there are;
+    of `events` and `losses` likewise. `traced` and `lost` count records of the trace."""
 
     verdict: str
     is_whole: bool
+    is_proven: bool
     url: str
     directory: str
     landing: str
@@ -157,6 +166,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     late_seconds: float
     messages: int
+    uncompared: int
     tiers: list[TierTotal]
     lines: list[Line]
     problems: list[Problem]

@@ -37,8 +37,8 @@ _BUCKETS: Final = 1 << 11
 COLUMNS: Final = (
     "what string, topic string, partition int, region string, who string, owner bigint, carrier string, "
     "at_first bigint, at_last bigint, minute bigint, is_late boolean, first bigint, last bigint, "
-    "hash bigint, weighted bigint, bytes bigint, first_us bigint, last_us bigint, slowest_ns bigint, "
-    "buckets array<int>, counts array<bigint>, process bigint"
+    "hash bigint, hashes binary, sizes binary, bytes bigint, first_us bigint, last_us bigint, "
+    "slowest_ns bigint, buckets array<int>, counts array<bigint>, process bigint"
 )
 _SCHEMA: Final = pyarrow.schema(
     [
@@ -56,7 +56,8 @@ _SCHEMA: Final = pyarrow.schema(
         ("first", pyarrow.int64()),
         ("last", pyarrow.int64()),
         ("hash", pyarrow.int64()),
-        ("weighted", pyarrow.int64()),
+        ("hashes", pyarrow.binary()),
+        ("sizes", pyarrow.binary()),
         ("bytes", pyarrow.int64()),
         ("first_us", pyarrow.int64()),
         ("last_us", pyarrow.int64()),
@@ -83,7 +84,8 @@ class Group(NamedTuple):
 
 class Messages(NamedTuple):
     """Columns of messages, in the order in which runs are looked for. `group` is the place of each one's
-    group in a list; without `latency_ns` it is not known how long they took."""
+    group in a list; without `latency_ns` it is not known how long they took. With `has_sizes` the runs have
+    the size of each message, to be compared with that in another tier."""
 
     group: Any
     number: Any
@@ -93,6 +95,7 @@ class Messages(NamedTuple):
     bytes: Any
     latency_ns: Any | None = None
     late_ns: int = 0
+    has_sizes: bool = False
 
 
 def mixed(number: Any, timestamp_us: Any) -> Any:
@@ -118,9 +121,7 @@ def runs_of(messages: Messages, groups: Sequence[Group]) -> Any:
     )
     starts = _starts(messages, minutes, is_late)
     ends = numpy.append(starts[1:], len(minutes)) - 1
-    hashes = messages.hash.astype("u8", copy=False)
-    with numpy.errstate(over="ignore"):
-        weighted = hashes * messages.number.astype("u8")
+    hashes = messages.hash.astype("<u8", copy=False)
     columns = {
         "at_first": numpy.minimum.reduceat(messages.at, starts),
         "at_last": numpy.maximum.reduceat(messages.at, starts),
@@ -129,11 +130,13 @@ def runs_of(messages: Messages, groups: Sequence[Group]) -> Any:
         "first": messages.number[starts],
         "last": messages.number[ends],
         "hash": numpy.add.reduceat(hashes, starts).view("i8"),
-        "weighted": numpy.add.reduceat(weighted, starts).view("i8"),
+        "hashes": _of_each(hashes, starts),
         "bytes": numpy.add.reduceat(messages.bytes, starts),
         "first_us": numpy.minimum.reduceat(messages.timestamp_us, starts),
         "last_us": numpy.maximum.reduceat(messages.timestamp_us, starts),
     }
+    if messages.has_sizes:
+        columns["sizes"] = _of_each(messages.bytes.astype("<u4"), starts)
     if messages.latency_ns is not None:
         columns |= _histograms(messages.latency_ns, starts)
     return batch_of([groups[place] for place in messages.group[starts]], columns)
@@ -170,6 +173,13 @@ def _histograms(latency_ns: Any, starts: Any) -> dict[str, Any]:
         "buckets": _lists(offsets, (codes % _BUCKETS).astype("i4")),
         "counts": _lists(offsets, counts),
     }
+
+
+def _of_each(values: Any, starts: Any) -> Any:
+    """The values of each run as bytes."""
+    offsets = numpy.append(starts, len(values)).astype("<i4") * values.itemsize
+    buffers = [None, pyarrow.py_buffer(offsets), pyarrow.py_buffer(numpy.ascontiguousarray(values))]
+    return pyarrow.Array.from_buffers(pyarrow.binary(), len(starts), buffers)
 
 
 def _lists(offsets: Any, values: Any) -> Any:

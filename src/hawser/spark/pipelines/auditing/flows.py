@@ -4,21 +4,24 @@ Spark does not let the function of a table look at its rows' columns, which mapp
 streams are mapped where the file is read, and verdicts are made of one row that has all evidence in it.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 import pyarrow
+from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from hawser.record.origin import GAP_HEADER
+from hawser.spark.pipelines.auditing.evidence import BLOCK_MESSAGES
 from hawser.spark.pipelines.auditing.judging import judge
 from hawser.spark.pipelines.auditing.lines import VERDICT, Run, Verdict
 from hawser.spark.pipelines.ranges import Range
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
 
-__all__ = ["Committed", "gap_header", "judged"]
+__all__ = ["Committed", "content_hash", "gap_header", "judged", "with_hashes_where_needed"]
 
 Committed = dict[str, dict[int, Range]]
 """Of each topic, of each partition: the offsets that batches of a landing have committed."""
@@ -41,12 +44,81 @@ _VERDICTS: Final = pyarrow.list_(
     pyarrow.struct([(name, _TYPES.get(name, pyarrow.int64())) for name in Verdict._fields])
 )
 
+# What is compared, and who had it: blocks of a partition, or of a region, and in each of them the sides.
+_COMPARED: Final = (
+    "published",
+    "put",
+    "taken",
+    "returned",
+    "accepted",
+    "moved",
+    "recorded",
+    "replicated",
+    "landed",
+)
+_BLOCK: Final = {
+    "place": "if(region = '', concat(topic, '/', partition), region)",
+    "block": f"first div {BLOCK_MESSAGES}",
+}
+_SIDE: Final = ("what", "partition", "who", "owner", "carrier")
+_OF_A_SIDE: Final = {
+    "low": "min(first)",
+    "high": "max(last)",
+    "messages": "sum(last - first + 1)",
+    # Half of the hash: a sum of whole ones would overflow.
+    "half": "sum(hash & 4294967295)",
+    "size": "sum(case when what in ('published', 'recorded') then bytes end)",
+}
+_OF_A_BLOCK: Final = {
+    "messages": "sum(messages)",
+    "is_even": "count(*) = 1 or (min(low) = max(low) and min(high) = max(high) and min(half) = max(half)"
+    " and min(messages) = max(messages) and max(messages) = max(high) - min(low) + 1"
+    " and coalesce(min(size) = max(size), true))",
+}
+# Of 8 bytes each, and of 4 more for the size; all of them are in one row.
+_MOST_HASHES: Final = 1 << 23
+
 
 def gap_header() -> "Column":
     """The header of a gap record, as `gap`; null in all other rows. A message of a user may look like a gap
     record, with no key and an empty value, and have other headers."""
     found = f"get(filter(headers, each -> each.key = '{GAP_HEADER}'), 0).value"
     return F.expr(f"case when key is null and octet_length(value) = 0 then {found} end as gap")
+
+
+def content_hash() -> "Column":
+    """The hash of a record in the log, and of the same record in a table. Spark leaves nulls out of a hash;
+    so the hash also covers which columns are null, and how many headers there are."""
+    nulls = [F.col(name).isNull() for name in ("key", "value")]
+    headers = [
+        F.coalesce(F.size("headers"), F.lit(0)),
+        F.expr("transform(headers, each -> each.value is null)"),
+    ]
+    return F.xxhash64("offset", "timestamp", "key", "value", "headers", *nulls, *headers).alias("hash")
+
+
+def with_hashes_where_needed(
+    evidence: "DataFrame", columns: Sequence[str], most: int = _MOST_HASHES
+) -> "DataFrame":
+    """These columns of the evidence, with `hashes` and `sizes` only in blocks of which some tier has other
+    numbers or other sums than another one: what is equal as a whole needs no look at its messages. If there
+    are very many such blocks the first ones have them, with `most` messages in all. A comparison without them
+    says so."""
+    # With `withColumn` and `drop` Spark would look for the tables of evidence before it has made them.
+    keyed = evidence.select("*", *_named(_BLOCK))
+    sides = keyed.where(F.col("what").isin(*_COMPARED)).groupBy(*_BLOCK, *_SIDE).agg(*_named(_OF_A_SIDE))
+    uneven = sides.groupBy(*_BLOCK).agg(*_named(_OF_A_BLOCK)).where("not is_even")
+    # All of them are one partition: there are as many as blocks, not as messages.
+    running = F.sum("messages").over(Window.partitionBy("is_even").orderBy(*_BLOCK))
+    numbered = uneven.select(*_BLOCK, running.alias("running")).where(F.col("running") <= most)
+    looked_at = F.broadcast(numbered.select(*_BLOCK, F.lit(True).alias("is_looked_at")))
+    each = {name: F.when(F.col("is_looked_at"), F.col(name)).alias(name) for name in ("hashes", "sizes")}
+    joined = keyed.join(looked_at, list(_BLOCK), "left")
+    return joined.select(*(each.get(name, F.col(name)) for name in columns))
+
+
+def _named(expressions: dict[str, str]) -> "list[Column]":
+    return [F.expr(text).alias(name) for name, text in expressions.items()]
 
 
 def judged(committed: str, topics: frozenset[str]) -> "Column":

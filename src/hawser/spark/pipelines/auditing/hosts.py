@@ -2,12 +2,16 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from hawser.spark.pipelines.auditing.lines import Line, Run, behind, by, labelled
 from hawser.spark.pipelines.auditing.witness import Neighbours, Witness
 from hawser.spark.pipelines.ranges import Piece, common, disjoint, holes, merged, without
 
 __all__ = ["host_lines"]
+
+_HASH_BYTES: Final = 8
+_UNPUBLISHED: Final = "the trace does not say what was published"
 
 _Recorder = tuple[str, int, str, str]
 
@@ -48,6 +52,7 @@ class _Hosts:
         self._gone = {(run.region, run.owner) for run in some("left", "recovered")}
         self._queues = {run.region for run in some("put", "accepted", "moved")}
         self._trace = trace
+        self._is_traced = bool(some("traced", "lost"))
         self._switched = by(some("switched"), lambda run: run.region)
         self._log = Witness(some("replicated"), (), _partition)
         # A name is not known as long as nobody has looked; a region has one.
@@ -90,7 +95,7 @@ class _Hosts:
         witnessed = merged(run.piece for run in sent if trace.read_all(run.carrier, run.at_first))
         line.say("pending", common(line.absent, witnessed), "not accepted yet")
         line.say("unwitnessed", without(line.absent, witnessed), "records of the trace are lost since")
-        line.compare(sent)
+        line.compare(sent, _UNPUBLISHED)
         return line
 
     def _subscribers(self) -> dict[tuple[str, int], str]:
@@ -135,7 +140,7 @@ class _Hosts:
         rest = without(without(line.absent, told), to_come)
         _say_what_is_gone(line, rest, neighbours, "records of the trace are lost there")
         line.check_order(_carrier)
-        line.compare(sent)
+        line.compare(sent, _UNPUBLISHED)
         return line
 
     def _trace_of(self, region: str) -> Witness:
@@ -165,7 +170,8 @@ class _Hosts:
         rest = without(without(line.absent, told), to_come)
         _say_what_is_gone(line, rest, neighbours, "the log does not have all of that place any more")
         line.check_order(_partition)
-        line.compare(sent, with_bytes=True)
+        if self._is_traced:
+            line.compare(sent, _UNPUBLISHED, with_sizes=True)
         return line
 
 
@@ -193,8 +199,8 @@ def _without(taken: list[Run], returned: list[Run]) -> list[Run]:
         elif last is not None and last.last == run.last and last.first <= run.first:
             kept.pop()
             if last.first < run.first:
-                rest = last._replace(last=run.first - 1, hash=last.hash - run.hash)
-                kept.append(rest._replace(weighted=last.weighted - run.weighted))
+                hashes = last.hashes[: _HASH_BYTES * (run.first - last.first)]
+                kept.append(last._replace(last=run.first - 1, hash=last.hash - run.hash, hashes=hashes))
     return kept
 
 

@@ -3,9 +3,9 @@
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from hawser.spark.pipelines.auditing.comparing import WORD_MASK, differences
+from hawser.spark.pipelines.auditing.comparing import WORD_MASK, compare
 from hawser.spark.pipelines.auditing.document import Tier, Word
 from hawser.spark.pipelines.ranges import Piece, Range, common, disjoint, doubled, merged, without
 
@@ -22,8 +22,12 @@ VERDICT: Final = (
 )
 
 
+_OfEach: TypeAlias = bytes
+
+
 class Run(NamedTuple):
-    """A row of evidence; see evidence.py. Events are runs of no messages, of the minute they happened in."""
+    """A row of evidence; see evidence.py. Events are runs of no messages, of the minute they happened in.
+    `hashes` and `sizes` are empty where they were not read."""
 
     what: str
     topic: str
@@ -39,8 +43,9 @@ class Run(NamedTuple):
     first: int
     last: int
     hash: int
-    weighted: int
     bytes: int
+    hashes: _OfEach = b""
+    sizes: _OfEach = b""
 
     @property
     def piece(self) -> Piece:
@@ -51,8 +56,10 @@ class Run(NamedTuple):
         found: dict[str, Any] = {name: row[name] for name in cls._fields}
         if found["minute"] is None:
             found["minute"] = (row["first_us"] or 0) // _MINUTE_US * 60
-        values: list[Any] = [0 if value is None else value for value in found.values()]
-        return cls(*values)
+        defaults = cls._field_defaults
+        return cls(
+            **{name: defaults.get(name, 0) if value is None else value for name, value in found.items()}
+        )
 
 
 class Finding(NamedTuple):
@@ -135,11 +142,15 @@ class Line:
         if pieces:
             self._words.append((word, pieces, reason))
 
-    def compare(self, before: Iterable[Run], *, with_bytes: bool = False) -> None:
-        """By hashes with the tier before, where both have all of a range."""
-        found = list(differences(before, self.runs, with_bytes))
-        self._compared = common(self.found, merged(span for span, _ in found))
-        self.say("damaged", common(self.found, merged(each for _, each in found if each is not None)))
+    def compare(self, before: Sequence[Run], unknown: str, *, with_sizes: bool = False) -> None:
+        """By hashes with the tier before. What this tier has and could not be compared is uncompared;
+        `unknown` is the reason if the tier before does not have it."""
+        found = compare(before, self.runs, with_sizes)
+        self._compared = common(self.found, found.compared)
+        self.say("damaged", common(self.found, found.damaged))
+        rest, known = without(self.found, found.compared), merged(run.piece for run in before)
+        self.say("uncompared", without(rest, known), unknown)
+        self.say("uncompared", common(rest, known), "too many blocks differ to compare each message")
 
     def check_order(self, carrier: Callable[[Run], Hashable]) -> None:
         """What came when a greater number had come already is reordered, unless it had come itself."""

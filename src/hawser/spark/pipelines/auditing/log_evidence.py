@@ -103,7 +103,8 @@ def _recorded(batch: Any, name: str, region: str, producer: str) -> Iterator[Any
     places = numpy.zeros(len(numbers), "i8")
     sizes = _numbers(samples.column("bytes")).astype("i8")
     at = _numbers(samples.column("offset"))
-    yield runs_of(Messages(places, numbers, times, at, mixed(numbers, times), sizes), [group])
+    messages = Messages(places, numbers, times, at, mixed(numbers, times), sizes, has_sizes=True)
+    yield runs_of(messages, [group])
     if gaps:
         those = batch.filter(pyarrow.array(is_gap))
         columns = {

@@ -72,7 +72,7 @@ class _Partition(NamedTuple):
         expected, read = self._expected(), self.read
         place = ("in Spark", *self.place, "", "", 0, "", 0, 0)
         found = [] if read is None else common(expected, [read])
-        runs = [Run(*place, piece.at, False, piece.first, piece.last, 0, 0, 0) for piece in found]
+        runs = [Run(*place, piece.at, False, piece.first, piece.last, 0, 0) for piece in found]
         line = self.line("in Spark", runs, expected)
         line.say("pending", line.absent, "no batch of the landing has committed them")
         return line
@@ -83,10 +83,7 @@ class _Partition(NamedTuple):
         to_come = behind(line.absent, 0 if self.read is None else self.read.last)
         line.say("pending", to_come, "not landed yet")
         line.say("missing", without(line.absent, to_come))
-        if self.log:
-            ahead = behind(line.found, max(run.last for run in self.log))
-            line.say("unwitnessed", ahead, "the log was not read so far")
-        line.compare(self.log)
+        line.compare(self.log, "the log does not have them any more, or was not read so far")
         return line
 
     def _expected(self) -> list[Piece]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from html import escape
 from typing import Final
 
-from hawser.spark.pipelines.auditing.document import MISMATCHES, TIERS, WORDS, Document, Event, Word
+from hawser.spark.pipelines.auditing.document import MISMATCHES, TIERS, UNKNOWN, WORDS, Document, Event, Word
 from hawser.spark.pipelines.auditing.report_path import ABSENT, path
 from hawser.spark.pipelines.auditing.report_time import picture
 from hawser.spark.pipelines.auditing.report_topics import fold, in_html, topics_of
@@ -96,9 +96,9 @@ def _mood(document: Document) -> tuple[str, str]:
         return "bad", "mismatch"
     if not document.messages:
         return "unsure", "nothing seen"
-    is_open = document.lost or any(
-        each.words.get(word) for each in document.tiers for word in ("pending", "unwitnessed")
-    )
+    if not document.is_proven:
+        return "unsure", "undecided"
+    is_open = any(each.words.get("pending") for each in document.tiers)
     return ("unsure", "complete, as far as seen") if is_open else ("good", "complete")
 
 
@@ -151,7 +151,9 @@ def _evidence(document: Document) -> Iterator[str]:
         "<p>Two tiers have the same messages if they have the same numbers, each once, and the same "
         "hash: the sum, modulo 2<sup>64</sup>, of a hash of each message's number and time, and of its key "
         "and value where both tiers know them. The sum is the same in any order, and one message lost and "
-        "another doubled change it.</p>"
+        "another doubled change it. Where the sums or the numbers of a block differ, its messages are "
+        "compared one by one. A message that the tier before does not have is called uncompared, and the "
+        "audit is then undecided, not complete.</p>"
     )
     known = {each.tier: each for each in document.tiers if each.lines}
     lines = []
@@ -160,8 +162,9 @@ def _evidence(document: Document) -> Iterator[str]:
         if each is None:
             lines.append([tier, "", "", "", f"not witnessed: {ABSENT[tier]}"])
         else:
-            unseen = each.words.get("unwitnessed", 0)
-            told = f"{unseen:,} not witnessed" if unseen else ""
+            counts = {"not witnessed": each.words.get("unwitnessed", 0)}
+            counts["not compared"] = each.words.get("uncompared", 0)
+            told = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
             lines.append([tier, f"{each.expected:,}", f"{each.found:,}", f"{each.compared:,}", told])
     yield table(["Tier", "#Expected", "#Found", "#Compared by hash", ""], lines)
     yield from _losses(document)
@@ -187,12 +190,17 @@ def _losses(document: Document) -> Iterator[str]:
     yield table(["Ring", "Records lost"], lines)
 
 
+def _weight(word: Word, mismatches: Collection[Word]) -> str:
+    if word in mismatches:
+        return "a mismatch"
+    return "undecided" if word in UNKNOWN else ""
+
+
 def _legend(mismatches: Collection[Word]) -> Iterator[str]:
     yield "<h2>The words</h2>"
     lines = [[chips({}, mismatches), "every message of the tier before, each once", ""]]
     lines += [
-        [chip(word, mismatches), sign.meaning, "a mismatch" if word in mismatches else ""]
-        for word, sign in SIGNS.items()
+        [chip(word, mismatches), sign.meaning, _weight(word, mismatches)] for word, sign in SIGNS.items()
     ]
     yield table(["Word", "Means", ""], lines)
     yield '<p class="soft">Every line with every minute is in audit.json beside this page.</p>'

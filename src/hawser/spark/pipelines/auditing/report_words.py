@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from html import escape
 from typing import Final, Literal, NamedTuple
 
-from hawser.spark.pipelines.auditing.document import MISMATCHES, WORDS, Document, Word
+from hawser.spark.pipelines.auditing.document import MISMATCHES, UNKNOWN, WORDS, Document, Word
 from hawser.spark.pipelines.paper import Markup
 
 __all__ = ["SIGNS", "Kind", "Sign", "chip", "chips", "kind_of", "mismatches_of", "worst"]
@@ -28,6 +28,7 @@ SIGNS: Final[dict[Word, Sign]] = {
     "late": Sign("L", "it came, later after its own time than allowed"),
     "pending": Sign("P", "the tier before has it, and this one is not so far yet"),
     "unwitnessed": Sign("?", "it passed, and the trace or log that would tell of it was lost or not on"),
+    "uncompared": Sign("U", "it is there, and the tier before does not have it to compare it with"),
 }
 assert tuple(SIGNS) == WORDS, "a word that the report cannot show"
 
@@ -40,7 +41,7 @@ def mismatches_of(document: Document) -> frozenset[Word]:
 def kind_of(word: Word, mismatches: Collection[Word]) -> Kind:
     if word in mismatches:
         return "bad"
-    return "open" if word in {"pending", "unwitnessed"} else "unsure"
+    return "open" if word == "pending" or word in UNKNOWN else "unsure"
 
 
 def worst(words: Mapping[Word, int], mismatches: Collection[Word]) -> Word | None:

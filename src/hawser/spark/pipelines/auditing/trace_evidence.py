@@ -162,6 +162,7 @@ def _messages(records: Any, groups: Any, late_ns: int) -> Messages:
         numpy.where(is_sent, value, 0),
         numpy.maximum(records["time_ns"] - times_ns, 0),
         late_ns,
+        has_sizes=True,
     )
 
 

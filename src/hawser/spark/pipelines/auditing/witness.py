@@ -81,9 +81,12 @@ class Neighbours:
         if place == 0:
             return self._start is not None and self._read_between(after, self._start, after.at_first)
         before = self._runs[place - 1]
-        return self._carrier(before) == self._carrier(after) and self._read_between(
-            after, *sorted([before.at_last, after.at_first])
-        )
+        if self._carrier(before) != self._carrier(after):
+            return False
+        if before.at_last > after.at_first:
+            # They are not in order, so these messages may be anywhere.
+            return self._read_between(after, 1, None)
+        return self._read_between(after, before.at_last, after.at_first)
 
-    def _read_between(self, run: Run, first: int, last: int) -> bool:
+    def _read_between(self, run: Run, first: int, last: int | None) -> bool:
         return self._witness.read_all(self._carrier(run), first, last)
