@@ -9,12 +9,16 @@ import logging
 import random
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
-from contextlib import nullcontext
+from itertools import islice
+from types import MethodType
 from typing import Any
 
 import hawser
+from hawser.cluster.client.consumer import Consumer
+from hawser.cluster.client.sample import FetchedSample
 from hawser.xa import XA, XAError, Xid
 from tests.hostile import shared_objects as host
 from tests.hostile.shared_scene import (
@@ -34,6 +38,8 @@ from tests.hostile.shared_scene import (
 )
 
 PATIENCE_SECONDS = 30.0
+# In this time another thread certainly takes, too.
+MEETING_SECONDS = 0.05
 # What one host alone has, or means otherwise.
 LOCAL: set[Callable[..., None]] = {
     host.ask_subscription, host.use_topic, host.ask_bus, host.use_another_bus, host.use_queue,
@@ -62,6 +68,8 @@ class ClusterScene(Scene):
         self.works: list[Together] = []
         self.all_works: list[Together] = []
         self.making = threading.Lock()
+        # How long to wait for messages that are still to come when all threads have ended.
+        self.drain_seconds = PATIENCE_SECONDS
         # Its position goes with transactions, and back with them.
         self.placed = self.topic.subscribe(group="placed")
 
@@ -272,7 +280,7 @@ def count_up(scene: ClusterScene) -> None:
         thread_safe.clear()
     gc.collect()
     for which, subscription in scene.subscriptions.items():
-        drain(subscription, scene.books[which], len(scene.published))
+        drain(subscription, scene.books[which], len(scene.published), scene.drain_seconds)
         scene.books[which].check_once(which, scene.published)
     if scene.topic.info().head != len(scene.published):
         raise Wrong(f"{scene.topic.info().head} messages, {len(scene.published)} published")
@@ -290,10 +298,10 @@ def count_up(scene: ClusterScene) -> None:
     scene.accepted.check_once("queue", scene.put)
 
 
-def drain(subscription: hawser.Subscription[Value], book: Book, count: int) -> None:
+def drain(subscription: hawser.Subscription[Value], book: Book, count: int, seconds: float) -> None:
     while len(book.taken) + len(book.errors) < count:
         try:
-            values = subscription.take_values(100, PATIENCE_SECONDS)
+            values = subscription.take_values(100, seconds)
         except hawser.Corrupt as error:
             book.note(error)
             continue
@@ -319,12 +327,42 @@ def unused() -> set[str]:
     return found
 
 
+def plant(scene: ClusterScene) -> None:
+    """Let threads that take at the same time begin the same batch: they take its first message twice."""
+    # Its batches would be cut at wrong places, which is another error than the one to be seen.
+    USES[:] = [each for each in USES if each.__wrapped__ is not ask_subscription]  # type: ignore[attr-defined]
+    scene.drain_seconds = 0.5
+    for which in ("reliable", "lossy"):
+        consumer = scene.subscriptions[which]._consumer  # type: ignore[attr-defined]
+        consumer.next_sample = MethodType(take_unlocked, consumer)
+        consumer._check_not_taking = lambda: None
+
+
+def take_unlocked(self: Consumer) -> FetchedSample | None:
+    """As `Consumer.next_sample`, but others may take while it begins a batch."""
+    while True:
+        chunk, records = self._chunk, self._records
+        if chunk is not None and self._is_wanted(chunk):
+            if records is None:
+                records = iter(list(islice(chunk.batch.records(), chunk.skip, None)))
+                self.lock.release()
+                time.sleep(MEETING_SECONDS)
+                self.lock.acquire()
+                if self._chunk is chunk:
+                    self._records = records
+            record = next(records, None)
+            if record is not None:
+                return self._taken(chunk, record)
+        if not self._open_next():
+            return None
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("url")
     parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--planted", action="store_true", help="threads take from a subscription at once")
+    parser.add_argument("--planted", action="store_true", help="threads begin a batch at once")
     arguments = parser.parse_args()
     logging.disable()
     sys.setswitchinterval(host.SWITCH_SECONDS)
@@ -337,8 +375,7 @@ def main() -> int:
         return 1
     scene = ClusterScene(hawser.connect(arguments.url, name="sharer"))
     if arguments.planted:
-        for subscription in scene.subscriptions.values():
-            subscription._consumer.lock = nullcontext()  # type: ignore[attr-defined]
+        plant(scene)
     try:
         host.run_threads(scene, arguments.seconds, arguments.seed)
         if not scene.findings:
