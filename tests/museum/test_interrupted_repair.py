@@ -94,11 +94,11 @@ def test_a_repair_of_two_copies_is_taken_up_at_each_step() -> None:
     scene.hosted = ["n3.d"]
     scene.roll(None)
     assert changes(scene) == [(ChangeKind.CONTRACT, "n3.c", None), (ChangeKind.EXPAND, None, "n3.d")]
-    assert [each.is_repair for each in scene.given] == [True, False]
+    assert [each.is_repair for each in scene.given] == [True, True]
     # The next operator finds the ensemble contracted.
     scene = Scene("n1.a", copies=2)
     scene.roll("n3.d")
-    assert changes(scene) == [(ChangeKind.EXPAND, None, "n3.d")]
+    assert changes(scene) == [(ChangeKind.EXPAND, None, "n3.d")] and scene.given[0].is_repair
     # A contraction that was not done is not followed by the expansion.
     scene = Scene("n1.a", "n3.c", copies=2, done=False)
     scene.hosted = ["n3.d"]
@@ -114,6 +114,7 @@ def test_a_shard_with_too_few_copies_gets_more() -> None:
     assert scene.orders == []
     scene.roll(None, 1, nodes=("n2", "n3"))
     assert changes(scene) == [(ChangeKind.EXPAND, None, "n3.d")] and scene.hosted == []
+    assert scene.given[0].is_repair
     # It was contracted by an order.
     scene = Scene("n1.a", copies=1)
     scene.roll(None, 100, nodes=("n2", "n3"))

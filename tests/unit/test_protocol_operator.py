@@ -338,6 +338,7 @@ def test_answers_of_another_epoch_move_nothing() -> None:
         (Contract("n3", is_repair=True), 3, 3),
         (Expand("n4"), 3, 4),
         (Expand("n4"), 5, 5),
+        (Expand("n4", is_repair=True), 4, 4),
         (Swap("n3", "n4"), 3, 3),
     ],
 )
@@ -387,6 +388,7 @@ def test_a_contraction_is_asked_for_until_it_is_safe() -> None:
         (THREE, Swap("n3", "n8"), "n8 was removed"),
         (("n1", "n2"), Swap("n2", "n4"), "a swap needs three members"),
         (THREE, Expand("n1"), "n1 is a member already"),
+        (THREE, Expand("n4", is_repair=True), "a repair is not needed any more"),
         (THREE, Contract("n9"), "n9 is not a member"),
         (("n1",), Contract("n1"), "the last member cannot be removed"),
         (THREE, Transfer("n9"), "n9 is not a member"),
@@ -401,6 +403,18 @@ def test_an_impossible_order_is_refused_and_says_why(
     assert desk.metadata == before
     assert len(desk.reports) == 1 and not desk.reports[0].done
     assert desk.reports[0].text.startswith(words)
+
+
+def test_a_repair_that_waited_for_an_expansion_adds_no_further_copy() -> None:
+    desk = watching(("n1",), copies=2)
+    desk.step(Expand("n2", "ordered"))
+    desk.step(Expand("n3", "repair", is_repair=True))
+    desk.hear("n1", m.PrepareReconfigurationResponse(4, Change(ChangeKind.EXPAND, None, "n2")))
+    desk.hear("n2", m.SnapshotResponse(4, HEAD))
+    desk.hear("n1", m.CommitReconfigurationResponse(4, Change(ChangeKind.EXPAND, None, "n2"), True))
+    assert [(report.tag, report.done) for report in desk.reports] == [("ordered", True), ("repair", False)]
+    assert (desk.metadata.members, desk.metadata.copies) == (("n1", "n2"), 2)
+    assert desk.metadata.status is Status.STEADY
 
 
 def test_orders_wait_for_each_other() -> None:

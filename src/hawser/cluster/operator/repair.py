@@ -117,7 +117,7 @@ class Repairs:
         elif case is _Case.LOST:
             self._take_up(shard, self._replace(node, shard, desk, member))
         elif case is _Case.STRAY and len(metadata.members) < metadata.copies:
-            self._take_up(shard, self._order(shard, desk, [partial(Expand, member)]))
+            self._take_up(shard, self._order(shard, desk, [partial(Expand, member, is_repair=True)]))
         elif count <= self._patience * _MORE_PATIENCE:
             return
         elif case is _Case.SHORT:
@@ -145,7 +145,7 @@ class Repairs:
         _log.warning("shard %s: node %s has lost its disk %s; %s takes its place", shard, node, lost, new)
         orders: list[Callable[[object], Order]] = [partial(Swap, lost, new)]
         if desk.metadata is not None and len(desk.metadata.members) == 2:
-            orders = [partial(Contract, lost, is_repair=True), partial(Expand, new)]
+            orders = [partial(Contract, lost, is_repair=True), partial(Expand, new, is_repair=True)]
         await self._order(shard, desk, orders)
 
     async def _add(self, shard: str, desk: Desk, nodes: list[str]) -> None:
@@ -157,7 +157,7 @@ class Repairs:
                 _log.warning("shard %s: %s", shard, error)
             else:
                 _log.warning("shard %s has too few copies; %s joins", shard, new)
-                await self._order(shard, desk, [partial(Expand, new)])
+                await self._order(shard, desk, [partial(Expand, new, is_repair=True)])
                 return
 
     @staticmethod

@@ -583,6 +583,8 @@ def _why_not(metadata: Metadata, order: Reconfigure) -> str:
         return f"{change.new} was removed and is to be deleted; give it a new disk first"
     if change.kind is ChangeKind.SWAP and len(members) < 3:
         return f"a swap needs three members, there are {len(members)}; expand, then contract"
+    if change.kind is ChangeKind.EXPAND and order.is_repair and len(members) >= metadata.copies:
+        return f"a repair is not needed any more, all copies are there: {', '.join(members)}"
     if change.kind is ChangeKind.CONTRACT and len(members) < 2:
         return "the last member cannot be removed; delete the topic or queue instead"
     return ""

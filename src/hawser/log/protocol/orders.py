@@ -22,8 +22,8 @@ class Transfer(msgspec.Struct, frozen=True):
 
 
 class Reconfigure(msgspec.Struct, frozen=True):
-    """Change the ensemble; a leader that is to go hands over first. After a contraction so few copies are
-    wanted, unless it is a repair, which expands the shard again."""
+    """Change the ensemble; a leader that is to go hands over first. An order sets how many copies are wanted.
+    A repair does not: after its contraction it expands the shard again, and never beyond that number."""
 
     change: Change
     tag: Tag = None
@@ -37,8 +37,8 @@ def Swap(old: Member, new: Member, tag: Tag = None) -> Reconfigure:  # noqa: N80
     return Reconfigure(Change(ChangeKind.SWAP, old, new), tag)
 
 
-def Expand(new: Member, tag: Tag = None) -> Reconfigure:  # noqa: N802
-    return Reconfigure(Change(ChangeKind.EXPAND, None, new), tag)
+def Expand(new: Member, tag: Tag = None, is_repair: bool = False) -> Reconfigure:  # noqa: N802
+    return Reconfigure(Change(ChangeKind.EXPAND, None, new), tag, is_repair)
 
 
 def Contract(old: Member, tag: Tag = None, is_repair: bool = False) -> Reconfigure:  # noqa: N802
