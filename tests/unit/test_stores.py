@@ -61,7 +61,7 @@ def test_endpoints_and_prefix() -> None:
 def test_etcd_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "hawser.cluster.stores.etcd", raising=False)
     monkeypatch.setitem(sys.modules, "etcd3gw.client", None)
-    with pytest.raises(errors.UsageError, match=r"hawser\[etcd\]"):
+    with pytest.raises(errors.UsageError, match=r"hawser-bus\[etcd\]"):
         open_store("etcd://127.0.0.1:1")
 
 
