@@ -121,6 +121,19 @@ def test_a_shard_with_too_few_copies_gets_more() -> None:
     assert scene.orders == []
 
 
+def test_a_repair_that_failed_is_tried_again_as_late_as_the_first_time() -> None:
+    """By whichever node reports the shard next."""
+    scene, nodes = Scene("n1.a", copies=2), ("n2", "n3")
+    scene.hosted = [ValueError("node n2 cannot hold it"), ValueError("node n3 cannot hold it"), "n3.d"]
+    scene.roll(None, 10 * PATIENCE, nodes=nodes)
+    scene.roll(None, 1, nodes=("n2",))
+    assert scene.hosted == ["n3.d"]
+    scene.roll(None, 1, nodes=("n3",))
+    assert scene.hosted == ["n3.d"] and scene.orders == []
+    scene.roll(None, 10 * PATIENCE, nodes=nodes)
+    assert changes(scene) == [(ChangeKind.EXPAND, None, "n3.d")]
+
+
 def test_a_member_that_nothing_names_is_deleted() -> None:
     scene = Scene("n1.a", "n2.b", "n4.e")
     scene.roll("n3.d", 10 * PATIENCE)

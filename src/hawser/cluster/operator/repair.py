@@ -81,7 +81,8 @@ class Repairs:
         topics: Mapping[str, TopicEntry],
     ) -> None:
         """`node` has answered a roll call with these."""
-        before, seen = self._seen.get(node, {}), {}
+        before = self._seen.get(node, {})
+        seen = self._seen[node] = {}
         for shard in [*desks, *(each for each in reports if each not in desks)]:
             desk, report = desks.get(shard), reports.get(shard)
             found = _case_of(node, shard, desk, report, topics)
@@ -92,10 +93,6 @@ class Repairs:
             seen[shard] = found, count
             if count > self._patience:
                 self._repair(node, shard, desk, found, count, desks)
-                if shard in self._under_way:
-                    # If it fails, the next attempt waits as long as the first one.
-                    del seen[shard]
-        self._seen[node] = seen
 
     def _repair(
         self,
@@ -130,6 +127,9 @@ class Repairs:
 
     def _take_up(self, shard: str, repair: Coroutine[Any, Any, None]) -> None:
         self._under_way.add(shard)
+        # If it fails, the next attempt waits as long as the first one, whichever node reports the shard then.
+        for seen in self._seen.values():
+            seen.pop(shard, None)
         self._begin(self._until_done(shard, repair))
 
     async def _until_done(self, shard: str, repair: Coroutine[Any, Any, None]) -> None:
