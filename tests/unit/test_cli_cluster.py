@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hawser.cli.cluster_status import shard_troubles
 from tests.support.etcd import free_ports
 from tests.support.processes import (
     ClusterProcesses,
@@ -23,8 +24,8 @@ from tests.support.processes import (
 
 # What scripts rely on; more may be added.
 SHARD_KEYS = {
-    "id", "topic", "partition", "epoch", "leader", "members", "state", "head", "commit", "apply", "lag",
-    "reconfiguration",
+    "id", "topic", "partition", "epoch", "leader", "members", "copies", "state", "head", "commit", "apply",
+    "lag", "reconfiguration",
 }  # fmt: skip
 
 
@@ -44,13 +45,23 @@ def test_status_is_what_scripts_rely_on(cluster: ClusterProcesses) -> None:
     for shard in shown["shards"]:
         assert set(shard) >= SHARD_KEYS
         assert shard["id"] == f"orders@{shard['id'].partition('@')[2][:8]}/{shard['partition']}"
-        assert shard["leader"] in shard["members"] and len(shard["members"]) == 3
+        assert shard["leader"] in shard["members"] and len(shard["members"]) == shard["copies"] == 3
         assert shard["state"] == "steady" and shard["reconfiguration"] is None
         assert 0 < shard["apply"] <= shard["commit"] <= shard["head"]
         assert set(shard["lag"]) == set(shard["members"]) - {shard["leader"]}
     assert sum(shard["head"] for shard in shown["shards"]) >= 3
     assert [node["id"] for node in shown["nodes"]] == ["n1", "n2", "n3", "n4"]
     assert all(node["alive"] and node["free_bytes"] > 0 for node in shown["nodes"])
+
+
+@pytest.mark.parametrize(("copies", "troubles"), [(1, []), (2, ["orders/0: has 1 of 2 copies"])])
+def test_a_missing_copy_is_a_trouble(copies: int, troubles: list[str]) -> None:
+    """Also if every replica that is there takes part."""
+    shard = {
+        "topic": "orders", "partition": 0, "state": "steady", "leader": "n1", "members": ["n1"],
+        "copies": copies, "replicas": {"n1": {"role": "leader"}}, "lag": {}, "halted": {},
+    }  # fmt: skip
+    assert list(shard_troubles({"shards": [shard]})) == troubles
 
 
 def test_status_is_a_table_for_people(cluster: ClusterProcesses) -> None:

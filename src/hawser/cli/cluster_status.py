@@ -105,6 +105,7 @@ def shard_shown(cluster: Reached, shard: str) -> dict[str, Any]:
         "epoch": entry.epoch,
         "leader": leader,
         "members": [node_of(member) for member in entry.members],
+        "copies": entry.copies,
         "state": entry.status,
         "head": seen.head.index if seen else None,
         "commit": seen.commit if seen else None,
@@ -202,6 +203,8 @@ def shard_troubles(shown: dict[str, Any]) -> Iterator[str]:
         name, replicas = shard_label(shard), shard["replicas"]
         if shard["state"] != "steady":
             yield f"{name}: {shard['state']}"
+        if len(shard["members"]) < shard["copies"]:
+            yield f"{name}: has {len(shard['members'])} of {shard['copies']} copies"
         for node in shard["members"]:
             if node not in replicas:
                 yield f"{name}: the replica on {node} does not answer"

@@ -1,8 +1,7 @@
 """What processes say to each other beside the log protocol: requests, answers, and the map of the shards.
 
 One link carries all of it. A request has an answer, in any order; what is told has none and may be lost. The
-map is a hint: whoever follows an old one is told where to go by the node it asked, and nothing is decided by
-it.
+map is a hint and decides nothing: a client that follows an old one is sent on by the node it asked.
 """
 
 from collections.abc import Callable
@@ -137,7 +136,7 @@ class TopicEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ShardEntry(msgspec.Struct, frozen=True, array_like=True):
-    """A shard: its members, of which each name begins with its node, and who leads."""
+    """A shard: its members, each named after its node, its leader, and how many copies are wanted."""
 
     version: Count
     epoch: Count
@@ -145,6 +144,7 @@ class ShardEntry(msgspec.Struct, frozen=True, array_like=True):
     leader: str | None
     members: tuple[str, ...]
     change: str | None = None
+    copies: Count = 0
 
 
 class Map(_Body, frozen=True, tag="map"):

@@ -568,5 +568,11 @@ def _entry(metadata: Metadata) -> wire.ShardEntry:
     change = metadata.change
     text = None if change is None else f"{change.kind} {change.old or ''} {change.new or ''} {metadata.phase}"
     return wire.ShardEntry(
-        metadata.version, metadata.epoch, metadata.status.value, metadata.leader, metadata.members, text
+        metadata.version,
+        metadata.epoch,
+        metadata.status.value,
+        metadata.leader,
+        metadata.members,
+        text,
+        metadata.copies,
     )
