@@ -456,6 +456,7 @@ class Borrower:
             await asyncio.gather(self._task, return_exceptions=True)
         self._return_ahead()
         deadline = self._loop.time() + min(self._settings.attempt_seconds, self._settings.timeout)
+        deadline = min(deadline, self.router.leave_by - _LAST_SECONDS)
         await self._settler.close(deadline - self._loop.time())
         if self._request:
             # If no node is told, the session ends by itself.

@@ -3,7 +3,6 @@
 import asyncio
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from math import inf
 from time import time_ns
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -113,8 +112,6 @@ class Client:
         self.lanes = Lanes(self.router)
         self.resource = Resource(self.router, self.homes, self.lanes.couriers)
         self._opened: weakref.WeakSet[Open] = weakref.WeakSet()
-        # When closing is to be over; it has not begun.
-        self._leave_by = inf
 
     async def start(self) -> None:
         """Return when the cluster answers; Unavailable if it does not in time."""
@@ -132,7 +129,7 @@ class Client:
             await asyncio.gather(*(opened.close() for opened in list(self._opened)))
             await self.lanes.leave()
             # Nodes that have not answered so far will not say goodbye either.
-            left = self._leave_by - self.router.loop.time()
+            left = self.router.leave_by - self.router.loop.time()
             await self.router.close(max(_GOODBYE_SECONDS, min(_LEAVING_SECONDS, left)))
         finally:
             self.end()
@@ -145,7 +142,7 @@ class Client:
 
     async def end_transactions(self) -> None:
         """Begin to close: roll back what is open, while what was begun is published."""
-        self._leave_by = min(self._leave_by, self.deadline(None) + _LEAVING_SECONDS)
+        self.router.leave_by = min(self.router.leave_by, self.deadline(None) + _LEAVING_SECONDS)
         flushes = (opened.flush() for opened in list(self._opened))
         await asyncio.gather(self.lanes.close(), self.resource.close(), *flushes)
 

@@ -159,7 +159,7 @@ class Member(Consumer):
         await asyncio.gather(*tasks, return_exceptions=True)
         partitions = {*self._owned, *self._leaving, self._home}
         await super().close()
-        deadline = self.router.loop.time() + 1.0
+        deadline = min(self.router.loop.time() + 1.0, self.router.leave_by)
         leaving = [self._execute(each, Kind.GROUP_LEAVE, self._leave(), deadline) for each in partitions]
         # If nobody can be told, the session ends by itself.
         await asyncio.gather(*leaving, return_exceptions=True)

@@ -64,6 +64,8 @@ class Router:
         self._refreshing: dict[str | None, asyncio.Task[bool]] = {}
         self._watching: asyncio.Task[None] | None = None
         self.loop = asyncio.get_running_loop()
+        # When the closing of the client is to be over; it has not begun.
+        self.leave_by = inf
         # Runs a callback in the loop, from any thread. `LoopThread.post` raises Closed once it has ended.
         self.post: Callable[..., object] = self.loop.call_soon_threadsafe
 
