@@ -76,6 +76,13 @@ async def timed(name: str, scene: Scene, made: Any) -> list[Ended]:
     return found
 
 
+async def closed(scene: Scene) -> Ended:
+    """The end of all its buses."""
+    began = time.monotonic()
+    await scene.close()
+    return Ended("close", time.monotonic() - began, SECONDS, None)
+
+
 async def walk(url: str, begin: Trouble) -> tuple[list[Ended], list[str]]:
     """All calls of both APIs once the trouble has begun; and those that have not ended."""
     scenes = [Scene(url, is_async) for is_async in (False, True)]
@@ -86,13 +93,11 @@ async def walk(url: str, begin: Trouble) -> tuple[list[Ended], list[str]]:
         for name, scene, made in prepared
     }
     ended, hanging = await asyncio.wait(tasks, timeout=HANGING_SECONDS)
-    closing = {asyncio.create_task(scene.close()): "close" for scene in scenes}
-    closed, late = await asyncio.wait(closing, timeout=HANGING_SECONDS)
+    closing = {asyncio.create_task(closed(scene)): "close" for scene in scenes}
+    left, late = await asyncio.wait(closing, timeout=HANGING_SECONDS)
     for task in (*hanging, *late):
         task.cancel()
-    for each in closed:
-        each.result()
-    return [each for task in ended for each in task.result()], [
+    return [*(each for task in ended for each in task.result()), *(task.result() for task in left)], [
         *(tasks[task] for task in hanging),
         *(closing[task] for task in late),
     ]

@@ -8,7 +8,9 @@ from hawser.cluster.client.borrowing import Borrower
 from hawser.cluster.client.client import Client
 from hawser.cluster.client.settings import ClientSettings
 from hawser.cluster.client.settling import Borrowed
-from hawser.errors import Closed, OutcomeUnknown
+from hawser.errors import Closed, OutcomeUnknown, Unavailable
+from hawser.transaction.xa import Call
+from hawser.xa import Xid
 
 TIMEOUT = 3.0
 # A second to leave, and what closing the links takes at least.
@@ -60,6 +62,34 @@ class Stalled:
 
     async def close(self) -> None:
         await self.borrower.close()
+
+
+class StalledBranch:
+    """The client still works in it."""
+
+    is_suspended = False
+
+    def end(self) -> None:
+        """Nothing is staged."""
+
+
+def test_the_end_of_a_branch_is_asked_for_once() -> None:
+    """Also if an event loop ends the transactions before it closes the client."""
+    asked = []
+
+    async def end(xid: Xid, call: Call) -> None:
+        asked.append(xid)
+        raise Unavailable("no node answers")
+
+    async def close() -> None:
+        client = Client([], "name", ClientSettings(timeout=TIMEOUT))
+        resource: Any = client.resource
+        resource.end, resource._branches = end, {Xid(1, b"g", b"b"): StalledBranch()}
+        await client.end_transactions()
+        await client.close()
+
+    asyncio.run(close())
+    assert asked == [Xid(1, b"g", b"b")]
 
 
 def test_closing_takes_the_time_out_and_a_second() -> None:

@@ -446,6 +446,7 @@ class Resource:
                 with suppress(HawserError):
                     await self.end(xid, Call.END_FAIL)
             branch.end()
+            self._branches.pop(xid, None)
 
 
 def _what(call: Call, xid: Xid) -> str:
