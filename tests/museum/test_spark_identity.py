@@ -111,6 +111,17 @@ def test_an_older_checkpoint_is_refused_in_foreach_batch(cluster: RunningCluster
     assert values(topic) == [b"0", b"1", b"2"]
 
 
+def test_a_batch_in_parts_is_written_again(cluster: RunningCluster, driver: Driver) -> None:
+    """Batch 0 has the versions 0 and 1, batch 1 the versions 2 and 3. When the driver was killed in batch 0,
+    its first part was refused for good, because its version is the number of the batch by chance."""
+    topic = cluster.connect().topic("parts")
+    for _ in range(2):
+        for version in range(2):
+            row = b"%d" % version
+            driver.write([row], in_batch("query", 0), topic="parts", txnAppId="landing", txnVersion=version)
+    assert values(topic) == [b"0", b"1"]
+
+
 def plan(checkpoint: Path, number: int, end: int) -> None:
     """What Spark notes before it runs a micro-batch: where that ends."""
     checkpoint.joinpath("offsets").mkdir(parents=True, exist_ok=True)

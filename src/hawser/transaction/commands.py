@@ -174,7 +174,8 @@ class HomeSessionLost(Payload, frozen=True):
 
 class HomeBatch(Payload, frozen=True):
     """Commit these prepared branches of the application together, as its batch of this number, and drop its
-    others up to this batch. `source` is a digest of what the batch was made of, if that is known."""
+    others up to this batch. `source` is what its writer knows of what it was made of, for example a
+    digest."""
 
     application: Annotated[bytes, Meta(min_length=1, max_length=255)]
     query: Identifier

@@ -41,6 +41,9 @@ _log = logging.getLogger("hawser.spark.sink")
 _QUERY = "sql.streaming.queryId"
 _BATCH = "streaming.sql.batchId"
 
+# The source of a batch of foreachBatch whose version is its number there; that of a stream is a digest.
+_MICRO_BATCH: Final = b"micro-batch"
+
 # So much is made of rows before it is handed over to be staged.
 _PORTION_BYTES: Final = 4 << 20
 
@@ -103,7 +106,7 @@ class _Writing:
         router, homes = cluster.router, cluster.homes
         if not cluster.call(decide_batch(router, homes, batch, _branches(messages), source)):
             decided = cluster.call(look_at_batches(router, homes, batch))
-            if all(message.is_micro_batch for message in messages):
+            if _is_micro_batch(messages):
                 _check_checkpoint(batch, decided, source)
             _log.warning(
                 "%s was written before and is skipped, with all rows of this run; the next batch is %d. That "
@@ -169,7 +172,7 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
     def commit(self, messages: list[Any]) -> None:
         # Without a name of the user's nobody will ask what became of nothing.
         if _branches(messages) or self._options.application is not None:
-            self._decide(messages)
+            self._decide(messages, _MICRO_BATCH if _is_micro_batch(messages) else b"")
 
     def abort(self, messages: list[Any]) -> None:
         self._drop(messages)
@@ -184,13 +187,18 @@ def _micro_batch() -> tuple[str | None, int | None]:
     return context.getLocalProperty(_QUERY), None if number is None else int(number)
 
 
+def _is_micro_batch(messages: Sequence[Any]) -> bool:
+    return all(message.is_micro_batch for message in messages)
+
+
 def _check_checkpoint(batch: ApplicationBatch, decided: Decided, source: bytes) -> None:
     """Fenced if this batch, which was decided before, is not the one that was: a query runs only its last
-    micro-batch again, with the same offsets."""
+    micro-batch again, with the same offsets. In foreachBatch a version may be the micro-batch's number by
+    chance; if the last one that was decided was so, too, this micro-batch is older than that."""
     last, why = decided.undecided - 1, ""
-    if batch.number + 1 < decided.undecided:
+    if batch.number + 1 < decided.undecided and (source != _MICRO_BATCH or decided.source):
         why = f"and so were those up to {last}: the checkpoint is older than what this query wrote"
-    elif source and decided.source and source != decided.source:
+    elif len({source, decided.source} - {b"", _MICRO_BATCH}) == 2:
         why = (
             f"from other offsets of its sources: the digest of those was {decided.source.hex()}, and that of "
             f"offsets/{batch.number} in this checkpoint is {source.hex()}. So another query has a copy of "
