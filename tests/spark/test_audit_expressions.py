@@ -14,6 +14,7 @@ from hawser.spark.pipelines.auditing.flows import (
     judged,
     with_hashes_where_needed,
 )
+from hawser.spark.pipelines.decoding import is_gap
 from tests.support.audits import verdicts_of
 from tests.unit.test_audit_adversary import FAULTS, world_of
 
@@ -34,9 +35,11 @@ def test_an_ordinary_message_is_no_gap_and_stops_no_audit(spark: SparkSession) -
         (8, None, b"", [(GAP_HEADER, b"\xff")]),
         (9, None, b"", [(GAP_HEADER, None)]),
     ]
-    found = spark.createDataFrame(rows, SCHEMA).select("id", gap_header()).collect()
+    found = spark.createDataFrame(rows, SCHEMA).select("id", gap_header(), is_gap().alias("is_gap")).collect()
     gaps = {row["id"]: bytes(row["gap"]) for row in found if row["gap"] is not None}
     assert gaps == {7: gap[1], 8: b"\xff"}
+    # Each row is in one of the tables of a landing: null would be in none.
+    assert {row["id"]: row["is_gap"] for row in found} == {row[0]: row[0] in (4, 7, 8, 9) for row in rows}
 
 
 def test_the_hash_tells_records_apart(spark: SparkSession) -> None:

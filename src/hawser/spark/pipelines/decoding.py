@@ -74,9 +74,9 @@ class _Values:
 
 
 def is_gap() -> "Column":
-    """Whether a record stands for samples that were lost before they could be recorded."""
+    """Whether a record stands for samples that were lost before they could be recorded; never null."""
     return F.expr(
-        "key is null and octet_length(value) = 0 "
+        "key is null and coalesce(octet_length(value), 0) = 0 "
         f"and coalesce(exists(headers, each -> each.key = '{GAP_HEADER}'), false)"
     )
 
