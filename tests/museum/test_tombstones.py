@@ -9,8 +9,9 @@ import pyarrow
 import pytest
 from pyspark.sql.types import ArrayType, LongType, StructType
 
-from hawser.record.batch import Batch, Compression
-from hawser.record.record import NULL_HEADER
+from hawser.errors import UsageError
+from hawser.record.batch import Batch, Compression, Format
+from hawser.record.record import NULL_HEADER, Record
 from hawser.spark.sink.options import Options
 from hawser.spark.sink.rows import payloads, rows_of
 from hawser.spark.source.columns import CORRUPT, Chunk, Rows
@@ -89,3 +90,33 @@ def test_an_empty_value_with_other_headers_is_empty() -> None:
     options = Options.of({"endpoints": "hawser://127.0.0.1:1", "topic": "t"}, streaming=False)
     (payload,) = payloads(rows_of(batch, options), Compression.NONE)
     assert Rows("t", "u", 0, [(Chunk(Batch.read(payload)), 0, 2, 1)]).value().to_pylist() == [b"", b""]
+
+
+@pytest.mark.parametrize("count", [1, 30])
+@pytest.mark.parametrize("made", [Format.BARE, Format.ARROW])
+def test_a_header_of_a_user_stays(made: Format, count: int) -> None:
+    """A record was read as one without a value, or lost the header, whatever the header had in it."""
+    rows: list[tuple[bytes, dict[str, bytes]]] = [
+        (b"", {NULL_HEADER: b"mine"}),
+        (b"x", {NULL_HEADER: b"mine"}),
+        (b"x", {NULL_HEADER: b""}),
+        (b"", {NULL_HEADER: b"", "a": b"1"}),
+        (b"", {"a": b"1"}),
+    ]
+    records = [Record(value, None, headers) for value, headers in rows] * count
+    batch = Batch.of(records)
+    if made is Format.ARROW:
+        batch = Batch.of_arrow(batch.to_arrow())
+    found = Rows("t", "u", 0, [(Chunk(batch), 0, len(records), 1)])
+    assert found.value().to_pylist() == [b"", b"x", b"x", None, b""] * count
+    pairs = [{pair["key"]: pair["value"] for pair in each} for each in found.headers().to_pylist()]
+    assert pairs == [*(headers for _, headers in rows[:3]), {"a": b"1"}, {"a": b"1"}] * count
+
+
+@pytest.mark.parametrize("value", [b"", b"x", None])
+def test_the_sink_writes_that_header_for_null_alone(value: bytes | None) -> None:
+    headers = pyarrow.array([[{"key": NULL_HEADER, "value": b""}]], HEADERS)
+    batch = pyarrow.record_batch({"value": pyarrow.array([value], pyarrow.binary()), "headers": headers})
+    options = Options.of({"endpoints": "hawser://127.0.0.1:1", "topic": "t"}, streaming=False)
+    with pytest.raises(UsageError, match="leave the header out"):
+        rows_of(batch, options)

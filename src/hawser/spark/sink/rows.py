@@ -154,6 +154,11 @@ def _encoded_headers(pairs: Any, has_value: bool) -> bytes | None:
     if any(pair is None or pair["key"] is None or pair["value"] is None for pair in pairs):
         raise UsageError(f"the headers {pairs!r} cannot be written: neither a key nor its value is null")
     found = [(pair["key"], pair["value"]) for pair in pairs]
+    if any(key == NULL_HEADER for key, _ in found):
+        raise UsageError(
+            f"a row has the header {NULL_HEADER!r}, which only a row without a value has; give it null in "
+            "the column value, and leave the header out"
+        )
     if not has_value:
         found.append((NULL_HEADER, b""))
     return encode_header_pairs(found) if found else None

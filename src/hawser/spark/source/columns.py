@@ -243,18 +243,27 @@ class Rows:
     def key(self) -> Any:
         return self._column("key")
 
-    def value(self) -> Any:
-        """Null where a record has none: it has an empty value, and a header that says so."""
-        values = self._column("value")
+    @cached_property
+    def _is_absent(self) -> Any:
+        """Of each row, whether the record has no value: its value is empty, and so is a header that says so.
+        With any other value both are what a user wrote."""
+        absent = numpy.zeros(self.count, bool)
         if all(chunk.has_no_headers for chunk in self._chunks):
-            return values
+            return absent
         headers = self._column("headers")
         if headers.null_count == len(headers):
-            return values
-        is_empty = pyarrow.compute.equal(pyarrow.compute.binary_length(values), 0)
+            return absent
+        sizes = [pyarrow.compute.binary_length(body.column("value")) for body in self._bodies]
+        is_empty = pyarrow.compute.equal(pyarrow.concat_arrays(sizes), 0)
         places = numpy.flatnonzero(pyarrow.compute.and_(is_empty, headers.is_valid()).to_numpy(False))
-        absent = numpy.zeros(self.count, bool)
-        absent[places] = [NULL_HEADER in decode_headers(headers[int(place)].as_py()) for place in places]
+        absent[places] = [
+            decode_headers(headers[int(place)].as_py()).get(NULL_HEADER) == b"" for place in places
+        ]
+        return absent
+
+    def value(self) -> Any:
+        """Null where a record has none."""
+        values, absent = self._column("value"), self._is_absent
         if not absent.any():
             return values
         return pyarrow.compute.if_else(pyarrow.array(absent), pyarrow.scalar(None, values.type), values)
@@ -277,8 +286,13 @@ class Rows:
         if column.null_count == len(column):
             return pyarrow.nulls(len(column), kind)
         rows = [
-            [{"key": k, "value": v} for k, v in decode_header_pairs(each) if k != NULL_HEADER] or None
-            for each in column.to_pylist()
+            [
+                {"key": k, "value": v}
+                for k, v in decode_header_pairs(each)
+                if not (is_absent and k == NULL_HEADER and not v)
+            ]
+            or None
+            for each, is_absent in zip(column.to_pylist(), self._is_absent, strict=True)
         ]
         return pyarrow.array(rows, kind)
 
