@@ -11,6 +11,7 @@ from xxhash import xxh3_64_intdigest
 
 from hawser.cluster import wire
 from hawser.cluster.client.branching import Operation
+from hawser.errors import UsageError
 from hawser.record.batch import Batch, Compression
 from hawser.record.record import Record
 from hawser.spark.sink import targets
@@ -130,6 +131,38 @@ def test_so_much_waits_for_however_many_topics(monkeypatch: pytest.MonkeyPatch) 
         counts.append(sum(Batch.read(each.payload).count for each in operations))
         assert sum(each.waiting_bytes for each in all_of_them._targets.values()) < 200_000
     assert counts == [0, 2000, 0, 2000] and not list(all_of_them.rest())
+
+
+class WithASchema:
+    """A cluster in which every topic but `plain` was made with a schema."""
+
+    def open(self, name: str, kind: wire.TopicKind) -> wire.TopicEntry:
+        return wire.TopicEntry(1, "u", 1, {} if name == "plain" else {"schema": "msgpack:Order:1"}, kind=kind)
+
+
+@pytest.mark.parametrize("value_format", ["raw", "msgpack"])
+def test_a_topic_with_a_schema_takes_no_null_value(value_format: str) -> None:
+    """Python's readers decode each value by the schema, and an empty one is corrupt: they stopped there."""
+    cluster: Any = WithASchema()
+    rows: list[Any] = [{"id": 1}, None, {"id": 2}] if value_format == "msgpack" else [b"\x80", None, b"\x80"]
+    values = pyarrow.array(rows)
+    given = OPTIONS._replace(value_format=value_format)
+    words = "row for {} has null in the column value.*where\\('value IS NOT NULL'\\)"
+    with pytest.raises(UsageError, match=words.format("topic 't'")):
+        list(Targets(cluster, given).operations(pyarrow.record_batch({"value": values})))
+    with pytest.raises(UsageError, match=words.format("queue 'q'")):
+        to_queue = given._replace(topic=None, queue="q")
+        list(Targets(cluster, to_queue).operations(pyarrow.record_batch({"value": values})))
+
+    def named(*topics: str) -> list[Operation]:
+        to_all = Targets(cluster, given._replace(topic=None))
+        return list(to_all.operations(pyarrow.record_batch({"value": values, "topic": topics})))
+
+    with pytest.raises(UsageError, match=words.format("topic 't'")):
+        named("plain", "t", "plain")
+    assert [Batch.read(each.payload).count for each in named("t", "plain", "t")] == [1, 2]
+    whole = values.drop_null()
+    assert len(list(Targets(cluster, given).operations(pyarrow.record_batch({"value": whole})))) == 1
 
 
 def test_a_batch_is_cut_by_all_that_is_in_it() -> None:

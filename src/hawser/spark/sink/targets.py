@@ -43,11 +43,22 @@ class _Target:
         self._name = name
         self._shards = wire.shards_of(name, entry)
         self._is_queue = entry.kind == "queue"
+        self._has_schema = "schema" in entry.settings
         self._compression = Compression.NONE if self._is_queue else compression_of(name, entry)
         self._turn = secrets.randbelow(len(self._shards))
         # Rows, with the partition of each.
         self._waiting: list[tuple[Any, Any]] = []
         self.waiting_bytes = 0
+
+    def check_values(self, values: Any) -> None:
+        """UsageError unless readers in Python can read them: by a schema they decode each value."""
+        if self._has_schema and values.null_count:
+            kind = "queue" if self._is_queue else "topic"
+            raise UsageError(
+                f"a row for {kind} {self._name!r} has null in the column value, and the {kind} was made with "
+                "a schema, which has no null; leave such rows out with where('value IS NOT NULL'), or write "
+                f"to a {kind} without a schema"
+            )
 
     def operations(self, rows: Any, partitions: Any) -> Iterator[Operation]:
         """What is to be staged by now; `partitions` is -1 where a row names none, or None if none does."""
@@ -152,8 +163,11 @@ class Targets:
         """What is to be staged when these rows, a pyarrow.RecordBatch, have come."""
         rows = rows_of(batch, self._options)
         partitions = _partitions(batch)
+        values = batch.column("value")
         if self._only is not None:
-            yield from self._target(self._only).operations(rows, partitions)
+            target = self._target(self._only)
+            target.check_values(values)
+            yield from target.operations(rows, partitions)
             return
         column = batch.column("topic")
         if column.null_count:
@@ -162,7 +176,10 @@ class Targets:
         for name in sorted(set(names)):
             places = numpy.flatnonzero(names == name)
             part = None if partitions is None else partitions[places]
-            yield from self._target(name).operations(rows.take(pyarrow.array(places)), part)
+            target = self._target(name)
+            if values.null_count:
+                target.check_values(values.take(pyarrow.array(places)))
+            yield from target.operations(rows.take(pyarrow.array(places)), part)
         if sum(target.waiting_bytes for target in self._targets.values()) >= _MOST_BYTES:
             yield from self.rest()
 
