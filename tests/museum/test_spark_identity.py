@@ -16,6 +16,7 @@ from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
 import hawser
+from hawser.spark.sink.checkpoint import source_of
 from hawser.spark.sink.options import Options
 from hawser.spark.sink.writing import BatchWriter, StreamWriter
 from tests.support.cluster import RunningCluster
@@ -122,11 +123,24 @@ def test_a_batch_in_parts_is_written_again(cluster: RunningCluster, driver: Driv
     assert values(topic) == [b"0", b"1"]
 
 
-def plan(checkpoint: Path, number: int, end: int) -> None:
-    """What Spark notes before it runs a micro-batch: where that ends."""
+def plan(checkpoint: Path, number: int, *ends: str) -> None:
+    """What Spark notes before it runs a micro-batch: where that ends in each source."""
     checkpoint.joinpath("offsets").mkdir(parents=True, exist_ok=True)
-    note = f'v1\n{{"batchTimestampMs":{time.time_ns()}}}\n{{"source":{{"0":{end}}}}}'
+    note = "\n".join(("v1", f'{{"batchTimestampMs":{time.time_ns()}}}', *ends))
     checkpoint.joinpath("offsets", str(number)).write_text(note)
+
+
+def end(offset: int) -> str:
+    """Of a topic."""
+    return f'{{"topic":{{"0":{offset}}}}}'
+
+
+def list_files(checkpoint: Path, name: str, *files: tuple[str, int], source: str = "1") -> None:
+    """What Spark notes of a source of files, by default the second: the number at which each was found."""
+    listed = checkpoint / "sources" / source / name
+    listed.parent.mkdir(parents=True, exist_ok=True)
+    lines = (f'{{"path":"{path}","timestamp":7,"batchId":{number}}}' for path, number in files)
+    listed.write_text("\n".join(("v1", *lines)))
 
 
 def skipped(cluster: RunningCluster) -> int:
@@ -160,15 +174,53 @@ def test_a_copied_checkpoint_is_refused_where_it_differs(
         {"topic": topic.name, "checkpointLocation": each}
         for each in (tmp_path / "one", (tmp_path / "an other").as_uri())
     )
-    plan(tmp_path / "one", 0, 10)
-    plan(tmp_path / "an other", 0, 11)
+    plan(tmp_path / "one", 0, end(10))
+    plan(tmp_path / "an other", 0, end(11))
     driver.stream(rows, 0, **one)
     with pytest.raises(hawser.Fenced, match=r"from other offsets.* another query has a copy"):
         driver.stream([b"lost"], 0, **other)
     # The same batch again, planned by whomever, is a repeat.
-    plan(tmp_path / "an other", 0, 10)
+    plan(tmp_path / "an other", 0, end(10))
     driver.stream([b"lost"], 0, **other)
     assert values(topic) == rows
+
+
+def test_files_tell_batches_apart(cluster: RunningCluster, driver: Driver, tmp_path: Path) -> None:
+    """A source of files ends at a number, so other files under that number were taken for a repeat."""
+    topic = cluster.connect().topic("files")
+    one, copy = tmp_path / "one", tmp_path / "copy"
+    for checkpoint in (one, copy):
+        plan(checkpoint, 3, end(10), '{"logOffset":2}')
+    list_files(one, "2", ("a", 2), ("b", 2))
+    list_files(copy, "2", ("a", 2), ("c", 2))
+    driver.stream([b"row"], 3, topic="files", checkpointLocation=one)
+    with pytest.raises(hawser.Fenced, match="from other offsets"):
+        driver.stream([b"lost"], 3, topic="files", checkpointLocation=copy)
+    # Where they are listed with those before them, they are the same.
+    (copy / "sources" / "1" / "2").unlink()
+    list_files(copy, "2.compact", ("b", 2), ("0", 0), ("1", 1), ("a", 2))
+    driver.stream([b"lost"], 3, topic="files", checkpointLocation=copy)
+    assert values(topic) == [b"row"]
+
+
+def test_files_that_are_not_listed_tell_nothing(tmp_path: Path) -> None:
+    plan(tmp_path, 0, end(10), '{"logOffset":2}')
+    assert source_of(str(tmp_path), 0) == b""
+    list_files(tmp_path, "2", ("a", 2))
+    assert len(source_of(str(tmp_path), 0)) == 16
+    list_files(tmp_path, "2", ("a", 1))
+    assert source_of(str(tmp_path), 0) == b""
+
+
+def test_files_of_a_source_with_a_name_are_told_apart(tmp_path: Path) -> None:
+    """Spark 4.3 notes them so with `spark.sql.streaming.queryEvolution.enableSourceEvolution`."""
+    plan(tmp_path, 0, 'one:{"logOffset":0}', 'two:{"logOffset":0}')
+    list_files(tmp_path, "0", ("a", 0), source="one")
+    assert source_of(str(tmp_path), 0) == b""
+    list_files(tmp_path, "0", ("b", 0), source="two")
+    before = source_of(str(tmp_path), 0)
+    list_files(tmp_path, "0", ("c", 0), source="two")
+    assert len(before) == 16 and source_of(str(tmp_path), 0) not in (b"", before)
 
 
 def test_a_topic_that_was_made_anew_is_another_target(cluster: RunningCluster, driver: Driver) -> None:
