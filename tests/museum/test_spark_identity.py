@@ -99,6 +99,19 @@ def test_a_new_checkpoint_under_an_old_name_is_refused(cluster: RunningCluster, 
     assert values(topic) == [b"0", b"1"]
 
 
+def test_a_name_that_belongs_to_no_query_is_refused_in_foreach_batch(
+    cluster: RunningCluster, driver: Driver
+) -> None:
+    """Nobody knows whether a batch that was written over Spark Connect was of this query."""
+    topic = cluster.connect().topic("moved")
+    version: dict[str, Any] = {"topic": "moved", "txnAppId": "landing"}
+    driver.write([b"0"], txnVersion=0, **version)
+    with pytest.raises(hawser.Fenced, match="give this one a name of its own"):
+        driver.write([b"1"], in_batch("query", 1), txnVersion=1, **version)
+    driver.write([b"1"], in_batch("query", 1), txnVersion=1, **version | {"txnAppId": "landing-2"})
+    assert values(topic) == [b"0", b"1"]
+
+
 def test_an_older_checkpoint_is_refused_in_foreach_batch(cluster: RunningCluster, driver: Driver) -> None:
     """A query runs its last micro-batch again, and none before it."""
     topic = cluster.connect().topic("older")
