@@ -28,7 +28,7 @@ from hawser.errors import UsageError
 
 __all__ = [
     "Bounded", "Loss", "Offsets", "Patience", "Range", "advance", "begun", "clipped", "ends", "from_json",
-    "is_at", "losses", "lost_text", "ranges", "rewound", "share", "starts", "to_json",
+    "has_new", "is_at", "losses", "lost_text", "ranges", "rewound", "share", "starts", "to_json",
 ]  # fmt: skip
 
 
@@ -75,9 +75,14 @@ class Patience:
         self._seconds = seconds
         self._last: float | None = None
 
-    def waits(self, records: int, now: float) -> bool:
-        """Whether to wait for more than these; if not, a micro-batch begins now."""
-        if self._last is not None and records < self._records and now < self._last + self._seconds:
+    def waits(self, records: int, now: float, *, is_due: bool = False) -> bool:
+        """Whether to wait for more than these; if not, or if it is due anyway, a micro-batch begins now."""
+        if (
+            not is_due
+            and self._last is not None
+            and records < self._records
+            and now < self._last + self._seconds
+        ):
             return True
         if records:
             self._last = now
@@ -137,6 +142,16 @@ def begun(offsets: Offsets) -> Offsets:
 def is_at(one: Offsets, other: Offsets) -> bool:
     """Whether they are the same place, wherever the first micro-batch began."""
     return {name: each[:2] for name, each in one.items()} == {name: each[:2] for name, each in other.items()}
+
+
+def has_new(offsets: Offsets, topics: Mapping[str, Bounded]) -> bool:
+    """Whether there is a topic or a partition that the offsets do not have yet."""
+    return any(
+        name not in offsets
+        or offsets[name].uuid != each.uuid
+        or not each.partitions.keys() <= offsets[name].partitions.keys()
+        for name, each in topics.items()
+    )
 
 
 def starts(topics: Mapping[str, Bounded]) -> Offsets:

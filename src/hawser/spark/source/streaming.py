@@ -37,6 +37,7 @@ from hawser.spark.source.offsets import (
     clipped,
     ends,
     from_json,
+    has_new,
     is_at,
     losses,
     ranges,
@@ -161,11 +162,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _waits(self, offsets: Offsets, bounds: dict[str, Bounded], limit: ReadLimit) -> bool:
         """Whether a micro-batch of what there is would have too few records. Trigger.Once reads all there is:
-        it gives ReadAllAvailable in place of the default."""
+        it gives ReadAllAvailable in place of the default. A new topic or partition does not wait: its records
+        count only when it is in the offsets."""
         if self._patience is None or isinstance(limit, ReadAllAvailable):
             return False
         records = sum(each.records for each in ranges(offsets, ends(bounds)))
-        return self._patience.waits(records, time.monotonic())
+        return self._patience.waits(records, time.monotonic(), is_due=has_new(offsets, bounds))
 
     def _advance(self, offsets: Offsets, bounds: dict[str, Bounded], limit: ReadLimit) -> Offsets:
         if isinstance(limit, ReadMaxRows):
@@ -219,15 +221,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {name: place for name, place in offsets.items() if self._options.wants(name)}
 
     def _look(self, offsets: Offsets | None = None) -> dict[str, Bounded]:
-        """The topics as they are now. If a topic that is asked for and in the offsets is absent, wait for it
-        once: the answering node may not know it yet."""
+        """The topics as they are now. If a topic that is asked for and in the offsets is absent, wait for it:
+        the answering node may not know it yet. If it does not appear, do not wait again until it was seen."""
         if time.monotonic() >= self._known_until:
             self._learn()
+        self._waited_for -= self._topics.keys()
         expected = {} if offsets is None else self._asked_for(offsets)
         for name in expected.keys() - self._topics.keys() - self._waited_for:
-            self._waited_for.add(name)
             entry = self._cluster.topic(name)
-            if entry is not None:
+            if entry is None:
+                self._waited_for.add(name)
+            else:
                 self._topics[name] = entry
         try:
             return self._cluster.bounds(self._topics, self._options)
