@@ -249,6 +249,14 @@ def recorder_swaps_two(world: World) -> list[tuple[Place, int]]:
     return [] if one == other else [(RECORDED, first.number or 0)]
 
 
+def recorder_swaps_sizes_of_two(world: World) -> list[tuple[Place, int]]:
+    """The numbers, the times and the sum of the sizes stay as they are."""
+    one, other = some_record(world), some_record(world)
+    first, second = world.log[one], world.log[other]
+    world.log[one], world.log[other] = first._replace(size=second.size), second._replace(size=first.size)
+    return [] if first.size == second.size else [(RECORDED, each.number or 0) for each in (first, second)]
+
+
 def log_loses_one(world: World) -> list[tuple[Place, int]]:
     """In the middle: neither at its begin, where retention would, nor at its end."""
     places = [
@@ -326,8 +334,8 @@ def publish_is_changed(world: World) -> list[tuple[Place, int]]:
 FAULTS: list[Fault] = [
     row_is_dropped, row_is_doubled, row_is_flipped, rows_are_swapped, row_is_moved, row_is_late,
     topic_is_created_anew, recorder_leaves_one_out, recorder_writes_one_twice, recorder_changes_one,
-    recorder_swaps_two, log_loses_one, take_is_dropped, take_is_doubled, take_is_changed, takes_are_swapped,
-    publish_is_not_traced, publish_is_changed,
+    recorder_swaps_two, recorder_swaps_sizes_of_two, log_loses_one, take_is_dropped, take_is_doubled,
+    take_is_changed, takes_are_swapped, publish_is_not_traced, publish_is_changed,
 ]  # fmt: skip
 
 

@@ -65,6 +65,7 @@ def test_runs_say_of_their_messages_what_is_true_of_each(steps: list[tuple[int, 
         assert row["first"] // BLOCK_MESSAGES == row["last"] // BLOCK_MESSAGES
         assert row["hash"] & MASK == sum(map(int, hashes[mine])) & MASK
         assert row["hashes"] == hashes[mine].astype("<u8").tobytes() and row["sizes"] is None
+        assert row["sized_hash"] is None
         assert row["bytes"] == sizes[mine].sum() and sum(row["counts"]) == count
         assert row["slowest_ns"] == latency[mine].max()
         place += count

@@ -73,7 +73,9 @@ def _is_each_once(runs: "Sequence[Run]", spans: Sequence[Range]) -> bool:
 
 
 def _sums(runs: "Sequence[Run]", with_sizes: bool) -> tuple[int, int]:
-    return sum(run.hash for run in runs) & WORD_MASK, sum(run.bytes for run in runs) if with_sizes else 0
+    """Each is a sum over messages in which every one has a part of its own, so that an exchange shows."""
+    sized = sum(run.sized_hash for run in runs) & WORD_MASK if with_sizes else 0
+    return sum(run.hash for run in runs) & WORD_MASK, sized
 
 
 def _messages(runs: "Sequence[Run]", with_sizes: bool) -> _Messages:

@@ -6,8 +6,9 @@ reaches across a multiple of `BLOCK_MESSAGES`, so that both sides of a compariso
 messages it has
 
 - the sum of their hashes, modulo 2^64, which does not depend on any order;
-- the same with each hash multiplied by the number of its message: if one message differs between two runs of
-  the same numbers, the two differences say which;
+- the hash of each, and, where a tier is compared by sizes too, the size of each;
+- there also `sized_hash`, the sum of hashes that cover the size as well: two messages whose sizes are
+  exchanged leave the sum of sizes as it was, and change this one;
 - how long they took, as a histogram of `BUCKETS_PER_OCTAVE` buckets for every doubling of nanoseconds;
 - where they were seen, `at_first` to `at_last`: the position in a trace, the offset in a log, the time of a
   micro-batch. The `carrier` says of which one. What came behind what, and what was lost in between, is read
@@ -37,8 +38,8 @@ _BUCKETS: Final = 1 << 11
 COLUMNS: Final = (
     "what string, topic string, partition int, region string, who string, owner bigint, carrier string, "
     "at_first bigint, at_last bigint, minute bigint, is_late boolean, first bigint, last bigint, "
-    "hash bigint, hashes binary, sizes binary, bytes bigint, first_us bigint, last_us bigint, "
-    "slowest_ns bigint, buckets array<int>, counts array<bigint>, process bigint"
+    "hash bigint, hashes binary, sizes binary, sized_hash bigint, bytes bigint, first_us bigint, "
+    "last_us bigint, slowest_ns bigint, buckets array<int>, counts array<bigint>, process bigint"
 )
 _SCHEMA: Final = pyarrow.schema(
     [
@@ -58,6 +59,7 @@ _SCHEMA: Final = pyarrow.schema(
         ("hash", pyarrow.int64()),
         ("hashes", pyarrow.binary()),
         ("sizes", pyarrow.binary()),
+        ("sized_hash", pyarrow.int64()),
         ("bytes", pyarrow.int64()),
         ("first_us", pyarrow.int64()),
         ("last_us", pyarrow.int64()),
@@ -85,7 +87,7 @@ class Group(NamedTuple):
 class Messages(NamedTuple):
     """Columns of messages, in the order in which runs are looked for. `group` is the place of each one's
     group in a list; without `latency_ns` it is not known how long they took. With `has_sizes` the runs have
-    the size of each message, to be compared with that in another tier."""
+    the size of each message and the sum that covers sizes, to be compared with those in another tier."""
 
     group: Any
     number: Any
@@ -99,7 +101,7 @@ class Messages(NamedTuple):
 
 
 def mixed(number: Any, timestamp_us: Any) -> Any:
-    """A hash of 64 bits of each message, by its number and its time."""
+    """A hash of 64 bits of each message, by its number and its time, or by its hash and its size."""
     with numpy.errstate(over="ignore"):
         found = number.astype("u8") * numpy.uint64(0x9E3779B97F4A7C15)
         found ^= timestamp_us.astype("u8") * numpy.uint64(0xC2B2AE3D27D4EB4F)
@@ -136,7 +138,9 @@ def runs_of(messages: Messages, groups: Sequence[Group]) -> Any:
         "last_us": numpy.maximum.reduceat(messages.timestamp_us, starts),
     }
     if messages.has_sizes:
-        columns["sizes"] = _of_each(messages.bytes.astype("<u4"), starts)
+        sizes = messages.bytes.astype("<u4")
+        columns["sizes"] = _of_each(sizes, starts)
+        columns["sized_hash"] = numpy.add.reduceat(mixed(hashes, sizes), starts).view("i8")
     if messages.latency_ns is not None:
         columns |= _histograms(messages.latency_ns, starts)
     return batch_of([groups[place] for place in messages.group[starts]], columns)

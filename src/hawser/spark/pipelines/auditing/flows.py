@@ -65,15 +65,16 @@ _OF_A_SIDE: Final = {
     "low": "min(first)",
     "high": "max(last)",
     "messages": "sum(last - first + 1)",
-    # Half of the hash: a sum of whole ones would overflow.
-    "half": "sum(hash & 4294967295)",
-    "size": "sum(case when what in ('published', 'recorded') then bytes end)",
+    # Half of each hash, as a sum of whole ones would overflow; and half of the sum, as a run has no carry.
+    "half": "sum(hash & 4294967295) & 4294967295",
+    "sized_half": "sum(case when what in ('published', 'recorded') then sized_hash & 4294967295 end)"
+    " & 4294967295",
 }
 _OF_A_BLOCK: Final = {
     "messages": "sum(messages)",
     "is_even": "count(*) = 1 or (min(low) = max(low) and min(high) = max(high) and min(half) = max(half)"
     " and min(messages) = max(messages) and max(messages) = max(high) - min(low) + 1"
-    " and coalesce(min(size) = max(size), true))",
+    " and coalesce(min(sized_half) = max(sized_half), true))",
 }
 # Of 8 bytes each, and of 4 more for the size; all of them are in one row.
 _MOST_HASHES: Final = 1 << 23

@@ -27,7 +27,7 @@ _OfEach: TypeAlias = bytes
 
 class Run(NamedTuple):
     """A row of evidence; see evidence.py. Events are runs of no messages, of the minute they happened in.
-    `hashes` and `sizes` are empty where they were not read."""
+    `hashes` and `sizes` are empty where they were not read, `sized_hash` is 0 where sizes do not count."""
 
     what: str
     topic: str
@@ -46,6 +46,7 @@ class Run(NamedTuple):
     bytes: int
     hashes: _OfEach = b""
     sizes: _OfEach = b""
+    sized_hash: int = 0
 
     @property
     def piece(self) -> Piece:
