@@ -12,8 +12,10 @@ import pytest
 from hawser.record.record import Record
 from hawser.record.trace import TraceKind, trace_records
 from hawser.spark.pipelines.auditing.document import Document, Problem
+from hawser.spark.pipelines.auditing.progress import reached_by
 from hawser.spark.pipelines.auditing.scope import Scope, widened
 from hawser.spark.pipelines.server import server
+from hawser.spark.source.offsets import Place, to_json
 from hawser.testing import LocalBus
 from tests.agent.recorded import Row, rows_of
 from tests.agent.support import Agent
@@ -127,6 +129,11 @@ def test_killed_and_run_again_it_says_the_same(scene: Scene, record_property: An
     again = scene.audit("killed", *TOPICS, *rest, *small).run()
     fresh = scene.audit("fresh", *TOPICS, *rest).run()
     assert _told(again) == _told(fresh)
+    reached = reached_by(killed.directory, "log_runs")
+    assert {topic: sum(place.partitions.values()) for topic, place in reached.items()} == {
+        "orders": ORDERS + 10 + PARTITIONS,
+        "camera": FRAMES + 1,
+    }
     record_property("rows", {name: killed.rows(name) for name in ("log_runs", "trace_runs", "landed_runs")})
 
     assert fresh.is_whole and fresh.lost == 0, fresh.verdict
@@ -264,6 +271,13 @@ def test_mistakes(scene: Scene, tmp_path: Path) -> None:
     scope = Scope(["orders"], "other-trace", "")
     widened(scene.directory / "mistaken", scope)
     assert "another --dir" in refused("--topic", "orders", "--trace", "trace", code=2)
+    # A log that was restored as it was earlier; a checkpoint says how far the stream was.
+    began = scene.directory / "mistaken" / "checkpoints/_checkpoints/catalog/db/log_runs/log_runs/0/offsets"
+    began.mkdir(parents=True)
+    places = to_json({"orders": Place(scene.orders.info().uuid, {0: 10**6})})
+    lines = ["v1", '{"batchTimestampMs":0}', msgspec.json.encode(places).decode()]
+    (began / "0").write_text("\n".join(lines))
+    assert "--full-refresh log_runs" in refused("--topic", "orders", code=2)
 
 
 def test_a_topic_is_created_anew(scene: Scene, tmp_path: Path) -> None:

@@ -12,8 +12,10 @@ from hawser.errors import Corrupt, UsageError
 from hawser.spark.pipelines.auditing.collecting import Asked, collect
 from hawser.spark.pipelines.auditing.document import Document
 from hawser.spark.pipelines.auditing.progress import Batch
-from hawser.spark.pipelines.auditing.scope import Scope, widened
+from hawser.spark.pipelines.auditing.scope import Scope, check_ends, widened
 from hawser.spark.pipelines.auditing.writing import write
+from hawser.spark.pipelines.topics import PartitionEnds
+from hawser.spark.source.offsets import Place
 
 MINUTE = 1_800_000_000 // 60 * 60
 ASKED = Asked("hawser://host:1", ("orders", "silent"), "trace", "/landing", 600.0, False, 0.0)
@@ -183,6 +185,33 @@ def test_a_topic_that_was_created_anew_needs_new_evidence(tmp_path: Path) -> Non
     again = widened(place, scope("a", a="2"), ["log_runs", "landed_runs"])
     assert again == Scope(["a", "b"], "", "/landing", {"landed": "1", "a": "2", "b": "1"})
     assert widened(place, scope("a", a="2")) == again
+
+
+def test_a_log_that_ends_before_its_evidence_needs_new_evidence(tmp_path: Path) -> None:
+    """As after a restored backup. What is left of the log was read again: an audit said that all of it was
+    there twice, and that what was gone was replicated."""
+    reached = {"log_runs": {"a": Place("1", {0: 31, 1: 5})}, "trace_runs": {"t": Place("2", {0: 9})}}
+
+    def end(topic: str, uuid: str, end: int, partition: int = 0) -> PartitionEnds:
+        return PartitionEnds(topic=topic, topic_uuid=uuid, partition=partition, start=1, end=end)
+
+    well = [
+        end("a", "1", 31), end("a", "1", 6, 1), end("a", "1", 0), end("a", "3", 1), end("b", "1", 1),
+        end("t", "2", 9),
+    ]  # fmt: skip
+    check_ends(tmp_path, reached, well)
+    text = (
+        "topic 'a', partition 0, ends at record 10, and .* has evidence of it up to record 30, .*"
+        "with --full-refresh log_runs, or give another --dir"
+    )
+    with pytest.raises(UsageError, match=text):
+        check_ends(tmp_path, reached, [end("a", "1", 11)])
+    both = [end("a", "1", 31), end("a", "1", 4, 1), end("t", "2", 1)]
+    with pytest.raises(UsageError, match="--full-refresh log_runs --full-refresh trace_runs, or"):
+        check_ends(tmp_path, reached, both)
+    with pytest.raises(UsageError, match="with --full-refresh trace_runs, or"):
+        check_ends(tmp_path, reached, both, ["log_runs"])
+    check_ends(tmp_path, reached, both, ["log_runs", "trace_runs"])
 
 
 def test_it_says_of_what_it_knows_nothing(tmp_path: Path) -> None:

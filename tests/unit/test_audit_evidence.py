@@ -278,3 +278,18 @@ def test_progress_of_a_landing(tmp_path: Any) -> None:
         (place / "commits" / str(batch)).write_text("v1\n{}")
     assert progress_of(tmp_path).committed_of({"orders": "v"}) == {"orders": {0: Range(1, 4)}}
     assert progress_of(tmp_path).committed_of({"orders": "u"}) == {}
+
+
+def test_how_far_a_stream_is_to_go(tmp_path: Any) -> None:
+    """By its last batch, committed or not: a run that goes on reads as far."""
+    from hawser.spark.pipelines.auditing.progress import reached_by
+    from hawser.spark.source.offsets import Place
+
+    assert reached_by(tmp_path, "log_runs") == {}
+    place = tmp_path / "checkpoints" / "_checkpoints" / "spark_catalog" / "db" / "log_runs" / "log_runs"
+    for run, batch, end in ((0, 9, 99), (1, 9, 11), (1, 10, 21)):
+        (place / str(run) / "offsets").mkdir(parents=True, exist_ok=True)
+        told = msgspec.json.encode({"orders": {"uuid": "u", "0": end}}).decode()
+        (place / str(run) / "offsets" / str(batch)).write_text(f'v1\n{{"batchTimestampMs": 1}}\n{told}')
+    assert reached_by(tmp_path, "log_runs") == {"orders": Place("u", {0: 21})}
+    assert reached_by(tmp_path, "trace_runs") == {}

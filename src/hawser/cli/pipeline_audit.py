@@ -1,8 +1,6 @@
 """`hawser pipeline audit`."""
 
 import time
-from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -76,9 +74,10 @@ def audit(directory: Path, landing: Path | None, **options: Any) -> None:
 
     check_packages()
     from hawser.spark.pipelines.auditing.collecting import Asked, collect
-    from hawser.spark.pipelines.auditing.progress import progress_of
-    from hawser.spark.pipelines.auditing.scope import Scope, widened
+    from hawser.spark.pipelines.auditing.progress import progress_of, reached_by
+    from hawser.spark.pipelines.auditing.scope import Scope, check_ends, widened
     from hawser.spark.pipelines.auditing.writing import write
+    from hawser.spark.pipelines.topics import look_if_there
 
     topics, trace = options["topics"], options["trace"]
     url, uuids = _checked(topics, trace)
@@ -87,12 +86,17 @@ def audit(directory: Path, landing: Path | None, **options: Any) -> None:
     # Before anything is read: what is committed by now is in the table and in the log when they are.
     progress = None if landing is None else progress_of(landing)
     landed = {} if landing is None else _landed_uuids(landing)
-    uuids |= _uuids(url, landed.keys() - uuids.keys())
+    uuids |= {each.topic: each.topic_uuid for each in look_if_there(url, landed.keys() - uuids.keys())}
     scope = Scope(list(topics), trace, place, uuids)
     scope = widened(directory.absolute(), scope, options["full_refresh"])
+    # Before the ends are looked at, so that no end is from before its place.
+    reached = {table: reached_by(directory, table) for table in ("log_runs", "trace_runs")}
+    ends = look_if_there(url, dict.fromkeys([*scope.topics, *([trace] if trace else [])]))
+    check_ends(directory, reached, ends, options["full_refresh"])
+    there = {each.topic for each in ends}
     deleted = sorted(uuid for name, found in landed.items() for uuid in found - {uuids.get(name)})
     conf = {
-        "spark.hawser.topics": ",".join(_uuids(url, scope.topics)),
+        "spark.hawser.topics": ",".join(each for each in scope.topics if each in there),
         "spark.hawser.audit.deleted": ",".join(deleted),
         "spark.hawser.audit.committed": (
             "" if progress is None else msgspec.json.encode(progress.committed_of(uuids)).decode()
@@ -118,16 +122,6 @@ def _checked(topics: tuple[str, ...], trace: str) -> tuple[str, dict[str, str]]:
         raise hawser.UsageError("which topics? Give --topic, as often as there are; see `hawser topic list`")
     ends = look(url, [*topics, *([trace] if trace else [])], "raw")
     return url, {each.topic: each.topic_uuid for each in ends}
-
-
-def _uuids(url: str, topics: Iterable[str]) -> dict[str, str]:
-    """The uuids of the topics that exist."""
-    found = {}
-    with hawser.connect(url) as bus:
-        for name in topics:
-            with suppress(hawser.NotFound):
-                found[name] = bus.topic(name, create=False).info().uuid
-    return found
 
 
 def _landed_uuids(landing: Path) -> dict[str, set[str]]:

@@ -1,6 +1,7 @@
 """The topics that a landing is to read, looked at before Spark is started: what is wrong is known at once."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -9,7 +10,7 @@ import hawser
 from hawser.errors import Unavailable, UsageError
 from hawser.spark.pipelines.coverage import Coverage
 
-__all__ = ["PartitionEnds", "check_kept", "common_fields", "look"]
+__all__ = ["PartitionEnds", "check_kept", "common_fields", "look", "look_if_there"]
 
 _FORCE: Final = "give --force"
 
@@ -32,17 +33,27 @@ def look(url: str, topics: Sequence[str], value_format: str) -> list[PartitionEn
         for name in topics:
             info = bus.topic(name, create=False).info()
             _check_format(name, info.settings.get("schema"), value_format)
-            ends += [
-                PartitionEnds(
-                    topic=name,
-                    topic_uuid=info.uuid,
-                    partition=each.partition,
-                    start=each.start,
-                    end=each.end,
-                )
-                for each in info.partitions
-            ]
+            ends += _ends(info)
     return ends
+
+
+def look_if_there(url: str, topics: Iterable[str]) -> list[PartitionEnds]:
+    """The partitions of those of these topics that exist, as they are now."""
+    ends = []
+    with hawser.connect(url) as bus:
+        for name in topics:
+            with suppress(hawser.NotFound):
+                ends += _ends(bus.topic(name, create=False).info())
+    return ends
+
+
+def _ends(info: hawser.TopicInfo) -> list[PartitionEnds]:
+    return [
+        PartitionEnds(
+            topic=info.name, topic_uuid=info.uuid, partition=each.partition, start=each.start, end=each.end
+        )
+        for each in info.partitions
+    ]
 
 
 def _check_format(topic: str, schema: object, value_format: str) -> None:

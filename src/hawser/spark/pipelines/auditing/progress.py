@@ -1,4 +1,5 @@
-"""How far a landing is, by its checkpoint: which offsets its batches have committed, and when each one began.
+"""How far a stream is, by its checkpoint: which offsets the batches of a landing have committed, when each
+one began, and up to where a stream of an audit reads.
 
 A batch writes `offsets/N` before it begins and `commits/N` when its rows are in the table. Spark keeps the
 last hundred of them or so.
@@ -16,7 +17,7 @@ from hawser.spark.pipelines.auditing.flows import Committed
 from hawser.spark.pipelines.ranges import Range
 from hawser.spark.source.offsets import Offsets, from_json
 
-__all__ = ["Batch", "Progress", "progress_of"]
+__all__ = ["Batch", "Progress", "progress_of", "reached_by"]
 
 
 class Batch(NamedTuple):
@@ -46,10 +47,9 @@ def progress_of(landing: Path) -> Progress:
     """Of the directory of a landing. UsageError if it is none."""
     if not (landing / "tables" / "raw").is_dir():
         raise UsageError(f"{landing} has no table of raw records: give the --dir of `hawser pipeline run`")
-    runs = list(landing.glob("checkpoints/_checkpoints/*/*/raw/raw/*"))
-    if not runs:
+    checkpoint = _checkpoint(landing, "raw")
+    if checkpoint is None:
         return Progress({}, [], {})
-    checkpoint = max(runs, key=lambda path: int(path.name))
     commits = set(_numbers(checkpoint / "commits"))
     found = {}
     for number in _numbers(checkpoint / "offsets"):
@@ -62,6 +62,20 @@ def progress_of(landing: Path) -> Progress:
     return Progress(committed, batches, uuids)
 
 
+def reached_by(directory: Path, table: str) -> Offsets:
+    """The ends of the last batch that the stream into this table has begun; empty before the first one."""
+    checkpoint = _checkpoint(directory, table)
+    if checkpoint is None or not (batches := _numbers(checkpoint / "offsets")):
+        return {}
+    return _read(checkpoint / "offsets" / str(max(batches)))[1]
+
+
+def _checkpoint(directory: Path, table: str) -> Path | None:
+    """Of the last time that the table was made anew; None if there is none yet."""
+    runs = directory.glob(f"checkpoints/_checkpoints/*/*/{table}/{table}/*")
+    return max(runs, key=lambda path: int(path.name), default=None)
+
+
 def _numbers(directory: Path) -> list[int]:
     return [int(path.name) for path in directory.glob("*") if path.name.isdecimal()]
 
@@ -72,7 +86,7 @@ def _read(path: Path) -> tuple[float, Offsets]:
         began: dict[str, Any] = msgspec.json.decode(settings)
         return began["batchTimestampMs"] / 1e3, from_json(msgspec.json.decode(offsets))
     except (ValueError, KeyError, UsageError) as error:
-        raise Corrupt(f"{path} is no batch of a landing: {error}") from error
+        raise Corrupt(f"{path} is no batch of a query that reads topics: {error}") from error
 
 
 def _committed(batches: dict[int, Offsets]) -> tuple[Committed, dict[str, str]]:

@@ -2,18 +2,21 @@
 
 A stream that reads another table goes on as if it was the same, and evidence knows a topic by its name:
 either would count messages twice. So what was read once is read on, whether it is asked for or not; another
-trace or landing needs another directory, and a topic that was created anew needs evidence made anew.
+trace or landing needs another directory, and a topic that was created anew, or restored as it was earlier,
+needs evidence made anew.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from hawser.errors import Corrupt, UsageError
 from hawser.spark.pipelines.paper import put
+from hawser.spark.pipelines.topics import PartitionEnds
+from hawser.spark.source.offsets import Offsets
 
-__all__ = ["Scope", "widened"]
+__all__ = ["Scope", "check_ends", "widened"]
 
 
 class Scope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -56,6 +59,32 @@ def widened(directory: Path, asked: Scope, made_anew: Collection[str] = ()) -> S
     directory.mkdir(parents=True, exist_ok=True)
     put(path, msgspec.json.encode(scope))
     return scope
+
+
+def check_ends(
+    directory: Path,
+    reached: Mapping[str, Offsets],
+    ends: Sequence[PartitionEnds],
+    made_anew: Collection[str] = (),
+) -> None:
+    """UsageError if a log ends before what a table of evidence has `reached` of it: its stream would read the
+    log from the start again. Ends that are not known, and topics of another uuid, are not looked at."""
+    behind = [
+        (table, each, place.partitions[each.partition])
+        for table, offsets in reached.items()
+        if table not in made_anew
+        for each in ends
+        if (place := offsets.get(each.topic)) is not None
+        if place.uuid == each.topic_uuid and 0 < each.end < place.partitions.get(each.partition, 0)
+    ]
+    if behind:
+        cure = " ".join(f"--full-refresh {table}" for table in dict.fromkeys(table for table, _, _ in behind))
+        _, first, end = behind[0]
+        raise UsageError(
+            f"topic {first.topic!r}, partition {first.partition}, ends at record {first.end - 1}, and "
+            f"{directory} has evidence of it up to record {end - 1}, as after a restored backup. "
+            f"Make the evidence anew with {cure}, or give another --dir"
+        )
 
 
 def _read(path: Path) -> Scope:
