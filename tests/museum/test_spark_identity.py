@@ -204,6 +204,26 @@ def test_a_copied_checkpoint_is_refused_where_it_differs(
     assert values(topic) == rows
 
 
+@pytest.mark.parametrize("rows", [[b"4"], []])
+def test_a_target_that_lost_batches_is_named(
+    cluster: RunningCluster, driver: Driver, rows: list[bytes]
+) -> None:
+    """A target that was restored from a backup took a query's next batch, and those between were lost."""
+    topic = cluster.connect().topic(f"restored-{len(rows)}")
+    # The first batch for a target may have any number.
+    driver.stream([b"1"], 1, topic=topic.name)
+    with pytest.raises(hawser.OffsetOutOfRange, match="batches 2 to 3 are missing there"):
+        driver.stream(rows, 4, topic=topic.name)
+    with pytest.raises(
+        hawser.OffsetOutOfRange, match=r"batch 2 is missing there.* behind the rows of batch 1"
+    ):
+        driver.stream(rows, 3, topic=topic.name)
+    # With a checkpoint of the time of the backup, and without those that are gone.
+    driver.stream([b"2"], 2, topic=topic.name)
+    driver.stream(rows, 4, topic=topic.name, txnAppId="without")
+    assert values(topic) == [b"1", b"2", *rows]
+
+
 def test_files_tell_batches_apart(cluster: RunningCluster, driver: Driver, tmp_path: Path) -> None:
     """A source of files ends at a number, so other files under that number were taken for a repeat."""
     topic = cluster.connect().topic("files")

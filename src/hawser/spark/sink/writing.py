@@ -24,7 +24,7 @@ from hawser.cluster.client.branching import (
     drop_branches,
     look_at_batches,
 )
-from hawser.errors import Fenced, HawserError, TransactionAborted, UsageError
+from hawser.errors import Fenced, HawserError, OffsetOutOfRange, TransactionAborted, UsageError
 from hawser.spark.sink.checkpoint import source_of
 from hawser.spark.sink.options import Options
 from hawser.spark.sink.rows import check_columns
@@ -145,6 +145,8 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
         assert all(message.batch.number == batchId for message in messages), (messages, batchId)
+        batch, cluster = _only_batch(messages), connection(self._options.endpoints)
+        _check_gap(batch, cluster.call(look_at_batches(cluster.router, cluster.homes, batch)))
         self._decide(messages, source_of(self._options.checkpoint, batchId))
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
@@ -208,6 +210,19 @@ def _check_checkpoint(batch: ApplicationBatch, decided: Decided, source: bytes) 
         raise Fenced(
             f"{batch.text} was written before, {why}. Rows that it reads now would be taken for repeats. Go "
             "on from the newest checkpoint, or begin with a new one (and another txnAppId, if it has one)"
+        )
+
+
+def _check_gap(batch: ApplicationBatch, decided: Decided) -> None:
+    """OffsetOutOfRange if batches before this one were decided and are not any more: a stream decides each of
+    its batches, empty ones, too. Its first one for a target may have any number."""
+    first, last = decided.undecided, batch.number - 1
+    if 0 < first <= last:
+        gone = f"batch {first} is" if first == last else f"batches {first} to {last} are"
+        raise OffsetOutOfRange(
+            f"{batch.text} was not written: {gone} missing there, as after a restored backup. To write them "
+            "again, go on from a checkpoint of the time of the backup, or begin with a new one behind the "
+            f"rows of batch {first - 1}. To leave them out, give the stream another txnAppId"
         )
 
 
