@@ -137,7 +137,8 @@ class WithASchema:
     """A cluster in which every topic but `plain` was made with a schema."""
 
     def open(self, name: str, kind: wire.TopicKind) -> wire.TopicEntry:
-        return wire.TopicEntry(1, "u", 1, {} if name == "plain" else {"schema": "msgpack:Order:1"}, kind=kind)
+        schema = None if name == "plain" else "msgpack:Order:1"
+        return wire.TopicEntry(1, "u", 1, {"schema": schema}, kind=kind)
 
 
 @pytest.mark.parametrize("value_format", ["raw", "msgpack"])

@@ -43,7 +43,7 @@ class _Target:
         self._name = name
         self._shards = wire.shards_of(name, entry)
         self._is_queue = entry.kind == "queue"
-        self._has_schema = "schema" in entry.settings
+        self._has_schema = entry.settings.get("schema") is not None
         self._compression = Compression.NONE if self._is_queue else compression_of(name, entry)
         self._turn = secrets.randbelow(len(self._shards))
         # Rows, with the partition of each.
