@@ -16,9 +16,11 @@ from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
 import hawser
+from hawser.cluster.client.branching import ApplicationBatch, decide_batch
 from hawser.spark.sink.checkpoint import source_of
 from hawser.spark.sink.options import Options
 from hawser.spark.sink.writing import BatchWriter, StreamWriter
+from hawser.spark.source.connection import connection
 from tests.support.cluster import RunningCluster
 
 VALUES = StructType().add("value", "binary")
@@ -181,6 +183,15 @@ def test_a_batch_that_is_skipped_is_named_and_counted(
     # A call that is slow is sent again, and counted again.
     assert message.endswith("(query query)") and skipped(cluster) > before
     assert values(topic) == [b"one"]
+
+
+def test_a_claim_that_is_committed_again_is_not_counted(cluster: RunningCluster) -> None:
+    """When home had forgotten the claim, the query of a queue counted as a writer whose batch was skipped."""
+    node, claim = connection(cluster.url), ApplicationBatch(b"claim:0:name", b"query", 1)
+    before = skipped(cluster)
+    assert node.call(decide_batch(node.router, node.homes, claim, []))
+    assert not node.call(decide_batch(node.router, node.homes, claim, [b"forgotten"]))
+    assert skipped(cluster) == before
 
 
 @pytest.mark.parametrize("rows", [[b"other"], []])

@@ -29,6 +29,7 @@ SOMEWHERE = "127.0.0.1:7400"
         ({"endpoints": SOMEWHERE, "txnVersion": "1"}, "both txnAppId and txnVersion"),
         ({"endpoints": SOMEWHERE, "txnAppId": "a"}, "both txnAppId and txnVersion"),
         ({"endpoints": SOMEWHERE, "txnAppId": "a" * 201, "txnVersion": "1"}, "txnAppId has 1 to 200 bytes"),
+        ({"endpoints": SOMEWHERE, "txnAppId": "claim:a", "txnVersion": "1"}, "begins as the name of a claim"),
         ({"endpoints": SOMEWHERE, "orphanSeconds": "0"}, "'0' is not a whole number from 1 on"),
     ],
 )

@@ -36,6 +36,7 @@ from hawser.log.entry import MAX_TRANSACTION_BYTES
 
 __all__ = [
     "APPLICATION_FORMAT",
+    "CLAIMS",
     "DEFAULT_TIMEOUT_SECONDS",
     "LANE_FORMAT",
     "MAX_TIMEOUT_SECONDS",
@@ -57,6 +58,8 @@ APPLICATION_FORMAT: Final = 0x48774170
 
 # The query of an application that writes one batch, under a name that nobody else ever has.
 ONCE: Final = b"once"
+# The applications whose batches are claims of messages begin so, and no others.
+CLAIMS: Final = b"claim:"
 
 DEFAULT_TIMEOUT_SECONDS: Final = 60
 MAX_TIMEOUT_SECONDS: Final = 3600

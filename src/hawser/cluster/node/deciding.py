@@ -20,7 +20,7 @@ from hawser.log.state.results import Answered, Finished, Outcome, Reason, Reject
 from hawser.transaction import coordinator as c
 from hawser.transaction.commands import HomeBatch, HomeCall, HomeClose, HomeDecide, id_of
 from hawser.transaction.home import Home
-from hawser.transaction.identity import APPLICATION_FORMAT, TransactionId, Xid, owner_of
+from hawser.transaction.identity import APPLICATION_FORMAT, CLAIMS, TransactionId, Xid, owner_of
 from hawser.transaction.record import Record
 from hawser.transaction.xa import Call, Code
 
@@ -180,7 +180,9 @@ class Deciding:
 
     def _settle_batch(self, command: HomeBatch, slot: Slot, result: Any) -> bool:
         """As `_settle`, for all branches that the batch names."""
-        self._around.observing.skipped_batches += result == _SKIPPED
+        # The commit of a claim that is repeated after home has forgotten it skips nothing.
+        is_claim = command.application.startswith(CLAIMS)
+        self._around.observing.skipped_batches += result == _SKIPPED and not is_claim
         named = (Xid(APPLICATION_FORMAT, command.application, branch) for branch in command.branches)
         transactions = [TransactionId(xid, 1) for xid in named]
         spreading = [each for each in transactions if self._is_spreading(each, None, result)]

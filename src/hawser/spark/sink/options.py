@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from hawser.cluster.client.client import addresses_of
 from hawser.errors import UsageError
+from hawser.transaction.identity import CLAIMS
 
 __all__ = ["Options"]
 
@@ -123,6 +124,8 @@ def _application(asked: dict[str, str]) -> str | None:
     application = asked.get("txnAppId")
     if application is not None and not 0 < len(application.encode()) <= _APPLICATION_BYTES:
         raise UsageError(f"txnAppId has 1 to {_APPLICATION_BYTES} bytes")
+    if application is not None and application.encode().startswith(CLAIMS):
+        raise UsageError(f"txnAppId={application!r} begins as the name of a claim does; give it another one")
     return application
 
 

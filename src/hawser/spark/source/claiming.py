@@ -29,7 +29,7 @@ from hawser.cluster.client.settling import Borrowed, State
 from hawser.errors import Fenced, HawserError, TransactionAborted
 from hawser.log.entry import Kind
 from hawser.log.state.queue import MESSAGES
-from hawser.transaction.identity import APPLICATION_FORMAT, Xid
+from hawser.transaction.identity import APPLICATION_FORMAT, CLAIMS, Xid
 from hawser.transaction.xa import State as Stage
 
 __all__ = ["Claim", "Claims"]
@@ -92,7 +92,7 @@ class Claims:
         self._queue = queue
         self._name = name
         self._owner = owner.encode()
-        self._application = f"claim:{entry.uuid[:8]}:{name}".encode()
+        self._application = CLAIMS + f"{entry.uuid[:8]}:{name}".encode()
         (self.shard,) = wire.shards_of(queue, entry)
         self._borrower = Borrower(router, queue, self.shard, MESSAGES, f"claim:{name}", _message)
 
