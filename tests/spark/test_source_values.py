@@ -224,12 +224,11 @@ def test_a_gap_that_cannot_be_has_no_bounds(spark: SparkSession) -> None:
         b"\xff",
         None,
     ]
-    rows = [(None, b"", [(GAP_HEADER, each)]) for each in headers]
-    rows.append((None, None, [(GAP_HEADER, None)]))
+    rows = [(None, value, [(GAP_HEADER, each)]) for each in headers for value in (b"", None)]
     kind = "key binary, value binary, headers array<struct<key: string, value: binary>>"
     first, last = gap_bounds()
     data = spark.createDataFrame(rows, kind)
     assert data.where(~is_gap()).isEmpty()
     found = data.where(is_gap())
     found = found.select(first.alias("first"), last.alias("last"), (last - first + 1).alias("missing"))
-    assert found.collect() == [(3, 9, 7), *[(None, None, None)] * 8]
+    assert found.collect() == [(3, 9, 7)] * 2 + [(None, None, None)] * 14
