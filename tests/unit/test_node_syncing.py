@@ -100,17 +100,18 @@ def test_no_sync_needs_the_interpreter(descriptors: list[int]) -> None:
 
 
 def test_the_threads_go(descriptors: list[int]) -> None:
-    def are_so_many(count: int) -> bool:
-        threads = (_name_of(each) for each in os.listdir("/proc/self/task"))
-        return sum(name == "hawser-sync\n" for name in threads) == count
+    # Other tests of this process may have left theirs.
+    others = set(os.listdir("/proc/self/task"))
 
-    # Those of the test before may be on their way out.
-    _wait_until(lambda: are_so_many(0))
+    def own() -> set[str]:
+        threads = set(os.listdir("/proc/self/task")) - others
+        return {thread for thread in threads if _name_of(thread) == "hawser-sync\n"}
+
     syncs = Syncs(5)
-    _wait_until(lambda: are_so_many(5))
+    _wait_until(lambda: len(own()) == 5)
     syncs.begin([(1, descriptors)])
     del syncs
-    _wait_until(lambda: are_so_many(0))
+    _wait_until(lambda: not own())
 
 
 def _name_of(thread: str) -> str:

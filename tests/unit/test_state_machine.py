@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hawser.log.entry import HEADER_BYTES, Entry, Kind
 from hawser.log.state.commands import GroupCommit, GroupJoin, TrimTo, encode_command
-from hawser.log.state.machine import Machine, topic_parts
+from hawser.log.state.machine import STATE_VERSION, Machine, topic_parts
 from hawser.log.state.part import BadState, Context, Part, Unsupported
 from hawser.log.state.results import (
     Accepted,
@@ -198,7 +198,13 @@ def test_the_hash_depends_on_results_alone(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(
-    "state", [b"", b"\x90", b"\x94\x02\x00\x00\x81\xa5topic\xc4\x00", b"\x94\x02\x00\x00\x80more"]
+    "state",
+    [
+        b"",
+        b"\x90",
+        msgspec.msgpack.encode([STATE_VERSION, 0, 0, {"topic": b""}]),
+        msgspec.msgpack.encode([STATE_VERSION, 0, 0, {}]) + b"more",
+    ],
 )
 def test_a_state_that_cannot_be_is_refused(state: bytes) -> None:
     with pytest.raises(BadState, match="saved"):
@@ -210,7 +216,7 @@ def test_a_state_of_another_version_is_refused() -> None:
     shard.put(COUNT_KIND, b"")
     with pytest.raises(Unsupported, match="counter"):
         Machine(shard.blocks).load(shard.save().state)
-    for version in (1, 3):
+    for version in (STATE_VERSION - 1, STATE_VERSION + 1):
         other = msgspec.msgpack.encode([version, 0, 0, {}])
         with pytest.raises(Unsupported, match=f"version {version} "):
             Machine(shard.blocks).load(other)
