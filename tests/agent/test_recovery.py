@@ -1,7 +1,6 @@
 """The dead are recovered by the agent alone, because the kernel told it of their death: nobody else looks
 here, and these agents look at everything only once, when they start."""
 
-import ctypes
 import fcntl
 import os
 import signal
@@ -17,11 +16,20 @@ import hawser
 from hawser.testing import LocalBus
 from tests.agent.support import Agent
 from tests.support.children import Channel, sleep_for_ever, victim
+from tests.support.namespaces import InNamespace
 from tests.support.processes import until
 
 Record = Callable[[str, object], None]
 
-CLONE_NEWPID = 0x20000000
+TAKE_PART_INSIDE = """
+own = hawser.connect(sys.argv[2], name="victim").topic("x")
+subscription = own.subscribe()
+own.publish(b"sample")
+held = subscription.take(timeout=60)
+loan = own.loan(8)
+loan.__enter__()
+print("ready", flush=True)
+"""
 SETTINGS: dict[str, Any] = {"slot_size": 64, "history": 8}
 
 
@@ -103,23 +111,9 @@ def test_exec_is_a_death(agent: Agent, local: LocalBus) -> None:
 def test_a_death_in_another_pid_namespace(agent: Agent, local: LocalBus) -> None:
     local.connect().topic("x", **SETTINGS)
 
-    def live_inside(channel: Channel) -> None:
-        if ctypes.CDLL(None).unshare(CLONE_NEWPID) != 0:
-            channel.tell("refused")
-            return
-        if (child := os.fork()) == 0:
-            take_part(local, "x")(channel)
-        channel.hear()
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        channel.tell("killed")
-
-    with victim(live_inside) as process:
-        if process.hear() == "refused":
-            pytest.skip("this host allows no pid namespaces")
+    with InNamespace(TAKE_PART_INSIDE, local.url) as process:
         assert agent.figure("topic_participants", "x", "subscriber", "alive") == 1
-        process.tell("kill it")
-        assert process.hear() == "killed"
+        process.kill()
         agent.until_figure(2, "agent_recovered_total")
 
 

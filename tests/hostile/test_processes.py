@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ import hawser
 from hawser.testing import LocalBus
 from tests.support.builds import Build
 from tests.support.children import Channel, Child, sleep_for_ever, victim
+from tests.support.namespaces import InNamespace
 from tests.support.processes import until
 from tests.support.standing import state_of
 
@@ -119,22 +119,10 @@ def test_a_zombie_is_dead(local: LocalBus) -> None:
         assert [(each.name, each.references, each.complete) for each in recovered] == [("zombie", 1, True)]
 
 
-# A process of its own: what tests have imported may start threads at a fork, which is impossible in between.
 LIVE_INSIDE = """
-import ctypes, os, signal, sys, time, hawser
-signal.alarm(120)
-if ctypes.CDLL(None).unshare(0x20000000) != 0:
-    sys.exit("refused")
-child = os.fork()
-if child == 0:
-    own = hawser.connect(sys.argv[1], name="inside").topic("namespace")
-    own.publish(f"process {os.getpid()}".encode())
-    print(sorted(each.name for each in own.info().participants if each.alive), flush=True)
-    time.sleep(120)
-sys.stdin.readline()
-os.kill(child, signal.SIGKILL)
-os.waitpid(child, 0)
-print("killed", flush=True)
+own = hawser.connect(sys.argv[2], name="inside").topic("namespace")
+own.publish(f"process {os.getpid()}".encode())
+print(sorted(each.name for each in own.info().participants if each.alive), flush=True)
 """
 
 
@@ -143,20 +131,12 @@ def test_liveness_reaches_across_pid_namespaces(local: LocalBus) -> None:
     bus = local.connect("outside")
     topic = bus.topic("namespace", **SETTINGS)
     subscription = topic.subscribe()
-    command = [sys.executable, "-c", LIVE_INSIDE, local.url]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
-        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-        first = process.stdout.readline()
-        if not first and process.stderr.read().startswith("refused"):
-            pytest.skip("this host allows no pid namespaces")
-        assert first == "['inside', 'outside']\n"
+    with InNamespace(LIVE_INSIDE, local.url) as process:
+        assert process.said == "['inside', 'outside']"
         assert bytes(take(subscription)) == b"process 1"
         assert alive(topic, "inside") == [True]
         assert bus.recover() == []
-        process.stdin.write("kill it\n")
-        process.stdin.flush()
-        assert process.stdout.readline() == "killed\n"
+        process.kill()
         assert [each.name for each in bus.recover()] == ["inside"]
 
 
