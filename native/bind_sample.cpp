@@ -69,7 +69,7 @@ bool let_go_of_slot(SampleObject* sample) {
   return sound;
 }
 
-// Key and headers stay readable after the slot is gone, for whoever still refers to the sample.
+// Key and headers stay readable after the slot is gone, for programs that still refer to the sample.
 void keep_metadata(SampleObject* sample) {
   if (sample->taken.metadata == 0 || sample->decoded || sample->metadata) return;
   if (Py_REFCNT(sample) == 0) return;  // it is being deallocated
