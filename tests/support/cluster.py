@@ -1,6 +1,7 @@
 """A cluster for tests: real sockets, real disks, three nodes and an operator in a thread of this process."""
 
 import asyncio
+import shutil
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
@@ -28,8 +29,11 @@ class RunningCluster:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="cluster", daemon=True)
         self._thread.start()
-        self._addresses: dict[str, str] = {}
-        self._cluster = self.run(_started(directory, nodes, settings))
+        # No ports of the kernel's choice: while a node is stopped, somebody else might be given its own.
+        self._cluster = EmbeddedCluster(
+            directory, nodes, f"127.0.0.1:{free_ports(nodes)[0]}", node_settings=settings
+        )
+        self.run(self._cluster.start())
         self._nodes = {node.name: node for node in self._cluster.nodes}
         self._addresses = {node.name: node.address for node in self._cluster.nodes}
         self.url = self._cluster.url
@@ -68,6 +72,37 @@ class RunningCluster:
 
         self._nodes[name] = self.run(start())
 
+    def back_up(self, to: Path) -> None:
+        """Copy nodes and metadata, as they are while everything is stopped; clients live on."""
+        self.halt()
+        shutil.copytree(self._directory, to)
+        self.go_on()
+
+    def restore(self, backup: Path) -> None:
+        """Put back what `back_up` has copied, while everything is stopped; clients live on."""
+        self.halt()
+        self.put_back(backup)
+        self.go_on()
+
+    def put_back(self, backup: Path) -> None:
+        """The files of a restore."""
+        shutil.rmtree(self._directory)
+        shutil.copytree(backup, self._directory)
+
+    def halt(self) -> None:
+        """Stop all nodes and the operator."""
+        self._cluster.nodes[:] = list(self._nodes.values())
+        self.run(self._cluster.stop())
+
+    def go_on(self) -> None:
+        """Start all nodes, at their addresses, and an operator."""
+        first = self._addresses[min(self._addresses)]
+        self._cluster = EmbeddedCluster(
+            self._directory, len(self._addresses), first, node_settings=self._settings
+        )
+        self.run(self._cluster.start())
+        self._nodes = {node.name: node for node in self._cluster.nodes}
+
     def ask(self, request: Any, node: str | None = None) -> Any:
         """The answer of a node, of any if none is named, to a request as clients send it."""
         return self.run(_asked(self._addresses[node or self.nodes[0]], request))
@@ -86,8 +121,7 @@ class RunningCluster:
     def close(self) -> None:
         while self._buses:
             self._buses.pop().close()
-        self._cluster.nodes[:] = list(self._nodes.values())
-        self.run(self._cluster.stop())
+        self.halt()
         self.run(_idle())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -103,14 +137,6 @@ class RunningCluster:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
-
-
-async def _started(directory: Path, nodes: int, settings: NodeSettings | None) -> EmbeddedCluster:
-    # No ports of the kernel's choice: while a node is stopped, somebody else might be given its own.
-    listen = f"127.0.0.1:{free_ports(nodes)[0]}"
-    cluster = EmbeddedCluster(directory, nodes, listen, node_settings=settings)
-    await cluster.start()
-    return cluster
 
 
 async def _asked(address: str, request: Any) -> wire.Answer:

@@ -60,9 +60,10 @@ def _header_bytes(headers: Mapping[str, bytes]) -> int:
 
 
 class Flight:
-    """A batch that was stamped. In doubt: it may have landed."""
+    """A batch that was stamped. In doubt: it may have landed. `oldest` is the oldest sequence that was not
+    acknowledged when the batch was sent last."""
 
-    __slots__ = ("batch", "body", "deadline", "doubt", "items", "request")
+    __slots__ = ("batch", "body", "deadline", "doubt", "items", "oldest", "request")
 
     def __init__(
         self,
@@ -75,6 +76,7 @@ class Flight:
         self.request = request
         self.deadline = min(item.deadline for item in items)
         self.doubt = False
+        self.oldest = 0
         self.stamped(batch, shard)
 
     @property

@@ -16,7 +16,8 @@ A flight that was given up, or refused for good, leaves its number free. What is
 what is behind it can never land under the numbers it has, and if it is certain that the free number was not
 taken, it has not landed either. Once nothing is before it the incarnation ends: the next one begins at
 sequence 1, takes along the flights that certainly have not landed, and fences whatever of the old one still
-lies in some queue.
+lies in some queue. The same happens if the shard lacks a batch that was acknowledged, as after a restored
+backup.
 """
 
 import asyncio
@@ -250,6 +251,7 @@ class Producer:
         return flight
 
     def _send(self, flight: Flight, link: Link) -> None:
+        flight.oldest = self._flights[0].sequence
         self._aloft += 1
         task = self._loop.create_task(self._fly(flight, link))
         self._tasks.add(task)
@@ -294,6 +296,8 @@ class Producer:
             return
         assert isinstance(result, Rejected), result
         if result.reason is Reason.GAP:
+            if result.current < flight.oldest:
+                self._went_back(flight.oldest)
             self._failed(result.text)
         elif result.reason is Reason.UNKNOWN_PRODUCER:
             # What was there is forgotten, so nothing of this incarnation can be asked for any more.
@@ -306,6 +310,15 @@ class Producer:
             if not self._is_in_doubt(flight):
                 error.outcome = result.outcome
             self._crash(flight, error)
+
+    def _went_back(self, oldest: int) -> None:
+        """The shard lacks batches that were acknowledged, so it has nothing from `oldest` on either."""
+        _log.warning(
+            "%s: messages that were published and acknowledged are gone, as after a restored backup; "
+            "publishing goes on",
+            self._name,
+        )
+        self._leave_free(oldest, is_missing=True)
 
     def _land(self, flight: Flight, first_offset: int) -> None:
         self._flights.remove(flight)

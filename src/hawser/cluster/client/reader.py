@@ -6,11 +6,12 @@ from collections import deque
 from typing import Any
 
 from hawser.cluster import wire
+from hawser.cluster.client import starts
 from hawser.cluster.client.asking import ask, checked
 from hawser.cluster.client.failures import Backoff, error_of
 from hawser.cluster.client.routing import Router
 from hawser.cluster.transport import TransportError
-from hawser.errors import HawserError
+from hawser.errors import HawserError, OffsetOutOfRange
 from hawser.record.batch import Batch
 
 __all__ = ["Chunk", "Inbox", "Reader"]
@@ -176,10 +177,32 @@ class Reader:
         if failed.code is wire.Code.OUT_OF_RANGE and self._offset < failed.start:
             self._lost += failed.start - self._offset
             self._offset = failed.start
+        elif failed.code is wire.Code.OUT_OF_RANGE and self._offset > failed.end:
+            await self._check_end()
+            await self._pause()
         elif not failed.retryable:
             raise error_of(failed, f"reading topic {self._topic!r}, partition {self.partition}")
         elif not self._router.note(self.shard, failed):
             await self._pause()
+
+    async def _check_end(self) -> None:
+        """OffsetOutOfRange if the leader confirms that the log ends before the offset: records that were read
+        are gone. A replica that lags only has not applied them yet."""
+        deadline = self._router.loop.time() + self._router.settings.timeout
+        try:
+            found = await starts.inspect(self._router, self._topic, self.shard, deadline)
+        except HawserError as error:
+            if not error.retryable:
+                raise
+            return
+        if self._offset > found.end:
+            raise OffsetOutOfRange(
+                f"topic {self._topic!r}, partition {self.partition}: the log ends at record {found.end - 1}, "
+                f"and this subscription has read up to record {self._offset - 1}. So "
+                f"{self._offset - found.end} records are gone, as after a restored backup. Subscribe again: a "
+                "group goes on at the position that the log has for it; without a group choose where to begin "
+                f"with start=, at most {found.end}"
+            )
 
     async def _pause(self) -> None:
         await asyncio.sleep(self._backoff.next())
