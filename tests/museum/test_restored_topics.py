@@ -1,5 +1,5 @@
-"""A cluster was restored from a backup while its clients lived on: they waited in silence until the log had grown to
-where they were, and never got the records before that. Found by review."""
+"""A cluster was restored from a backup while its clients lived on: they waited in silence until the log had
+grown to where they were, and never got the records before that. Found by review."""
 
 import asyncio
 from collections.abc import Iterator

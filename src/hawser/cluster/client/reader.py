@@ -199,9 +199,9 @@ class Reader:
             raise OffsetOutOfRange(
                 f"topic {self._topic!r}, partition {self.partition}: the log ends at record {found.end - 1}, "
                 f"and this subscription has read up to record {self._offset - 1}. So "
-                f"{self._offset - found.end} records are gone, as after a restored backup. Subscribe again: a "
-                "group goes on at the position that the log has for it; without a group choose where to begin "
-                f"with start=, at most {found.end}"
+                f"{self._offset - found.end} records are gone, as after a restored backup. Subscribe again: "
+                "a group goes on at the position that the log has for it; without a group choose where to "
+                f"begin with start=, at most {found.end}"
             )
 
     async def _pause(self) -> None:
