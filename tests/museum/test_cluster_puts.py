@@ -12,7 +12,7 @@ import hawser
 from hawser import aio
 from hawser.cluster import wire
 from tests.support.cluster import RunningCluster
-from tests.unit.test_cluster_queue_faults import Thief
+from tests.unit.api.cluster.test_queue_faults import Thief
 
 PATIENCE_SECONDS = 60
 TIMEOUT_SECONDS = 3.0

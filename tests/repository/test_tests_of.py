@@ -15,17 +15,17 @@ def chosen(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_tests_of_a_module_are_those_that_import_it() -> None:
     found = chosen("src/hawser/log/journal/journal.py").stdout.split()
-    assert "tests/unit/test_journal.py" in found
+    assert "tests/unit/log/journal/test_journal.py" in found
     assert not any(name.startswith("tests/spark/") for name in found)
 
 
 def test_tests_of_native_code_use_the_module() -> None:
     found = chosen("native/ring.hpp").stdout.split()
-    assert "tests/unit/test_native_queue.py" in found
+    assert "tests/unit/memory/test_native_queue.py" in found
 
 
 def test_a_changed_test_is_chosen() -> None:
-    name = "tests/unit/test_epochs.py"
+    name = "tests/unit/log/state/test_epochs.py"
     assert chosen(name).stdout.split()[0] == name
 
 

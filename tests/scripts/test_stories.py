@@ -11,7 +11,7 @@ import pytest
 
 from hawser.log.protocol.leader import Leadership
 from hawser.log.protocol.node import Node
-from tests.unit.test_protocol_idempotence import Listener
+from tests.unit.log.protocol.test_idempotence import Listener
 
 from .story import Story, Wrong
 from .test_scripts import CANARIES

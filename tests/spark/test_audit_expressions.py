@@ -16,7 +16,7 @@ from hawser.spark.pipelines.auditing.flows import (
 )
 from hawser.spark.pipelines.decoding import is_gap
 from tests.support.audits import World, verdicts_of
-from tests.unit.test_audit_adversary import FAULTS, recorder_swaps_sizes_of_two, world_of
+from tests.unit.spark.auditing.test_adversary import FAULTS, recorder_swaps_sizes_of_two, world_of
 
 SCHEMA = "id int, key binary, value binary, headers array<struct<key: string, value: binary>>"
 

@@ -96,7 +96,7 @@ def test_a_planted_bug_is_seen(
 ) -> None:
     """Of letters that are moved twice none is seen in seconds: somebody would have to be killed within a
     microsecond. `moved_without_pin` is found where every state is visited, in
-    `tests/crash/test_every_state.py` and `tests/unit/test_native_interleavings.py`."""
+    `tests/crash/test_every_state.py` and `tests/unit/memory/test_interleavings.py`."""
     for seed in range(3, 3 + MOST_TRIES):
         figures = storm(Build(canary), seed=seed, seconds=3, scene=scene, **{"patience-seconds": 10})
         seen = [text for text in figures["violations"] if STUCK not in text]

@@ -11,7 +11,7 @@ from functools import partial
 from tests.crash import stepper
 from tests.models import program, test_queue, test_replication, test_topic
 from tests.support.builds import planted_package
-from tests.unit import test_native_interleavings, test_native_units
+from tests.unit.memory import test_interleavings, test_native_units
 
 
 def planted_packages() -> None:
@@ -39,7 +39,7 @@ def builds() -> Iterator[Callable[[], object]]:
         yield partial(test_native_units.built, flavour)
     for with_canaries in (False, True):
         yield partial(stepper.build, with_canaries)
-        yield partial(test_native_interleavings.explorer, with_canaries)
+        yield partial(test_interleavings.explorer, with_canaries)
     for name in sorted(set(test_native_units.PLANTED.values())):
         yield partial(test_native_units.with_canaries, name)
     distinct = {(model, tuple(sorted(sizes.items()))) for model, sizes in models()}

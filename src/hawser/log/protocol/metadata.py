@@ -10,7 +10,7 @@ and after a change, have one in common:
 | expand, COMMIT        | E and the new | the changed E  | majorities of N and of N + 1, in N + 1     |
 | contract, COMMIT      | E             | E, rolled back | a majority of N without the old, of N - 1  |
 
-`tests/unit/test_quorums.py` checks each row for every subset.
+`tests/unit/log/protocol/test_quorums.py` checks each row for every subset.
 """
 
 from enum import StrEnum

@@ -12,7 +12,7 @@ from hawser.log.queue.desk import Get, Parcel, nbytes_of
 from hawser.log.state.results import Settled
 from hawser.record.batch import Batch
 from hawser.record.record import Record, Stamp
-from tests.unit.test_log_queue_desk import Office
+from tests.unit.log.queue.test_dispatcher import Office
 
 ONCE = Lending(session_duration=100, max_deliveries=1)
 

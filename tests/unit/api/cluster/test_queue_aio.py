@@ -9,7 +9,7 @@ import pytest
 import hawser
 from hawser import aio
 from tests.support.cluster import RunningCluster
-from tests.unit.test_cluster_queue import SECONDS, unused_name
+from tests.unit.api.cluster.test_queue import SECONDS, unused_name
 
 
 def play(cluster: RunningCluster, story: Callable[[aio.AsyncBus], Awaitable[None]]) -> None:

@@ -11,7 +11,7 @@ from hawser.cluster import wire
 from hawser.cluster.client import asking, borrowing
 from hawser.log.queue.claims import Token
 from tests.support.cluster import RunningCluster
-from tests.unit.test_cluster_queue import SECONDS, unused_name
+from tests.unit.api.cluster.test_queue import SECONDS, unused_name
 
 
 def test_an_answer_that_has_come_is_not_interrupted(cluster: RunningCluster) -> None:

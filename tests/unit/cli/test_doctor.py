@@ -16,7 +16,7 @@ from tests.support.boots import make_topic_of_earlier_boot
 from tests.support.children import Channel, sleep_for_ever, victim
 from tests.support.command import Command
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SETTINGS_AT = 88
 
 

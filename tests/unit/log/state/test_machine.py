@@ -32,7 +32,7 @@ from hawser.record.batch import Header
 from hawser.record.record import Stamp
 from tests.stateful.log_shard import MemoryBlocks, Shard, batch
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[4]
 COUNT_KIND = 40
 COMMIT_KIND = 70
 
@@ -318,7 +318,7 @@ def history(seed: int) -> Shard:
 @pytest.mark.parametrize("seed", ["0", "1", "4242"])
 def test_the_hash_does_not_depend_on_the_order_of_sets(seed: str) -> None:
     program = (
-        "from tests.unit.test_state_machine import history; "
+        "from tests.unit.log.state.test_machine import history; "
         "machine = history(7).machine; print(machine.hash, machine.digest(), machine.save().state.hex())"
     )
     done = subprocess.run(

@@ -25,7 +25,7 @@ from hawser.record.record import Record
 from hawser.transaction.identity import Label
 from tests.support.cluster import RunningCluster
 from tests.support.transactions import entry, lane
-from tests.unit.test_cluster_queue import SECONDS, got, new_queue, unused_name, wait_until
+from tests.unit.api.cluster.test_queue import SECONDS, got, new_queue, unused_name, wait_until
 
 
 @pytest.fixture(scope="module")

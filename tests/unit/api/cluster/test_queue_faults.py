@@ -21,7 +21,7 @@ from hawser.log.queue.letters import next_letters
 from hawser.record.batch import Batch
 from tests.support.cluster import RunningCluster
 from tests.support.processes import hawser_command
-from tests.unit.test_cluster_queue import SECONDS, got, new_queue, wait_until
+from tests.unit.api.cluster.test_queue import SECONDS, got, new_queue, wait_until
 
 Record = Callable[[str, object], None]
 

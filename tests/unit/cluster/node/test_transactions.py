@@ -31,7 +31,7 @@ from tests.support.cluster import RunningCluster
 from tests.support.processes import until
 from tests.support.transactions import Peer, batch_of, entry, lane
 
-GUIDE = Path(__file__).parents[2] / "docs" / "howto" / "transactions.md"
+GUIDE = Path(__file__).parents[4] / "docs" / "howto" / "transactions.md"
 HEARD: list[tuple[Any, ...]] = []
 
 
@@ -231,8 +231,8 @@ def test_votes_that_a_client_made_up_are_told_once(
     [
         ("no colon", "module:factory"),
         ("no_such_module:factory", "cannot be imported"),
-        ("tests.unit.test_node_transactions:nothing", "cannot be imported"),
-        ("tests.unit.test_node_transactions:HEARD", "a function or class is wanted"),
+        ("tests.unit.cluster.node.test_transactions:nothing", "cannot be imported"),
+        ("tests.unit.cluster.node.test_transactions:HEARD", "a function or class is wanted"),
     ],
 )
 def test_an_observer_that_cannot_be_had_is_an_error_at_the_start(name: str, text: str) -> None:
@@ -241,7 +241,7 @@ def test_an_observer_that_cannot_be_had_is_an_error_at_the_start(name: str, text
 
 
 def test_observers_of_a_node_are_told_and_counted(tmp_path: Path) -> None:
-    names = tuple(f"tests.unit.test_node_transactions:{each}" for each in ("Notes", "broken"))
+    names = tuple(f"tests.unit.cluster.node.test_transactions:{each}" for each in ("Notes", "broken"))
     with RunningCluster(tmp_path, 1, NodeSettings(observers=names)) as cluster:
         peer = Peer(cluster, "client")
         peer.create("one", replication=1)

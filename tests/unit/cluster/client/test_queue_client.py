@@ -19,8 +19,8 @@ from hawser.cluster.client.stamped import StampedPartition
 from hawser.cluster.transport import Link
 from hawser.log.state.producers import Producers
 from tests.support.cluster import RunningCluster
-from tests.unit.test_cluster_queue import SECONDS, got, new_queue, unused_name, wait_until
-from tests.unit.test_cluster_queue_faults import Thief
+from tests.unit.api.cluster.test_queue import SECONDS, got, new_queue, unused_name, wait_until
+from tests.unit.api.cluster.test_queue_faults import Thief
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from hawser.cluster.node.service import NodeSettings
 from hawser.cluster.run import node_settings
 from tests.support.processes import hawser_command
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "configuration.md"
 
 
 def _file(directory: Path, text: str) -> Path:
