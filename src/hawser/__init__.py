@@ -12,6 +12,7 @@
 `hawser.aio` has the same names for event loops, `hawser.xa` those for transactions that others coordinate.
 """
 
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,7 +28,7 @@ from hawser.api.info import (
     Recovered,
     TopicInfo,
 )
-from hawser.api.loan import ArrayLoan, Loan
+from hawser.api.loan import ArrayLoan
 from hawser.api.message import Message, Messages, ValueLoop, Values
 from hawser.api.publishing import Publisher
 from hawser.api.queue import Consumer, Queue
@@ -58,10 +59,13 @@ from hawser.errors import (
 from hawser.record.receipt import Receipt
 
 # One host is what nearly everybody connects to: loaded here, it is there for every process forked later.
-import_module("hawser.api.local.bus")
+# Without the native module there is no such host; its first use says so.
+with suppress(UsageError):
+    import_module("hawser.api.local.bus")
 
 if TYPE_CHECKING:
     from hawser import aio, xa
+    from hawser.memory import Loan
 
 __version__: Final = "0.1.0"
 
@@ -123,4 +127,6 @@ def __getattr__(name: str) -> Any:
     # who uses them pays.
     if name in ("aio", "xa"):
         return import_module(f"hawser.{name}")
+    if name == "Loan":
+        return import_module("hawser.memory").Loan
     raise AttributeError(f"module 'hawser' has no attribute {name!r}")

@@ -6,13 +6,15 @@ before it, and then nothing is published. `Loan` itself, the plain buffer, is na
 
 import sys
 from types import TracebackType
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from hawser.errors import UsageError
-from hawser.memory import Loan
 from hawser.record.receipt import Receipt
 
-__all__ = ["ArrayLoan", "Loan"]
+if TYPE_CHECKING:
+    from hawser.memory import Loan
+
+__all__ = ["ArrayLoan"]
 
 # References to a lent array while its block ends: ours, the block's own name, and the call that counts.
 _ARRAY_REFERENCES: Final = 3
@@ -31,7 +33,7 @@ class ArrayLoan:
     _base: Any
     _array: Any
 
-    def __init__(self, loan: Loan, timeout: float | None, shape: Any, dtype: Any) -> None:
+    def __init__(self, loan: "Loan", timeout: float | None, shape: Any, dtype: Any) -> None:
         self._loan = loan
         self._timeout = timeout
         self._shape = shape

@@ -8,8 +8,6 @@ from typing import Final, Literal, Protocol, Self, TypeVar
 
 from hawser.api.sample import Sample
 from hawser.errors import Closed, Fenced, UsageError
-from hawser.memory import Message as NativeMessage
-from hawser.memory import ValueIteration
 
 __all__ = ["OVER", "Held", "Message", "Messages", "ValueLoop", "Values", "Verdict"]
 
@@ -49,10 +47,6 @@ class Message(Sample):
     @abstractmethod
     def reject(self) -> None:
         """It can never be handled: it becomes a dead letter. Of a dead letter: it stays one."""
-
-
-# It is a plain C type and cannot be derived.
-Message.register(NativeMessage)
 
 
 class _Block(ABC):
@@ -172,7 +166,3 @@ class ValueLoop(_Block, Iterator[T]):
     @abstractmethod
     def reject(self) -> None:
         """The one given out last becomes a dead letter."""
-
-
-# It is native and cannot be derived.
-ValueLoop.register(ValueIteration)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from hawser.record.receipt import Receipt
 
 if TYPE_CHECKING:
-    from hawser.api.loan import ArrayLoan, Loan
+    from hawser.api.loan import ArrayLoan
+    from hawser.memory import Loan
 
 __all__ = ["Publisher", "Publishing"]
 

@@ -4,8 +4,6 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from hawser.memory import Sample as NativeSample
-
 __all__ = ["Sample"]
 
 
@@ -64,7 +62,3 @@ class Sample(ABC):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None: ...
-
-
-# It is a plain C type and cannot be derived.
-Sample.register(NativeSample)

@@ -6,11 +6,12 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from hawser.api.aio import AsyncLoan, AsyncPublishing
-from hawser.api.loan import ArrayLoan, Loan
+from hawser.api.loan import ArrayLoan
 from hawser.api.local.publishing import LocalPublishing
 from hawser.api.subscription import check_timeout
 from hawser.api.waiting import until_space
 from hawser.errors import Full, HawserError
+from hawser.memory import Loan
 from hawser.record.receipt import Receipt
 
 __all__ = ["LocalAsyncPublishing"]

@@ -10,10 +10,15 @@ from hawser.memory import Consumer as NativeConsumer
 from hawser.memory import Message as NativeMessage
 from hawser.memory import Publisher as NativePublisher
 from hawser.memory import Subscriber as NativeSubscriber
+from hawser.memory import ValueIteration
 
 __all__ = ["LocalConsumer", "end_waits", "settle_all"]
 
 T = TypeVar("T")
+
+# They are plain C types and cannot be derived.
+Message.register(NativeMessage)
+ValueLoop.register(ValueIteration)
 
 
 class LocalConsumer(Consumer[T]):

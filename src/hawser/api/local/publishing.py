@@ -4,9 +4,10 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from hawser.api.loan import ArrayLoan, Loan
+from hawser.api.loan import ArrayLoan
 from hawser.api.publishing import Publisher, Publishing
 from hawser.errors import HawserError, UsageError
+from hawser.memory import Loan
 from hawser.memory import Publisher as NativePublisher
 from hawser.record.payload import as_payloads
 from hawser.record.receipt import Receipt

@@ -10,6 +10,7 @@ from hawser.api.subscription import Reliable, Start, Subscription, check_start, 
 from hawser.errors import Closed, OffsetOutOfRange, UsageError
 from hawser.limits import SETTING_BOUNDS
 from hawser.memory import Region, Subscriber
+from hawser.memory import Sample as NativeSample
 from hawser.memory.names import group_record
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["LocalSubscription", "SubscribeOptions", "join"]
 
 T = TypeVar("T")
+
+# It is a plain C type and cannot be derived.
+Sample.register(NativeSample)
 
 _RELIABLE_LEVELS: Final = {False: 0, True: 1, "durable": 2}
 # The last moment a sample's time stamp can say.
