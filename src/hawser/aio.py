@@ -1,7 +1,7 @@
 """The whole API for event loops: the same names, with `async` and `await`."""
 
-from hawser.api.aio import AsyncBus, AsyncLoan, AsyncPublisher, AsyncSubscription, AsyncTopic, connect
-from hawser.api.aio_queue import (
+from hawser.api.aio.bus import AsyncBus, AsyncLoan, AsyncPublisher, AsyncSubscription, AsyncTopic, connect
+from hawser.api.aio.queue import (
     AsyncConsumer,
     AsyncMessage,
     AsyncMessages,
@@ -9,7 +9,7 @@ from hawser.api.aio_queue import (
     AsyncValueLoop,
     AsyncValues,
 )
-from hawser.api.aio_transaction import AsyncTransaction
+from hawser.api.aio.transaction import AsyncTransaction
 
 __all__ = [
     "AsyncBus",

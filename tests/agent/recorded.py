@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from hawser.agent.recording import Recorder
 from hawser.cluster import wire
-from hawser.cluster.client import starts
-from hawser.cluster.client.asking import ask
+from hawser.cluster.client.admin import offsets
 from hawser.cluster.client.client import Client, OpenTopic, addresses_of
+from hawser.cluster.client.rpc import ask
 from hawser.cluster.client.settings import ClientSettings
 from hawser.cluster.transport import TransportError
 from hawser.errors import HawserError
@@ -57,7 +57,7 @@ async def _rows(url: str, topic: str) -> list[Row]:
 
 async def _rows_of_partition(topic: OpenTopic, partition: int) -> list[Row]:
     shard, router = topic.shard(partition), topic.router
-    bounds = await starts.inspect(router, topic.name, shard, router.loop.time() + LIMIT_SECONDS)
+    bounds = await offsets.inspect(router, topic.name, shard, router.loop.time() + LIMIT_SECONDS)
     rows: list[Row] = []
     offset = bounds.start
     while offset < bounds.end:

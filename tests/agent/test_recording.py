@@ -13,8 +13,8 @@ import hawser
 from hawser.agent.recording import Recorder
 from hawser.agent.recording import target as recording_target
 from hawser.agent.recording.blocks import Block
-from hawser.cluster.client.producers import partition_of
-from hawser.cluster.client.stamped import Landed, StampedPartition
+from hawser.cluster.client.publish.partitioner import partition_of
+from hawser.cluster.client.publish.stamped import Landed, StampedPartition
 from hawser.record.batch import MAX_BATCH_BYTES, Batch
 from hawser.record.origin import Gap, recorder_id
 from hawser.record.record import Stamp

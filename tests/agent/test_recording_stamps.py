@@ -14,7 +14,7 @@ from hawser.agent.recording.blocks import Block
 from hawser.agent.recording.source import Source
 from hawser.agent.recording.stream import Counts, Stream
 from hawser.agent.recording.target import Replaced, Target
-from hawser.cluster.client.stamped import Landed, Newest, Standing
+from hawser.cluster.client.publish.stamped import Landed, Newest, Standing
 from hawser.log.state.producers import Producers
 from hawser.log.state.results import Rejected, Repeated
 from hawser.record.batch import Batch

@@ -17,7 +17,7 @@ import pytest
 
 import hawser
 from hawser import aio
-from hawser.cluster.client.group import Member
+from hawser.cluster.client.subscribe.group_member import Member
 from tests.support.cluster import RunningCluster
 
 SESSION_SECONDS = 1.0

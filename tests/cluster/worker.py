@@ -17,9 +17,9 @@ from typing import Any, Final
 
 import hawser
 from hawser import aio
-from hawser.api.cluster.aio_subscription import ClusterAsyncSubscription
+from hawser.api.cluster.aio.subscription import ClusterAsyncSubscription
 from hawser.api.cluster.subscription import ClusterSubscription
-from hawser.cluster.client.producers import partition_of
+from hawser.cluster.client.publish.partitioner import partition_of
 from tests.history.events import Event, Recorder
 
 __all__ = [

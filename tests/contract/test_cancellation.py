@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hawser.api.cluster.aio_publishing import ClusterAsyncPublishing
+from hawser.api.cluster.aio.publishing import ClusterAsyncPublishing
 from tests.support.cancelling import (
     CANCELLED,
     MODES,

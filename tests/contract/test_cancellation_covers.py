@@ -9,8 +9,8 @@ from types import FrameType
 from typing import Any
 
 from hawser import aio
-from hawser.api.aio_transaction import AsyncWork
-from hawser.api.opened import Opened
+from hawser.api.aio.handle import Opened
+from hawser.api.aio.transaction import AsyncWork
 from hawser.testing import LocalBus
 from hawser.xa import AsyncXA
 from tests.contract import test_cancellation, test_cancelled_openings, test_cancelled_work

@@ -17,9 +17,10 @@ import pytest
 import hawser
 from hawser import aio
 from hawser.cluster import wire
-from hawser.cluster.client import asking, carrying, drafting, transacting, working
-from hawser.cluster.client.carrying import Couriers
-from hawser.cluster.client.takers import Claim
+from hawser.cluster.client import rpc
+from hawser.cluster.client.subscribe.takers import Claim
+from hawser.cluster.client.transaction import operations, shard_pipeline, transaction, workspace
+from hawser.cluster.client.transaction.shard_pipeline import Couriers
 from hawser.cluster.maps import topic_of
 from hawser.cluster.node import telling
 from hawser.cluster.transport import TransportError
@@ -97,7 +98,7 @@ class Answers:
         answer = self._answer(request)
         if isinstance(answer, Exception):
             raise answer
-        return await asking.ask(link, body, timeout_seconds) if answer is None else answer
+        return await rpc.ask(link, body, timeout_seconds) if answer is None else answer
 
 
 @pytest.mark.parametrize("targets", [1, 2])
@@ -158,7 +159,7 @@ def test_a_commit_ends_though_home_has_no_room_and_then_is_silent(
         return refusals.pop() if refusals else TransportError("silence", was_sent=True)
 
     with monkeypatch.context() as patched:
-        patched.setattr(carrying, "ask", Answers(answer).ask)
+        patched.setattr(shard_pipeline, "ask", Answers(answer).ask)
         tx = publish()
         with pytest.raises(hawser.InDoubt):
             in_time(tx.commit)
@@ -174,7 +175,7 @@ def test_a_decision_that_was_never_sent_is_not_in_doubt(bus: Any, monkeypatch: p
     queues = queues_of(bus, 2)
     lost = TransportError("lost on its way", was_sent=False)
     monkeypatch.setattr(
-        carrying, "ask", Answers(lambda each: lost if does(each, Kind.BRANCH_COMMIT) else None).ask
+        shard_pipeline, "ask", Answers(lambda each: lost if does(each, Kind.BRANCH_COMMIT) else None).ask
     )
     tx = bus.transaction()
     for queue in queues:
@@ -198,7 +199,7 @@ def test_one_vote_against_it_is_enough(
         staged = [encode_result(Staged(number + 1)) for number in range(len(request.entries) - 1)]
         return wire.Transacted((*staged, encode_result(Finished(Outcome.TOO_MUCH))))
 
-    monkeypatch.setattr(carrying, "ask", Answers(answer).ask)
+    monkeypatch.setattr(shard_pipeline, "ask", Answers(answer).ask)
     tx = bus.transaction()
     for queue in queues:
         tx.publish(queue, b"message")
@@ -226,9 +227,9 @@ def test_the_shard_that_decides_is_deleted_when_the_votes_are_in(
         if does(request, Kind.BRANCH_COMMIT) and not deleted:
             deleted.append(topic_of(request.shard))
             await asyncio.to_thread(delete, cluster, deleted[0], is_used_again)
-        return await asking.ask(link, body, timeout_seconds)
+        return await rpc.ask(link, body, timeout_seconds)
 
-    monkeypatch.setattr(carrying, "ask", ask)
+    monkeypatch.setattr(shard_pipeline, "ask", ask)
     tx = bus.transaction()
     for queue in queues.values():
         tx.publish(queue, b"message")
@@ -268,7 +269,7 @@ def test_a_commit_that_may_be_done_is_not_called_rolled_back(
     tx.publish(queue, b"message")
     refused = (encode_result(Rejected(Reason.QUEUE_FULL, 1)),)
     answers = [wire.Failed(wire.Code.BAD_REQUEST, "no", False), wire.Transacted(refused)]
-    monkeypatch.setattr(carrying, "ask", Answers(lambda request: answers.pop()).ask)
+    monkeypatch.setattr(shard_pipeline, "ask", Answers(lambda request: answers.pop()).ask)
     # The operation that commits it was sent, and whether it is rolled back nobody says.
     with pytest.raises(hawser.OutcomeUnknown):
         tx.commit()
@@ -281,7 +282,7 @@ def test_nobody_asks_when_shards_may_have_forgotten(bus: Any, monkeypatch: pytes
     tx = bus.transaction()
     tx.publish(queue, b"message")
     now = [1000.0]
-    monkeypatch.setattr(transacting, "boot_seconds", lambda: now[0])
+    monkeypatch.setattr(transaction, "boot_seconds", lambda: now[0])
 
     def answer(request: wire.Transact) -> Any:
         # The machine sleeps before the answer is there.
@@ -289,7 +290,7 @@ def test_nobody_asks_when_shards_may_have_forgotten(bus: Any, monkeypatch: pytes
         return TransportError("lost", was_sent=True)
 
     answers = Answers(answer)
-    monkeypatch.setattr(carrying, "ask", answers.ask)
+    monkeypatch.setattr(shard_pipeline, "ask", answers.ask)
     for call in (tx.commit, tx.resolve):
         with pytest.raises(hawser.OutcomeUnknown, match="nobody remembers any more"):
             call()
@@ -313,13 +314,13 @@ def test_an_unknown_outcome_can_be_asked_for(
         """The end of it is not answered; is it done?"""
         request: Any = wire.decode_request(body)
         is_lost = does(request, Kind.BRANCH_COMMIT, Kind.BRANCH_ABORT)
-        answer = None if is_lost and not is_done else await asking.ask(link, body, timeout_seconds)
+        answer = None if is_lost and not is_done else await rpc.ask(link, body, timeout_seconds)
         if is_lost:
             raise TransportError("lost", was_sent=True)
         return answer
 
     with monkeypatch.context() as patched:
-        patched.setattr(carrying, "ask", ask)
+        patched.setattr(shard_pipeline, "ask", ask)
         how = rf"its resolve\(\).*hawser tx show {tx.id}"
         for call in (tx.commit, tx.resolve):
             with pytest.raises(hawser.OutcomeUnknown, match=how) as raised:
@@ -361,7 +362,7 @@ def test_a_bus_that_is_closed_asks_nobody(
     tx.publish(queue, b"message")
     lost = TransportError("lost", was_sent=True)
     with monkeypatch.context() as patched:
-        patched.setattr(carrying, "ask", Answers(lambda request: lost).ask)
+        patched.setattr(shard_pipeline, "ask", Answers(lambda request: lost).ask)
         with pytest.raises(hawser.OutcomeUnknown):
             tx.commit()
     bus.close()
@@ -372,8 +373,8 @@ def test_a_bus_that_is_closed_asks_nobody(
 @pytest.mark.parametrize(
     "place",
     [
-        (drafting.Put, "payload"),
-        (working, "Put"),
+        (operations.Put, "payload"),
+        (workspace, "Put"),
         (Transaction, "_choose_home"),
         (Couriers, "apart"),
     ],
@@ -409,7 +410,7 @@ def test_a_message_that_an_ended_branch_never_got_is_given_back(
     branch = bus.xa.start(xid)
     lost = TransportError("lost", was_sent=False)
     with monkeypatch.context() as patched:
-        patched.setattr(carrying, "ask", Answers(lambda request: lost).ask)
+        patched.setattr(shard_pipeline, "ask", Answers(lambda request: lost).ask)
         branch.accept(branch.get(queue, SECONDS))
         with pytest.raises(XAError):
             bus.xa.end(xid)

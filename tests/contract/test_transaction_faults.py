@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 import hawser
-from hawser.cluster.client import asking, carrying
+from hawser.cluster.client import rpc
+from hawser.cluster.client.transaction import shard_pipeline
 from hawser.cluster.transport import TransportError
 from tests.support.cluster import RunningCluster
 
@@ -194,7 +195,7 @@ class Lossy:
             self.requests += 1
             raise TransportError("the request was lost", was_sent=False)
         self.sent += 1
-        answer = await asking.ask(link, body, timeout_seconds)
+        answer = await rpc.ask(link, body, timeout_seconds)
         if drawn < 0.3:
             self.answers += 1
             raise TransportError("the answer was lost", was_sent=True)
@@ -205,7 +206,7 @@ def test_tokens_move_once_though_requests_and_answers_are_lost(
     own: RunningCluster, monkeypatch: pytest.MonkeyPatch, record_property: Any
 ) -> None:
     lossy = Lossy(Random(7))
-    monkeypatch.setattr(carrying, "ask", lossy.ask)
+    monkeypatch.setattr(shard_pipeline, "ask", lossy.ask)
     bus: Any = own.connect("worker")
     queues = [bus.queue(f"queue {number}") for number in range(3)]
     lines = bus.topic("lines", partitions=2)

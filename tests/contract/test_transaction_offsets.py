@@ -13,7 +13,8 @@ import pytest
 import hawser
 from hawser import aio
 from hawser.cluster import wire
-from hawser.cluster.client import asking, carrying
+from hawser.cluster.client import rpc
+from hawser.cluster.client.transaction import shard_pipeline
 from hawser.cluster.transport import TransportError
 from hawser.log.entry import Kind
 from tests.support.cluster import RunningCluster
@@ -190,7 +191,7 @@ def test_what_is_taken_behind_a_cancelled_commit_is_not_taken_for_more(
             first, second = bus.transaction(), bus.transaction()
             await first.publish(target, bytes((await member.take_many(1, SECONDS))[0]))
             await first.commit_offsets(member)
-            monkeypatch.setattr(carrying, "ask", lost)
+            monkeypatch.setattr(shard_pipeline, "ask", lost)
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.2):
                     await first.commit()
@@ -202,7 +203,7 @@ def test_what_is_taken_behind_a_cancelled_commit_is_not_taken_for_more(
             # Until the group has followed, too.
             assert not await first.resolve()
             assert first.state == "rolled back"
-            monkeypatch.setattr(carrying, "ask", asking.ask)
+            monkeypatch.setattr(shard_pipeline, "ask", rpc.ask)
             if not is_told:
                 assert bytes(await member.take(SECONDS) or b"") == b"0"
                 with pytest.raises(hawser.TransactionAborted, match="is taken again"):
@@ -241,7 +242,7 @@ def test_an_outcome_that_is_known_late_is_what_the_group_follows(
     runs: list[Any] = []
 
     async def lossy(link: Any, body: bytes, timeout_seconds: float) -> Any:
-        answer = await asking.ask(link, body, timeout_seconds)
+        answer = await rpc.ask(link, body, timeout_seconds)
         # Without its lane it was given up, and is being asked for again.
         if inside(runs[0])._work._lane is not None:
             raise TransportError("the answer was lost", was_sent=True)
@@ -255,9 +256,9 @@ def test_an_outcome_that_is_known_late_is_what_the_group_follows(
             tx.commit()
         return bytes(sample)
 
-    monkeypatch.setattr(carrying, "ask", lossy)
+    monkeypatch.setattr(shard_pipeline, "ask", lossy)
     assert bus.run_transaction(copy) == b"0"
-    monkeypatch.setattr(carrying, "ask", asking.ask)
+    monkeypatch.setattr(shard_pipeline, "ask", rpc.ask)
     assert bus.run_transaction(copy) == b"1" and len(runs) == 2
     assert inside(member)._consumer._returns == 0
     assert [each.mark for each in source.info().records] == [2]
@@ -279,7 +280,7 @@ def test_an_outcome_that_stays_unknown_has_the_group_go_on_where_it_is(
 
     async def lossy(link: Any, body: bytes, timeout_seconds: float) -> Any:
         is_lost = what == "everything" or decides(body)
-        answer = await asking.ask(link, body, timeout_seconds) if is_done or not is_lost else None
+        answer = await rpc.ask(link, body, timeout_seconds) if is_done or not is_lost else None
         if is_lost:
             raise TransportError("lost, one way or the other", was_sent=True)
         return answer
@@ -292,11 +293,11 @@ def test_an_outcome_that_stays_unknown_has_the_group_go_on_where_it_is(
             tx.publish(queue, bytes(sample))
 
     expected = hawser.InDoubt if what == "the decision" else hawser.TransactionAborted
-    monkeypatch.setattr(carrying, "ask", lossy)
+    monkeypatch.setattr(shard_pipeline, "ask", lossy)
     with pytest.raises(expected) as raised, bus.transaction() as tx:
         copy(tx, SECONDS)
     assert raised.value.outcome == ("unknown" if what == "the decision" else "none")
-    monkeypatch.setattr(carrying, "ask", asking.ask)
+    monkeypatch.setattr(shard_pipeline, "ask", rpc.ask)
     while [each.mark for each in source.info().records] != [2]:
         bus.run_transaction(copy)
     bus.run_transaction(copy)
@@ -340,7 +341,7 @@ def test_a_bus_that_closes_while_it_asks_says_that_the_outcome_is_unknown(
     errors: list[BaseException] = []
 
     async def lossy(link: Any, body: bytes, timeout_seconds: float) -> Any:
-        await asking.ask(link, body, timeout_seconds)
+        await rpc.ask(link, body, timeout_seconds)
         raise TransportError("the answer was lost", was_sent=True)
 
     def publish(tx: Any) -> None:
@@ -353,7 +354,7 @@ def test_a_bus_that_closes_while_it_asks_says_that_the_outcome_is_unknown(
         except BaseException as error:
             errors.append(error)
 
-    monkeypatch.setattr(carrying, "ask", lossy)
+    monkeypatch.setattr(shard_pipeline, "ask", lossy)
     worker = threading.Thread(target=work)
     worker.start()
     wait_until(lambda: bool(runs) and inside(runs[0])._work._lane is None)

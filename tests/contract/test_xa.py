@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import hawser
-from hawser.cluster.client import transactions_seen
+from hawser.cluster.client.admin import transactions
 from hawser.log.state.results import Outcome
 from hawser.transaction.identity import LANE_FORMAT, TransactionId
 from hawser.xa import XAError, Xid
@@ -322,7 +322,7 @@ def test_what_a_person_decides_the_coordinator_is_told(
     scene.xa.end(scene.xid)
     scene.xa.prepare(scene.xid)
     person: Any = cluster.connect("person")
-    decide = transactions_seen.decide(
+    decide = transactions.decide(
         person._client.router, TransactionId(scene.xid, 0), outcome, "he knows better", SECONDS
     )
     person._thread.call(decide)

@@ -13,7 +13,7 @@ import hawser
 from hawser import aio
 from hawser.api.cluster.xa import _check
 from hawser.cluster import wire
-from hawser.cluster.client.routing import Router
+from hawser.cluster.client.router import Router
 from hawser.log.state.results import Answered
 from hawser.transaction.xa import Call, Code
 from hawser.xa import XAError, Xid

@@ -13,7 +13,7 @@ import pytest
 import hawser
 from hawser import aio
 from hawser.cluster import wire
-from hawser.cluster.client.routing import Router
+from hawser.cluster.client.router import Router
 from hawser.xa import XAError, Xid
 from tests.support.cluster import RunningCluster
 

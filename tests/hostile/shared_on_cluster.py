@@ -17,8 +17,8 @@ from types import MethodType
 from typing import Any
 
 import hawser
-from hawser.cluster.client.consumer import Consumer
 from hawser.cluster.client.sample import FetchedSample
+from hawser.cluster.client.subscribe.subscription import Consumer
 from hawser.xa import XA, XAError, Xid
 from tests.hostile import shared_objects as host
 from tests.hostile.shared_scene import (

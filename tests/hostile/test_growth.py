@@ -25,9 +25,9 @@ import pytest
 
 import hawser
 from hawser import aio, xa
-from hawser.api.local.aio import LocalAsyncBus
+from hawser.api.local.aio.bus import LocalAsyncBus
 from hawser.cluster import wire
-from hawser.cluster.client.routing import Router
+from hawser.cluster.client.router import Router
 from hawser.cluster.client.settings import ClientSettings
 from hawser.spark.source import connection as spark_connection
 from hawser.testing import LocalBus

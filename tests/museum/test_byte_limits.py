@@ -6,7 +6,7 @@ partitions were busy: after a thousand micro-batches it was still at its start, 
 
 import random
 
-from hawser.cluster.client.starts import Bounds
+from hawser.cluster.client.admin.offsets import Bounds
 from hawser.spark.source.offsets import Bounded, advance, ends, ranges, starts
 
 MIB = 1 << 20

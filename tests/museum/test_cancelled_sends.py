@@ -211,7 +211,7 @@ def test_a_batch_that_could_not_be_sent_goes_without_what_was_cancelled(
                 raise TransportError("not now", was_sent=False)
 
             with monkeypatch.context() as patched:
-                patched.setattr("hawser.cluster.client.producer.ask", fail)
+                patched.setattr("hawser.cluster.client.publish.partition_producer.ask", fail)
                 together = [topic.publish_nowait(each) for each in (b"kept", MINE)]
                 alone = [topic.publish_nowait(MINE)]
                 await failed.wait()

@@ -10,7 +10,7 @@ import pytest
 import hawser
 from hawser import aio
 from hawser.cluster.client.client import OpenTopic
-from hawser.cluster.client.group import Member
+from hawser.cluster.client.subscribe.group_member import Member
 from hawser.testing import LocalBus
 from tests.support.cluster import RunningCluster
 

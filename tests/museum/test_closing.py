@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import hawser
-from hawser.cluster.client.thread import LoopThread
+from hawser.cluster.client.loop_thread import LoopThread
 from tests.support.cluster import RunningCluster
 
 ROUNDS = 12

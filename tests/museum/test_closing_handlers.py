@@ -16,7 +16,7 @@ import pytest
 
 import hawser
 from hawser.api.bus import codec_of
-from hawser.cluster.client.queue import OpenQueue
+from hawser.cluster.client.queue.handle import OpenQueue
 from hawser.record import schema as schemas
 from hawser.testing import LocalBus
 from tests.support.cluster import RunningCluster
@@ -239,8 +239,8 @@ def test_a_handler_may_begin_a_transaction_and_publish_in_the_middle_of_that(
     with cluster.connect() as bus:
         topic = bus.topic(f"transactions of a handler, {interrupted}")
         first = bus.transaction()
-        module, name = ("transacting", "Transaction") if interrupted == "begin" else ("working", "size_of")
-        client = importlib.import_module(f"hawser.cluster.client.{module}")
+        module, name = ("transaction", "Transaction") if interrupted == "begin" else ("workspace", "size_of")
+        client = importlib.import_module(f"hawser.cluster.client.transaction.{module}")
         original = getattr(client, name)
 
         def handle() -> None:

@@ -12,7 +12,7 @@ import pyarrow.ipc
 import pytest
 from pyspark.sql.types import ArrayType, BinaryType, LongType, StructType
 
-from hawser.cluster.client.ranges import Part
+from hawser.cluster.client.subscribe.range_reader import Part
 from hawser.record.arrow import one_time, schema
 from hawser.record.batch import Batch, Compression
 from hawser.record.record import Record

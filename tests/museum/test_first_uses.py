@@ -61,7 +61,7 @@ def test_a_module_that_another_thread_imports_is_not_used_yet(monkeypatch: pytes
     with LocalBus() as local:
         topic: Any = local.connect().topic("imu")
         subscription = topic.subscribe()
-        for name in ("pyarrow", "hawser.api.waiting"):
+        for name in ("pyarrow", "hawser.api.local.waiter_thread"):
             monkeypatch.setitem(sys.modules, name, ModuleType(name))
         topic.publish(memoryview(b"bytes"))
         assert bytes(subscription.take(0)) == b"bytes"

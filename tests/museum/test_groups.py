@@ -12,7 +12,9 @@ import pytest
 import hawser
 from hawser import aio
 from hawser.cluster import wire
-from hawser.cluster.client import asking, carrying, starts
+from hawser.cluster.client import rpc
+from hawser.cluster.client.admin import offsets
+from hawser.cluster.client.transaction import shard_pipeline
 from hawser.log.entry import Kind
 from hawser.log.state.commands import GroupLeave, encode_command
 from tests.support.cluster import RunningCluster
@@ -230,7 +232,7 @@ def test_a_commit_that_is_late_does_not_let_its_samples_be_copied_again(
 
         async def late(link: Any, body: bytes, timeout_seconds: float) -> Any:
             await released.wait()
-            return await asking.ask(link, body, timeout_seconds)
+            return await rpc.ask(link, body, timeout_seconds)
 
         async def copy(tx: Any, samples: list[Any]) -> None:
             await tx.commit_offsets(member)
@@ -243,7 +245,7 @@ def test_a_commit_that_is_late_does_not_let_its_samples_be_copied_again(
             first, second, third = (looped.transaction() for _ in range(3))
             await copy(first, await member.take_many(2, SECONDS))
             with monkeypatch.context() as patch:
-                patch.setattr(carrying, "ask", late)
+                patch.setattr(shard_pipeline, "ask", late)
                 with pytest.raises(TimeoutError):
                     async with asyncio.timeout(0.1):
                         await first.commit()
@@ -276,7 +278,7 @@ def test_a_member_that_cannot_ask_where_its_group_is_reads_again(
         assert len(member.take_many(2, SECONDS)) == 2
         tx.commit_offsets(member)
         with monkeypatch.context() as patch:
-            patch.setattr(starts, "inspect", broken)
+            patch.setattr(offsets, "inspect", broken)
             tx.rollback()
         assert copied_in_the_end(bus, source, target, member) == EVERYTHING
 

@@ -12,7 +12,7 @@ import pytest
 
 from hawser.cluster import wire
 from hawser.cluster.client.client import Client
-from hawser.cluster.client.routing import Router
+from hawser.cluster.client.router import Router
 from hawser.cluster.client.settings import ClientSettings
 from hawser.cluster.embedded import EmbeddedCluster
 from hawser.cluster.maps import ShardMap

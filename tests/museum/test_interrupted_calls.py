@@ -13,8 +13,8 @@ import pytest
 
 import hawser
 from hawser.cluster.client.client import Client
-from hawser.cluster.client.opening import Open
-from hawser.cluster.client.producer import Producer
+from hawser.cluster.client.handles import Open
+from hawser.cluster.client.publish.partition_producer import Producer
 from tests.support.cluster import RunningCluster
 from tests.support.processes import until
 
@@ -110,7 +110,7 @@ def test_an_interrupted_close_of_a_bus_ends_everything(
         if begun == "waiting":
             cut_off(bus, patched)
         else:
-            patched.setattr("hawser.cluster.client.producer.ask", never)
+            patched.setattr("hawser.cluster.client.publish.partition_producer.ask", never)
         future = topic.publish_nowait(b"second")
         assert begun == "waiting" or sent.wait(PATIENCE_SECONDS)
         # The end of the thread is waited for below, and not for ever.

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterator
 from typing import Any, cast
 
-from hawser.cluster.client.reader import Chunk
+from hawser.cluster.client.subscribe.fetcher import Chunk
 from hawser.record.batch import Batch
 from hawser.record.record import Record
 from tests.support.cluster import RunningCluster

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hawser.cluster import wire
-from hawser.cluster.client import routing
+from hawser.cluster.client import router
 from hawser.cluster.maps import node_of
 from hawser.cluster.node import presence
 from hawser.cluster.node.service import Node
@@ -73,7 +73,7 @@ def _is_led(node: Node, shard: str) -> bool:
 
 def test_a_client_is_there_for_a_node_that_is_newer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presence, "ABSENT_SECONDS", 0.5)
-    monkeypatch.setattr(routing, "_NODES_SECONDS", 0.1)
+    monkeypatch.setattr(router, "_NODES_SECONDS", 0.1)
     with RunningCluster(tmp_path) as cluster:
         bus: Any = cluster.connect("client")
         topic = bus.topic("t", partitions=1)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from hawser.cluster import wire
-from hawser.cluster.client import routing
-from hawser.cluster.client.routing import Router
+from hawser.cluster.client import router as routing
+from hawser.cluster.client.router import Router
 from hawser.cluster.maps import ShardMap
 from hawser.cluster.node.service import Node
 from hawser.cluster.operator.service import OperatorService

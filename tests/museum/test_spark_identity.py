@@ -16,7 +16,7 @@ from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
 import hawser
-from hawser.cluster.client.branching import ApplicationBatch, decide_batch
+from hawser.cluster.client.transaction.application_batch import ApplicationBatch, decide_batch
 from hawser.spark.sink.checkpoint import source_of
 from hawser.spark.sink.options import Options
 from hawser.spark.sink.writing import BatchWriter, StreamWriter

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMinRows
 from pyspark.sql.types import BinaryType
 
-from hawser.cluster.client.starts import Bounds
+from hawser.cluster.client.admin.offsets import Bounds
 from hawser.cluster.wire import TopicEntry
 from hawser.spark.source import streaming
 from hawser.spark.source.columns import full_schema

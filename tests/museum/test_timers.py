@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import hawser
-from hawser.cluster.client.flight import Item
-from hawser.cluster.client.getters import Getters
-from hawser.cluster.client.producer import Producer
+from hawser.cluster.client.publish.batch import Item
+from hawser.cluster.client.publish.partition_producer import Producer
+from hawser.cluster.client.queue.waiters import Getters
 from hawser.cluster.client.settings import ClientSettings
 from hawser.cluster.transport import new_event_loop
 from hawser.record.batch import Compression

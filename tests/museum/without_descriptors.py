@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import hawser
-from hawser.api import waiting
+from hawser.api.local import waiter_thread
 from hawser.memory import Waiter
 
 PATIENCE_SECONDS = 30
@@ -21,7 +21,7 @@ class CountedWaiter:
         self._waiter = Waiter()
         self.count = 0
 
-    def wait(self, endpoints: list[waiting.Endpoint], timeout: float) -> list[waiting.Endpoint]:
+    def wait(self, endpoints: list[waiter_thread.Endpoint], timeout: float) -> list[waiter_thread.Endpoint]:
         try:
             return self._waiter.wait(endpoints, timeout)
         finally:
@@ -65,5 +65,5 @@ async def use(url: str, waiter: CountedWaiter) -> None:
 
 if __name__ == "__main__":
     counted = CountedWaiter()
-    waiting._waiting._waiter = counted  # type: ignore[assignment]  # it counts, and is one otherwise
+    waiter_thread._waiting._waiter = counted  # type: ignore[assignment]  # it counts, and is one otherwise
     asyncio.run(use(sys.argv[1], counted))

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import hawser
-from hawser.cluster.client.branching import ApplicationBatch, drop_branches
+from hawser.cluster.client.transaction.application_batch import ApplicationBatch, drop_branches
 from hawser.spark.source.claiming import Claim, Claims
 from hawser.spark.source.connection import connection
 from hawser.spark.source.offsets import Range

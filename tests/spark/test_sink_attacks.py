@@ -11,7 +11,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import hawser
-from hawser.cluster.client.branching import ApplicationBatch, drop_branches, look_at_batches
+from hawser.cluster.client.transaction.application_batch import (
+    ApplicationBatch,
+    drop_branches,
+    look_at_batches,
+)
 from hawser.log.entry import Entry, Kind
 from hawser.log.state.machine import Machine
 from hawser.log.state.results import Result

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import hawser
-from hawser.cluster.client.branching import ApplicationBatch
+from hawser.cluster.client.transaction.application_batch import ApplicationBatch
 from hawser.spark.source.connection import connection
 from tests.spark.auditing import Audit
 from tests.spark.copy_program import PATIENCE_SECONDS, CopyProgram

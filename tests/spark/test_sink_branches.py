@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 import hawser
-from hawser.cluster.client import branching
-from hawser.cluster.client.branching import (
+from hawser.cluster.client.admin.transactions import look_at_all
+from hawser.cluster.client.transaction import application_batch
+from hawser.cluster.client.transaction.application_batch import (
     ApplicationBatch,
     BatchBranch,
     Operation,
     decide_batch,
     drop_branches,
 )
-from hawser.cluster.client.transactions_seen import look_at_all
 from hawser.log.entry import Kind
 from hawser.record.batch import Batch
 from hawser.record.record import Record
@@ -126,7 +126,7 @@ def test_who_slept_until_the_batch_may_be_forgotten_is_not_told_that_it_failed(
     """A branch that is not there may have been committed; of one that is kept for ever it is certain."""
     application._identity = application._identity[0], query
     times = iter([1000.0, 1000.0 + slept_seconds])
-    monkeypatch.setattr(branching, "boot_seconds", lambda: next(times))
+    monkeypatch.setattr(application_batch, "boot_seconds", lambda: next(times))
     is_unknown = query == ONCE and slept_seconds
     expected = hawser.OutcomeUnknown if is_unknown else hawser.TransactionAborted
     with pytest.raises(expected, match="Look whether its rows are there" if is_unknown else "not prepared"):

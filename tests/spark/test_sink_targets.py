@@ -10,7 +10,7 @@ import pytest
 from xxhash import xxh3_64_intdigest
 
 from hawser.cluster import wire
-from hawser.cluster.client.branching import Operation
+from hawser.cluster.client.transaction.application_batch import Operation
 from hawser.errors import UsageError
 from hawser.record.batch import Batch, Compression
 from hawser.record.record import Record

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from hawser import UsageError
-from hawser.cluster.client.starts import Bounds
+from hawser.cluster.client.admin.offsets import Bounds
 from hawser.spark.source.offsets import (
     Bounded,
     Patience,

@@ -11,9 +11,9 @@ import pytest
 import hawser
 from hawser.bench.cluster_servers import free_ports
 from hawser.cluster.client.client import Client, addresses_of
-from hawser.cluster.client.ranges import LostRange, RangeReader
+from hawser.cluster.client.loop_thread import LoopThread
 from hawser.cluster.client.settings import ClientSettings
-from hawser.cluster.client.thread import LoopThread
+from hawser.cluster.client.subscribe.range_reader import LostRange, RangeReader
 from hawser.cluster.embedded import EmbeddedCluster
 from hawser.cluster.wire import Code
 from hawser.spark.source import connection
@@ -167,13 +167,13 @@ def test_a_replica_that_refuses_for_good_is_believed(
     cluster: RunningCluster, connected: Connected, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from hawser.cluster import wire
-    from hawser.cluster.client import ranges
+    from hawser.cluster.client.subscribe import range_reader
 
     async def refuse(*_: Any) -> wire.Answer:
         return wire.Failed(Code.DAMAGED, "planted", False)
 
     topic, _ = filled(cluster, 10)
-    monkeypatch.setattr(ranges, "ask", refuse)
+    monkeypatch.setattr(range_reader, "ask", refuse)
     with pytest.raises(hawser.Corrupt, match="planted"):
         connected.next(connected.reader(topic, 1, 11))
 

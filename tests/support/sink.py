@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import hawser
-from hawser.cluster.client.transactions_seen import Stage, look_at_all
+from hawser.cluster.client.admin.transactions import Stage, look_at_all
 from hawser.spark.source.connection import connection
 from tests.support.source import follow
 

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import Final, Literal
 
-from hawser.api.aio_transaction import AsyncWork
+from hawser.api.aio.transaction import AsyncWork
 from hawser.api.transaction import Work
 from hawser.errors import HawserError
 from hawser.transaction.identity import Xid

@@ -25,7 +25,7 @@ from hawser.spark.source.connection import Connection, connection
 from hawser.spark.source.workers import set_imports_aside
 
 if TYPE_CHECKING:
-    from hawser.cluster.client.branching import Operation
+    from hawser.cluster.client.transaction.application_batch import Operation
 
 # As much as the sink has under way.
 _MOST_UNDER_WAY_BYTES: Final = 16 << 20

@@ -17,10 +17,10 @@ import hawser
 from hawser.cli.cluster_link import addresses, run
 from hawser.cli.options import shared_options, wants_json
 from hawser.cli.output import Cell, Column, age, byte_size, count, exits, notice, print_json, print_table
-from hawser.cluster.client import transactions_seen as seen
-from hawser.cluster.client.routing import Router
+from hawser.cluster.client.admin import transactions as seen
+from hawser.cluster.client.admin.transactions import BranchOf, Stage, TransactionSeen
+from hawser.cluster.client.router import Router
 from hawser.cluster.client.settings import ClientSettings
-from hawser.cluster.client.transactions_seen import BranchOf, Stage, TransactionSeen
 from hawser.cluster.maps import topic_of
 from hawser.log.state.results import Outcome
 from hawser.transaction.identity import TransactionId, Xid

@@ -12,7 +12,7 @@ import pytest
 
 import hawser
 from hawser.cluster import wire
-from hawser.cluster.client.transactions_seen import BranchOf, Stage, put_together
+from hawser.cluster.client.admin.transactions import BranchOf, Stage, put_together
 from hawser.log.state.results import Outcome
 from hawser.transaction.xa import State
 from hawser.xa import XAError, Xid

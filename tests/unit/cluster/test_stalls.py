@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hawser.cluster.client.thread import LoopThread
+from hawser.cluster.client.loop_thread import LoopThread
 from hawser.cluster.metrics import node_metrics, operator_metrics
 from hawser.cluster.stalls import StallWatch
 from hawser.cluster.transport import new_event_loop

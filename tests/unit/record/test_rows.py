@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from hawser.cluster.client.client import records_of
-from hawser.cluster.client.flight import Item
+from hawser.cluster.client.publish.batch import Item
 from hawser.record.batch import Batch
 from hawser.record.record import Record
 from hawser.record.rows import Rows

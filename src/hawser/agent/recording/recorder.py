@@ -11,8 +11,8 @@ from hawser.agent.recording.source import Source
 from hawser.agent.recording.stream import Counts, QueueStream, Stream
 from hawser.agent.recording.target import Kind, Stopped, Target
 from hawser.agent.recording.topic_source import TopicSource
+from hawser.cluster.client.admin.catalog import Settings, check_settings
 from hawser.cluster.client.client import addresses_of
-from hawser.cluster.client.topics import Settings, check_settings
 from hawser.errors import Closed, HawserError, NotFound, SettingsMismatch, UsageError
 from hawser.memory import Domain
 from hawser.memory.names import check_bus_name, check_topic_name, group_record

@@ -8,13 +8,13 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeVar
 
+from hawser.cluster.client.admin.catalog import Settings
 from hawser.cluster.client.client import Client
-from hawser.cluster.client.opening import Open
-from hawser.cluster.client.producers import partition_of
+from hawser.cluster.client.handles import Open
+from hawser.cluster.client.loop_thread import LoopThread
+from hawser.cluster.client.publish.partitioner import partition_of
+from hawser.cluster.client.publish.stamped import Landed, StampedPartition, Standing
 from hawser.cluster.client.settings import ClientSettings
-from hawser.cluster.client.stamped import Landed, StampedPartition, Standing
-from hawser.cluster.client.thread import LoopThread
-from hawser.cluster.client.topics import Settings
 from hawser.errors import Closed, Full, HawserError, NotFound, SettingsMismatch, UsageError
 from hawser.record.batch import Batch
 

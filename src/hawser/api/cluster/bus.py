@@ -15,10 +15,10 @@ from hawser.api.cluster.transaction import ClusterTransaction, check_transaction
 from hawser.api.cluster.xa import ClusterXA
 from hawser.api.info import DomainFile, Participant, Recovered
 from hawser.api.transaction import Transaction
+from hawser.cluster.client.admin.catalog import check_queue_settings, check_settings
 from hawser.cluster.client.client import Client, addresses_of
+from hawser.cluster.client.loop_thread import LoopThread
 from hawser.cluster.client.settings import ClientSettings
-from hawser.cluster.client.thread import LoopThread
-from hawser.cluster.client.topics import check_queue_settings, check_settings
 from hawser.errors import Closed, UsageError
 from hawser.memory.names import check_topic_name
 

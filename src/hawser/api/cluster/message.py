@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any, Final
 
-from hawser.cluster.client.borrowing import Borrower, Make
-from hawser.cluster.client.queue import OpenQueue
+from hawser.cluster.client.queue.acknowledger import Borrowed, State, Verdict
+from hawser.cluster.client.queue.handle import OpenQueue
+from hawser.cluster.client.queue.session import Borrower, Make
 from hawser.cluster.client.sample import FetchedSample
-from hawser.cluster.client.settling import Borrowed, State, Verdict
 from hawser.errors import UsageError
 from hawser.record.record import Record
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hawser.api.publishing import Publisher, Publishing
 from hawser.api.subscription import check_count
 from hawser.cluster.client.client import OpenTopic, record_of, records_of
-from hawser.cluster.client.producers import Producers
-from hawser.cluster.client.thread import LoopThread
+from hawser.cluster.client.loop_thread import LoopThread
+from hawser.cluster.client.publish.partitioner import Producers
 from hawser.errors import Closed, UsageError
 from hawser.record.payload import as_payloads
 from hawser.record.receipt import Receipt

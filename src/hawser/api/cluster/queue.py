@@ -17,12 +17,12 @@ from hawser.api.message import OVER, Message, Messages, ValueLoop, Values, Verdi
 from hawser.api.queue import Consumer, Queue, check_prefetch
 from hawser.api.sample import Sample
 from hawser.api.subscription import check_count, check_timeout
-from hawser.cluster.client.borrowing import MOST_HELD
 from hawser.cluster.client.client import Client, Partition, record_of
-from hawser.cluster.client.letters import retry_letters
-from hawser.cluster.client.queue import OpenQueue
-from hawser.cluster.client.settling import State
-from hawser.cluster.client.thread import LoopThread
+from hawser.cluster.client.loop_thread import LoopThread
+from hawser.cluster.client.queue.acknowledger import State
+from hawser.cluster.client.queue.dead_letters import retry_letters
+from hawser.cluster.client.queue.handle import OpenQueue
+from hawser.cluster.client.queue.session import MOST_HELD
 from hawser.cluster.wire import Looked
 from hawser.errors import Closed, HawserError
 from hawser.log.state.queue import LETTERS

@@ -10,10 +10,10 @@ from typing import Any, TypeVar, cast
 from hawser.api.sample import Sample
 from hawser.api.subscription import Start, Subscription, check_count, check_start, check_timeout
 from hawser.cluster.client.client import OpenTopic
-from hawser.cluster.client.consumer import Consumer
-from hawser.cluster.client.group import Member
+from hawser.cluster.client.loop_thread import LoopThread
 from hawser.cluster.client.sample import FetchedSample
-from hawser.cluster.client.thread import LoopThread
+from hawser.cluster.client.subscribe.group_member import Member
+from hawser.cluster.client.subscribe.subscription import Consumer
 from hawser.errors import Closed, UsageError
 
 __all__ = ["ClusterSubscription", "check_options", "member_of"]

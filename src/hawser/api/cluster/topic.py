@@ -9,9 +9,9 @@ from hawser.api.sample import Sample
 from hawser.api.subscription import Reliable, Start, check_count
 from hawser.api.topic import Topic
 from hawser.cluster.client.client import OpenTopic, Partition
-from hawser.cluster.client.producers import Producers
-from hawser.cluster.client.ranges import Found
-from hawser.cluster.client.thread import LoopThread
+from hawser.cluster.client.loop_thread import LoopThread
+from hawser.cluster.client.publish.partitioner import Producers
+from hawser.cluster.client.subscribe.range_reader import Found
 from hawser.cluster.maps import node_of
 from hawser.errors import Closed, UsageError
 from hawser.limits import GROUP_PREFIX

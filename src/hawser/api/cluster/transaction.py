@@ -22,11 +22,11 @@ from hawser.api.subscription import Subscription
 from hawser.api.topic import Topic
 from hawser.api.transaction import Transaction, TransactionState, Work
 from hawser.cluster.client.client import record_of
-from hawser.cluster.client.opening import Open
-from hawser.cluster.client.routing import Router
-from hawser.cluster.client.thread import LoopThread
-from hawser.cluster.client.transacting import OpenTransaction
-from hawser.cluster.client.working import Held, OpenWork, check_held
+from hawser.cluster.client.handles import Open
+from hawser.cluster.client.loop_thread import LoopThread
+from hawser.cluster.client.router import Router
+from hawser.cluster.client.transaction.transaction import OpenTransaction
+from hawser.cluster.client.transaction.workspace import Held, OpenWork, check_held
 from hawser.errors import HawserError, UsageError
 from hawser.record.rows import Records
 from hawser.transaction.identity import DEFAULT_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS

@@ -8,8 +8,8 @@ from hawser.api.cluster.transaction import ClusterWork
 from hawser.api.subscription import check_count
 from hawser.api.transaction import Work
 from hawser.api.xa import XA, Vote, XAError
-from hawser.cluster.client.thread import LoopThread
-from hawser.cluster.client.xa import OpenBranch, Resource
+from hawser.cluster.client.loop_thread import LoopThread
+from hawser.cluster.client.transaction.xa import OpenBranch, Resource
 from hawser.errors import HawserError, UsageError
 from hawser.log.state.results import Answered, Outcome
 from hawser.transaction.identity import APPLICATION_FORMAT, LANE_FORMAT, TransactionId, Xid

@@ -8,7 +8,7 @@ import msgspec
 
 from hawser.api.bus import Bus, codec_of
 from hawser.api.info import DomainFile, Participant, Recovered
-from hawser.api.local.letters import check_dead_letter
+from hawser.api.local.dead_letters import check_dead_letter
 from hawser.api.local.queue import LocalQueue
 from hawser.api.local.topic import LocalTopic, participants_of
 from hawser.errors import UsageError

@@ -60,6 +60,6 @@ def settle_all(consumer: NativeConsumer) -> Callable[[list[Message], Verdict], N
 def end_waits(participant: NativePublisher | NativeSubscriber | NativeConsumer) -> None:
     """Tell the event loops that wait for it that it is about to be closed."""
     # While another thread imports the module, no event loop waits.
-    waiting = sys.modules.get("hawser.api.waiting")
+    waiting = sys.modules.get("hawser.api.local.waiter_thread")
     if waiting is not None and hasattr(waiting, "_waiting"):
         waiting.end(participant)

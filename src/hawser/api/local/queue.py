@@ -10,7 +10,7 @@ import msgspec
 
 from hawser.api.info import KeptPosition, QueueInfo, QueueOwner
 from hawser.api.local.consuming import LocalConsumer, end_waits, settle_all
-from hawser.api.local.letters import Letters
+from hawser.api.local.dead_letters import Letters
 from hawser.api.local.publishing import LocalPublishing
 from hawser.api.local.topic import is_removed, participants_of
 from hawser.api.message import Message, Messages, Values

@@ -96,7 +96,7 @@ class LocalSubscription(Subscription[T]):
             raise
 
     async def __anext__(self) -> Sample:
-        from hawser.api.waiting import until
+        from hawser.api.local.waiter_thread import until
 
         try:
             return cast("Sample", await until(lambda: self._native.take_next(0), self._native, None))

@@ -7,22 +7,22 @@ from time import time_ns
 from typing import Any, Final, NamedTuple, TypeVar
 
 from hawser.cluster import wire
-from hawser.cluster.client import starts, topics
-from hawser.cluster.client.asking import gathered
-from hawser.cluster.client.consumer import Consumer
-from hawser.cluster.client.failures import joint_error
-from hawser.cluster.client.group import Member
-from hawser.cluster.client.homes import Homes
-from hawser.cluster.client.opening import Open
-from hawser.cluster.client.producers import Producers
-from hawser.cluster.client.queue import OpenQueue
-from hawser.cluster.client.ranges import Found, RangeReader
-from hawser.cluster.client.routing import Router
+from hawser.cluster.client.admin import catalog, offsets
+from hawser.cluster.client.admin.catalog import delete_group
+from hawser.cluster.client.admin.offsets import Place
+from hawser.cluster.client.errors import joint_error
+from hawser.cluster.client.handles import Open
+from hawser.cluster.client.publish.partitioner import Producers
+from hawser.cluster.client.queue.handle import OpenQueue
+from hawser.cluster.client.router import Router
+from hawser.cluster.client.rpc import gathered
 from hawser.cluster.client.settings import ClientSettings
-from hawser.cluster.client.starts import Place
-from hawser.cluster.client.topics import delete_group
-from hawser.cluster.client.transacting import Lanes
-from hawser.cluster.client.xa import Resource
+from hawser.cluster.client.subscribe.group_member import Member
+from hawser.cluster.client.subscribe.range_reader import Found, RangeReader
+from hawser.cluster.client.subscribe.subscription import Consumer
+from hawser.cluster.client.transaction.coordinators import Homes
+from hawser.cluster.client.transaction.transaction import Lanes
+from hawser.cluster.client.transaction.xa import Resource
 from hawser.cluster.transport import Address, BadAddress, PeerRole
 from hawser.errors import Closed, HawserError, UsageError
 from hawser.limits import is_wait
@@ -159,28 +159,28 @@ class Client:
         return timeout
 
     async def open(
-        self, name: str, given: topics.Settings, create: bool, decode: Callable[[Any], Any] | None
+        self, name: str, given: catalog.Settings, create: bool, decode: Callable[[Any], Any] | None
     ) -> "OpenTopic":
         """The topic, created if need be."""
-        entry = await topics.open_topic(self.router, name, given, create, self.deadline(None))
+        entry = await catalog.open_topic(self.router, name, given, create, self.deadline(None))
         topic = OpenTopic(self, name, entry, decode)
         self._opened.add(topic)
         return topic
 
     async def open_queue(
-        self, name: str, given: topics.Settings, create: bool, decode: Callable[[Any], Any] | None
+        self, name: str, given: catalog.Settings, create: bool, decode: Callable[[Any], Any] | None
     ) -> OpenQueue:
         """The queue, created if need be."""
-        entry = await topics.open_topic(self.router, name, given, create, self.deadline(None), "queue")
+        entry = await catalog.open_topic(self.router, name, given, create, self.deadline(None), "queue")
         queue = OpenQueue(self, name, entry, decode)
         self._opened.add(queue)
         return queue
 
     async def topics(self) -> list[str]:
-        return await topics.list_topics(self.router, self.deadline(None))
+        return await catalog.list_topics(self.router, self.deadline(None))
 
     async def queues(self) -> list[str]:
-        return await topics.list_topics(self.router, self.deadline(None), "queue")
+        return await catalog.list_topics(self.router, self.deadline(None), "queue")
 
     async def look(self, name: str, entry: wire.TopicEntry) -> list[Partition]:
         """Each partition of a topic, or a queue, as it is now."""
@@ -202,14 +202,14 @@ class Client:
 
     async def _look_at(self, name: str, entry: wire.TopicEntry, number: int, deadline: float) -> Partition:
         shard, is_queue = wire.shards_of(name, entry)[number], entry.kind == "queue"
-        found = await starts.inspect(self.router, name, shard, deadline, with_groups=True, queue=is_queue)
+        found = await offsets.inspect(self.router, name, shard, deadline, with_groups=True, queue=is_queue)
         return Partition(
             number, shard, self.router.map.shards.get(shard), found.start, found.end, found.groups
         )
 
     async def look_at_all(self, deadline: float) -> dict[str, list[Partition]]:
         """All topics; opens none of them. Unavailable unless every partition answers by the deadline."""
-        names = await topics.list_topics(self.router, deadline)
+        names = await catalog.list_topics(self.router, deadline)
         return await self._of_all(names, self._partitions_of, deadline)
 
     async def _partitions_of(self, name: str, entry: wire.TopicEntry, deadline: float) -> list[Partition]:
@@ -219,7 +219,7 @@ class Client:
     async def look_at_holders(self, deadline: float) -> dict[str, dict[str, int]]:
         """For every queue, the number of messages that each of its sessions holds. Unavailable unless every
         queue answers by the deadline."""
-        names = await topics.list_topics(self.router, deadline, "queue")
+        names = await catalog.list_topics(self.router, deadline, "queue")
         return await self._of_all(names, self._holders_of, deadline)
 
     async def _holders_of(self, name: str, entry: wire.TopicEntry, deadline: float) -> dict[str, int]:
@@ -314,14 +314,14 @@ class OpenTopic(Open):
                 raise
             return member
         deadline = self.client.deadline(None)
-        offsets = await asyncio.gather(
+        starts = await asyncio.gather(
             *(
-                starts.resolve(self.router, self.name, self.shard(each), start, history, deadline)
+                offsets.resolve(self.router, self.name, self.shard(each), start, history, deadline)
                 for each in range(self.partitions)
             )
         )
         consumer = Consumer(self.router, self.name, self.entry.uuid, self.decode)
-        for partition, offset in enumerate(offsets):
+        for partition, offset in enumerate(starts):
             consumer.read(partition, offset)
         self.use(consumer)
         return consumer
@@ -334,7 +334,7 @@ class OpenTopic(Open):
         deadline = self.client.deadline(None)
         last, missed = after, 0
         while True:
-            bounds = await starts.inspect(self.router, self.name, self.shard(partition), deadline)
+            bounds = await offsets.inspect(self.router, self.name, self.shard(partition), deadline)
             missed += max(0, bounds.start - (last + 1))
             last = max(last, bounds.start - 1)
             first = min(last + 1, bounds.end)

@@ -12,8 +12,8 @@ from typing import Final
 
 from hawser.cluster.background import Background
 from hawser.cluster.client.client import Client
+from hawser.cluster.client.publish.stamped import StampedPartition
 from hawser.cluster.client.settings import ClientSettings
-from hawser.cluster.client.stamped import StampedPartition
 from hawser.cluster.node.shard import Shard
 from hawser.cluster.transport import PeerRole
 from hawser.cluster.wire import Failed

@@ -16,8 +16,8 @@ import pyarrow
 from xxhash import xxh3_64_intdigest
 
 from hawser.cluster import wire
-from hawser.cluster.client.branching import Operation
-from hawser.cluster.client.producers import compression_of
+from hawser.cluster.client.publish.partitioner import compression_of
+from hawser.cluster.client.transaction.application_batch import Operation
 from hawser.errors import UsageError
 from hawser.log.entry import Kind
 from hawser.record.batch import Compression

@@ -15,7 +15,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from hawser.cluster.client.branching import (
+from hawser.cluster.client.transaction.application_batch import (
     ApplicationBatch,
     BatchBranch,
     Decided,

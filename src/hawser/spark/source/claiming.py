@@ -21,11 +21,16 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from hawser.cluster import wire
-from hawser.cluster.client.borrowing import Borrower
-from hawser.cluster.client.branching import ApplicationBatch, BatchBranch, Operation, decide_batch
-from hawser.cluster.client.homes import Homes
-from hawser.cluster.client.routing import Router
-from hawser.cluster.client.settling import Borrowed, State
+from hawser.cluster.client.queue.acknowledger import Borrowed, State
+from hawser.cluster.client.queue.session import Borrower
+from hawser.cluster.client.router import Router
+from hawser.cluster.client.transaction.application_batch import (
+    ApplicationBatch,
+    BatchBranch,
+    Operation,
+    decide_batch,
+)
+from hawser.cluster.client.transaction.coordinators import Homes
 from hawser.errors import Fenced, HawserError, TransactionAborted
 from hawser.log.entry import Kind
 from hawser.log.state.queue import MESSAGES

@@ -13,13 +13,13 @@ from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
 from hawser.cluster import wire
-from hawser.cluster.client import starts
+from hawser.cluster.client.admin import offsets
+from hawser.cluster.client.admin.catalog import open_topic
+from hawser.cluster.client.admin.offsets import Bounds, Moment
 from hawser.cluster.client.client import Client, addresses_of
-from hawser.cluster.client.ranges import LostRange, Part, RangeReader
+from hawser.cluster.client.loop_thread import LoopThread
 from hawser.cluster.client.settings import ClientSettings
-from hawser.cluster.client.starts import Bounds, Moment
-from hawser.cluster.client.thread import LoopThread
-from hawser.cluster.client.topics import open_topic
+from hawser.cluster.client.subscribe.range_reader import LostRange, Part, RangeReader
 from hawser.errors import NotFound, OffsetOutOfRange, Unavailable
 from hawser.log.state.queue import MESSAGES
 from hawser.record.batch import Batch
@@ -160,7 +160,9 @@ class Connection:
         ]
         found = await asyncio.gather(
             *(
-                starts.inspect(self.router, name, wire.shard_of(name, topics[name].uuid, partition), deadline)
+                offsets.inspect(
+                    self.router, name, wire.shard_of(name, topics[name].uuid, partition), deadline
+                )
                 for name, partition in shards
             )
         )
@@ -181,7 +183,7 @@ class Connection:
         deadline = self.router.loop.time() + _SETTINGS.timeout
         found = await asyncio.gather(
             *(
-                starts.at_time(
+                offsets.at_time(
                     self.router,
                     name,
                     wire.shard_of(name, topics[name].uuid, number),

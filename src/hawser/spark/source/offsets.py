@@ -23,7 +23,7 @@ newest records. Such a partition begins anew.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from hawser.cluster.client.starts import Bounds
+from hawser.cluster.client.admin.offsets import Bounds
 from hawser.errors import UsageError
 
 __all__ = [

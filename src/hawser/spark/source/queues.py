@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from hawser.cluster.client.borrowing import MOST_HELD
+from hawser.cluster.client.queue.session import MOST_HELD
 from hawser.cluster.wire import TopicEntry
 from hawser.errors import Closed
 from hawser.spark.source.claiming import Claim, Claims

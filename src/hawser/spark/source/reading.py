@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterator
 from typing import Any, Final
 
-from hawser.cluster.client.ranges import LostRange, Part
+from hawser.cluster.client.subscribe.range_reader import LostRange, Part
 from hawser.errors import Closed, OffsetOutOfRange
 from hawser.spark.source.columns import Chunk, Rows, Table
 from hawser.spark.source.connection import connection

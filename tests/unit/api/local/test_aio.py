@@ -12,7 +12,7 @@ import pytest
 
 import hawser
 from hawser import aio
-from hawser.api.waiting import until_space
+from hawser.api.local.waiter_thread import until_space
 from hawser.testing import LocalBus
 
 Body = Callable[[LocalBus], Awaitable[None]]

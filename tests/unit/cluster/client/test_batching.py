@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hawser import aio
-from hawser.cluster.client.producer import Producer
+from hawser.cluster.client.publish.partition_producer import Producer
 from tests.support.cluster import RunningCluster
 
 TASKS = 8

@@ -4,10 +4,10 @@ import asyncio
 import selectors
 from typing import Any
 
-from hawser.cluster.client.borrowing import Borrower
 from hawser.cluster.client.client import Client
+from hawser.cluster.client.queue.acknowledger import Borrowed
+from hawser.cluster.client.queue.session import Borrower
 from hawser.cluster.client.settings import ClientSettings
-from hawser.cluster.client.settling import Borrowed
 from hawser.errors import Closed, OutcomeUnknown, Unavailable
 from hawser.transaction.xa import Call
 from hawser.xa import Xid

@@ -11,7 +11,7 @@ import pytest
 import hawser
 from hawser import aio
 from hawser.cluster import wire
-from hawser.cluster.client import topics
+from hawser.cluster.client.admin import catalog
 from hawser.log.state.results import Reason, Rejected
 from hawser.testing import LocalBus
 from tests.support.cluster import RunningCluster
@@ -176,7 +176,7 @@ def test_a_group_that_a_transaction_moves_is_not_forgotten_in_silence(
     cluster: RunningCluster, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = cluster.connect().topic(name)
-    monkeypatch.setattr(topics, "decode_result", lambda data: Rejected(Reason.LOCKED))
+    monkeypatch.setattr(catalog, "decode_result", lambda data: Rejected(Reason.LOCKED))
     with pytest.raises(hawser.Rejected, match="a prepared transaction is about to move it") as caught:
         topic.forget("group:g")
     assert caught.value.retryable

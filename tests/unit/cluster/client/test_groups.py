@@ -12,10 +12,10 @@ import pytest
 import hawser
 from hawser import aio
 from hawser.cluster import wire
-from hawser.cluster.client.group import Member
-from hawser.cluster.client.producers import partition_of
-from hawser.cluster.client.starts import share_of
-from hawser.cluster.client.takers import Taken
+from hawser.cluster.client.admin.offsets import share_of
+from hawser.cluster.client.publish.partitioner import partition_of
+from hawser.cluster.client.subscribe.group_member import Member
+from hawser.cluster.client.subscribe.takers import Taken
 from hawser.log.entry import Kind
 from hawser.log.state.commands import AT_END, GroupCommit, GroupJoin, GroupLeave, encode_command
 from hawser.log.state.results import Joined

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from hawser.cluster.client.thread import LoopThread
+from hawser.cluster.client.loop_thread import LoopThread
 from hawser.errors import Closed, OutcomeUnknown, UsageError
 
 

@@ -10,16 +10,16 @@ import pytest
 
 import hawser
 from hawser.cluster import wire
-from hawser.cluster.client import producer as producer_module
 from hawser.cluster.client.client import OpenTopic
-from hawser.cluster.client.consumer import Consumer
-from hawser.cluster.client.failures import joint_error
-from hawser.cluster.client.flight import Item
-from hawser.cluster.client.group import Member
-from hawser.cluster.client.producer import Producer
-from hawser.cluster.client.routing import Router
+from hawser.cluster.client.errors import joint_error
+from hawser.cluster.client.publish import partition_producer as producer_module
+from hawser.cluster.client.publish.batch import Item
+from hawser.cluster.client.publish.partition_producer import Producer
+from hawser.cluster.client.queue.acknowledger import Borrowed, Settler
+from hawser.cluster.client.router import Router
 from hawser.cluster.client.settings import ClientSettings
-from hawser.cluster.client.settling import Borrowed, Settler
+from hawser.cluster.client.subscribe.group_member import Member
+from hawser.cluster.client.subscribe.subscription import Consumer
 from hawser.cluster.transport import LinkClosed
 from hawser.log.entry import Kind
 from hawser.log.state.producers import Producers as Judge

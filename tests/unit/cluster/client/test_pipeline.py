@@ -8,9 +8,9 @@ import pytest
 
 import hawser
 from hawser.cluster import wire
-from hawser.cluster.client import carrying
-from hawser.cluster.client.carrying import Courier, Leftover
 from hawser.cluster.client.settings import ClientSettings
+from hawser.cluster.client.transaction import shard_pipeline
+from hawser.cluster.client.transaction.shard_pipeline import Courier, Leftover
 from hawser.cluster.transport import TransportError
 from hawser.log.entry import Kind
 from hawser.log.state.results import Result, Staged, encode_result
@@ -91,7 +91,7 @@ class Client:
 def lead(monkeypatch: pytest.MonkeyPatch) -> Callable[[Answers], Leader]:
     def lead(answers: Answers) -> Leader:
         leader = Leader(answers)
-        monkeypatch.setattr(carrying, "ask", leader.ask)
+        monkeypatch.setattr(shard_pipeline, "ask", leader.ask)
         return leader
 
     return lead

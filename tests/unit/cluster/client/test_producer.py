@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import hawser
-from hawser.cluster.client.flight import Item
-from hawser.cluster.client.producer import Producer
+from hawser.cluster.client.publish.batch import Item
+from hawser.cluster.client.publish.partition_producer import Producer
 from hawser.cluster.client.settings import ClientSettings
 from hawser.cluster.transport import LinkClosed
 from hawser.cluster.wire import Code, Executed, Failed, Publish, decode_request, encode

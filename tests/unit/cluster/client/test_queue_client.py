@@ -13,9 +13,10 @@ import pytest
 import hawser
 from hawser import aio
 from hawser.cluster import wire
-from hawser.cluster.client import asking, borrowing
-from hawser.cluster.client.borrowing import MOST_HELD, Borrower
-from hawser.cluster.client.stamped import StampedPartition
+from hawser.cluster.client import rpc
+from hawser.cluster.client.publish.stamped import StampedPartition
+from hawser.cluster.client.queue import session
+from hawser.cluster.client.queue.session import MOST_HELD, Borrower
 from hawser.cluster.transport import Link
 from hawser.log.state.producers import Producers
 from tests.support.cluster import RunningCluster
@@ -130,7 +131,7 @@ def test_a_session_has_one_request_under_way(
     cluster: RunningCluster, bus: hawser.Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Answers take longer than the session may be silent."""
-    ask = asking.ask
+    ask = rpc.ask
     under_way = most = 0
 
     async def slow(link: Link, body: bytes, timeout_seconds: float) -> wire.Answer:
@@ -148,7 +149,7 @@ def test_a_session_has_one_request_under_way(
         finally:
             under_way -= 1
 
-    monkeypatch.setattr(borrowing, "ask", slow)
+    monkeypatch.setattr(session, "ask", slow)
     theirs: Any = cluster.connect("slow", session_seconds=3.0).queue(unused_name())
     theirs.put(b"held")
     held = got(theirs)

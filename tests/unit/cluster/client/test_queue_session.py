@@ -8,7 +8,8 @@ import pytest
 
 from hawser import aio
 from hawser.cluster import wire
-from hawser.cluster.client import asking, borrowing
+from hawser.cluster.client import rpc
+from hawser.cluster.client.queue import session
 from hawser.log.queue.claims import Token
 from tests.support.cluster import RunningCluster
 from tests.unit.api.cluster.test_queue import SECONDS, unused_name
@@ -46,7 +47,7 @@ def test_what_a_leader_of_earlier_lends_is_not_taken(
     outdated: list[bool] = []
 
     async def ask(link: Any, body: bytes, timeout_seconds: float) -> wire.Answer:
-        answer = await asking.ask(link, body, timeout_seconds)
+        answer = await rpc.ask(link, body, timeout_seconds)
         if isinstance(answer, wire.Lent) and answer.parcels and outdated == [False]:
             outdated[:] = [True]
             (parcel,) = answer.parcels
@@ -62,7 +63,7 @@ def test_what_a_leader_of_earlier_lends_is_not_taken(
                 await tx.accept(first)
             borrower = queue._sessions[True].borrower
             received = borrower._received
-            monkeypatch.setattr(borrowing, "ask", ask)
+            monkeypatch.setattr(session, "ask", ask)
             outdated.append(False)
             async with bus.transaction() as tx:
                 message: Any = await tx.get(queue, SECONDS)

@@ -10,7 +10,7 @@ import pytest
 import hawser
 from hawser import aio
 from hawser.cluster import wire
-from hawser.cluster.client import letters
+from hawser.cluster.client.queue import dead_letters
 from hawser.log.entry import Kind
 from hawser.log.state.commands import TrimTo, encode_command
 from tests.support.cluster import RunningCluster
@@ -147,7 +147,7 @@ def test_participants_are_all_or_an_error(
 def test_retrying_dead_letters_says_how_many_it_has_moved(
     cluster: RunningCluster, network: LossyNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(letters, "_TOGETHER", 2)
+    monkeypatch.setattr(dead_letters, "_TOGETHER", 2)
     queue: Any = cluster.connect(timeout=3.0).queue("of-letters")
     queue.put_many([b"1", b"2", b"3", b"4"])
     found = queue.get_many(4, timeout=60.0)

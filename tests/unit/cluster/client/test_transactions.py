@@ -7,8 +7,8 @@ import pytest
 
 import hawser
 from hawser.api.cluster.transaction import Replay, check_transaction_timeout
-from hawser.cluster.client.alarms import Alarm
-from hawser.cluster.client.drafting import Draft, Move, Put
+from hawser.cluster.client.loop_primitives import Alarm
+from hawser.cluster.client.transaction.operations import Draft, Move, Put
 from hawser.log.entry import Kind
 from hawser.log.state.commands import GroupCommit
 from hawser.record.batch import Batch, Compression

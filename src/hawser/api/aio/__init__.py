@@ -1,0 +1,1 @@
+"""The asynchronous API: the abstract classes that `hawser.aio` exports."""

@@ -1,0 +1,1 @@
+"""Topics, queues, groups, offsets and transactions as an administrator sees them, without an open handle."""

@@ -1,0 +1,528 @@
+"""A producer of one partition: every message in the topic once, in order, whatever happens on the way.
+
+Messages wait in a queue. What waits when a batch may be sent goes together, as a *flight*: a batch with this
+producer's stamp. Several flights may be under way; they land in the order of their sequences or not at all,
+because a shard accepts only the next one.
+
+When one is lost or refused, nothing new takes off. Once no answer is awaited any more, all flights that have
+not landed are sent again in order, with the same stamps, to whoever leads by then: one that was there already
+gets its first receipt. So a flight is in doubt only if its time ends while nobody answers. Then it is given
+up as OutcomeUnknown.
+
+A message whose caller has gone is dropped while it waits. It is also dropped from a batch in flight that
+certainly was not written, before the batch is sent again.
+
+A flight that was given up, or refused for good, leaves its number free. What is before it goes on as ever;
+what is behind it can never land under the numbers it has, and if it is certain that the free number was not
+taken, it has not landed either. Once nothing is before it the incarnation ends: the next one begins at
+sequence 1, takes along the flights that certainly have not landed, and fences whatever of the old one still
+lies in some queue. The same happens if the shard lacks a batch that was acknowledged, as after a restored
+backup.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from math import inf
+from typing import ClassVar, Final
+
+from hawser.cluster.client.errors import Backoff, given_up, refused
+from hawser.cluster.client.publish.batch import Flight, Item, fail
+from hawser.cluster.client.router import Router
+from hawser.cluster.client.rpc import ask, checked
+from hawser.cluster.transport import Link, TransportError
+from hawser.cluster.wire import Answer, Executed, Failed, Publish, QueuePut
+from hawser.errors import Closed, Fenced, Full, HawserError, OutcomeUnknown, UsageError
+from hawser.log.state.producers import RECEIPTS
+from hawser.log.state.results import Accepted, Reason, Rejected, Repeated, decode_result
+from hawser.record.batch import Batch, Compression
+from hawser.record.receipt import Receipt
+from hawser.record.record import Stamp
+from hawser.record.rows import Rows
+
+__all__ = ["Producer"]
+
+_log = logging.getLogger("hawser.cluster.client")
+
+# Messages whose times end so far apart do not share a batch: one must not wait, or fail, with the other.
+_SAME_TIME_SECONDS: Final = 1.0
+
+
+class Producer:
+    """Of one partition. Everything happens in the event loop; futures of threads may be settled, too."""
+
+    request: ClassVar[type[Publish] | type[QueuePut]] = Publish
+    how_to_see: ClassVar = "Read the topic to see"
+
+    def __init__(
+        self,
+        router: Router,
+        topic: str,
+        partition: int,
+        shard: str,
+        producer_id: bytes,
+        compression: Compression,
+    ) -> None:
+        self._router = router
+        self._settings = router.settings
+        assert self._settings.in_flight <= RECEIPTS
+        self._topic = topic
+        self._partition = partition
+        self._shard = shard
+        self._id = producer_id
+        self._compression = compression
+        self._incarnation = 1
+        self._sequence = 0
+        self._queue: deque[Item] = deque()
+        self._queued_bytes = 0
+        self._flights: list[Flight] = []
+        self._aloft = 0
+        self._is_due = self._is_dropping = False
+        self.departures = 0
+        self._trouble: str | Failed = "nobody leads the partition"
+        self._has_failed = False
+        self._is_sent_elsewhere = False
+        # The first number that stays free, and the first that certainly was never taken.
+        self._first_free = self._first_missing = inf
+        self._fenced: HawserError | None = None
+        self._loop = asyncio.get_running_loop()
+        self._recovery: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
+        self._timer: asyncio.Handle | None = None
+        # When it rings: not every loop's handle says so, once that is now.
+        self._rings_at = inf
+
+    @property
+    def incarnation(self) -> int:
+        return self._incarnation
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything is settled."""
+        return not self._queue and not self._flights
+
+    def submit(self, item: Item) -> None:
+        """Publish it as soon as possible; its future tells. `departures` counts the batches that took off."""
+        if self._fenced is not None:
+            fail(item, self._fenced)
+        elif self._is_overfull:
+            fail(
+                item,
+                Full(
+                    f"{self._queued_bytes} bytes wait to be published to {self._name}; wait for receipts, "
+                    "or flush(), before publishing more"
+                ),
+            )
+        else:
+            self._queue.append(item)
+            self._queued_bytes += item.nbytes
+            if not self._is_due:
+                self._send_what_waits()
+            if self._queue and item.deadline < self._rings_at:
+                self._set_timer(item.deadline)
+
+    @property
+    def _is_overfull(self) -> bool:
+        """Whether so much waits that no more is taken."""
+        return self._queued_bytes > self._settings.queue_bytes
+
+    def drop_cancelled(self) -> None:
+        """Soon, forget waiting messages that were cancelled: one pass for all that were cancelled
+        together."""
+        if self._queue and not self._is_dropping:
+            self._is_dropping = True
+            self._loop.call_soon(self._drop_cancelled)
+
+    def _drop_cancelled(self) -> None:
+        self._is_dropping = False
+        self._queue = deque(item for item in self._queue if not item.is_cancelled)
+        self._queued_bytes = sum(item.nbytes for item in self._queue)
+        self._changed.set()
+
+    async def flush(self) -> None:
+        """Return when everything submitted so far, and since, is settled."""
+        while not self.is_idle:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def end(self) -> None:
+        """Fail what is not settled yet, now and from here on: OutcomeUnknown if it may be written."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._aloft:
+            for flight in self._flights:
+                flight.doubt = True
+        self._fence(Closed(f"the publisher of {self._name} was closed"))
+
+    async def close(self) -> None:
+        """As `end`; return when nothing is under way."""
+        self.end()
+        tasks = [*self._tasks, *([self._recovery] if self._recovery is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def _name(self) -> str:
+        return f"topic {self._topic!r}, partition {self._partition}"
+
+    @property
+    def _what(self) -> str:
+        return f"publishing to {self._name}"
+
+    @property
+    def _reason(self) -> str:
+        return self._trouble if isinstance(self._trouble, str) else self._trouble.text
+
+    # Taking off.
+
+    def _send_soon(self) -> None:
+        """Send what waits once those who heard of a landing had their turn: what they publish next goes
+        along, and not in a batch of its own behind the few that were waiting."""
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._send_due)
+
+    def _send_due(self) -> None:
+        self._is_due = False
+        self._send_what_waits()
+
+    def _send_what_waits(self) -> None:
+        while self._queue and self._recovery is None and self._may_send():
+            link = self._router.leader_link(self._shard)
+            if link is None:
+                self._recover()
+                break
+            flight = self._take_off()
+            if flight is not None:
+                self._flights.append(flight)
+                self._send(flight, link)
+                self.departures += 1
+
+    def _may_send(self) -> bool:
+        """A full batch if there is a place for it; a smaller one only when no other is under way: what waits
+        meanwhile goes together, and a batch costs the shard about the same, however small it is."""
+        if self._aloft == 0:
+            return True
+        settings = self._settings
+        return self._aloft < settings.in_flight and self._queued_bytes >= settings.batch_bytes
+
+    def _take_off(self, is_alone: bool = False) -> Flight | None:
+        """The next batch of waiting items, or the next item alone; None if it cannot be written or all of it
+        was cancelled."""
+        items, count, nbytes = list[Item](), 0, 0
+        settings, queue = self._settings, self._queue
+        while queue:
+            item = queue[0]
+            if item.was_cancelled_here:
+                self._queued_bytes -= item.nbytes
+            elif items and (
+                is_alone
+                or nbytes + item.nbytes > settings.batch_bytes
+                or count + len(item.records) > settings.batch_records
+                or abs(item.deadline - items[0].deadline) > _SAME_TIME_SECONDS
+            ):
+                break
+            else:
+                items.append(item)
+                count += len(item.records)
+                nbytes += item.nbytes
+            queue.popleft()
+        self._queued_bytes -= nbytes
+        if not items:
+            self._changed.set()
+            return None
+        stamp = Stamp(self._id, self._incarnation, self._sequence + 1)
+        try:
+            records = Rows.joined([item.records for item in items])
+            batch = Batch.of(records, stamp, self._compression)
+            flight = Flight(items, batch, self._shard, self.request)
+        except UsageError as error:
+            if len(items) > 1:
+                # Each may be fine without the others.
+                queue.extendleft(reversed(items))
+                self._queued_bytes += nbytes
+                return self._take_off(is_alone=True)
+            fail(items[0], error)
+            self._changed.set()
+            return None
+        self._sequence += 1
+        return flight
+
+    def _send(self, flight: Flight, link: Link) -> None:
+        flight.oldest = self._flights[0].sequence
+        self._aloft += 1
+        task = self._loop.create_task(self._fly(flight, link))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _fly(self, flight: Flight, link: Link) -> None:
+        try:
+            seconds = max(0.001, min(flight.deadline - self._loop.time(), self._settings.attempt_seconds))
+            answer = await ask(link, flight.body, seconds)
+            self._answered(flight, checked(link, flight.request, answer))
+        except asyncio.CancelledError:
+            flight.doubt = True
+            raise
+        except TransportError as error:
+            flight.doubt = flight.doubt or error.was_sent
+            self._failed(str(error))
+        except Exception as error:
+            # Whoever waits has to hear something, whatever an answer does to us.
+            _log.exception("an answer for %s makes no sense", self._name)
+            flight.doubt = True
+            self._failed(repr(error))
+        finally:
+            self._aloft -= 1
+            self._changed.set()
+        self._send_soon()
+
+    # Landing.
+
+    def _answered(self, flight: Flight, answer: Answer) -> None:
+        if flight not in self._flights:
+            # Given up together with the producer.
+            return
+        if isinstance(answer, Executed):
+            self._judged(flight, decode_result(answer.result))
+        else:
+            assert isinstance(answer, Failed), answer
+            self._refused(flight, answer)
+
+    def _judged(self, flight: Flight, result: object) -> None:
+        if isinstance(result, Accepted | Repeated):
+            self._land(flight, result.first_offset)
+            return
+        assert isinstance(result, Rejected), result
+        if result.reason is Reason.GAP:
+            if result.current < flight.oldest:
+                self._went_back(flight.oldest)
+            self._failed(result.text)
+        elif result.reason is Reason.UNKNOWN_PRODUCER:
+            # What was there is forgotten, so nothing of this incarnation can be asked for any more.
+            self._leave_free(0, is_missing=False)
+            self._failed(result.text)
+        elif result.reason is Reason.FENCED:
+            self._fence(Fenced(f"{self._name}: {result.text}"))
+        else:
+            error: HawserError = OutcomeUnknown(f"{self._name}: {result.text}")
+            if not self._is_in_doubt(flight):
+                error.outcome = result.outcome
+            self._crash(flight, error)
+
+    def _went_back(self, oldest: int) -> None:
+        """The shard lacks batches that were acknowledged, so it has nothing from `oldest` on either."""
+        _log.warning(
+            "%s: messages that were published and acknowledged are gone, as after a restored backup; "
+            "publishing goes on",
+            self._name,
+        )
+        self._leave_free(oldest, is_missing=True)
+
+    def _land(self, flight: Flight, first_offset: int) -> None:
+        self._flights.remove(flight)
+        place = first_offset
+        for item in flight.items:
+            count = len(item.records)
+            future = item.future
+            if not future.done():
+                future.set_result(Receipt(self._topic, self._partition, place, count, "majority"))
+            place += count
+
+    def _refused(self, flight: Flight, failed: Failed) -> None:
+        if failed.retryable:
+            flight.doubt = flight.doubt or failed.outcome == "unknown"
+            self._is_sent_elsewhere = self._router.note(self._shard, failed) or self._is_sent_elsewhere
+            self._failed(failed)
+        else:
+            self._crash(flight, refused(failed, self._what, self._is_in_doubt(flight)))
+
+    def _crash(self, flight: Flight, error: HawserError) -> None:
+        """This one will never land."""
+        self._flights.remove(flight)
+        for item in flight.items:
+            fail(item, error)
+        self._leave_free(flight.sequence, is_missing=error.outcome == "none")
+        self._failed(str(error))
+
+    def _leave_free(self, sequence: int, is_missing: bool) -> None:
+        self._first_free = min(self._first_free, sequence)
+        if is_missing:
+            self._first_missing = min(self._first_missing, sequence)
+
+    def _is_in_doubt(self, flight: Flight) -> bool:
+        """Whether it may have landed."""
+        return flight.doubt and flight.sequence < self._first_missing
+
+    def _fence(self, error: HawserError) -> None:
+        """Nothing will be published any more."""
+        self._fenced = error
+        for flight in self._flights:
+            for item in flight.items:
+                fail(
+                    item,
+                    self._unknown(item, f"its answer was lost, then: {error}")
+                    if self._is_in_doubt(flight)
+                    else error,
+                )
+        self._flights.clear()
+        self._drop_queue(error)
+
+    def _drop_queue(self, error: HawserError) -> None:
+        for item in self._queue:
+            fail(item, error)
+        self._queue.clear()
+        self._queued_bytes = 0
+        self._changed.set()
+
+    # Recovering.
+
+    def _failed(self, trouble: str | Failed) -> None:
+        self._trouble = trouble
+        self._recover()
+
+    def _recover(self) -> None:
+        self._has_failed = True
+        if self._recovery is None and self._fenced is None:
+            self._recovery = self._loop.create_task(self._send_again())
+            self._recovery.add_done_callback(self._recovered)
+
+    def _recovered(self, recovery: asyncio.Task[None]) -> None:
+        self._recovery = None
+        self._changed.set()
+        error = None if recovery.cancelled() else recovery.exception()
+        if error is not None:
+            _log.error("sending again to %s failed", self._name, exc_info=error)
+            self._fence(
+                HawserError(
+                    f"the publisher of {self._name} cannot go on: {error!r}; report it, and make another"
+                )
+            )
+        if self._fenced is None:
+            self._send_what_waits()
+
+    async def _send_again(self) -> None:
+        """Return when all flights have landed, or were given up, and there is a leader."""
+        backoff = Backoff(self._settings)
+        while True:
+            await self._until_none_is_aloft()
+            if self._fenced is not None or not (self._has_failed or self._first_free < inf):
+                return
+            self._expire()
+            self._leave_cancelled()
+            if self._first_free < inf and not self._sendable():
+                self._renew()
+            if self.is_idle:
+                return
+            if not self._is_sent_elsewhere:
+                # A flight whose time ends meanwhile is given up then.
+                due = min((each.deadline for each in self._flights), default=inf)
+                await asyncio.sleep(min(backoff.next(), max(0.0, due - self._loop.time())))
+                await self._router.refresh(self._topic, due)
+                self._check_topic()
+            self._is_sent_elsewhere = False
+            link = self._router.leader_link(self._shard)
+            if link is None:
+                self._recover()
+                continue
+            if not self._flights:
+                return
+            self._has_failed = False
+            for flight in self._sendable():
+                self._send(flight, link)
+
+    def _sendable(self) -> list[Flight]:
+        """Those that have no free number before them."""
+        return [flight for flight in self._flights if flight.sequence < self._first_free]
+
+    async def _until_none_is_aloft(self) -> None:
+        while self._aloft:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _check_topic(self) -> None:
+        try:
+            self._router.check_topic(self._topic, self._shard)
+        except Closed as error:
+            self._fence(error)
+
+    def _expire(self) -> None:
+        """Give up what has no time left."""
+        now = self._loop.time()
+        for flight in [each for each in self._flights if each.deadline <= now]:
+            self._flights.remove(flight)
+            self._give_up(flight, self._reason)
+            self._leave_free(flight.sequence, is_missing=not self._is_in_doubt(flight))
+        self._expire_queue()
+
+    def _leave_cancelled(self) -> None:
+        """Leave out messages that were cancelled and certainly were not written."""
+        for flight in [each for each in self._flights if not self._is_in_doubt(each)]:
+            left = [item for item in flight.items if not item.is_cancelled]
+            if not left:
+                self._flights.remove(flight)
+                self._leave_free(flight.sequence, is_missing=True)
+            elif len(left) < len(flight.items):
+                flight.items[:] = left
+                records = Rows.joined([item.records for item in left])
+                flight.stamped(Batch.of(records, flight.batch.stamp, self._compression), self._shard)
+
+    def _expire_queue(self) -> None:
+        now = self._loop.time()
+        for item in [each for each in self._queue if each.deadline <= now]:
+            self._queue.remove(item)
+            self._queued_bytes -= item.nbytes
+            fail(item, given_up(self._what, self._seconds_of(item), self._trouble, False))
+        self._changed.set()
+        if self._queue:
+            self._set_timer(min(item.deadline for item in self._queue))
+
+    def _set_timer(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._rings_at = deadline
+        self._timer = self._loop.call_at(deadline, self._ring)
+
+    def _ring(self) -> None:
+        self._timer, self._rings_at = None, inf
+        self._expire_queue()
+
+    def _give_up(self, flight: Flight, text: str) -> None:
+        """Its time is over."""
+        for item in flight.items:
+            if self._is_in_doubt(flight):
+                fail(
+                    item, self._unknown(item, f"no answer came within {self._seconds_of(item):g} s ({text})")
+                )
+            else:
+                fail(item, given_up(self._what, self._seconds_of(item), self._trouble, False))
+
+    def _seconds_of(self, item: Item) -> float:
+        """The time-out that has run out."""
+        return item.seconds
+
+    def _unknown(self, item: Item, why: str) -> HawserError:
+        return OutcomeUnknown(
+            f"publishing {len(item.records)} messages to {self._name} is perhaps done: {why}. "
+            f"{self.how_to_see}, before publishing them again"
+        )
+
+    def _renew(self) -> None:
+        """Begin a new incarnation with those flights that certainly have not landed."""
+        assert not self._aloft
+        # These could be asked for only by sending what was given up before them: it may land then, long after
+        # its time.
+        for flight in [each for each in self._flights if self._is_in_doubt(each)]:
+            self._flights.remove(flight)
+            for item in flight.items:
+                why = f"its answer was lost, and one before it was given up ({self._reason})"
+                fail(item, self._unknown(item, why))
+        self._first_free = self._first_missing = inf
+        self._incarnation += 1
+        self._sequence = 0
+        for flight in self._flights:
+            flight.doubt = False
+            self._sequence += 1
+            stamp = Stamp(self._id, self._incarnation, self._sequence)
+            flight.stamped(flight.batch.stamped(stamp), self._shard)

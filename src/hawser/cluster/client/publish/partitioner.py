@@ -1,0 +1,179 @@
+"""Publishing to a topic: which partition a message goes to, and the producers of all of them.
+
+A message with a key goes to partition `xxh3_64(key) mod partitions` (seed 0): all messages of a key are in
+one partition, in order, whoever publishes them. Messages without one go to one partition after the other, a
+batch each.
+"""
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import Mapping
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from typing import Any, ClassVar
+
+from xxhash import xxh3_64_intdigest
+
+from hawser.cluster.client.publish.batch import Item
+from hawser.cluster.client.publish.partition_producer import Producer
+from hawser.cluster.client.router import Router
+from hawser.cluster.wire import TopicEntry, shards_of
+from hawser.errors import HawserError, SettingsMismatch
+from hawser.record.batch import Compression
+from hawser.record.receipt import Receipt
+from hawser.record.record import Record
+from hawser.record.rows import Records, Rows
+
+__all__ = ["Producers", "compression_of", "partition_of", "split_records"]
+
+_COMPRESSIONS = {None: Compression.NONE, "lz4": Compression.LZ4, "zstd": Compression.ZSTD}
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """The partition that messages with this key are in."""
+    return xxh3_64_intdigest(key) % partitions
+
+
+def compression_of(topic: str, entry: TopicEntry) -> Compression:
+    """That of the topic; SettingsMismatch if a newer version has made it with one of its own."""
+    name = entry.settings.get("compression")
+    for known, compression in _COMPRESSIONS.items():
+        if name == known:
+            return compression
+    raise SettingsMismatch(
+        f"topic {topic!r} has compression {name!r}, which this version of Hawser does not know; use the "
+        "version that made it"
+    )
+
+
+def split_records(records: Records, partitions: int, keyless: int) -> Mapping[int, Records]:
+    """The messages of each partition, in order; those without a key go to `keyless`."""
+    if partitions == 1 or Rows.of(records).keys.count(None) == len(records):
+        return {keyless: records}
+    parts: dict[int, list[Record]] = {}
+    for record in records:
+        partition = keyless if record.key is None else partition_of(record.key, partitions)
+        parts.setdefault(partition, []).append(record)
+    return parts
+
+
+class Producers:
+    """One publisher: a producer for each partition, all with the same id. `submit` and `split` belong to the
+    event loop, `hand_over` to any thread."""
+
+    producer: ClassVar[type[Producer]] = Producer
+
+    def __init__(self, router: Router, topic: str, entry: TopicEntry, name: str) -> None:
+        self.id = f"{name}#{secrets.token_hex(6)}".encode()
+        self._partitions = entry.partitions
+        self._sticky = secrets.randbelow(entry.partitions)
+        compression = compression_of(topic, entry)
+        self._producers = [
+            self.producer(router, topic, number, shard, self.id, compression)
+            for number, shard in enumerate(shards_of(topic, entry))
+        ]
+        self._loop = router.loop
+        self._post = router.post
+        self._handed: deque[tuple[Records, Any, float]] = deque()
+        self._is_called = False
+        self._departures = 0
+
+    @property
+    def incarnation(self) -> int:
+        """The highest of its partitions'."""
+        return max(producer.incarnation for producer in self._producers)
+
+    def submit(self, records: Records, future: Any, seconds: float, partition: int | None = None) -> None:
+        """Publish messages that go to one partition together; the future gets their receipt."""
+        if partition is None:
+            key = next(iter(records)).key
+            partition = self._keyless() if key is None else partition_of(key, self._partitions)
+        self._producers[partition].submit(Item(records, future, seconds, self._loop.time()))
+
+    def _keyless(self) -> int:
+        """Where messages without a key go: to the next partition as soon as a batch has left for this one."""
+        departures = self._producers[self._sticky].departures
+        if departures != self._departures:
+            self._sticky = (self._sticky + 1) % self._partitions
+            self._departures = self._producers[self._sticky].departures
+        return self._sticky
+
+    def hand_over(self, records: Records, future: Any, seconds: float) -> None:
+        """As `submit`, from any thread and in its order. Those that come before the loop has its turn cost
+        one call."""
+        try:
+            self._handed.append((records, future, seconds))
+            if not self._is_called:
+                self._is_called = True
+                self._post(self._take_over)
+        except HawserError as error:
+            self._is_called = False
+            while handed := self._handed:
+                handed.popleft()[1].set_exception(error)
+            raise
+        except BaseException:
+            # Interrupted: perhaps the loop was not called, so the next one has to call it.
+            self._is_called = False
+            self.withdraw(future)
+            raise
+
+    def _take_over(self, withdrawn: Any = None) -> None:
+        """Submit what was handed over, except the messages of the withdrawn future."""
+        # Before looking: what is handed over from here on calls again.
+        self._is_called = False
+        handed = self._handed
+        while handed:
+            each = handed.popleft()
+            if each[1] is not withdrawn:
+                self.submit(*each)
+
+    def withdraw(self, future: Any) -> None:
+        """The caller that waited for this future has gone: if it was not sent, it is not sent any more. May
+        be called from any thread."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._withdraw, future)
+
+    def _withdraw(self, future: Any) -> None:
+        if not future.done():
+            future.set_exception(CancelledError())
+        self._take_over(future)
+        self.drop_cancelled()
+
+    async def receipt(self, future: "asyncio.Future[Receipt]") -> Receipt:
+        """Wait until the submitted message is done. If the wait is cancelled, an unsent message is not sent
+        any more."""
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self.drop_cancelled()
+            raise
+
+    def drop_cancelled(self) -> None:
+        """As `Producer.drop_cancelled`."""
+        for producer in self._producers:
+            producer.drop_cancelled()
+
+    def split(self, records: Records) -> Mapping[int, Records]:
+        """The messages of each partition, in order; those without a key stay together. What was handed over
+        before goes first."""
+        self._take_over()
+        return split_records(records, self._partitions, self._keyless())
+
+    async def flush(self) -> None:
+        """Return when everything that was submitted is settled."""
+        self._take_over()
+        for producer in self._producers:
+            await producer.flush()
+
+    def end(self) -> None:
+        """As `Producer.end`."""
+        for producer in self._producers:
+            producer.end()
+        self._take_over()
+
+    async def close(self) -> None:
+        """What is not settled is given up; flush first."""
+        self.end()
+        for producer in self._producers:
+            await producer.close()

@@ -1,0 +1,189 @@
+"""Putting into a queue: as publishing to a topic, but a queue may have no room.
+
+A put that finds no room waits in the client, in its place, and is tried again and again for as long as its
+caller said; so does what comes behind it. That time is for room only: to hear of the outcome takes as long as
+it takes, up to the timeout of the connection, and so does everything when nobody answers any more. One batch
+is under way at a time, so that what waits for room does not let others pass.
+"""
+
+import asyncio
+from typing import Any, ClassVar, Final
+
+from hawser.cluster.client.errors import Backoff, given_up
+from hawser.cluster.client.publish.batch import Flight, Item, fail
+from hawser.cluster.client.publish.partition_producer import Producer
+from hawser.cluster.client.publish.partitioner import Producers
+from hawser.cluster.client.router import Router
+from hawser.cluster.wire import Code, Failed, QueuePut, TopicEntry
+from hawser.errors import Closed
+from hawser.log.state.results import Reason, Rejected
+from hawser.record.rows import Records
+
+__all__ = ["FOR_EVER_SECONDS", "Putters"]
+
+# Nobody waits longer; not infinite, because timers are not.
+FOR_EVER_SECONDS: Final = 366 * 86_400.0
+
+
+class _Put(Item):
+    """Messages that wait for room until `room_deadline`, once it is known that there is none."""
+
+    __slots__ = ("room_deadline",)
+
+    def __init__(self, records: Records, future: Any, seconds: float, now: float, answer: float) -> None:
+        super().__init__(records, future, seconds, now)
+        self.room_deadline = now + seconds
+        self.deadline = now + answer
+
+
+class _Putter(Producer):
+    """Of one queue."""
+
+    request: ClassVar = QueuePut
+    how_to_see: ClassVar = "Look into the queue"
+
+    # Whether there was no room when the queue was last heard of.
+    _is_full = False
+    _backoff: Backoff | None = None
+    # While it waits for room, what comes in waits behind what is there.
+    _pause: asyncio.TimerHandle | None = None
+    # Whether the puts here are to end soon, because the queue is being closed.
+    _is_flushing = False
+
+    @property
+    def _name(self) -> str:
+        return f"queue {self._topic!r}"
+
+    @property
+    def _what(self) -> str:
+        return f"putting into {self._name}"
+
+    @property
+    def _is_overfull(self) -> bool:
+        # Whoever puts waits for it, so what is here is no more than what callers hold anyway.
+        return False
+
+    def submit(self, item: Item) -> None:
+        assert isinstance(item, _Put)
+        if not self._queue:
+            self._end_pause()
+        if self._pause is not None:
+            item.deadline = item.room_deadline
+        if self._pause is not None and not item.seconds:
+            fail(item, given_up(self._what, item.seconds, self._trouble, False))
+        else:
+            super().submit(item)
+
+    def _may_send(self) -> bool:
+        return not self._aloft and not self._flights and self._pause is None
+
+    def _take_off(self, is_alone: bool = False) -> Flight | None:
+        flight = super()._take_off(is_alone)
+        if flight is not None:
+            self._wait_for_answer(flight)
+        return flight
+
+    def _wait_for_answer(self, flight: Flight) -> None:
+        """From here on the put waits for its outcome, no longer for room."""
+        flight.deadline = self._loop.time() + self._settings.timeout
+        for item in flight.items:
+            item.deadline = flight.deadline
+
+    def _seconds_of(self, item: Item) -> float:
+        assert isinstance(item, _Put)
+        return item.seconds if item.deadline == item.room_deadline else self._settings.timeout
+
+    def _judged(self, flight: Flight, result: object) -> None:
+        if isinstance(result, Rejected) and result.reason is Reason.QUEUE_FULL:
+            self._has_no_room(flight, Failed(Code.QUEUE_FULL, result.text, True))
+        else:
+            self._backoff, self._is_full = None, False
+            super()._judged(flight, result)
+
+    def _has_no_room(self, flight: Flight, full: Failed) -> None:
+        if self._is_in_doubt(flight):
+            # The message may be in the queue, or arrive there; ask until that is known. A node answers, so
+            # the time for asking begins anew, as long as the put may wait for room.
+            if not self._is_flushing and all(self._may_wait(item) for item in flight.items):
+                self._wait_for_answer(flight)
+            self._failed(full)
+        else:
+            # Certainly not there, so its number is free and its messages may go in other batches.
+            self._flights.remove(flight)
+            self._sequence -= 1
+            left = [item for item in flight.items if not item.is_cancelled]
+            self._queue.extendleft(reversed(left))
+            self._queued_bytes += sum(item.nbytes for item in left)
+            self._changed.set()
+        self._trouble, self._is_full = full, True
+        self._wait_for_room()
+        if self._queue and not self._flights:
+            self._begin_pause()
+
+    def _may_wait(self, item: Item) -> bool:
+        assert isinstance(item, _Put)
+        return item.room_deadline > self._loop.time()
+
+    def _wait_for_room(self) -> None:
+        """From here on everything waits for as long as its caller said."""
+        for item in self._queue:
+            assert isinstance(item, _Put)
+            item.deadline = item.room_deadline
+        self._expire_queue()
+
+    def _recover(self) -> None:
+        if self._is_full:
+            # Nobody knows whether there is room; everything waits for an answer.
+            self._trouble, self._is_full = "nobody leads the queue", False
+            self._end_pause()
+            for item in self._queue:
+                item.deadline = self._loop.time() + self._settings.timeout
+            if self._queue:
+                self._set_timer(self._queue[0].deadline)
+        super()._recover()
+
+    def _begin_pause(self) -> None:
+        if self._backoff is None:
+            self._backoff = Backoff(self._settings)
+        self._pause = self._loop.call_later(self._backoff.next(), self._go_on)
+
+    def _go_on(self) -> None:
+        self._pause = None
+        self._send_soon()
+
+    def _end_pause(self) -> None:
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+
+    async def flush(self) -> None:
+        """As that of a producer; but what waits for room is dropped, because that may take for ever."""
+        self._is_flushing = True
+        try:
+            while not self.is_idle:
+                if self._pause is not None:
+                    self._drop_queue(Closed(f"{self._name} was closed here while it had no room"))
+                else:
+                    self._changed.clear()
+                    await self._changed.wait()
+        finally:
+            self._is_flushing = False
+
+    def end(self) -> None:
+        self._end_pause()
+        super().end()
+
+
+class Putters(Producers):
+    """The one that puts into a queue."""
+
+    producer: ClassVar = _Putter
+
+    def __init__(self, router: Router, queue: str, entry: TopicEntry, name: str) -> None:
+        super().__init__(router, queue, entry, name)
+        self._answer_seconds = router.settings.timeout
+
+    def submit(self, records: Records, future: Any, seconds: float, partition: int | None = None) -> None:
+        """Put messages together; the future gets their receipt. They wait for room up to `seconds`."""
+        item = _Put(records, future, seconds, self._loop.time(), self._answer_seconds)
+        self._producers[0].submit(item)

@@ -1,0 +1,1 @@
+"""Consuming queues: the session that receives messages, and their acknowledgement."""

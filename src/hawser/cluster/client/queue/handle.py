@@ -1,0 +1,154 @@
+"""A queue of a cluster as a client uses it."""
+
+import asyncio
+from collections.abc import Callable
+from math import inf
+from typing import TYPE_CHECKING, Any, Final
+
+from hawser.cluster import wire
+from hawser.cluster.client.handles import Open
+from hawser.cluster.client.publish.queue_producer import FOR_EVER_SECONDS, Putters
+from hawser.cluster.client.queue.session import Borrower, Make
+from hawser.cluster.client.sample import FetchedSample
+from hawser.errors import NotFound, UsageError
+from hawser.limits import DEAD_LETTER_SUFFIX
+from hawser.log.state.queue import LETTERS, MESSAGES
+from hawser.record.batch import Batch
+from hawser.record.receipt import Receipt
+from hawser.record.rows import Records
+
+if TYPE_CHECKING:
+    from hawser.cluster.client.client import Client
+
+__all__ = ["OpenQueue"]
+
+_PEEKED_BYTES: Final = 8 << 20
+
+
+class OpenQueue(Open):
+    """A queue that this client uses, or with another shelf its dead letters."""
+
+    def __init__(
+        self,
+        client: "Client",
+        name: str,
+        entry: wire.TopicEntry,
+        decode: Callable[[Any], Any] | None,
+        shelf: int = MESSAGES,
+    ) -> None:
+        super().__init__(client, name, entry, decode)
+        self.shelf = shelf
+        self._letters: OpenQueue | None = None
+        self._putters: Putters | None = None
+        if shelf == MESSAGES:
+            self._putters = Putters(self.router, name, entry, client.name)
+            self.use(self._putters)
+
+    @property
+    def full_name(self) -> str:
+        """With which it is shown: dead letters have that of their queue, and something behind it."""
+        return self.name if self.shelf == MESSAGES else self.name + DEAD_LETTER_SUFFIX
+
+    @property
+    def putters(self) -> Putters:
+        """What puts into it; UsageError for dead letters."""
+        if self._putters is None:
+            raise UsageError(
+                f"nothing is put among the dead letters of queue {self.name!r}; put it into the queue, and "
+                "reject it"
+            )
+        return self._putters
+
+    @property
+    def letters_to(self) -> str | None:
+        """The queue that its dead letters go to; None if they stay with it."""
+        name = self.entry.settings.get("dead_letter")
+        return name if isinstance(name, str) else None
+
+    async def letters(self, create: bool = False) -> "OpenQueue":
+        """Its dead letters, wherever they are. NotFound if there is no queue of the other name, unless it is
+        to be made, as this one is."""
+        if self.letters_to is None:
+            if self._letters is None:
+                self._letters = OpenQueue(self.client, self.name, self.entry, self.decode, LETTERS)
+                self.use(self._letters)
+            return self._letters
+        try:
+            return await self.client.open_queue(self.letters_to, {}, False, self.decode)
+        except NotFound:
+            if not create:
+                raise
+        alike = {name: self.entry.settings.get(name) for name in ("replication", "schema", "fields")}
+        return await self.client.open_queue(self.letters_to, alike, True, self.decode)
+
+    # Putting.
+
+    def room_seconds(self, timeout: float | None) -> float:
+        """How long a put waits for room."""
+        return FOR_EVER_SECONDS if timeout is None else min(timeout, FOR_EVER_SECONDS)
+
+    async def put(self, records: Records, timeout: float | None) -> Receipt:
+        """All or none."""
+        if not records:
+            raise UsageError("a batch has at least one message; there is nothing to put")
+        future: asyncio.Future[Receipt] = self.router.loop.create_future()
+        self.putters.submit(records, future, self.room_seconds(timeout))
+        return await self.putters.receipt(future)
+
+    # Getting.
+
+    @property
+    def lease_seconds(self) -> float:
+        """For how long a message is lent at most."""
+        lease = self.entry.settings.get("lease")
+        return lease if isinstance(lease, int | float) else inf
+
+    def borrower(self, make: Make, prefetch: int = 0, for_transactions: bool = False) -> Borrower:
+        """A session of its own."""
+        borrower = Borrower(
+            self.router,
+            self.name,
+            self.shard(0),
+            self.shelf,
+            self.client.name,
+            make,
+            prefetch,
+            self.lease_seconds,
+            for_transactions,
+        )
+        self.use(borrower)
+        return borrower
+
+    # Looking.
+
+    async def delete(self) -> None:
+        if self.shelf == LETTERS:
+            raise UsageError(
+                f"the dead letters of queue {self.name!r} are deleted with it; accept them instead"
+            )
+        await super().delete()
+
+    async def look_inside(self, most: int = 0, first: int = 0) -> wire.Looked:
+        """The queue as it is now, with its oldest messages from `first` on, as far as one answer goes."""
+        request = wire.QueueLook(self.shard(0), self.shelf, most, _PEEKED_BYTES, first=first)
+        answer = await self.router.ask_leader(
+            self.name, self.shard(0), request, f"looking at queue {self.name!r}", self.client.deadline(None)
+        )
+        assert isinstance(answer, wire.Looked), answer
+        return answer
+
+    async def peek(self, count: int) -> list[FetchedSample]:
+        """Copies of the oldest messages."""
+        found: list[FetchedSample] = []
+        first, end = 0, 1
+        while len(found) < count and first < end:
+            looked = await self.look_inside(count - len(found), first)
+            first = end = looked.end
+            for parcel in looked.parcels:
+                batch = Batch.read(parcel.batch)
+                publisher = batch.header.producer.decode(errors="replace").rpartition("#")[0]
+                for place, record in enumerate(batch.records()):
+                    offset = parcel.offset + place
+                    found.append(FetchedSample(record, 0, offset, publisher, 0, self.decode))
+                    first = offset + 1
+        return found

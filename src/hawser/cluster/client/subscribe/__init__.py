@@ -1,0 +1,1 @@
+"""Reading topics: subscriptions, members of consumer groups, and reads of exact ranges."""

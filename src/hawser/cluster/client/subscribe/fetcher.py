@@ -1,0 +1,212 @@
+"""Reading a partition ahead of whoever takes from it, within a bound on bytes."""
+
+import asyncio
+import logging
+from collections import deque
+from typing import Any
+
+from hawser.cluster import wire
+from hawser.cluster.client.admin import offsets
+from hawser.cluster.client.errors import Backoff, error_of
+from hawser.cluster.client.router import Router
+from hawser.cluster.client.rpc import ask, checked
+from hawser.cluster.transport import TransportError
+from hawser.errors import HawserError, OffsetOutOfRange
+from hawser.record.batch import Batch
+
+__all__ = ["Chunk", "Inbox", "Reader"]
+
+_log = logging.getLogger("hawser.cluster.client")
+
+
+class Chunk:
+    """A batch as it was fetched: the records from place `skip` on are to be taken. `lost` records before them
+    are no longer kept."""
+
+    __slots__ = ("batch", "first_offset", "lost", "reader", "skip")
+
+    def __init__(self, reader: "Reader", batch: Batch, first_offset: int, skip: int, lost: int) -> None:
+        self.reader = reader
+        self.batch = batch
+        self.first_offset = first_offset
+        self.skip = skip
+        self.lost = lost
+
+
+class Inbox:
+    """What was fetched and not taken yet. Filled in the event loop; taken from by one thread at a time."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, most_bytes: int) -> None:
+        self.failure: HawserError | None = None
+        self._loop = loop
+        self._most_bytes = most_bytes
+        self._chunks: deque[Chunk] = deque()
+        # Each is changed on one side only, so neither needs a lock.
+        self._put_bytes = 0
+        self._taken_bytes = 0
+        self._filled = asyncio.Event()
+        self._drained = asyncio.Event()
+        self._is_full = False
+
+    @property
+    def arrived(self) -> int:
+        """How much has come so far."""
+        return self._put_bytes
+
+    def put(self, chunk: Chunk) -> None:
+        self._put_bytes += len(chunk.batch.data)
+        self._chunks.append(chunk)
+        self._filled.set()
+
+    def fail(self, error: HawserError) -> None:
+        """Nothing will come any more; what is here can still be taken."""
+        self.failure = self.failure or error
+        self._filled.set()
+
+    def wake(self) -> None:
+        """Let whoever waits look around."""
+        self._filled.set()
+
+    def take(self) -> Chunk | None:
+        """The next chunk whose reader is still wanted; None if there is none."""
+        while self._chunks:
+            chunk = self._chunks.popleft()
+            self._taken_bytes += len(chunk.batch.data)
+            if self._is_full and self._put_bytes - self._taken_bytes <= self._most_bytes // 2:
+                self._is_full = False
+                self._loop.call_soon_threadsafe(self._drained.set)
+            if not chunk.reader.is_closed:
+                return chunk
+        return None
+
+    async def filled(self, arrived: int) -> None:
+        """Return when there may be something to take: at once if more has come than `arrived`, because
+        another thread may have taken a chunk of it and left most of its records."""
+        if not self._chunks and self.failure is None and self._put_bytes == arrived:
+            self._filled.clear()
+            await self._filled.wait()
+
+    async def has_room(self) -> None:
+        """Return when more may be fetched."""
+        while self._put_bytes - self._taken_bytes >= self._most_bytes:
+            self._drained.clear()
+            self._is_full = True
+            # Taken empty in between, nobody would tell.
+            if self._put_bytes - self._taken_bytes >= self._most_bytes // 2:
+                await self._drained.wait()
+
+
+class Reader:
+    """Fetches one partition from `offset` on, until closed or its topic is gone."""
+
+    def __init__(
+        self, router: Router, inbox: Inbox, topic: str, partition: int, shard: str, offset: int
+    ) -> None:
+        self.partition = partition
+        self.shard = shard
+        self.start = offset
+        # Behind the last message that was taken; written by the thread that takes.
+        self.position = offset
+        self.is_closed = False
+        self._router = router
+        self._inbox = inbox
+        self._topic = topic
+        self._offset = offset
+        self._lost = 0
+        self._backoff = Backoff(router.settings)
+        self._task: asyncio.Task[Any] = router.loop.create_task(self._read())
+
+    def stop(self) -> None:
+        """Fetch no more; what was fetched is not taken any more."""
+        self.is_closed = True
+        self._task.cancel()
+
+    async def close(self) -> None:
+        """As `stop`, and wait until the reader has ended."""
+        self.stop()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                await self._inbox.has_room()
+                await self._fetch()
+        except HawserError as error:
+            self._inbox.fail(error)
+        except Exception as error:
+            # Whoever takes has to hear that nothing will come.
+            _log.exception("reading shard %s failed", self.shard)
+            self._inbox.fail(
+                HawserError(
+                    f"reading topic {self._topic!r}, partition {self.partition} cannot go on: {error!r}; "
+                    "report it, and subscribe again"
+                )
+            )
+
+    async def _fetch(self) -> None:
+        settings = self._router.settings
+        link = self._router.reading_link(self.shard)
+        if link is None:
+            await self._pause()
+            return
+        request = wire.Fetch(self.shard, self._offset, settings.fetch_bytes, settings.fetch_wait_seconds)
+        try:
+            seconds = settings.fetch_wait_seconds + settings.attempt_seconds
+            answer = checked(link, request, await ask(link, wire.encode(request), seconds))
+        except TransportError:
+            await self._pause()
+            return
+        if isinstance(answer, wire.Batches):
+            self._backoff = Backoff(settings)
+            for first_offset, data in answer.batches:
+                self._fetched(first_offset, Batch.read(data))
+            if not answer.batches:
+                # A replica that is cut off has nothing new, for ever; perhaps another one leads.
+                await self._look_around()
+        else:
+            assert isinstance(answer, wire.Failed), answer
+            await self._refused(answer)
+
+    def _fetched(self, first_offset: int, batch: Batch) -> None:
+        assert first_offset <= self._offset < first_offset + batch.count
+        self._inbox.put(Chunk(self, batch, first_offset, self._offset - first_offset, self._lost))
+        self._lost = 0
+        self._offset = first_offset + batch.count
+
+    async def _refused(self, failed: wire.Failed) -> None:
+        if failed.code is wire.Code.OUT_OF_RANGE and self._offset < failed.start:
+            self._lost += failed.start - self._offset
+            self._offset = failed.start
+        elif failed.code is wire.Code.OUT_OF_RANGE and self._offset > failed.end:
+            await self._check_end()
+            await self._pause()
+        elif not failed.retryable:
+            raise error_of(failed, f"reading topic {self._topic!r}, partition {self.partition}")
+        elif not self._router.note(self.shard, failed):
+            await self._pause()
+
+    async def _check_end(self) -> None:
+        """OffsetOutOfRange if the leader confirms that the log ends before the offset: records that were read
+        are gone. A replica that lags only has not applied them yet."""
+        deadline = self._router.loop.time() + self._router.settings.timeout
+        try:
+            found = await offsets.inspect(self._router, self._topic, self.shard, deadline)
+        except HawserError as error:
+            if not error.retryable:
+                raise
+            return
+        if self._offset > found.end:
+            raise OffsetOutOfRange(
+                f"topic {self._topic!r}, partition {self.partition}: the log ends at record {found.end - 1}, "
+                f"and this subscription has read up to record {self._offset - 1}. So "
+                f"{self._offset - found.end} records are gone, as after a restored backup. Subscribe again: "
+                "a group goes on at the position that the log has for it; without a group choose where to "
+                f"begin with start=, at most {found.end}"
+            )
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(self._backoff.next())
+        await self._look_around()
+
+    async def _look_around(self) -> None:
+        await self._router.look_after(self._topic, self.shard)

@@ -1,0 +1,600 @@
+"""A member of a group: it shares the partitions of a topic with the others, and keeps the group's place.
+
+The members of group g are those of g on its home shard, the partition `xxh3_64(g) mod partitions`. Every
+change of members is a new generation, in which each computes from the sorted members which partitions are its
+own: ranges, as equal as can be. In another partition the group has one member, its owner: whoever takes it
+over joins there and makes the one before leave. Generations are counted by the shard, so what the former
+owner commits from then on is refused; no commit ever moves a position back.
+
+Nobody is robbed of what it has just taken: a member that learns of a new generation takes nothing more from
+what is not its own any more, and says that it has *settled* once all it took of that is committed, or after
+half a session. The others take over when all have settled, or after a session.
+
+A transaction *claims* what was taken: it moves the group from where the one before it was to leave it,
+whatever became of that, and also if it can only be rolled back. If the one before was not committed, the
+group is not there, and the shard refuses this one.
+
+If a transaction is not committed, the member *goes back*. What was taken and is not committed is void from
+that moment on: nothing more is taken before the member has asked the leaders where the group is and has
+begun to read there again. No cancellation of a caller ends that. A plain commit is refused while what it
+would commit is claimed, or void.
+
+A partition that is owned is read, or is leaving (taken away, and perhaps not committed yet), or the member is
+going back. Only `_read_again` and `_take` begin to read, and both hold `_changing`.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import asynccontextmanager, suppress
+from math import inf
+from typing import Any, NoReturn
+
+from hawser.cluster import wire
+from hawser.cluster.client.admin import offsets
+from hawser.cluster.client.admin.offsets import Place, share_of
+from hawser.cluster.client.errors import Backoff
+from hawser.cluster.client.publish.partitioner import partition_of
+from hawser.cluster.client.router import Router
+from hawser.cluster.client.subscribe.subscription import Consumer, Taker
+from hawser.cluster.client.subscribe.takers import Claim, Taken, Takers
+from hawser.cluster.wire import TopicEntry
+from hawser.errors import Fenced, HawserError, Unavailable, UsageError
+from hawser.log.entry import Kind
+from hawser.log.state.commands import (
+    AT_END,
+    GroupCommit,
+    GroupJoin,
+    GroupLeave,
+    Payload,
+    encode_command,
+)
+from hawser.log.state.results import (
+    AnyResult,
+    Committed,
+    Joined,
+    Reason,
+    Rejected,
+    decode_result,
+)
+
+__all__ = ["Member", "share_of"]
+
+_log = logging.getLogger("hawser.cluster.client")
+
+
+class Member(Consumer):
+    """A subscription with a group."""
+
+    def __init__(
+        self,
+        router: Router,
+        topic: str,
+        entry: TopicEntry,
+        decode: Callable[[Any], Any] | None,
+        group: str,
+        name: str,
+        place: tuple[Place, int],
+    ) -> None:
+        super().__init__(router, topic, entry.uuid, decode)
+        self.group = group
+        self.member = f"{name}#{secrets.token_hex(6)}"
+        self._partitions = entry.partitions
+        self._place = place
+        self._home = partition_of(group.encode(), entry.partitions)
+        self._generation = 0
+        self._members: tuple[str, ...] = ()
+        self._known_settled = 0
+        self._settled = 0
+        self._learned = 0.0
+        # Of each partition that is ours: the generation we own it in, and the group's position as we know it.
+        self._owned: dict[int, int] = {}
+        self._committed: dict[int, int] = {}
+        # And up to where what was taken is committed, or in a transaction. Lower than the position if a
+        # commit came after we had gone back before it: what moves the group from here is refused.
+        self._claimed: dict[int, int] = {}
+        # Not ours any more, up to these positions taken and not committed.
+        self._leaving: dict[int, int] = {}
+        self._takers = Takers()
+        # How often this member went back; and what `received` was when what was taken became void, unless
+        # somebody has tried to take more since.
+        self._returns = 0
+        self._void_at: int | None = None
+        # The group went on without us.
+        self._is_out = False
+        self._changing = asyncio.Lock()
+        self._backoff = Backoff(router.settings)
+        self._has_all = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        # They follow transactions.
+        self._following: set[asyncio.Task[None]] = set()
+
+    @property
+    def _session_seconds(self) -> float:
+        return self.router.settings.session_seconds
+
+    def _deadline(self) -> float:
+        return self.router.loop.time() + self.router.settings.timeout
+
+    async def start(self) -> None:
+        """Join; return when this member has its share, if nobody else has to give some of it away first."""
+        deadline = self._deadline()
+        await self._join(deadline)
+        self._task = self.router.loop.create_task(self._live())
+        if self._members == (self.member,):
+            await self._until_complete(deadline)
+        elif self._place[0] in (None, "latest"):
+            others = set(range(self._partitions)) - {self._home}
+            await asyncio.gather(*(self._begin(each, deadline) for each in sorted(others)))
+
+    async def _begin(self, partition: int, deadline: float) -> None:
+        """A new group begins here now, and not when a member takes the partition over."""
+        shard = self.shard(partition)
+        position = await offsets.group_start(self.router, self.topic, shard, *self._place, deadline)
+        await offsets.begin_group(self.router, self.topic, shard, self.group, position, deadline)
+
+    async def _until_complete(self, deadline: float) -> None:
+        assert self._task is not None
+        waiting = self.router.loop.create_task(self._has_all.wait())
+        left = max(0.0, deadline - self.router.loop.time())
+        try:
+            await asyncio.wait([waiting, self._task], timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+        if self.inbox.failure is not None:
+            raise self.inbox.failure
+        if not self._has_all.is_set():
+            raise Unavailable(
+                f"group {self.group!r} of topic {self.topic!r} could not take its partitions within "
+                f"{self.router.settings.timeout:g} s; see `hawser cluster status`"
+            )
+
+    async def close(self) -> None:
+        """Leave: the others go on behind what was committed."""
+        self.end()
+        tasks = [*self._following, *([] if self._task is None else [self._task])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        partitions = {*self._owned, *self._leaving, self._home}
+        await super().close()
+        deadline = min(self.router.loop.time() + 1.0, self.router.leave_by)
+        leaving = [self._execute(each, Kind.GROUP_LEAVE, self._leave(), deadline) for each in partitions]
+        # If nobody can be told, the session ends by itself.
+        await asyncio.gather(*leaving, return_exceptions=True)
+
+    # Entries.
+
+    def _leave(self, member: str | None = None) -> GroupLeave:
+        return GroupLeave(self.group, member or self.member)
+
+    async def _execute(
+        self, partition: int, kind: Kind, command: Payload, deadline: float | None = None
+    ) -> AnyResult:
+        shard = self.shard(partition)
+        what = f"group {self.group!r} of topic {self.topic!r}, partition {partition}"
+        request = wire.Execute(shard, kind, encode_command(command))
+        answer = await self.router.ask_leader(
+            self.topic, shard, request, what, self._deadline() if deadline is None else deadline
+        )
+        assert isinstance(answer, wire.Executed), answer
+        return decode_result(answer.result)
+
+    async def _join_shard(self, partition: int, deadline: float) -> Joined:
+        shard = self.shard(partition)
+        position = await offsets.group_start(self.router, self.topic, shard, *self._place, deadline)
+        command = GroupJoin(self.group, self.member, position)
+        joined = await self._execute(partition, Kind.GROUP_JOIN, command, deadline)
+        if not isinstance(joined, Joined):
+            raise UsageError(f"group {self.group!r} cannot be joined: {joined}")
+        return joined
+
+    # Membership.
+
+    async def _join(self, deadline: float) -> None:
+        joined = await self._join_shard(self._home, deadline)
+        self._learn(joined.generation, joined.members)
+
+    async def _live(self) -> None:
+        """Follow the group for as long as this member lives; then take nothing more."""
+        try:
+            await self._follow()
+        except HawserError as error:
+            failure = error
+        except Exception as error:
+            _log.exception("a member of group %s failed", self.group)
+            failure = HawserError(
+                f"group {self.group!r} of topic {self.topic!r}: this member cannot go on: {error!r}; "
+                "report it, and subscribe again"
+            )
+        # Others take over what was ours as soon as our session ends; what was taken can still be committed.
+        for partition in self.partitions:
+            self._set_leaving(partition)
+        self.inbox.fail(failure)
+
+    async def _follow(self) -> NoReturn:
+        while True:
+            try:
+                if self._is_out:
+                    await self._begin_anew()
+                async with self._changing:
+                    await self._let_go()
+                    await self._take_over()
+                await self._listen()
+            except Fenced:
+                self._is_out = True
+            except HawserError as error:
+                if not error.retryable and error.outcome != "unknown":
+                    raise
+                _log.warning("%s", error)
+                await asyncio.sleep(self._backoff.next())
+
+    async def _begin_anew(self) -> None:
+        """The group went on without us: everything we had is somebody else's."""
+        async with self._changing:
+            for partition in list(self._owned):
+                await self._give_up(partition)
+            self._leaving.clear()
+            self._settled = 0
+            await self._join(self._deadline())
+            self._is_out = False
+
+    def _learn(self, generation: int, members: tuple[str, ...]) -> None:
+        if generation > self._generation:
+            self._generation, self._members = generation, members
+            self._known_settled = 0
+            self._learned = self.router.loop.time()
+
+    async def _listen(self) -> None:
+        """Wait for news of the group, or until something is to be done without."""
+        shard = self.shard(self._home)
+        wait = max(0.0, min(self._session_seconds / 3, self._next_move() - self.router.loop.time()))
+        known = self._generation, self._known_settled, self._settled
+        request = wire.KeepAlive(shard, self.group, self.member, *known, self._session_seconds, wait)
+        answer = await self.router.ask_once(shard, request, wait + self._session_seconds / 3)
+        # More may have been learned since the question, or elsewhere.
+        if isinstance(answer, wire.Alive) and answer.generation >= self._generation:
+            self._backoff = Backoff(self.router.settings)
+            self._learn(answer.generation, answer.members)
+            self._known_settled = len(answer.settled)
+        elif isinstance(answer, wire.Failed) and answer.code is wire.Code.REJECTED:
+            raise Fenced(answer.text)
+        else:
+            await asyncio.sleep(self._backoff.next())
+            await self.router.look_after(self.topic, shard)
+
+    def _next_move(self) -> float:
+        """When something is due though nothing is heard."""
+        if self._leaving:
+            return self._learned + self._session_seconds / 2
+        if share_of(self.member, self._members, self._partitions) - self._owned.keys():
+            return self._learned + self._session_seconds
+        return inf
+
+    # Partitions come and go.
+
+    async def _let_go(self, deadline: float | None = None) -> None:
+        """Take no more from what is not ours; settle when nothing of it is left to commit."""
+        share = share_of(self.member, self._members, self._partitions)
+        for partition in self._owned.keys() - share - self._leaving.keys():
+            self._set_leaving(partition)
+        now = self.router.loop.time()
+        is_late = now >= self._learned + self._session_seconds / 2
+        for partition, position in list(self._leaving.items()):
+            if is_late or position <= self._committed.get(partition, position):
+                await self._give_up(partition, deadline)
+        if not self._leaving:
+            self._settled = self._generation
+
+    def _set_leaving(self, partition: int) -> None:
+        position = self.drop(partition)
+        self._leaving[partition] = self._committed[partition] if position is None else position
+
+    async def _give_up(self, partition: int, deadline: float | None = None) -> None:
+        """Somebody else goes on behind what was committed."""
+        dropped = self.drop(partition)
+        position = self._leaving.pop(partition, dropped)
+        if position is not None and self._is_void(partition, position):
+            self._rob(partition)
+        self._disown(partition)
+        if partition != self._home:
+            await self._execute(partition, Kind.GROUP_LEAVE, self._leave(), deadline)
+
+    async def _take_over(self) -> None:
+        missing = share_of(self.member, self._members, self._partitions) - self._owned.keys()
+        everybody = self._known_settled >= len(self._members) or self._members == (self.member,)
+        if missing and (everybody or self.router.loop.time() >= self._learned + self._session_seconds):
+            # All have ended before anything else happens: one that went on would take what is not ours then.
+            taken = await asyncio.gather(*map(self._take, sorted(missing)), return_exceptions=True)
+            for error in taken:
+                if error is not None:
+                    raise error
+            missing = set()
+        if not missing:
+            self._has_all.set()
+
+    async def _take(self, partition: int) -> None:
+        deadline = self._deadline()
+        joined = await self._join_shard(partition, deadline)
+        if partition != self._home and joined.members != (self.member,):
+            for other in joined.members:
+                if other != self.member:
+                    await self._execute(partition, Kind.GROUP_LEAVE, self._leave(other), deadline)
+            # Until it left, another one may have moved the group.
+            joined = await self._join_shard(partition, deadline)
+        self._owned[partition] = joined.generation
+        self._committed[partition] = self._claimed[partition] = joined.position
+        self.read(partition, joined.position)
+
+    # Positions.
+
+    async def commit(self, taken: Taken) -> None:
+        """Move the group behind what was taken, as far as that is ours to commit; Fenced if some is not."""
+        deadline = self._deadline()
+        async with self._in_turn(deadline):
+            deadline = max(deadline, self.router.loop.time() + self.router.settings.attempt_seconds)
+            if taken.returns != self._returns:
+                raise self._fenced(self._told(taken.taker) | taken.positions.keys())
+            due = {
+                partition: position
+                for partition, position in {**self._leaving, **taken.positions}.items()
+                if partition in self._owned and position > self._committed[partition]
+            }
+            self._check_unclaimed(due)
+            commits: list[Coroutine[Any, Any, None]] = [self._commit(*each, deadline) for each in due.items()]
+            settled = await asyncio.gather(*commits, return_exceptions=True)
+            is_free = False
+            with suppress(HawserError):  # The commits are made. The member that takes over ends the rest.
+                is_free = await self._let_go_of_committed(deadline)
+        if is_free and self._task is not None:
+            await self._tell_settled()
+        for error in settled:
+            if isinstance(error, BaseException):
+                raise error
+        self._check_told(taken.taker)
+        with self.locked():
+            self._takers.cover(self.received, taken.received)
+
+    def _check_unclaimed(self, partitions: Iterable[int]) -> None:
+        """UsageError if a transaction that is not over has claimed something of these."""
+        claimed = sorted(each for each in partitions if self._claimed[each] > self._committed[each])
+        if claimed:
+            raise UsageError(
+                f"group {self.group!r} of topic {self.topic!r}: a transaction that is not over moves "
+                f"partitions {', '.join(map(str, claimed))}; end it before commit(), or commit in "
+                "transactions alone"
+            )
+
+    @asynccontextmanager
+    async def _in_turn(self, deadline: float) -> AsyncIterator[None]:
+        """Hold `_changing`; Unavailable if something else holds it until the deadline."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._changing.acquire()
+        except TimeoutError:
+            raise Unavailable(
+                f"group {self.group!r} of topic {self.topic!r} is changing its partitions; nothing was "
+                "committed. Commit again, or see `hawser cluster status`"
+            ) from None
+        try:
+            yield
+        finally:
+            self._changing.release()
+
+    async def _let_go_of_committed(self, deadline: float | None = None) -> bool:
+        """Whether nothing of what is not ours any more was left to commit."""
+        is_free = bool(self._leaving) and all(
+            position <= self._committed.get(partition, position)
+            for partition, position in self._leaving.items()
+        )
+        if is_free:
+            await self._let_go(deadline)
+        return is_free
+
+    def _is_void(self, partition: int, position: int) -> bool:
+        """Whether some of what was taken up to there is not committed, as far as is known."""
+        return position > min(self._committed[partition], self._claimed.get(partition, position))
+
+    def _rob(self, partition: int) -> None:
+        """What was taken of this and not committed is taken again, by others."""
+        with self.locked():
+            self._takers.tell_next({partition})
+            self._takers.mislead(self._takers.holders(self.received), {partition})
+
+    def _told(self, taker: Taker | None) -> set[int]:
+        with self.locked():
+            return self._takers.told(taker)
+
+    def _check_told(self, taker: Taker | None) -> None:
+        """Fenced, once for each taker, if what it took is taken again."""
+        robbed = self._told(taker)
+        if robbed:
+            raise self._fenced(robbed)
+
+    def _fenced(self, partitions: set[int]) -> Fenced:
+        return Fenced(
+            f"group {self.group!r} of topic {self.topic!r}: what was taken of partitions "
+            f"{', '.join(map(str, sorted(partitions)))} and not committed is taken again, because another "
+            "member has taken over, or a transaction was rolled back; go on with the next sample"
+        )
+
+    async def _commit(self, partition: int, position: int, deadline: float) -> None:
+        while True:
+            before = self._committed[partition]
+            command = self._move(partition, before, position)
+            result = await self._execute(partition, Kind.GROUP_COMMIT, command, deadline)
+            if isinstance(result, Committed):
+                self._moved_to(partition, result.position)
+                return
+            assert isinstance(result, Rejected), result
+            if result.reason is Reason.MOVED and before < result.current <= position:
+                # An earlier try of ours, or of whoever has it now; either way it is forward.
+                self._moved_to(partition, result.current)
+                if result.current == position:
+                    return
+            elif result.reason is Reason.OTHER_GENERATION and partition == self._home:
+                if not await self._catch_up(deadline):
+                    break
+            else:
+                break
+        self._rob(partition)
+        self._lose(partition)
+
+    def _moved_to(self, partition: int, position: int) -> None:
+        self._committed[partition] = max(position, self._committed[partition])
+        self._claimed[partition] = max(position, self._claimed[partition])
+
+    def _move(self, partition: int, before: int, after: int) -> GroupCommit:
+        generation = self._generation if partition == self._home else self._owned[partition]
+        return GroupCommit(self.group, self.member, generation, before, after)
+
+    def _lose(self, partition: int) -> None:
+        self._leaving.pop(partition, None)
+        self.drop(partition)
+        self._disown(partition)
+
+    def _disown(self, partition: int) -> None:
+        for each in (self._owned, self._committed, self._claimed):
+            each.pop(partition, None)
+
+    # Positions that a transaction moves.
+
+    def taking(self, taker: Taker) -> None:
+        self._takers.take(taker, self.received)
+
+    def taken(self, taker: Taker | None) -> Taken:
+        """What was taken so far, in the thread of whoever takes. UsageError if a transaction with it was
+        rolled back, or may have been, and nobody has taken anything since."""
+        with self.lock:
+            self._check_not_taking()
+            if self.received == self._void_at:
+                raise UsageError(
+                    f"group {self.group!r} of topic {self.topic!r}: a transaction with what was taken was "
+                    "not committed, so that is taken again, and nothing was taken since; take the samples in "
+                    "the block or function that is run again"
+                )
+            return Taken(self._returns, self.positions, self.received, taker)
+
+    def _open_next(self) -> bool:
+        self._void_at = None
+        return super()._open_next()
+
+    def claim(self, taken: Taken, claim: Claim) -> list[tuple[int, GroupCommit]]:
+        """For a transaction: what moves the group behind what was taken, by partition. What it claims was
+        given away, also if it can only be rolled back: the next one does not begin before it."""
+        moves: list[tuple[int, GroupCommit]] = []
+        claim.received = self.received
+        if taken.returns == self._returns:
+            for partition, position in {**self._leaving, **taken.positions}.items():
+                before = self._claimed.get(partition, position)
+                if position > before:
+                    moves.append((partition, self._move(partition, before, position)))
+                    self._claimed[partition] = claim.positions[partition] = position
+            with self.locked():
+                covered = self._takers.cover(self.received, taken.received)
+            claim.others += [each for each in covered if each is not taken.taker]
+        claim.taker = taken.taker
+        return moves
+
+    def check(self, taken: Taken) -> None:
+        """Fenced if some of what was taken is void."""
+        if taken.returns != self._returns:
+            raise self._fenced(self._told(taken.taker) | taken.positions.keys())
+        self._check_told(taken.taker)
+
+    def moved(self, claim: Claim) -> "asyncio.Task[None] | None":
+        """The transaction was committed: the group is there. A task, if something is to be done then."""
+        for partition, position in claim.positions.items():
+            if partition in self._owned:
+                self._committed[partition] = max(position, self._committed[partition])
+        return self._follow_with(self._settle()) if self._leaving else None
+
+    async def _settle(self) -> None:
+        async with self._changing:
+            is_free = await self._let_go_of_committed()
+        if is_free and self._task is not None:
+            await self._tell_settled()
+
+    def go_back(self, claim: Claim) -> "asyncio.Task[None]":
+        """The transaction was not committed, as far as is known: what was taken and is not committed is void
+        from here on, and is taken again. The task ends when that can be taken."""
+        positions = {**self._leaving, **{each: self.drop(each) or 0 for each in self.partitions}}
+        behind = {each for each, at in positions.items() if self._is_void(each, at)}
+        self._leaving = {each: self._committed[each] for each in self._leaving}
+        if behind:
+            with self.locked():
+                self._returns += 1
+                self._void_at = self.received
+                # A taker that took since then does not know.
+                if self.received > claim.received:
+                    self._takers.tell_next(behind)
+                holders = self._takers.holders(self.received, claim.taker, claim.received)
+                self._takers.mislead([*holders, *claim.others], behind)
+                self._takers.void(self.received)
+        return self._follow_with(self._read_again())
+
+    def give_back(self, taken: Taken) -> None:
+        """As `go_back`, without a transaction: one that is over cannot have what was taken."""
+        claim = Claim()
+        self.claim(taken, claim)
+        self.go_back(claim)
+
+    def _follow_with(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """The caller that waits for this may be cancelled; this is not."""
+        task = self.router.loop.create_task(work)
+        self._following.add(task)
+        task.add_done_callback(self._following.discard)
+        return task
+
+    def _unread(self) -> list[int]:
+        """What is ours, is not taken away, and is not read."""
+        return sorted(self._owned.keys() - self._leaving.keys() - self._readers.keys())
+
+    async def _read_again(self) -> None:
+        async with self._changing:
+            if self.inbox.failure is None:
+                await asyncio.gather(*map(self._look_at, self._unread()))
+            if self.inbox.failure is None:
+                for partition in self._unread():
+                    self._claimed[partition] = self._committed[partition]
+                    self.read(partition, self._committed[partition])
+        await self._settle()
+
+    async def _look_at(self, partition: int) -> None:
+        """Learn where the group is, and whether this partition is still ours. If nobody answers, what is
+        known has to do: a commit from another position is refused."""
+        shard = self.shard(partition)
+        try:
+            found = await offsets.inspect(self.router, self.topic, shard, self._deadline(), with_groups=True)
+        except HawserError as error:
+            _log.warning("%s", error)
+            return
+        except Exception:
+            _log.exception("looking for group %s in shard %s failed", self.group, shard)
+            return
+        group = found.groups.get(self.group)
+        is_home = partition == self._home
+        is_ours = group is not None and self.member in group.members
+        if group is None or not is_ours or not (is_home or group.generation == self._owned[partition]):
+            self._lose(partition)
+            return
+        self._committed[partition] = group.position
+        if is_home:
+            self._learn(group.generation, group.members)
+
+    async def _catch_up(self, deadline: float) -> bool:
+        """Learn the generation that the home shard is in; whether we may commit in it."""
+        command = GroupJoin(self.group, self.member, AT_END)
+        joined = await self._execute(self._home, Kind.GROUP_JOIN, command, deadline)
+        assert isinstance(joined, Joined), joined
+        self._learn(joined.generation, joined.members)
+        return self._settled != self._generation
+
+    async def _tell_settled(self) -> None:
+        """Now, and not with the next question, which may be a while off."""
+        shard = self.shard(self._home)
+        request = wire.KeepAlive(
+            shard, self.group, self.member, 0, 0, self._settled, self._session_seconds, 0.0
+        )
+        await self.router.ask_once(shard, request, 1.0)

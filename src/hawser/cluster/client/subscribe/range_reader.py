@@ -1,0 +1,178 @@
+"""An exact range of a partition, from whichever replica has it: what a batch job reads.
+
+Offsets are dense, so a range says beforehand how many records are in it. The reader gives each of them once
+and in order, or says which are no longer kept; nothing is skipped in silence. Replicas take turns: one that
+is gone, hangs, or has not applied the range yet is followed by the next.
+"""
+
+import asyncio
+from collections.abc import Callable
+from itertools import islice
+from typing import Any, NamedTuple
+
+from hawser.cluster import wire
+from hawser.cluster.client.errors import Backoff, error_of, given_up
+from hawser.cluster.client.router import Router
+from hawser.cluster.client.rpc import ask, checked
+from hawser.cluster.client.sample import FetchedSample
+from hawser.cluster.maps import node_of
+from hawser.cluster.transport import Link, TransportError
+from hawser.errors import HawserError, Timeout
+from hawser.record.batch import Batch
+
+__all__ = ["Found", "LostRange", "Part", "RangeReader"]
+
+# How long a replica that lags may take to apply what others have, before the next one is asked.
+_WAIT_SECONDS = 0.1
+
+
+class Part(NamedTuple):
+    """So many `records` of a batch from place `skip` on; the first of them has `offset`."""
+
+    batch: Batch
+    skip: int
+    records: int
+    offset: int
+
+    def samples(
+        self, most: int, partition: int, lost_before: int, decode: Callable[[Any], Any] | None
+    ) -> list[FetchedSample]:
+        """At most so many of its records, as users get them; so many were lost before the first."""
+        publisher = self.batch.header.producer.decode(errors="replace").rpartition("#")[0]
+        records = islice(self.batch.records(), self.skip, self.skip + min(most, self.records))
+        return [
+            FetchedSample(record, partition, offset, publisher, 0 if place else lost_before, decode)
+            for place, (offset, record) in enumerate(enumerate(records, self.offset))
+        ]
+
+
+class LostRange(NamedTuple):
+    """The records `first` to `last` are no longer kept."""
+
+    first: int
+    last: int
+
+
+class Found(NamedTuple):
+    """What a read has: the samples, the offset up to which it has read, and how many records before that are
+    no longer kept. `error` is why it ended before it had what was asked for."""
+
+    samples: list[FetchedSample]
+    last: int
+    missed: int
+    error: HawserError | None = None
+
+
+class RangeReader:
+    """The records from `first` up to but not including `end`, which a majority has. The leader, which has all
+    of them, is asked first, or with another `turn` another replica. It fetches about `fetch_bytes` at a time,
+    at least a batch. For one task at a time."""
+
+    def __init__(
+        self,
+        router: Router,
+        topic: str,
+        uuid: str,
+        partition: int,
+        first: int,
+        end: int,
+        turn: int = 0,
+        fetch_bytes: int | None = None,
+    ) -> None:
+        assert 0 < first <= end
+        self._router = router
+        self._topic = topic
+        self._partition = partition
+        self._shard = wire.shard_of(topic, uuid, partition)
+        self._what = f"reading topic {topic!r}, partition {partition}"
+        self._offset = first
+        self._end = end
+        self._turn = turn
+        self._fetch_bytes = router.settings.fetch_bytes if fetch_bytes is None else fetch_bytes
+
+    async def next(self, deadline: float | None = None) -> list[Part] | LostRange | None:
+        """What comes next, about as much as is fetched at a time; None at the end. Closed if the topic was
+        deleted, Unavailable if no replica gives it by the deadline, or without one in the time of a call."""
+        if self._offset >= self._end:
+            return None
+        router, settings = self._router, self._router.settings
+        began = router.loop.time()
+        if deadline is None:
+            deadline = began + settings.timeout
+        backoff, seconds = Backoff(settings), settings.attempt_seconds
+        trouble: str | wire.Failed = "no node with a replica can be reached"
+        while (left := deadline - router.loop.time()) > 0:
+            link = self._link()
+            if link is not None:
+                request = wire.Fetch(self._shard, self._offset, self._fetch_bytes, _WAIT_SECONDS)
+                try:
+                    body = wire.encode(request)
+                    answer = checked(link, request, await ask(link, body, min(seconds, left)))
+                except TransportError as error:
+                    # A batch that is large for its network needs more than a first attempt has.
+                    seconds, trouble = min(2 * seconds, settings.timeout), str(error)
+                else:
+                    found = self._found(answer)
+                    if found is not None:
+                        return found
+                    trouble = answer if isinstance(answer, wire.Failed) else "its records have not come yet"
+            self._turn += 1
+            await asyncio.sleep(min(backoff.next(), max(0.0, deadline - router.loop.time())))
+            await router.look_after(self._topic, self._shard, deadline)
+        raise given_up(self._what, router.loop.time() - began, trouble, doubt=False)
+
+    async def take(self, count: int, deadline: float, decode: Callable[[Any], Any] | None) -> Found:
+        """The first `count` records of the range, as far as they come by the deadline."""
+        samples: list[FetchedSample] = []
+        last, missed, lost = self._offset - 1, 0, 0
+        try:
+            while len(samples) < count and (found := await self.next(deadline)) is not None:
+                if isinstance(found, LostRange):
+                    last, lost = found.last, lost + found.last - found.first + 1
+                    continue
+                for part in found:
+                    samples += part.samples(count - len(samples), self._partition, lost, decode)
+                    missed, lost, last = missed + lost, 0, samples[-1].offset
+                if len(samples) < count and self._offset < self._end:
+                    self._check_time(deadline, len(samples))
+        except HawserError as error:
+            return Found(samples, last, missed + lost, error)
+        return Found(samples, last, missed + lost)
+
+    def _check_time(self, deadline: float, count: int) -> None:
+        if self._router.loop.time() >= deadline:
+            raise Timeout(
+                f"{self._what}: {count} messages came within {self._router.settings.timeout:g} s, and more "
+                "were asked for; go on behind them, read fewer at a time, or connect with a longer timeout"
+            )
+
+    def _link(self) -> Link | None:
+        """To the replica whose turn it is."""
+        entry = self._router.map.shards.get(self._shard)
+        if entry is None or not entry.members:
+            return None
+        leader_first = sorted(entry.members, key=lambda member: member != entry.leader)
+        member = leader_first[self._turn % len(leader_first)]
+        node = self._router.map.nodes.get(node_of(member))
+        return None if node is None else self._router.link(node.address)
+
+    def _found(self, answer: wire.Answer) -> list[Part] | LostRange | None:
+        """What an answer brings; None if another replica has to be asked."""
+        if isinstance(answer, wire.Batches):
+            parts = [self._part(first, Batch.read(data)) for first, data in answer.batches]
+            return [part for part in parts if part.records] or None
+        assert isinstance(answer, wire.Failed), answer
+        if answer.code is wire.Code.OUT_OF_RANGE and self._offset < answer.start:
+            lost = LostRange(self._offset, min(answer.start, self._end) - 1)
+            self._offset = lost.last + 1
+            return lost
+        if not answer.retryable:
+            raise error_of(answer, self._what)
+        return None
+
+    def _part(self, first: int, batch: Batch) -> Part:
+        """Of a batch what belongs to the range; nothing of one that lies behind it."""
+        offset, end = self._offset, min(first + batch.count, self._end)
+        assert first <= offset or offset == self._end
+        self._offset = max(offset, end)
+        return Part(batch, offset - first, max(0, end - offset), offset)

@@ -1,0 +1,1 @@
+"""Transactions of a client: the workspace that stages operations, commit and rollback, and XA."""

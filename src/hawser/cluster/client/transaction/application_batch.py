@@ -1,0 +1,284 @@
+"""Batches of an application, as its processes write them: many branches, and one decision for all.
+
+Each task stages its part under a branch of its own, which no other attempt has, and has it prepared: from
+then on only a decision commits it or drops it. The decision names the branches that count. Those of the same
+application that it does not name are dropped, whoever wrote them and whether or not they are alive; a batch
+that is decided stays so, and whoever comes again with it is told and changes nothing; who asks before spares
+himself the writing.
+
+What is staged and not prepared goes with the process that staged it. What is prepared and never decided goes
+after as long as it was told to wait.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from hawser.cluster import wire
+from hawser.cluster.client.router import Router
+from hawser.cluster.client.transaction.coordinators import Homes, boot_seconds
+from hawser.cluster.client.transaction.shard_pipeline import Courier
+from hawser.errors import Fenced, HawserError, OutcomeUnknown, TransactionAborted, Unavailable
+from hawser.log.entry import Kind
+from hawser.log.state.commands import Payload, encode_command
+from hawser.log.state.results import AnyResult, Finished, Outcome, Reason, Rejected, Result, decode_result
+from hawser.transaction.ageing import KEEP_SECONDS
+from hawser.transaction.client import Progress, Request, Transaction
+from hawser.transaction.commands import BranchAbort, HomeBatch, HomeDecide, to_fields
+from hawser.transaction.identity import (
+    APPLICATION_FORMAT,
+    MAX_TIMEOUT_SECONDS,
+    ONCE,
+    Label,
+    TransactionId,
+    Xid,
+    owner_of,
+)
+
+__all__ = [
+    "ApplicationBatch",
+    "BatchBranch",
+    "Decided",
+    "Operation",
+    "decide_batch",
+    "drop_branches",
+    "look_at_batches",
+]
+
+# So much of one branch is on its way at a time.
+_MOST_UNDER_WAY_BYTES: Final = 16 << 20
+
+
+class ApplicationBatch(NamedTuple):
+    """A batch by its number, and who writes it: of one application only one query may. `title` is what people
+    call the application, if that is not its name."""
+
+    application: bytes
+    query: bytes
+    number: int
+    title: str = ""
+
+    @property
+    def text(self) -> str:
+        """Its name, for people."""
+        return f"batch {self.number} of {self.title or repr(self.application.decode(errors='replace'))}"
+
+    def branch(self, name: bytes) -> TransactionId:
+        """One of its branches."""
+        return TransactionId(Xid(APPLICATION_FORMAT, self.application, name), 1)
+
+
+class Operation(NamedTuple):
+    """An entry for a shard of the topic or queue `name`."""
+
+    name: str
+    shard: str
+    kind: Kind
+    payload: bytes
+
+
+class BatchBranch:
+    """The part of a batch that one task writes. Everything happens in the event loop. After an error it is to
+    be withdrawn."""
+
+    def __init__(self, router: Router, homes: Homes, batch: ApplicationBatch, name: bytes) -> None:
+        self.name = name
+        self.doubts = 0
+        self._router = router
+        self._homes = homes
+        self._batch = batch
+        self._owner = owner_of(router.run)
+        self._inner = Transaction(batch.branch(name), self._owner, MAX_TIMEOUT_SECONDS)
+        self._couriers: dict[str, Courier] = {}
+        # Operations that are not acknowledged, by shard and number: their sizes.
+        self._under_way: dict[tuple[str, int], int] = {}
+        self._withdrawals: dict[str, Request] | None = None
+        self._failure: HawserError | None = None
+        self._refusal: Rejected | None = None
+        self._changed = asyncio.Event()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was staged."""
+        return not self._inner.shards
+
+    async def stage(self, operations: Iterable[Operation]) -> None:
+        """Have these staged, in order on each shard; return when there is room for more."""
+        for name, shard, kind, payload in operations:
+            if shard not in self._couriers:
+                self._couriers[shard] = Courier(self._router, name, shard)
+            request = self._inner.operation(shard, kind, payload)
+            self._under_way[shard, request.number] = len(payload)
+            self._couriers[shard].carry(self, [request])
+        await self._until(lambda: sum(self._under_way.values()) <= _MOST_UNDER_WAY_BYTES)
+
+    async def prepare(self, orphan_seconds: int) -> bool:
+        """Return True when it waits for a decision, at most for so long; False if its batch was decided
+        before, and nothing is left of this."""
+        assert not self.is_empty
+        await self._until(lambda: self._inner.is_staged)
+        inner, batch = self._inner, self._batch
+        deadline = self._router.loop.time() + self._router.settings.timeout
+        home = await self._homes.of(inner.id.xid, deadline)
+        self._couriers[home] = Courier(self._router, wire.HOMES, home)
+        self._carry(inner.prepare(home, batch.query, batch.number, orphan_seconds))
+        await self._until(lambda: inner.progress in (Progress.PREPARED, Progress.OVER))
+        if inner.progress is Progress.PREPARED:
+            self._stop()
+            return True
+        if inner.outcome is Outcome.DROPPED:
+            await self.withdraw()
+            return False
+        if self._refusal is not None:
+            raise _refused(batch, self._refusal)
+        why = inner.why_refused or (inner.outcome.text if inner.outcome is not None else "nobody said why")
+        raise TransactionAborted(f"a part of {batch.text} was not prepared: {why}. It may be written again")
+
+    async def withdraw(self) -> None:
+        """Give up what was staged; nobody waits long for it."""
+        label = Label(self._inner.id, 0, 0, self._owner, MAX_TIMEOUT_SECONDS).encode()
+        abort = encode_command(BranchAbort(Outcome.ROLLED_BACK))
+        self._withdrawals = {
+            shard: Request(shard, Kind.BRANCH_ABORT, abort, label) for shard in self._inner.shards
+        }
+        self._carry(list(self._withdrawals.values()))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(2 * self._router.settings.attempt_seconds):
+                while self._withdrawals:
+                    self._changed.clear()
+                    await self._changed.wait()
+        self._stop()
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Return when this is true. Whatever fails first is raised; Unavailable if nothing happens for too
+        long."""
+        seconds = self._router.settings.timeout
+        while not condition():
+            if self._failure is not None:
+                raise self._failure
+            if self._inner.refused is not None:
+                raise self._too_much()
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._changed.wait()
+            except TimeoutError:
+                trouble = "; ".join({each.trouble for each in self._couriers.values()})
+                raise Unavailable(
+                    f"{self._batch.text} cannot be written: nobody acknowledged anything for {seconds:g} s "
+                    f"({trouble})"
+                ) from None
+
+    def _too_much(self) -> TransactionAborted:
+        refused = self._inner.refused
+        hint = ""
+        if refused is not None and refused.reason is Reason.TOO_MANY_TRANSACTIONS:
+            hint = ". Write less in one batch, or to more partitions"
+        return TransactionAborted(f"{self._batch.text} cannot be written: {self._inner.why_refused}{hint}")
+
+    def _carry(self, requests: Sequence[Request]) -> None:
+        for shard in dict.fromkeys(request.shard for request in requests):
+            self._couriers[shard].carry(self, [request for request in requests if request.shard == shard])
+
+    def _stop(self) -> None:
+        for courier in self._couriers.values():
+            courier.leave(self)
+
+    # As `Sender` has it.
+
+    def send_waiting(self) -> None:
+        """Nothing waits here."""
+
+    def unanswered(self, shard: str) -> list[Request]:
+        if self._withdrawals is None:
+            return self._inner.again(shard)
+        return [self._withdrawals[shard]] if shard in self._withdrawals else []
+
+    def heard(self, request: Request, result: Result) -> None:
+        self._changed.set()
+        if self._withdrawals is not None:
+            if request.kind == Kind.BRANCH_ABORT:
+                self._withdrawals.pop(request.shard, None)
+            return
+        if request.number:
+            self._under_way.pop((request.shard, request.number), None)
+        elif isinstance(result, Rejected):
+            self._refusal = result
+        self._carry(self._inner.hear(request, result))
+
+    def lost(self, shard: str, error: HawserError) -> None:
+        self._changed.set()
+        if self._withdrawals is not None:
+            self._withdrawals.pop(shard, None)
+        else:
+            self._failure = self._failure or error
+
+
+class Decided(NamedTuple):
+    """An application's batches before `undecided` are decided, and what is written for them changes nothing.
+    `source` is what came with the last of them."""
+
+    undecided: int
+    source: bytes
+
+
+async def look_at_batches(router: Router, homes: Homes, batch: ApplicationBatch) -> Decided:
+    """How far the application of this batch is."""
+    xid = batch.branch(b"").xid
+    deadline = router.loop.time() + router.settings.timeout
+    home = await homes.of(xid, deadline)
+    look = wire.TransactionLook(home, xid)
+    answer = await router.ask_leader(wire.HOMES, home, look, f"looking for {batch.text}", deadline)
+    assert isinstance(answer, wire.TransactionsSeen), answer
+    return Decided(answer.incarnation, answer.source)
+
+
+async def decide_batch(
+    router: Router, homes: Homes, batch: ApplicationBatch, branches: Sequence[bytes], source: bytes = b""
+) -> bool:
+    """Commit these branches, and drop the others of this batch and those before it. False if the batch was
+    decided before without them: that stands, and this changes nothing. Fenced if another query writes as
+    this application, TransactionAborted if a branch is not prepared: then nothing is committed.
+    OutcomeUnknown if that may be because home has forgotten the batch since it was asked first. `source`, a
+    digest of what the batch was made of, is kept with the last batch."""
+    began = boot_seconds()
+    command = HomeBatch(batch.application, batch.query, batch.number, tuple(branches), source)
+    (result,) = await _ask_home(router, homes, batch, [(Kind.HOME_BATCH, command)])
+    if isinstance(result, Rejected):
+        is_too_late = batch.query == ONCE and boot_seconds() - began >= KEEP_SECONDS
+        if is_too_late and result.reason is Reason.NO_BRANCH:
+            raise OutcomeUnknown(
+                f"{batch.text} was perhaps written: the answer took so long that nobody remembers. Look "
+                "whether its rows are there before writing them again"
+            )
+        raise _refused(batch, result)
+    assert isinstance(result, Finished), result
+    return result.outcome is Outcome.COMMITTED
+
+
+async def drop_branches(
+    router: Router, homes: Homes, batch: ApplicationBatch, branches: Sequence[bytes]
+) -> None:
+    """Drop these branches, unless they are committed."""
+    named = [batch.branch(name) for name in branches]
+    drops = [HomeDecide(to_fields(each), Outcome.DROPPED, prepared=True) for each in named]
+    if drops:
+        await _ask_home(router, homes, batch, [(Kind.HOME_DECIDE, each) for each in drops])
+
+
+async def _ask_home(
+    router: Router, homes: Homes, batch: ApplicationBatch, commands: Sequence[tuple[Kind, Payload]]
+) -> list[AnyResult]:
+    deadline = router.loop.time() + router.settings.timeout
+    home = await homes.of(batch.branch(b"").xid, deadline)
+    entries = tuple(wire.Labelled(kind, encode_command(command)) for kind, command in commands)
+    request = wire.Transact(home, entries)
+    answer = await router.ask_leader(wire.HOMES, home, request, f"deciding {batch.text}", deadline)
+    assert isinstance(answer, wire.Transacted), answer
+    return [decode_result(result) for result in answer.results]
+
+
+def _refused(batch: ApplicationBatch, refusal: Rejected) -> HawserError:
+    kind = Fenced if refusal.reason is Reason.OTHER_QUERY else TransactionAborted
+    return kind(f"{batch.text} was not written: {refusal.text}")

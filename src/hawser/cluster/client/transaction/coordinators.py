@@ -1,0 +1,39 @@
+"""The homes of transactions, as a client finds them: made when they are needed for the first time."""
+
+import time
+
+from hawser.cluster import wire
+from hawser.cluster.client.admin import catalog
+from hawser.cluster.client.router import Router
+from hawser.errors import NotFound
+from hawser.transaction.identity import Xid, home_number
+
+__all__ = ["Homes", "boot_seconds"]
+
+
+def boot_seconds() -> float:
+    """A clock that goes on while the machine sleeps, as homes go on to forget."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Homes:
+    """Of one client, in its event loop."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        self._shards: list[str] = []
+
+    async def of(self, xid: Xid, deadline: float) -> str:
+        """The shard that decides about an xid."""
+        shards = await self.all(deadline, create=True)
+        return shards[home_number(xid, len(shards))]
+
+    async def all(self, deadline: float, create: bool = False) -> list[str]:
+        """All of them; none if nobody has needed any yet and none is to be made. There never are others."""
+        if not self._shards:
+            try:
+                entry = await catalog.open_topic(self._router, wire.HOMES, {}, create, deadline, "homes")
+            except NotFound:
+                return []
+            self._shards = wire.shards_of(wire.HOMES, entry)
+        return self._shards

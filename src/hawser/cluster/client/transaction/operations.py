@@ -1,0 +1,109 @@
+"""Operations of a transaction before they are sent: what waits for one shard, in order.
+
+Records one behind the other become one batch, messages of one session that are accepted one behind the other
+one lock.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from hawser.cluster.client.publish.batch import size_of
+from hawser.cluster.client.queue.acknowledger import Borrowed
+from hawser.cluster.client.queue.session import Borrower
+from hawser.cluster.wire import encode
+from hawser.log.entry import Kind
+from hawser.log.state.commands import GroupCommit, encode_command
+from hawser.record.batch import Batch, Compression
+from hawser.record.rows import Records, Rows
+
+__all__ = ["Accept", "Draft", "Move", "Put"]
+
+# A token on its way, about.
+_TOKEN_BYTES: Final = 16
+_MOVE_BYTES: Final = 100
+
+
+class Put:
+    """Records for the topic or the queue of a shard."""
+
+    def __init__(self, kind: Kind, compression: Compression, records: Records) -> None:
+        self.kind = kind
+        self.nbytes = size_of(records)
+        self._compression = compression
+        self._parts = [records]
+        self._count = len(records)
+
+    def take(self, other: "Operation", most_bytes: int, most_records: int) -> bool:
+        """Whether this does what the other does, too, from here on."""
+        if not isinstance(other, Put) or (self.kind, self._compression) != (other.kind, other._compression):
+            return False
+        if self.nbytes + other.nbytes > most_bytes or self._count + other._count > most_records:
+            return False
+        self._parts += other._parts
+        self._count += other._count
+        self.nbytes += other.nbytes
+        return True
+
+    def payload(self) -> bytes:
+        return bytes(Batch.of(Rows.joined(self._parts), compression=self._compression).data)
+
+
+class Accept:
+    """Messages that a session holds."""
+
+    kind: Final = Kind.QUEUE_SETTLE
+
+    def __init__(self, borrower: Borrower, messages: Sequence[Borrowed]) -> None:
+        self.borrower = borrower
+        self.messages = list(messages)
+
+    @property
+    def nbytes(self) -> int:
+        return _TOKEN_BYTES * len(self.messages)
+
+    def take(self, other: "Operation", most_bytes: int, most_records: int) -> bool:
+        if not isinstance(other, Accept) or self.borrower is not other.borrower:
+            return False
+        self.messages += other.messages
+        return True
+
+    def payload(self) -> bytes:
+        return encode(self.borrower.lock_of(self.messages))
+
+
+class Move:
+    """A group is to go on elsewhere."""
+
+    kind: Final = Kind.GROUP_COMMIT
+    nbytes: Final = _MOVE_BYTES
+
+    def __init__(self, command: GroupCommit) -> None:
+        self._command = command
+
+    def take(self, other: "Operation", most_bytes: int, most_records: int) -> bool:
+        return False
+
+    def payload(self) -> bytes:
+        return encode_command(self._command)
+
+
+Operation = Put | Accept | Move
+
+
+class Draft:
+    """What waits for one shard."""
+
+    def __init__(self, most_bytes: int, most_records: int) -> None:
+        self.nbytes = 0
+        self._bounds = most_bytes, most_records
+        self._operations: list[Operation] = []
+
+    def add(self, operation: Operation) -> None:
+        self.nbytes += operation.nbytes
+        if not self._operations or not self._operations[-1].take(operation, *self._bounds):
+            self._operations.append(operation)
+
+    def clear(self) -> list[Operation]:
+        """All of them, in order; none is left."""
+        operations, self._operations, self.nbytes = self._operations, [], 0
+        return operations

@@ -1,0 +1,359 @@
+"""Entries of transactions on their way to the leader of a shard.
+
+As batches of a producer: what waits when a request may be sent goes together, whichever transactions it is
+of, and is proposed in its order. What is not answered is asked again, in order and elsewhere if need be, once
+nothing is under way any more: everything has a number or says how its transaction ends, so a repeat changes
+nothing. A shard that decides for others answers when these have heard, so nobody shares that way.
+
+Many transactions at a time may fall into step: all hear together and ask together, and either this client or
+the leader has nothing to do. Then half of those who hear together hear later, and two requests take turns.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Final, Protocol
+from weakref import WeakSet, WeakValueDictionary
+
+from hawser.cluster import wire
+from hawser.cluster.client.errors import Backoff, refused
+from hawser.cluster.client.loop_primitives import Alarm
+from hawser.cluster.client.router import Router
+from hawser.cluster.client.rpc import ask, checked
+from hawser.cluster.transport import Link, TransportError
+from hawser.errors import HawserError
+from hawser.log.state.results import Result, decode_result
+from hawser.transaction.client import Request
+
+__all__ = ["Courier", "Couriers", "Leftover", "Sender"]
+
+_log = logging.getLogger("hawser.cluster.client")
+
+# So many entries go in one request.
+_MOST_ENTRIES: Final = 1_000
+# Of so many who hear together half hear later.
+_WORTH_HALVING: Final = 16
+# So long an operation waits for others to go with it.
+_SOON_SECONDS: Final = 0.02
+
+
+class Sender(Protocol):
+    """A transaction. `doubts` counts the times that an entry which commits it may have arrived."""
+
+    doubts: int
+
+    def heard(self, request: Request, result: Result) -> None:
+        """This is what became of one."""
+
+    def lost(self, shard: str, error: HawserError) -> None:
+        """Nobody will answer, for this reason."""
+
+    def unanswered(self, shard: str) -> list[Request]:
+        """What is to be sent to this shard, again or for the first time."""
+
+    def send_waiting(self) -> None:
+        """Have carried what waits for more to go with it."""
+
+
+_Item = tuple[Sender, Request]
+
+
+class Leftover:
+    """What is sent for a transaction that nobody waits for any more, so that nothing of it is left: until it
+    is answered, or so late that the shards have ended it by themselves. A `Sender`."""
+
+    def __init__(self, requests: Sequence[Request], until: float) -> None:
+        self.doubts = 0
+        self._until = until
+        self._requests = list(requests)
+
+    def heard(self, request: Request, result: Result) -> None:
+        with suppress(ValueError):
+            self._requests.remove(request)
+
+    def lost(self, shard: str, error: HawserError) -> None:
+        self._requests = [each for each in self._requests if each.shard != shard]
+
+    def unanswered(self, shard: str) -> list[Request]:
+        if asyncio.get_running_loop().time() >= self._until:
+            return []
+        return [each for each in self._requests if each.shard == shard]
+
+    def send_waiting(self) -> None:
+        """Nothing waits."""
+
+
+class Courier:
+    """To one shard of the topic or queue `name`. Everything happens in the event loop."""
+
+    def __init__(self, router: Router, name: str, shard: str) -> None:
+        self._router = router
+        self._settings = router.settings
+        self._name = name
+        self._shard = shard
+        # Those who have not heard everything.
+        self._senders: dict[Sender, None] = {}
+        self._queue: deque[_Item] = deque()
+        self._queued_bytes = 0
+        self._aloft = self._entries_aloft = 0
+        self._link: Link | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._recovery: asyncio.Task[None] | None = None
+        self._is_due = self._has_failed = self._is_sent_elsewhere = False
+        # Whether most of those who heard last have more to send at once.
+        self._is_in_step = False
+        # What was wrong last.
+        self.trouble = "nobody leads the shard"
+
+    def carry(self, sender: Sender, requests: Sequence[Request]) -> None:
+        """Send these, one behind the other, as soon as possible."""
+        self._senders[sender] = None
+        if not self._has_failed:
+            for request in requests:
+                self._queue.append((sender, request))
+                self._queued_bytes += len(request.payload)
+            if not self._is_due:
+                self._send_what_waits()
+
+    def leave(self, sender: Sender) -> None:
+        """It wants to hear nothing more, and nothing more of it is sent."""
+        self._senders.pop(sender, None)
+
+    def apart(self) -> "Courier":
+        """Another one to the same shard."""
+        return Courier(self._router, self._name, self._shard)
+
+    async def close(self) -> None:
+        """Nothing more is sent."""
+        self._senders.clear()
+        tasks = [*self._tasks, *(() if self._recovery is None else (self._recovery,))]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # Sending.
+
+    def _send_what_waits(self) -> None:
+        while self._queue and not self._has_failed and self._may_send():
+            self._send_part()
+
+    def _send_part(self) -> None:
+        """As much as goes together."""
+        link = self._router.leader_link(self._shard)
+        if link is None or (self._aloft and link is not self._link):
+            self._failed()
+            return
+        self._link = link
+        items = next(self._parts(self._waiting()), None)
+        if items is not None:
+            self._aloft += 1
+            self._entries_aloft += len(items)
+            task = self._router.loop.create_task(self._fly(items, link))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _may_send(self) -> bool:
+        """What waits while something is under way goes together; but many do not wait for a few, nor for
+        about as many."""
+        if self._aloft == 0:
+            return True
+        settings, waiting, aloft = self._settings, len(self._queue), self._entries_aloft
+        enough = aloft // 2 if self._is_in_step and waiting >= _WORTH_HALVING // 2 else aloft
+        is_much = self._queued_bytes >= settings.batch_bytes or waiting > enough
+        return is_much and self._aloft < settings.in_flight
+
+    def _waiting(self) -> Iterator[_Item]:
+        while self._queue:
+            sender, request = self._queue.popleft()
+            self._queued_bytes -= len(request.payload)
+            if sender in self._senders:
+                yield sender, request
+
+    def _parts(self, items: Iterable[_Item]) -> Iterator[list[_Item]]:
+        """What goes together: about as much as a batch, or one that is larger."""
+        part: list[_Item] = []
+        nbytes = 0
+        for item in items:
+            part.append(item)
+            nbytes += len(item[1].payload)
+            if nbytes >= self._settings.batch_bytes or len(part) >= _MOST_ENTRIES:
+                yield part
+                part, nbytes = [], 0
+        if part:
+            yield part
+
+    async def _fly(self, items: list[_Item], link: Link) -> None:
+        try:
+            if not await self._ask(items, link):
+                self._has_failed = True
+        finally:
+            self._aloft -= 1
+            self._entries_aloft -= len(items)
+        if not self._aloft:
+            self._forget_those_who_heard()
+        if not self._is_due:
+            # Once those who heard of it had their turn: what they want next goes along.
+            self._is_due = True
+            self._router.loop.call_soon(self._go_on, len(items))
+
+    def _go_on(self, heard: int) -> None:
+        self._is_due = False
+        self._is_in_step = 2 * len(self._queue) >= heard
+        if self._has_failed:
+            self._failed()
+        else:
+            self._send_what_waits()
+
+    def _forget_those_who_heard(self) -> None:
+        """Who has not heard everything, and has nothing on its way, is to be asked for again."""
+        waiting = {sender for sender, _ in self._queue}
+        for sender in [each for each in self._senders if each not in waiting]:
+            if sender.unanswered(self._shard):
+                self._has_failed = True
+            else:
+                del self._senders[sender]
+
+    async def _ask(self, items: list[_Item], link: Link) -> bool:
+        """Whether they were answered. Whoever has left by now was told that nothing of it goes out."""
+        items = [item for item in items if item[0] in self._senders]
+        if not items:
+            return True
+        entries = tuple(wire.Labelled(each.kind, each.payload, each.label) for _, each in items)
+        transact = wire.Transact(self._shard, entries)
+        for sender, request in items:
+            sender.doubts += request.commits
+        try:
+            body = wire.encode(transact)
+            answer = checked(link, transact, await ask(link, body, self._settings.attempt_seconds))
+        except TransportError as error:
+            self.trouble = str(error)
+            if not error.was_sent:
+                self._did_not_arrive(items)
+            return False
+        if isinstance(answer, wire.Transacted):
+            is_worth_it = self._is_in_step and self._aloft == 1 and len(items) >= _WORTH_HALVING
+            half = len(items) // 2 if is_worth_it else 0
+            for place, ((sender, request), result) in enumerate(zip(items, answer.results, strict=True)):
+                if half and place == half:
+                    await self._send_ahead(link)
+                if sender in self._senders:
+                    self._tell(sender, request, decode_result(result))
+            return True
+        assert isinstance(answer, wire.Failed), answer
+        self.trouble = answer.text
+        if answer.retryable:
+            if answer.outcome == "none":
+                self._did_not_arrive(items)
+            self._is_sent_elsewhere = self._router.note(self._shard, answer)
+            return False
+        return await self._refused(items, link, answer)
+
+    def _tell(self, sender: Sender, request: Request, result: Result) -> None:
+        """Also a result that makes no sense to its transaction is no trouble of the others."""
+        try:
+            sender.heard(request, result)
+        except Exception as error:
+            _log.exception("an answer of shard %s makes no sense", self._shard)
+            text = f"a transaction on {self._name!r} got an answer that makes no sense: {error!r}; report it"
+            self._lose((sender,), HawserError(text))
+
+    async def _send_ahead(self, link: Link) -> None:
+        """Send what those want next who have heard, before the others hear."""
+        await asyncio.sleep(0)
+        if self._queue and not self._has_failed:
+            self._send_part()
+            await asyncio.sleep(0)
+            link.flush()
+
+    def _did_not_arrive(self, items: list[_Item]) -> None:
+        for sender, request in items:
+            sender.doubts -= request.commits
+
+    async def _refused(self, items: list[_Item], link: Link, answer: wire.Failed) -> bool:
+        """One of them is refused for good, and nobody says what became of the others: each goes alone."""
+        senders = dict.fromkeys(sender for sender, _ in items)
+        if len(senders) == 1:
+            self._did_not_arrive(items)
+            self._lose(senders, refused(answer, f"a transaction on {self._name!r}", False))
+            return True
+        alone = [await self._ask([item for item in items if item[0] is each], link) for each in senders]
+        return all(alone)
+
+    def _lose(self, senders: Iterable[Sender], error: HawserError) -> None:
+        for sender in list(senders):
+            if sender in self._senders:
+                del self._senders[sender]
+                sender.lost(self._shard, error)
+
+    # Again.
+
+    def _failed(self) -> None:
+        """Once nothing is under way, ask for everything that is not answered until it is."""
+        self._has_failed = True
+        if self._recovery is None and not self._aloft:
+            self._recovery = self._router.loop.create_task(self._recover())
+            self._recovery.add_done_callback(self._recovered)
+
+    def _recovered(self, recovery: asyncio.Task[None]) -> None:
+        self._recovery = None
+        self._has_failed = False
+        error = None if recovery.cancelled() else recovery.exception()
+        if error is not None and not isinstance(error, HawserError):
+            _log.error("sending again to %s failed", self._shard, exc_info=error)
+            error = HawserError(f"a transaction on {self._name!r} cannot go on: {error!r}; report it")
+        if isinstance(error, HawserError):
+            self._lose(self._senders, error)
+        if self._senders and not recovery.cancelled():
+            self._failed()
+
+    async def _recover(self) -> None:
+        backoff = Backoff(self._settings)
+        self._queue.clear()
+        self._queued_bytes = 0
+        while items := self._unanswered():
+            if not self._is_sent_elsewhere:
+                await asyncio.sleep(backoff.next())
+                await self._router.look_after(self._name, self._shard)
+                items = self._unanswered()
+            self._is_sent_elsewhere = False
+            link = self._router.leader_link(self._shard)
+            for part in self._parts(items):
+                if link is None or not await self._ask(part, link):
+                    break
+
+    def _unanswered(self) -> list[_Item]:
+        """Of all who have not heard everything; the others are forgotten."""
+        wanted = {sender: sender.unanswered(self._shard) for sender in self._senders}
+        self._senders = {sender: None for sender, requests in wanted.items() if requests}
+        return [(sender, request) for sender, requests in wanted.items() for request in requests]
+
+
+class Couriers:
+    """Those of one client, one for each shard that its transactions touch; and when what they wait for goes
+    out, at the latest."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        self.soon: Alarm[Sender] = Alarm(router.loop, _SOON_SECONDS, lambda sender: sender.send_waiting())
+        # As long as somebody has them, or something is under way.
+        self._shards: WeakValueDictionary[str, Courier] = WeakValueDictionary()
+        self._apart: WeakSet[Courier] = WeakSet()
+
+    def to(self, name: str, shard: str) -> Courier:
+        """The one that all transactions share."""
+        courier = self._shards.get(shard)
+        if courier is None:
+            courier = self._shards[shard] = Courier(self._router, name, shard)
+        return courier
+
+    def apart(self, shared: Courier) -> Courier:
+        """One for a single transaction, to the same shard."""
+        courier = shared.apart()
+        self._apart.add(courier)
+        return courier
+
+    async def close(self) -> None:
+        """Nothing more is sent."""
+        await asyncio.gather(*(each.close() for each in [*self._shards.values(), *self._apart]))
