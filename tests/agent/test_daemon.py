@@ -13,8 +13,8 @@ import pytest
 
 import hawser
 from hawser.agent.daemon import AgentDaemon
-from hawser.agent.news import DirectoryNews
-from hawser.agent.recorders import Recorders
+from hawser.agent.directory_watch import DirectoryNews
+from hawser.agent.recorder_threads import Recorders
 from hawser.agent.recording import RecorderStatus
 from hawser.errors import SettingsMismatch
 from hawser.testing import LocalBus

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hawser.agent.daemon import topic_metrics
-from hawser.agent.lookout import Lookout
+from hawser.agent.reaper import Lookout
 from hawser.cluster.health import exposition
 from hawser.memory import Domain
 

@@ -10,7 +10,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from hawser.cli.recording import Message, RecordingWriter
+from hawser.cli.topic.recording_file import Message, RecordingWriter
 from hawser.cluster.node.service import NodeSettings
 from hawser.log.journal.journal import Settings as JournalSettings
 from hawser.log.protocol.node import Limits

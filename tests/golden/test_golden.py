@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 import hawser
-from hawser.cli.log_files import FrozenFiles
-from hawser.cli.recording import RecordingReader
+from hawser.cli.log.files import FrozenFiles
+from hawser.cli.topic.recording_file import RecordingReader
 from hawser.cluster.operator.topics import list_topics
 from hawser.cluster.stores import list_shards, open_store
 from hawser.log.entry import Entry

@@ -16,13 +16,15 @@ from typing import Any
 import pytest
 
 import hawser
-from hawser.cli import carrying, counted_publisher, output, queue_putting, recording
-from hawser.cli.counted_publisher import CountedPublisher
-from hawser.cli.recording import Message, RecordingReader, RecordingWriter
+from hawser.cli import output
+from hawser.cli.queue import put
+from hawser.cli.topic import counted_publisher, record_replay, recording_file
+from hawser.cli.topic.counted_publisher import CountedPublisher
+from hawser.cli.topic.recording_file import Message, RecordingReader, RecordingWriter
 from hawser.record.record import Record
 
 MESSAGES = 7
-FILES = frozenset(str(module.__file__) for module in (carrying, counted_publisher, queue_putting, recording))
+FILES = frozenset(str(module.__file__) for module in (record_replay, counted_publisher, put, recording_file))
 
 
 class _InterruptAtLine:
@@ -71,7 +73,7 @@ def _every_line(work: Callable[[], object]) -> Iterator[bool]:
 def said(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What commands print as JSON."""
     printed: list[dict[str, Any]] = []
-    for module in (carrying, queue_putting):
+    for module in (record_replay, put):
         monkeypatch.setattr(module, "wants_json", lambda: True)
         monkeypatch.setattr(module, "print_json", printed.append)
     return printed
@@ -83,7 +85,7 @@ def test_a_recording_has_each_message_once_and_the_report_is_true(
     monkeypatch: pytest.MonkeyPatch,
     record_property: Callable[[str, object], None],
 ) -> None:
-    monkeypatch.setattr(recording, "_BATCH_RECORDS", 3)
+    monkeypatch.setattr(recording_file, "_BATCH_RECORDS", 3)
     file = tmp_path / "file"
     lines = 0
 
@@ -91,7 +93,9 @@ def test_a_recording_has_each_message_once_and_the_report_is_true(
         writer = RecordingWriter(file, "t", "shm://", {})
         messages = [Message(0, number, 0, Record(b"%d" % number)) for number in range(1, MESSAGES + 1)]
         try:
-            carrying._Carriage(carrying._FileSink(writer), None, "t", "file").carry([*messages, None])
+            record_replay._Carriage(record_replay._FileSink(writer), None, "t", "file").carry(
+                [*messages, None]
+            )
         finally:
             sys.settrace(None)
             writer.close()
@@ -121,7 +125,7 @@ def test_a_message_too_large_is_left_out_by_the_flush_after_an_interrupt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It stayed among the messages that wait: each flush refused it again, and the command never ended."""
-    monkeypatch.setattr(recording, "_BATCH_BYTES", 100)
+    monkeypatch.setattr(recording_file, "_BATCH_BYTES", 100)
     file = tmp_path / "file"
     small, too_large = Message(0, 1, 0, Record(b"x")), Message(0, 2, 0, Record(bytes(65 << 20)))
     made: list[RecordingWriter] = []
@@ -193,20 +197,20 @@ def test_the_counts_of_a_publisher_are_true(
 
 
 def test_the_counts_of_a_put_are_true(record_property: Callable[[str, object], None]) -> None:
-    put: list[bytes] = []
-    made: list[queue_putting._CountedPutter] = []
+    values: list[bytes] = []
+    made: list[put._CountedPutter] = []
 
     class Queue:
         def put(self, data: bytes, **_: Any) -> hawser.Receipt:
             return self.put_many([data])
 
         def put_many(self, group: list[bytes], **_: Any) -> hawser.Receipt:
-            put.extend(group)
-            return hawser.Receipt("q", 0, len(put) - len(group) + 1, len(group), "process")
+            values.extend(group)
+            return hawser.Receipt("q", 0, len(values) - len(group) + 1, len(group), "process")
 
     def put_all() -> None:
         queue: Any = Queue()
-        made.append(queue_putting._CountedPutter(queue, {"key": None, "headers": None, "timeout": None}))
+        made.append(put._CountedPutter(queue, {"key": None, "headers": None, "timeout": None}))
         for group in ([b"1", b"2"], [b"3"], [b"4", b"5", b"6"]):
             made[0].put(group)
 
@@ -214,9 +218,9 @@ def test_the_counts_of_a_put_are_true(record_property: Callable[[str, object], N
     for _ in _every_line(put_all):
         lines += 1
         for putter in made:
-            assert putter.counts.done <= len(put) <= putter.counts.done + putter.counts.in_doubt
+            assert putter.counts.done <= len(values) <= putter.counts.done + putter.counts.in_doubt
         made.clear()
-        put.clear()
+        values.clear()
     record_property("lines", lines)
     assert lines > 30
 
@@ -232,7 +236,7 @@ def test_an_error_is_told_by_the_exit_code_although_the_report_cannot_be_printed
 ENDED_IN_A_TASK = """
 import asyncio, os, signal
 from hawser.cli import main
-from hawser.cli.cluster_link import run
+from hawser.cli.cluster.connection import run
 
 async def work():
     asyncio.get_running_loop().create_task(end())

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import hawser
-from hawser.cli.pipeline_display import Lines
+from hawser.cli.pipeline.display import Lines
 from hawser.spark.pipelines.place import Place
 from hawser.spark.pipelines.running import Plan, Report, run
 from hawser.spark.pipelines.server import _listens, server

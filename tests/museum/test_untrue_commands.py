@@ -17,8 +17,8 @@ import msgspec
 import pytest
 
 import hawser
-from hawser.cli import recording
-from hawser.cli.recording import Message, RecordingReader, RecordingWriter
+from hawser.cli.topic import recording_file
+from hawser.cli.topic.recording_file import Message, RecordingReader, RecordingWriter
 from hawser.cluster.disk import Disk
 from hawser.log.entry import Entry
 from hawser.log.journal.journal import Journal, Settings
@@ -56,7 +56,7 @@ def _values(file: Path) -> list[bytes]:
 def test_a_message_too_large_for_a_recording_is_left_out_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recording, "_BATCH_BYTES", 1000)
+    monkeypatch.setattr(recording_file, "_BATCH_BYTES", 1000)
     writer = RecordingWriter(tmp_path / "file", "t", "shm://", {})
     writer.add(Message(0, 1, 0, Record(b"one")))
     with pytest.raises(hawser.UsageError, match="message 2 of partition 0 is too large for a recording"):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hawser
-from hawser.cli import pipeline_run
+from hawser.cli.pipeline import run
 from hawser.spark.pipelines import running, tables, topics
 from hawser.spark.pipelines.coverage import Range, coverage
 from hawser.spark.pipelines.definitions import Definitions
@@ -295,7 +295,7 @@ def test_a_run_that_is_ended_before_it_begins_ends_as_interrupted(
     monkeypatch.setattr(topics, "look", lambda *_: [])
     plan = running.Plan(place=Place(tmp_path), conf={"spark.hawser.url": ""}, every_seconds=1.0)
     with pytest.raises(KeyboardInterrupt):
-        pipeline_run._land(plan, [], "raw")
+        run._land(plan, [], "raw")
 
 
 def test_a_run_that_is_ended_in_an_update_reports_the_rows_that_are_there(
@@ -311,7 +311,7 @@ def test_a_run_that_is_ended_in_an_update_reports_the_rows_that_are_there(
 
     monkeypatch.setattr(running, "run", ended)
     plan = running.Plan(place=Place(tmp_path), every_seconds=1.0)
-    assert pipeline_run.run_and_show(plan) == {"raw": {"rows": 2, "new": 2}}
+    assert run.run_and_show(plan) == {"raw": {"rows": 2, "new": 2}}
 
 
 def test_names_are_text_on_the_page(tmp_path: Path) -> None:

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hawser.cli import checks_of_spark
-from hawser.cli.checks import Finding
-from hawser.cli.checks_of_spark import spark_checks
+from hawser.cli.doctor import Finding, spark
+from hawser.cli.doctor.spark import spark_checks
 from hawser.spark.requirements import Package
 
 
@@ -32,7 +31,7 @@ def test_everything_fits() -> None:
 
 
 def test_without_spark_there_is_one_note(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks_of_spark, "PACKAGES", (Package("no-such-package-of-hawser", (1, 0)),))
+    monkeypatch.setattr(spark, "PACKAGES", (Package("no-such-package-of-hawser", (1, 0)),))
     (finding,) = spark_checks()
     assert (finding.check, finding.verdict) == ("Spark", "ok")
     assert "pip install 'hawser-bus[spark]'" in finding.finding
@@ -40,7 +39,7 @@ def test_without_spark_there_is_one_note(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_packages_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     packages = (Package("pyspark", (4, 2)), Package("pandas", (1, 0), (2, 0)))
-    monkeypatch.setattr(checks_of_spark, "PACKAGES", packages)
+    monkeypatch.setattr(spark, "PACKAGES", packages)
     assert found()["Spark"].verdict == "warn"
     assert "older than 2.0" in found()["Spark"].finding
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from hawser.bench import spark as source_bench
-from hawser.bench import spark_sink as bench
 from hawser.bench.plan import Plan
+from hawser.bench.spark import sink as bench
+from hawser.bench.spark import source as source_bench
 from tests.support.cluster import RunningCluster
 
 ROWS = 8_000

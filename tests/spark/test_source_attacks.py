@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
 import hawser
-from hawser.bench.spark import python_workers
+from hawser.bench.spark.source import python_workers
 from hawser.spark.source import choosing, reading
 from hawser.spark.source.batch import BatchReader
 from tests.support.cluster import RunningCluster

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from hawser.bench import spark as bench
 from hawser.bench.plan import Plan
+from hawser.bench.spark import source as bench
 from tests.support.cluster import RunningCluster
 
 ROWS = 8_000

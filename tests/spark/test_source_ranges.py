@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import hawser
-from hawser.bench.cluster_servers import free_ports
+from hawser.bench.cluster.servers import free_ports
 from hawser.cluster.client.client import Client, addresses_of
 from hawser.cluster.client.loop_thread import LoopThread
 from hawser.cluster.client.settings import ClientSettings

@@ -12,7 +12,7 @@ from typing import IO, Any, Final
 
 import msgspec
 
-from hawser.cli.recording import Message, RecordingReader, RecordingWriter
+from hawser.cli.topic.recording_file import Message, RecordingReader, RecordingWriter
 from hawser.record.record import Record
 from tests.support.command import LIMIT_SECONDS, Command
 from tests.support.processes import until

@@ -10,10 +10,10 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from hawser.agent.figures import topic_metrics
-from hawser.agent.lookout import Lookout
-from hawser.agent.news import DirectoryNews
-from hawser.agent.recorders import Recorders, Recording
+from hawser.agent.directory_watch import DirectoryNews
+from hawser.agent.metrics import topic_metrics
+from hawser.agent.reaper import Lookout
+from hawser.agent.recorder_threads import Recorders, Recording
 from hawser.cluster.background import Background
 from hawser.cluster.health import Metric
 from hawser.memory import Domain

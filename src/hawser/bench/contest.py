@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hawser.bench.sides import Side
+from hawser.bench.processes import Side
 
 MEASURED_SIZE = 64
 

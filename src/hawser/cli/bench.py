@@ -47,7 +47,7 @@ def bench(quick: bool, parts: tuple[str, ...], peers: tuple[str, ...], check: bo
     its load.
     """
     from hawser.bench.plan import Plan
-    from hawser.bench.run import run
+    from hawser.bench.suite import run
 
     _warn_of_load()
     parent = (given_url() or "").removeprefix("shm://") or "/dev/shm"

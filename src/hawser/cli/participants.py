@@ -4,11 +4,11 @@ import click
 import msgspec
 
 import hawser
-from hawser.cli.cluster_topics import lag_of, print_members
 from hawser.cli.options import connect, shared_options, wants_json
 from hawser.cli.output import Column, count, notice, print_json, print_table
-from hawser.cli.queues import every_queue, print_consumers
-from hawser.cli.topics import every_topic, participant_rows
+from hawser.cli.queue.catalog import every_queue, print_consumers
+from hawser.cli.topic.catalog import every_topic, participant_rows
+from hawser.cli.topic.partitions import lag_of, print_members
 
 __all__ = ["ps", "reap"]
 

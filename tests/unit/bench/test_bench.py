@@ -8,11 +8,11 @@ import pytest
 from click.testing import CliRunner
 
 from hawser.bench.contest import Stream
+from hawser.bench.host.streams import HAWSER, HAWSER_BATCHES, HAWSER_IN_PLACE, HAWSER_LOANS, PIPE, QUEUE, rate
 from hawser.bench.plan import Plan
+from hawser.bench.processes import Gate, run_sides
 from hawser.bench.report import Row, at_least, at_most, in_words, lines, ratio
-from hawser.bench.run import run
-from hawser.bench.sides import Gate, run_sides
-from hawser.bench.streams import HAWSER, HAWSER_BATCHES, HAWSER_IN_PLACE, HAWSER_LOANS, PIPE, QUEUE, rate
+from hawser.bench.suite import run
 from hawser.cli.bench import bench
 
 

@@ -7,19 +7,12 @@ from typing import Any
 
 import pytest
 
-from hawser.bench import (
-    cluster_queues,
-    fifo_sides,
-    multiprocessing_sides,
-    queue_sides,
-    redis_sides,
-    zmq_sides,
-)
-from hawser.bench.cluster_loads import Load
-from hawser.bench.cluster_servers import hawser_servers
+from hawser.bench.cluster import queues
+from hawser.bench.cluster.loads import Load
+from hawser.bench.cluster.servers import hawser_servers
 from hawser.bench.contest import Contestant, Crowd, Stream
-from hawser.bench.plan import Plan
-from hawser.bench.queues import (
+from hawser.bench.host import queues_sides
+from hawser.bench.host.queues import (
     EACH,
     FASTER_FIFO,
     FIFO_BATCHES,
@@ -31,8 +24,10 @@ from hawser.bench.queues import (
     _redis,
     _redis_batches,
 )
-from hawser.bench.sides import run_sides
-from hawser.bench.streams import PYZMQ, QUEUE, rate
+from hawser.bench.host.streams import PYZMQ, QUEUE, rate
+from hawser.bench.peers import faster_fifo, pyzmq, redis, stdlib
+from hawser.bench.plan import Plan
+from hawser.bench.processes import run_sides
 
 STREAM = Stream(64, 1024, batch=16)
 CROWD = Crowd(64, 200, EACH, EACH)
@@ -56,7 +51,7 @@ def test_a_contestant_moves_every_message(contestant: Contestant, tmp_path: Path
 
 @pytest.mark.parametrize(
     ("contestant", "sides"),
-    [(HAWSER, queue_sides), (QUEUE, multiprocessing_sides), (PYZMQ, zmq_sides), (FASTER_FIFO, fifo_sides)],
+    [(HAWSER, queues_sides), (QUEUE, stdlib), (PYZMQ, pyzmq), (FASTER_FIFO, faster_fifo)],
     ids=lambda one: getattr(one, "name", ""),
 )
 def test_a_crowd_moves_every_message(contestant: Contestant, sides: Any, tmp_path: Path) -> None:
@@ -66,16 +61,16 @@ def test_a_crowd_moves_every_message(contestant: Contestant, sides: Any, tmp_pat
 
 
 def test_redis_moves_every_message(tmp_path: Path) -> None:
-    reason = redis_sides.why_not()
+    reason = redis.why_not()
     if reason is not None:
         pytest.skip(reason)
     place = tmp_path / "server"
     place.mkdir()
-    with redis_sides.server(place) as socket:
+    with redis.server(place) as socket:
         plan = Plan(tmp_path)
         assert rate(plan, _redis(socket), STREAM) > 0
         assert rate(plan, _redis_batches(socket), STREAM) > 0
-        crowded = replace(_redis(socket), receive=redis_sides.get_in_crowd, send=redis_sides.put_in_crowd)
+        crowded = replace(_redis(socket), receive=redis.get_in_crowd, send=redis.put_in_crowd)
         assert _crowd_rate(plan, crowded, CROWD) > 0
 
 
@@ -95,8 +90,8 @@ def test_a_killed_consumers_message_is_given_again(tmp_path: Path) -> None:
 def test_queues_of_a_cluster_give_everything_once() -> None:
     with hawser_servers() as servers:
         load = Load(0.1, 8)
-        assert cluster_queues._rate(cluster_queues.put_in_flight, servers.url, load) > 0
-        assert cluster_queues._rate(cluster_queues.get_in_flight, servers.url, load) > 0
-        sides = [(cluster_queues.get_lists, None), (cluster_queues.put_lists, None)]
-        finished, started = run_sides(sides, servers.url, 2 * cluster_queues.BATCH)
+        assert queues._rate(queues.put_in_flight, servers.url, load) > 0
+        assert queues._rate(queues.get_in_flight, servers.url, load) > 0
+        sides = [(queues.get_lists, None), (queues.put_lists, None)]
+        finished, started = run_sides(sides, servers.url, 2 * queues.BATCH)
         assert finished > started

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hawser.bench import recorder
+from hawser.bench.cluster import recorder
 from hawser.bench.plan import Plan
 
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from hawser.bench import transactions
-from hawser.bench.cluster_loads import Load
-from hawser.bench.cluster_servers import hawser_servers
+from hawser.bench.cluster import transactions
+from hawser.bench.cluster.loads import Load
+from hawser.bench.cluster.servers import hawser_servers
+from hawser.bench.cluster.transactions_sides import transact_in_flight, transact_lists, transact_one_at_a_time
 from hawser.bench.plan import Plan
-from hawser.bench.sides import run_sides
-from hawser.bench.transaction_sides import transact_in_flight, transact_lists, transact_one_at_a_time
+from hawser.bench.processes import run_sides
 
 SHORT = 0.05
 

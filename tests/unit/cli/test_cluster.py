@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hawser.cli.cluster_status import shard_troubles
+from hawser.cli.cluster.status import shard_troubles
 from tests.support.etcd import free_ports
 from tests.support.processes import (
     ClusterProcesses,

@@ -8,21 +8,19 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from hawser.cli.demo.auditing import prove_audit
-from hawser.cli.demo.display import view
-from hawser.cli.demo.landing import prove_landing
-from hawser.cli.demo.ledger import Control, Receipts, read_receipts
-from hawser.cli.demo.names import DONE, RESULTS, TOPIC
-from hawser.cli.demo.part import Plan, Row
-from hawser.cli.demo.payload import PayloadMaker
-from hawser.cli.demo.processes import Failure, Process
-from hawser.cli.demo.publishing import Run, prove_receipts
-from hawser.cli.demo.recording import prove_recording
-from hawser.cli.demo.results import results_of
-from hawser.cli.demo.stage import Kill, Stage, Standstill
-from hawser.cli.demo.totalling import Total, prove_totals
-from hawser.cli.demo.transacting import expected_jobs, expected_results, prove_jobs, prove_results
-from hawser.cli.demo.verdict import Proof
+from hawser.demo.display import view
+from hawser.demo.messages import DONE, RESULTS, TOPIC, PayloadMaker, results_of
+from hawser.demo.parts.audit import prove_audit
+from hawser.demo.parts.landing import prove_landing
+from hawser.demo.parts.part import Plan, Row
+from hawser.demo.parts.publishers import Run, prove_receipts
+from hawser.demo.parts.recording import prove_recording
+from hawser.demo.parts.totals import Total, prove_totals
+from hawser.demo.parts.workers import expected_jobs, expected_results, prove_jobs, prove_results
+from hawser.demo.processes import Failure, Process
+from hawser.demo.programs.ledger import Control, Receipts, read_receipts
+from hawser.demo.proof import Proof
+from hawser.demo.stage import Kill, Stage, Standstill
 from hawser.spark.pipelines.auditing.document import TIERS, Document, Tier, TierTotal, Word
 
 PRODUCER = "recorder:demo-agent/region"
@@ -239,7 +237,7 @@ def test_a_part_that_stands_still_ends_the_demo(tmp_path: Path, monkeypatch: pyt
     try:
         stage._acting = stage.parts[:2]
         stage._check_movement()
-        monkeypatch.setattr("hawser.cli.demo.stage._STANDSTILL_SECONDS", -1.0)
+        monkeypatch.setattr("hawser.demo.stage._STANDSTILL_SECONDS", -1.0)
         stage.parts[0].gauge.saw(1)
         with pytest.raises(Standstill, match="nothing more is recorded than 0"):
             stage._check_movement()

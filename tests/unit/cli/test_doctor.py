@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hawser.cli.checks_of_host import EXTRAS, host_checks, remove_ipc
+from hawser.cli.doctor.host import EXTRAS, host_checks, remove_ipc
 from hawser.testing import LocalBus
 from tests.support.boots import make_topic_of_earlier_boot
 from tests.support.children import Channel, sleep_for_ever, victim

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from hawser.cli import log_commands
+from hawser.cli.log import commands
 from hawser.cli.main import root
 from hawser.cluster.disk import Disk
 from hawser.errors import HawserError
@@ -146,7 +146,7 @@ def test_every_flipped_bit_of_an_entry_is_found(
 
 
 def test_a_verify_that_trusts_headers_would_be_noticed(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_commands, "_verified", lambda shard: (1, len(list(shard.path.iterdir()))))
+    monkeypatch.setattr(commands, "_verified", lambda shard: (1, len(list(shard.path.iterdir()))))
     found, missed = _flip_bits(node)
     assert missed and not found
 

@@ -13,9 +13,9 @@ import msgspec
 import pytest
 
 import hawser
-from hawser.cli import carrying, recording
-from hawser.cli.counted_publisher import CountedPublisher
-from hawser.cli.recording import Message, RecordingReader, RecordingWriter
+from hawser.cli.topic import record_replay, recording_file
+from hawser.cli.topic.counted_publisher import CountedPublisher
+from hawser.cli.topic.recording_file import Message, RecordingReader, RecordingWriter
 from hawser.record.record import Record
 from hawser.testing import LocalBus
 from tests.support.command import Command
@@ -87,7 +87,7 @@ def test_a_reader_without_checksums_would_be_noticed(tmp_path: Path, monkeypatch
         def crc32(data: bytes, start: int = 0) -> int:
             return 0
 
-    monkeypatch.setattr(recording, "zlib", NoChecksums)
+    monkeypatch.setattr(recording_file, "zlib", NoChecksums)
     assert _flip_bits(tmp_path)[1]
 
 
@@ -272,9 +272,9 @@ class _Scripted:
 
 def _replayed(monkeypatch: pytest.MonkeyPatch, scripted: _Scripted) -> list[object]:
     monkeypatch.setattr(hawser, "connect", lambda url: scripted)
-    monkeypatch.setattr(carrying, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(record_replay, "_LOOK_SECONDS", 0.0)
     with ExitStack() as stack:
-        messages, _ = carrying._kept(stack, scripted.url, scripted.name)
+        messages, _ = record_replay._kept(stack, scripted.url, scripted.name)
         return [message.record.value if isinstance(message, Message) else message for message in messages]
 
 
@@ -288,14 +288,14 @@ def test_a_partition_that_does_not_answer_is_waited_for(monkeypatch: pytest.Monk
 
 def test_what_retention_took_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     scripted = _Scripted([[(1, 2), (1, 3)], [(1, 2), (3, 4)]], [_Sample(0, 1), None])
-    assert _replayed(monkeypatch, scripted) == [b"0/1", carrying._Lost(2)]
+    assert _replayed(monkeypatch, scripted) == [b"0/1", record_replay._Lost(2)]
 
 
 @pytest.mark.parametrize("before", [[], [[(1, 2), (1, 3)]]])
 def test_a_partition_that_never_answers_is_a_failure(
     monkeypatch: pytest.MonkeyPatch, before: list[list[tuple[int, int]]]
 ) -> None:
-    monkeypatch.setattr(carrying, "_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(record_replay, "_PATIENCE_SECONDS", 0.0)
     scripted = _Scripted([*before, [(1, 2), (0, 0)]], [_Sample(0, 1)])
     with pytest.raises(hawser.Unavailable, match="partitions 1 of topic 'orders'"):
         _replayed(monkeypatch, scripted)

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 import hawser
-from hawser.cli.perfetto import PerfettoFile
+from hawser.cli.trace.perfetto import PerfettoFile
 from hawser.record.trace import TraceKind, TraceRecord
 from hawser.testing import LocalBus
 from tests.support.command import Command

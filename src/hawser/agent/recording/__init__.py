@@ -4,7 +4,6 @@
 samples out of the region, `target` puts batches into the cluster and never gives up.
 """
 
-from hawser.agent.recording.recorder import Recorder, RecorderStatus
-from hawser.agent.recording.trace_recorder import PayloadRecorder, TraceRecorder
+from hawser.agent.recording.recorder import PayloadRecorder, Recorder, RecorderStatus, TraceRecorder
 
 __all__ = ["PayloadRecorder", "Recorder", "RecorderStatus", "TraceRecorder"]

@@ -10,15 +10,18 @@ from hawser.agent.recording.queue_source import QueueSource
 from hawser.agent.recording.source import Source
 from hawser.agent.recording.stream import Counts, QueueStream, Stream
 from hawser.agent.recording.target import Kind, Stopped, Target
-from hawser.agent.recording.topic_source import TopicSource
+from hawser.agent.recording.topic_source import TopicSource, TracedTopicSource
+from hawser.agent.recording.trace_source import TraceSource
 from hawser.cluster.client.admin.catalog import Settings, check_settings
 from hawser.cluster.client.client import addresses_of
 from hawser.errors import Closed, HawserError, NotFound, SettingsMismatch, UsageError
 from hawser.memory import Domain
+from hawser.memory.domain import TRACE_NAME
 from hawser.memory.names import check_bus_name, check_topic_name, group_record
+from hawser.memory.tracing import TraceNames
 from hawser.record.origin import recorder_id
 
-__all__ = ["Recorder", "RecorderStatus"]
+__all__ = ["PayloadRecorder", "Recorder", "RecorderStatus", "TraceRecorder"]
 
 _log = logging.getLogger("hawser.agent")
 
@@ -170,3 +173,27 @@ class Recorder:
 def _without_partitions(settings: Settings) -> Settings:
     """Of a queue, which is one."""
     return {name: value for name, value in settings.items() if name != "partitions"}
+
+
+class TraceRecorder(Recorder):
+    """Records the trace ring of a domain into the topic `target` of the cluster `to`, as a Recorder records a
+    topic; it waits for a ring that is not there."""
+
+    def __init__(self, domain_url: str, target: str, to: str, *, name: str) -> None:
+        super().__init__(domain_url, TRACE_NAME, to, name=name, target=target)
+        # Here, not with the ring: names outlive it.
+        self._names = TraceNames(Domain.of_url(domain_url))
+
+    def _open(self) -> Source:
+        return TraceSource(self._domain, self._names)
+
+
+class PayloadRecorder(Recorder):
+    """Records a topic of a domain into the one of its name of the cluster `to`, while it is traced with
+    payloads. Nobody waits for it: what is overwritten before it comes is a gap."""
+
+    def __init__(self, domain_url: str, topic: str, to: str, *, name: str) -> None:
+        super().__init__(domain_url, topic, to, name=name)
+
+    def _open(self) -> Source:
+        return TracedTopicSource(self._domain, self._topic, self._name)

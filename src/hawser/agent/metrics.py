@@ -1,0 +1,70 @@
+"""What a topic or queue of a domain is doing, as metrics. Totals never go back while it lives."""
+
+import time
+from collections.abc import Iterator
+
+from hawser.agent.reaper import Figures
+from hawser.cluster.health import Metric
+
+__all__ = ["topic_metrics"]
+
+Labels = tuple[tuple[str, str], ...]
+
+
+def topic_metrics(figures: Figures) -> Iterator[Metric]:
+    """Of one topic, or of one queue."""
+    labels = ((figures.kind, figures.topic),)
+    if figures.kind == "topic":
+        yield from _of_a_topic(figures, labels)
+        kinds = (("publisher", figures.publishers), ("subscriber", figures.subscribers))
+    else:
+        yield from _of_a_queue(figures, labels)
+        kinds = (("producer", figures.publishers), ("consumer", figures.subscribers))
+    for kind, totals in kinds:
+        yield from _of_participants(f"hawser_{figures.kind}", kind, totals, labels)
+    yield from _of_memory(f"hawser_{figures.kind}", figures, labels)
+
+
+def _of_a_topic(figures: Figures, labels: Labels) -> Iterator[Metric]:
+    yield Metric("hawser_topic_published_total", "Samples published.", figures.state["head"], labels)
+    text = "Samples taken by subscribers, each one's counted."
+    yield Metric("hawser_topic_received_total", text, figures.subscribers["count"], labels)
+    text = "Samples that subscribers missed because they were overwritten, each one's counted."
+    yield Metric("hawser_topic_missed_total", text, figures.subscribers["missed"], labels)
+
+
+def _of_a_queue(figures: Figures, labels: Labels) -> Iterator[Metric]:
+    state = figures.state
+    yield Metric("hawser_queue_put_total", "Messages put.", state["head"], labels)
+    text = "Messages delivered to consumers, each delivery counted."
+    yield Metric("hawser_queue_delivered_total", text, figures.subscribers["count"], labels)
+    for name in ("ready", "claimed"):
+        text = "Messages that are not done: ready for a consumer, or claimed by one."
+        yield Metric("hawser_queue_messages", text, state[name], (*labels, ("state", name)))
+    text = "Messages that are yet to be moved to the dead letters."
+    yield Metric("hawser_queue_dying", text, state["dying"] + state["moving"], labels)
+    age = max(0.0, time.time() - state["oldest_ns"] / 1e9) if state["oldest_ns"] else 0.0
+    yield Metric(
+        "hawser_queue_oldest_age_seconds", "Age of the oldest message that is not done.", age, labels
+    )
+
+
+def _of_participants(prefix: str, kind: str, totals: dict[str, int], labels: Labels) -> Iterator[Metric]:
+    text = "Participants that died and were recovered, by whomever."
+    yield Metric(f"{prefix}_recoveries_total", text, totals["deaths"], (*labels, ("kind", kind)))
+    for life in ("alive", "dead"):
+        text = "Participants; the dead are those that are not recovered yet."
+        where = (*labels, ("kind", kind), ("state", life))
+        yield Metric(f"{prefix}_participants", text, totals[life], where)
+
+
+def _of_memory(prefix: str, figures: Figures, labels: Labels) -> Iterator[Metric]:
+    state = figures.state
+    for use in ("lent", "referenced", "free", "leaked"):
+        text = "Slots by what they are used for; leaked ones are a bug."
+        yield Metric(f"{prefix}_slots", text, state[f"slots_{use}"], (*labels, ("state", use)))
+    text = "Trace records that could not be written, because the ring cannot be used."
+    yield Metric(f"{prefix}_untraced_total", text, state["untraced"], labels)
+    yield Metric(f"{prefix}_resident_bytes", "Memory that it takes.", state["resident_bytes"], labels)
+    text = "When it was made: its totals began then."
+    yield Metric(f"{prefix}_created_timestamp_seconds", text, state["created_ns"] / 1e9, labels)

@@ -1,0 +1,1 @@
+"""Benchmarks of a cluster: its writes, reads, queues, transactions and recorders."""

@@ -1,0 +1,1 @@
+"""Benchmarks on one host: topics, queues, recovery and start-up."""

@@ -1,0 +1,65 @@
+"""There and back between two processes: both spinning, and both asleep in between."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from hawser.bench.contest import MEASURED_SIZE, RoundTrip, address_in
+from hawser.bench.host import hawser_sides
+from hawser.bench.host.streams import ICEORYX2, PIPE, PYZMQ, domain_in
+from hawser.bench.machine import two_cores
+from hawser.bench.peers import futex, iceoryx2, pyzmq, stdlib
+from hawser.bench.plan import Plan
+from hawser.bench.processes import Side, run_sides
+from hawser.bench.report import Row, at_most, ratio
+
+
+def trip_time(
+    plan: Plan, share: Callable[[Path], object], sides: tuple[Side, Side], trip: RoundTrip
+) -> float:
+    """The median block's nanoseconds for one round trip."""
+    near, far = two_cores()
+    echo, ask = sides
+    with plan.place() as directory:
+        blocks = run_sides([(echo, far), (ask, near)], share(directory), trip)[1]
+    return float(statistics.median(blocks))
+
+
+def spinning(plan: Plan) -> Iterator[Row]:
+    """Neither side ever sleeps."""
+    trip = RoundTrip(MEASURED_SIZE, 500, plan.scaled(80), spin=True)
+    measures: dict[str, Callable[[], float]] = {
+        "hawser": partial(trip_time, plan, domain_in, (hawser_sides.echo, hawser_sides.ask), trip)
+    }
+    if ICEORYX2.installed() and plan.invited("iceoryx2"):
+        sides = (iceoryx2.echo, iceoryx2.ask)
+        measures["iceoryx2"] = partial(trip_time, plan, address_in, sides, trip)
+    found = plan.medians(measures)
+    mine = found.pop("hawser")
+    target = at_most("a quarter of iceoryx2", ratio(mine, found.get("iceoryx2")), 0.25)
+    yield Row("64 B round trip, spinning", mine, "ns", found, (target,))
+
+
+def blocking(plan: Plan) -> Iterator[Row]:
+    """Both sides sleep until they are woken; the floor is a bare futex."""
+    trip = RoundTrip(MEASURED_SIZE, 250, plan.scaled(40), spin=False)
+    measures: dict[str, Callable[[], float]] = {
+        "hawser": partial(trip_time, plan, domain_in, (hawser_sides.echo, hawser_sides.ask), trip),
+        "futex from Python": partial(trip_time, plan, address_in, (futex.echo, futex.ask), trip),
+    }
+    with plan.place() as directory:
+        program = futex.compile_program(directory)
+        if program is not None:
+            measures["bare futex"] = lambda: statistics.median(futex.run_program(program, trip))
+        if PYZMQ.installed() and plan.invited("pyzmq"):
+            measures["pyzmq"] = partial(trip_time, plan, address_in, (pyzmq.echo, pyzmq.ask), trip)
+        if plan.invited("Pipe"):
+            pipe = (stdlib.echo_on_pipe, stdlib.ask_on_pipe)
+            measures["Pipe"] = partial(trip_time, plan, PIPE.share, pipe, trip)
+        found = plan.medians(measures)
+    mine = found.pop("hawser")
+    target = at_most("1.2 x a bare futex", ratio(mine, found.get("bare futex")), 1.2)
+    yield Row("64 B round trip, blocking", mine, "ns", found, (target,))

@@ -1,0 +1,141 @@
+"""Messages one way between two processes: one call each, in batches, and lent in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from hawser.bench.contest import MEASURED_SIZE, Contestant, Stream, address_in
+from hawser.bench.host import hawser_sides
+from hawser.bench.machine import two_cores
+from hawser.bench.peers import iceoryx2, pyzmq, stdlib, zenoh
+from hawser.bench.plan import Plan
+from hawser.bench.processes import run_sides
+from hawser.bench.report import Row, at_least, ratio
+
+BATCH = 256
+LOAN_SIZES = {"64 B": 64, "64 KiB": 64 << 10, "4 MiB": 4 << 20}
+
+
+def domain_in(directory: Path) -> str:
+    return f"shm://{directory}"
+
+
+HAWSER = Contestant("hawser", "hawser", domain_in, hawser_sides.receive, hawser_sides.send)
+HAWSER_BATCHES = replace(
+    HAWSER, name="batches", receive=hawser_sides.receive_batches, send=hawser_sides.send_batches
+)
+HAWSER_IN_PLACE = replace(HAWSER_BATCHES, name="in place", receive=hawser_sides.receive_batches_in_place)
+HAWSER_LOANS = replace(HAWSER, receive=hawser_sides.receive_loans, send=hawser_sides.send_loans)
+ICEORYX2 = Contestant("iceoryx2", "iceoryx2", address_in, iceoryx2.receive, iceoryx2.send)
+ICEORYX2_LOANS = replace(ICEORYX2, receive=iceoryx2.receive_loans, send=iceoryx2.send_loans)
+PYZMQ = Contestant("pyzmq", "zmq", address_in, pyzmq.receive, pyzmq.send)
+ZENOH = Contestant("zenoh", "zenoh", address_in, zenoh.receive, zenoh.send)
+QUEUE = Contestant(
+    "Queue",
+    "multiprocessing",
+    stdlib.share_queue,
+    stdlib.receive_from_queue,
+    stdlib.send_to_queue,
+)
+PIPE = Contestant(
+    "Pipe",
+    "multiprocessing",
+    stdlib.share_pipe,
+    stdlib.receive_from_pipe,
+    stdlib.send_to_pipe,
+)
+PACKED = (
+    replace(PYZMQ, name="pyzmq multipart", receive=pyzmq.receive_batches, send=pyzmq.send_batches),
+    replace(
+        QUEUE,
+        name="Queue of lists",
+        receive=stdlib.receive_lists_from_queue,
+        send=stdlib.send_lists_to_queue,
+    ),
+)
+
+
+def rate(plan: Plan, contestant: Contestant, stream: Stream) -> float:
+    """Messages a second from the first send to the last receipt."""
+    near, far = two_cores()
+    with plan.place() as directory:
+        shared = contestant.share(directory)
+        finished, started = run_sides([(contestant.receive, far), (contestant.send, near)], shared, stream)
+    return float(stream.count * 1e9 / (finished - started))
+
+
+def _measures(plan: Plan, entries: list[tuple[Contestant, Stream]]) -> dict[str, Callable[[], float]]:
+    return {
+        contestant.name: partial(rate, plan, contestant, stream)
+        for contestant, stream in entries
+        if contestant.installed()
+    }
+
+
+def small_messages(plan: Plan) -> Iterator[Row]:
+    """64 bytes copied in and copied out."""
+    single = Stream(MEASURED_SIZE, plan.scaled(400_000))
+    batches = Stream(MEASURED_SIZE, plan.scaled(8192) * BATCH, BATCH)
+    peers = [one for one in (ICEORYX2, PYZMQ, ZENOH, QUEUE, PIPE) if plan.invited(one.name)]
+    packed = [one for one in PACKED if plan.invited(one.name.partition(" ")[0])]
+    found = plan.medians(
+        _measures(
+            plan,
+            [
+                (HAWSER, single),
+                *((peer, single) for peer in peers),
+                *((one, batches) for one in (HAWSER_BATCHES, HAWSER_IN_PLACE, *packed)),
+            ],
+        )
+    )
+    alone = {peer.name: found[peer.name] for peer in peers if peer.name in found}
+    best = max((value for name, value in alone.items() if name != "iceoryx2"), default=None)
+    fastest = max(alone.values(), default=None)
+    one_call, together = found["hawser"], found["batches"]
+    yield Row(
+        "64 B, one call a message",
+        one_call,
+        "msg/s",
+        alone,
+        (
+            at_least("5 x iceoryx2", ratio(one_call, alone.get("iceoryx2")), 5),
+            at_least("3 x the best of the others", ratio(one_call, best), 3),
+        ),
+    )
+    yield Row(
+        f"64 B in batches of {BATCH}",
+        together,
+        "msg/s",
+        alone,
+        (at_least("15 x the best message rate", ratio(together, fastest), 15),),
+    )
+    yield Row(
+        f"64 B in batches of {BATCH}, read in place, beside messages packed into one by hand",
+        found["in place"],
+        "msg/s",
+        {one.name: found[one.name] for one in packed if one.name in found},
+    )
+
+
+def lent_messages(plan: Plan) -> Iterator[Row]:
+    """A loan published and its sample taken, nothing copied, whatever the size."""
+    entries: dict[str, Callable[[], float]] = {}
+    for label, size in LOAN_SIZES.items():
+        stream = Stream(size, plan.scaled(200_000), warm=64, queued=16)
+        for contestant in (HAWSER_LOANS, ICEORYX2_LOANS):
+            if contestant.installed() and (contestant is HAWSER_LOANS or plan.invited(contestant.name)):
+                entries[f"{contestant.name} {label}"] = partial(rate, plan, contestant, stream)
+    found = plan.medians(entries)
+    smallest, *_, largest = LOAN_SIZES
+    for label in LOAN_SIZES:
+        mine, other = found[f"hawser {label}"], found.get(f"iceoryx2 {label}")
+        targets = [at_least("2 x iceoryx2", ratio(mine, other), 2)]
+        if label == largest:
+            flat = mine / found[f"hawser {smallest}"]
+            targets.append(at_least("at any size the rate of 64 B (0.85 or more)", flat, 0.85))
+        yield Row(
+            f"loan to sample, {label}", mine, "msg/s", {"iceoryx2": other} if other else {}, tuple(targets)
+        )

@@ -1,0 +1,1 @@
+"""The peers that Hawser is compared with, one module for each."""

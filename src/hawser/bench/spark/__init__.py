@@ -1,0 +1,1 @@
+"""Benchmarks of Spark: the source, the sink and the audit."""

@@ -1,0 +1,158 @@
+"""`hawser cluster elect|transfer|swap|expand|contract`: what a person wants done with a shard, or with all.
+
+Each order is carried out by an operator and outlives the command that gave it.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+import hawser
+from hawser.cli.cluster.connection import Reached, addresses, administer, look, reached, run, shard_named
+from hawser.cli.cluster.status import shard_label, shard_shown, shards_shown
+from hawser.cli.options import shared_options, wants_json
+from hawser.cli.output import byte_size, notice, print_json
+from hawser.cluster import wire
+from hawser.cluster.wire import AdminKind
+
+__all__ = ["contract", "elect", "expand", "swap", "transfer"]
+
+_ALL = "all"
+
+
+def _options(function: Any) -> Any:
+    no_wait = click.option("--no-wait", is_flag=True, help="Return as soon as it has begun.")
+    return click.argument("shard")(no_wait(shared_options(function)))
+
+
+@click.command()
+@_options
+def elect(shard: str, no_wait: bool) -> None:
+    """Have SHARD, written TOPIC/PARTITION, elect its leader anew; "all" means every shard."""
+    _order(AdminKind.ELECT, shard, (), no_wait)
+
+
+@click.command()
+@_options
+@click.argument("node")
+def transfer(shard: str, node: str, no_wait: bool) -> None:
+    """Make NODE, which has a replica, the leader of SHARD; "all": of every shard it has a replica of."""
+    _order(AdminKind.TRANSFER, shard, (node,), no_wait)
+
+
+@click.command()
+@_options
+@click.argument("old")
+@click.argument("new")
+def swap(shard: str, old: str, new: str, no_wait: bool) -> None:
+    """Move a replica of SHARD from node OLD to node NEW; "all": all that OLD has and NEW has not."""
+    _order(AdminKind.SWAP, shard, (old, new), no_wait)
+
+
+@click.command()
+@_options
+@click.argument("node")
+def expand(shard: str, node: str, no_wait: bool) -> None:
+    """Give SHARD one replica more, on NODE; "all": every shard that has none there."""
+    _order(AdminKind.EXPAND, shard, (node,), no_wait)
+
+
+@click.command()
+@_options
+@click.argument("node")
+def contract(shard: str, node: str, no_wait: bool) -> None:
+    """Take the replica on NODE from SHARD; "all": every replica there."""
+    _order(AdminKind.CONTRACT, shard, (node,), no_wait)
+
+
+def _order(kind: AdminKind, shard: str, nodes: tuple[str, ...], no_wait: bool) -> None:
+    try:
+        run(_carried_out(addresses(), kind, shard, nodes, no_wait))
+    except KeyboardInterrupt:
+        notice(
+            "an order that was given is carried out all the same; `hawser cluster status` shows how far it is"
+        )
+        raise
+
+
+async def _carried_out(
+    given: list[str], kind: AdminKind, shard: str, nodes: tuple[str, ...], no_wait: bool
+) -> None:
+    async with reached(given) as cluster:
+        if shard != _ALL:
+            await _ordered(cluster, kind, shard, nodes, no_wait)
+            return
+        chosen = [
+            shard_label(each)
+            for each in shards_shown(cluster)
+            if _concerns(kind, nodes, each["leader"], each["members"])
+        ]
+        # One after the other: a shard that is being moved is one replica short until it is done.
+        for each in chosen:
+            await _ordered(cluster, kind, each, nodes, no_wait)
+        if not chosen:
+            notice("there is nothing to do")
+
+
+def _concerns(kind: AdminKind, nodes: tuple[str, ...], leader: str | None, members: list[str]) -> bool:
+    """Whether an order for all shards is for this one."""
+    if kind is AdminKind.ELECT:
+        return True
+    if kind is AdminKind.TRANSFER:
+        return nodes[0] in members and nodes[0] != leader
+    if kind is AdminKind.EXPAND:
+        return nodes[0] not in members
+    if kind is AdminKind.SWAP and nodes[1] in members:
+        return False
+    return nodes[0] in members
+
+
+async def _ordered(
+    cluster: Reached, kind: AdminKind, shard: str, nodes: tuple[str, ...], no_wait: bool
+) -> None:
+    name = shard_named(cluster, shard)
+    before = cluster.map.shards.get(name)
+    with _progress(f"{kind} {shard} {' '.join(nodes)}".strip()) as show:
+
+        async def meanwhile() -> bool:
+            await look(cluster)
+            show(_situation(cluster, name))
+            # From its first write to the store on, an order is carried out whether somebody waits or not.
+            return no_wait and cluster.map.shards.get(name) != before
+
+        done = await administer(cluster, wire.Admin(kind, name, nodes), meanwhile)
+    if done is not None and not done.done:
+        raise hawser.Rejected(f"{shard}: {done.text}")
+    text = "begun; `hawser cluster status` shows how far it is" if done is None else done.text
+    if wants_json():
+        print_json({"shard": shard, "order": kind, "nodes": nodes, "done": done is not None, "text": text})
+    else:
+        notice(f"{shard}: {text}")
+
+
+def _situation(cluster: Reached, shard: str) -> str:
+    shown = shard_shown(cluster, shard)
+    change = shown["reconfiguration"]
+    if change is None:
+        return f"epoch {shown['epoch']}, {shown['state']}"
+    text = f"epoch {shown['epoch']}, {change['kind']}, {change['phase']}"
+    newcomer = shown["replicas"].get(change["new"])
+    if newcomer is not None:
+        text += f", {change['new']} has {byte_size(newcomer['pulled_bytes'])}, entry {newcomer['head']}"
+    return text
+
+
+@contextmanager
+def _progress(title: str) -> Iterator[Callable[[str], None]]:
+    """Say how far it is, where somebody watches."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    with Console(stderr=True).status(Text(title)) as status:
+        yield lambda text: status.update(Text(f"{title}: {text}"))

@@ -1,0 +1,294 @@
+"""`hawser cluster status`, and what is shown of a shard and of a node."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+import hawser
+from hawser.cli.cluster.connection import Reached, addresses, reached, run
+from hawser.cli.options import shared_options, wants_json
+from hawser.cli.output import Cell, Column, age, byte_size, count, exits, notice, print_json, print_table
+from hawser.cluster import wire
+from hawser.cluster.maps import node_of, owned_shards
+from hawser.limits import CLOCK_BOUND_SECONDS
+from hawser.log.protocol import messages as m
+
+__all__ = [
+    "asked",
+    "clock_troubles",
+    "nodes_shown",
+    "shard_label",
+    "shard_shown",
+    "shard_troubles",
+    "shards_shown",
+    "status",
+]
+
+_UNHEALTHY = 4
+_LOOK_SECONDS = 0.2
+# So many entries are nothing to wait for under load.
+_CLOSE_ENTRIES = 1000
+_COLORS = {"steady": "green", "election": "yellow", "reconfiguration": "yellow"}
+
+
+@click.command()
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Exit with 4 unless every shard has its leader and all replicas, and clocks agree.",
+)
+@click.option("--wait", "wait_seconds", type=float, help="With --check: give it so many seconds.")
+@shared_options
+def status(check: bool, wait_seconds: float | None) -> None:
+    """Every shard with its epoch, leader, replicas and positions, and every node.
+
+    --check is for scripts: after a restart it tells when the next machine may be restarted.
+    """
+    given = addresses()
+    deadline = time.monotonic() + (wait_seconds or 0.0)
+    while True:
+        shown = _status(given, patient=time.monotonic() < deadline)
+        troubles = list(_troubles(shown)) if check else []
+        if not troubles or time.monotonic() >= deadline:
+            break
+        time.sleep(_LOOK_SECONDS)
+    with exits(_UNHEALTHY if troubles else 0):
+        if wants_json():
+            print_json(shown)
+        else:
+            _print(shown)
+        for trouble in troubles:
+            notice(trouble)
+
+
+def _status(given: list[str], *, patient: bool) -> dict[str, Any]:
+    """What there is to show; whoever is patient is shown nothing while nobody answers."""
+    try:
+        return run(asked(given))
+    except hawser.Unavailable:
+        if not patient:
+            raise
+        return {"shards": [], "nodes": []}
+
+
+async def asked(given: list[str]) -> dict[str, Any]:
+    """What the nodes at these addresses show of the cluster."""
+    async with reached(given) as cluster:
+        return {"shards": shards_shown(cluster), "nodes": nodes_shown(cluster)}
+
+
+def shards_shown(cluster: Reached) -> list[dict[str, Any]]:
+    """Of every topic and queue that is not deleted, and the homes of transactions."""
+    return [
+        shard_shown(cluster, shard)
+        for name, entry in sorted(cluster.map.topics.items())
+        if not entry.deleted
+        for shard in owned_shards(name, entry)
+    ]
+
+
+def shard_shown(cluster: Reached, shard: str) -> dict[str, Any]:
+    """A shard by what the operators say of it and by what its leader says; without one, by the replica that
+    is furthest. It is a topic's or a queue's, or both if the queue lives with the topic."""
+    entry = cluster.map.shards.get(shard, wire.ShardEntry(0, 0, "being made", None, ()))
+    replicas = _replicas(cluster, shard)
+    leader = None if entry.leader is None else node_of(entry.leader)
+    leading = replicas.get(leader or "")
+    seen = leading or max(replicas.values(), key=lambda each: each.head, default=None)
+    lag = {node_of(member): entries for member, entries in leading.lag.items()} if leading else {}
+    return {
+        "id": shard,
+        **{kind: resident.name for kind, resident in cluster.map.on(shard).items()},
+        "partition": int(shard.rpartition("/")[2]),
+        "epoch": entry.epoch,
+        "leader": leader,
+        "members": [node_of(member) for member in entry.members],
+        "copies": entry.copies,
+        "state": entry.status,
+        "head": seen.head.index if seen else None,
+        "commit": seen.commit if seen else None,
+        "apply": seen.applied if seen else None,
+        "lag": lag,
+        "reconfiguration": _change(entry.change),
+        "replicas": {
+            node: {
+                "role": each.role,
+                "head": each.head.index,
+                "commit": each.commit,
+                "apply": each.applied,
+                "pulled_bytes": each.pulled,
+            }
+            for node, each in replicas.items()
+        },
+        "halted": _halted(cluster, shard),
+    }
+
+
+def shard_label(shard: dict[str, Any]) -> str:
+    """A shard as people name it."""
+    name = shard.get("topic") or shard.get("queue") or shard.get("homes")
+    return f"{name}/{shard['partition']}"
+
+
+def _replicas(cluster: Reached, shard: str) -> dict[str, m.StatusResponse]:
+    """What each node that holds the shard says of it, newcomers included."""
+    found = {}
+    for node, rolled in cluster.rolls.items():
+        report = rolled.shards.get(shard)
+        if report is None:
+            continue
+        said = m.decode(report.status)
+        if isinstance(said, m.StatusResponse):
+            found[node] = said
+    return found
+
+
+def _halted(cluster: Reached, shard: str) -> dict[str, str]:
+    reports = {node: rolled.shards.get(shard) for node, rolled in cluster.rolls.items()}
+    return {node: each.halted for node, each in reports.items() if each is not None and each.halted}
+
+
+def _change(text: str | None) -> dict[str, str | None] | None:
+    """A change under way, with the nodes it is about."""
+    if text is None:
+        return None
+    kind, old, new, phase = text.split(" ")
+    return {"kind": kind, "old": node_of(old) or None, "new": node_of(new) or None, "phase": phase}
+
+
+def nodes_shown(cluster: Reached) -> list[dict[str, Any]]:
+    """Those that the operators know and those that answer."""
+    shown = []
+    for node in sorted(cluster.map.nodes.keys() | cluster.links.keys()):
+        entry, rolled = cluster.map.nodes.get(node), cluster.rolls.get(node)
+        leads = [each for each in cluster.map.shards.values() if each.leader and node_of(each.leader) == node]
+        shown.append(
+            {
+                "id": node,
+                "address": entry.address if entry is not None else cluster.links[node].address,
+                "alive": rolled is not None,
+                "seen_by_operator": entry is not None and entry.alive,
+                "cluster": None if rolled is None else rolled.cluster or None,
+                "shards": None if rolled is None else len(rolled.shards),
+                "leads": len(leads),
+                "free_bytes": None if rolled is None else rolled.free_bytes,
+                "clock_ahead_seconds": None if rolled is None else rolled.clock_ahead_seconds,
+                "clock_is_wrong": rolled is not None and rolled.clock_is_wrong,
+            }
+        )
+    return shown
+
+
+def _troubles(shown: dict[str, Any]) -> Iterator[str]:
+    """What stands in the way of stopping one more node."""
+    if not any(node["seen_by_operator"] for node in shown["nodes"]):
+        yield "no operator is there; start one with `hawser operator`"
+    for trouble in clock_troubles(shown):
+        yield f"{trouble}; set it"
+    yield from shard_troubles(shown)
+
+
+def clock_troubles(shown: dict[str, Any]) -> Iterator[str]:
+    """Nodes whose clocks no majority confirms."""
+    for node in shown["nodes"]:
+        if node["clock_is_wrong"]:
+            yield f"node {node['id']}: {_clock(node)}, compared with the other nodes"
+
+
+def shard_troubles(shown: dict[str, Any]) -> Iterator[str]:
+    """Shards without a leader, and replicas that are missing or behind."""
+    for shard in shown["shards"]:
+        name, replicas = shard_label(shard), shard["replicas"]
+        if shard["state"] != "steady":
+            yield f"{name}: {shard['state']}"
+        if len(shard["members"]) < shard["copies"]:
+            yield f"{name}: has {len(shard['members'])} of {shard['copies']} copies"
+        for node in shard["members"]:
+            if node not in replicas:
+                yield f"{name}: the replica on {node} does not answer"
+            elif node in shard["halted"]:
+                yield f"{name}: the replica on {node} halted: {shard['halted'][node]}"
+            elif replicas[node]["role"] != ("leader" if node == shard["leader"] else "follower"):
+                yield f"{name}: the replica on {node} does not take part yet"
+            elif shard["lag"].get(node, 0) > _CLOSE_ENTRIES:
+                yield f"{name}: the replica on {node} is {count(shard['lag'][node])} entries behind"
+
+
+def _clock(node: dict[str, Any]) -> str:
+    """Describe the fault of a node's clock."""
+    seconds = node["clock_ahead_seconds"] or 0.0
+    if abs(seconds) <= CLOCK_BOUND_SECONDS:
+        # It differs from one other clock, or from several that differ from each other.
+        return "clock not confirmed"
+    return f"clock {age(abs(seconds))} {'ahead' if seconds > 0 else 'behind'}"
+
+
+def _print(shown: dict[str, Any]) -> None:
+    titles = ("head", "commit", "apply")
+    columns = [
+        Column("shard"),
+        Column("epoch", right=True),
+        Column("leader"),
+        Column("members"),
+        Column("state"),
+        *(Column(title, right=True) for title in titles),
+        Column("lag"),
+    ]
+    if shown["shards"]:
+        print_table(columns, [_shard_row(shard, titles) for shard in shown["shards"]])
+        click.echo()
+    else:
+        notice("there are no topics, and no queues")
+    columns = [
+        Column("node"),
+        Column("address"),
+        Column("state"),
+        Column("shards", right=True),
+        Column("leads", right=True),
+        Column("free", right=True),
+    ]
+    print_table(columns, [_node_row(node) for node in shown["nodes"]])
+
+
+def _shard_row(shard: dict[str, Any], titles: tuple[str, ...]) -> list[str | Cell]:
+    change, state = shard["reconfiguration"], shard["state"]
+    if change is not None:
+        state = " ".join(filter(None, (change["kind"], change["old"], change["new"], change["phase"])))
+    if shard["halted"]:
+        state = f"halted on {', '.join(shard['halted'])}"
+    lag = ", ".join(f"{node} {count(entries)}" for node, entries in shard["lag"].items() if entries)
+    label = shard_label(shard)
+    if "topic" in shard and "queue" in shard:
+        label += f", with queue {shard['queue']}"
+    elif "homes" in shard:
+        label += ", a home of transactions"
+    return [
+        label,
+        str(shard["epoch"]),
+        shard["leader"] or Cell("none", "red"),
+        " ".join(shard["members"]),
+        Cell(state, "red" if shard["halted"] else _COLORS.get(shard["state"], "yellow")),
+        *("" if shard[title] is None else count(shard[title]) for title in titles),
+        lag,
+    ]
+
+
+def _node_row(node: dict[str, Any]) -> list[str | Cell]:
+    if not node["alive"]:
+        state = Cell("does not answer", "red")
+    elif node["clock_is_wrong"]:
+        state = Cell(_clock(node), "red")
+    elif not node["seen_by_operator"]:
+        state = Cell("without an operator", "yellow")
+    else:
+        state = Cell("alive", "green")
+    return [
+        node["id"],
+        node["address"],
+        state,
+        "" if node["shards"] is None else str(node["shards"]),
+        str(node["leads"]),
+        "" if node["free_bytes"] is None else byte_size(node["free_bytes"]),
+    ]

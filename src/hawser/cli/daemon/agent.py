@@ -1,0 +1,107 @@
+"""`hawser agent`: looks after a domain of this host, in the foreground."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hawser.cli.daemon.node import daemon_options, run_configured
+from hawser.cli.options import chosen_url
+
+if TYPE_CHECKING:
+    from hawser.agent.recorder_threads import Recording
+
+__all__ = ["agent"]
+
+
+@click.command()
+@click.option(
+    "--record",
+    "recorded",
+    metavar="NAME[=TARGET]",
+    multiple=True,
+    help="Record this topic or queue, into TARGET on the cluster or what has the same name there. While a "
+    "queue is recorded, nobody else gets messages of it here. Repeatable.",
+)
+@click.option(
+    "--trace",
+    "traced",
+    metavar="TARGET",
+    help="Record the trace of the domain into this topic on the cluster, and topics that are traced with "
+    "payloads into those of their names. See `hawser topic trace`.",
+)
+@click.option("--to", "cluster", metavar="URL", help="The cluster to record into: hawser://host:port,...")
+@click.option(
+    "--name", default="agent", show_default=True, help="Whose recording it is; the same at every start."
+)
+@click.option(
+    "--max-lag",
+    type=click.IntRange(min=1),
+    metavar="SAMPLES",
+    help="How far publishers of topics may get ahead while nobody records; what is overwritten then becomes "
+    "a gap. Without it they wait.",
+)
+@click.option(
+    "--look-seconds",
+    type=click.FloatRange(min=0.01),
+    default=1.0,
+    show_default=True,
+    help="How often everything is looked at, beside what the kernel tells of.",
+)
+@daemon_options
+def agent(
+    recorded: tuple[str, ...],
+    traced: str | None,
+    cluster: str | None,
+    name: str,
+    max_lag: int | None,
+    look_seconds: float,
+    **options: Any,
+) -> None:
+    """Run the agent of a domain: it recovers the dead at once, serves metrics, and records topics, queues and
+    what is traced.
+
+    Prints "ready NAME URL" when it looks after the domain. Nobody needs it, it may be killed at any moment,
+    and several may run at once. A recorder that fails for good makes it not ready (/readyz says why); the
+    rest of its work goes on.
+    """
+    from hawser.agent.daemon import AgentDaemon
+    from hawser.memory.names import check_bus_name
+
+    url = chosen_url() or "shm://"
+    check_bus_name(name)
+    if bool(recorded or traced) != bool(cluster):
+        raise click.UsageError(
+            "--record and --trace say what to record and --to where; give both, or neither"
+        )
+    recordings = _recordings(url, name, recorded, cluster or "", max_lag)
+    payloads: Callable[[str], Recording] | None = None
+    if traced and cluster:
+        from hawser.agent.recording import PayloadRecorder, TraceRecorder
+
+        if traced in {recording.status().target for recording in recordings}:
+            raise click.UsageError(f"--trace needs a topic of its own; --record has {traced} as a target.")
+        recordings.append(TraceRecorder(url, traced, cluster, name=name))
+        payloads = partial(PayloadRecorder, url, to=cluster, name=name)
+    run_configured(
+        lambda config: AgentDaemon(name, url, recordings, look_seconds=look_seconds, payloads=payloads),
+        {},
+        **options,
+    )
+
+
+def _recordings(
+    url: str, name: str, recorded: tuple[str, ...], cluster: str, max_lag: int | None
+) -> "list[Recording]":
+    if not recorded:
+        return []
+    from hawser.agent.recording import Recorder
+
+    pairs = [(source, target) for source, _, target in (each.partition("=") for each in recorded)]
+    if len(dict(pairs)) < len(pairs):
+        raise click.BadParameter("an agent records a name once; give each once", param_hint="--record")
+    return [
+        Recorder(url, source, cluster, name=name, target=target or None, max_lag=max_lag)
+        for source, target in pairs
+    ]

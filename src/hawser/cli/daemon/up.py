@@ -1,0 +1,73 @@
+"""`hawser up`: a whole cluster in one process, for one machine."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from hawser.cli.daemon.node import announce
+from hawser.cli.options import shared_options
+from hawser.cli.output import notice
+
+__all__ = ["up"]
+
+_DEFAULT_LISTEN = "127.0.0.1:7400"
+
+
+@click.command()
+@click.option("--nodes", type=click.IntRange(1, 9), default=3, show_default=True, help="How many nodes.")
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="D",
+    help="Where everything is kept; else in a temporary directory, removed at the end.",
+)
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    help=f"Of the first node, the others at the ports after it. {_DEFAULT_LISTEN}, or free ports if those "
+    "are taken; port 0 for any.",
+)
+@click.option("--http", metavar="HOST:PORT", default="", help="Where /livez, /readyz and /metrics are.")
+@shared_options
+def up(nodes: int, directory: Path | None, listen: str | None, http: str) -> None:
+    """Run a cluster on this machine: nodes, an operator and its metadata, all in this process.
+
+    Prints "ready hawser://..." when it serves. Ctrl-C or SIGTERM end it.
+    """
+    from hawser.cluster.config import load
+    from hawser.cluster.embedded import EmbeddedDaemon
+    from hawser.cluster.logs import set_up_logging
+    from hawser.cluster.run import node_settings, run_daemon
+
+    config = load(None, {"http": {"listen": http or None}})
+    # For people, unless the environment says otherwise.
+    level = config.log.level if "HAWSER_LOG__LEVEL" in os.environ else "warning"
+    set_up_logging(level, config.log.format if "HAWSER_LOG__FORMAT" in os.environ else "text")
+    with _kept_in(directory) as place:
+        run_daemon(
+            lambda: EmbeddedDaemon(
+                place,
+                nodes,
+                listen or _DEFAULT_LISTEN,
+                any_port=listen is None,
+                node_settings=node_settings(config),
+            ),
+            config.http.listen,
+            announce,
+        )
+
+
+@contextmanager
+def _kept_in(directory: Path | None) -> Iterator[Path]:
+    if directory is not None:
+        yield directory
+        return
+    with tempfile.TemporaryDirectory(prefix="hawser-up-") as made:
+        notice(f"everything is in {made}, which is removed at the end; give --dir to keep it")
+        yield Path(made)
+        notice(f"{made} is removed")

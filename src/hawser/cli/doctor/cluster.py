@@ -1,0 +1,44 @@
+"""What `hawser doctor` finds in a cluster: operators, nodes and their clocks, shards."""
+
+from collections.abc import Iterator
+
+from hawser.cli.cluster.connection import addresses, run
+from hawser.cli.cluster.status import asked, clock_troubles, shard_troubles
+from hawser.cli.doctor import Finding
+from hawser.limits import CLOCK_BOUND_SECONDS
+
+__all__ = ["cluster_checks"]
+
+
+def cluster_checks() -> Iterator[Finding]:
+    """The checks of the cluster that the command is about; Unavailable if no node answers."""
+    shown = run(asked(addresses()))
+    nodes = shown["nodes"]
+    if any(node["seen_by_operator"] for node in nodes):
+        yield Finding("operators", "ok", "an operator works")
+    else:
+        yield Finding("operators", "fail", "no operator is there", "start one with `hawser operator`")
+    silent = [node["id"] for node in nodes if not node["alive"]]
+    if silent:
+        yield Finding(
+            "nodes", "fail", f"{', '.join(silent)} do not answer", "start them, or look at their logs"
+        )
+    else:
+        yield Finding("nodes", "ok", f"{len(nodes)} nodes answer")
+    wrong = list(clock_troubles(shown))
+    if wrong:
+        yield Finding(
+            "clocks",
+            "fail",
+            "; ".join(wrong),
+            "set the clock, for example by NTP; until then the node removes nothing by time",
+        )
+    else:
+        yield Finding("clocks", "ok", f"within {CLOCK_BOUND_SECONDS} seconds of each other")
+    troubles = list(shard_troubles(shown))
+    if troubles:
+        yield Finding(
+            "shards", "fail", "; ".join(troubles), "see `hawser cluster status` and the logs of the nodes"
+        )
+    else:
+        yield Finding("shards", "ok", f"{len(shown['shards'])} shards with all replicas")

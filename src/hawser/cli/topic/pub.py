@@ -1,0 +1,85 @@
+"""`hawser topic pub`."""
+
+import itertools
+from typing import Any, BinaryIO
+
+import click
+
+from hawser.cli.options import connect, shared_options, topic_argument, wants_json
+from hawser.cli.output import count, notice, print_json, reported
+from hawser.cli.payloads import payload_options, payloads, sending_options
+from hawser.cli.topic.counted_publisher import CountedPublisher
+from hawser.cli.values import setting_options
+
+__all__ = ["pub"]
+
+
+@click.command()
+@topic_argument
+@payload_options
+@click.option("--timeout", type=float, help="Seconds to wait for reliable subscribers; else for ever.")
+@click.option("--name", "participant", help="The name to publish under.")
+@setting_options
+@shared_options
+def pub(
+    name: str,
+    data: str | None,
+    file: BinaryIO | None,
+    stdin_lines: bool,
+    rate: float | None,
+    times: int | None,
+    key: str | None,
+    headers: tuple[str, ...],
+    timeout: float | None,
+    participant: str | None,
+    **settings: Any,
+) -> None:
+    """Publish DATA, a file or the lines of standard input; the topic is made if there is none.
+
+    One message, --count of them, or at --rate until interrupted. Ends at the first message that is not
+    published, and says which messages were not, or perhaps not; message 1 is the first one given.
+    """
+    sent = itertools.chain.from_iterable(payloads(data, file, stdin_lines, times, rate))
+    options = sending_options(key, headers, timeout)
+    given = {setting: value for setting, value in settings.items() if value is not None}
+    with connect(participant) as bus:
+        publisher = CountedPublisher(bus.topic(name, **given), timeout)
+        with reported(lambda: _report(name, publisher)):
+            try:
+                for payload in sent:
+                    publisher.publish(payload, options["key"], options["headers"])
+                    if publisher.failures:
+                        break
+            finally:
+                publisher.drain()
+            if publisher.failures:
+                raise publisher.failures[0].error
+
+
+def _report(name: str, publisher: CountedPublisher) -> None:
+    counts = publisher.counts
+    first, last = counts.first_offset, counts.last_offset
+    if wants_json():
+        refused, unknown = publisher.failed_numbers()
+        print_json(
+            {
+                "topic": name,
+                "sent": publisher.sent,
+                "published": counts.published,
+                "first_offset": first,
+                "last_offset": last,
+                "refused": refused,
+                "unknown": unknown,
+            }
+        )
+        return
+    if counts.published == 1:
+        notice(f"published to {name!r} at offset {count(first)}")
+    elif counts.published:
+        notice(
+            f"published {count(counts.published)} messages to {name!r} at offsets {count(first)} to "
+            f"{count(last)}"
+        )
+    for verb, numbers in zip(("was not", "was perhaps"), publisher.failed_numbers(), strict=True):
+        for number in numbers:
+            notice(f"message {count(number)} {verb} published")

@@ -1,0 +1,470 @@
+"""`hawser topic record|replay`: messages carried between files, shared memory and clusters."""
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
+
+import click
+
+import hawser
+from hawser.cli.options import chosen_url, connect, shared_options, topic_argument, wants_json
+from hawser.cli.output import byte_size, count, messages_were, notice, print_json, reported
+from hawser.cli.topic.counted_publisher import CountedPublisher
+from hawser.cli.topic.echo import open_when_there
+from hawser.cli.topic.recording_file import Message, RecordingReader, RecordingWriter
+from hawser.cli.values import per_second, setting_options
+from hawser.record.record import Record
+
+__all__ = ["record", "replay"]
+
+_LOOK_SECONDS: Final = 0.2
+_FLUSH_SECONDS: Final = 1.0
+# A partition without a leader may get one again for so long.
+_PATIENCE_SECONDS: Final = 30.0
+_SCHEMES: Final = ("shm:", "hawser:")
+
+
+class _Sink(Protocol):
+    """Where messages go: a file or a topic."""
+
+    @property
+    def carried(self) -> "_Carried": ...
+
+    def add(self, message: Message) -> None:
+        """UsageError if a message, this one or one before it, is not taken for its size; others follow."""
+
+    def flush(self) -> None:
+        """Every message that was added is there."""
+
+
+class _Carried(NamedTuple):
+    """What is known to be in a sink; `unknown` messages are perhaps there, too."""
+
+    messages: int
+    message_bytes: int
+    unknown: int = 0
+
+
+class _FileSink:
+    """A new recording."""
+
+    def __init__(self, writer: RecordingWriter) -> None:
+        self.add = writer.add
+        self.flush = writer.flush
+        self._writer = writer
+
+    @property
+    def carried(self) -> _Carried:
+        return _Carried(self._writer.messages, self._writer.message_bytes, self._writer.waiting)
+
+
+class _TopicSink:
+    """A topic; its partitions are chosen anew by the keys."""
+
+    def __init__(self, topic: "hawser.Topic[Any]") -> None:
+        self._publisher = CountedPublisher(topic)
+
+    @property
+    def carried(self) -> _Carried:
+        counts = self._publisher.counts
+        return _Carried(counts.published, counts.published_bytes, counts.unknown)
+
+    def add(self, message: Message) -> None:
+        entry = message.record
+        self._publisher.publish(entry.value, entry.key, dict(entry.headers) or None)
+        self._raise_failure()
+
+    def flush(self) -> None:
+        self._publisher.drain()
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        if self._publisher.failures:
+            raise self._publisher.failures.popleft().error
+
+
+class _Source(NamedTuple):
+    """What is carried: the bus it was on, its settings, and the file whose modes a recording gets."""
+
+    url: str
+    settings: dict[str, Any]
+    like: Path | None
+
+
+class _Lost(NamedTuple):
+    """So many messages were gone before they could be read, and no message of their partition follows."""
+
+    messages: int
+
+
+class _Start(NamedTuple):
+    """Where to begin: as `Topic.subscribe` takes it."""
+
+    history: int
+    start: Any
+
+
+@click.command()
+@topic_argument
+@click.option("--to", "target", required=True, metavar="FILE|URL", help="A new file, or a bus to publish to.")
+@click.option("--as", "new_name", metavar="TOPIC", help="The topic's name there; the same if not given.")
+@click.option("--history", type=click.IntRange(min=0), default=0, help="Begin with so many kept messages.")
+@click.option("--start", metavar="earliest|latest|OFFSET", help="Begin there instead.")
+@click.option("--count", "times", type=click.IntRange(min=1), help="End after so many messages.")
+@click.option("--seconds", type=float, help="End after so long; otherwise when interrupted.")
+@shared_options
+def record(
+    name: str,
+    target: str,
+    new_name: str | None,
+    history: int,
+    start: str | None,
+    times: int | None,
+    seconds: float | None,
+) -> None:
+    """Record the messages of a topic as they come, until interrupted: to a file, or to another bus."""
+    begin = _Start(history, _start(start))
+    with ExitStack() as stack:
+        bus = stack.enter_context(connect())
+        topic = stack.enter_context(open_when_there(bus, name, seconds))
+        source = _source(bus.url, topic.info())
+        if _is_url(target):
+            sink = _open_topic(stack, target, new_name or name, _needed(source.settings))
+        else:
+            sink = stack.enter_context(_recording(Path(target), new_name or name, source))
+        # Joined before it says so: whatever is published from then on is recorded.
+        subscription = stack.enter_context(_subscribed(topic, begin))
+        notice(f"recording topic {name!r} to {target}")
+        carriage = _Carriage(sink, times, name, target)
+        try:
+            carriage.carry(_followed(subscription, seconds))
+        except KeyboardInterrupt:
+            # The usual end, unless a number of messages was asked for.
+            if times is not None:
+                raise
+
+
+@click.command()
+@click.argument("given", metavar="FILE|URL")
+@click.option("--topic", "name", metavar="TOPIC", help="Of a URL: which topic; of a file it is known.")
+@click.option("--to", "target", metavar="FILE|URL", help="A bus or a new file; else the bus of --url.")
+@click.option("--as", "new_name", metavar="TOPIC", help="The topic's name there; the same if not given.")
+@click.option("--rate", type=per_second, help="So many messages a second.")
+@click.option("--fast", is_flag=True, help="As fast as they can be published.")
+@click.option("--count", "times", type=click.IntRange(min=1), help="End after so many messages.")
+@setting_options
+@shared_options
+def replay(
+    given: str,
+    name: str | None,
+    target: str | None,
+    new_name: str | None,
+    rate: float | None,
+    fast: bool,
+    times: int | None,
+    **settings: Any,
+) -> None:
+    """Publish again what a file or a topic holds, at the intervals at which it was published first.
+
+    Of a topic: what it holds now. `hawser topic record` carries what comes.
+    """
+    if rate is not None and fast:
+        raise click.UsageError("Give one of --rate and --fast.")
+    target = target or chosen_url() or "shm://"
+    with ExitStack() as stack:
+        reader: RecordingReader | None = None
+        messages: Iterator[Message | _Lost]
+        if _is_url(given):
+            if name is None:
+                raise click.UsageError("Give --topic: which topic of that bus.")
+            messages, source = _kept(stack, given, name)
+        else:
+            reader = stack.enter_context(RecordingReader(Path(given)))
+            messages, source = (
+                reader.messages(),
+                _Source(reader.origin.url, reader.origin.settings, Path(given)),
+            )
+            name = name or reader.origin.topic
+        if _is_url(target):
+            needed = {**_needed(source.settings), **_given(settings)}
+            sink = _open_topic(stack, target, new_name or name, needed)
+        else:
+            sink = stack.enter_context(_recording(Path(target), new_name or name, source))
+        carriage = _Carriage(sink, times, given, target)
+        carriage.carry(_timed(messages, rate, fast))
+        if reader is None:
+            carriage.require_whole()
+        elif reader.cut_off:
+            notice(f"{given} ends within a message: the process that recorded it was interrupted")
+
+
+def _is_url(text: str) -> bool:
+    return text.startswith(_SCHEMES)
+
+
+def _start(text: str | None) -> str | int | None:
+    if text is None or text in ("earliest", "latest"):
+        return text
+    if not text.isdecimal():
+        raise click.BadParameter(f"{text!r} is not earliest, latest or an offset", param_hint="--start")
+    return int(text)
+
+
+def _given(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def _needed(known: dict[str, Any]) -> dict[str, Any]:
+    """Settings of the source that a new topic needs to hold the same messages."""
+    return {name: known[name] for name in ("slot_size", "partitions") if name in known}
+
+
+def _open_topic(stack: ExitStack, url: str, name: str, settings: dict[str, Any]) -> _Sink:
+    bus = stack.enter_context(hawser.connect(url))
+    try:
+        topic = stack.enter_context(bus.topic(name, create=False))
+    except hawser.NotFound:
+        topic = stack.enter_context(bus.topic(name, **settings))
+    return _TopicSink(topic)
+
+
+@contextmanager
+def _recording(path: Path, name: str, source: _Source) -> Iterator[_Sink]:
+    writer = RecordingWriter(path, name, source.url, source.settings, source.like)
+    try:
+        yield _FileSink(writer)
+    finally:
+        writer.close()
+
+
+def _subscribed(topic: "hawser.Topic[Any]", begin: _Start) -> Any:
+    if begin.start is not None:
+        return topic.subscribe(start=begin.start)
+    return topic.subscribe(history=begin.history)
+
+
+def _followed(subscription: Any, seconds: float | None) -> Iterator[Message | None]:
+    """Messages as they come; None again and again while there are none."""
+    end = None if seconds is None else time.monotonic() + seconds
+    while end is None or time.monotonic() < end:
+        sample = subscription.take(_LOOK_SECONDS)
+        yield None if sample is None else _message(sample)
+
+
+def _source(url: str, info: hawser.TopicInfo) -> _Source:
+    return _Source(url, info.settings, Path(info.path) if info.path else None)
+
+
+def _kept(stack: ExitStack, url: str, name: str) -> tuple[Iterator[Message | _Lost], _Source]:
+    """What a topic holds now."""
+    bus = stack.enter_context(hawser.connect(url))
+    topic = stack.enter_context(bus.topic(name, create=False))
+    subscription = stack.enter_context(topic.subscribe(start="earliest"))
+    info = _whole_info(topic)
+    wanted = {partition: offsets for partition, offsets in _held(info).items() if offsets}
+    return _until(topic, subscription, wanted), _source(bus.url, info)
+
+
+def _whole_info(topic: "hawser.Topic[Any]") -> hawser.TopicInfo:
+    """The topic when each of its partitions has answered."""
+    patience = _Patience(topic.name)
+    while True:
+        info = topic.info()
+        silent = [partition for partition, offsets in _held(info).items() if offsets is None]
+        if not silent:
+            return info
+        patience.use(silent)
+        time.sleep(_LOOK_SECONDS)
+
+
+def _until(
+    topic: "hawser.Topic[Any]", subscription: Any, wanted: dict[int, range]
+) -> Iterator[Message | _Lost]:
+    """The wanted messages of each partition; what was lost behind the last of them comes as _Lost."""
+    patience = _Patience(topic.name)
+    while wanted:
+        sample = subscription.take(_LOOK_SECONDS)
+        if sample is None:
+            held = _held(topic.info())
+            for partition, rest in list(wanted.items()):
+                offsets = held[partition]
+                # Retention may have taken the rest meanwhile; no answer says nothing of that.
+                if offsets is not None and (not offsets or offsets.start >= rest.stop):
+                    del wanted[partition]
+                    yield _Lost(len(rest))
+            patience.use([partition for partition in wanted if held[partition] is None])
+            continue
+        patience.renew()
+        message = _message(sample)
+        rest = wanted.pop(message.partition, range(0))
+        if message.offset >= rest.stop:
+            if rest:
+                yield _Lost(len(rest))
+            continue
+        if message.offset + 1 < rest.stop:
+            wanted[message.partition] = range(message.offset + 1, rest.stop)
+        yield message
+
+
+class _Patience:
+    """Raises Unavailable when partitions are silent for too long: without them a copy would not be whole."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self._since: float | None = None
+
+    def renew(self) -> None:
+        self._since = None
+
+    def use(self, silent: list[int]) -> None:
+        """These partitions do not answer now."""
+        now = time.monotonic()
+        if not silent:
+            self._since = None
+        elif self._since is None:
+            self._since = now
+        elif now - self._since > _PATIENCE_SECONDS:
+            names = ", ".join(map(str, silent))
+            raise hawser.Unavailable(
+                f"partitions {names} of topic {self._topic!r} have not answered for {_PATIENCE_SECONDS:g} s; "
+                "what they hold is not copied. See `hawser cluster status`, and replay again from the start"
+            )
+
+
+def _held(info: hawser.TopicInfo) -> dict[int, range | None]:
+    """The offsets that each partition holds; None if it did not answer."""
+    if info.partitions:
+        # Offsets begin at 1: an empty partition that answers ends there.
+        return {each.partition: range(each.start, each.end) if each.end else None for each in info.partitions}
+    return {0: range(info.oldest, info.head + 1) if info.oldest > 0 else range(0)}
+
+
+def _message(sample: hawser.Sample) -> Message:
+    with sample:
+        entry = Record(bytes(sample), sample.key, dict(sample.headers), sample.timestamp_ns)
+        return Message(sample.partition, sample.offset, sample.lost_before, entry)
+
+
+def _timed(messages: Iterable[Message | _Lost], rate: float | None, fast: bool) -> Iterator[Message | _Lost]:
+    """Each message not before its time; one that is late does not delay the others."""
+    began = time.monotonic()
+    first_ns: int | None = None
+    number = 0
+    for message in messages:
+        if isinstance(message, Message) and not fast:
+            if first_ns is None:
+                first_ns = message.record.timestamp_ns
+            due = number / rate if rate else (message.record.timestamp_ns - first_ns) / 1e9
+            time.sleep(max(0.0, began + due - time.monotonic()))
+            number += 1
+        yield message
+
+
+class _Carriage:
+    """Carries messages into a sink and reports what is known to be there, however it ends."""
+
+    def __init__(self, sink: _Sink, times: int | None, source: str, target: str) -> None:
+        self._sink = sink
+        self._times = times
+        self._source = source
+        self._target = target
+        self._lost = self._refused = 0
+
+    def carry(self, messages: Iterable[Message | _Lost | None]) -> None:
+        """Until there are no more, or enough. An interrupt is passed on behind the report."""
+        with reported(self._report):
+            try:
+                with _progress() as show:
+                    self._carry(messages, show)
+            finally:
+                self._flush()
+        if self._refused:
+            raise hawser.Rejected(f"{messages_were(self._refused)} too large for {self._target}, see above")
+
+    def require_whole(self) -> None:
+        """UsageError if something was lost on the way."""
+        if self._lost:
+            raise hawser.Lagged(
+                f"{messages_were(self._lost)} overwritten in {self._source} before they could be read; the "
+                f"copy in {self._target} is not whole"
+            )
+
+    def _carry(self, messages: Iterable[Message | _Lost | None], show: Callable[[int, int], None]) -> None:
+        taken = size = 0
+        flushed_at = time.monotonic()
+        for message in messages:
+            if isinstance(message, Message):
+                self._lost += message.lost_before
+                self._add(message)
+                taken += 1
+                size += len(message.record.value)
+            elif message is not None:
+                self._lost += message.messages
+            if message is None or time.monotonic() >= flushed_at + _FLUSH_SECONDS:
+                self._flush()
+                flushed_at = time.monotonic()
+            show(taken, size)
+            if self._times is not None and taken >= self._times:
+                break
+
+    def _add(self, message: Message) -> None:
+        try:
+            self._sink.add(message)
+        except hawser.UsageError as error:
+            self._refused += 1
+            notice(str(error))
+
+    def _flush(self) -> None:
+        while True:
+            try:
+                self._sink.flush()
+            except hawser.UsageError as error:
+                self._refused += 1
+                notice(str(error))
+            else:
+                return
+
+    def _report(self) -> None:
+        carried = self._sink.carried
+        if wants_json():
+            print_json(
+                {
+                    "source": self._source,
+                    "target": self._target,
+                    "messages": carried.messages,
+                    "bytes": carried.message_bytes,
+                    "unknown": carried.unknown,
+                    "refused": self._refused,
+                    "lost": self._lost,
+                }
+            )
+            return
+        size = byte_size(carried.message_bytes)
+        notice(f"{count(carried.messages)} messages with {size} from {self._source} to {self._target}")
+        if carried.unknown:
+            notice(f"{messages_were(carried.unknown)} perhaps carried, too: it ended before that was known")
+        if self._lost:
+            notice(f"{messages_were(self._lost)} overwritten before they could be read")
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    """Say how many, where somebody watches."""
+    if not sys.stderr.isatty():
+        yield lambda _, __: None
+        return
+    from rich.console import Console
+
+    said = 0.0
+    with Console(stderr=True).status("nothing yet") as status:
+
+        def show(carried: int, size: int) -> None:
+            nonlocal said
+            if time.monotonic() >= said + _LOOK_SECONDS:
+                said = time.monotonic()
+                status.update(f"{count(carried)} messages, {byte_size(size)}")
+
+        yield show

@@ -1,0 +1,1 @@
+"""The commands `hawser topic trace` and `hawser queue trace`, and their output for Perfetto."""

@@ -1,0 +1,162 @@
+"""What the demo shows: a live view on a terminal, a line now and then elsewhere, the books at the end."""
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import click
+
+from hawser.cli.output import Cell, Column, age, count, notice, print_table
+from hawser.demo.processes import Process
+from hawser.demo.proof import Proof
+from hawser.demo.stage import Kill, Stage
+
+__all__ = ["print_proofs", "showing", "view"]
+
+_REDRAW_SECONDS: Final = 0.25
+_LINE_SECONDS: Final = 5.0
+_BAR_WIDTH: Final = 40
+_SHOWN: Final = 20
+
+
+@contextmanager
+def showing(stage: Stage) -> Iterator[Callable[[str], None]]:
+    """What to call with what is happening, as often as one likes."""
+    if not sys.stderr.isatty():
+        yield _Lines(stage).show
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
+        next_time = 0.0
+
+        def show(what: str) -> None:
+            nonlocal next_time
+            if time.monotonic() >= next_time:
+                next_time = time.monotonic() + _REDRAW_SECONDS
+                live.update(view(stage, what), refresh=True)
+
+        yield show
+
+
+class _Lines:
+    """For a log: a line when something new happens, and now and then."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._next_time = 0.0
+        self._what = ""
+        self._told: set[tuple[int, bool]] = set()
+
+    def show(self, what: str) -> None:
+        stage = self._stage
+        for place, kill in enumerate(stage.kills):
+            key = (place, kill.recovered_seconds is not None)
+            if key not in self._told:
+                self._told.add(key)
+                notice(f"{stage.elapsed_seconds:6.1f} s  {_told(kill)}")
+        if what != self._what or time.monotonic() >= self._next_time:
+            self._what, self._next_time = what, time.monotonic() + _LINE_SECONDS
+            begun = [part for part in stage.parts if part.gauge.value]
+            reached = ", ".join(f"{count(part.gauge.value)} {part.verb}" for part in begun)
+            notice(f"{stage.elapsed_seconds:6.1f} s  {what}" + (f": {reached}" if reached else ""))
+
+
+def _told(kill: Kill) -> str:
+    if kill.recovered_seconds is None:
+        return f"{_title(kill)} killed -9"
+    return f"{_title(kill)} killed -9: {kill.sign} after {_seconds(kill)}"
+
+
+def _title(kill: Kill) -> str:
+    return kill.name if kill.name.startswith(kill.what) else f"{kill.what} {kill.name}"
+
+
+def _seconds(kill: Kill) -> str:
+    seconds = kill.recovered_seconds
+    if seconds is None:
+        return ""
+    return f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def view(stage: Stage, what: str) -> Any:
+    """All of it on one screen, for rich: how far each part is, who lives, who was killed."""
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    bars = Table.grid(padding=(0, 2))
+    for part in stage.parts:
+        reached, total = part.gauge.value, part.expected
+        bars.add_row(part.title, ProgressBar(total, min(reached, total), width=_BAR_WIDTH), count(reached))
+    processes = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 3, 0, 0))
+    for title in ("process", "state", "run"):
+        processes.add_column(title)
+    for process in stage.processes:
+        processes.add_row(*_live_row(process))
+    kills = Table.grid(padding=(0, 2))
+    for kill in stage.kills:
+        text = "..." if kill.recovered_seconds is None else f"{kill.sign} after {_seconds(kill)}"
+        kills.add_row(f"{kill.at_seconds:5.1f} s", Text(f"{_title(kill)} killed -9", style="red"), text)
+    heading = Text(f"{stage.elapsed_seconds:5.1f} s  {what}", style="bold")
+    return Group(heading, Text(), bars, Text(), processes, Text(), kills)
+
+
+def _live_row(process: Process) -> list[Any]:
+    from rich.text import Text
+
+    if process.alive:
+        state = Text(f"pid {process.pid}", style="green")
+    elif process.code == -signal.SIGKILL:
+        state = Text("killed", style="red")
+    else:
+        state = Text("ended" if process.runs else "not yet", style="dim")
+    return [process.name, state, str(process.runs)]
+
+
+def print_proofs(proofs: Sequence[Proof], stage: Stage) -> None:
+    """The kills and the proofs, as tables."""
+    columns = [
+        Column("killed -9"),
+        Column("at", right=True),
+        Column("what shows that it is over"),
+        Column("after", right=True),
+    ]
+    rows: list[list[str | Cell]] = [
+        [_title(kill), age(kill.at_seconds), kill.sign, _seconds(kill) or Cell("never", "red")]
+        for kill in stage.kills
+    ]
+    print_table(columns, rows)
+    click.echo()
+    titles = ("due", "found", "lost", "twice", "damaged", "invented", "out of order")
+    print_table(
+        [Column("compared, one by one"), *(Column(title, right=True) for title in titles), Column("")],
+        [_proof_row(proof) for proof in proofs],
+    )
+    click.echo()
+    for proof in proofs:
+        for text in proof.remarks:
+            click.echo(text)
+        for text in proof.contradictions[:_SHOWN]:
+            click.echo(f"{click.style('contradiction:', fg='red')} {proof.title}: {text}")
+    if all(proof.proven for proof in proofs):
+        word = click.style("proven", fg="green", bold=True)
+        click.echo(f"{word}: nothing was lost, and nothing came twice ({stage.elapsed_seconds:.0f} s)")
+    else:
+        click.echo(click.style("not proven", fg="red", bold=True))
+
+
+def _proof_row(proof: Proof) -> list[str | Cell]:
+    faults = (proof.lost, proof.doubled, proof.damaged, proof.invented, proof.out_of_order)
+    return [
+        proof.title,
+        count(proof.expected),
+        count(proof.found),
+        *(Cell(count(fault), "red") if fault else "0" for fault in faults),
+        Cell("proven", "green") if proof.proven else Cell("not proven", "red"),
+    ]

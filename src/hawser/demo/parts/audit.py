@@ -1,0 +1,101 @@
+"""`hawser pipeline audit` has the last word: it knows nothing of the demo, and compares what the trace, the
+log, Spark's checkpoint and the tables say of every message.
+"""
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from hawser.demo.messages import LANDED, TRACE
+from hawser.demo.parts.part import Part, Scene
+from hawser.demo.processes import Process
+from hawser.demo.proof import Proof, some
+
+if TYPE_CHECKING:
+    from hawser.spark.pipelines.auditing.document import Document
+
+__all__ = ["Auditing", "prove_audit"]
+
+_TITLE: Final = "messages in all tiers, by the audit"
+_MISMATCH: Final = 7
+_UNDECIDED: Final = 8
+
+
+class Audit(Process):
+    """It may say that something does not match, or could not be judged; the proof is told so."""
+
+    good_codes = frozenset({0, _MISMATCH, _UNDECIDED})
+
+
+class Auditing(Part):
+    title = "rows of evidence in the audit"
+    verb = "rows of evidence"
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self._audit = Audit("audit", scene.directory, "hawser", "pipeline", "audit")
+        self.processes = [self._audit]
+
+    @property
+    def expected(self) -> int:
+        return self.gauge.value + (not self.is_done)
+
+    @property
+    def is_done(self) -> bool:
+        return self._audit.code in self._audit.good_codes
+
+    @property
+    def note(self) -> str:
+        return self._audit.last_words(1)
+
+    def start(self) -> None:
+        scene, arguments = self.scene, self._audit.arguments
+        arguments += ["--url", scene.cluster_url, "--trace", TRACE, "--landing", str(scene.landing)]
+        arguments += [word for topic in LANDED for word in ("--topic", topic)]
+        arguments += ["--dir", str(self.scene.audit), "--complete"]
+        self._audit.start()
+        scene.watch.add(self.gauge, self._look)
+
+    def _look(self) -> int:
+        from hawser.spark.pipelines import tables
+
+        found = (self.scene.audit / "tables").glob("*")
+        return sum(tables.count(self.scene.audit, table.name) for table in found)
+
+    def proof(self) -> Proof:
+        from hawser.spark.pipelines.auditing.document import Document
+
+        if not self.is_done:
+            proof = Proof(_TITLE, 0)
+            proof.require(False, f"the audit has not come to its end: {self._audit.last_words()}")
+            return proof
+        return prove_audit(msgspec.json.decode((self.scene.audit / "audit.json").read_bytes(), type=Document))
+
+
+def prove_audit(document: "Document") -> Proof:
+    """What the audit says, in the words of the demo. It has looked at every tier. What it has not seen or
+    could not compare in one, in spite of the trace, are messages whose records were lost: of a publisher that
+    was killed between a message and its record, or overwritten before the agent could read them."""
+    from hawser.spark.pipelines.auditing.document import TIERS
+
+    tiers = document.tiers
+    expected, found = sum(tier.expected for tier in tiers), sum(tier.found for tier in tiers)
+    proof = Proof(_TITLE, expected, found)
+    words: Counter[str] = Counter()
+    for tier in tiers:
+        words.update(tier.words)
+        is_seen = tier.found > 0 and tier.found + tier.words.get("unwitnessed", 0) == tier.expected
+        proof.require(is_seen, f"{tier.tier}: {tier.found} of {tier.expected}")
+    proof.lost, proof.doubled = words["missing"] + words["pending"], words["duplicate"]
+    proof.damaged, proof.out_of_order = words["damaged"], words["reordered"]
+    proof.require(document.is_whole, document.verdict)
+    absent = [tier for tier in TIERS if tier not in {each.tier for each in tiers}]
+    proof.require(not absent, f"nothing was looked at of what is {some(absent)}")
+    unknown = {word: words[word] for word in ("unwitnessed", "uncompared") if words[word]}
+    told = " and ".join(f"{count} are {word}" for word, count in unknown.items())
+    proof.require(not unknown or document.lost > 0, f"{told}, and no trace was lost")
+    proof.remarks.append(f"the audit: {document.verdict}")
+    if unknown:
+        proof.remarks.append(f"{told}: {document.lost} records of the trace were lost")
+    return proof

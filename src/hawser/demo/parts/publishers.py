@@ -1,0 +1,165 @@
+"""Publishers in shared memory, killed in the middle of a loan. Each run keeps a ledger of its receipts.
+
+The proof compares two tellings of one story. The value of a row says which message of which run of which
+publisher it is, and the row which sample of the region; the receipts say the same. So every message is there
+once and unchanged, at exactly the offset that its publisher was told. A run that was killed may have
+published one message more, for which it could not note the receipt.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from hawser.demo.messages import TOPIC, read_payload
+from hawser.demo.parts.part import Moment, Part, Row, Scene
+from hawser.demo.processes import Process
+from hawser.demo.programs.ledger import Assignment, Control, read_receipts
+from hawser.demo.proof import Proof, some
+
+__all__ = ["Publishing", "Run", "prove_receipts"]
+
+# Long enough for each to be recovered by the agent and not by its own return.
+_MOMENTS: Final = tuple(Moment(share, "publisher", 0.5) for share in (0.10, 0.40, 0.75))
+
+
+class Run(NamedTuple):
+    """One run of a publisher: the offsets it was told, and whether it was killed."""
+
+    name: str
+    publisher: int
+    run: int
+    receipts: Sequence[int]
+    killed: bool
+
+
+class Publisher(Process):
+    """A publisher; each of its runs has a ledger of its own."""
+
+    def __init__(self, index: int, scene: Scene) -> None:
+        super().__init__(f"publisher-{index + 1}", scene.memory, "hawser.demo.programs.publisher")
+        self._index = index
+        self._url = scene.url
+        self._rate = scene.plan.messages / scene.plan.seconds / scene.plan.publishers
+        self._assignments: list[Assignment] = []
+        self._killed_runs: set[int] = set()
+
+    def start(self) -> None:
+        assignment = Assignment(
+            url=self._url,
+            topic=TOPIC,
+            directory=str(self.directory),
+            name=self.name,
+            index=self._index,
+            run=self.runs + 1,
+            rate=self._rate,
+        )
+        self._assignments.append(assignment)
+        self.arguments = [msgspec.json.encode(assignment).decode()]
+        super().start()
+
+    def kill(self) -> bool:
+        killed = super().kill()
+        if killed:
+            self._killed_runs.add(self.runs)
+        return killed
+
+    def told(self) -> list[Run]:
+        """What each of its runs was told."""
+        return [
+            Run(self.name, each.index, each.run, read_receipts(each.receipts), each.run in self._killed_runs)
+            for each in self._assignments
+        ]
+
+
+class Publishing(Part):
+    title = "published in shared memory"
+    verb = "published"
+    sign = "its loans are returned"
+    moments = _MOMENTS
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self.gauge = scene.published
+        self._control = Control(scene.memory)
+        self._publishers = [Publisher(index, scene) for index in range(scene.plan.publishers)]
+        self.processes = [*self._publishers]
+
+    @property
+    def expected(self) -> int:
+        return self.scene.messages
+
+    def start(self) -> None:
+        self.scene.watch.add(self.gauge, lambda: self.scene.topic.info().head)
+        for publisher in self._publishers:
+            publisher.start()
+
+    def end(self) -> None:
+        """Let them finish what they are at."""
+        self._control.stop_publishing()
+        for publisher in self._publishers:
+            publisher.wait_end()
+        self.gauge.saw(self.scene.topic.info().head)
+
+    def victim(self, what: str) -> Process | None:
+        living = [each for each in self.processes if each.alive]
+        return self.scene.random.choice(living) if living else None
+
+    def recovered(self, killed: Process) -> Callable[[], bool]:
+        pid = killed.pid
+        return lambda: all(each.pid != pid for each in self.scene.topic.info().participants)
+
+    def proof(self) -> Proof:
+        runs = [run for publisher in self._publishers for run in publisher.told()]
+        proof = prove_receipts(runs, self.scene.rows(TOPIC))
+        leaked = self.scene.topic.info().slots_leaked
+        proof.require(leaked == 0, f"{leaked} slots of the region are leaked")
+        return proof
+
+
+def prove_receipts(runs: Sequence[Run], rows: Sequence[Row]) -> Proof:
+    """The rows of the recorded topic against what its publishers were told."""
+    proof = Proof("receipts of publishers, and what they published", sum(len(run.receipts) for run in runs))
+    _prove_runs(runs, _contents(rows, proof), proof)
+    return proof
+
+
+def _contents(rows: Iterable[Row], proof: Proof) -> dict[tuple[int, int], dict[int, int]]:
+    """(publisher, run): message number -> offset in the region."""
+    found: dict[tuple[int, int], dict[int, int]] = {}
+    damaged: list[int] = []
+    repeated: list[int] = []
+    for row in rows:
+        origin = read_payload(row.value)
+        if origin is None:
+            damaged.append(row.sequence)
+            continue
+        offsets = found.setdefault((origin.publisher, origin.run), {})
+        if offsets.setdefault(origin.number, row.sequence) != row.sequence:
+            repeated.append(row.sequence)
+    proof.damaged = len(damaged)
+    proof.doubled += len(repeated)
+    proof.require(not damaged, f"{len(damaged)} are not what a publisher wrote: {some(damaged)}")
+    proof.require(not repeated, f"{len(repeated)} say what another one says: {some(repeated)}")
+    return found
+
+
+def _prove_runs(runs: Sequence[Run], contents: dict[tuple[int, int], dict[int, int]], proof: Proof) -> None:
+    without_receipt = 0
+    for run in runs:
+        recorded = contents.pop((run.publisher, run.run), {})
+        title = f"{run.name}, run {run.run}"
+        told = dict(enumerate(run.receipts))
+        proof.found += len(told.keys() & recorded.keys())
+        differing = [number for number, offset in told.items() if recorded.get(number) != offset]
+        text = f"{title}: {len(differing)} messages are not where their receipts say: {some(differing)}"
+        proof.require(not differing, text)
+        proof.lost += len(told.keys() - recorded.keys())
+        untold = sorted(recorded.keys() - told.keys())
+        without_receipt += len(untold)
+        expected = [] if not untold or not run.killed else [len(told)]
+        proof.require(untold == expected, f"{title}: messages without a receipt: {some(untold)}")
+    proof.require(not contents, f"messages of runs that never were: {some(sorted(contents))}")
+    proof.remarks.append(
+        f"{without_receipt} messages were published by somebody who was killed before noting the receipt"
+    )

@@ -1,0 +1,92 @@
+"""Two workers that do all in transactions, and are killed in the middle of one.
+
+Proof: every recorded message has one result, in the same order, and every hundredth of them was done once.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import msgspec
+
+from hawser.demo.messages import CHECKED, DONE, JOBS, RESULTS, TOPIC, results_of
+from hawser.demo.parts.part import Moment, Part, Row, Scene
+from hawser.demo.processes import Process
+from hawser.demo.proof import Proof, compare
+
+__all__ = ["Checking", "Sorting", "expected_jobs", "expected_results", "prove_jobs", "prove_results"]
+
+
+class _Working(Part):
+    """A worker, and the topic it publishes to."""
+
+    role: ClassVar[str]
+    target: ClassVar[str]
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self._worker = Process(self.role, scene.directory, "hawser.demo.programs.worker", self.role)
+        self.processes = [self._worker]
+
+    def start(self) -> None:
+        self._worker.arguments.append(self.scene.cluster_url)
+        self._worker.start()
+        target = self.scene.cluster.topic(self.target, create=False)
+        self.scene.watch.add(self.gauge, lambda: target.info().head)
+
+    def found(self) -> list[bytes]:
+        return [row.value for row in self.scene.rows(self.target)]
+
+
+class Sorting(_Working):
+    title = "results, by transactions"
+    verb = "sorted"
+    moments = (Moment(0.30, "worker"), Moment(0.70, "worker"))
+    role = "sorter"
+    target = RESULTS
+    sign = "results go on"
+
+    @property
+    def expected(self) -> int:
+        return self.scene.messages
+
+    def proof(self) -> Proof:
+        return prove_results(self.scene.rows(TOPIC), self.found())
+
+
+class Checking(_Working):
+    title = "jobs of a queue, done by transactions"
+    verb = "done"
+    moments = (Moment(0.50, "worker"),)
+    role = "checker"
+    target = DONE
+    sign = "jobs go on"
+
+    @property
+    def expected(self) -> int:
+        return self.scene.messages // CHECKED
+
+    def proof(self) -> Proof:
+        proof = prove_jobs(self.scene.rows(TOPIC), self.found())
+        left = self.scene.cluster.queue(JOBS, create=False).info()
+        text = f"the queue has {left.ready} messages left, {left.claimed} claimed and {left.dead} dead ones"
+        proof.require(left.ready == left.claimed == left.dead == 0, text)
+        return proof
+
+
+def expected_results(recorded: Sequence[Row]) -> list[bytes]:
+    """What has to come of the recorded messages."""
+    return [msgspec.json.encode(each) for each in results_of((row.offset, row.value) for row in recorded)]
+
+
+def expected_jobs(recorded: Sequence[Row]) -> list[bytes]:
+    """What has to be done of them."""
+    return expected_results([row for row in recorded if row.offset % CHECKED == 0])
+
+
+def prove_results(recorded: Sequence[Row], found: Sequence[bytes]) -> Proof:
+    return compare("results of recorded messages", expected_results(recorded), found)
+
+
+def prove_jobs(recorded: Sequence[Row], found: Sequence[bytes]) -> Proof:
+    # A job that was given back is done behind others.
+    return compare("jobs of the queue", expected_jobs(recorded), found, is_ordered=False)

@@ -1,0 +1,1 @@
+"""The programs that the demo starts as processes of their own."""

@@ -1,0 +1,61 @@
+"""A publisher of the demo, a process of its own: python -m hawser.demo.programs.publisher ASSIGNMENT."""
+
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+import hawser
+from hawser.demo.messages import PayloadMaker
+from hawser.demo.programs.ledger import Assignment, Control, Receipts
+
+# Most of each turn passes with a loan open, so that most kills hit one.
+_TURN_SECONDS: Final = 0.004
+# Bounds one wait for the recorder, so that the control is looked at.
+_FULL_SECONDS: Final = 0.2
+
+
+def run(assignment: Assignment) -> None:
+    """Publish until told to stop, noting every receipt."""
+    control = Control(Path(assignment.directory))
+    receipts = Receipts(assignment.receipts)
+    maker = PayloadMaker(assignment.index, assignment.run)
+    number = 0
+    with hawser.connect(assignment.url, name=assignment.name) as bus:
+        publisher = bus.topic(assignment.topic, create=False).publisher()
+        start = time.monotonic()
+        while not control.is_over:
+            turn = time.monotonic() + _TURN_SECONDS
+            due = (turn - start) * assignment.rate - number
+            if due > 4 * _TURN_SECONDS * assignment.rate + 1:
+                # Held up by the recorder: what was not published then is not made up for in one go.
+                start = turn - number / assignment.rate
+                continue
+            if due < 1:
+                time.sleep(_TURN_SECONDS)
+            for place in range(int(due)):
+                offset = _publish(publisher, maker.make(number), turn if place == 0 else 0.0)
+                if offset is None:
+                    break
+                receipts.append(offset)
+                number += 1
+
+
+def _publish(publisher: "hawser.Publisher[Any]", payload: bytes, pause_until: float) -> int | None:
+    """The offset it has now; None if the recorder was in the way for too long."""
+    try:
+        if not pause_until:
+            return publisher.publish(payload, timeout=_FULL_SECONDS).first_offset
+        loan = publisher.loan(len(payload), timeout=_FULL_SECONDS)
+        with loan as buffer:
+            buffer[:] = payload
+            time.sleep(max(0.0, pause_until - time.monotonic()))
+        return None if loan.receipt is None else loan.receipt.first_offset
+    except hawser.Full:
+        return None
+
+
+if __name__ == "__main__":
+    run(msgspec.json.decode(sys.argv[1], type=Assignment))

@@ -1,0 +1,202 @@
+"""The stage of the demo: the whole path from shared memory to an audit, someone killed at each part of it.
+
+    publishers -> shared memory -> agent -> three nodes -> transactions -> landing pipeline -> tables
+        -> totals, back in a topic -> audit
+
+Everybody is a process of its own, as in a plant; the stage is the supervisor that starts again who was
+killed. Kills wait for what has been achieved and not for the clock, so that each hits its victim at work.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from hawser.demo.parts.audit import Auditing
+from hawser.demo.parts.landing import Landing
+from hawser.demo.parts.part import Part, Plan, Scene
+from hawser.demo.parts.publishers import Publishing
+from hawser.demo.parts.recording import Recording
+from hawser.demo.parts.totals import Totalling
+from hawser.demo.parts.workers import Checking, Sorting
+from hawser.demo.processes import Failure, Process
+from hawser.demo.proof import Proof
+
+__all__ = ["Kill", "Stage", "Standstill"]
+
+_STEP_SECONDS: Final = 0.02
+# Also what waits for Spark to start, on a busy machine.
+_STANDSTILL_SECONDS: Final = 300.0
+
+Show = Callable[[str], None]
+
+
+class Standstill(Failure):
+    """A part of the path does not move: the others would wait for it for ever, or go on without it."""
+
+
+class Kill(msgspec.Struct):
+    """Who was killed, when, and after how long everything went on."""
+
+    what: str
+    name: str
+    at_seconds: float
+    sign: str
+    is_over: Callable[[], bool]
+    recovered_seconds: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        names = ("what", "name", "at_seconds", "sign", "recovered_seconds")
+        return {name: getattr(self, name) for name in names}
+
+
+class Stage:
+    """One performance of the demo."""
+
+    def __init__(self, plan: Plan, directory: Path, memory: Path) -> None:
+        self.plan = plan
+        self.kills: list[Kill] = []
+        self.proofs: list[Proof] = []
+        self.started = time.monotonic()
+        self.scene = scene = Scene(plan, directory, memory)
+        self._publishing = Publishing(scene)
+        self._landing = Landing(scene)
+        # Those that work at the same time, in the order of the path.
+        self._live: list[Part] = [
+            self._publishing,
+            Recording(scene),
+            Sorting(scene),
+            Checking(scene),
+            self._landing,
+        ]
+        # Those that follow, one after the other: each has a Spark of its own.
+        self._later: dict[str, Part] = {"adding up": Totalling(scene), "auditing": Auditing(scene)}
+        self._acting: list[Part] = []
+        self._returns: list[tuple[float, Process]] = []
+        # How far each part was last, and since when.
+        self._reached: dict[str, tuple[int, float]] = {}
+
+    @property
+    def parts(self) -> list[Part]:
+        return [*self._live, *self._later.values()]
+
+    @property
+    def processes(self) -> list[Process]:
+        return [process for part in self.parts for process in part.processes]
+
+    @property
+    def elapsed_seconds(self) -> float:
+        return time.monotonic() - self.started
+
+    def perform(self, show: Show) -> None:
+        """The whole demo; `show(what is happening)` is called often."""
+        # Publishers come last: from the first message on there is somebody to record it.
+        for part in (*self._live[1:], self._publishing):
+            show("starting")
+            self._begin(part)
+        self._go_on(show, "publishing", self._has_published)
+        self._publishing.end()
+        self._wait(show, "landing the rest", self._live)
+        self._landing.end()
+        for what, part in self._later.items():
+            self._begin(part)
+            self._wait(show, what, [part])
+        show("comparing")
+        self.scene.watch.close()
+        self.proofs = [*(part.proof() for part in self.parts), self._proof_of_kills()]
+        for part in reversed(self.parts):
+            show("ending")
+            part.end()
+
+    def close(self) -> None:
+        """End every process; forget the topic."""
+        self.scene.watch.close()
+        for process in self.processes:
+            if process.alive:
+                process.kill()
+        self.scene.close()
+
+    def _begin(self, part: Part) -> None:
+        part.start()
+        self._acting.append(part)
+
+    def _has_published(self) -> bool:
+        """Enough, so that everybody was hit at work, and is back. Landing has enough to do behind that."""
+        enough = self._publishing.gauge.value >= self.plan.messages
+        return enough and not self._returns and not any(part.due for part in self._live[:-1])
+
+    def _wait(self, show: Show, what: str, parts: list[Part]) -> None:
+        """Return when these are done and everybody has recovered, or when nothing moves: the proofs say what
+        is missing then."""
+
+        def is_done() -> bool:
+            recovered = all(kill.recovered_seconds is not None for kill in self.kills)
+            return recovered and all(part.is_done for part in parts)
+
+        def show_with_note(what: str) -> None:
+            show(" / ".join([what, *(part.note.strip() for part in parts if part.note)]))
+
+        try:
+            self._go_on(show_with_note, what, is_done)
+        except Standstill as standstill:
+            show(str(standstill))
+
+    def _go_on(self, show: Show, what: str, is_done: Callable[[], bool]) -> None:
+        self._reached.clear()
+        while not is_done():
+            self._step()
+            self._check_movement()
+            show(what)
+            time.sleep(_STEP_SECONDS)
+
+    def _step(self) -> None:
+        """Kill who is due, start again who was killed long enough ago, see who has recovered."""
+        for process in self.processes:
+            process.check()
+        self.scene.watch.check()
+        for part in self._acting:
+            if part.due and part.gauge.value > 0 and part.gauge.value >= part.due[0].share * part.expected:
+                self._kill(part)
+        now = time.monotonic()
+        for moment, process in list(self._returns):
+            if moment <= now:
+                self._returns.remove((moment, process))
+                process.start()
+        for kill in self.kills:
+            if kill.recovered_seconds is None and kill.is_over():
+                kill.recovered_seconds = self.elapsed_seconds - kill.at_seconds
+
+    def _kill(self, part: Part) -> None:
+        moment = part.due[0]
+        victim = part.victim(moment.what)
+        if victim is None:
+            return
+        del part.due[0]
+        at_seconds = self.elapsed_seconds
+        if victim.kill():
+            is_over = part.recovered(victim)
+            self.kills.append(Kill(moment.what, victim.name, at_seconds, part.sign, is_over))
+        self._returns.append((time.monotonic() + moment.away_seconds, victim))
+
+    def _proof_of_kills(self) -> Proof:
+        over = [kill for kill in self.kills if kill.recovered_seconds is not None]
+        planned = sum(len(part.moments) for part in self.parts)
+        proof = Proof("kills that everything recovered from", planned, len(over))
+        for kill in self.kills:
+            proof.require(kill in over, f"{kill.name} did not recover")
+        proof.require(len(self.kills) == proof.expected, f"{len(self.kills)} were killed")
+        return proof
+
+    def _check_movement(self) -> None:
+        now = time.monotonic()
+        figures = [(part.verb, part.gauge.value, part.is_done) for part in self._acting]
+        recovered = sum(kill.recovered_seconds is not None for kill in self.kills)
+        figures.append(("recovered", recovered, recovered == len(self.kills)))
+        for verb, value, is_done in figures:
+            reached, since = self._reached.setdefault(verb, (value, now))
+            if value != reached or is_done:
+                self._reached[verb] = value, now
+            elif now - since > _STANDSTILL_SECONDS:
+                raise Standstill(f"nothing more is {verb} than {value:,}, for {now - since:.0f} s")
