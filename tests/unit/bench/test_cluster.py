@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hawser.bench.cluster import writes, writes_sides
+from hawser.bench.cluster import writes
 from hawser.bench.cluster.loads import Load, one_at_a_time, rate_in_flight, rate_of_futures
 from hawser.bench.cluster.servers import Process, file_system, hawser_servers, place_on_disk, wait_until
 from hawser.bench.peers import etcd, jetstream
@@ -120,10 +120,10 @@ def test_batches_are_held_against_the_best_of_any_setting(
 def test_the_clients_of_a_cluster_are_measured(record_property: Any) -> None:
     with hawser_servers() as servers:
         load = Load(SHORT, in_flight=4, batch=3)
-        (times,) = run_sides([(writes_sides.publish_one_at_a_time, None)], servers.url, Load(SHORT))
-        (single,) = run_sides([(writes_sides.publish_in_flight, None)], servers.url, Load(SHORT, 4))
-        (lists,) = run_sides([(writes_sides.publish_in_flight, None)], servers.url, load)
-        (read,) = run_sides([(writes_sides.read_batches, None)], servers.url, (3, 100))
+        (times,) = run_sides([(writes.publish_one_at_a_time, None)], servers.url, Load(SHORT))
+        (single,) = run_sides([(writes.publish_in_flight, None)], servers.url, Load(SHORT, 4))
+        (lists,) = run_sides([(writes.publish_in_flight, None)], servers.url, load)
+        (read,) = run_sides([(writes.read_batches, None)], servers.url, (3, 100))
         busy, resident = servers.nodes["n1"].cpu_seconds(), servers.nodes["n1"].resident_bytes()
         with pytest.raises(RuntimeError, match="1000 records were acknowledged and 1 are there"):
             run_sides([(_boast, None)], servers.url, None)
@@ -139,7 +139,7 @@ def _boast(url: str, _: None, gate: Any) -> None:
     with hawser.connect(url) as bus, bus.topic("boast", replication=3) as topic:
         topic.publish(b"one")
         gate.start()
-        writes_sides._check(topic.info(), 1000)
+        writes._check(topic.info(), 1000)
 
 
 def test_the_node_that_leads_most_is_killed_and_every_shard_is_written_to(record_property: Any) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from hawser.bench.cluster import queues
+from hawser.bench.cluster import queues as cluster_queues
 from hawser.bench.cluster.loads import Load
 from hawser.bench.cluster.servers import hawser_servers
 from hawser.bench.contest import Contestant, Crowd, Stream
-from hawser.bench.host import queues_sides
+from hawser.bench.host import queues
 from hawser.bench.host.queues import (
     EACH,
     FASTER_FIFO,
@@ -51,7 +51,7 @@ def test_a_contestant_moves_every_message(contestant: Contestant, tmp_path: Path
 
 @pytest.mark.parametrize(
     ("contestant", "sides"),
-    [(HAWSER, queues_sides), (QUEUE, stdlib), (PYZMQ, pyzmq), (FASTER_FIFO, faster_fifo)],
+    [(HAWSER, queues), (QUEUE, stdlib), (PYZMQ, pyzmq), (FASTER_FIFO, faster_fifo)],
     ids=lambda one: getattr(one, "name", ""),
 )
 def test_a_crowd_moves_every_message(contestant: Contestant, sides: Any, tmp_path: Path) -> None:
@@ -90,8 +90,8 @@ def test_a_killed_consumers_message_is_given_again(tmp_path: Path) -> None:
 def test_queues_of_a_cluster_give_everything_once() -> None:
     with hawser_servers() as servers:
         load = Load(0.1, 8)
-        assert queues._rate(queues.put_in_flight, servers.url, load) > 0
-        assert queues._rate(queues.get_in_flight, servers.url, load) > 0
-        sides = [(queues.get_lists, None), (queues.put_lists, None)]
-        finished, started = run_sides(sides, servers.url, 2 * queues.BATCH)
+        assert cluster_queues._rate(cluster_queues.put_in_flight, servers.url, load) > 0
+        assert cluster_queues._rate(cluster_queues.get_in_flight, servers.url, load) > 0
+        sides = [(cluster_queues.get_lists, None), (cluster_queues.put_lists, None)]
+        finished, started = run_sides(sides, servers.url, 2 * cluster_queues.BATCH)
         assert finished > started

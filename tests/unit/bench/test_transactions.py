@@ -8,7 +8,7 @@ import pytest
 from hawser.bench.cluster import transactions
 from hawser.bench.cluster.loads import Load
 from hawser.bench.cluster.servers import hawser_servers
-from hawser.bench.cluster.transactions_sides import transact_in_flight, transact_lists, transact_one_at_a_time
+from hawser.bench.cluster.transactions import transact_in_flight, transact_lists, transact_one_at_a_time
 from hawser.bench.plan import Plan
 from hawser.bench.processes import run_sides
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import hawser
 from hawser import aio
-from hawser.bench.cluster import writes_sides
+from hawser.bench.cluster import writes
 from hawser.bench.cluster.loads import VALUE, Load, rate_in_flight
 from hawser.bench.cluster.servers import hawser_servers
 from hawser.bench.cluster.writes import IN_FLIGHT
@@ -30,7 +30,7 @@ def cluster_queue(plan: Plan) -> Iterator[Row]:
             {
                 name: partial(_rate, side, servers.url, load)
                 for name, side in {
-                    "publish": writes_sides.publish_in_flight,
+                    "publish": writes.publish_in_flight,
                     "put": put_in_flight,
                     "get": get_in_flight,
                 }.items()

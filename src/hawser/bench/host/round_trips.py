@@ -6,15 +6,69 @@ import statistics
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
+import hawser
 from hawser.bench.contest import MEASURED_SIZE, RoundTrip, address_in
-from hawser.bench.host import hawser_sides
 from hawser.bench.host.streams import ICEORYX2, PIPE, PYZMQ, domain_in
 from hawser.bench.machine import two_cores
 from hawser.bench.peers import futex, iceoryx2, pyzmq, stdlib
 from hawser.bench.plan import Plan
-from hawser.bench.processes import Side, run_sides
+from hawser.bench.processes import Gate, Side, now_ns, run_sides
 from hawser.bench.report import Row, at_most, ratio
+
+Take = Callable[[], bytes]
+
+
+def _trip_topic(bus: hawser.Bus, name: str, trip: RoundTrip) -> hawser.Topic[Any]:
+    return bus.topic(name, slot_size=trip.size, history=0, depth=16, max_subscribers=2, max_publishers=2)
+
+
+def _spinning(subscription: hawser.Subscription[Any]) -> Take:
+    """A take that never sleeps."""
+    take = subscription.take_value
+
+    def spin() -> bytes:
+        value = take(0)
+        while value is None:
+            value = take(0)
+        return cast("bytes", value)
+
+    return spin
+
+
+def echo(shared: str, trip: RoundTrip, gate: Gate) -> None:
+    with (
+        hawser.connect(shared) as bus,
+        _trip_topic(bus, "ask", trip).subscribe(reliable=True) as subscription,
+        _trip_topic(bus, "answer", trip).publisher() as publisher,
+    ):
+        take = _spinning(subscription) if trip.spin else cast("Take", subscription.take_value)
+        publish = publisher.publish
+        gate.start()
+        for _ in range(trip.rounds * trip.blocks):
+            publish(take())
+        gate.finish()
+
+
+def ask(shared: str, trip: RoundTrip, gate: Gate) -> None:
+    message = b"m" * trip.size
+    with (
+        hawser.connect(shared) as bus,
+        _trip_topic(bus, "answer", trip).subscribe(reliable=True) as subscription,
+        _trip_topic(bus, "ask", trip).publisher() as publisher,
+    ):
+        take = _spinning(subscription) if trip.spin else cast("Take", subscription.take_value)
+        publish = publisher.publish
+        gate.start()
+        blocks = []
+        for _ in range(trip.blocks):
+            started = now_ns()
+            for _ in range(trip.rounds):
+                publish(message)
+                take()
+            blocks.append((now_ns() - started) / trip.rounds)
+        gate.finish(blocks)
 
 
 def trip_time(
@@ -32,7 +86,7 @@ def spinning(plan: Plan) -> Iterator[Row]:
     """Neither side ever sleeps."""
     trip = RoundTrip(MEASURED_SIZE, 500, plan.scaled(80), spin=True)
     measures: dict[str, Callable[[], float]] = {
-        "hawser": partial(trip_time, plan, domain_in, (hawser_sides.echo, hawser_sides.ask), trip)
+        "hawser": partial(trip_time, plan, domain_in, (echo, ask), trip)
     }
     if ICEORYX2.installed() and plan.invited("iceoryx2"):
         sides = (iceoryx2.echo, iceoryx2.ask)
@@ -47,7 +101,7 @@ def blocking(plan: Plan) -> Iterator[Row]:
     """Both sides sleep until they are woken; the floor is a bare futex."""
     trip = RoundTrip(MEASURED_SIZE, 250, plan.scaled(40), spin=False)
     measures: dict[str, Callable[[], float]] = {
-        "hawser": partial(trip_time, plan, domain_in, (hawser_sides.echo, hawser_sides.ask), trip),
+        "hawser": partial(trip_time, plan, domain_in, (echo, ask), trip),
         "futex from Python": partial(trip_time, plan, address_in, (futex.echo, futex.ask), trip),
     }
     with plan.place() as directory:

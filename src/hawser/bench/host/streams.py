@@ -6,29 +6,134 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
+import hawser
 from hawser.bench.contest import MEASURED_SIZE, Contestant, Stream, address_in
-from hawser.bench.host import hawser_sides
 from hawser.bench.machine import two_cores
 from hawser.bench.peers import iceoryx2, pyzmq, stdlib, zenoh
 from hawser.bench.plan import Plan
-from hawser.bench.processes import run_sides
+from hawser.bench.processes import Gate, now_ns, run_sides
 from hawser.bench.report import Row, at_least, ratio
 
 BATCH = 256
 LOAN_SIZES = {"64 B": 64, "64 KiB": 64 << 10, "4 MiB": 4 << 20}
+QUEUED = 16_384
+
+Take = Callable[[], bytes]
 
 
 def domain_in(directory: Path) -> str:
     return f"shm://{directory}"
 
 
-HAWSER = Contestant("hawser", "hawser", domain_in, hawser_sides.receive, hawser_sides.send)
-HAWSER_BATCHES = replace(
-    HAWSER, name="batches", receive=hawser_sides.receive_batches, send=hawser_sides.send_batches
-)
-HAWSER_IN_PLACE = replace(HAWSER_BATCHES, name="in place", receive=hawser_sides.receive_batches_in_place)
-HAWSER_LOANS = replace(HAWSER, receive=hawser_sides.receive_loans, send=hawser_sides.send_loans)
+def stream_topic(bus: hawser.Bus, stream: Stream) -> hawser.Topic[Any]:
+    """The topic a stream goes through."""
+    return bus.topic(
+        f"stream-{stream.size}-{stream.batch}",
+        slot_size=stream.size,
+        history=0,
+        depth=stream.queued or QUEUED,
+        max_subscribers=2,
+        max_publishers=2,
+        max_held=max(4, 2 * stream.batch),
+    )
+
+
+def receive(shared: str, stream: Stream, gate: Gate) -> None:
+    with hawser.connect(shared) as bus, stream_topic(bus, stream).subscribe(reliable=True) as subscription:
+        take, last = cast("Take", subscription.take_value), b""
+        gate.start()
+        for _ in range(stream.count):
+            last = take()
+        finished = now_ns()
+        stream.check(last)
+        gate.finish(finished)
+
+
+def send(shared: str, stream: Stream, gate: Gate) -> None:
+    with hawser.connect(shared) as bus, stream_topic(bus, stream).publisher() as publisher:
+        publish, message = publisher.publish, stream.message()
+        gate.start()
+        started = now_ns()
+        for _ in range(stream.count - 1):
+            publish(message)
+        publish(stream.last_message())
+        gate.finish(started)
+
+
+def receive_batches(shared: str, stream: Stream, gate: Gate) -> None:
+    with hawser.connect(shared) as bus, stream_topic(bus, stream).subscribe(reliable=True) as subscription:
+        take_values, batch, remaining = subscription.take_values, stream.batch, stream.count
+        copies: list[bytes] = []
+        gate.start()
+        while remaining:
+            copies = take_values(batch)
+            remaining -= len(copies)
+        finished = now_ns()
+        stream.check(copies[-1])
+        gate.finish(finished)
+
+
+def receive_batches_in_place(shared: str, stream: Stream, gate: Gate) -> None:
+    """Look at the samples where they lie."""
+    with hawser.connect(shared) as bus, stream_topic(bus, stream).subscribe(reliable=True) as subscription:
+        take_many, batch, remaining = subscription.take_many, stream.batch, stream.count
+        last: hawser.Sample | None = None
+        gate.start()
+        while remaining:
+            samples = take_many(batch)
+            remaining -= len(samples)
+            last = samples[-1]
+        finished = now_ns()
+        stream.check(bytes(last or b""))
+        gate.finish(finished)
+
+
+def send_batches(shared: str, stream: Stream, gate: Gate) -> None:
+    with hawser.connect(shared) as bus, stream_topic(bus, stream).publisher() as publisher:
+        publish_many, batch = publisher.publish_many, [stream.message()] * stream.batch
+        gate.start()
+        started = now_ns()
+        for _ in range(stream.count // stream.batch - 1):
+            publish_many(batch)
+        publish_many([*batch[:-1], stream.last_message()])
+        gate.finish(started)
+
+
+def receive_loans(shared: str, stream: Stream, gate: Gate) -> None:
+    """Look at each sample where it lies."""
+    with hawser.connect(shared) as bus, stream_topic(bus, stream).subscribe(reliable=True) as subscription:
+        take, sample = subscription.take, None
+        gate.start()
+        for _ in range(stream.warm + stream.count):
+            sample = take()
+        finished = now_ns()
+        stream.check(bytes(sample or b""))
+        gate.finish(finished)
+
+
+def send_loans(shared: str, stream: Stream, gate: Gate) -> None:
+    """Publish each sample as it was lent."""
+    with hawser.connect(shared) as bus, stream_topic(bus, stream).publisher() as publisher:
+        loan, size = publisher.loan, stream.size
+        gate.start()
+        for _ in range(stream.warm):
+            with loan(size):
+                pass
+        started = now_ns()
+        for _ in range(stream.count - 1):
+            with loan(size):
+                pass
+        with loan(size) as buffer:
+            buffer[:] = stream.last_message()
+        gate.finish(started)
+
+
+HAWSER = Contestant("hawser", "hawser", domain_in, receive, send)
+HAWSER_BATCHES = replace(HAWSER, name="batches", receive=receive_batches, send=send_batches)
+HAWSER_IN_PLACE = replace(HAWSER_BATCHES, name="in place", receive=receive_batches_in_place)
+HAWSER_LOANS = replace(HAWSER, receive=receive_loans, send=send_loans)
 ICEORYX2 = Contestant("iceoryx2", "iceoryx2", address_in, iceoryx2.receive, iceoryx2.send)
 ICEORYX2_LOANS = replace(ICEORYX2, receive=iceoryx2.receive_loans, send=iceoryx2.send_loans)
 PYZMQ = Contestant("pyzmq", "zmq", address_in, pyzmq.receive, pyzmq.send)
