@@ -12,7 +12,7 @@ from typing import Final
 from hawser.log.entry import Entry, EntryId, Kind
 from hawser.log.epochs import Epochs
 from hawser.log.protocol import messages as m
-from hawser.log.protocol.doors import Append, Command, Propose, Receive, Send, Synced, Vow
+from hawser.log.protocol.events import Append, Command, Propose, Receive, Send, Synced, Vow
 from hawser.log.protocol.node import Node
 
 ROUNDS: Final = 7

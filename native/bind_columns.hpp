@@ -5,7 +5,7 @@
 
 namespace hawser::python {
 
-// Messages as the columns of a batch (hawser/record/bare.py), copied out of the ring once.
+// Messages as the columns of a batch (hawser/record/batch_body.py), copied out of the ring once.
 class Columns {
  public:
   Columns(int64_t count, int64_t nbytes)

@@ -227,7 +227,7 @@ PyObject* get_value(PyObject* self, void*) {
 
 // array() and arrow() need numpy and pyarrow, which only hawser.record knows.
 PyObject* call_arrays(PyObject* self, const char* function, PyObject* arguments, PyObject* keywords) {
-  PyObject* module = PyImport_ImportModule("hawser.record.arrays");
+  PyObject* module = PyImport_ImportModule("hawser.record.payload");
   PyObject* callable = module ? PyObject_GetAttrString(module, function) : nullptr;
   PyObject* all = callable ? PyTuple_New(1 + PyTuple_GET_SIZE(arguments)) : nullptr;
   PyObject* result = nullptr;

@@ -56,7 +56,7 @@ from hawser.errors import (
     Unavailable,
     UsageError,
 )
-from hawser.record.receipt import Receipt
+from hawser.record.record import Receipt
 
 # One host is what nearly everybody connects to: loaded here, it is there for every process forked later.
 # Without the native module there is no such host; its first use says so.

@@ -15,8 +15,8 @@ from hawser.cluster.client.settings import ClientSettings
 from hawser.cluster.transport import TransportError
 from hawser.errors import HawserError
 from hawser.record.batch import Batch
-from hawser.record.origin import GAP_HEADER, Gap
 from hawser.record.record import Record
+from hawser.record.recording import GAP_HEADER, Gap
 from tests.support.processes import LIMIT_SECONDS, until
 
 Some = TypeVar("Some", bound=Recorder)

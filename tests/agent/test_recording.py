@@ -16,8 +16,8 @@ from hawser.agent.recording.blocks import Block
 from hawser.cluster.client.publish.partitioner import partition_of
 from hawser.cluster.client.publish.stamped import Landed, StampedPartition
 from hawser.record.batch import MAX_BATCH_BYTES, Batch
-from hawser.record.origin import Gap, recorder_id
 from hawser.record.record import Stamp
+from hawser.record.recording import Gap, recorder_id
 from hawser.testing import LocalBus
 from tests.agent.recorded import check_tiling, recording, rows_of, until_recorded, until_state
 from tests.support.cluster import RunningCluster

@@ -11,8 +11,8 @@ from hawser.agent.recording.blocks import Block
 from hawser.errors import Corrupt, UsageError
 from hawser.memory import Domain, Subscriber
 from hawser.record.batch import Batch
-from hawser.record.origin import GAP_HEADER, Gap, is_recorder, recorder_id
 from hawser.record.record import Record, Stamp
+from hawser.record.recording import GAP_HEADER, Gap, is_recorder, recorder_id
 from hawser.testing import LocalBus
 
 STAMP = Stamp(b"p", 3, 1)

@@ -15,17 +15,17 @@ from hawser.cluster.node.retention import Retention
 from hawser.cluster.node.upkeep import Now, Upkeep
 from hawser.log.entry import Kind
 from hawser.log.protocol import messages as m
-from hawser.log.protocol.doors import Command, Propose, Receive
+from hawser.log.protocol.events import Command, Propose, Receive
 from hawser.log.replica import Replica, Settings
 from hawser.log.state.commands import ExpireProducers, TrimTo, encode_command
 from hawser.log.state.producers import Producers
 from hawser.log.state.results import Expired, Trimmed, decode_result
 from hawser.record.batch import Batch
-from hawser.record.origin import Gap, recorder_id
 from hawser.record.record import Record, Stamp
+from hawser.record.recording import Gap, recorder_id
 from hawser.testing import LocalBus
 from hawser.testing.disk import SimDisk
-from hawser.transaction.parts import transactional_parts
+from hawser.transaction.participant.branches import transactional_parts
 from tests.agent.recorded import check_tiling, recording, rows_of, until_recorded, until_state
 from tests.support.cluster import RunningCluster
 from tests.support.disks import small_disk

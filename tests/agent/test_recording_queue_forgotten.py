@@ -10,8 +10,8 @@ from hawser.log.entry import Kind
 from hawser.log.state.commands import QueueSettle, encode_command
 from hawser.log.state.queue import MESSAGES, Queue
 from hawser.record.batch import Batch
-from hawser.record.origin import recorder_id
 from hawser.record.record import Record, Stamp
+from hawser.record.recording import recorder_id
 from tests.agent.test_recording_forgotten import DAY_SECONDS, known_after, leading_replica, propose
 
 

@@ -18,7 +18,7 @@ from hawser.cluster.client.publish.stamped import Landed, Newest, Standing
 from hawser.log.state.producers import Producers
 from hawser.log.state.results import Rejected, Repeated
 from hawser.record.batch import Batch
-from hawser.record.origin import GAP_HEADER, Gap
+from hawser.record.recording import GAP_HEADER, Gap
 
 Note = Callable[[str, object], None]
 

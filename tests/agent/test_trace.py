@@ -13,8 +13,8 @@ from hawser.agent.recording import PayloadRecorder, TraceRecorder
 from hawser.agent.recording.blocks import Block
 from hawser.agent.recording.trace_source import TraceSource
 from hawser.memory import Domain
-from hawser.memory.tracing import TraceNames, open_ring, switch
-from hawser.record.origin import Gap
+from hawser.memory.trace_ring import TraceNames, open_ring, switch
+from hawser.record.recording import Gap
 from hawser.record.trace import RECORD_BYTES, TraceRecord, split_trace_key, trace_records
 from hawser.testing import LocalBus
 from tests.agent.recorded import Row, at_work, check_tiling, rows_of, until_recorded, until_state

@@ -12,7 +12,7 @@ import pytest
 import hawser
 from hawser.agent.recording import TraceRecorder
 from hawser.memory import Domain
-from hawser.memory.tracing import open_ring
+from hawser.memory.trace_ring import open_ring
 from hawser.record.trace import RECORD_BYTES, TraceRecord, split_trace_key, trace_records
 from hawser.testing import LocalBus
 from tests.agent.recorded import at_work, check_tiling, rows_of, until_recorded

@@ -13,8 +13,8 @@ import pytest
 
 import hawser
 from hawser.cluster import wire
-from hawser.transaction import staged
-from hawser.transaction.staged import StagedAccept
+from hawser.transaction.participant import staged
+from hawser.transaction.participant.staged import StagedAccept
 from tests.cluster.stalls import stalls
 from tests.cluster.test_partitions import network
 from tests.cluster.transaction_coordinator import Decisions, complete

@@ -15,8 +15,7 @@ from hawser.cluster.node.service import NodeSettings
 from hawser.log.journal.journal import Settings as JournalSettings
 from hawser.log.protocol.node import Limits
 from hawser.log.replica import Replica, Settings
-from hawser.transaction.branches import Branches
-from hawser.transaction.parts import transactional_parts
+from hawser.transaction.participant.branches import Branches, transactional_parts
 from hawser.xa import Xid
 from tests.support.cluster import RunningCluster
 from tests.support.processes import LIMIT_SECONDS, ClusterProcesses, cluster_processes, until

@@ -42,7 +42,7 @@ from hawser.transaction.commands import (
     to_fields,
 )
 from hawser.transaction.identity import APPLICATION_FORMAT, Label, TransactionId, Xid
-from hawser.transaction.xa import Call, Code, State
+from hawser.transaction.xa.table import Call, Code, State
 from tests.support.cluster import RunningCluster
 from tests.support.processes import LIMIT_SECONDS, until
 from tests.support.transactions import QUERY, Peer, batch_of, entry, lane, task

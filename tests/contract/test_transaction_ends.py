@@ -26,9 +26,9 @@ from hawser.cluster.node import telling
 from hawser.cluster.transport import TransportError
 from hawser.log.entry import Kind
 from hawser.log.state.results import Finished, Outcome, Reason, Rejected, Staged, encode_result
-from hawser.transaction import keeper
-from hawser.transaction.ageing import KEEP_SECONDS
 from hawser.transaction.client import Transaction
+from hawser.transaction.expiry import KEEP_SECONDS
+from hawser.transaction.participant import maintenance
 from hawser.xa import XAError, Xid
 from tests.support.cluster import RunningCluster
 from tests.support.transactions import does
@@ -216,7 +216,7 @@ def test_the_shard_that_decides_is_deleted_when_the_votes_are_in(
 ) -> None:
     """Nothing of the transaction is there yet, so nothing keeps it; nothing of it happens elsewhere."""
     # What is prepared asks soon, and believes the map soon.
-    monkeypatch.setattr(keeper, "ASK_SECONDS", 0.5)
+    monkeypatch.setattr(maintenance, "ASK_SECONDS", 0.5)
     monkeypatch.setattr(telling, "GONE_SECONDS", 1.0)
     queues = {queue.name: queue for queue in queues_of(bus, 2)}
     deleted: list[str] = []

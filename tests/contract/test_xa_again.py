@@ -15,7 +15,7 @@ from hawser.api.cluster.xa import _check
 from hawser.cluster import wire
 from hawser.cluster.client.router import Router
 from hawser.log.state.results import Answered
-from hawser.transaction.xa import Call, Code
+from hawser.transaction.xa.table import Call, Code
 from hawser.xa import XAError, Xid
 from tests.support.cluster import RunningCluster
 from tests.support.processes import until

@@ -11,7 +11,7 @@ from random import Random
 
 from hawser.log.entry import Entry
 from hawser.log.journal import Checkpoint, Damaged, Installation, Journal, NotFormatted, Settings, Snapshot
-from hawser.log.protocol.doors import Vow
+from hawser.log.protocol.events import Vow
 from hawser.testing.disk import PowerLoss, SimDisk
 
 # Some syncs are followed by a mark and some are not.

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from hawser.log.journal import Journal, Sync
+from hawser.log.journal.promise import VowFile
 from hawser.log.journal.sealed import Magic, seal
 from hawser.log.journal.segment import Segment
-from hawser.log.journal.vows import VowFile
-from hawser.log.protocol.doors import Vow
+from hawser.log.protocol.events import Vow
 from hawser.testing.disk import SimDisk
 
 from .power_loss import SETTINGS, Scenario, Violation, Witness, attack, attack_opening

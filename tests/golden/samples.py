@@ -16,7 +16,7 @@ from hawser.log.journal.journal import Settings as JournalSettings
 from hawser.log.protocol.node import Limits
 from hawser.log.replica import Settings
 from hawser.record.record import Record
-from hawser.transaction.parts import transactional_parts
+from hawser.transaction.participant.branches import transactional_parts
 from hawser.xa import Xid
 from tests.golden.messages import frames
 from tests.support.cluster import RunningCluster

@@ -17,7 +17,7 @@ from hawser.cluster.stores import list_shards, open_store
 from hawser.log.entry import Entry
 from hawser.log.journal.journal import Journal
 from hawser.log.state.machine import Machine
-from hawser.transaction.parts import transactional_parts
+from hawser.transaction.participant.branches import transactional_parts
 from tests.golden import messages, samples
 from tests.golden.samples import CLUSTER, DOMAIN, MESSAGES, PREPARED, RECORDING, RECORDS
 from tests.support.cluster import RunningCluster

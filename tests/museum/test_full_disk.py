@@ -13,7 +13,7 @@ from hawser.cluster.node.retention import Retention
 from hawser.log.entry import Kind
 from hawser.log.journal.journal import Settings as JournalSettings
 from hawser.log.protocol import messages as m
-from hawser.log.protocol.doors import Command, Propose, Reason, Receive, Refuse, Tick
+from hawser.log.protocol.events import Command, Propose, Reason, Receive, Refuse, Tick
 from hawser.log.replica import Done, Output, Replica, Settings
 from hawser.log.state.commands import AT_END, AdvanceTime, TrimTo, encode_command
 from hawser.log.state.results import Accepted, Finished, Outcome, OutOfRange, Trimmed
@@ -21,11 +21,10 @@ from hawser.log.state.topic import Topic
 from hawser.record.batch import Batch
 from hawser.record.record import Record
 from hawser.testing.disk import SimDisk
-from hawser.transaction.branches import Branches
 from hawser.transaction.commands import BranchCommit
 from hawser.transaction.identity import LANE_FORMAT, Label, TransactionId, Xid
-from hawser.transaction.keeper import Carry, Keeper
-from hawser.transaction.parts import transactional_parts
+from hawser.transaction.participant.branches import Branches, transactional_parts
+from hawser.transaction.participant.maintenance import Carry, Keeper
 
 SMALL = Settings(
     journal=JournalSettings(segment_bytes=4096, ballast_bytes=4096),

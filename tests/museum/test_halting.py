@@ -9,7 +9,7 @@ import pytest
 from hawser.log.entry import Entry, EntryId, Kind
 from hawser.log.journal.storage import StorageFailed
 from hawser.log.protocol import messages as m
-from hawser.log.protocol.doors import Command, Halt, Propose, Reason, Receive, Refuse, Send
+from hawser.log.protocol.events import Command, Halt, Propose, Reason, Receive, Refuse, Send
 from hawser.log.replica import Replica, Retired
 from hawser.testing.disk import SimDisk
 

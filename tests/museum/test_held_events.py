@@ -20,12 +20,12 @@ from hawser.cluster.node.service import NodeSettings
 from hawser.cluster.node.shard import Shard
 from hawser.log.entry import Kind
 from hawser.log.journal.journal import Settings as JournalSettings
-from hawser.log.protocol.doors import Tick
+from hawser.log.protocol.events import Tick
 from hawser.log.protocol.node import Limits
 from hawser.log.replica import Settings
 from hawser.record.batch import Batch
 from hawser.record.record import Record
-from hawser.transaction.parts import transactional_parts
+from hawser.transaction.participant.branches import transactional_parts
 from tests.support.cluster import RunningCluster
 
 SECONDS = 30

@@ -7,9 +7,9 @@ one replaced a log that had gone on, and entries that were acknowledged were gon
 from hawser.log.entry import Entry, EntryId, Kind
 from hawser.log.journal.journal import Journal
 from hawser.log.protocol import messages as m
-from hawser.log.protocol.doors import Receive, Send, Vow
+from hawser.log.protocol.events import Receive, Send, Vow
 from hawser.log.replica import Replica, Settings
-from hawser.log.snapshots import Pulling, Serving
+from hawser.log.snapshot_transfer import Pulling, Serving
 from hawser.testing.disk import SimDisk
 
 

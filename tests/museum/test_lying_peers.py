@@ -15,7 +15,7 @@ from hawser.cluster import wire
 from hawser.cluster.transport import Address, Handler, Link, PeerRole, Request, Server, dial, listen
 from hawser.cluster.transport.hello import Identity
 from hawser.log.queue.claims import Token
-from hawser.log.queue.desk import Parcel
+from hawser.log.queue.dispatcher import Parcel
 from hawser.log.state import results as r
 from hawser.xa import Xid
 from tests.support.cluster import RunningCluster

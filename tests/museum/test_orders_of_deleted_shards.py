@@ -13,8 +13,8 @@ import pytest
 from hawser.cluster import wire
 from hawser.cluster.maps import node_of
 from hawser.cluster.operator.desk import Desk
+from hawser.log.protocol.events import Elect
 from hawser.log.protocol.operator import Operator
-from hawser.log.protocol.orders import Elect
 from tests.support.cluster import RunningCluster, _asked
 from tests.support.processes import LIMIT_SECONDS, until
 

@@ -20,7 +20,7 @@ from hawser.errors import UsageError
 from hawser.log.entry import Kind
 from hawser.log.journal.journal import Settings as JournalSettings
 from hawser.log.protocol import messages as m
-from hawser.log.protocol.doors import Command, Halt, Propose, Receive
+from hawser.log.protocol.events import Command, Halt, Propose, Receive
 from hawser.log.replica import Replica, Settings
 
 SETTINGS = Settings(journal=JournalSettings(segment_bytes=4096))

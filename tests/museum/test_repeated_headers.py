@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hawser.record.bare import decode_header_pairs, decode_headers, encode_header_pairs, encode_headers
 from hawser.record.batch import Batch, Compression
+from hawser.record.batch_body import decode_header_pairs, decode_headers, encode_header_pairs, encode_headers
 from hawser.spark.sink.options import Options
 from hawser.spark.sink.rows import payloads, rows_of
 from hawser.spark.source.columns import Chunk, Rows

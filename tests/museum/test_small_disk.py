@@ -5,7 +5,7 @@ ended, and the leader, always being read from, saved and trimmed nothing any mor
 others.
 """
 
-from hawser.log.protocol.orders import Expand
+from hawser.log.protocol.events import Expand
 from hawser.testing.cluster import Cluster
 
 BATCHES = 60

@@ -13,7 +13,7 @@ from hawser.log.entry import Entry
 from hawser.log.journal import Damaged, Journal, NotFormatted, OtherVersion, Settings
 from hawser.log.journal.sealed import Magic, seal
 from hawser.log.journal.segment import Segment
-from hawser.log.protocol.doors import Vow
+from hawser.log.protocol.events import Vow
 from hawser.testing.disk import Fate, SimDisk
 
 Record = Callable[[str, object], None]
@@ -203,7 +203,7 @@ class Agreeable:
 
 def test_unchecked_frames_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     originals = [Original(trimmed=False, settled=True)]
-    for module in ("hawser.log.journal.scan", "hawser.log.entry"):
+    for module in ("hawser.log.journal.recovery", "hawser.log.entry"):
         monkeypatch.setattr(f"{module}.crc32c", lambda data: Agreeable())
     with pytest.raises(AssertionError, match="seed"):
         poison(1, 2_000, originals)

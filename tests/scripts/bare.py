@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from hawser.log.entry import NO_ENTRY, Entry, EntryId, Kind
 from hawser.log.epochs import Epochs
 from hawser.log.protocol import messages as m
-from hawser.log.protocol.doors import (
+from hawser.log.protocol.events import (
     Append,
     Command,
     Effect,

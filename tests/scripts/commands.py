@@ -26,9 +26,8 @@ import re
 from collections.abc import Callable
 
 from hawser.log.entry import Kind
-from hawser.log.protocol.doors import Command, Propose
+from hawser.log.protocol.events import Command, Contract, Elect, Expand, Order, Propose, Swap, Transfer
 from hawser.log.protocol.metadata import Metadata
-from hawser.log.protocol.orders import Contract, Elect, Expand, Order, Swap, Transfer
 from hawser.log.state.commands import TrimTo, encode_command
 from hawser.testing.disk import SimDisk
 

@@ -17,12 +17,13 @@ from hawser.log.journal.journal import Settings as JournalSettings
 from hawser.log.journal.journal import Sync
 from hawser.log.journal.storage import StorageFailed
 from hawser.log.protocol import messages as m
-from hawser.log.protocol.doors import (
+from hawser.log.protocol.events import (
     Command,
     Effect,
     Event,
     Halt,
     Loaded,
+    Order,
     Propose,
     Read,
     Receive,
@@ -35,7 +36,6 @@ from hawser.log.protocol.doors import (
 )
 from hawser.log.protocol.metadata import Metadata
 from hawser.log.protocol.operator import Operator
-from hawser.log.protocol.orders import Order
 from hawser.log.replica import Done, Output, Replica, Retired, Settings
 from hawser.log.state.results import Accepted, Trimmed
 from hawser.log.state.topic import Topic

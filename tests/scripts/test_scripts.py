@@ -11,7 +11,7 @@ import pytest
 
 from hawser.log.entry import EntryId
 from hawser.log.protocol import leader as leading
-from hawser.log.protocol.doors import Serve, Vow
+from hawser.log.protocol.events import Serve, Vow
 from hawser.log.protocol.leader import Leadership
 from hawser.log.protocol.metadata import Metadata, majority
 from hawser.log.protocol.node import Node

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from hawser.testing.marks import EVERY_MARK
+from hawser.testing.probes import EVERY_MARK
 from hawser.testing.simulate import simulate
 from tests.simulate.defects import DEFECTS
 from tests.simulate.queue_defects import QUEUE_DEFECTS

@@ -14,7 +14,7 @@ import pytest
 
 from hawser.log.entry import NO_ENTRY, EntryId
 from hawser.log.protocol import messages as m
-from hawser.log.protocol.doors import Serve, Vow
+from hawser.log.protocol.events import Serve, Vow
 from hawser.log.protocol.leader import Leadership
 from hawser.log.protocol.messages import Change, Member, Role
 from hawser.log.protocol.metadata import Metadata, Phase, Status, majority
@@ -22,7 +22,7 @@ from hawser.log.protocol.node import Node
 from hawser.log.protocol.operator import Operator
 from hawser.log.protocol.tables import Activity, CursorState
 from hawser.log.replica import Replica
-from hawser.log.snapshots import Pulling
+from hawser.log.snapshot_transfer import Pulling
 from hawser.log.state.producers import Producers
 from hawser.testing.disk import SimDisk
 from hawser.testing.store import SimStore

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 from hawser.log.queue.claims import Claim, Claims, Token
-from hawser.log.queue.letters import next_letters
+from hawser.log.queue.dead_letters import next_letters
 from hawser.log.replica import Replica
 from hawser.log.state.queue import LETTERS, MESSAGES, Queue
-from hawser.log.state.queue_shelf import Shelf
 from hawser.log.state.results import Accepted, Reason, Rejected, Result
+from hawser.log.state.subqueue import Shelf
 from hawser.record.batch import Batch
 from hawser.record.record import Stamp
 from hawser.testing import elsewhere, queue_clients
 from hawser.testing.clients import Reply
-from hawser.testing.queue_desks import Desks
+from hawser.testing.queue_dispatchers import Desks
 
 __all__ = ["QUEUE_DEFECTS"]
 

@@ -14,8 +14,8 @@ import pytest
 from hawser.cluster.node.clocks import Clocks
 from hawser.cluster.node.retention import Retention
 from hawser.cluster.node.upkeep import Now, Upkeep
+from hawser.log.clock import LogClock
 from hawser.log.entry import Kind
-from hawser.log.log_clock import LogClock
 from hawser.log.state.log_time import MOST_MARKS, LogTime
 from hawser.log.state.producers import Producers
 from hawser.record.batch import Batch

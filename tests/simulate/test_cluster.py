@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from hawser.log.entry import Kind
-from hawser.log.protocol.doors import Command
+from hawser.log.protocol.events import Command
 from hawser.log.state.commands import TrimTo, encode_command
 from hawser.testing import Cluster, Violation
 from hawser.testing.clients import Excerpt, Request

@@ -1,7 +1,7 @@
 """What seeds once found, each as a story of its own that a reader can follow."""
 
+from hawser.log.protocol.events import Contract, Elect
 from hawser.log.protocol.metadata import Status
-from hawser.log.protocol.orders import Contract, Elect
 from hawser.testing import Cluster, NetworkFaults
 from hawser.testing.swarm import Swarm
 

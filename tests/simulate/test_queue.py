@@ -3,9 +3,9 @@
 import pytest
 
 from hawser.log.entry import Kind
-from hawser.log.protocol.doors import Command
+from hawser.log.protocol.events import Command
 from hawser.log.queue.claims import NO_TOKEN, Lending, Token
-from hawser.log.queue.desk import Delivery, Get, Settlement, Turned, Why
+from hawser.log.queue.dispatcher import Delivery, Get, Settlement, Turned, Why
 from hawser.log.replica import Replica
 from hawser.log.state.queue import LETTERS, MESSAGES
 from hawser.log.state.results import Accepted, Repeated, Settled

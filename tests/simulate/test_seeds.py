@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hawser.testing.marks import EVERY_MARK
+from hawser.testing.probes import EVERY_MARK
 from hawser.testing.simulate import simulate
 from tests.simulate.choose_seeds import COUNT, PINNED_FILE
 

@@ -6,7 +6,7 @@ import pytest
 
 from hawser.log.entry import Entry, EntryId
 from hawser.log.epochs import Epochs
-from hawser.log.protocol.doors import Tick
+from hawser.log.protocol.events import Tick
 from hawser.log.protocol.messages import AddEntriesRequest, Change, ChangeKind, Role
 from hawser.log.protocol.metadata import Metadata, Phase, Status
 from hawser.testing import checks

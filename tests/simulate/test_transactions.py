@@ -11,13 +11,13 @@ from hawser.testing import Violation
 from hawser.testing.simulate import Simulation
 from hawser.testing.swarm import Swarm
 from hawser.testing.transaction_clients import Mover, Outsider, Person
-from hawser.testing.transaction_office import Office
+from hawser.testing.transaction_service import Office
 from hawser.testing.transaction_truth import Book
-from hawser.transaction.branches import Branches
-from hawser.transaction.home import Home
+from hawser.transaction.coordinator.decisions import Home
+from hawser.transaction.coordinator.record import Phase
 from hawser.transaction.identity import LANE_FORMAT, TransactionId, Xid
-from hawser.transaction.keeper import Ask, Keeper
-from hawser.transaction.record import Phase
+from hawser.transaction.participant.branches import Branches
+from hawser.transaction.participant.maintenance import Ask, Keeper
 
 from .transaction_defects import home_looks_only_at_its_branch
 

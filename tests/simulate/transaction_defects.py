@@ -11,16 +11,16 @@ from hawser.log.state.commands import encode_command
 from hawser.log.state.queue import Queue
 from hawser.log.state.results import Finished, Outcome, Result
 from hawser.testing.clients import Inquiry, Verdict
-from hawser.testing.transaction_office import Office, recoverable
-from hawser.transaction import branches, staged
-from hawser.transaction.branches import Branches
+from hawser.testing.transaction_service import Office, recoverable
 from hawser.transaction.client import Transaction
 from hawser.transaction.commands import BranchCommit
-from hawser.transaction.coordinator import Coordinator, _Work
-from hawser.transaction.home import Home
+from hawser.transaction.coordinator.coordinator import Coordinator, _Work
+from hawser.transaction.coordinator.decisions import Home
+from hawser.transaction.coordinator.ledger import Ledger
+from hawser.transaction.coordinator.record import Phase
 from hawser.transaction.identity import LANE_FORMAT
-from hawser.transaction.ledger import Ledger
-from hawser.transaction.record import Phase
+from hawser.transaction.participant import branches, staged
+from hawser.transaction.participant.branches import Branches
 from hawser.transaction.register import Register
 
 __all__ = ["TRANSACTION_DEFECTS", "home_looks_only_at_its_branch"]

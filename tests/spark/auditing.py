@@ -16,8 +16,8 @@ import pyarrow.parquet
 from hawser.agent.recording.target import Target
 from hawser.cluster.client.client import addresses_of
 from hawser.record.batch import Batch
-from hawser.record.origin import Gap
 from hawser.record.record import Record, Stamp
+from hawser.record.recording import Gap
 from hawser.spark.pipelines import tables
 from hawser.spark.pipelines.auditing.document import Document
 

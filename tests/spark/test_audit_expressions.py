@@ -6,7 +6,7 @@ import msgspec
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from hawser.record.origin import GAP_HEADER
+from hawser.record.recording import GAP_HEADER
 from hawser.spark.pipelines.auditing.evidence import COLUMNS
 from hawser.spark.pipelines.auditing.flows import (
     content_hash,

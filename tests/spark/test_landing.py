@@ -10,8 +10,8 @@ import pyarrow
 import pytest
 
 import hawser
-from hawser.record.arrays import arrow_bytes
-from hawser.record.origin import GAP_HEADER, Gap
+from hawser.record.payload import arrow_bytes
+from hawser.record.recording import GAP_HEADER, Gap
 from hawser.spark.pipelines import tables
 from hawser.spark.pipelines.server import server
 from tests.spark.landing import Landing

@@ -21,7 +21,7 @@ from hawser.log.entry import Kind
 from hawser.record.batch import Batch
 from hawser.record.record import Record
 from hawser.spark.source.connection import Connection, connection
-from hawser.transaction.ageing import KEEP_SECONDS
+from hawser.transaction.expiry import KEEP_SECONDS
 from hawser.transaction.identity import ONCE
 from tests.support.cluster import RunningCluster
 from tests.support.source import wait_for

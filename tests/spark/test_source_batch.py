@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 import hawser
 from hawser.cluster import wire
 from hawser.record.batch import Batch
-from hawser.record.origin import GAP_HEADER, Gap, recorder_id
 from hawser.record.record import Record, Stamp
+from hawser.record.recording import GAP_HEADER, Gap, recorder_id
 from hawser.testing import LocalBus
 from tests.support.cluster import RunningCluster
 from tests.support.source import read, trim

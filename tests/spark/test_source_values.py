@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 import hawser
 from hawser.cluster import wire
 from hawser.record.batch import Batch
-from hawser.record.origin import GAP_HEADER, Gap, recorder_id
 from hawser.record.record import Record, Stamp
+from hawser.record.recording import GAP_HEADER, Gap, recorder_id
 from hawser.spark.pipelines.decoding import gap_bounds, is_gap
 from hawser.spark.pipelines.topics import common_fields
 from hawser.testing import LocalBus

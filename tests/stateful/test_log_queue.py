@@ -10,11 +10,11 @@ import pytest
 
 from hawser.log.entry import Kind
 from hawser.log.queue import claims as claims_module
-from hawser.log.queue import desk as desk_module
+from hawser.log.queue import dispatcher as desk_module
 from hawser.log.queue.claims import NO_TOKEN, Lending, Token
-from hawser.log.queue.desk import Desk, Get, Proposal, Settlement, Turned, Why
+from hawser.log.queue.dispatcher import Desk, Get, Proposal, Settlement, Turned, Why
 from hawser.log.state import queue as queue_module
-from hawser.log.state import queue_runs, queue_shelf
+from hawser.log.state import range_map, subqueue
 from hawser.log.state.commands import QueueLimit, QueueSettle, Run, decoder, encode_command
 from hawser.log.state.machine import Machine
 from hawser.log.state.part import BadState, Part
@@ -411,7 +411,7 @@ def work_long(seed: int) -> None:
 def test_canary_runs_that_touch_are_not_merged(
     monkeypatch: pytest.MonkeyPatch, record_property: Record_property
 ) -> None:
-    monkeypatch.setattr(queue_runs, "_merge", lambda pieces: pieces)
+    monkeypatch.setattr(range_map, "_merge", lambda pieces: pieces)
     must_be_caught(walk_far, record_property)
 
 
@@ -422,7 +422,7 @@ def test_canary_a_delivery_that_ended_is_ended_again(
         offsets = range(first, first + count)
         return all(self.deliveries(offset) is not None for offset in offsets)
 
-    monkeypatch.setattr(queue_shelf.Shelf, "are_there", are_there)
+    monkeypatch.setattr(subqueue.Shelf, "are_there", are_there)
     must_be_caught(walk_far, record_property)
 
 
@@ -448,13 +448,13 @@ def test_canary_a_part_of_a_settlement_takes_effect(
 def test_canary_room_is_counted_anew_after_a_restart(
     monkeypatch: pytest.MonkeyPatch, record_property: Record_property
 ) -> None:
-    real = queue_shelf.Shelf.load
+    real = subqueue.Shelf.load
 
     def load(self: Any, data: bytes) -> None:
         real(self, data)
         self._total_bytes = self._rung_bytes[-1] if self._rung_bytes else 0
 
-    monkeypatch.setattr(queue_shelf.Shelf, "load", load)
+    monkeypatch.setattr(subqueue.Shelf, "load", load)
     must_be_caught(walk_far, record_property)
 
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from hawser.log.state import groups, index, log_time, producers
+from hawser.log.state import groups, log_time, offset_index, producers
 from hawser.log.state import topic as topic_module
 from hawser.log.state.commands import (
     AdvanceTime,
@@ -395,14 +395,14 @@ def test_canary_a_rewind(monkeypatch: pytest.MonkeyPatch, record_property: Recor
 def test_canary_a_search_one_place_off_at_the_edge_of_a_block(
     monkeypatch: pytest.MonkeyPatch, record_property: Record_property
 ) -> None:
-    monkeypatch.setattr(index, "bisect_right", lambda items, item: bisect_left(items, item) or 1)
+    monkeypatch.setattr(offset_index, "bisect_right", lambda items, item: bisect_left(items, item) or 1)
     must_be_caught(record_property)
 
 
 def test_canary_a_run_given_up_too_early(
     monkeypatch: pytest.MonkeyPatch, record_property: Record_property
 ) -> None:
-    real = index.Index.trim
+    real = offset_index.Index.trim
 
     def trim(self: Any, start: int) -> None:
         real(self, start)
@@ -410,20 +410,20 @@ def test_canary_a_run_given_up_too_early(
             self._first_run += 1
             del self._firsts[:1], self._latests[:1], self._lowests[:1]
 
-    monkeypatch.setattr(index.Index, "trim", trim)
+    monkeypatch.setattr(offset_index.Index, "trim", trim)
     must_be_caught(record_property)
 
 
 def test_canary_the_latest_time_is_forgotten(
     monkeypatch: pytest.MonkeyPatch, record_property: Record_property
 ) -> None:
-    real = index.Index.load
+    real = offset_index.Index.load
 
     def load(self: Any, data: bytes) -> None:
         real(self, data)
         self.latest_ns = 0
 
-    monkeypatch.setattr(index.Index, "load", load)
+    monkeypatch.setattr(offset_index.Index, "load", load)
     must_be_caught(record_property)
 
 
@@ -433,5 +433,5 @@ def test_canary_needed_looks_at_the_first_batch_only(
     def lowest(self: Any) -> int | None:
         return None if self.start == self.end else int(self.locate(self.start).index + 1)
 
-    monkeypatch.setattr(index.Index, "lowest", property(lowest))
+    monkeypatch.setattr(offset_index.Index, "lowest", property(lowest))
     must_be_caught(record_property)

@@ -10,18 +10,18 @@ from hawser.log.state.groups import Groups
 from hawser.log.state.part import BadState
 from hawser.log.state.queue import Queue
 from hawser.log.state.results import Finished, Outcome, Prepared, Result
-from hawser.transaction import keeper, staged
-from hawser.transaction.branches import Branches
-from hawser.transaction.calls import Calls
 from hawser.transaction.client import Transaction
 from hawser.transaction.commands import id_of
-from hawser.transaction.coordinator import Coordinator
-from hawser.transaction.home import Home
+from hawser.transaction.coordinator.coordinator import Coordinator
+from hawser.transaction.coordinator.decisions import Home
+from hawser.transaction.coordinator.ledger import Ledger
+from hawser.transaction.coordinator.record import Phase
 from hawser.transaction.identity import LANE_FORMAT, TransactionId
-from hawser.transaction.ledger import Ledger
-from hawser.transaction.record import Phase
+from hawser.transaction.participant import maintenance, staged
+from hawser.transaction.participant.branches import Branches
 from hawser.transaction.register import Register
-from hawser.transaction.xa import Call
+from hawser.transaction.xa.calls import Calls
+from hawser.transaction.xa.table import Call
 
 from .test_transactions import STEPS, run
 
@@ -382,7 +382,7 @@ def test_a_vote_is_taken_back_by_a_repeat(monkeypatch: Patch, record_property: R
 def test_a_shard_ends_what_a_lost_session_had_ended(
     monkeypatch: Patch, record_property: Record_property
 ) -> None:
-    monkeypatch.setattr(keeper, "_asks", lambda transaction, branch: branch.is_prepared)
+    monkeypatch.setattr(maintenance, "_asks", lambda transaction, branch: branch.is_prepared)
     must_be_caught(record_property)
 
 

@@ -8,13 +8,13 @@ from hawser.log.state.groups import Groups
 from hawser.log.state.queue import Queue
 from hawser.log.state.results import Answered, Finished, Outcome, Rejected, Result
 from hawser.log.state.topic import Topic
-from hawser.testing.transaction_office import recoverable
-from hawser.transaction.branches import Branches
+from hawser.testing.transaction_service import recoverable
 from hawser.transaction.client import Progress, Request, Transaction
 from hawser.transaction.commands import HomeBatch, HomeDecide, to_fields
-from hawser.transaction.home import Home
+from hawser.transaction.coordinator.decisions import Home
 from hawser.transaction.identity import APPLICATION_FORMAT, LANE_FORMAT, TransactionId, Xid, owner_of
-from hawser.transaction.xa import Call, Code
+from hawser.transaction.participant.branches import Branches
+from hawser.transaction.xa.table import Call, Code
 
 from .transaction_world import GROUP, MEMBER, Message, World, batch, reached
 

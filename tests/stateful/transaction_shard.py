@@ -9,13 +9,12 @@ from hawser.log.state.part import Part
 from hawser.log.state.queue import MESSAGES, Queue
 from hawser.log.state.results import Answered, Outcome, Result
 from hawser.transaction import commands as t
-from hawser.transaction.branches import Branches
 from hawser.transaction.commands import to_fields
-from hawser.transaction.home import Home
+from hawser.transaction.coordinator.decisions import Home
+from hawser.transaction.coordinator.ledger import Ledger
 from hawser.transaction.identity import APPLICATION_FORMAT, LANE_FORMAT, Label, TransactionId, Xid
-from hawser.transaction.ledger import Ledger
-from hawser.transaction.parts import transactional_parts
-from hawser.transaction.xa import Call, Code
+from hawser.transaction.participant.branches import Branches, transactional_parts
+from hawser.transaction.xa.table import Call, Code
 
 from .log_shard import Shard, batch
 

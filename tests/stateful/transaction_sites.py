@@ -3,8 +3,8 @@
 from hawser.log.entry import Kind
 from hawser.log.state.commands import QueueSettle, encode_command
 from hawser.log.state.results import Result
-from hawser.transaction import coordinator as c
 from hawser.transaction.client import Request, Transaction
+from hawser.transaction.coordinator import coordinator as c
 from hawser.transaction.identity import TransactionId
 
 from .log_shard import batch

@@ -18,7 +18,7 @@ import msgspec
 
 from hawser.log.entry import Entry, Kind
 from hawser.log.queue.claims import NO_TOKEN, Claims, Lending, Token
-from hawser.log.queue.desk import Turned, batch_of
+from hawser.log.queue.dispatcher import Turned, batch_of
 from hawser.log.state.commands import QueueLimit, TrimTo, encode_command
 from hawser.log.state.groups import Groups
 from hawser.log.state.machine import Machine, Saved
@@ -29,12 +29,9 @@ from hawser.log.state.results import Accepted, Expired, Finished, Outcome, Place
 from hawser.log.state.topic import Topic
 from hawser.record.batch import Batch
 from hawser.record.record import Record
-from hawser.transaction import coordinator as c
-from hawser.transaction import keeper as k
-from hawser.transaction.branches import Branches
 from hawser.transaction.commands import HomeCall, HomeSessionLost, to_fields
-from hawser.transaction.holding import lock
-from hawser.transaction.home import Home
+from hawser.transaction.coordinator import coordinator as c
+from hawser.transaction.coordinator.decisions import Home
 from hawser.transaction.identity import (
     APPLICATION_FORMAT,
     LANE_FORMAT,
@@ -44,7 +41,10 @@ from hawser.transaction.identity import (
     home_number,
     owner_of,
 )
-from hawser.transaction.xa import Code
+from hawser.transaction.participant import maintenance as k
+from hawser.transaction.participant.branches import Branches
+from hawser.transaction.participant.locks import lock
+from hawser.transaction.xa.table import Code
 
 from .log_shard import MemoryBlocks
 

@@ -11,7 +11,7 @@ from uuid import UUID
 import numpy
 import pyarrow
 
-from hawser.record.origin import recorder_id
+from hawser.record.recording import recorder_id
 from hawser.record.trace import TraceKind, region_number, trace_key
 from hawser.spark.pipelines.auditing.collecting import Asked, document_of
 from hawser.spark.pipelines.auditing.document import Document

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from hawser.errors import Closed, HawserError, NotFound
 from hawser.memory import Domain, Region
-from hawser.memory.tracing import trace_of
+from hawser.memory.trace_ring import trace_of
 
 __all__ = ["Figures", "Lookout"]
 

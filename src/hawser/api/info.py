@@ -5,7 +5,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from hawser.api.sample import Sample
-from hawser.record.described import described
+from hawser.record.schema import described
 
 __all__ = [
     "DomainFile",

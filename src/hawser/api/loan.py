@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from hawser.errors import UsageError
-from hawser.record.receipt import Receipt
+from hawser.record.record import Receipt
 
 if TYPE_CHECKING:
     from hawser.memory import Loan

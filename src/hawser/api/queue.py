@@ -10,7 +10,7 @@ from hawser.api.message import Message, Messages, ValueLoop, Values
 from hawser.api.sample import Sample
 from hawser.api.subscription import is_count
 from hawser.errors import UsageError
-from hawser.record.receipt import Receipt
+from hawser.record.record import Receipt
 
 __all__ = ["Consumer", "Queue", "check_prefetch"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from hawser.api.info import ReadResult, TopicInfo
 from hawser.api.publishing import Publisher, Publishing
 from hawser.api.subscription import Reliable, Start, Subscription
-from hawser.record.receipt import Receipt
+from hawser.record.record import Receipt
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

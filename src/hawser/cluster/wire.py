@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from hawser.log.queue.claims import Token
-from hawser.log.queue.desk import Parcel
+from hawser.log.queue.dispatcher import Parcel
 
 __all__ = [
     "Admin",
@@ -247,8 +247,8 @@ class QueuePut(_Body, frozen=True, tag="put"):
 
 
 class QueueGet(_Body, frozen=True, tag="get"):
-    """Messages for a session, as `hawser.log.queue.desk.Get` has it; if there are none it waits for them, up
-    to `wait_seconds`, and then answers with none. The session is there for another `session_seconds` behind
+    """Messages for a session, as `hawser.log.queue.dispatcher.Get` has it; if there are none it waits up to
+    `wait_seconds`, and then answers with none. The session is there for another `session_seconds` behind
     the answer, unless this is the last of it: then what it holds is given back. It has shown all but `ahead`
     of what it holds. For transactions it is lent what is there as far as the leader knows: their commits show
     whether it knew best."""
@@ -269,7 +269,7 @@ class QueueGet(_Body, frozen=True, tag="get"):
 
 
 class QueueSettle(_Body, frozen=True, tag="settle"):
-    """What a session wants to become of messages that it holds, as `hawser.log.queue.desk.Settlement`."""
+    """Ends deliveries of messages that the session holds, as `hawser.log.queue.dispatcher.Settlement`."""
 
     shard: str
     shelf: Annotated[int, Meta(ge=0, le=1)]
@@ -472,7 +472,7 @@ class BranchSeen(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RecordSeen(msgspec.Struct, frozen=True, array_like=True):
-    """What home knows of a transaction: its `hawser.transaction.xa.State`; once decided its `Outcome`, and
+    """What home knows of a transaction: its `hawser.transaction.xa.table.State`; once decided `Outcome`, and
     why if a person did; how many operations each shard has; the shards that have not heard the outcome."""
 
     xid: XidFields

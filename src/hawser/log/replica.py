@@ -12,13 +12,13 @@ import msgspec
 
 from hawser.errors import Corrupt
 from hawser.log.entry import HEADER_BYTES, MAX_BODY_BYTES, MAX_TRANSACTION_BYTES, Entry, Kind
-from hawser.log.journal.failures import BadSnapshot, Damaged
+from hawser.log.journal.errors import BadSnapshot, Damaged
 from hawser.log.journal.journal import Journal, Sync
 from hawser.log.journal.journal import Settings as JournalSettings
-from hawser.log.journal.reading import RunReader
+from hawser.log.journal.reader import RunReader
 from hawser.log.journal.storage import Storage, StorageFailed, StorageFull, StorageRefused
 from hawser.log.protocol import messages as m
-from hawser.log.protocol.doors import (
+from hawser.log.protocol.events import (
     Abandoned,
     Answer,
     Append,
@@ -44,7 +44,7 @@ from hawser.log.protocol.doors import (
     Truncate,
 )
 from hawser.log.protocol.node import Limits, Node, asks_to_retire
-from hawser.log.snapshots import Pulling, Serving
+from hawser.log.snapshot_transfer import Pulling, Serving
 from hawser.log.state.machine import Machine, shard_parts
 from hawser.log.state.part import BadState, Part, Unsupported
 from hawser.log.state.results import OutOfRange, Result

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 from hawser.errors import UsageError
 from hawser.record.metadata import decode_metadata, encode_metadata
 from hawser.record.payload import as_payload
-from hawser.record.receipt import Receipt
+from hawser.record.record import Receipt
 
 try:
     from hawser.memory import _native

@@ -18,7 +18,7 @@ from hawser.errors import HawserError, PermissionDenied, Timeout
 from hawser.memory.domain import TRACE_NAME, Domain
 from hawser.memory.file_locks import held_by_others, try_lock, unlock
 from hawser.memory.settings import TRACE_LEVELS
-from hawser.memory.tracing import make_ring
+from hawser.memory.trace_ring import make_ring
 from hawser.record.trace import region_number
 
 __all__ = ["TemporaryTracing"]

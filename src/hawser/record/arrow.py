@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, Final
 
 from hawser.errors import UsageError
-from hawser.record.bare import (
+from hawser.record.batch_body import (
     HEADERS,
     KEYS,
     SOME_HEADERS,
@@ -24,8 +24,8 @@ from hawser.record.bare import (
     decode_headers,
     make_records,
 )
+from hawser.record.ipc_size import unpacked_bytes
 from hawser.record.record import BadBatch, Record
-from hawser.record.unpacked import unpacked_bytes
 
 __all__ = [
     "check_headers",

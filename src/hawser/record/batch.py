@@ -27,7 +27,7 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from hawser.errors import UsageError
-from hawser.record import bare
+from hawser.record import batch_body
 from hawser.record.record import NO_STAMP, BadBatch, Record, Stamp
 from hawser.record.rows import Records, Rows
 
@@ -100,7 +100,7 @@ class Header(NamedTuple):
                 f"the header of a batch is impossible: {records} records, {earliest} to {latest} ns"
             )
         if form == _BARE:
-            if compression or length < bare.fixed_bytes(columns, records, earliest == latest):
+            if compression or length < batch_body.fixed_bytes(columns, records, earliest == latest):
                 raise BadBatch(f"{records} records do not fit a bare body of {length} bytes")
         elif form != _ARROW or compression > _MOST_COMPRESSION or columns:
             raise BadBatch(f"there is no batch of format {form} with compression {compression}")
@@ -125,9 +125,9 @@ def _encode(records: Records) -> tuple[int, int, int, list[bytes]]:
         value, key, headers, timestamp_ns = next(iter(records))
         if key is None and not headers:
             # As most are that go alone, or in a transaction.
-            return 0, timestamp_ns, timestamp_ns, bare.encode_only(value, timestamp_ns)
+            return 0, timestamp_ns, timestamp_ns, batch_body.encode_only(value, timestamp_ns)
     rows = Rows.of(records)
-    return bare.encode(rows.values, rows.keys, rows.headers, rows.timestamps)
+    return batch_body.encode(rows.values, rows.keys, rows.headers, rows.timestamps)
 
 
 class Batch:
@@ -177,7 +177,7 @@ class Batch:
         stamp: Stamp = NO_STAMP,
     ) -> "Batch":
         """A bare batch of at least one record, whose values are in the buffers of their column already."""
-        columns, earliest, latest, body = bare.encode_columns(
+        columns, earliest, latest, body = batch_body.encode_columns(
             timestamps, value_offsets, value_data, keys, headers
         )
         fields = (Format.BARE, Compression.NONE, columns, len(timestamps), earliest, latest)
@@ -249,9 +249,11 @@ class Batch:
         is_same_time = header.earliest_ns == header.latest_ns
         if header.format == _BARE and header.records == 1 and not header.columns and is_same_time:
             # As all are that come from a queue one by one.
-            return iter((Record(bare.only_value(self.data, header.body), timestamp_ns=header.latest_ns),))
+            return iter(
+                (Record(batch_body.only_value(self.data, header.body), timestamp_ns=header.latest_ns),)
+            )
         if header.format == _BARE:
-            return bare.records(self._columns())
+            return batch_body.records(self._columns())
         from hawser.record import arrow
 
         return arrow.records(self.to_arrow())
@@ -265,24 +267,24 @@ class Batch:
             return arrow.from_columns(self._columns())
         return arrow.decode(memoryview(self.data)[header.body :], header.records, header.compression)
 
-    def _columns(self) -> bare.Columns:
+    def _columns(self) -> batch_body.Columns:
         header = self.header
         same = header.earliest_ns if header.earliest_ns == header.latest_ns else None
-        return bare.split(memoryview(self.data)[header.body :], header.columns, header.records, same)
+        return batch_body.split(memoryview(self.data)[header.body :], header.columns, header.records, same)
 
     def check(self) -> None:
         """BadBatch unless everything in it can be read, and its timestamps are those of the header."""
         header = self.header
         is_same_time = header.earliest_ns == header.latest_ns
         if header.format == _BARE and not header.columns and is_same_time:
-            bare.check_values(self.data, header.body, header.records)
+            batch_body.check_values(self.data, header.body, header.records)
             return
         if header.format == _BARE:
             columns = self._columns()
-            bare.check(columns)
+            batch_body.check(columns)
             if columns.timestamp_ns is not None:
                 return
-            times = bare.timestamps(columns)
+            times = batch_body.timestamps(columns)
         else:
             from hawser.record import arrow
 
@@ -295,7 +297,7 @@ class Batch:
     def first_at(self, timestamp_ns: int) -> int | None:
         """The place, from 0, of the first record with this timestamp or a later one; None without one."""
         if self.header.format == Format.BARE:
-            times = bare.timestamps(self._columns())
+            times = batch_body.timestamps(self._columns())
         else:
             from hawser.record import arrow
 

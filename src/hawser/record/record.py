@@ -2,11 +2,19 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from hawser.errors import Corrupt
 
-__all__ = ["NO_HEADERS", "NO_STAMP", "NULL_HEADER", "BadBatch", "Record", "Stamp"]
+__all__ = [
+    "NO_HEADERS",
+    "NO_STAMP",
+    "NULL_HEADER",
+    "BadBatch",
+    "Record",
+    "Stamp",
+    "Receipt",
+]
 
 NO_HEADERS: Final[Mapping[str, bytes]] = MappingProxyType({})
 # With an empty value it says that the record has none, such as a tombstone of Kafka.
@@ -38,3 +46,16 @@ NO_STAMP: Final = Stamp()
 
 class BadBatch(Corrupt):
     """These bytes are not a batch; the reason says why."""
+
+
+class Receipt(NamedTuple):
+    """Proof that `count` messages are in the topic, from `first_offset` on, as safe as `durability` says.
+
+    On one host others may publish in between the messages of a batch; their own order is kept.
+    """
+
+    topic: str
+    partition: int
+    first_offset: int
+    count: int  # type: ignore[assignment]  # hides the tuple's method of that name
+    durability: Literal["process", "majority"]

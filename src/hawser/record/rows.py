@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, cast
 
-from hawser.record.bare import make_records
+from hawser.record.batch_body import make_records
 from hawser.record.record import Record
 
 __all__ = ["Records", "Rows"]

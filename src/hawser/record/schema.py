@@ -14,13 +14,18 @@ from msgspec import inspect
 
 from hawser.errors import Corrupt, UsageError
 from hawser.limits import MAX_SCHEMA_BYTES
-from hawser.record.arrays import arrow_bytes, as_arrow
-from hawser.record.fields import fields_of
+from hawser.record.payload import arrow_bytes, as_arrow
+from hawser.record.sql_fields import fields_of
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["Codec", "codec_of"]
+
+__all__ = [
+    "Codec",
+    "codec_of",
+    "described",
+]
 
 T = TypeVar("T")
 
@@ -151,3 +156,14 @@ def _fingerprint(kind: str, name: str, structure: bytes) -> str:
     room = MAX_SCHEMA_BYTES - len(kind) - len(digest) - 2
     short = name.encode()[:room].decode(errors="ignore")
     return f"{kind}:{short}:{digest}"
+
+
+def described(kind: type[Any]) -> type[Any]:
+    """The same type, with the description that msgspec keeps of it.
+
+    msgspec makes the description when a type is first used, and a second thread that uses the type before the
+    description is complete crashes the process. A module that passes a type to `msgspec.convert` or to
+    `decode(type=...)` calls this when it is imported; a module-level decoder does the same.
+    """
+    msgspec.msgpack.Decoder(kind)
+    return kind

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import TYPE_CHECKING
 
+from hawser.log.protocol.events import Contract, Elect, Expand, Order, Reconfigure, Swap, Transfer
 from hawser.log.protocol.messages import ChangeKind, Member
 from hawser.log.protocol.metadata import Metadata, Phase, majority
-from hawser.log.protocol.orders import Contract, Elect, Expand, Order, Reconfigure, Swap, Transfer
 from hawser.testing.network import host_of
 from hawser.testing.swarm import Swarm
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from hawser.log.entry import NO_ENTRY, Entry, EntryId
 from hawser.log.epochs import Epochs
-from hawser.log.protocol.doors import Event, Receive
+from hawser.log.protocol.events import Event, Receive
 from hawser.log.protocol.messages import (
     AddEntriesRequest,
     ChangeKind,

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from hawser.log.protocol.doors import Command, Reason
+from hawser.log.protocol.events import Command, Reason
 from hawser.log.queue.claims import Token
-from hawser.log.queue.desk import Delivery, Get, Settlement, Turned
+from hawser.log.queue.dispatcher import Delivery, Get, Settlement, Turned
 from hawser.log.state.results import Outcome as Ending
 from hawser.log.state.results import Result
 from hawser.testing.network import host_of

@@ -17,20 +17,19 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from hawser.log.protocol.doors import Report
+from hawser.log.protocol.events import Contract, Elect, Expand, Order, Reconfigure, Report, Swap, Transfer
 from hawser.log.protocol.messages import Member, Role
 from hawser.log.protocol.metadata import Metadata, Status
-from hawser.log.protocol.orders import Contract, Elect, Expand, Order, Reconfigure, Swap, Transfer
 from hawser.log.replica import Replica
 from hawser.log.state.results import Place
 from hawser.testing.clients import Client, View
 from hawser.testing.clock import SimClock
 from hawser.testing.elsewhere import Elsewhere
 from hawser.testing.judge import Judge
-from hawser.testing.marks import Marks
 from hawser.testing.network import SimNetwork, host_of
 from hawser.testing.node import SimNode
 from hawser.testing.operators import SimOperator
+from hawser.testing.probes import Marks
 from hawser.testing.store import SimStore
 from hawser.testing.swarm import Swarm
 from hawser.testing.truth import Truth, shard_parts

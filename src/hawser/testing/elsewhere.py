@@ -1,15 +1,15 @@
 """Dead letters of a simulated queue that go to a queue of another name, and what becomes of them there.
 
 The other queue is on another shard. Here it is the state machine of one, which is never down: what is tried
-is the journey (`hawser.log.queue.letters`), on which leaders change, messages come late, twice or not at all,
-and at the end of which there may be no room.
+is the journey (`hawser.log.queue.dead_letters`), on which leaders change, messages come late, twice or not at
+all, and at the end of which there may be no room.
 """
 
 from typing import TYPE_CHECKING, Final
 
 from hawser.log.entry import Entry, Kind
-from hawser.log.protocol.doors import Command
-from hawser.log.queue.letters import next_letters, sent
+from hawser.log.protocol.events import Command
+from hawser.log.queue.dead_letters import next_letters, sent
 from hawser.log.replica import Replica
 from hawser.log.state.commands import QueueLimit, QueueSettle, encode_command
 from hawser.log.state.machine import Machine

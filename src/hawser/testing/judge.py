@@ -10,7 +10,7 @@ from typing import Final
 
 from hawser.log.entry import NO_ENTRY, EntryId
 from hawser.log.protocol import messages as m
-from hawser.log.protocol.doors import Send
+from hawser.log.protocol.events import Send
 from hawser.log.protocol.messages import Member, Role
 from hawser.log.protocol.metadata import Metadata, Phase, Status
 from hawser.log.protocol.tables import CursorState

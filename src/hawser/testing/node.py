@@ -10,11 +10,11 @@ from collections import Counter
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from hawser.log.journal.failures import Damaged, NotFormatted
+from hawser.log.journal.errors import Damaged, NotFormatted
 from hawser.log.journal.journal import Sync
 from hawser.log.journal.storage import StorageFailed
 from hawser.log.protocol import messages as m
-from hawser.log.protocol.doors import (
+from hawser.log.protocol.events import (
     Command,
     Event,
     Halt,
@@ -28,7 +28,7 @@ from hawser.log.protocol.doors import (
     Tick,
 )
 from hawser.log.protocol.messages import Member, Message
-from hawser.log.queue.desk import Get
+from hawser.log.queue.dispatcher import Get
 from hawser.log.replica import Done, Output, Replica, Retired
 from hawser.log.state.results import Accepted, OutOfRange, Rejected
 from hawser.log.state.results import Reason as Refusal
@@ -48,8 +48,8 @@ from hawser.testing.clients import (
 )
 from hawser.testing.disk import PowerLoss, SimDisk
 from hawser.testing.elsewhere import Forwarding, Parcel
-from hawser.testing.queue_desks import Desks, Ending
-from hawser.testing.transaction_office import Chore, Office
+from hawser.testing.queue_dispatchers import Desks, Ending
+from hawser.testing.transaction_service import Chore, Office
 
 if TYPE_CHECKING:
     from hawser.testing.cluster import Cluster

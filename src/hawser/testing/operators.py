@@ -2,11 +2,10 @@
 
 from typing import TYPE_CHECKING, Final
 
-from hawser.log.protocol.doors import Effect, Load, Loaded, Receive, Report, Send, Store, Tick
+from hawser.log.protocol.events import Effect, Load, Loaded, Order, Receive, Report, Send, Store, Tick
 from hawser.log.protocol.messages import Message
 from hawser.log.protocol.metadata import Metadata
 from hawser.log.protocol.operator import Operator
-from hawser.log.protocol.orders import Order
 
 if TYPE_CHECKING:
     from hawser.testing.cluster import Cluster

@@ -10,9 +10,9 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from hawser.log.entry import Kind
-from hawser.log.protocol.doors import Command
+from hawser.log.protocol.events import Command
 from hawser.log.queue.claims import NO_TOKEN, Token
-from hawser.log.queue.desk import Delivery, Get, Settlement, Turned, Why, shown_as
+from hawser.log.queue.dispatcher import Delivery, Get, Settlement, Turned, Why, shown_as
 from hawser.log.state.commands import QueueLimit, encode_command
 from hawser.log.state.queue import LETTERS, MESSAGES
 from hawser.log.state.results import Accepted, Limited, Reason, Rejected, Repeated, Settled

@@ -12,7 +12,7 @@ import msgspec
 
 from hawser.log.entry import Entry, Kind
 from hawser.log.queue.claims import Token
-from hawser.log.queue.desk import Delivery, Settlement, batch_of, consumer_id
+from hawser.log.queue.dispatcher import Delivery, Settlement, batch_of, consumer_id
 from hawser.log.replica import Replica
 from hawser.log.state.commands import QueueLimit, QueueSettle, Run, decoder
 from hawser.log.state.queue import CAPACITY_BYTES, LETTERS, MESSAGE_BYTES, MESSAGES, Queue

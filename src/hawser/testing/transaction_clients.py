@@ -7,19 +7,19 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from hawser.log.entry import Kind
-from hawser.log.protocol.doors import Command
+from hawser.log.protocol.events import Command
 from hawser.log.state.commands import encode_command
 from hawser.log.state.results import Answered, Finished, Outcome, Reason, Rejected
 from hawser.testing.checks import Violation
 from hawser.testing.clients import Errand, Inquiry, Verdict
 from hawser.testing.clients import Outcome as Heard
-from hawser.testing.transaction_office import recoverable
+from hawser.testing.transaction_service import recoverable
 from hawser.testing.transaction_workers import Worker
 from hawser.transaction.client import Progress, Transaction
 from hawser.transaction.commands import HomeBatch, HomeCall, HomeDecide, to_fields
-from hawser.transaction.home import Home
+from hawser.transaction.coordinator.decisions import Home
 from hawser.transaction.identity import APPLICATION_FORMAT, LANE_FORMAT, TransactionId, Xid
-from hawser.transaction.xa import Call, Code
+from hawser.transaction.xa.table import Call, Code
 
 if TYPE_CHECKING:
     from hawser.testing.transaction_ring import Ring

@@ -17,13 +17,13 @@ from hawser.testing.adversary import Adversary
 from hawser.testing.checks import Violation
 from hawser.testing.clients import Request
 from hawser.testing.cluster import Cluster
-from hawser.testing.marks import Marks
 from hawser.testing.network import NetworkFaults, host_of
+from hawser.testing.probes import Marks
 from hawser.testing.queue_clients import Drain, Putter
 from hawser.testing.store import StoreFaults
 from hawser.testing.swarm import Swarm
 from hawser.testing.transaction_clients import Actor, Application, Mover, Outsider, Person
-from hawser.transaction.home import Home
+from hawser.transaction.coordinator.decisions import Home
 from hawser.transaction.identity import Xid, home_number, owner_of
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from hawser.record.batch import Batch
 from hawser.testing.checks import Violation
 from hawser.testing.queue_truth import Message, those
 from hawser.transaction.commands import BranchAbort, BranchCommit, BranchPrepare, Counts, HomeDecide, id_of
-from hawser.transaction.home import Home
+from hawser.transaction.coordinator.decisions import Home
 from hawser.transaction.identity import Label, TransactionId, Xid
 
 if TYPE_CHECKING:

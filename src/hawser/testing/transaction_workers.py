@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from hawser.log.entry import Kind
-from hawser.log.protocol.doors import Command
+from hawser.log.protocol.events import Command
 from hawser.log.queue.claims import NO_TOKEN, Token
-from hawser.log.queue.desk import Delivery, Get
+from hawser.log.queue.dispatcher import Delivery, Get
 from hawser.log.state.commands import GroupCommit, GroupJoin, encode_command
 from hawser.log.state.queue import MESSAGES
 from hawser.log.state.results import Joined, Outcome, Reason, Result

@@ -22,8 +22,8 @@ from hawser.testing.checks import Violation
 from hawser.testing.clients import View
 from hawser.testing.queue_truth import STEP_BYTES, QueueTruth
 from hawser.testing.transaction_truth import Book, TransactionTruth
-from hawser.transaction.branches import Branches
-from hawser.transaction.home import Home
+from hawser.transaction.coordinator.decisions import Home
+from hawser.transaction.participant.branches import Branches
 
 __all__ = ["Blocks", "Truth", "shard_parts"]
 

@@ -5,7 +5,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from hawser.log.entry import Kind
-from hawser.log.protocol.doors import Command
+from hawser.log.protocol.events import Command
 from hawser.log.state.commands import GroupCommit, GroupJoin, TrimTo, encode_command
 from hawser.log.state.results import (
     Accepted,

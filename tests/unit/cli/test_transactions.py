@@ -14,7 +14,7 @@ import hawser
 from hawser.cluster import wire
 from hawser.cluster.client.admin.transactions import BranchOf, Stage, put_together
 from hawser.log.state.results import Outcome
-from hawser.transaction.xa import State
+from hawser.transaction.xa.table import State
 from hawser.xa import XAError, Xid
 from tests.support.cluster import RunningCluster
 from tests.support.processes import hawser_command, until

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hawser
-from hawser.record import arrow, bare
+from hawser.record import arrow, batch_body
 from hawser.record.batch import MAX_RECORDS, BadBatch, Batch, Compression, Format, Header
+from hawser.record.ipc_size import unpacked_bytes
 from hawser.record.record import NO_STAMP, Record, Stamp
-from hawser.record.unpacked import unpacked_bytes
 
 STAMP = Stamp(b"producer", 3, 7)
 NANOSECONDS = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -54,7 +54,7 @@ def test_what_goes_in_comes_out(records: list[Record], stamp: Stamp, compression
 @given(st.binary(max_size=20), NANOSECONDS, STAMPS)
 def test_one_plain_record_has_the_bytes_of_its_columns(value: bytes, timestamp_ns: int, stamp: Stamp) -> None:
     batch = Batch.of([Record(value, timestamp_ns=timestamp_ns)], stamp)
-    columns, earliest, latest, body = bare.encode([value], [None], [{}], [timestamp_ns])
+    columns, earliest, latest, body = batch_body.encode([value], [None], [{}], [timestamp_ns])
     fields = (Format.BARE, Compression.NONE, columns, 1, earliest, latest)
     assert batch.data == Batch._assemble(fields, stamp, body).data
     assert batch.header == Header.read(batch.data)
@@ -298,7 +298,7 @@ def test_one_value_is_read_as_many_are(
         data[16:24] = struct.pack("<q", 6)
     again = Batch.read(memoryview(data) if is_view else bytes(data))
     try:
-        expected = list(bare.records(again._columns()))
+        expected = list(batch_body.records(again._columns()))
     except BadBatch:
         with pytest.raises(BadBatch):
             again.records()
@@ -332,7 +332,7 @@ def test_an_arrow_body_of_another_length_is_named() -> None:
 
 def test_split_is_safe_without_a_header() -> None:
     with pytest.raises(BadBatch, match="do not fit"):
-        bare.split(memoryview(b"abc"), 0, 5, 1)
+        batch_body.split(memoryview(b"abc"), 0, 5, 1)
 
 
 @pytest.mark.parametrize("compression", Compression)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hawser.record import arrow, bare
+from hawser.record import arrow, batch_body
 from hawser.record.batch import BadBatch, Batch, Compression
 from hawser.record.record import NO_STAMP, Record, Stamp
 
@@ -112,16 +112,16 @@ def test_garbage_is_refused(data: bytes) -> None:
 def test_a_bare_body_of_garbage_is_refused_or_read(
     body: bytes, columns: int, records: int, timestamp_ns: int | None
 ) -> None:
-    split = outcome(lambda: bare.split(memoryview(body), columns, records + 1, timestamp_ns))
+    split = outcome(lambda: batch_body.split(memoryview(body), columns, records + 1, timestamp_ns))
     if split is not None:
-        plain = outcome(lambda: list(bare.records(split)))
+        plain = outcome(lambda: list(batch_body.records(split)))
         assert plain == outcome(lambda: list(arrow.records(arrow.from_columns(split))))
 
 
 def test_canary_offsets_that_go_back(
     monkeypatch: pytest.MonkeyPatch, record_property: Record_property
 ) -> None:
-    monkeypatch.setattr(bare, "sorted", list, raising=False)
+    monkeypatch.setattr(batch_body, "sorted", list, raising=False)
     with pytest.raises(AssertionError, match="differ") as caught:
         attack(1, 6000)
     record_property("caught", caught.value)
@@ -130,13 +130,15 @@ def test_canary_offsets_that_go_back(
 def test_canary_a_column_that_is_longer_than_its_data(
     monkeypatch: pytest.MonkeyPatch, record_property: Record_property
 ) -> None:
-    def careless(body: memoryview, records: int, offsets: int, data: int, bits: int | None) -> bare.Binaries:
+    def careless(
+        body: memoryview, records: int, offsets: int, data: int, bits: int | None
+    ) -> batch_body.Binaries:
         end = offsets + 4 * (records + 1)
         size = int.from_bytes(body[end - 4 : end], "little")
         validity = None if bits is None else body[bits : bits + (records + 7) // 8]
-        return bare.Binaries(body[offsets:end], body[data : data + size], validity)
+        return batch_body.Binaries(body[offsets:end], body[data : data + size], validity)
 
-    monkeypatch.setattr(bare, "_binaries", careless)
+    monkeypatch.setattr(batch_body, "_binaries", careless)
     with pytest.raises(AssertionError, match="differ") as caught:
         attack(1, 6000)
     record_property("caught", caught.value)

@@ -9,10 +9,8 @@ import pyarrow
 import pytest
 
 from hawser.errors import Corrupt, UsageError
-from hawser.record.arrays import array_layout, arrow_bytes, as_array, as_arrow
-from hawser.record.letters import LETTER_HEADER, origin_of_letter
-from hawser.record.metadata import decode_metadata, encode_metadata
-from hawser.record.payload import as_payload, as_payloads
+from hawser.record.metadata import LETTER_HEADER, decode_metadata, encode_metadata, origin_of_letter
+from hawser.record.payload import array_layout, arrow_bytes, as_array, as_arrow, as_payload, as_payloads
 from hawser.record.schema import codec_of
 
 

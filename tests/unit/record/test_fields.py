@@ -12,7 +12,7 @@ import pyarrow
 import pytest
 
 from hawser.limits import MAX_FIELDS_BYTES
-from hawser.record.fields import fields_of
+from hawser.record.sql_fields import fields_of
 
 
 class Color(enum.Enum):

@@ -5,7 +5,7 @@ import pytest
 
 from hawser.log.entry import Kind
 from hawser.log.queue.claims import NO_TOKEN, Claims, Lending, Token
-from hawser.log.queue.desk import Proposal, Turned, Why
+from hawser.log.queue.dispatcher import Proposal, Turned, Why
 from hawser.log.state.commands import (
     GroupCommit,
     GroupDelete,
@@ -30,10 +30,10 @@ from hawser.log.state.results import (
     Settled,
     Staged,
 )
-from hawser.transaction.branches import Branches
 from hawser.transaction.commands import BranchLimit
-from hawser.transaction.holding import lock
 from hawser.transaction.identity import TransactionId, Xid
+from hawser.transaction.participant.branches import Branches
+from hawser.transaction.participant.locks import lock
 from tests.stateful.log_shard import batch
 from tests.stateful.transaction_shard import Site, lane
 

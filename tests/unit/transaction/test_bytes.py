@@ -6,7 +6,7 @@ from hawser.log.state.commands import Payload, encode_command
 from hawser.log.state.results import Outcome
 from hawser.transaction import commands as t
 from hawser.transaction.identity import LANE_FORMAT, Label, TransactionId, Xid, home_number, owner_of
-from hawser.transaction.xa import Call
+from hawser.transaction.xa.table import Call
 
 LANE = TransactionId(Xid(LANE_FORMAT, b"lane", b""), 3)
 OUTSIDE = TransactionId(Xid(7, b"global", b"branch"), 1 << 40)

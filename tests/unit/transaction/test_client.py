@@ -6,7 +6,7 @@ from hawser.errors import OutcomeUnknown, TransactionAborted
 from hawser.log.entry import Kind
 from hawser.log.state.results import Answered, Finished, Outcome, Reason, Rejected, Staged
 from hawser.transaction.client import Progress, Transaction
-from hawser.transaction.xa import Code
+from hawser.transaction.xa.table import Code
 from tests.stateful.log_shard import batch
 from tests.stateful.transaction_shard import HOME, branch, lane
 from tests.stateful.transaction_sites import Client

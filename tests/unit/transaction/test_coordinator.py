@@ -8,11 +8,11 @@ from hawser.log.entry import Kind
 from hawser.log.state.results import Answered, Finished, Outcome, Prepared, Reason, Rejected
 from hawser.record.batch import Batch
 from hawser.record.record import Record
-from hawser.transaction import coordinator as c
-from hawser.transaction import keeper as k
-from hawser.transaction.ageing import KEEP_SECONDS, MARK_SECONDS
+from hawser.transaction.coordinator import coordinator as c
+from hawser.transaction.expiry import KEEP_SECONDS, MARK_SECONDS
 from hawser.transaction.identity import ONCE, Label, TransactionId, Xid, owner_of
-from hawser.transaction.xa import Call, Code
+from hawser.transaction.participant import maintenance as k
+from hawser.transaction.xa.table import Call, Code
 from tests.stateful.log_shard import batch
 from tests.stateful.transaction_shard import HOME, Site, branch, lane
 

@@ -17,9 +17,9 @@ from hawser.log.state.results import (
     Result,
 )
 from hawser.transaction.commands import HomeClose, HomeForget, Participants, to_fields
-from hawser.transaction.home import Home
+from hawser.transaction.coordinator.decisions import Home
 from hawser.transaction.identity import APPLICATION_FORMAT, LANE_FORMAT, ONCE, TransactionId, Xid
-from hawser.transaction.xa import Call, Code
+from hawser.transaction.xa.table import Call, Code
 from tests.stateful.transaction_shard import Site, branch, lane
 
 ONE, XA = branch(b"one"), Xid(7, b"global", b"branch")

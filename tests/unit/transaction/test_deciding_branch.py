@@ -9,8 +9,8 @@ from hawser.log.entry import Kind
 from hawser.log.state.commands import GroupCommit, GroupJoin, QueueLimit, encode_command
 from hawser.log.state.results import Expired, Finished, Outcome, Prepared, Reason, Rejected, Result, Staged
 from hawser.transaction.commands import BranchForget, to_fields
+from hawser.transaction.coordinator.ledger import ENOUGH_TRANSACTIONS
 from hawser.transaction.identity import TransactionId, Xid
-from hawser.transaction.ledger import ENOUGH_TRANSACTIONS
 from tests.stateful.log_shard import batch
 from tests.stateful.transaction_shard import Site, branch, lane
 

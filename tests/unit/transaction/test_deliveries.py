@@ -12,15 +12,15 @@ from hawser.log.state.commands import encode_command
 from hawser.log.state.part import BadState
 from hawser.log.state.results import Finished, Outcome, Prepared, Reason, Rejected, Result
 from hawser.record.record import Stamp
-from hawser.transaction import coordinator as c
-from hawser.transaction import keeper as k
-from hawser.transaction import ledger
-from hawser.transaction.ageing import KEEP_SECONDS
-from hawser.transaction.branches import Branches
 from hawser.transaction.client import Request
 from hawser.transaction.commands import MOST_DELIVERED_BYTES, BranchCommit, BranchForget, to_fields
+from hawser.transaction.coordinator import coordinator as c
+from hawser.transaction.coordinator import ledger
+from hawser.transaction.expiry import KEEP_SECONDS
 from hawser.transaction.identity import Label, TransactionId
-from hawser.transaction.observers import Observers
+from hawser.transaction.participant import maintenance as k
+from hawser.transaction.participant.branches import Branches
+from hawser.transaction.participant.observers import Observers
 from tests.stateful.log_shard import batch
 from tests.stateful.transaction_shard import Site, lane
 from tests.stateful.transaction_sites import Client

@@ -21,9 +21,9 @@ from hawser.log.state.results import (
     encode_result,
 )
 from hawser.record.record import Stamp
-from hawser.transaction.branches import Branches
-from hawser.transaction.home import Home
+from hawser.transaction.coordinator.decisions import Home
 from hawser.transaction.identity import Label, TransactionId, Xid, home_number
+from hawser.transaction.participant.branches import Branches
 from tests.stateful.log_shard import batch
 from tests.stateful.transaction_shard import Site, lane
 

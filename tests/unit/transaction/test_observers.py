@@ -10,7 +10,7 @@ from hawser.log.state.commands import GroupCommit, GroupJoin, QueueSettle, Run, 
 from hawser.log.state.queue import LETTERS
 from hawser.log.state.results import Finished, Outcome
 from hawser.transaction.identity import TransactionId
-from hawser.transaction.observers import Observers, TransactionObserverFactory
+from hawser.transaction.participant.observers import Observers, TransactionObserverFactory
 from tests.stateful.log_shard import batch
 from tests.stateful.transaction_shard import Site, lane
 

@@ -11,8 +11,8 @@ from hawser.log.state.queue import Queue
 from hawser.log.state.results import Finished, Outcome, Prepared
 from hawser.record.batch import Batch
 from hawser.record.record import Record
-from hawser.transaction.branches import Branches
 from hawser.transaction.identity import TransactionId
+from hawser.transaction.participant.branches import Branches
 from tests.stateful.log_shard import MemoryBlocks
 from tests.stateful.transaction_shard import Site, lane, parts
 

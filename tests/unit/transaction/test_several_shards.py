@@ -12,7 +12,7 @@ from hawser.log.state.results import Finished, Outcome, Prepared, Reason, Reject
 from hawser.transaction.client import Progress, Request
 from hawser.transaction.commands import BranchAbort, BranchCommit, BranchLimit, BranchPrepare
 from hawser.transaction.identity import TransactionId, Xid
-from hawser.transaction.keeper import Keeper
+from hawser.transaction.participant.maintenance import Keeper
 from tests.stateful.transaction_shard import HOME, lane
 from tests.stateful.transaction_sites import Client
 

@@ -9,13 +9,13 @@ from hawser.log.entry import Kind
 from hawser.log.state.commands import encode_command
 from hawser.log.state.part import BadState
 from hawser.log.state.results import Expired, Finished, Outcome, Reason, Rejected, Staged
-from hawser.transaction import coordinator as c
-from hawser.transaction import keeper as k
-from hawser.transaction.ageing import KEEP_SECONDS
-from hawser.transaction.branches import Branches
 from hawser.transaction.commands import BranchForget, HomeForget, to_fields
-from hawser.transaction.home import Home
+from hawser.transaction.coordinator import coordinator as c
+from hawser.transaction.coordinator.decisions import Home
+from hawser.transaction.expiry import KEEP_SECONDS
 from hawser.transaction.identity import ONCE, TransactionId, Xid
+from hawser.transaction.participant import maintenance as k
+from hawser.transaction.participant.branches import Branches
 from hawser.transaction.register import Register
 from tests.stateful.transaction_shard import Site, lane
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from hawser.log.state.results import Answered, Expired, Finished, Outcome, Prepared, Reason, Rejected
-from hawser.testing.transaction_office import recoverable
-from hawser.transaction.calls import MOST_ANSWERS
+from hawser.testing.transaction_service import recoverable
 from hawser.transaction.identity import MOST_WORKERS, Label, TransactionId, Xid
-from hawser.transaction.xa import TABLE, Call, Code, State
+from hawser.transaction.xa.calls import MOST_ANSWERS
+from hawser.transaction.xa.table import TABLE, Call, Code, State
 from tests.stateful.transaction_shard import Site
 
 XID = Xid(1, b"global", b"branch")

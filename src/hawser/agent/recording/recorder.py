@@ -18,8 +18,8 @@ from hawser.errors import Closed, HawserError, NotFound, SettingsMismatch, Usage
 from hawser.memory import Domain
 from hawser.memory.domain import TRACE_NAME
 from hawser.memory.names import check_bus_name, check_topic_name, group_record
-from hawser.memory.tracing import TraceNames
-from hawser.record.origin import recorder_id
+from hawser.memory.trace_ring import TraceNames
+from hawser.record.recording import recorder_id
 
 __all__ = ["PayloadRecorder", "Recorder", "RecorderStatus", "TraceRecorder"]
 

@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import Self
 
 from hawser.agent.recording.blocks import Block
-from hawser.record.origin import Gap
+from hawser.record.recording import Gap
 
 __all__ = ["Source"]
 

@@ -24,8 +24,8 @@ from hawser.agent.recording.blocks import Block
 from hawser.agent.recording.source import Source
 from hawser.agent.recording.target import Replaced, Target
 from hawser.record.batch import Batch
-from hawser.record.origin import Gap, recorder_id
 from hawser.record.record import Stamp
+from hawser.record.recording import Gap, recorder_id
 
 __all__ = ["Counts", "QueueStream", "Stream"]
 

@@ -14,8 +14,8 @@ from hawser.agent.recording.source import Source
 from hawser.errors import Closed, NotFound, SettingsMismatch
 from hawser.memory import Domain, Region, Subscriber
 from hawser.memory.names import group_record
-from hawser.memory.tracing import trace_of
-from hawser.record.origin import Gap
+from hawser.memory.trace_ring import trace_of
+from hawser.record.recording import Gap
 
 __all__ = ["TopicSource", "TracedTopicSource"]
 

@@ -14,8 +14,8 @@ from hawser.agent.recording.blocks import Block
 from hawser.agent.recording.source import Source
 from hawser.errors import Closed
 from hawser.memory import Domain
-from hawser.memory.tracing import TraceNames, lead_to, open_ring
-from hawser.record.origin import Gap
+from hawser.memory.trace_ring import TraceNames, lead_to, open_ring
+from hawser.record.recording import Gap
 from hawser.record.trace import RECORD_BYTES, trace_key, trace_subjects, trace_times
 
 __all__ = ["TraceSource"]

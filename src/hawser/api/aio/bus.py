@@ -21,7 +21,7 @@ from hawser.api.sample import Sample
 from hawser.api.subscription import Reliable, Start
 from hawser.api.transaction import no_transactions
 from hawser.memory.settings import QueueOptions, TopicOptions
-from hawser.record.receipt import Receipt
+from hawser.record.record import Receipt
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -17,7 +17,7 @@ from hawser.api.info import QueueInfo
 from hawser.api.message import OVER, Verdict
 from hawser.api.sample import Sample
 from hawser.errors import HawserError
-from hawser.record.receipt import Receipt
+from hawser.record.record import Receipt
 
 __all__ = [
     "AsyncConsumer",

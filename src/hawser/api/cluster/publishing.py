@@ -14,8 +14,7 @@ from hawser.cluster.client.loop_thread import LoopThread
 from hawser.cluster.client.publish.partitioner import Producers
 from hawser.errors import Closed, UsageError
 from hawser.record.payload import as_payloads
-from hawser.record.receipt import Receipt
-from hawser.record.record import Record
+from hawser.record.record import Receipt, Record
 from hawser.record.rows import Rows
 
 if TYPE_CHECKING:
@@ -138,7 +137,7 @@ class ClusterPublishing(Publishing[T]):
         headers: Mapping[str, bytes] | None = None,
         timeout: float | None = None,
     ) -> Any:
-        from hawser.record.arrays import array_layout
+        from hawser.record.payload import array_layout
 
         self._producers()
         sizes, element, _ = array_layout(shape, dtype)

@@ -26,7 +26,7 @@ from hawser.cluster.client.queue.session import MOST_HELD
 from hawser.cluster.wire import Looked
 from hawser.errors import Closed, HawserError
 from hawser.log.state.queue import LETTERS
-from hawser.record.receipt import Receipt
+from hawser.record.record import Receipt
 
 if TYPE_CHECKING:
     from hawser.record.schema import Codec

@@ -13,7 +13,7 @@ from hawser.cluster.client.transaction.xa import OpenBranch, Resource
 from hawser.errors import HawserError, UsageError
 from hawser.log.state.results import Answered, Outcome
 from hawser.transaction.identity import APPLICATION_FORMAT, LANE_FORMAT, TransactionId, Xid
-from hawser.transaction.xa import Call, Code, State
+from hawser.transaction.xa.table import Call, Code, State
 
 __all__ = ["ClusterXA", "XACalls", "check_xid"]
 

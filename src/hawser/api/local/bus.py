@@ -16,7 +16,7 @@ from hawser.memory import Domain, Region
 from hawser.memory.names import check_topic_name
 from hawser.memory.settings import RegionSettings, Request, check_same, group_of_mode, queue_request, request
 from hawser.memory.survey import survey
-from hawser.memory.tracing import switch
+from hawser.memory.trace_ring import switch
 
 __all__ = ["LocalBus"]
 

@@ -14,7 +14,7 @@ from hawser.limits import DEAD_LETTER_SUFFIX, QUEUE_SETTING_BOUNDS
 from hawser.memory import Consumer, Domain, Publisher, Region
 from hawser.memory.names import check_topic_name
 from hawser.memory.settings import RegionSettings
-from hawser.record.letters import origin_of_letter, with_origin, without_origin
+from hawser.record.metadata import origin_of_letter, with_origin, without_origin
 from hawser.record.names import check_is_another
 
 __all__ = ["Letters", "check_dead_letter"]

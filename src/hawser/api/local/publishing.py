@@ -10,7 +10,7 @@ from hawser.errors import HawserError, UsageError
 from hawser.memory import Loan
 from hawser.memory import Publisher as NativePublisher
 from hawser.record.payload import as_payloads
-from hawser.record.receipt import Receipt
+from hawser.record.record import Receipt
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -67,7 +67,7 @@ class LocalPublishing(Publishing[T]):
         headers: Mapping[str, bytes] | None = None,
         timeout: float | None = None,
     ) -> ArrayLoan:
-        from hawser.record.arrays import array_layout
+        from hawser.record.payload import array_layout
 
         sizes, element, nbytes = array_layout(shape, dtype)
         loan = self._native().loan(nbytes, key=key, headers=headers)

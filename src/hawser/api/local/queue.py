@@ -22,8 +22,8 @@ from hawser.memory import Consumer as NativeConsumer
 from hawser.memory import Domain, Region
 from hawser.memory import Publisher as NativePublisher
 from hawser.memory.settings import readable
-from hawser.memory.tracing import trace_of
-from hawser.record.receipt import Receipt
+from hawser.memory.trace_ring import trace_of
+from hawser.record.record import Receipt
 
 if TYPE_CHECKING:
     from hawser.record.schema import Codec

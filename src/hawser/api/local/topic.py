@@ -16,8 +16,8 @@ from hawser.errors import Closed, HawserError, UsageError
 from hawser.memory import Publisher as NativePublisher
 from hawser.memory import Region
 from hawser.memory.settings import readable
-from hawser.memory.tracing import trace_of
-from hawser.record.receipt import Receipt
+from hawser.memory.trace_ring import trace_of
+from hawser.record.record import Receipt
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

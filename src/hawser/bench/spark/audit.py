@@ -27,8 +27,8 @@ from hawser.bench.plan import Plan
 from hawser.bench.report import Row, at_most
 from hawser.cluster.client.client import addresses_of
 from hawser.record.batch import Batch
-from hawser.record.origin import recorder_id
 from hawser.record.record import Stamp
+from hawser.record.recording import recorder_id
 from hawser.record.trace import RECORD_BYTES, TraceKind, region_number, trace_key
 
 MESSAGES: Final = 10_000_000

@@ -12,19 +12,19 @@ from hawser.cli.options import shared_options, wants_json
 from hawser.cli.output import count, exits, notice, print_json
 from hawser.log.entry import Entry, Kind
 from hawser.log.journal import checkpoints
-from hawser.log.journal.failures import Damaged, NotFormatted
+from hawser.log.journal.errors import Damaged, NotFormatted
 from hawser.log.journal.journal import Journal
+from hawser.log.journal.promise import VowFile
 from hawser.log.journal.storage import StorageFailed
-from hawser.log.journal.vows import VowFile
 from hawser.log.state.commands import QueueSettle, count_of, decoder
 from hawser.log.state.machine import Machine
 from hawser.log.state.part import Unsupported
 from hawser.log.state.queue import Queue
-from hawser.log.state.queue_shelf import Shelf
 from hawser.log.state.results import Accepted, Place, Settled
+from hawser.log.state.subqueue import Shelf
 from hawser.log.state.topic import Topic
 from hawser.record.batch import BadBatch, Header
-from hawser.transaction.parts import transactional_parts
+from hawser.transaction.participant.branches import transactional_parts
 
 __all__ = ["scan", "verify"]
 

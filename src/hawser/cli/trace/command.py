@@ -15,7 +15,7 @@ from hawser.cli.output import byte_size, clock, count, dimmed, notice, print_jso
 from hawser.memory import Domain
 from hawser.memory.settings import TRACE_LEVELS, check_trace_of_queue, trace_level
 from hawser.memory.temporary_tracing import TemporaryTracing
-from hawser.memory.tracing import TraceNames, switch
+from hawser.memory.trace_ring import TraceNames, switch
 from hawser.record.trace import RECORD_BYTES, TraceKind, TraceRecord, trace_records
 
 __all__ = ["trace_queue", "trace_topic"]

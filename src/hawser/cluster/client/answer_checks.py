@@ -13,10 +13,10 @@ from hawser.cluster import wire
 from hawser.cluster.transport import Address, BadAddress, Malformed
 from hawser.errors import HawserError
 from hawser.log.entry import Kind
-from hawser.log.queue.desk import Parcel
+from hawser.log.queue.dispatcher import Parcel
 from hawser.log.state import results as r
 from hawser.record.batch import Batch
-from hawser.transaction.xa import State
+from hawser.transaction.xa.table import State
 
 __all__ = ["check_answer"]
 

@@ -28,8 +28,7 @@ from hawser.errors import Closed, HawserError, UsageError
 from hawser.limits import is_wait
 from hawser.record.metadata import encode_metadata
 from hawser.record.payload import as_payload
-from hawser.record.receipt import Receipt
-from hawser.record.record import NO_HEADERS, Record
+from hawser.record.record import NO_HEADERS, Receipt, Record
 from hawser.record.rows import Records, Rows
 
 __all__ = ["Client", "OpenTopic", "Partition", "addresses_of", "record_of", "records_of"]

@@ -61,13 +61,13 @@ class FetchedSample:
 
     def array(self, dtype: Any = "u1", shape: Any = None) -> Any:
         """A read-only numpy array over the message."""
-        from hawser.record.arrays import as_array
+        from hawser.record.payload import as_array
 
         return as_array(self._record.value, dtype, shape)
 
     def arrow(self) -> Any:
         """The Arrow data in the message."""
-        from hawser.record.arrays import as_arrow
+        from hawser.record.payload import as_arrow
 
         return as_arrow(self._record.value)
 

@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from hawser.record.described import described
+from hawser.record.schema import described
 
 __all__ = ["ClientSettings"]
 

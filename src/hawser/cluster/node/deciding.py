@@ -17,12 +17,12 @@ from hawser.cluster.node.presence import ABSENT_SECONDS, UNSEEN_SECONDS
 from hawser.cluster.node.transacting import DEPOSED, Collected, Host, Slot, Surroundings
 from hawser.log.entry import Kind
 from hawser.log.state.results import Answered, Finished, Outcome, Reason, Rejected, Result, decode_result
-from hawser.transaction import coordinator as c
 from hawser.transaction.commands import HomeBatch, HomeCall, HomeClose, HomeDecide, id_of
-from hawser.transaction.home import Home
+from hawser.transaction.coordinator import coordinator as c
+from hawser.transaction.coordinator.decisions import Home
+from hawser.transaction.coordinator.record import Record
 from hawser.transaction.identity import APPLICATION_FORMAT, CLAIMS, TransactionId, Xid, owner_of
-from hawser.transaction.record import Record
-from hawser.transaction.xa import Call, Code
+from hawser.transaction.xa.table import Call, Code
 
 __all__ = ["Deciding"]
 

@@ -1,8 +1,9 @@
 """Dead letters of the queues that this node leads, on their way to queues of other names.
 
-The rule by which each arrives once is that of `hawser.log.queue.letters`; here are the journeys. The node is
-a client of its own cluster, once there is something to send, and says that it is a node: others put nothing
-under the stamps of letters. While the other queue is full, or away, or cannot be made, letters stay at home.
+The rule by which each arrives once is that of `hawser.log.queue.dead_letters`; here are the journeys. The
+node is a client of its own cluster, once there is something to send, and says that it is a node: others put
+nothing under the stamps of letters. While the other queue is full, or away, or cannot be made, letters stay
+at home.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from hawser.cluster.transport import PeerRole
 from hawser.cluster.wire import Failed
 from hawser.errors import Full, HawserError
 from hawser.log.entry import Kind
-from hawser.log.queue.letters import next_letters, sent
+from hawser.log.queue.dead_letters import next_letters, sent
 
 __all__ = ["Forwarder"]
 

@@ -1,7 +1,7 @@
 """How a shard takes part in transactions: operations are staged, votes given, branches ended.
 
 What has lasted too long, and what belongs to clients that are not there any more, is rolled back by entries
-(`hawser.transaction.keeper`); a prepared branch that hears nothing asks its home.
+(`hawser.transaction.participant.maintenance`); a prepared branch that hears nothing asks its home.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ from hawser.cluster.node.lending import TOO_EARLY, Lender
 from hawser.cluster.node.transacting import DEPOSED, Before, Host, Slot, Surroundings
 from hawser.errors import Corrupt
 from hawser.log.entry import Kind
-from hawser.log.queue.desk import Proposal
+from hawser.log.queue.dispatcher import Proposal
 from hawser.log.replica import Replica
 from hawser.log.state.commands import encode_command
 from hawser.log.state.results import Outcome, Reason, Rejected, decode_result
-from hawser.transaction import keeper as k
-from hawser.transaction.branches import Branch, Branches
 from hawser.transaction.identity import LANE_FORMAT, TransactionId
+from hawser.transaction.participant import maintenance as k
+from hawser.transaction.participant.branches import Branch, Branches
 
 __all__ = ["Keeping", "carry_before"]
 

@@ -1,10 +1,11 @@
 """The queue of a shard, as long as this node leads it: consumers ask, and the desks lend.
 
-There is a desk for each shelf (`hawser.log.queue.desk`), made once this leader has applied all that came
-before it and knows the settings of the queue, and dropped when it leads no more. Whoever asks for messages
-waits in line: he is served after a read of the newest state, first when he comes and again whenever there is
-something to lend, until he gets something or his time is over. A transaction is lent what is there without a
-read, and finds out at its commit if this node leads no more; that there is nothing is known after one.
+There is a desk for each shelf (`hawser.log.queue.dispatcher`), made once this leader has applied all that
+came before it and knows the settings of the queue, and dropped when it leads no more. Whoever asks for
+messages waits in line: he is served after a read of the newest state, first when he comes and again whenever
+there is something to lend, until he gets something or his time is over. A transaction is lent what is there
+without a read, and finds out at its commit if this node leads no more; that there is nothing is known after
+one.
 
 A session belongs to a client, not to a link: one that reconnects goes on with what it holds. It ends when the
 client says so, or when it is silent for longer than it said; while it waits here it is heard of. It wants one
@@ -35,14 +36,14 @@ from hawser.cluster.wire import (
 from hawser.errors import Corrupt
 from hawser.log.entry import Kind
 from hawser.log.queue.claims import Lending, Token
-from hawser.log.queue.desk import Desk, Get, Proposal, Settlement, Why, shown_as
-from hawser.log.queue.desk import Turned as TurnedAway
-from hawser.log.queue.parcels import batch_of
+from hawser.log.queue.delivery_batch import batch_of
+from hawser.log.queue.dispatcher import Desk, Get, Proposal, Settlement, Why, shown_as
+from hawser.log.queue.dispatcher import Turned as TurnedAway
 from hawser.log.replica import Replica
 from hawser.log.state.commands import QueueLimit, encode_command
 from hawser.log.state.queue import CAPACITY_BYTES, LETTERS, MESSAGES, Queue
 from hawser.log.state.results import Place, Reason, Rejected, encode_result
-from hawser.transaction import holding
+from hawser.transaction.participant import locks
 
 __all__ = ["TOO_EARLY", "Lender"]
 
@@ -313,7 +314,7 @@ class Lender:
             return _TOO_MANY
         claims = self._desks[message.shelf].claims
         claims.hear(message.session, self._now)
-        found = holding.lock(claims, message.shelf, message.session, _tokens(message.tokens))
+        found = locks.lock(claims, message.shelf, message.session, _tokens(message.tokens))
         if isinstance(found, Proposal):
             return found
         if found.why is Why.OTHER_LEADER:

@@ -1,7 +1,8 @@
 """Who observes the transactions of the shards that a node leads: its own figures, and those that its settings
 name.
 
-An observer is written as "module:factory" (`hawser.transaction.observers`), and imported where the node runs.
+An observer is written as "module:factory" (`hawser.transaction.participant.observers`), and imported where
+the node runs.
 """
 
 import importlib
@@ -16,7 +17,7 @@ from hawser.errors import UsageError
 from hawser.log.state.commands import Run
 from hawser.log.state.results import Outcome
 from hawser.transaction.identity import TransactionId
-from hawser.transaction.observers import Observers, TransactionObserverFactory
+from hawser.transaction.participant.observers import Observers, TransactionObserverFactory
 
 __all__ = ["Observing"]
 

@@ -20,9 +20,9 @@ from hawser.cluster.node.deciding import Deciding
 from hawser.cluster.node.keeping import Keeping
 from hawser.cluster.node.lending import Lender
 from hawser.cluster.node.transacting import Answer, Collected, Host, Slot, Surroundings
-from hawser.transaction.branches import Branches
-from hawser.transaction.home import Home
+from hawser.transaction.coordinator.decisions import Home
 from hawser.transaction.identity import APPLICATION_FORMAT, TransactionId, Xid
+from hawser.transaction.participant.branches import Branches
 
 __all__ = ["Office"]
 

@@ -47,15 +47,15 @@ from hawser.cluster.transport import (
     listen,
 )
 from hawser.errors import UsageError
-from hawser.log.journal.failures import Damaged, NotFormatted
+from hawser.log.journal.errors import Damaged, NotFormatted
 from hawser.log.journal.journal import Settings as JournalSettings
 from hawser.log.journal.storage import StorageFailed, StorageFull, StorageRefused
 from hawser.log.protocol import messages as m
 from hawser.log.protocol.node import Limits
-from hawser.log.queue.letters import shard_of_letters
+from hawser.log.queue.dead_letters import shard_of_letters
 from hawser.log.replica import Replica, Settings
 from hawser.log.state.part import BadState, Unsupported
-from hawser.transaction.parts import transactional_parts
+from hawser.transaction.participant.branches import transactional_parts
 
 __all__ = ["Node", "NodeSettings"]
 

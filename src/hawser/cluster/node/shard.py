@@ -42,12 +42,12 @@ from hawser.cluster.wire import (
     TransactionLook,
     TransactionsSeen,
 )
+from hawser.log.clock import LogClock
 from hawser.log.entry import HEADER_BYTES, Kind
 from hawser.log.journal.journal import Sync
 from hawser.log.journal.storage import StorageRefused
-from hawser.log.log_clock import LogClock
 from hawser.log.protocol import messages as m
-from hawser.log.protocol.doors import (
+from hawser.log.protocol.events import (
     Command,
     Event,
     Halt,

@@ -21,8 +21,8 @@ from hawser.log.state.log_time import LogTime
 from hawser.log.state.producers import Producers
 from hawser.log.state.queue import Queue
 from hawser.log.state.topic import Topic
-from hawser.record.origin import is_recorder
-from hawser.transaction.branches import DEFAULT_LIMIT, Branches
+from hawser.record.recording import is_recorder
+from hawser.transaction.participant.branches import DEFAULT_LIMIT, Branches
 
 __all__ = ["Now", "Upkeep"]
 

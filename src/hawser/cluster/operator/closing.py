@@ -20,8 +20,8 @@ from hawser.errors import Unavailable
 from hawser.log.entry import Kind
 from hawser.log.state.commands import encode_command
 from hawser.log.state.results import Done, decode_result
-from hawser.transaction.branches import DEFAULT_LIMIT
 from hawser.transaction.commands import BranchLimit
+from hawser.transaction.participant.branches import DEFAULT_LIMIT
 
 __all__ = ["Closing"]
 

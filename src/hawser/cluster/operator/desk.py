@@ -9,11 +9,10 @@ from hawser.cluster.stores.store import Store, StoreUnavailable
 from hawser.cluster.wire import AdminDone
 from hawser.errors import Corrupt
 from hawser.log.protocol import messages as m
-from hawser.log.protocol.doors import Effect, Event, Load, Loaded, Receive, Report, Send, Tick
-from hawser.log.protocol.doors import Store as StoreEffect
+from hawser.log.protocol.events import Effect, Event, Load, Loaded, Order, Receive, Report, Send, Tick
+from hawser.log.protocol.events import Store as StoreEffect
 from hawser.log.protocol.metadata import Metadata
 from hawser.log.protocol.operator import Operator
-from hawser.log.protocol.orders import Order
 
 __all__ = ["Desk"]
 

@@ -32,8 +32,8 @@ from hawser.cluster.operator.desk import Desk
 from hawser.cluster.transport import TransportError
 from hawser.cluster.wire import ShardReport, TopicEntry
 from hawser.log.protocol import messages as m
+from hawser.log.protocol.events import Contract, Expand, Order, Swap
 from hawser.log.protocol.metadata import Metadata, Status
-from hawser.log.protocol.orders import Contract, Expand, Order, Swap
 
 __all__ = ["Repairs"]
 

@@ -62,9 +62,9 @@ from hawser.cluster.transport import (
 )
 from hawser.errors import Corrupt, Unavailable
 from hawser.log.protocol import messages as m
+from hawser.log.protocol.events import Contract, Elect, Expand, Order, Swap, Transfer
 from hawser.log.protocol.metadata import Metadata, Status
 from hawser.log.protocol.operator import Operator
-from hawser.log.protocol.orders import Contract, Elect, Expand, Order, Swap, Transfer
 
 __all__ = ["OperatorService", "OperatorSettings"]
 

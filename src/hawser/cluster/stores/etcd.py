@@ -25,7 +25,7 @@ from hawser.cluster.stores.store import (
     check_write,
     encoded_key,
 )
-from hawser.record.described import described
+from hawser.record.schema import described
 
 try:
     import requests

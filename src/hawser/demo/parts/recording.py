@@ -14,8 +14,8 @@ from hawser.demo.parts.part import Moment, Part, Row, Scene
 from hawser.demo.processes import Process
 from hawser.demo.proof import Proof, compare
 from hawser.memory import Domain
-from hawser.memory.tracing import open_ring
-from hawser.record.origin import GAP_HEADER, Gap, recorder_id
+from hawser.memory.trace_ring import open_ring
+from hawser.record.recording import GAP_HEADER, Gap, recorder_id
 from hawser.record.trace import trace_records
 
 __all__ = ["Recording", "prove_recording"]

@@ -1,7 +1,7 @@
 """The log on disk: segments of entries, a vow, checkpoints; read `journal` first, then `opening`."""
 
 from hawser.log.journal.checkpoints import Checkpoint
-from hawser.log.journal.failures import BadSnapshot, Damaged, Gone, NotFormatted, OtherVersion
+from hawser.log.journal.errors import BadSnapshot, Damaged, Gone, NotFormatted, OtherVersion
 from hawser.log.journal.installation import Installation
 from hawser.log.journal.journal import Journal, Settings, Sync
 from hawser.log.journal.snapshot import Piece, Snapshot

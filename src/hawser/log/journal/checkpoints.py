@@ -11,8 +11,8 @@ from typing import Final
 import msgspec
 
 from hawser.log.epochs import Epochs
-from hawser.log.journal import names
-from hawser.log.journal.failures import Damaged
+from hawser.log.journal import file_names
+from hawser.log.journal.errors import Damaged
 from hawser.log.journal.sealed import HEADER_BYTES, Broken, Magic, checksum_of, seal, unseal
 from hawser.log.journal.storage import Storage
 
@@ -48,7 +48,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
             record = _decode(unseal(Magic.CHECKPOINT, data))
             record.epochs()
             for name in record.blocks:
-                names.block_name(0, name)
+                file_names.block_name(0, name)
         except (AssertionError, msgspec.MsgspecError, ValueError) as reason:
             raise Broken(f"not a checkpoint, {reason}") from reason
         return record
@@ -71,7 +71,7 @@ _decode: Final = msgspec.msgpack.Decoder(Record).decode
 
 def load(storage: Storage, generation: int, shard: str) -> Record | None:
     """The last durable one; None if there never was one, Damaged if it is not whole."""
-    name = names.checkpoint_name(generation)
+    name = file_names.checkpoint_name(generation)
     if name not in storage.names():
         return None
     try:
@@ -86,13 +86,13 @@ def load(storage: Storage, generation: int, shard: str) -> Record | None:
 def save(storage: Storage, generation: int, record: Record) -> None:
     """In place of the last one, durable when it returns; StorageFull changes nothing."""
     data = record.packed()
-    new = names.new_checkpoint_name(generation)
+    new = file_names.new_checkpoint_name(generation)
     storage.create(new, len(data))
     storage.write(new, 0, data)
     storage.sync(new)
     # The blocks' names must be certain before the name that lists them can be.
     storage.sync_names()
-    storage.rename(new, names.checkpoint_name(generation))
+    storage.rename(new, file_names.checkpoint_name(generation))
     storage.sync_names()
 
 
@@ -113,7 +113,7 @@ class Blocks:
 
     def write_sealed(self, name: str, sealed: bytes) -> None:
         """The same for a block that has its header already."""
-        file = names.block_name(self._generation, name)
+        file = file_names.block_name(self._generation, name)
         if self._written.pop(name, None) is not None:
             self._storage.remove(file)
         self._storage.create(file, len(sealed))
@@ -126,7 +126,7 @@ class Blocks:
 
     def read_sealed(self, name: str) -> bytes:
         """Checked, with its header."""
-        file = names.block_name(self._generation, name)
+        file = file_names.block_name(self._generation, name)
         try:
             sealed = self._storage.read(file, 0, self._storage.size(file))
             check_block(sealed, (self._listed | self._written)[name])
@@ -148,14 +148,14 @@ class Blocks:
         """What was written of these is on disk when this returns; their names are not."""
         for name in wanted:
             if name in self._written:
-                self._storage.sync(names.block_name(self._generation, name))
+                self._storage.sync(file_names.block_name(self._generation, name))
 
     def keep(self, record: Record) -> None:
         """This is the last checkpoint; blocks that it does not list are removed."""
         listed = dict(record.listed)
         for name in self._listed | self._written:
             if name not in listed:
-                self._storage.remove(names.block_name(self._generation, name))
+                self._storage.remove(file_names.block_name(self._generation, name))
         self._listed = listed
         self._written.clear()
 

@@ -9,16 +9,16 @@ import msgspec
 
 from hawser.log.entry import HEADER_BYTES, MAX_BODY_BYTES, BadFrame, Entry
 from hawser.log.epochs import Epochs
-from hawser.log.journal import checkpoints, names
+from hawser.log.journal import checkpoints, file_names
 from hawser.log.journal.checkpoints import Blocks, Record, check_block
-from hawser.log.journal.failures import BadSnapshot
-from hawser.log.journal.opening import Log
+from hawser.log.journal.errors import BadSnapshot
+from hawser.log.journal.promise import Identity
+from hawser.log.journal.recovery import Log
 from hawser.log.journal.sealed import Broken, Magic, unseal
 from hawser.log.journal.segment import Segment
 from hawser.log.journal.snapshot import FIRST_BLOCK_PART, Manifest
 from hawser.log.journal.storage import Storage
-from hawser.log.journal.vows import Identity
-from hawser.log.protocol.doors import Vow
+from hawser.log.protocol.events import Vow
 
 __all__ = ["Installation"]
 
@@ -102,7 +102,7 @@ class Installation:
             return
         self.is_over = True
         for name in self._storage.names():
-            parsed = names.parse(name)
+            parsed = file_names.parse(name)
             if parsed is not None and parsed.generation == self.generation:
                 self._storage.remove(name)
 

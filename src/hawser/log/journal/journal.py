@@ -1,4 +1,4 @@
-"""The log of one member of a shard on its disk: `hawser.log.journal.opening` says how it survives a crash.
+"""The log of one member of a shard on its disk: `hawser.log.journal.recovery` says how it survives a crash.
 
 The caller's contract. Entries are appended in order, and count as durable up to `synced` and no further. One
 sync is under way at a time, beside anything but `destroy`: whoever begins it has its files synced, and says
@@ -22,18 +22,18 @@ import msgspec
 
 from hawser.log.entry import HEADER_BYTES, Entry, EntryId
 from hawser.log.epochs import Epochs
-from hawser.log.journal import checkpoints, names, opening
+from hawser.log.journal import checkpoints, file_names, recovery
 from hawser.log.journal.checkpoints import Blocks, Record
-from hawser.log.journal.failures import Damaged
+from hawser.log.journal.errors import Damaged
 from hawser.log.journal.installation import Installation
-from hawser.log.journal.reading import Tail
-from hawser.log.journal.scan import scan
+from hawser.log.journal.promise import Identity, VowFile
+from hawser.log.journal.reader import Tail
+from hawser.log.journal.recovery import scan
 from hawser.log.journal.segment import Segment
-from hawser.log.journal.segments import Segments
+from hawser.log.journal.segment_list import Segments
 from hawser.log.journal.snapshot import Snapshot
 from hawser.log.journal.storage import Storage, StorageFull
-from hawser.log.journal.vows import Identity, VowFile
-from hawser.log.protocol.doors import Vow
+from hawser.log.protocol.events import Vow
 
 __all__ = ["Journal", "Settings", "Sync"]
 
@@ -87,7 +87,7 @@ class Sync:
 class Journal:
     """See the top of the file; made by `format` and `open`."""
 
-    def __init__(self, storage: Storage, settings: Settings, vows: VowFile, log: opening.Log) -> None:
+    def __init__(self, storage: Storage, settings: Settings, vows: VowFile, log: recovery.Log) -> None:
         self._storage = storage
         self._settings = settings
         self._vows = vows
@@ -99,28 +99,28 @@ class Journal:
     def format(cls, storage: Storage, shard: str, member: str, settings: Settings | None = None) -> Self:
         """An empty journal, durable when this returns; FileExistsError if the storage holds one."""
         identity = Identity(shard, member).check()
-        if names.VOW in storage.names():
+        if file_names.VOW in storage.names():
             raise FileExistsError("there is a journal here; open it, or destroy it first")
-        opening.check_unformatted(storage)
-        opening.remove_leftovers(storage, 0, None)
+        recovery.check_unformatted(storage)
+        recovery.remove_leftovers(storage, 0, None)
         settings = settings or Settings()
         segment = Segment.create(storage, identity, _FIRST_GENERATION, 1, settings.segment_bytes)
         vows = VowFile.create(storage, identity, _FIRST_GENERATION)
-        return cls(storage, settings, vows, opening.Log([segment], Epochs(), None))
+        return cls(storage, settings, vows, recovery.Log([segment], Epochs(), None))
 
     @classmethod
     def open(cls, storage: Storage, settings: Settings | None = None) -> Self:
         """What is there, mended after a crash, and on disk when this returns.
 
         Raises NotFormatted, OtherVersion, or Damaged if something that was synced is lost."""
-        vows = opening.open_vow(storage)
-        log = opening.open_log(storage, vows)
+        vows = recovery.open_vow(storage)
+        log = recovery.open_log(storage, vows)
         journal = cls(storage, settings or Settings(), vows, log)
         journal._segments.sync_what_was_read()
         journal._segments.write_marks(journal.synced)
         return journal
 
-    def _take_over(self, log: opening.Log) -> None:
+    def _take_over(self, log: recovery.Log) -> None:
         self._segments = Segments(
             self._storage,
             self._vows.identity,
@@ -288,18 +288,18 @@ class Journal:
 
     def hold_ballast(self) -> bool:
         """Keep some room for a checkpoint on a full disk; whether it is kept."""
-        if names.BALLAST in self._storage.names():
+        if file_names.BALLAST in self._storage.names():
             return True
         try:
-            self._storage.create(names.BALLAST, self._settings.ballast_bytes)
+            self._storage.create(file_names.BALLAST, self._settings.ballast_bytes)
         except StorageFull:
             return False
         return True
 
     def drop_ballast(self) -> None:
         """Give that room back to the disk."""
-        if names.BALLAST in self._storage.names():
-            self._storage.remove(names.BALLAST)
+        if file_names.BALLAST in self._storage.names():
+            self._storage.remove(file_names.BALLAST)
 
     def write_block(self, name: str, data: bytes) -> None:
         """A piece of state beside the next checkpoint, and durable with it if that lists it."""
@@ -350,7 +350,7 @@ class Journal:
         )
         return self._installation
 
-    def _switch(self, installation: Installation, vow: Vow, log: opening.Log) -> None:
+    def _switch(self, installation: Installation, vow: Vow, log: recovery.Log) -> None:
         """A snapshot is on disk: make it the log."""
         assert installation is self._installation and vow.epoch >= self.vow.epoch
         self._vows.save(vow=vow, generation=installation.generation, first=log.segments[0].first)
@@ -360,14 +360,14 @@ class Journal:
         for segment in self._segments:
             segment.is_removed = True
         self._take_over(log)
-        opening.remove_leftovers(self._storage, installation.generation, log.record)
+        recovery.remove_leftovers(self._storage, installation.generation, log.record)
 
     def verify(self) -> Iterator[str]:
         """Check every byte that is kept, file by file; yields each file's name once it is found whole.
 
         Damaged names the first that is not."""
         VowFile.open(self._storage)
-        yield names.VOW
+        yield file_names.VOW
         pairs = self._pairs_before_first()
         for segment in list(self._segments):
             copy = Segment.open(self._storage, self._vows.identity, segment.generation, segment.first)
@@ -377,9 +377,9 @@ class Journal:
             yield segment.name
         for block in self.checkpoint.blocks if self.checkpoint else ():
             self._blocks.read(block)
-            yield names.block_name(self._vows.generation, block)
+            yield file_names.block_name(self._vows.generation, block)
         if checkpoints.load(self._storage, self._vows.generation, self.shard) is not None:
-            yield names.checkpoint_name(self._vows.generation)
+            yield file_names.checkpoint_name(self._vows.generation)
 
     def _pairs_before_first(self) -> list[tuple[int, int]]:
         epochs = self.epochs.copy()
@@ -389,7 +389,7 @@ class Journal:
     def destroy(self) -> None:
         """Remove everything, durably; this object is of no use any more."""
         self._vows.save(generation=0)
-        opening.remove_leftovers(self._storage, 0, None)
+        recovery.remove_leftovers(self._storage, 0, None)
         self.drop_ballast()
-        self._storage.remove(names.VOW)
+        self._storage.remove(file_names.VOW)
         self._storage.sync_names()

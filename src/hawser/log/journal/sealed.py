@@ -15,7 +15,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from hawser.log.journal.failures import OtherVersion
+from hawser.log.journal.errors import OtherVersion
 
 __all__ = ["FORMAT_VERSION", "HEADER_BYTES", "Broken", "Magic", "checksum_of", "seal", "unseal"]
 

@@ -32,11 +32,11 @@ import msgspec
 from crc32c import crc32c
 
 from hawser.log.entry import HEADER_BYTES
-from hawser.log.journal import names
-from hawser.log.journal.failures import Damaged
+from hawser.log.journal import file_names
+from hawser.log.journal.errors import Damaged
+from hawser.log.journal.promise import Identity
 from hawser.log.journal.sealed import Broken, Magic, seal, unseal
 from hawser.log.journal.storage import Storage
-from hawser.log.journal.vows import Identity
 
 __all__ = ["FRAMES_START", "Segment"]
 
@@ -70,7 +70,7 @@ class Segment:
 
     def __init__(self, storage: Storage, generation: int, first: int, size: int) -> None:
         self.storage = storage
-        self.name = names.segment_name(generation, first)
+        self.name = file_names.segment_name(generation, first)
         self.generation = generation
         self.first = first
         self.size = size
@@ -100,7 +100,7 @@ class Segment:
     @classmethod
     def open(cls, storage: Storage, identity: Identity, generation: int, first: int) -> Self:
         """One that is there, without its entries: see `scan`. Damaged if its pages are not its own."""
-        name = names.segment_name(generation, first)
+        name = file_names.segment_name(generation, first)
         segment = cls(storage, generation, first, storage.size(name))
         if segment.size < FRAMES_START:
             raise Damaged(name, segment.size, first, "the file ends within its header")

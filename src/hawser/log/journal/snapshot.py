@@ -13,8 +13,8 @@ import msgspec
 
 from hawser.log.epochs import Epochs
 from hawser.log.journal.checkpoints import Blocks, Record
-from hawser.log.journal.failures import Gone
-from hawser.log.journal.reading import read_segment
+from hawser.log.journal.errors import Gone
+from hawser.log.journal.reader import read_segment
 from hawser.log.journal.sealed import Magic, seal
 from hawser.log.journal.segment import FRAMES_START, Segment
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hawser.log.entry import Entry, EntryId
 from hawser.log.protocol import messages as m
-from hawser.log.protocol.doors import Answer, Command, Reason, Refuse, Serve, Tag, Vow
+from hawser.log.protocol.events import Answer, Command, Reason, Refuse, Serve, Tag, Vow
 from hawser.log.protocol.messages import Change, ChangeKind, Member
 from hawser.log.protocol.metadata import majority
 from hawser.log.protocol.tables import CURSORS, CursorState

@@ -19,7 +19,7 @@ import msgspec
 from hawser.log.entry import NO_ENTRY, Entry, EntryId, Kind
 from hawser.log.epochs import Epochs
 from hawser.log.protocol import messages as m
-from hawser.log.protocol.doors import (
+from hawser.log.protocol.events import (
     Abandoned,
     Append,
     Apply,

@@ -1,10 +1,8 @@
 """The operator of a shard: elections, reconfigurations, care. It keeps nothing that the store does not.
 
-Every write to the metadata is a compare-and-set, and what an operator does next it does only when its own
-write is what the store has. Of two operators, the one whose write came second learns what the other did and
-starts from there: they can cost each other time, never a write.
-
-What it can be doing, and what leads from one to the other, is in `tables.py`.
+Every write to the metadata is a compare-and-set, and an operator continues only after its own write. Of two
+operators, the one whose write came second reads what the other wrote and starts from there: they can cost
+each other time, never a write. `tables.py` has the activities and their transitions.
 
 Whatever stalls, an election ends: it completes a swap or an expansion whose commit was stored, and undoes
 everything else. Only a change whose new member does not come is given up without one.
@@ -16,14 +14,26 @@ from typing import Any
 
 from hawser.log.entry import NO_ENTRY, EntryId
 from hawser.log.protocol import messages as m
-from hawser.log.protocol.doors import Effect, Event, Load, Loaded, Receive, Report, Send, Store, Tick
+from hawser.log.protocol.events import (
+    Effect,
+    Elect,
+    Event,
+    Load,
+    Loaded,
+    Order,
+    Receive,
+    Reconfigure,
+    Report,  # fmt: skip
+    Send,
+    Store,
+    Tick,
+    Transfer,
+)
 from hawser.log.protocol.messages import ChangeKind, Member, Role
 from hawser.log.protocol.metadata import Metadata, Phase, Status, majority
-from hawser.log.protocol.orders import Elect, Order, Reconfigure, Transfer
 from hawser.log.protocol.tables import ACTIVITIES, Activity
 
 __all__ = ["Operator"]
-
 
 # How many times its patience an operator gives to what may take long: a snapshot, a contraction that is not
 # safe yet, a successor that has to catch up, a store that is away.

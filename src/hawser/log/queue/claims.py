@@ -31,7 +31,7 @@ from typing import Final
 import msgspec
 
 from hawser.log.entry import Number
-from hawser.log.state.queue_shelf import Shelf
+from hawser.log.state.subqueue import Shelf
 
 __all__ = ["NO_TOKEN", "Claim", "Claims", "Lending", "Token"]
 

@@ -4,7 +4,7 @@ The leader writes entries that move it forward, each by the time that has passed
 entry also marks where the topic ended then: a record below a mark is at least as old as the time since that
 mark. It also marks which producers were idle (`Producers.mark`). The time stamps that producers write play no
 part in it, nor do the wall clocks of the members, as long as one member was present all the time
-(`hawser.log.log_clock`).
+(`hawser.log.clock`).
 
 A missing mark makes records look younger, never older, so a few marks are enough.
 """

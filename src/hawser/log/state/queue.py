@@ -26,8 +26,8 @@ from hawser.log.entry import HEADER_BYTES, Entry, Kind
 from hawser.log.state.commands import QueueLimit, QueueSettle, count_of, decoder
 from hawser.log.state.part import BadState, Blocks, Context, Part
 from hawser.log.state.producers import Producers
-from hawser.log.state.queue_shelf import Shelf
 from hawser.log.state.results import Accepted, Limited, Reason, Rejected, Result, Settled
+from hawser.log.state.subqueue import Shelf
 from hawser.record.batch import BadBatch, Header
 
 __all__ = [

@@ -187,8 +187,8 @@ class Finished(Result, frozen=True, tag="finished"):
 
 
 class Answered(Result, frozen=True, tag="answered"):
-    """What a call of the XA interface got: its code (`hawser.transaction.xa`), the incarnation of the xid and
-    the worker that it was about, or 0, and the value that it asked for."""
+    """What a call of the XA interface got: its code (`hawser.transaction.xa.table`), the incarnation of the
+    xid and the worker that it was about, or 0, and the value that it asked for."""
 
     code: int
     incarnation: int = 0

@@ -17,7 +17,7 @@ import msgspec
 from hawser.log.entry import HEADER_BYTES, Entry, Kind
 from hawser.log.state.commands import TrimTo, decoder
 from hawser.log.state.groups import Groups
-from hawser.log.state.index import Index
+from hawser.log.state.offset_index import Index
 from hawser.log.state.part import Blocks, Context, Offsets
 from hawser.log.state.producers import Producers
 from hawser.log.state.results import Accepted, OutOfRange, Place, Reason, Rejected, Result, Trimmed

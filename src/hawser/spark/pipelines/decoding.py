@@ -8,7 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType
 
 from hawser.errors import Corrupt
-from hawser.record.origin import GAP_HEADER
+from hawser.record.recording import GAP_HEADER
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

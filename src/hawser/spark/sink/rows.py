@@ -32,8 +32,8 @@ from pyspark.sql.types import (
 
 from hawser.errors import UsageError
 from hawser.record.arrow import offsets_of, one_time, schema
-from hawser.record.bare import encode_header_pairs
 from hawser.record.batch import Batch, Compression
+from hawser.record.batch_body import encode_header_pairs
 from hawser.record.record import NULL_HEADER
 from hawser.spark.sink.options import Options
 from hawser.spark.source.values import check_kind

@@ -35,7 +35,7 @@ from hawser.errors import Fenced, HawserError, TransactionAborted
 from hawser.log.entry import Kind
 from hawser.log.state.queue import MESSAGES
 from hawser.transaction.identity import APPLICATION_FORMAT, CLAIMS, Xid
-from hawser.transaction.xa import State as Stage
+from hawser.transaction.xa.table import State as Stage
 
 __all__ = ["Claim", "Claims"]
 

@@ -40,11 +40,11 @@ from pyspark.sql.types import (
 )
 
 from hawser.errors import UsageError
-from hawser.record.bare import HEADERS, decode_header_pairs, decode_headers
 from hawser.record.batch import Batch, Format
-from hawser.record.origin import GAP_HEADER, is_recorder
+from hawser.record.batch_body import HEADERS, decode_header_pairs, decode_headers
+from hawser.record.ipc_size import unpacked_bytes
 from hawser.record.record import NULL_HEADER
-from hawser.record.unpacked import unpacked_bytes
+from hawser.record.recording import GAP_HEADER, is_recorder
 from hawser.spark.source.options import Options
 
 __all__ = ["CORRUPT", "Chunk", "Rows", "Table", "TooLarge", "check_schema", "full_schema"]

@@ -17,7 +17,7 @@ from hawser.cluster.node import forwarding
 from hawser.cluster.node.shard import Shard
 from hawser.cluster.transport import Link, LinkClosed
 from hawser.log.entry import Kind
-from hawser.log.queue.letters import next_letters
+from hawser.log.queue.dead_letters import next_letters
 from hawser.record.batch import Batch
 from tests.support.cluster import RunningCluster
 from tests.support.processes import hawser_command

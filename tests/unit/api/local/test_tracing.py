@@ -11,7 +11,7 @@ import pytest
 import hawser
 from hawser.memory import Domain
 from hawser.memory.temporary_tracing import TemporaryTracing
-from hawser.memory.tracing import TraceNames, open_ring, switch, trace_of
+from hawser.memory.trace_ring import TraceNames, open_ring, switch, trace_of
 from hawser.record.trace import (
     TraceRecord,
     region_number,

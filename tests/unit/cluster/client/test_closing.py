@@ -9,7 +9,7 @@ from hawser.cluster.client.queue.acknowledger import Borrowed
 from hawser.cluster.client.queue.session import Borrower
 from hawser.cluster.client.settings import ClientSettings
 from hawser.errors import Closed, OutcomeUnknown, Unavailable
-from hawser.transaction.xa import Call
+from hawser.transaction.xa.table import Call
 from hawser.xa import Xid
 
 TIMEOUT = 3.0

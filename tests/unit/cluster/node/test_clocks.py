@@ -12,7 +12,7 @@ from hawser.cluster import wire
 from hawser.cluster.node.clock_watch import ClockWatch
 from hawser.cluster.node.clocks import Clocks
 from hawser.limits import CLOCK_BOUND_SECONDS
-from hawser.log.log_clock import LogClock
+from hawser.log.clock import LogClock
 from hawser.log.state.commands import AdvanceTime, TrimTo
 from hawser.log.state.log_time import MOST_MARKS, LogTime
 from hawser.log.state.part import BadState

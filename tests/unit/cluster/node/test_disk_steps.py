@@ -16,10 +16,10 @@ from hawser.cluster.node.disk_steps import DiskSteps
 from hawser.cluster.node.service import NodeSettings
 from hawser.log.entry import Kind
 from hawser.log.journal.journal import Settings as JournalSettings
-from hawser.log.protocol.doors import Propose
+from hawser.log.protocol.events import Propose
 from hawser.log.protocol.node import Limits
 from hawser.log.replica import Settings
-from hawser.transaction.parts import transactional_parts
+from hawser.transaction.participant.branches import transactional_parts
 from tests.support.cluster import RunningCluster
 from tests.support.processes import until
 

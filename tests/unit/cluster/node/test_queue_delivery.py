@@ -14,10 +14,10 @@ from hawser.cluster.maps import ShardMap
 from hawser.cluster.node import forwarding
 from hawser.cluster.node.shard import Shard
 from hawser.log.entry import Kind
-from hawser.log.journal.failures import Damaged
-from hawser.log.protocol.doors import Serve
+from hawser.log.journal.errors import Damaged
+from hawser.log.protocol.events import Serve
 from hawser.log.protocol.leader import Leadership
-from hawser.log.queue import desk as desk_module
+from hawser.log.queue import dispatcher as desk_module
 from hawser.log.queue.claims import NO_TOKEN, Token
 from hawser.log.state.results import Reason, Rejected, decode_result
 from hawser.record.batch import Batch

@@ -6,10 +6,10 @@ import pytest
 
 from hawser.errors import Corrupt
 from hawser.log.entry import Kind
-from hawser.log.journal.failures import Damaged
+from hawser.log.journal.errors import Damaged
 from hawser.log.journal.journal import Settings as JournalSettings
 from hawser.log.protocol import messages as m
-from hawser.log.protocol.doors import Command, Propose, Receive
+from hawser.log.protocol.events import Command, Propose, Receive
 from hawser.log.replica import Replica, Settings
 from hawser.log.state.topic import Topic
 from hawser.record.batch import Batch

@@ -24,9 +24,9 @@ from hawser.errors import Corrupt, UsageError
 from hawser.log.entry import Kind
 from hawser.log.state.commands import Run
 from hawser.log.state.results import Outcome
-from hawser.transaction.branches import Branches
 from hawser.transaction.identity import MAX_TIMEOUT_SECONDS, TransactionId, owner_of
-from hawser.transaction.keeper import Keeper
+from hawser.transaction.participant.branches import Branches
+from hawser.transaction.participant.maintenance import Keeper
 from tests.support.cluster import RunningCluster
 from tests.support.processes import until
 from tests.support.transactions import Peer, batch_of, entry, lane

@@ -25,21 +25,20 @@ from hawser.cluster.stores.store import Store
 from hawser.log.entry import Kind
 from hawser.log.journal.journal import Settings as JournalSettings
 from hawser.log.protocol import messages as m
-from hawser.log.protocol.doors import Receive
+from hawser.log.protocol.events import Receive
 from hawser.log.replica import Replica, Settings
 from hawser.log.state.commands import TrimTo, encode_command
 from hawser.log.state.producers import Producers
 from hawser.log.state.results import Finished, Outcome, Prepared, Reason, Rejected, Staged, decode_result
 from hawser.log.state.topic import Topic
 from hawser.record.batch import Batch
-from hawser.record.origin import recorder_id
 from hawser.record.record import Record, Stamp
+from hawser.record.recording import recorder_id
 from hawser.testing import LocalBus
 from hawser.testing.disk import SimDisk
-from hawser.transaction.branches import DEFAULT_LIMIT, Branches
 from hawser.transaction.commands import BranchLimit
 from hawser.transaction.identity import TransactionId
-from hawser.transaction.parts import transactional_parts
+from hawser.transaction.participant.branches import DEFAULT_LIMIT, Branches, transactional_parts
 from tests.agent.recorded import recording, until_recorded, until_state
 from tests.agent.test_recording_forgotten import known_after, leading_replica, propose
 from tests.support.cluster import RunningCluster

@@ -19,7 +19,7 @@ from hawser.log.journal import (
     StorageFailed,
     StorageFull,
 )
-from hawser.log.protocol.doors import Vow
+from hawser.log.protocol.events import Vow
 from hawser.testing.disk import Fate, SimDisk
 
 SETTINGS = Settings(segment_bytes=1000, tail_bytes=600)

@@ -16,7 +16,7 @@ from hawser.log.journal import (
     Snapshot,
     StorageFull,
 )
-from hawser.log.protocol.doors import Vow
+from hawser.log.protocol.events import Vow
 from hawser.testing.disk import SimDisk
 
 SETTINGS = Settings(segment_bytes=1000, tail_bytes=0)

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from hawser.log.entry import Entry
 from hawser.log.journal import Journal, Settings, StorageFull
-from hawser.log.protocol.doors import Vow
+from hawser.log.protocol.events import Vow
 from hawser.testing.disk import SimDisk
 
 SIZES = st.lists(st.integers(0, 400), min_size=1, max_size=6)

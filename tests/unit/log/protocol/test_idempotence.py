@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from hawser.log.protocol import messages as m
-from hawser.log.protocol.doors import Receive, Send
+from hawser.log.protocol.events import Receive, Send
 from hawser.log.protocol.leader import Leadership
 from hawser.log.protocol.node import Node
 from hawser.log.replica import Output, Replica

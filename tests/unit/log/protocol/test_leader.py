@@ -8,7 +8,7 @@ from hypothesis import strategies as some
 
 from hawser.log.entry import NO_ENTRY, Entry, EntryId
 from hawser.log.protocol import messages as m
-from hawser.log.protocol.doors import (
+from hawser.log.protocol.events import (
     Answer,
     Apply,
     Effect,

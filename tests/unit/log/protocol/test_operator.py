@@ -7,11 +7,26 @@ import pytest
 
 from hawser.log.entry import NO_ENTRY, EntryId
 from hawser.log.protocol import messages as m
-from hawser.log.protocol.doors import Effect, Load, Loaded, Receive, Report, Send, Store, Tick
+from hawser.log.protocol.events import (
+    Contract,
+    Effect,
+    Elect,
+    Expand,
+    Load,
+    Loaded,
+    Order,
+    Receive,
+    Reconfigure,
+    Report,
+    Send,
+    Store,
+    Swap,
+    Tick,
+    Transfer,
+)
 from hawser.log.protocol.messages import Change, ChangeKind, Role
 from hawser.log.protocol.metadata import Metadata, Phase, Status
 from hawser.log.protocol.operator import Operator
-from hawser.log.protocol.orders import Contract, Elect, Expand, Order, Reconfigure, Swap, Transfer
 from hawser.log.protocol.tables import Activity
 
 THREE = ("n1", "n2", "n3")

@@ -6,9 +6,9 @@ import pytest
 
 from hawser.errors import Corrupt
 from hawser.log.entry import Entry, Kind
-from hawser.log.queue import desk as desk_module
+from hawser.log.queue import dispatcher as desk_module
 from hawser.log.queue.claims import NO_TOKEN, Lending, Token
-from hawser.log.queue.desk import Get, Parcel, nbytes_of
+from hawser.log.queue.dispatcher import Get, Parcel, nbytes_of
 from hawser.log.state.results import Settled
 from hawser.record.batch import Batch
 from hawser.record.record import Record, Stamp

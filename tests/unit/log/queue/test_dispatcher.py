@@ -3,9 +3,9 @@
 import pytest
 
 from hawser.log.entry import Kind
-from hawser.log.queue import desk as desk_module
+from hawser.log.queue import dispatcher as desk_module
 from hawser.log.queue.claims import NO_TOKEN, Lending, Token
-from hawser.log.queue.desk import (
+from hawser.log.queue.dispatcher import (
     Delivery,
     Desk,
     Get,
@@ -19,7 +19,7 @@ from hawser.log.state.machine import shard_parts
 from hawser.log.state.queue import LETTERS, MESSAGES, Queue
 from hawser.log.state.results import Repeated, Result, Settled
 from hawser.record.batch import MAX_BATCH_BYTES, Batch
-from hawser.record.letters import LETTER_HEADER
+from hawser.record.metadata import LETTER_HEADER
 from hawser.record.record import Record, Stamp
 from tests.stateful.log_shard import Shard
 

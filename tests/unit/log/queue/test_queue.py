@@ -14,7 +14,7 @@ from hawser.log.state.commands import QueueLimit, QueueSettle, Run, encode_comma
 from hawser.log.state.machine import Machine, shard_parts
 from hawser.log.state.part import BadState, Part
 from hawser.log.state.queue import LETTERS, MESSAGES, Queue
-from hawser.log.state.queue_runs import Runs
+from hawser.log.state.range_map import Runs
 from hawser.log.state.results import (
     Accepted,
     Limited,

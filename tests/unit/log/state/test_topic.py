@@ -6,7 +6,7 @@ import pytest
 
 from hawser.log.entry import Kind
 from hawser.log.state.commands import AT_END, GroupCommit, GroupDelete, GroupJoin, TrimTo
-from hawser.log.state.index import CACHED_RUNS
+from hawser.log.state.offset_index import CACHED_RUNS
 from hawser.log.state.part import BadState
 from hawser.log.state.results import Accepted, OutOfRange, Place, Reason, Rejected, Trimmed
 from hawser.record.record import Stamp

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hawser.errors import Corrupt
-from hawser.record.origin import Gap, recorder_id
+from hawser.record.recording import Gap, recorder_id
 from hawser.record.trace import TraceKind, region_number, trace_key
 from hawser.spark.pipelines.auditing.evidence import BLOCK_MESSAGES, Group, Messages, mixed, runs_of
 from hawser.spark.pipelines.auditing.log_evidence import landed_evidence, log_evidence

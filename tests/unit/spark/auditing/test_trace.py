@@ -8,7 +8,7 @@ import pytest
 
 from hawser import Corrupt
 from hawser.memory import Domain
-from hawser.memory.tracing import TraceNames, open_ring
+from hawser.memory.trace_ring import TraceNames, open_ring
 from hawser.record.trace import RECORD_BYTES, trace_key, trace_records
 from hawser.spark.pipelines.auditing.judging import judge
 from hawser.spark.pipelines.auditing.lines import Run

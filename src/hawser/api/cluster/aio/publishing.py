@@ -13,8 +13,7 @@ from hawser.api.subscription import check_count
 from hawser.cluster.client.client import OpenTopic, record_of
 from hawser.cluster.client.publish.partitioner import Producers
 from hawser.errors import Closed
-from hawser.record.receipt import Receipt
-from hawser.record.record import Record
+from hawser.record.record import Receipt, Record
 
 if TYPE_CHECKING:
     from hawser.record.schema import Codec
@@ -218,7 +217,7 @@ class ClusterAsyncPublishing(AsyncPublishing[T]):
         headers: Mapping[str, bytes] | None = None,
         timeout: float | None = None,
     ) -> AsyncLoan:
-        from hawser.record.arrays import array_layout
+        from hawser.record.payload import array_layout
 
         sizes, element, _ = array_layout(shape, dtype)
         import numpy

@@ -32,8 +32,7 @@ from hawser.cluster.client.queue.session import MOST_HELD, Borrower
 from hawser.errors import Closed, HawserError
 from hawser.limits import DEAD_LETTER_SUFFIX
 from hawser.memory.names import check_topic_name
-from hawser.record.receipt import Receipt
-from hawser.record.record import Record
+from hawser.record.record import Receipt, Record
 
 if TYPE_CHECKING:
     from hawser.record.schema import Codec

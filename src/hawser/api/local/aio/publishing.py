@@ -12,7 +12,7 @@ from hawser.api.local.waiter_thread import until_space
 from hawser.api.subscription import check_timeout
 from hawser.errors import Full, HawserError
 from hawser.memory import Loan
-from hawser.record.receipt import Receipt
+from hawser.record.record import Receipt
 
 __all__ = ["LocalAsyncPublishing"]
 

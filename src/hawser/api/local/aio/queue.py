@@ -24,7 +24,7 @@ from hawser.errors import Closed
 from hawser.memory import Claims
 from hawser.memory import Consumer as NativeConsumer
 from hawser.memory import Message as NativeMessage
-from hawser.record.receipt import Receipt
+from hawser.record.record import Receipt
 
 __all__ = ["LocalAsyncQueue"]
 

@@ -23,7 +23,7 @@ from hawser.log.state.results import Answered, AnyResult, Finished, Outcome, dec
 from hawser.log.state.results import Rejected as RejectedResult
 from hawser.transaction.commands import HomeCall, HomeDecide, to_fields
 from hawser.transaction.identity import LANE_FORMAT, TransactionId, Xid, home_number
-from hawser.transaction.xa import Call, Code, State
+from hawser.transaction.xa.table import Call, Code, State
 
 __all__ = [
     "BranchOf",

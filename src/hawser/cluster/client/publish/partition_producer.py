@@ -36,8 +36,7 @@ from hawser.errors import Closed, Fenced, Full, HawserError, OutcomeUnknown, Usa
 from hawser.log.state.producers import RECEIPTS
 from hawser.log.state.results import Accepted, Reason, Rejected, Repeated, decode_result
 from hawser.record.batch import Batch, Compression
-from hawser.record.receipt import Receipt
-from hawser.record.record import Stamp
+from hawser.record.record import Receipt, Stamp
 from hawser.record.rows import Rows
 
 __all__ = ["Producer"]

@@ -21,8 +21,7 @@ from hawser.cluster.client.router import Router
 from hawser.cluster.wire import TopicEntry, shards_of
 from hawser.errors import HawserError, SettingsMismatch
 from hawser.record.batch import Compression
-from hawser.record.receipt import Receipt
-from hawser.record.record import Record
+from hawser.record.record import Receipt, Record
 from hawser.record.rows import Records, Rows
 
 __all__ = ["Producers", "compression_of", "partition_of", "split_records"]

@@ -21,7 +21,7 @@ from hawser.cluster.client.router import Router
 from hawser.cluster.client.rpc import ask, checked
 from hawser.cluster.transport import TransportError
 from hawser.errors import Closed, Fenced, HawserError, OutcomeUnknown, Unavailable
-from hawser.log.queue.desk import MOST_MOVED_BYTES
+from hawser.log.queue.dispatcher import MOST_MOVED_BYTES
 from hawser.log.state.results import Reason, Rejected, decode_result
 
 __all__ = ["Borrowed", "Settler", "State", "Verdict", "runs_of"]

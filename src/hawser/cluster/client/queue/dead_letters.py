@@ -19,10 +19,10 @@ from hawser.cluster.client.queue.acknowledger import Borrowed, State
 from hawser.cluster.client.queue.handle import OpenQueue
 from hawser.cluster.client.queue.session import MOST_HELD, Borrower
 from hawser.errors import Fenced, HawserError, NotFound, UsageError
-from hawser.log.queue.desk import MOST_MOVED_BYTES
+from hawser.log.queue.dispatcher import MOST_MOVED_BYTES
 from hawser.log.state.queue import LETTERS
 from hawser.record.batch import Batch
-from hawser.record.letters import LETTER_HEADER
+from hawser.record.metadata import LETTER_HEADER
 from hawser.record.record import Record, Stamp
 
 __all__ = ["retry_letters"]

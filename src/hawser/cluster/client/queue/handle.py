@@ -14,7 +14,7 @@ from hawser.errors import NotFound, UsageError
 from hawser.limits import DEAD_LETTER_SUFFIX
 from hawser.log.state.queue import LETTERS, MESSAGES
 from hawser.record.batch import Batch
-from hawser.record.receipt import Receipt
+from hawser.record.record import Receipt
 from hawser.record.rows import Records
 
 if TYPE_CHECKING:

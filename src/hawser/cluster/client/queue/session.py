@@ -31,7 +31,7 @@ from hawser.cluster.client.rpc import ask, checked
 from hawser.cluster.transport import TransportError
 from hawser.errors import Closed, Full, HawserError
 from hawser.log.queue.claims import NO_TOKEN, Lending, Token
-from hawser.log.queue.desk import Parcel, nbytes_of
+from hawser.log.queue.dispatcher import Parcel, nbytes_of
 from hawser.log.state.queue import LETTERS
 from hawser.record.batch import Batch
 from hawser.record.record import Record

@@ -23,9 +23,9 @@ from hawser.errors import Fenced, HawserError, OutcomeUnknown, TransactionAborte
 from hawser.log.entry import Kind
 from hawser.log.state.commands import Payload, encode_command
 from hawser.log.state.results import AnyResult, Finished, Outcome, Reason, Rejected, Result, decode_result
-from hawser.transaction.ageing import KEEP_SECONDS
 from hawser.transaction.client import Progress, Request, Transaction
 from hawser.transaction.commands import BranchAbort, HomeBatch, HomeDecide, to_fields
+from hawser.transaction.expiry import KEEP_SECONDS
 from hawser.transaction.identity import (
     APPLICATION_FORMAT,
     MAX_TIMEOUT_SECONDS,

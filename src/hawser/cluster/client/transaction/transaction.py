@@ -28,8 +28,8 @@ from hawser.cluster.client.transaction.shard_pipeline import Couriers, Leftover
 from hawser.cluster.client.transaction.workspace import Held, OpenWork
 from hawser.errors import HawserError, OutcomeUnknown, TransactionAborted, UsageError
 from hawser.log.state.results import Finished, Outcome, Result
-from hawser.transaction.ageing import KEEP_SECONDS
 from hawser.transaction.client import Progress, Request, Transaction
+from hawser.transaction.expiry import KEEP_SECONDS
 from hawser.transaction.identity import LANE_FORMAT, TransactionId, Xid, owner_of
 
 __all__ = ["Lanes", "OpenTransaction", "State"]

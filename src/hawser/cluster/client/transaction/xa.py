@@ -49,6 +49,7 @@ from hawser.log.state.commands import encode_command
 from hawser.log.state.results import Answered, Outcome, Reason, Rejected, decode_result
 from hawser.transaction.client import Transaction
 from hawser.transaction.commands import HomeCall
+from hawser.transaction.coordinator.record import state_of
 from hawser.transaction.identity import (
     APPLICATION_FORMAT,
     LANE_FORMAT,
@@ -58,8 +59,7 @@ from hawser.transaction.identity import (
     Xid,
     owner_of,
 )
-from hawser.transaction.record import state_of
-from hawser.transaction.xa import RECOVERABLE, Call, Code, State
+from hawser.transaction.xa.table import RECOVERABLE, Call, Code, State
 
 __all__ = ["OpenBranch", "Resource"]
 

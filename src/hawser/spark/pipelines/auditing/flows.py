@@ -12,7 +12,7 @@ import pyarrow
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from hawser.record.origin import GAP_HEADER
+from hawser.record.recording import GAP_HEADER
 from hawser.spark.pipelines.auditing.evidence import BLOCK_MESSAGES
 from hawser.spark.pipelines.auditing.judging import judge
 from hawser.spark.pipelines.auditing.lines import VERDICT, Run, Verdict

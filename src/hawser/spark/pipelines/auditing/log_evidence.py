@@ -13,7 +13,7 @@ from uuid import UUID
 import numpy
 import pyarrow
 
-from hawser.record.origin import Gap, is_recorder
+from hawser.record.recording import Gap, is_recorder
 from hawser.record.trace import region_number
 from hawser.spark.pipelines.auditing.evidence import Group, Messages, batch_of, mixed, runs_of
 from hawser.spark.pipelines.auditing.trace_evidence import region_text

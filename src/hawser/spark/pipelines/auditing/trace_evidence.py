@@ -14,7 +14,7 @@ import pyarrow
 import pyarrow.compute
 
 from hawser.errors import Corrupt
-from hawser.record.origin import is_recorder
+from hawser.record.recording import is_recorder
 from hawser.record.trace import RECORD_BYTES, TraceKind, split_trace_key, trace_columns
 from hawser.spark.pipelines.auditing.evidence import Group, Messages, batch_of, mixed, runs_of
 

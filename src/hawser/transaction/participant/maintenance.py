@@ -25,9 +25,8 @@ import msgspec
 from hawser.log.entry import Kind
 from hawser.log.state.commands import Payload, encode_command
 from hawser.log.state.results import Outcome
-from hawser.transaction.ageing import OLD_MARKS, Marking
-from hawser.transaction.branches import Branch, Branches
 from hawser.transaction.commands import BranchAbort, BranchCommit, BranchForget, HomeDecide, to_fields
+from hawser.transaction.expiry import OLD_MARKS, Marking
 from hawser.transaction.identity import (
     APPLICATION_FORMAT,
     DEFAULT_TIMEOUT_SECONDS,
@@ -35,7 +34,8 @@ from hawser.transaction.identity import (
     Label,
     TransactionId,
 )
-from hawser.transaction.staged import StagedBatch
+from hawser.transaction.participant.branches import Branch, Branches
+from hawser.transaction.participant.staged import StagedBatch
 
 __all__ = ["Action", "Ask", "Carry", "Keeper", "Propose"]
 

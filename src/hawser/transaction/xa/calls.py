@@ -15,15 +15,15 @@ from typing import Final
 
 from hawser.log.state.results import Answered, Outcome, Reason, Rejected, Result
 from hawser.transaction.commands import HomeCall, id_of
+from hawser.transaction.coordinator.ledger import Ledger
+from hawser.transaction.coordinator.record import Phase, Record, state_of
 from hawser.transaction.identity import (
     DEFAULT_TIMEOUT_SECONDS,
     MAX_TIMEOUT_SECONDS,
     MOST_WORKERS,
     TransactionId,
 )
-from hawser.transaction.ledger import Ledger
-from hawser.transaction.record import Phase, Record, state_of
-from hawser.transaction.xa import TABLE, Call, Code, State
+from hawser.transaction.xa.table import TABLE, Call, Code, State
 
 __all__ = ["MOST_ANSWERS", "Calls", "SavedAnswer"]
 

@@ -26,7 +26,7 @@ from hawser.errors import Corrupt, UsageError
 from hawser.limits import CONSUMER_PREFIX
 from hawser.log.entry import Entry
 from hawser.log.queue.claims import NO_TOKEN, Claim, Claims, Lending, Token
-from hawser.log.queue.parcels import (
+from hawser.log.queue.delivery_batch import (
     Delivery,
     Opened,
     Packing,
@@ -41,7 +41,7 @@ from hawser.log.state.producers import Producers
 from hawser.log.state.queue import LETTERS, MESSAGES, Queue
 from hawser.log.state.results import Place, Result
 from hawser.record.batch import Batch
-from hawser.record.letters import LETTER_HEADER
+from hawser.record.metadata import LETTER_HEADER
 from hawser.record.record import Record
 
 __all__ = [

@@ -13,7 +13,7 @@ from typing import Final
 
 from hawser.limits import LETTERS_PREFIX
 from hawser.log.entry import Entry
-from hawser.log.queue.parcels import batch_of
+from hawser.log.queue.delivery_batch import batch_of
 from hawser.log.state.commands import QueueSettle, encode_command
 from hawser.log.state.machine import Machine
 from hawser.log.state.queue import LETTERS, Queue

@@ -6,7 +6,7 @@ from typing import Final
 
 from hawser.log.entry import HEADER_BYTES, BadFrame, Entry
 from hawser.log.epochs import Epochs
-from hawser.log.journal.failures import Damaged
+from hawser.log.journal.errors import Damaged
 from hawser.log.journal.segment import Segment
 from hawser.log.journal.storage import StorageFailed
 

@@ -12,10 +12,10 @@ from itertools import takewhile
 
 from hawser.log.entry import Entry
 from hawser.log.epochs import Epochs
-from hawser.log.journal.reading import read_segment
+from hawser.log.journal.promise import Identity
+from hawser.log.journal.reader import read_segment
 from hawser.log.journal.segment import FRAMES_START, Segment
 from hawser.log.journal.storage import Storage, StorageFull
-from hawser.log.journal.vows import Identity
 
 __all__ = ["Segments"]
 

@@ -1,7 +1,7 @@
 """The desks of a simulated process, one a shelf, as long as it leads: what consumers ask goes through them.
 
-They are made and dropped as `hawser.log.queue.desk` asks for. Whatever is lent is compared with what a look
-at every message gives.
+They are made and dropped as `hawser.log.queue.dispatcher` asks for. Whatever is lent is compared with what a
+look at every message gives.
 """
 
 from typing import TYPE_CHECKING
@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hawser.log.entry import Entry, Kind
-from hawser.log.protocol.doors import Command, Reason
-from hawser.log.queue.desk import Delivery, Desk, Get, Proposal, Settlement, Turned, Why
+from hawser.log.protocol.events import Command, Reason
+from hawser.log.queue.dispatcher import Delivery, Desk, Get, Proposal, Settlement, Turned, Why
 from hawser.log.replica import Replica
 from hawser.log.state.queue import LETTERS, MESSAGES, Queue
 from hawser.log.state.results import Reason as Refusal
 from hawser.log.state.results import Rejected, Result
 from hawser.testing.checks import Violation
 from hawser.testing.clients import Deliveries, Errand, Failure, Lock, Tag
-from hawser.transaction.branches import Branches
-from hawser.transaction.holding import lock
 from hawser.transaction.identity import Label
+from hawser.transaction.participant.branches import Branches
+from hawser.transaction.participant.locks import lock
 
 if TYPE_CHECKING:
     from hawser.testing.cluster import Cluster

@@ -5,11 +5,11 @@ checkpoint and removes nothing, so that a slow pull comes to its end. What is go
 gone, and the pull begins again.
 """
 
-from hawser.log.journal.failures import BadSnapshot, Gone
+from hawser.log.journal.errors import BadSnapshot, Gone
 from hawser.log.journal.journal import Journal
 from hawser.log.journal.snapshot import Snapshot
 from hawser.log.protocol import messages as m
-from hawser.log.protocol.doors import Send, Vow
+from hawser.log.protocol.events import Send, Vow
 from hawser.log.protocol.messages import Member
 
 __all__ = ["Pulling", "Serving"]

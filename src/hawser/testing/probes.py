@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from hawser.log.epochs import Epochs
 from hawser.log.protocol import messages as m
-from hawser.log.protocol.doors import Event, Reason, Receive, Refuse, Report, Send
+from hawser.log.protocol.events import Event, Reason, Receive, Refuse, Report, Send
 from hawser.log.protocol.messages import ChangeKind, Member, Role
 from hawser.log.protocol.metadata import Metadata, Phase, Status
 from hawser.log.protocol.tables import CursorState

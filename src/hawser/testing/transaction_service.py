@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from hawser.log.entry import Kind
-from hawser.log.protocol.doors import Command
+from hawser.log.protocol.events import Command
 from hawser.log.replica import Replica
 from hawser.log.state.results import Answered, Outcome, Reason, Rejected, Result
 from hawser.testing.clients import Errand, Failure, Inquiry, Reply, Request, Tag, Verdict
-from hawser.transaction import coordinator as c
-from hawser.transaction import keeper as k
-from hawser.transaction.branches import Branches
 from hawser.transaction.commands import HomeCall, HomeClose, id_of
-from hawser.transaction.home import Home
+from hawser.transaction.coordinator import coordinator as c
+from hawser.transaction.coordinator.decisions import Home
 from hawser.transaction.identity import LANE_FORMAT, TransactionId
-from hawser.transaction.xa import RECOVERABLE, Call, Code
+from hawser.transaction.participant import maintenance as k
+from hawser.transaction.participant.branches import Branches
+from hawser.transaction.xa.table import RECOVERABLE, Call, Code
 
 if TYPE_CHECKING:
     from hawser.testing.cluster import Cluster

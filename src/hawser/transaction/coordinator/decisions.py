@@ -29,7 +29,6 @@ from hawser.log.entry import Entry, Kind
 from hawser.log.state.commands import decoder
 from hawser.log.state.part import BadState, Context, Part
 from hawser.log.state.results import Expired, Finished, Outcome, Prepared, Reason, Rejected, Result
-from hawser.transaction.calls import Calls, SavedAnswer
 from hawser.transaction.commands import (
     HomeBatch,
     HomeCall,
@@ -41,11 +40,12 @@ from hawser.transaction.commands import (
     HomeVotes,
     id_of,
 )
+from hawser.transaction.coordinator.ledger import Ledger
+from hawser.transaction.coordinator.record import Phase, Record
 from hawser.transaction.identity import APPLICATION_FORMAT, LANE_FORMAT, ONCE, TransactionId, Xid
-from hawser.transaction.ledger import Ledger
-from hawser.transaction.record import Phase, Record
 from hawser.transaction.register import SavedAge, SavedTombstone
-from hawser.transaction.xa import Call
+from hawser.transaction.xa.calls import Calls, SavedAnswer
+from hawser.transaction.xa.table import Call
 
 __all__ = ["Home"]
 

@@ -18,9 +18,9 @@ from typing import Final
 
 import msgspec
 
-from hawser.log.state.index import Index
+from hawser.log.state.offset_index import Index
 from hawser.log.state.part import BadState, Blocks
-from hawser.log.state.queue_runs import Runs
+from hawser.log.state.range_map import Runs
 from hawser.log.state.results import OutOfRange, Place
 
 __all__ = ["DONE", "LOCKED", "Shelf"]

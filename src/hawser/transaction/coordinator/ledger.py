@@ -15,10 +15,10 @@ from typing import Final
 
 from hawser.log.state.results import Answered, Finished, Outcome, Prepared, Reason, Rejected, Result
 from hawser.transaction.commands import Deliveries
+from hawser.transaction.coordinator.record import Phase, Record
 from hawser.transaction.identity import LANE_FORMAT, TransactionId
-from hawser.transaction.record import Phase, Record
 from hawser.transaction.register import Register
-from hawser.transaction.xa import Code
+from hawser.transaction.xa.table import Code
 
 __all__ = ["MOST_TRANSACTIONS", "Ledger"]
 

@@ -11,11 +11,11 @@ from typing import Final, Self
 
 import msgspec
 
-from hawser.log.journal import names
-from hawser.log.journal.failures import Damaged
+from hawser.log.journal import file_names
+from hawser.log.journal.errors import Damaged
 from hawser.log.journal.sealed import Broken, Magic, seal, unseal
 from hawser.log.journal.storage import Storage
-from hawser.log.protocol.doors import Vow
+from hawser.log.protocol.events import Vow
 
 __all__ = ["Identity", "VowFile"]
 
@@ -60,18 +60,18 @@ class VowFile:
     def create(cls, storage: Storage, identity: Identity, generation: int) -> Self:
         """Durable when it returns; under its own name only when it is whole."""
         vows = cls(storage, _Body(1, identity, generation, 1, Vow()))
-        storage.create(names.NEW_VOW, _SLOTS * _SLOT_BYTES)
-        vows._write_slots(names.NEW_VOW)
-        storage.rename(names.NEW_VOW, names.VOW)
+        storage.create(file_names.NEW_VOW, _SLOTS * _SLOT_BYTES)
+        vows._write_slots(file_names.NEW_VOW)
+        storage.rename(file_names.NEW_VOW, file_names.VOW)
         storage.sync_names()
         return vows
 
     @classmethod
     def open(cls, storage: Storage) -> Self:
         """The newest of the slots that are whole; both are alike when it returns."""
-        if (size := storage.size(names.VOW)) != _SLOTS * _SLOT_BYTES:
-            raise Damaged(names.VOW, 0, 0, f"it has {size} bytes, not {_SLOTS * _SLOT_BYTES}")
-        slots = [storage.read(names.VOW, slot * _SLOT_BYTES, _SLOT_BYTES) for slot in range(_SLOTS)]
+        if (size := storage.size(file_names.VOW)) != _SLOTS * _SLOT_BYTES:
+            raise Damaged(file_names.VOW, 0, 0, f"it has {size} bytes, not {_SLOTS * _SLOT_BYTES}")
+        slots = [storage.read(file_names.VOW, slot * _SLOT_BYTES, _SLOT_BYTES) for slot in range(_SLOTS)]
         bodies: list[_Body] = []
         reasons = []
         for slot in slots:
@@ -80,10 +80,10 @@ class VowFile:
             except (Broken, msgspec.MsgspecError) as reason:
                 reasons.append(str(reason))
         if not bodies:
-            raise Damaged(names.VOW, 0, 0, " and ".join(reasons))
+            raise Damaged(file_names.VOW, 0, 0, " and ".join(reasons))
         vows = cls(storage, max(bodies, key=lambda body: body.sequence))
         if slots[0] != slots[1]:
-            vows._write_slots(names.VOW)
+            vows._write_slots(file_names.VOW)
         return vows
 
     @property
@@ -106,7 +106,7 @@ class VowFile:
         """Change `vow`, `generation`, `first`, all at once; durable when it returns."""
         sequence = self._body.sequence + 1
         self._body = msgspec.structs.replace(self._body, sequence=sequence, **changes)
-        self._write_slots(names.VOW)
+        self._write_slots(file_names.VOW)
 
     def _write_slots(self, name: str) -> None:
         data = seal(Magic.VOW, msgspec.msgpack.encode(self._body)).ljust(_SLOT_BYTES, b"\0")

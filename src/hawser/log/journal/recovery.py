@@ -15,18 +15,30 @@ Anything else is damage: no power loss leaves it. The mark is the highest of all
 checkpoint: what it covers was on disk once.
 """
 
-from typing import NamedTuple
+import struct
+from typing import Final, NamedTuple
 
+import msgspec
+from crc32c import crc32c
+
+from hawser.log.entry import HEADER_BYTES
 from hawser.log.epochs import Epochs
-from hawser.log.journal import checkpoints, names
+from hawser.log.journal import checkpoints, file_names
 from hawser.log.journal.checkpoints import Record
-from hawser.log.journal.failures import Damaged, NotFormatted
-from hawser.log.journal.scan import scan
+from hawser.log.journal.errors import Damaged, NotFormatted
+from hawser.log.journal.promise import Identity, VowFile
 from hawser.log.journal.segment import FRAMES_START, Segment
 from hawser.log.journal.storage import Storage
-from hawser.log.journal.vows import Identity, VowFile
 
-__all__ = ["Log", "check_unformatted", "open_log", "open_vow", "remove_leftovers"]
+__all__ = [
+    "Log",
+    "check_unformatted",
+    "open_log",
+    "open_vow",
+    "remove_leftovers",
+    "Stop",
+    "scan",
+]
 
 
 class Log(NamedTuple):
@@ -39,13 +51,13 @@ class Log(NamedTuple):
 
 def open_vow(storage: Storage) -> VowFile:
     """NotFormatted if there is no journal, Damaged if there must have been one."""
-    if names.VOW not in storage.names():
+    if file_names.VOW not in storage.names():
         check_unformatted(storage)
         raise NotFormatted("there is no journal here; format one, or look for the right directory")
     vows = VowFile.open(storage)
     if vows.generation == 0:
         remove_leftovers(storage, 0, None)
-        storage.remove(names.VOW)
+        storage.remove(file_names.VOW)
         storage.sync_names()
         raise NotFormatted("the journal that was here has been destroyed; format a new one")
     return vows
@@ -54,12 +66,12 @@ def open_vow(storage: Storage) -> VowFile:
 def check_unformatted(storage: Storage) -> None:
     """Damaged if a journal's vow is gone while entries are left."""
     for name in storage.names():
-        parsed = names.parse(name)
+        parsed = file_names.parse(name)
         if parsed is None or parsed.kind != "log":
             continue
         segment = Segment(storage, parsed.generation, int(parsed.rest, 16), storage.size(name))
         if not segment.is_clear(FRAMES_START):
-            raise Damaged(names.VOW, 0, 0, f"it is missing, and {name} holds entries")
+            raise Damaged(file_names.VOW, 0, 0, f"it is missing, and {name} holds entries")
 
 
 def remove_leftovers(storage: Storage, generation: int, record: Record | None) -> None:
@@ -68,8 +80,8 @@ def remove_leftovers(storage: Storage, generation: int, record: Record | None) -
     blocks = record.blocks if record else ()
     found = False
     for name in storage.names():
-        parsed = names.parse(name)
-        if name == names.NEW_VOW:
+        parsed = file_names.parse(name)
+        if name == file_names.NEW_VOW:
             is_left_over = True
         elif parsed is None:
             is_left_over = False
@@ -88,13 +100,15 @@ def open_log(storage: Storage, vows: VowFile) -> Log:
     identity, generation = vows.identity, vows.generation
     firsts = sorted(
         int(parsed.rest, 16)
-        for parsed in map(names.parse, storage.names())
+        for parsed in map(file_names.parse, storage.names())
         if parsed is not None and parsed.kind == "log" and parsed.generation == generation
     )
     if vows.first not in firsts:
-        raise Damaged(names.segment_name(generation, vows.first), 0, vows.first, "the segment is missing")
+        raise Damaged(
+            file_names.segment_name(generation, vows.first), 0, vows.first, "the segment is missing"
+        )
     while firsts[0] < vows.first:
-        storage.remove(names.segment_name(generation, firsts.pop(0)))
+        storage.remove(file_names.segment_name(generation, firsts.pop(0)))
     record = _load_checkpoint(storage, generation, identity.shard, firsts[0])
     remove_leftovers(storage, generation, record)
     covered = record.index if record else 0
@@ -117,13 +131,13 @@ def _load_checkpoint(storage: Storage, generation: int, shard: str, first: int) 
     try:
         record = checkpoints.load(storage, generation, shard)
         for block in record.blocks if record else ():
-            file = names.block_name(generation, block)
+            file = file_names.block_name(generation, block)
             if file not in storage.names():
                 raise Damaged(file, 0, 0, "the block is missing")
     except Damaged:
         if first > 1:
             raise
-        storage.remove(names.checkpoint_name(generation))
+        storage.remove(file_names.checkpoint_name(generation))
         storage.sync_names()
         return None
     return record
@@ -138,7 +152,9 @@ def _open_segments(
         try:
             segments.append(Segment.open(storage, identity, generation, first))
         except Damaged:
-            torn = Segment(storage, generation, first, storage.size(names.segment_name(generation, first)))
+            torn = Segment(
+                storage, generation, first, storage.size(file_names.segment_name(generation, first))
+            )
             is_needed = not segments or first != firsts[-1] or not torn.is_clear(FRAMES_START)
             if is_needed or max(covered, *(segment.mark for segment in segments)) >= first:
                 raise
@@ -170,3 +186,82 @@ def _check_agreement(segments: list[Segment], epochs: Epochs, record: Record) ->
         index = min(first for _, first in set(told.pairs()) ^ set(record.pairs))
         segment = max((each for each in segments if each.first <= index), key=lambda each: each.first)
         raise Damaged(segment.name, segment.start_of(index), index, "its epoch is not the checkpoint's")
+
+
+_FIELDS: Final = struct.Struct("<IIQQBBHI")
+_CHUNK_BYTES: Final = 1 << 20
+_NO_LIMIT: Final = 1 << 64
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """Where a scan ended: the entry it would have read next, its byte, and why it was not read.
+
+    `is_order` is true if a whole frame is there that cannot follow the one before it: no crash does that.
+    """
+
+    index: int
+    byte: int
+    reason: str
+    is_order: bool = False
+
+
+def scan(segment: Segment, last: int | None, pairs: list[tuple[int, int]]) -> Stop | None:
+    """Read a segment's frames through entry `last`, or as far as there are any; None if `last` was reached.
+
+    Tells the segment its places and its end, and adds to `pairs` (epoch, first index) for each epoch that is
+    above the last one in there.
+    """
+    limit = _NO_LIMIT if last is None else last
+    want = _CHUNK_BYTES
+    while segment.last < limit:
+        start = segment.end
+        data = segment.storage.read(segment.name, start, want)
+        stop = _walk(segment, data, limit, pairs)
+        if stop is not None:
+            return stop
+        if segment.end > start:
+            want = _CHUNK_BYTES
+            continue
+        if len(data) < want:
+            return Stop(segment.last + 1, start, "cut off by the end of the file")
+        want = HEADER_BYTES + _FIELDS.unpack_from(data)[1]
+        if start + want > segment.size:
+            return Stop(segment.last + 1, start, "impossible length")
+        assert want > len(data)
+    return None
+
+
+def _walk(segment: Segment, data: bytes, limit: int, pairs: list[tuple[int, int]]) -> Stop | None:
+    """Check the frames that are whole in `data`, which begins at the segment's end."""
+    start = segment.end
+    index = segment.last + 1
+    epoch = pairs[-1][0] if pairs else 0
+    at = 0
+    stop = None
+    view = memoryview(data)
+    whole = len(data) - HEADER_BYTES
+    while at <= whole and index <= limit:
+        checksum, length, found_epoch, found, _, _, transaction_size, zero = _FIELDS.unpack_from(data, at)
+        end = at + HEADER_BYTES + length
+        if end > len(data):
+            break
+        if crc32c(view[at + 4 : end]) != checksum:
+            reason = "checksum differs" if any(view[at : at + HEADER_BYTES]) else "no entry"
+            stop = Stop(index, start + at, reason)
+            break
+        if zero or transaction_size > length:
+            stop = Stop(index, start + at, "impossible header")
+            break
+        if found != index or found_epoch < epoch or not found_epoch:
+            found_name = f"entry {found_epoch}:{found}"
+            stop = Stop(index, start + at, f"{found_name} cannot follow {epoch}:{index - 1}", is_order=True)
+            break
+        if found_epoch > epoch:
+            pairs.append((found_epoch, index))
+            epoch = found_epoch
+        if start + at >= segment.next_place:
+            segment.note_place(index, start + at)
+        index += 1
+        at = end
+    segment.note_end(index - 1, start + at)
+    return stop

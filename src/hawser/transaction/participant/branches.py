@@ -36,6 +36,7 @@ import msgspec
 
 from hawser.log.entry import Entry, Kind
 from hawser.log.state.commands import decoder
+from hawser.log.state.machine import shard_parts
 from hawser.log.state.part import BadState, Context, Part
 from hawser.log.state.results import (
     Done,
@@ -48,7 +49,7 @@ from hawser.log.state.results import (
     Result,
     Staged,
 )
-from hawser.transaction import staged
+from hawser.log.state.topic import RUN_PLACES
 from hawser.transaction.commands import (
     BranchAbort,
     BranchCommit,
@@ -59,14 +60,20 @@ from hawser.transaction.commands import (
     Shards,
     id_of,
 )
-from hawser.transaction.home import Home
+from hawser.transaction.coordinator.decisions import Home
+from hawser.transaction.coordinator.ledger import Ledger
 from hawser.transaction.identity import LANE_FORMAT, Label, TransactionId
-from hawser.transaction.ledger import Ledger
-from hawser.transaction.observers import Observers
+from hawser.transaction.participant import staged
+from hawser.transaction.participant.observers import Observers
+from hawser.transaction.participant.staged import Operation, StagedBatch
 from hawser.transaction.register import Register, SavedAge, SavedTombstone
-from hawser.transaction.staged import Operation, StagedBatch
 
-__all__ = ["DEFAULT_LIMIT", "Branch", "Branches"]
+__all__ = [
+    "DEFAULT_LIMIT",
+    "Branch",
+    "Branches",
+    "transactional_parts",
+]
 
 _read_prepare = decoder(BranchPrepare)
 _read_commit = decoder(BranchCommit)
@@ -501,3 +508,8 @@ class Branches(Part):
             if not len(branch.operations) == len(branch.places) == sum(branch.counts.values()) > 0:
                 raise BadState("a saved branch of a transaction has not as many operations as it counts")
             (self._prepared if branch.is_prepared else self._open).add(branch)
+
+
+def transactional_parts(run_places: int = RUN_PLACES) -> tuple[Part, ...]:
+    """The parts of any shard, with transactions; what is not used costs nothing."""
+    return (*shard_parts(run_places), Branches(), Home())

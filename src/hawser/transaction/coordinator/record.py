@@ -7,7 +7,7 @@ import msgspec
 from hawser.log.state.results import Outcome
 from hawser.transaction.commands import Counts
 from hawser.transaction.identity import DEFAULT_TIMEOUT_SECONDS
-from hawser.transaction.xa import State
+from hawser.transaction.xa.table import State
 
 __all__ = ["Phase", "Record", "state_of"]
 

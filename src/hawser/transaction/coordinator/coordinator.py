@@ -30,10 +30,9 @@ from typing import Any, Final
 import msgspec
 
 from hawser.log.entry import Kind
-from hawser.log.protocol.doors import Tag
+from hawser.log.protocol.events import Tag
 from hawser.log.state.commands import Payload, encode_command
 from hawser.log.state.results import Answered, Finished, Outcome, Prepared, Reason, Rejected, Result
-from hawser.transaction.ageing import OLD_MARKS, Marking
 from hawser.transaction.commands import (
     BranchAbort,
     BranchCommit,
@@ -45,10 +44,11 @@ from hawser.transaction.commands import (
     HomeVotes,
     to_fields,
 )
-from hawser.transaction.home import Home
+from hawser.transaction.coordinator.decisions import Home
+from hawser.transaction.coordinator.record import Phase, Record
+from hawser.transaction.expiry import OLD_MARKS, Marking
 from hawser.transaction.identity import Label, TransactionId
-from hawser.transaction.record import Phase, Record
-from hawser.transaction.xa import Call, Code
+from hawser.transaction.xa.table import Call, Code
 
 __all__ = [
     "Await",

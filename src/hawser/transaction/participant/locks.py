@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from hawser.log.queue.claims import Claim, Claims, Token
-from hawser.log.queue.desk import Proposal, Turned, Why, runs_of
+from hawser.log.queue.dispatcher import Proposal, Turned, Why, runs_of
 from hawser.log.state.commands import QueueSettle, encode_command
 
 __all__ = ["lock"]

@@ -15,7 +15,7 @@ from hawser.log.state.commands import Run
 from hawser.log.state.queue import MESSAGES
 from hawser.log.state.results import Outcome
 from hawser.transaction.identity import TransactionId
-from hawser.transaction.staged import Operation, StagedAccept, StagedBatch
+from hawser.transaction.participant.staged import Operation, StagedAccept, StagedBatch
 
 __all__ = ["Observers", "TransactionObserver", "TransactionObserverFactory"]
 

@@ -1,0 +1,1 @@
+"""The coordinator: decides transactions in the log of one shard and tells the other shards."""
