@@ -10,9 +10,9 @@ import pytest
 
 import hawser
 from hawser.cluster import wire
-from hawser.cluster.node import upkeep
+from hawser.cluster.node import maintenance
+from hawser.cluster.node.maintenance import Now, Upkeep
 from hawser.cluster.node.retention import Retention
-from hawser.cluster.node.upkeep import Now, Upkeep
 from hawser.log.entry import Kind
 from hawser.log.protocol import messages as m
 from hawser.log.protocol.events import Command, Propose, Receive
@@ -54,7 +54,7 @@ def propose(replica: Replica, kind: Kind, payload: bytes) -> None:
 
 def known_after(replica: Replica, keeper: Upkeep) -> set[bytes]:
     """The producers that are known once everything that is due was done, at the time of `upkeep.time`."""
-    now = Now(10**18 + round(vars(upkeep)["time"].monotonic() * 1e9), 0)
+    now = Now(10**18 + round(vars(maintenance)["time"].monotonic() * 1e9), 0)
     for kind, payload in keeper.due(replica, Retention(None, None), confirmed=now):
         propose(replica, kind, payload)
     return {name for name, _, _ in replica.machine.part(Producers)}
@@ -63,7 +63,7 @@ def known_after(replica: Replica, keeper: Upkeep) -> set[bytes]:
 def test_an_idle_recorder_is_forgotten_only_with_its_last_record(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     clock = SimpleNamespace(monotonic=lambda: now)
-    monkeypatch.setattr("hawser.cluster.node.upkeep.time", clock)
+    monkeypatch.setattr("hawser.cluster.node.maintenance.time", clock)
     replica, keeper, recorder = leading_replica(), Upkeep(), recorder_id("r", "region")
     for producer in (recorder, b"ordinary"):
         batch = Batch.of([Record(b"x"), Record(b"y")], Stamp(producer, 1, 1))

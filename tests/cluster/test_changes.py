@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import hawser
-from hawser.cluster.maps import node_of
+from hawser.cluster.shard_map import node_of
 from hawser.cluster.stores import open_store
-from hawser.cluster.stores.shards import StoredShard, list_shards
+from hawser.cluster.stores.shard_metadata import StoredShard, list_shards
 from hawser.log.protocol.metadata import Phase
 from tests.cluster.attack import Clients, judged, leader_of, under_load
 from tests.cluster.worker import TOPIC

@@ -10,8 +10,8 @@ import pytest
 
 import hawser
 from hawser.cluster import wire
-from hawser.cluster.maps import node_of
-from hawser.cluster.node.service import NodeSettings
+from hawser.cluster.node.server import NodeSettings
+from hawser.cluster.shard_map import node_of
 from hawser.log.journal.journal import Settings as JournalSettings
 from hawser.log.protocol.node import Limits
 from hawser.log.replica import Replica, Settings

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from hawser.cluster import wire
-from hawser.cluster.node import keeping
 from hawser.cluster.node.shard import Shard
-from hawser.cluster.node.telling import Teller
+from hawser.cluster.node.transaction import participant
+from hawser.cluster.node.transaction.peer_client import Teller
 from hawser.cluster.transport import PeerRole
 from hawser.log.entry import Kind
 from hawser.log.queue.claims import NO_TOKEN, Token
@@ -193,7 +193,7 @@ def test_a_vote_of_a_client_waits_for_nothing(peer: Peer) -> None:
 def test_a_vote_waits_for_operations_that_are_on_their_way(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping, "_HOLD_SECONDS", LIMIT_SECONDS)
+    monkeypatch.setattr(participant, "_HOLD_SECONDS", LIMIT_SECONDS)
     one, two, tx = peer.shard("one"), peer.shard("two"), task("late")
     home = peer.home(tx.xid)
     closing = peer.begin(wire.Transact(home, (peer.close(tx, {one: 1, two: 1}),)))

@@ -3,7 +3,7 @@
 from typing import Any
 
 from hawser.cluster import wire
-from hawser.cluster.maps import node_of, topic_of
+from hawser.cluster.shard_map import node_of, topic_of
 from hawser.log.entry import Kind
 from hawser.log.state.results import AnyResult, Outcome, decode_result
 from hawser.transaction.commands import BranchAbort, BranchCommit, BranchPrepare

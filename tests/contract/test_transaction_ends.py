@@ -21,8 +21,8 @@ from hawser.cluster.client import rpc
 from hawser.cluster.client.subscribe.takers import Claim
 from hawser.cluster.client.transaction import operations, shard_pipeline, transaction, workspace
 from hawser.cluster.client.transaction.shard_pipeline import Couriers
-from hawser.cluster.maps import topic_of
-from hawser.cluster.node import telling
+from hawser.cluster.node.transaction import peer_client
+from hawser.cluster.shard_map import topic_of
 from hawser.cluster.transport import TransportError
 from hawser.log.entry import Kind
 from hawser.log.state.results import Finished, Outcome, Reason, Rejected, Staged, encode_result
@@ -217,7 +217,7 @@ def test_the_shard_that_decides_is_deleted_when_the_votes_are_in(
     """Nothing of the transaction is there yet, so nothing keeps it; nothing of it happens elsewhere."""
     # What is prepared asks soon, and believes the map soon.
     monkeypatch.setattr(maintenance, "ASK_SECONDS", 0.5)
-    monkeypatch.setattr(telling, "GONE_SECONDS", 1.0)
+    monkeypatch.setattr(peer_client, "GONE_SECONDS", 1.0)
     queues = {queue.name: queue for queue in queues_of(bus, 2)}
     deleted: list[str] = []
 

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from hawser.cli.topic.recording_file import Message, RecordingWriter
-from hawser.cluster.node.service import NodeSettings
+from hawser.cluster.node.server import NodeSettings
 from hawser.log.journal.journal import Settings as JournalSettings
 from hawser.log.protocol.node import Limits
 from hawser.log.replica import Settings

@@ -12,7 +12,7 @@ import pytest
 import hawser
 from hawser.cli.log.files import FrozenFiles
 from hawser.cli.topic.recording_file import RecordingReader
-from hawser.cluster.operator.topics import list_topics
+from hawser.cluster.operator.catalog import list_topics
 from hawser.cluster.stores import list_shards, open_store
 from hawser.log.entry import Entry
 from hawser.log.journal.journal import Journal

@@ -8,8 +8,8 @@ retention freed nothing for the first 10,000 entries. The tests therefore change
 
 import msgspec
 
-from hawser.cluster.node.keeping import carry_before
 from hawser.cluster.node.retention import Retention
+from hawser.cluster.node.transaction.participant import carry_before
 from hawser.log.entry import Kind
 from hawser.log.journal.journal import Settings as JournalSettings
 from hawser.log.protocol import messages as m

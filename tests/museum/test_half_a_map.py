@@ -15,8 +15,8 @@ from hawser.cluster.client.client import Client
 from hawser.cluster.client.router import Router
 from hawser.cluster.client.settings import ClientSettings
 from hawser.cluster.embedded import EmbeddedCluster
-from hawser.cluster.maps import ShardMap
 from hawser.cluster.operator.service import OperatorSettings
+from hawser.cluster.shard_map import ShardMap
 from hawser.cluster.transport import Identity, Link, PeerRole, dial
 
 ASK_SECONDS = 60.0

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from hawser.cluster.node.service import NodeSettings
+from hawser.cluster.node.server import NodeSettings
 from hawser.cluster.node.shard import Shard
 from hawser.log.entry import Kind
 from hawser.log.journal.journal import Settings as JournalSettings

@@ -14,8 +14,8 @@ from typing import Any
 from urllib.parse import quote
 
 from hawser.cluster import wire
-from hawser.cluster.maps import node_of
 from hawser.cluster.operator.repair import Repairs
+from hawser.cluster.shard_map import node_of
 from hawser.cluster.transport import TransportError
 from hawser.log.protocol import messages as m
 from hawser.log.protocol.messages import ChangeKind

@@ -13,7 +13,7 @@ import pytest
 import hawser
 from hawser.cluster import wire
 from hawser.cluster.transport import Address, Handler, Link, PeerRole, Request, Server, dial, listen
-from hawser.cluster.transport.hello import Identity
+from hawser.cluster.transport.handshake import Identity
 from hawser.log.queue.claims import Token
 from hawser.log.queue.dispatcher import Parcel
 from hawser.log.state import results as r

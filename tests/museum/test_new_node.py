@@ -13,10 +13,10 @@ import pytest
 
 from hawser.cluster import wire
 from hawser.cluster.client import router
-from hawser.cluster.maps import node_of
-from hawser.cluster.node import presence
-from hawser.cluster.node.service import Node
+from hawser.cluster.node.server import Node
+from hawser.cluster.node.transaction import client_registry
 from hawser.cluster.operator.service import OperatorService
+from hawser.cluster.shard_map import node_of
 from hawser.cluster.stores import open_store
 from hawser.transaction.identity import home_number, owner_of
 from hawser.xa import Xid
@@ -72,7 +72,7 @@ def _is_led(node: Node, shard: str) -> bool:
 
 
 def test_a_client_is_there_for_a_node_that_is_newer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(presence, "ABSENT_SECONDS", 0.5)
+    monkeypatch.setattr(client_registry, "ABSENT_SECONDS", 0.5)
     monkeypatch.setattr(router, "_NODES_SECONDS", 0.1)
     with RunningCluster(tmp_path) as cluster:
         bus: Any = cluster.connect("client")

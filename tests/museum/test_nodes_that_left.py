@@ -14,10 +14,10 @@ import pytest
 from hawser.cluster import wire
 from hawser.cluster.client import router as routing
 from hawser.cluster.client.router import Router
-from hawser.cluster.maps import ShardMap
-from hawser.cluster.node.service import Node
+from hawser.cluster.node.server import Node
+from hawser.cluster.operator.catalog import store_nodes
 from hawser.cluster.operator.service import OperatorService
-from hawser.cluster.operator.topics import store_nodes
+from hawser.cluster.shard_map import ShardMap
 from hawser.cluster.stores import open_store
 from tests.support.cluster import RunningCluster
 from tests.support.processes import until

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from hawser.cluster import wire
-from hawser.cluster.maps import node_of
-from hawser.cluster.operator.desk import Desk
+from hawser.cluster.operator.shard_driver import Desk
+from hawser.cluster.shard_map import node_of
 from hawser.log.protocol.events import Elect
 from hawser.log.protocol.operator import Operator
 from tests.support.cluster import RunningCluster, _asked

@@ -15,7 +15,7 @@ import pytest
 
 from hawser.cluster.disk import Disk
 from hawser.cluster.node.directory import NodeDirectory
-from hawser.cluster.node.service import Node, NodeSettings
+from hawser.cluster.node.server import Node, NodeSettings
 from hawser.errors import UsageError
 from hawser.log.entry import Kind
 from hawser.log.journal.journal import Settings as JournalSettings

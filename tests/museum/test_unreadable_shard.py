@@ -17,7 +17,7 @@ import pytest
 
 from hawser.cluster import wire
 from hawser.cluster.node.directory import NodeDirectory
-from hawser.cluster.node.service import Node, NodeSettings
+from hawser.cluster.node.server import Node, NodeSettings
 from hawser.errors import UsageError
 from hawser.log.journal.storage import StorageFull
 from hawser.log.replica import Replica

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from hawser.cluster.transport import Counters, Link, LinkSettings, Request, TransportError
-from hawser.cluster.transport.asks import Asks
 from hawser.cluster.transport.frames import HEADER, FrameKind
-from hawser.cluster.transport.hello import Introduction, write_welcome
+from hawser.cluster.transport.handshake import Introduction, write_welcome
+from hawser.cluster.transport.outgoing_requests import Asks
 from tests.support.links import CLIENT, NODE, Recorder, bare, frame, hello_frame, linked, run
 
 Record = Callable[[str, object], None]
@@ -253,7 +253,7 @@ def test_canary_asks_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_canary_requests_stay_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: a link that forgets to end its requests."""
-    monkeypatch.setattr("hawser.cluster.transport.requests.Requests.close", lambda self: None)
+    monkeypatch.setattr("hawser.cluster.transport.incoming_requests.Requests.close", lambda self: None)
     _, faults = run(attack(range(CONVERSATIONS // 10)))
     assert faults and "left behind" in faults[0]
 

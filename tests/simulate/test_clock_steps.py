@@ -11,9 +11,9 @@ from typing import Any, cast
 
 import pytest
 
-from hawser.cluster.node.clocks import Clocks
+from hawser.cluster.node.clock_quorum import Clocks
+from hawser.cluster.node.maintenance import Now, Upkeep
 from hawser.cluster.node.retention import Retention
-from hawser.cluster.node.upkeep import Now, Upkeep
 from hawser.log.clock import LogClock
 from hawser.log.entry import Kind
 from hawser.log.state.log_time import MOST_MARKS, LogTime
@@ -164,7 +164,7 @@ def monotonic(monkeypatch: pytest.MonkeyPatch) -> list[World]:
     """The world whose time `Upkeep` goes by."""
     worlds: list[World] = []
     clock = SimpleNamespace(monotonic=lambda: worlds[-1].now_ns / SECOND if worlds else 0.0)
-    monkeypatch.setattr("hawser.cluster.node.upkeep.time", clock)
+    monkeypatch.setattr("hawser.cluster.node.maintenance.time", clock)
     return worlds
 
 

@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 import hawser
 from hawser.cluster import wire
 from hawser.cluster.embedded import EmbeddedCluster
-from hawser.cluster.node.service import Node, NodeSettings
+from hawser.cluster.node.server import Node, NodeSettings
 from hawser.cluster.transport import Identity, PeerRole, dial
 from tests.support.etcd import free_ports
 from tests.support.processes import LIMIT_SECONDS

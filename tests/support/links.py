@@ -18,7 +18,7 @@ from hawser.cluster.transport import (
     listen,
 )
 from hawser.cluster.transport.frames import HEADER, FrameKind
-from hawser.cluster.transport.hello import Introduction, write_hello
+from hawser.cluster.transport.handshake import Introduction, write_hello
 
 R = TypeVar("R")
 

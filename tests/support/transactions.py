@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from hawser.cluster import wire
-from hawser.cluster.maps import node_of
+from hawser.cluster.shard_map import node_of
 from hawser.cluster.transport import Identity, Link, PeerRole, TransportError, dial
 from hawser.log.entry import Kind
 from hawser.log.state.commands import Payload, encode_command

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from hawser.cluster.transport.addresses import Address
+from hawser.cluster.transport.address import Address
 from hawser.errors import UsageError
 
 __all__ = ["Config", "load", "node_addresses", "schema"]

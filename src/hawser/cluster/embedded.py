@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hawser.cluster.health import Metric
 from hawser.cluster.metrics import operator_metrics
-from hawser.cluster.node.service import Node, NodeSettings
+from hawser.cluster.node.server import Node, NodeSettings
 from hawser.cluster.operator.service import OperatorService, OperatorSettings
 from hawser.cluster.stores import open_store
 from hawser.cluster.transport import Address, BadAddress, Unreachable

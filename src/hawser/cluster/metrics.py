@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from hawser.cluster.health import Metric
-from hawser.cluster.node.service import Node
+from hawser.cluster.node.server import Node
 from hawser.cluster.node.shard import Shard
 from hawser.cluster.operator.service import OperatorService
-from hawser.cluster.stalls import StallWatch
+from hawser.cluster.stall_watch import StallWatch
 from hawser.cluster.transport import Counters
 from hawser.errors import Corrupt
 from hawser.log.protocol.metadata import Status

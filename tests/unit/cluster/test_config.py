@@ -8,8 +8,8 @@ import pytest
 
 from hawser import UsageError
 from hawser.cluster.config import Config, load, schema
-from hawser.cluster.node.service import NodeSettings
-from hawser.cluster.run import node_settings
+from hawser.cluster.daemon import node_settings
+from hawser.cluster.node.server import NodeSettings
 from tests.support.processes import hawser_command
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "configuration.md"

@@ -9,7 +9,7 @@ import pytest
 
 from hawser.cluster.client.loop_thread import LoopThread
 from hawser.cluster.metrics import node_metrics, operator_metrics
-from hawser.cluster.stalls import StallWatch
+from hawser.cluster.stall_watch import StallWatch
 from hawser.cluster.transport import new_event_loop
 from tests.support.cluster import RunningCluster
 from tests.support.processes import until

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from hawser.cluster.maps import ShardMap
-from hawser.cluster.node.admission import admit
-from hawser.cluster.node.telling import Teller
+from hawser.cluster.node.transaction.admission import admit
+from hawser.cluster.node.transaction.peer_client import Teller
+from hawser.cluster.shard_map import ShardMap
 from hawser.cluster.transport import PeerRole
 from hawser.cluster.wire import HOMES, Code, Failed, Labelled, Map, TopicEntry, Transact, shard_of
 from hawser.log.entry import Kind

@@ -12,7 +12,7 @@ from hawser.cluster.client.client import OpenTopic, Partition
 from hawser.cluster.client.loop_thread import LoopThread
 from hawser.cluster.client.publish.partitioner import Producers
 from hawser.cluster.client.subscribe.range_reader import Found
-from hawser.cluster.maps import node_of
+from hawser.cluster.shard_map import node_of
 from hawser.errors import Closed, UsageError
 from hawser.limits import GROUP_PREFIX
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import hawser
 from hawser.cli.options import chosen_url
 from hawser.cluster import wire
-from hawser.cluster.maps import ShardMap
+from hawser.cluster.shard_map import ShardMap
 from hawser.cluster.transport import (
     Address,
     BadAddress,

@@ -11,7 +11,7 @@ from hawser.cli.cluster.connection import Reached, addresses, reached, run
 from hawser.cli.options import shared_options, wants_json
 from hawser.cli.output import Cell, Column, age, byte_size, count, exits, notice, print_json, print_table
 from hawser.cluster import wire
-from hawser.cluster.maps import node_of, owned_shards
+from hawser.cluster.shard_map import node_of, owned_shards
 from hawser.limits import CLOCK_BOUND_SECONDS
 from hawser.log.protocol import messages as m
 

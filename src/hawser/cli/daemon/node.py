@@ -11,7 +11,7 @@ from hawser.cli.output import discard_output, print_json
 
 if TYPE_CHECKING:
     from hawser.cluster.config import Config
-    from hawser.cluster.run import Daemon
+    from hawser.cluster.daemon import Daemon
 
 __all__ = ["announce", "daemon_options", "node", "operator", "run_configured"]
 
@@ -46,7 +46,7 @@ def node(name: str | None, listen: str | None, directory: str | None, **options:
     Prints "ready ID HOST:PORT" when it serves. SIGTERM hands over what it leads, then ends it; a second one
     ends it at once.
     """
-    from hawser.cluster.run import NodeDaemon
+    from hawser.cluster.daemon import NodeDaemon
 
     run_configured(NodeDaemon, {"node": {"id": name, "listen": listen, "dir": directory}}, **options)
 
@@ -65,7 +65,7 @@ def operator(metadata: str | None, nodes: tuple[str, ...], name: str | None, **o
     metadata store.
     """
     from hawser.cluster.config import node_addresses
-    from hawser.cluster.run import OperatorDaemon
+    from hawser.cluster.daemon import OperatorDaemon
 
     addresses = node_addresses(map(_node_address, nodes))
     given = {"metadata": metadata, "nodes": addresses or None, "name": name}
@@ -89,8 +89,7 @@ def run_configured(
 ) -> None:
     """Run a daemon to its end, as the options of `daemon_options` and these flags say."""
     from hawser.cluster.config import load
-    from hawser.cluster.logs import set_up_logging
-    from hawser.cluster.run import run_daemon
+    from hawser.cluster.daemon import run_daemon, set_up_logging
 
     flags = {**flags, "http": {"listen": http}, "log": {"level": log_level, "format": log_format}}
     config = load(file, flags)

@@ -40,9 +40,8 @@ def up(nodes: int, directory: Path | None, listen: str | None, http: str) -> Non
     Prints "ready hawser://..." when it serves. Ctrl-C or SIGTERM end it.
     """
     from hawser.cluster.config import load
+    from hawser.cluster.daemon import node_settings, run_daemon, set_up_logging
     from hawser.cluster.embedded import EmbeddedDaemon
-    from hawser.cluster.logs import set_up_logging
-    from hawser.cluster.run import node_settings, run_daemon
 
     config = load(None, {"http": {"listen": http or None}})
     # For people, unless the environment says otherwise.

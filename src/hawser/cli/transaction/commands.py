@@ -21,7 +21,7 @@ from hawser.cluster.client.admin import transactions as seen
 from hawser.cluster.client.admin.transactions import BranchOf, Stage, TransactionSeen
 from hawser.cluster.client.router import Router
 from hawser.cluster.client.settings import ClientSettings
-from hawser.cluster.maps import topic_of
+from hawser.cluster.shard_map import topic_of
 from hawser.log.state.results import Outcome
 from hawser.transaction.identity import TransactionId, Xid
 

@@ -8,7 +8,7 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 
-from hawser.cluster.stalls import StallWatch
+from hawser.cluster.stall_watch import StallWatch
 from hawser.cluster.transport import new_event_loop
 from hawser.errors import Closed, HawserError, OutcomeUnknown, UsageError
 

@@ -3,11 +3,10 @@
 The map is a hint. Whoever is refused, or hears nothing, tells the router, which asks any node it reaches for
 a newer one; nothing here decides what is true.
 
-A node counts a client as present while it has a link to it (`node/presence.py`), so the router keeps a link
-to every node of the cluster. It asks the nodes periodically, one after the other, for the list of nodes,
-because an idle client would otherwise never learn of a new one. An address that the newest list does not
-have is forgotten when its link is down.
-"""
+A node counts a client as present while it has a link to it (`node/transaction/client_registry.py`), so the
+router keeps a link to every node of the cluster. It asks the nodes periodically, one after the other, for the
+list of nodes, because an idle client would otherwise never learn of a new one. An address that the newest
+list does not have is forgotten when its link is down."""
 
 import asyncio
 import secrets
@@ -20,7 +19,7 @@ from hawser.cluster import wire
 from hawser.cluster.client.errors import Backoff, ended, given_up, refused
 from hawser.cluster.client.rpc import ask, checked
 from hawser.cluster.client.settings import ClientSettings
-from hawser.cluster.maps import ShardMap, node_of, topic_of
+from hawser.cluster.shard_map import ShardMap, node_of, topic_of
 from hawser.cluster.transport import Dialer, Identity, Link, PeerRole, TransportError
 from hawser.errors import Closed, Unavailable
 

@@ -1,25 +1,26 @@
 """What clients ask a node for. Most of it is answered by whoever leads the shard; the others say who does.
 
-A write waits without a task: its entry is answered for when it is applied, from there.
+A write waits without a task: its entry is answered for when it is applied, from there. Long batches of an
+answer are sent from where they lie, since copying them together would cost more than all the rest of a fetch.
 """
 
 import asyncio
+import struct
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from hawser.cluster import wire
-from hawser.cluster.maps import ShardMap, topic_of
-from hawser.cluster.node.admission import admit, of_another_kind, read_batch
-from hawser.cluster.node.answers import encode_answer
-from hawser.cluster.node.lending import TOO_EARLY, Lender
+from hawser.cluster.node.queue.delivery import TOO_EARLY, Lender
 from hawser.cluster.node.shard import Shard
+from hawser.cluster.node.transaction.admission import admit, of_another_kind, read_batch
+from hawser.cluster.shard_map import ShardMap, topic_of
 from hawser.cluster.transport import Body, PeerRole, Request
 from hawser.log.entry import Kind
 from hawser.log.state.results import encode_result
 from hawser.transaction.identity import Xid, home_number
 
-__all__ = ["ClientRequests"]
+__all__ = ["ClientRequests", "encode_answer"]
 
 _KINDS = frozenset(
     {
@@ -255,3 +256,33 @@ class ClientRequests:
         if shard is None:
             return self._not_leader(request.shard)
         return self._helped(request.shard, shard.look_at_transactions(request))
+
+
+# Shorter ones are copied in less time than it takes to send them by themselves.
+_LONG_BYTES: Final = 16 << 10
+
+# MessagePack: arrays, a number and a binary, each in its longest form.
+_FOUR: Final = b"\x94"
+_MANY: Final = struct.Struct(">BI")
+_PLACE: Final = struct.Struct(">BBQBI")
+_ARRAY, _PAIR, _NUMBER, _BINARY = 0xDD, 0x92, 0xCF, 0xC6
+
+
+def encode_answer(answer: wire.Answer) -> Body:
+    """What decodes to `answer`; batches must stay as they are until it is sent."""
+    if isinstance(answer, wire.Batches) and answer.batches:
+        size = sum(len(payload) for _, payload in answer.batches)
+        if size >= _LONG_BYTES * len(answer.batches):
+            return _pieces(answer)
+    return wire.encode(answer)
+
+
+def _pieces(answer: wire.Batches) -> Body:
+    batches = answer.batches
+    head = _FOUR + wire.encode("batches") + _MANY.pack(_ARRAY, len(batches))
+    pieces: list[bytes | memoryview] = []
+    for first_offset, payload in batches:
+        pieces.append(head + _PLACE.pack(_PAIR, _NUMBER, first_offset, _BINARY, len(payload)))
+        pieces.append(payload)
+        head = b""
+    return (*pieces, wire.encode(answer.start) + wire.encode(answer.end))

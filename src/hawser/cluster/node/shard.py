@@ -16,16 +16,16 @@ from functools import partial
 from typing import Any
 
 from hawser.cluster.disk import Disk, DiskSync
-from hawser.cluster.maps import Resident, node_of
-from hawser.cluster.node.clocks import Standing
+from hawser.cluster.node.clock_quorum import Standing
 from hawser.cluster.node.disk_steps import DiskSteps
-from hawser.cluster.node.lending import Lender
-from hawser.cluster.node.office import Office
+from hawser.cluster.node.group_sessions import Sessions
+from hawser.cluster.node.maintenance import Now, Upkeep
+from hawser.cluster.node.queue.delivery import Lender
 from hawser.cluster.node.retention import Retention
-from hawser.cluster.node.sessions import Sessions
-from hawser.cluster.node.syncing import Syncing
-from hawser.cluster.node.transacting import Surroundings
-from hawser.cluster.node.upkeep import Now, Upkeep
+from hawser.cluster.node.sync_pool import Syncing
+from hawser.cluster.node.transaction.context import Surroundings
+from hawser.cluster.node.transaction.service import Office
+from hawser.cluster.shard_map import Resident, node_of
 from hawser.cluster.wire import (
     Alive,
     Batches,

@@ -1,18 +1,21 @@
-"""What is made in the store when somebody asks for a topic, a queue, or the homes of transactions."""
+"""What is made in the store when somebody asks for a topic, a queue, or the homes of transactions: its
+record, and the nodes of its shards. A new shard goes to the nodes with the fewest shards, and is led where
+the fewest are led."""
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 import msgspec
 
-from hawser.cluster.operator.checks import check_host, check_letters
-from hawser.cluster.operator.placement import place
-from hawser.cluster.operator.topics import claim_shard, create_topic, list_topics
+from hawser.cluster.operator.catalog import claim_shard, create_topic, list_topics
+from hawser.cluster.operator.validation import check_host, check_letters
+from hawser.cluster.shard_map import node_of
 from hawser.cluster.stores.store import Store
 from hawser.cluster.wire import Admin, TopicEntry
 from hawser.errors import Unavailable
 
-__all__ = ["create", "homes_of"]
+__all__ = ["create", "homes_of", "place"]
 
 _MOST_COPIES_OF_HOMES: Final = 3
 
@@ -51,3 +54,19 @@ def create(store: Store, message: Admin, alive: Collection[str]) -> TopicEntry:
             )
         place(replication, alive, {})
     return create_topic(store, message.name, message.partitions, settings, message.topic_kind, shard)
+
+
+def place(replication: int, alive: Iterable[str], shards: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """`replication` of the nodes, the one that is to lead first. `shards` has the members of all there are.
+
+    ValueError if there are not so many."""
+    nodes = sorted(alive)
+    if len(nodes) < replication:
+        raise ValueError(
+            f"{replication} replicas need {replication} nodes, and {len(nodes)} are alive: start more nodes, "
+            "or ask for fewer replicas"
+        )
+    holds = Counter(node_of(member) for members in shards.values() for member in members)
+    leads = Counter(node_of(members[0]) for members in shards.values() if members)
+    chosen = sorted(nodes, key=lambda node: (holds[node], node))[:replication]
+    return tuple(sorted(chosen, key=lambda node: (leads[node], node)))

@@ -27,8 +27,8 @@ from enum import Enum
 from functools import partial
 from typing import Any, Final
 
-from hawser.cluster.maps import node_of, owned_shards, topic_of
-from hawser.cluster.operator.desk import Desk
+from hawser.cluster.operator.shard_driver import Desk
+from hawser.cluster.shard_map import node_of, owned_shards, topic_of
 from hawser.cluster.transport import TransportError
 from hawser.cluster.wire import ShardReport, TopicEntry
 from hawser.log.protocol import messages as m

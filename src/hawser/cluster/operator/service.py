@@ -18,27 +18,7 @@ import msgspec
 
 from hawser.cluster import wire
 from hawser.cluster.background import Background
-from hawser.cluster.maps import forget_oldest_deleted, node_of, owned_shards
-from hawser.cluster.operator.checks import (
-    check_creation,
-    check_deletion,
-    check_nodes,
-    check_transactions,
-    is_meant,
-)
-from hawser.cluster.operator.closing import Closing
-from hawser.cluster.operator.creation import create, homes_of
-from hawser.cluster.operator.deletion import (
-    Deletion,
-    Retiring,
-    forget_retiring,
-    keep_retiring,
-    list_retiring,
-)
-from hawser.cluster.operator.desk import Desk
-from hawser.cluster.operator.placement import place
-from hawser.cluster.operator.repair import Repairs
-from hawser.cluster.operator.topics import (
+from hawser.cluster.operator.catalog import (
     cluster_id,
     forget_topic,
     is_homeless,
@@ -46,8 +26,27 @@ from hawser.cluster.operator.topics import (
     mark_deleted,
     store_nodes,
 )
-from hawser.cluster.stalls import StallWatch
-from hawser.cluster.stores.shards import StoredShard, delete_shard, list_shards, store_shard
+from hawser.cluster.operator.creation import create, homes_of, place
+from hawser.cluster.operator.deletion import (
+    Closing,
+    Deletion,
+    Retiring,
+    forget_retiring,
+    keep_retiring,
+    list_retiring,
+)
+from hawser.cluster.operator.repair import Repairs
+from hawser.cluster.operator.shard_driver import Desk
+from hawser.cluster.operator.validation import (
+    check_creation,
+    check_deletion,
+    check_nodes,
+    check_transactions,
+    is_meant,
+)
+from hawser.cluster.shard_map import forget_oldest_deleted, node_of, owned_shards
+from hawser.cluster.stall_watch import StallWatch
+from hawser.cluster.stores.shard_metadata import StoredShard, delete_shard, list_shards, store_shard
 from hawser.cluster.stores.store import Store, StoreUnavailable
 from hawser.cluster.transport import (
     Body,

@@ -1,7 +1,13 @@
 """Metadata stores: where operators keep what must outlive them. Nobody else touches them."""
 
 from hawser import errors
-from hawser.cluster.stores.shards import StoredShard, delete_shard, list_shards, load_shard, store_shard
+from hawser.cluster.stores.shard_metadata import (
+    StoredShard,
+    delete_shard,
+    list_shards,
+    load_shard,
+    store_shard,
+)
 from hawser.cluster.stores.store import Conflict, Store, StoreUnavailable, Value
 
 __all__ = [

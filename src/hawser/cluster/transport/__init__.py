@@ -4,9 +4,9 @@
 are described in docs/formats/wire.md.
 """
 
-from hawser.cluster.transport.addresses import Address, BadAddress
-from hawser.cluster.transport.dialing import Dialer, Server, dial, listen
-from hawser.cluster.transport.failures import (
+from hawser.cluster.transport.address import Address, BadAddress
+from hawser.cluster.transport.dialer import Dialer, Server, dial, listen
+from hawser.cluster.transport.errors import (
     AskFailed,
     AskTimeout,
     LinkClosed,
@@ -15,13 +15,12 @@ from hawser.cluster.transport.failures import (
     TransportError,
     Unreachable,
 )
+from hawser.cluster.transport.event_loop import new_event_loop, run
 from hawser.cluster.transport.frames import MAX_FRAME_BYTES
-from hawser.cluster.transport.handler import Handler
-from hawser.cluster.transport.hello import VERSIONS, Identity, PeerRole
+from hawser.cluster.transport.handshake import VERSIONS, Identity, PeerRole
+from hawser.cluster.transport.incoming_requests import Handler, Request
 from hawser.cluster.transport.link import Link
-from hawser.cluster.transport.loops import new_event_loop, run
-from hawser.cluster.transport.outgoing import Body
-from hawser.cluster.transport.requests import Request
+from hawser.cluster.transport.send_queue import Body
 from hawser.cluster.transport.settings import Counters, LinkSettings
 
 __all__ = [

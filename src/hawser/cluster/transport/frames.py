@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import Final
 
-from hawser.cluster.transport.failures import Malformed
+from hawser.cluster.transport.errors import Malformed
 from hawser.log.entry import MAX_BODY_BYTES
 
 __all__ = ["HEADER", "MAX_FRAME_BYTES", "MAX_HELLO_BYTES", "Frame", "FrameKind", "FrameReader"]

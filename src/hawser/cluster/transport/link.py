@@ -20,9 +20,8 @@ from inspect import iscoroutine
 from math import ceil
 from typing import Final, cast
 
-from hawser.cluster.transport import hello
-from hawser.cluster.transport.asks import Asks
-from hawser.cluster.transport.failures import (
+from hawser.cluster.transport import handshake
+from hawser.cluster.transport.errors import (
     MALFORMED,
     AskTimeout,
     LinkClosed,
@@ -32,12 +31,11 @@ from hawser.cluster.transport.failures import (
     Unreachable,
 )
 from hawser.cluster.transport.frames import MAX_HELLO_BYTES, Frame, FrameKind, FrameReader
-from hawser.cluster.transport.handler import Handler
-from hawser.cluster.transport.hello import Identity, Introduction
-from hawser.cluster.transport.outgoing import Body, Outgoing
-from hawser.cluster.transport.requests import Requests
+from hawser.cluster.transport.handshake import Identity, Introduction
+from hawser.cluster.transport.incoming_requests import Handler, Requests
+from hawser.cluster.transport.outgoing_requests import Asks, Turns
+from hawser.cluster.transport.send_queue import Body, Outgoing
 from hawser.cluster.transport.settings import Counters, LinkSettings
-from hawser.cluster.transport.turns import Turns
 
 __all__ = ["Link"]
 
@@ -197,7 +195,7 @@ class Link(asyncio.BufferedProtocol):
         self._among.add(self)
         self._outgoing.connect(self._transport)
         if self._is_dialer:
-            self._outgoing.put(FrameKind.HELLO, 0, hello.write_hello(self._introduction()))
+            self._outgoing.put(FrameKind.HELLO, 0, handshake.write_hello(self._introduction()))
         self._timer = self._loop.call_later(self.settings.connect_seconds, self._give_up_greeting)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -317,7 +315,7 @@ class Link(asyncio.BufferedProtocol):
             if not self._outgoing.is_overfull:
                 self._outgoing.put(FrameKind.PONG, 0, b"")
         elif kind == FrameKind.GOODBYE:
-            self._shut(f"{self} closed the link: {hello.readable(body)}")
+            self._shut(f"{self} closed the link: {handshake.readable(body)}")
             self._depart()
         elif kind != FrameKind.PONG:
             raise Malformed(f"a frame of the kind {kind}, which does not belong here")
@@ -369,10 +367,10 @@ class Link(asyncio.BufferedProtocol):
 
     def _greet(self, kind: int, body: bytes | bytearray) -> None:
         if self._is_dialer and kind == FrameKind.REFUSAL:
-            self._fail_opening(Refused(f"{self.address} refuses: {hello.read_refusal(body)}"))
+            self._fail_opening(Refused(f"{self.address} refuses: {handshake.read_refusal(body)}"))
         elif self._is_dialer and kind == FrameKind.WELCOME:
-            version, introduction = hello.read_welcome(body)
-            reason = hello.objection(self._introduce(), introduction.identity)
+            version, introduction = handshake.read_welcome(body)
+            reason = handshake.objection(self._introduce(), introduction.identity)
             if reason is None:
                 self._open(version, introduction)
             else:
@@ -384,11 +382,11 @@ class Link(asyncio.BufferedProtocol):
 
     def _admit(self, body: bytes | bytearray) -> None:
         try:
-            lowest, highest, rest = hello.read_hello(body)
-            version = hello.choose_version(lowest, highest)
-            introduction = hello.read_introduction(rest)
+            lowest, highest, rest = handshake.read_hello(body)
+            version = handshake.choose_version(lowest, highest)
+            introduction = handshake.read_introduction(rest)
             mine, theirs = self._introduce(), introduction.identity
-            reason = hello.objection(mine, theirs) or self._handler.admit(theirs)
+            reason = handshake.objection(mine, theirs) or self._handler.admit(theirs)
             if reason is not None:
                 raise Refused(reason)
         except Refused as refused:
@@ -396,7 +394,7 @@ class Link(asyncio.BufferedProtocol):
             _log.warning("%s is refused: %s", self, refused)
             self._leave(FrameKind.REFUSAL, str(refused), f"{self} was refused: {refused}")
             return
-        self._outgoing.put(FrameKind.WELCOME, 0, hello.write_welcome(self._introduction(), version))
+        self._outgoing.put(FrameKind.WELCOME, 0, handshake.write_welcome(self._introduction(), version))
         self._open(version, introduction)
 
     def _open(self, version: int, introduction: Introduction) -> None:
@@ -470,7 +468,7 @@ class Link(asyncio.BufferedProtocol):
         self._shut(reason, error)
         if self._transport is None:
             return
-        write = hello.write_refusal if kind is FrameKind.REFUSAL else hello.shortened
+        write = handshake.write_refusal if kind is FrameKind.REFUSAL else handshake.shortened
         self._outgoing.put(kind, 0, write(last_word))
         self._outgoing.flush()
         if self._is_held:

@@ -13,7 +13,7 @@ import pytest
 import hawser
 from hawser.cluster import wire
 from hawser.cluster.metrics import node_metrics
-from hawser.cluster.node import forwarding
+from hawser.cluster.node.queue import dead_letter_forwarder
 from hawser.cluster.node.shard import Shard
 from hawser.cluster.transport import Link, LinkClosed
 from hawser.log.entry import Kind
@@ -287,9 +287,9 @@ def test_letters_arrive_once_though_their_mover_dies_between_the_steps(
         return None if batch is None else batch.stamped(batch.stamp._replace(producer=f"{sends}".encode()))
 
     monkeypatch.setattr(Shard, "execute", die)
-    monkeypatch.setattr(forwarding, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(dead_letter_forwarder, "_PAUSE_SECONDS", 0.01)
     if forgets_who_it_is:
-        monkeypatch.setattr(forwarding, "next_letters", other_stamp)
+        monkeypatch.setattr(dead_letter_forwarder, "next_letters", other_stamp)
     queue = new_queue(bus, dead_letter=f"morgue-{forgets_who_it_is}")
     for number in range(6):
         queue.put_many([f"{number}.{each}".encode() for each in range(3)])

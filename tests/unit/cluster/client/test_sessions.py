@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hawser.cluster.node.sessions import Sessions
+from hawser.cluster.node.group_sessions import Sessions
 from hawser.cluster.wire import Alive, Code, Failed, KeepAlive
 from hawser.log.state.commands import GroupDelete, GroupJoin, GroupLeave
 from hawser.log.state.groups import Group, Groups

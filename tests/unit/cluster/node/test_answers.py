@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hawser.cluster import wire
-from hawser.cluster.node.answers import encode_answer
+from hawser.cluster.node.requests import encode_answer
 from hawser.cluster.node.shard import Shard
 
 

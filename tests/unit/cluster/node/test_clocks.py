@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from hawser.cluster import wire
-from hawser.cluster.node.clock_watch import ClockWatch
-from hawser.cluster.node.clocks import Clocks
+from hawser.cluster.node.clock_monitor import ClockWatch
+from hawser.cluster.node.clock_quorum import Clocks
 from hawser.limits import CLOCK_BOUND_SECONDS
 from hawser.log.clock import LogClock
 from hawser.log.state.commands import AdvanceTime, TrimTo

@@ -13,7 +13,7 @@ import pytest
 
 from hawser.cluster.disk import Disk
 from hawser.cluster.node.disk_steps import DiskSteps
-from hawser.cluster.node.service import NodeSettings
+from hawser.cluster.node.server import NodeSettings
 from hawser.log.entry import Kind
 from hawser.log.journal.journal import Settings as JournalSettings
 from hawser.log.protocol.events import Propose

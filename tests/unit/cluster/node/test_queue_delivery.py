@@ -10,9 +10,9 @@ import pytest
 
 import hawser
 from hawser.cluster import wire
-from hawser.cluster.maps import ShardMap
-from hawser.cluster.node import forwarding
+from hawser.cluster.node.queue import dead_letter_forwarder
 from hawser.cluster.node.shard import Shard
+from hawser.cluster.shard_map import ShardMap
 from hawser.log.entry import Kind
 from hawser.log.journal.errors import Damaged
 from hawser.log.protocol.events import Serve
@@ -226,20 +226,20 @@ def test_letters_pause_whatever_is_wrong(
 ) -> None:
     tries = 0
 
-    async def fail(self: forwarding.Forwarder, shard: Shard) -> None:
+    async def fail(self: dead_letter_forwarder.Forwarder, shard: Shard) -> None:
         nonlocal tries
         tries += 1
         raise ValueError("unforeseen")
 
     async def send_twice() -> None:
-        forwarder = forwarding.Forwarder("n", list)
+        forwarder = dead_letter_forwarder.Forwarder("n", list)
         for _ in range(5):
             forwarder.send(counter.shard)
             await asyncio.sleep(0)
         await forwarder.close()
 
-    monkeypatch.setattr(forwarding, "_PAUSE_SECONDS", 3600.0)
-    monkeypatch.setattr(forwarding.Forwarder, "_send_all", fail)
+    monkeypatch.setattr(dead_letter_forwarder, "_PAUSE_SECONDS", 3600.0)
+    monkeypatch.setattr(dead_letter_forwarder.Forwarder, "_send_all", fail)
     with caplog.at_level(logging.WARNING):
         counter.cluster.run(send_twice())
     assert tries == 1 and "unforeseen" in caplog.text

@@ -11,8 +11,8 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from hawser.cluster.node.maintenance import Upkeep
 from hawser.cluster.node.retention import Retention
-from hawser.cluster.node.upkeep import Upkeep
 from hawser.log.entry import Entry, Kind
 from hawser.log.state.commands import GroupCommit, GroupDelete, GroupJoin, TrimTo
 from hawser.log.state.results import Committed, Finished, Joined, Outcome, Staged, Trimmed

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hawser.cluster.node.syncing import Syncing
+from hawser.cluster.node.sync_pool import Syncing
 from hawser.errors import Closed, UsageError
 from hawser.memory import Syncs
 

@@ -12,14 +12,14 @@ import pytest
 from msgspec.structs import replace
 
 from hawser.cluster import wire
-from hawser.cluster.maps import ShardMap
 from hawser.cluster.metrics import node_metrics
-from hawser.cluster.node import keeping, telling
-from hawser.cluster.node.deciding import Deciding
-from hawser.cluster.node.observing import Observing
-from hawser.cluster.node.presence import ABSENT_SECONDS, UNSEEN_SECONDS, Presence
-from hawser.cluster.node.service import NodeSettings
-from hawser.cluster.node.telling import GONE_SECONDS, Teller
+from hawser.cluster.node.server import NodeSettings
+from hawser.cluster.node.transaction import participant, peer_client
+from hawser.cluster.node.transaction.client_registry import ABSENT_SECONDS, UNSEEN_SECONDS, Presence
+from hawser.cluster.node.transaction.coordinator import Deciding
+from hawser.cluster.node.transaction.observers import Observing
+from hawser.cluster.node.transaction.peer_client import GONE_SECONDS, Teller
+from hawser.cluster.shard_map import ShardMap
 from hawser.errors import Corrupt, UsageError
 from hawser.log.entry import Kind
 from hawser.log.state.commands import Run
@@ -135,7 +135,7 @@ def test_a_shard_is_gone_when_the_map_lacks_it_for_long_and_was_told_since() -> 
 def test_a_leader_on_the_same_node_that_has_no_majority_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, leads: str
 ) -> None:
-    monkeypatch.setattr(telling, "_ASK_SECONDS", 0.05)
+    monkeypatch.setattr(peer_client, "_ASK_SECONDS", 0.05)
     late: list[Callable[[wire.Answer], None]] = []
     heard: list[wire.Answer] = []
     asked = iter([None] if leads == "after a moment" else [])
@@ -315,7 +315,7 @@ def test_what_waits_for_a_decision_is_counted_with_its_age(
         label = peer.label(waits, 1)._replace(last=True, home=two)
         peer.transact(one, entry(Kind.BATCH, batch_of(b"x"), label))
         until(lambda: all(waiting(cluster, tmp_path)[::2]), "it is prepared and has an age")
-        monkeypatch.setattr(keeping.Keeping, "_now", property(lambda self: self._loop.time() + 20.0))
+        monkeypatch.setattr(participant.Keeping, "_now", property(lambda self: self._loop.time() + 20.0))
         prepared, in_doubt, oldest = waiting(cluster, tmp_path)
         assert (prepared, in_doubt) == (1, 1) and 20 < oldest < 1000
         assert peer.look(one, waits).branches[0].age_seconds > 20
@@ -339,7 +339,7 @@ def test_what_is_prepared_keeps_its_age_when_leaders_change(
         cluster.ask(wire.Admin(wire.AdminKind.TRANSFER, one, (other,)))
         until(lambda: cluster.run(peer.leader(one)) == other, "another leader")
         day = SimpleNamespace(time_ns=lambda: time.time_ns() + 86_400 * 10**9)
-        monkeypatch.setattr(keeping, "time", day)
+        monkeypatch.setattr(participant, "time", day)
         ages = {each: peer.look(one, each).branches[0].age_seconds for each in (waits, works)}
         assert ages[waits] > 86_400 > ages[works]
         led = cluster._nodes[other].shards[one].office

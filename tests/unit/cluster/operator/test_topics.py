@@ -8,13 +8,13 @@ from urllib.parse import quote
 
 import pytest
 
-from hawser.cluster import maps, wire
+from hawser.cluster import shard_map, wire
 from hawser.cluster.embedded import EmbeddedCluster
-from hawser.cluster.maps import MAX_DELETED, ShardMap, node_of
-from hawser.cluster.operator.checks import check_creation, check_nodes
+from hawser.cluster.operator.creation import place
 from hawser.cluster.operator.deletion import Retiring, forget_retiring, keep_retiring, list_retiring
-from hawser.cluster.operator.placement import place
 from hawser.cluster.operator.service import OperatorService, OperatorSettings
+from hawser.cluster.operator.validation import check_creation, check_nodes
+from hawser.cluster.shard_map import MAX_DELETED, ShardMap, node_of
 from hawser.cluster.stores import open_store
 from hawser.cluster.stores.store import Value
 from hawser.cluster.transport import Identity, PeerRole, dial
@@ -364,7 +364,7 @@ def test_only_the_newest_deleted_topics_are_kept() -> None:
 
 
 def test_an_operator_forgets_deleted_topics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maps, "MAX_DELETED", 2)
+    monkeypatch.setattr(shard_map, "MAX_DELETED", 2)
     with RunningCluster(tmp_path) as cluster:
         for number in range(4):
             name = f"t{number}"

@@ -11,15 +11,16 @@ import pytest
 
 import hawser
 from hawser.cluster import wire
-from hawser.cluster.maps import ShardMap, owned_shards
-from hawser.cluster.node import telling, upkeep
+from hawser.cluster.node import maintenance
+from hawser.cluster.node.maintenance import Upkeep
 from hawser.cluster.node.retention import Retention
-from hawser.cluster.node.telling import Teller
-from hawser.cluster.node.upkeep import Upkeep
-from hawser.cluster.operator.checks import check_creation
-from hawser.cluster.operator.closing import Closing
+from hawser.cluster.node.transaction import peer_client
+from hawser.cluster.node.transaction.peer_client import Teller
+from hawser.cluster.operator.catalog import claim_shard, create_topic, is_homeless, list_topics, mark_deleted
 from hawser.cluster.operator.creation import create, homes_of
-from hawser.cluster.operator.topics import claim_shard, create_topic, is_homeless, list_topics, mark_deleted
+from hawser.cluster.operator.deletion import Closing
+from hawser.cluster.operator.validation import check_creation
+from hawser.cluster.shard_map import ShardMap, owned_shards
 from hawser.cluster.stores import open_store
 from hawser.cluster.stores.store import Store
 from hawser.log.entry import Kind
@@ -325,7 +326,7 @@ def test_a_topic_and_a_queue_are_recorded_onto_one_shard(cluster: RunningCluster
 
 def test_a_recorder_of_a_queue_is_not_judged_by_the_topics_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 10 * DAY_SECONDS
-    monkeypatch.setattr(upkeep, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(maintenance, "time", SimpleNamespace(monotonic=lambda: now))
     replica, keeper, recorder = leading_replica(), Upkeep(), recorder_id("r", "region")
     propose(replica, Kind.QUEUE_PUT, bytes(Batch.of([Record(b"x")], Stamp(recorder, 1, 1)).data))
     propose(replica, Kind.BATCH, bytes(Batch.of([Record(b"x"), Record(b"y")], Stamp(b"p", 1, 1)).data))
@@ -425,7 +426,7 @@ def test_a_rollback_that_others_have_not_heard_of_keeps_nothing(
     cluster: RunningCluster, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tx, name, shard, _ = decide(peer, monkeypatch, Outcome.ROLLED_BACK)
-    monkeypatch.setattr(telling, "GONE_SECONDS", 1.0)
+    monkeypatch.setattr(peer_client, "GONE_SECONDS", 1.0)
     assert delete(cluster, name).done
     # Whose home is deleted was not committed.
     until(lambda: not peer.look(shard, tx).branches, "the other one has found out")
@@ -512,7 +513,7 @@ def _race(
 def test_a_leader_lets_transactions_begin_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where an operator has closed a shard, and was killed before it could delete the topic."""
     now = 1.0
-    monkeypatch.setattr(upkeep, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(maintenance, "time", SimpleNamespace(monotonic=lambda: now))
     replica, keeper = leading_replica(), Upkeep()
     propose(replica, Kind.BRANCH_LIMIT, encode_command(BranchLimit(0, 1, 1, 1)))
 
@@ -522,7 +523,7 @@ def test_a_leader_lets_transactions_begin_again(monkeypatch: pytest.MonkeyPatch)
         return replica.machine.part(Branches).limit
 
     assert looked_after(now).most_open == 0
-    now += upkeep._CLOSED_SECONDS
+    now += maintenance._CLOSED_SECONDS
     assert looked_after(now).most_open == 0
     now += 1
     # Perhaps it has deleted it, and nobody was there to say so.

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hawser.cluster.transport.failures import Malformed
+from hawser.cluster.transport.errors import Malformed
 from hawser.cluster.transport.frames import HEADER, MAX_FRAME_BYTES, FrameKind, FrameReader
 from tests.support.links import frame
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hawser.cluster.transport import Address, BadAddress, Identity, Malformed, PeerRole, Refused
-from hawser.cluster.transport.hello import (
+from hawser.cluster.transport.handshake import (
     VERSIONS,
     Introduction,
     choose_version,

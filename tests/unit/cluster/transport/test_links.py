@@ -22,9 +22,9 @@ from hawser.cluster.transport import (
     dial,
     listen,
 )
-from hawser.cluster.transport.asks import Asks
-from hawser.cluster.transport.loops import new_event_loop
-from hawser.cluster.transport.outgoing import Outgoing
+from hawser.cluster.transport.event_loop import new_event_loop
+from hawser.cluster.transport.outgoing_requests import Asks
+from hawser.cluster.transport.send_queue import Outgoing
 from tests.support.links import (
     BRISK,
     CLIENT,

@@ -16,7 +16,7 @@ from hawser.cluster.transport import (
     dial,
 )
 from hawser.cluster.transport.frames import HEADER, MAX_HELLO_BYTES, FrameKind
-from hawser.cluster.transport.hello import Introduction, write_hello, write_welcome
+from hawser.cluster.transport.handshake import Introduction, write_hello, write_welcome
 from tests.support.links import (
     BRISK,
     CLIENT,

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from hawser.cluster.transport.failures import LinkClosed
-from hawser.cluster.transport.turns import Turns
+from hawser.cluster.transport.errors import LinkClosed
+from hawser.cluster.transport.outgoing_requests import Turns
 from tests.support.links import run
 
 

@@ -15,7 +15,7 @@ import msgspec
 from hawser.cluster import wire
 from hawser.cluster.client.router import Router
 from hawser.cluster.client.rpc import gathered
-from hawser.cluster.maps import topic_of
+from hawser.cluster.shard_map import topic_of
 from hawser.errors import Closed, HawserError, InDoubt, NotFound, Rejected, Unavailable
 from hawser.log.entry import Kind
 from hawser.log.state.commands import Payload, encode_command

@@ -15,7 +15,7 @@ from hawser.cluster.client.errors import Backoff, error_of, given_up
 from hawser.cluster.client.router import Router
 from hawser.cluster.client.rpc import ask, checked
 from hawser.cluster.client.sample import FetchedSample
-from hawser.cluster.maps import node_of
+from hawser.cluster.shard_map import node_of
 from hawser.cluster.transport import Link, TransportError
 from hawser.errors import HawserError, Timeout
 from hawser.record.batch import Batch

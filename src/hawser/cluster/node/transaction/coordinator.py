@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any, Final
 
 from hawser.cluster import wire
-from hawser.cluster.node.admission import Admitted
-from hawser.cluster.node.presence import ABSENT_SECONDS, UNSEEN_SECONDS
-from hawser.cluster.node.transacting import DEPOSED, Collected, Host, Slot, Surroundings
+from hawser.cluster.node.transaction.admission import Admitted
+from hawser.cluster.node.transaction.client_registry import ABSENT_SECONDS, UNSEEN_SECONDS
+from hawser.cluster.node.transaction.context import DEPOSED, Collected, Host, Slot, Surroundings
 from hawser.log.entry import Kind
 from hawser.log.state.results import Answered, Finished, Outcome, Reason, Rejected, Result, decode_result
 from hawser.transaction.commands import HomeBatch, HomeCall, HomeClose, HomeDecide, id_of

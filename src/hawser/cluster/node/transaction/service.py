@@ -1,7 +1,7 @@
 """The office of a shard: what its leader does about transactions, as long as it leads.
 
-Opened once this member leads and has applied all that came before, and closed with that. It drives the
-keeper of the branches (`keeping.py`), and the coordinator of what is decided here (`deciding.py`). What they
+Opened once this member leads and has applied all that came before, and closed with that. It drives the keeper
+of the branches (`participant.py`), and the coordinator of what is decided here (`coordinator.py`). What they
 want is carried out at once, and they hear of it when it is done. Everything they know is in the log, or can
 be asked again; so nothing is lost with an office.
 
@@ -15,11 +15,11 @@ change nothing is answered without being written. Two kinds of entries have to w
 from collections.abc import Sequence
 
 from hawser.cluster import wire
-from hawser.cluster.node.admission import Admitted, is_of_home
-from hawser.cluster.node.deciding import Deciding
-from hawser.cluster.node.keeping import Keeping
-from hawser.cluster.node.lending import Lender
-from hawser.cluster.node.transacting import Answer, Collected, Host, Slot, Surroundings
+from hawser.cluster.node.queue.delivery import Lender
+from hawser.cluster.node.transaction.admission import Admitted, is_of_home
+from hawser.cluster.node.transaction.context import Answer, Collected, Host, Slot, Surroundings
+from hawser.cluster.node.transaction.coordinator import Deciding
+from hawser.cluster.node.transaction.participant import Keeping
 from hawser.transaction.coordinator.decisions import Home
 from hawser.transaction.identity import APPLICATION_FORMAT, TransactionId, Xid
 from hawser.transaction.participant.branches import Branches

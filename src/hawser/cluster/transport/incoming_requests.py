@@ -8,15 +8,18 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from inspect import CORO_CREATED, getcoroutinestate
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from hawser.cluster.transport.failures import Malformed
+from hawser.cluster.transport.errors import Malformed
 from hawser.cluster.transport.frames import FrameKind
-from hawser.cluster.transport.hello import shortened
-from hawser.cluster.transport.outgoing import Body, Outgoing
+from hawser.cluster.transport.handshake import Identity, shortened
+from hawser.cluster.transport.send_queue import Body, Outgoing
 from hawser.cluster.transport.settings import Counters
 
-__all__ = ["Request", "Requests"]
+if TYPE_CHECKING:
+    from hawser.cluster.transport.link import Link
+
+__all__ = ["Handler", "Request", "Requests"]
 
 _log = logging.getLogger("hawser.cluster.transport")
 
@@ -143,3 +146,30 @@ class Requests:
             self._owner.close_malformed(error)
         except Exception as error:
             self.failed(request, error)
+
+
+class Handler:
+    """Called in the event loop, one call at a time. Nothing here may block.
+
+    A Malformed, or what a decoder of msgspec raises, out of `told` or `asked` closes the link and tells the
+    peer why; out of a coroutine only a Malformed does. Any other error is logged and costs that message only.
+    """
+
+    def admit(self, peer: Identity) -> str | None:
+        """Why this peer is not wanted, as a text for whoever runs it; None lets it in. Asked by the side that
+        listens."""
+        return None
+
+    def opened(self, link: "Link") -> None:
+        """Both sides have said who they are."""
+
+    def told(self, link: "Link", body: bytes | bytearray) -> None:
+        """A message that nobody waits on."""
+
+    def asked(self, link: "Link", request: Request) -> Body | Coroutine[Any, Any, Body] | None:
+        """A request. Return the answer, or a coroutine that does, or None and call `request.answer` later."""
+        request.fail("this peer serves no requests")
+        return None
+
+    def closed(self, link: "Link", reason: str) -> None:
+        """Called once for each link that was opened."""

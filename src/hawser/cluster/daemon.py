@@ -7,27 +7,30 @@ killed at any moment. systemd is told when it is ready and when it stops, if it 
 
 import asyncio
 import ipaddress
+import json
 import logging
 import os
 import resource
 import signal
 import socket
+import sys
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from hawser.cluster.config import Config
 from hawser.cluster.health import Health, Metric
 from hawser.cluster.metrics import node_metrics, operator_metrics
-from hawser.cluster.node.service import Node, NodeSettings
+from hawser.cluster.node.server import Node, NodeSettings
 from hawser.cluster.operator.service import OperatorService, OperatorSettings
 from hawser.cluster.stores import StoreUnavailable, open_store
 from hawser.cluster.transport import Address, Unreachable, run
 from hawser.errors import PermissionDenied, Unavailable, UsageError
 
-__all__ = ["Daemon", "NodeDaemon", "OperatorDaemon", "node_settings", "run_daemon"]
+__all__ = ["Daemon", "NodeDaemon", "OperatorDaemon", "node_settings", "run_daemon", "set_up_logging"]
 
 _log = logging.getLogger("hawser.cluster.run")
 
@@ -237,3 +240,32 @@ def _warn_of_bare_network(who: str, address: str) -> None:
             who,
             address,
         )
+
+
+_SECOND: Final = "%Y-%m-%dT%H:%M:%S"
+_PLAIN: Final = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+
+
+class _JsonLines(logging.Formatter):
+    """time, level, logger, message, and the traceback of an error."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields: dict[str, Any] = {
+            "time": f"{time.strftime(_SECOND, time.gmtime(record.created))}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            fields["error"] = self.formatException(record.exc_info)
+        return json.dumps(fields)
+
+
+def set_up_logging(level: str, style: str) -> None:
+    """For a process of its own: everything under `hawser` goes out, others from warnings on."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonLines() if style == "json" else logging.Formatter(_PLAIN))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger("hawser").setLevel(level.upper())
+    # Python's own warnings, too: whoever reads the log reads lines of one kind.
+    logging.captureWarnings(True)

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from hawser.cluster.maps import topic_of
+from hawser.cluster.shard_map import topic_of
 from hawser.cluster.stores.store import Conflict, Store
 from hawser.cluster.wire import Setting, TopicEntry, TopicKind, has_shard, shard_of
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from hawser.cluster import wire
-from hawser.cluster.maps import topic_of
+from hawser.cluster.shard_map import topic_of
 from hawser.cluster.wire import Setting
 from hawser.limits import (
     MAX_DELIVERIES,

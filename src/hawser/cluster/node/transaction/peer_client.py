@@ -12,8 +12,8 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, Protocol
 
 from hawser.cluster import wire
-from hawser.cluster.maps import ShardMap, node_of, topic_of
-from hawser.cluster.node.admission import of_another_kind
+from hawser.cluster.node.transaction.admission import of_another_kind
+from hawser.cluster.shard_map import ShardMap, node_of, topic_of
 from hawser.cluster.transport import Link, PeerRole, TransportError
 from hawser.cluster.wire import has_shard
 from hawser.transaction.identity import Xid

@@ -8,12 +8,12 @@ from contextlib import suppress
 from random import SystemRandom
 from typing import Final
 
-from hawser.cluster.transport.addresses import Address
-from hawser.cluster.transport.failures import Refused, TransportError, Unreachable
-from hawser.cluster.transport.handler import Handler
-from hawser.cluster.transport.hello import Identity
+from hawser.cluster.transport.address import Address
+from hawser.cluster.transport.errors import Refused, TransportError, Unreachable
+from hawser.cluster.transport.handshake import Identity
+from hawser.cluster.transport.incoming_requests import Handler
 from hawser.cluster.transport.link import Link
-from hawser.cluster.transport.outgoing import Body
+from hawser.cluster.transport.send_queue import Body
 from hawser.cluster.transport.settings import DEFAULT_SETTINGS, Counters, LinkSettings
 
 __all__ = ["Dialer", "Server", "dial", "listen"]

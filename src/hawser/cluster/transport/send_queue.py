@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from hawser.cluster.transport.failures import LinkClosed
+from hawser.cluster.transport.errors import LinkClosed
 from hawser.cluster.transport.frames import HEADER, MAX_FRAME_BYTES
 from hawser.cluster.transport.settings import Counters
 

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
 
 from hawser.cluster import wire
-from hawser.cluster.node.clocks import Clocks
-from hawser.cluster.node.observing import Observing
-from hawser.cluster.node.presence import Presence
-from hawser.cluster.node.telling import Teller
+from hawser.cluster.node.clock_quorum import Clocks
+from hawser.cluster.node.transaction.client_registry import Presence
+from hawser.cluster.node.transaction.observers import Observing
+from hawser.cluster.node.transaction.peer_client import Teller
 from hawser.log.replica import Replica
 from hawser.log.state.results import Result, encode_result
 

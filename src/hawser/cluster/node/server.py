@@ -17,21 +17,21 @@ import msgspec
 from hawser.cluster import wire
 from hawser.cluster.background import Background
 from hawser.cluster.disk import Disk
-from hawser.cluster.maps import ShardMap, node_of
-from hawser.cluster.node.clock_watch import ClockWatch
-from hawser.cluster.node.clocks import Clocks
+from hawser.cluster.node.clock_monitor import ClockWatch
+from hawser.cluster.node.clock_quorum import Clocks
 from hawser.cluster.node.directory import NodeDirectory
 from hawser.cluster.node.disk_steps import DiskSteps
-from hawser.cluster.node.forwarding import Forwarder
-from hawser.cluster.node.observing import Observing
-from hawser.cluster.node.presence import Presence
+from hawser.cluster.node.queue.dead_letter_forwarder import Forwarder
 from hawser.cluster.node.requests import ClientRequests
 from hawser.cluster.node.retention import Retention
 from hawser.cluster.node.shard import Shard
-from hawser.cluster.node.syncing import Syncing
-from hawser.cluster.node.telling import Teller
-from hawser.cluster.node.transacting import Surroundings
-from hawser.cluster.stalls import StallWatch
+from hawser.cluster.node.sync_pool import Syncing
+from hawser.cluster.node.transaction.client_registry import Presence
+from hawser.cluster.node.transaction.context import Surroundings
+from hawser.cluster.node.transaction.observers import Observing
+from hawser.cluster.node.transaction.peer_client import Teller
+from hawser.cluster.shard_map import ShardMap, node_of
+from hawser.cluster.stall_watch import StallWatch
 from hawser.cluster.transport import (
     Body,
     Counters,

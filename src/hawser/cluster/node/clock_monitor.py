@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Final
 
 from hawser.cluster import wire
-from hawser.cluster.node.clocks import ASK_SECONDS, Clocks
+from hawser.cluster.node.clock_quorum import ASK_SECONDS, Clocks
 from hawser.cluster.node.shard import Shard
 from hawser.cluster.transport import Link, TransportError
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from hawser.cluster.stores.shards import StoredShard, load_shard, store_shard
+from hawser.cluster.stores.shard_metadata import StoredShard, load_shard, store_shard
 from hawser.cluster.stores.store import Store, StoreUnavailable
 from hawser.cluster.wire import AdminDone
 from hawser.errors import Corrupt

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from hawser.cluster.maps import topic_of
+from hawser.cluster.shard_map import topic_of
 from hawser.cluster.transport import PeerRole
 from hawser.cluster.wire import HOMES, Code, Failed, Labelled, QueueLock, Transact
 from hawser.limits import CONSUMER_PREFIX, LETTERS_PREFIX

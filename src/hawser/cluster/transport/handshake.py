@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from hawser.cluster.transport.failures import MALFORMED, Malformed, Refused
+from hawser.cluster.transport.errors import MALFORMED, Malformed, Refused
 
 __all__ = [
     "VERSIONS",

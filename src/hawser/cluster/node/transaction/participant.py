@@ -14,10 +14,10 @@ from typing import Any, Final
 import msgspec
 
 from hawser.cluster import wire
-from hawser.cluster.node.admission import OPERATIONS, Admitted
-from hawser.cluster.node.deciding import Deciding
-from hawser.cluster.node.lending import TOO_EARLY, Lender
-from hawser.cluster.node.transacting import DEPOSED, Before, Host, Slot, Surroundings
+from hawser.cluster.node.queue.delivery import TOO_EARLY, Lender
+from hawser.cluster.node.transaction.admission import OPERATIONS, Admitted
+from hawser.cluster.node.transaction.context import DEPOSED, Before, Host, Slot, Surroundings
+from hawser.cluster.node.transaction.coordinator import Deciding
 from hawser.errors import Corrupt
 from hawser.log.entry import Kind
 from hawser.log.queue.dispatcher import Proposal

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import cast
 
-from hawser.cluster.maps import ShardMap, topic_of
+from hawser.cluster.shard_map import ShardMap, topic_of
 from hawser.errors import UsageError
 from hawser.log.state.commands import Run
 from hawser.log.state.results import Outcome
