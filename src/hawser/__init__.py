@@ -12,6 +12,8 @@
 `hawser.aio` has the same names for event loops, `hawser.xa` those for transactions that others coordinate.
 """
 
+# Before msgspec, which forgets an interrupt of its own import of datetime and crashes when it is used.
+import datetime  # noqa: F401
 from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
