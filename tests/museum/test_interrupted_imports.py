@@ -14,7 +14,7 @@ EVERY = 100
 
 
 def test_imports_that_are_interrupted_do_not_crash(record_property: Any) -> None:
-    modules = ("hawser.cli.carrying", "hawser.aio")
+    modules = ("hawser.cli.main", "hawser.aio")
     done = Build().run("-m", "tests.museum.interrupted_imports", str(EVERY), *modules)
     assert done.returncode == 0 and "signal" not in done.stdout, done.stdout + done.stderr
     children = numbers(done.stdout)["children"]
