@@ -36,7 +36,7 @@ _DEATH: Final = 0.02
 class TrustsItsMark(Stream):
     """Goes on where the region says that it was, and neither asks nor listens."""
 
-    def _look(self) -> None:
+    def _find_position(self) -> None:
         self.position = self._source.mark + 1
         self._target.standing()
 

@@ -13,8 +13,8 @@ import pytest
 
 import hawser
 from hawser.agent.daemon import AgentDaemon
-from hawser.agent.directory_watch import DirectoryNews
-from hawser.agent.recorder_threads import Recorders
+from hawser.agent.directory_watch import DirectoryWatch
+from hawser.agent.recorder_threads import RecorderThreads
 from hawser.agent.recording import RecorderStatus
 from hawser.errors import SettingsMismatch
 from hawser.testing import LocalBus
@@ -98,8 +98,8 @@ class Troubled:
 
 
 @contextmanager
-def at_work(*recordings: Troubled) -> Iterator[Recorders]:
-    recorders = Recorders()
+def at_work(*recordings: Troubled) -> Iterator[RecorderThreads]:
+    recorders = RecorderThreads()
     for recording in recordings:
         recorders.start(recording)
     yield recorders
@@ -130,10 +130,10 @@ def test_a_recorder_that_fails_leaves_the_others_alone() -> None:
 
 
 def test_without_news_deaths_are_found_by_looking(local: LocalBus, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: DirectoryNews) -> None:
+    def refuse(self: DirectoryWatch) -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(DirectoryNews, "__init__", refuse)
+    monkeypatch.setattr(DirectoryWatch, "__init__", refuse)
     topic = local.connect().topic("x", **SETTINGS)
 
     async def work() -> None:
@@ -149,7 +149,7 @@ def test_without_news_deaths_are_found_by_looking(local: LocalBus, monkeypatch: 
 
 
 def test_news_of_a_directory(tmp_path: Path) -> None:
-    news = DirectoryNews()
+    news = DirectoryWatch()
     first, second = tmp_path / "first", tmp_path / "second"
     assert not news.follow(first)
     first.mkdir()
@@ -174,7 +174,7 @@ def test_more_news_than_the_kernel_keeps(tmp_path: Path) -> None:
     most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
     if most > 100_000:
         pytest.skip(f"this host keeps {most} events, more than it is worth to make")
-    news = DirectoryNews()
+    news = DirectoryWatch()
     news.follow(tmp_path)
     for number in range(most):
         (tmp_path / str(number % 100)).write_bytes(b"")

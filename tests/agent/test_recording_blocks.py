@@ -59,7 +59,7 @@ def test_a_block_is_the_batch_that_its_records_would_be(local: LocalBus) -> None
         mine = records[taken : found.last]
         assert found.batch(STAMP).data == Batch.of(mine, STAMP).data
         position = chance.randint(found.first, found.last)
-        rest = found.behind(position)
+        rest = found.starting_at(position)
         assert (rest.first, rest.last) == (position, found.last)
         assert rest.batch(STAMP).data == Batch.of(records[position - 1 : found.last], STAMP).data
         taken = found.last

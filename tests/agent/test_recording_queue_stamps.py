@@ -127,7 +127,7 @@ def test_killed_recorders_leave_each_message_once(record_property: Note) -> None
 class DoesNotAsk(QueueStream):
     """Believes that what it is given is not there yet, and does not listen."""
 
-    def _look(self) -> None:
+    def _find_position(self) -> None:
         self._target.standing()
         self.position = 1
 

@@ -220,7 +220,7 @@ def test_what_was_never_answered_is_counted_all_the_same() -> None:
 class TrustsItsMark(Stream):
     """Goes on where the region says that it was, and does not ask."""
 
-    def _look(self) -> None:
+    def _find_position(self) -> None:
         self.position = self._source.mark + 1
 
     def _publish(self, batch: Batch) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hawser.agent.daemon import topic_metrics
-from hawser.agent.reaper import Lookout
+from hawser.agent.reaper import Reaper
 from hawser.cluster.health import exposition
 from hawser.memory import Domain
 
@@ -21,18 +21,18 @@ from .stepper import Sweep, domain_of, operations, sweep_in
 Record = Callable[[str, object], None]
 
 
-class Opener(Lookout):
+class Opener(Reaper):
     """A planted bug: an agent that opens what it looks at, and so takes part in the life of the file."""
 
-    def look_around(self) -> None:
+    def scan(self) -> None:
         self._domain.gather(lambda region: region.recover())
 
 
 class Agent:
     """Does its duties once for every byte it is sent, and answers with one."""
 
-    def __init__(self, directory: Path, kind: type[Lookout]) -> None:
-        self.lookout = kind(Domain(directory))
+    def __init__(self, directory: Path, kind: type[Reaper]) -> None:
+        self.reaper = kind(Domain(directory))
         self.counts: Counter[str] = Counter()
         self._ours, self.theirs = socket.socketpair()
         self._thread = threading.Thread(target=self._serve)
@@ -45,19 +45,19 @@ class Agent:
 
     def _serve(self) -> None:
         while self._ours.recv(1):
-            self.lookout.look_around()
-            figures = list(self.lookout.figures())
-            exposition(metric for each in figures for metric in topic_metrics(each))
+            self.reaper.scan()
+            stats = list(self.reaper.stats())
+            exposition(metric for each in stats for metric in topic_metrics(each))
             self.counts["passes"] += 1
-            self.counts["topics seen"] += len(figures)
-            self.counts["recovered"] = self.lookout.recovered
+            self.counts["topics seen"] += len(stats)
+            self.counts["recovered"] = self.reaper.recovered
             try:
                 self._ours.send(b"\0")
             except BrokenPipeError:
                 return
 
 
-def sweep_beside_agent(operation: str, kind: type[Lookout] = Lookout, **options: int) -> tuple[Sweep, Agent]:
+def sweep_beside_agent(operation: str, kind: type[Reaper] = Reaper, **options: int) -> tuple[Sweep, Agent]:
     with domain_of(operation) as directory:
         agent = Agent(directory, kind)
         try:

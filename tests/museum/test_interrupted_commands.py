@@ -93,9 +93,7 @@ def test_a_recording_has_each_message_once_and_the_report_is_true(
         writer = RecordingWriter(file, "t", "shm://", {})
         messages = [Message(0, number, 0, Record(b"%d" % number)) for number in range(1, MESSAGES + 1)]
         try:
-            record_replay._Carriage(record_replay._FileSink(writer), None, "t", "file").carry(
-                [*messages, None]
-            )
+            record_replay._Copy(record_replay._FileSink(writer), None, "t", "file").run([*messages, None])
         finally:
             sys.settrace(None)
             writer.close()
@@ -229,7 +227,7 @@ def test_an_error_is_told_by_the_exit_code_although_the_report_cannot_be_printed
     def closed() -> None:
         raise BrokenPipeError
 
-    with pytest.raises(hawser.Full), output.reported(closed):
+    with pytest.raises(hawser.Full), output.report_at_end(closed):
         raise hawser.Full("the queue is full")
 
 

@@ -12,7 +12,7 @@ import struct
 from pathlib import Path
 from typing import Final, NamedTuple
 
-__all__ = ["DirectoryNews", "News"]
+__all__ = ["DirectoryWatch", "FileEvents"]
 
 _CLOSE_WRITE: Final = 0x00000008
 _MOVED_TO: Final = 0x00000080
@@ -27,14 +27,14 @@ _EVENT: Final = struct.Struct("iIII")
 _READ_BYTES: Final = 1 << 16
 
 
-class News(NamedTuple):
+class FileEvents(NamedTuple):
     """Files that something happened to; `overflow` if the kernel had more to tell than it could keep."""
 
     files: frozenset[str]
     overflow: bool
 
 
-class DirectoryNews:
+class DirectoryWatch:
     """What happens to the files of one directory, from the last `follow` on. OSError if the kernel has none
     to give."""
 
@@ -64,7 +64,7 @@ class DirectoryNews:
             self._library.inotify_rm_watch(self._descriptor, former)
         return watch not in (-1, former)
 
-    def read(self) -> News:
+    def read(self) -> FileEvents:
         """What happened since the last call; does not wait."""
         files: set[str] = set()
         overflow = False
@@ -80,7 +80,7 @@ class DirectoryNews:
             overflow |= bool(kind & _OVERFLOW)
             if watch == self._watch and name:
                 files.add(os.fsdecode(name))
-        return News(frozenset(files), overflow)
+        return FileEvents(frozenset(files), overflow)
 
     def close(self) -> None:
         """May be called again."""

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 
-from hawser.agent.reaper import Figures
+from hawser.agent.reaper import RegionStats
 from hawser.cluster.health import Metric
 
 __all__ = ["topic_metrics"]
@@ -11,33 +11,33 @@ __all__ = ["topic_metrics"]
 Labels = tuple[tuple[str, str], ...]
 
 
-def topic_metrics(figures: Figures) -> Iterator[Metric]:
+def topic_metrics(stats: RegionStats) -> Iterator[Metric]:
     """Of one topic, or of one queue."""
-    labels = ((figures.kind, figures.topic),)
-    if figures.kind == "topic":
-        yield from _of_a_topic(figures, labels)
-        kinds = (("publisher", figures.publishers), ("subscriber", figures.subscribers))
+    labels = ((stats.kind, stats.topic),)
+    if stats.kind == "topic":
+        yield from _of_a_topic(stats, labels)
+        kinds = (("publisher", stats.publishers), ("subscriber", stats.subscribers))
     else:
-        yield from _of_a_queue(figures, labels)
-        kinds = (("producer", figures.publishers), ("consumer", figures.subscribers))
+        yield from _of_a_queue(stats, labels)
+        kinds = (("producer", stats.publishers), ("consumer", stats.subscribers))
     for kind, totals in kinds:
-        yield from _of_participants(f"hawser_{figures.kind}", kind, totals, labels)
-    yield from _of_memory(f"hawser_{figures.kind}", figures, labels)
+        yield from _of_participants(f"hawser_{stats.kind}", kind, totals, labels)
+    yield from _of_memory(f"hawser_{stats.kind}", stats, labels)
 
 
-def _of_a_topic(figures: Figures, labels: Labels) -> Iterator[Metric]:
-    yield Metric("hawser_topic_published_total", "Samples published.", figures.state["head"], labels)
+def _of_a_topic(stats: RegionStats, labels: Labels) -> Iterator[Metric]:
+    yield Metric("hawser_topic_published_total", "Samples published.", stats.state["head"], labels)
     text = "Samples taken by subscribers, each one's counted."
-    yield Metric("hawser_topic_received_total", text, figures.subscribers["count"], labels)
+    yield Metric("hawser_topic_received_total", text, stats.subscribers["count"], labels)
     text = "Samples that subscribers missed because they were overwritten, each one's counted."
-    yield Metric("hawser_topic_missed_total", text, figures.subscribers["missed"], labels)
+    yield Metric("hawser_topic_missed_total", text, stats.subscribers["missed"], labels)
 
 
-def _of_a_queue(figures: Figures, labels: Labels) -> Iterator[Metric]:
-    state = figures.state
+def _of_a_queue(stats: RegionStats, labels: Labels) -> Iterator[Metric]:
+    state = stats.state
     yield Metric("hawser_queue_put_total", "Messages put.", state["head"], labels)
     text = "Messages delivered to consumers, each delivery counted."
-    yield Metric("hawser_queue_delivered_total", text, figures.subscribers["count"], labels)
+    yield Metric("hawser_queue_delivered_total", text, stats.subscribers["count"], labels)
     for name in ("ready", "claimed"):
         text = "Messages that are not done: ready for a consumer, or claimed by one."
         yield Metric("hawser_queue_messages", text, state[name], (*labels, ("state", name)))
@@ -58,8 +58,8 @@ def _of_participants(prefix: str, kind: str, totals: dict[str, int], labels: Lab
         yield Metric(f"{prefix}_participants", text, totals[life], where)
 
 
-def _of_memory(prefix: str, figures: Figures, labels: Labels) -> Iterator[Metric]:
-    state = figures.state
+def _of_memory(prefix: str, stats: RegionStats, labels: Labels) -> Iterator[Metric]:
+    state = stats.state
     for use in ("lent", "referenced", "free", "leaked"):
         text = "Slots by what they are used for; leaked ones are a bug."
         yield Metric(f"{prefix}_slots", text, state[f"slots_{use}"], (*labels, ("state", use)))

@@ -20,15 +20,15 @@ from hawser.errors import Closed, HawserError, NotFound
 from hawser.memory import Domain, Region
 from hawser.memory.trace_ring import trace_of
 
-__all__ = ["Figures", "Lookout"]
+__all__ = ["Reaper", "RegionStats"]
 
 _log = logging.getLogger("hawser.agent")
 
 # So long news of a topic that only others can go on with is not looked into: looking made it.
-_HELD_UP_SECONDS: Final = 0.1
+_POSTPONE_SECONDS: Final = 0.1
 
 
-class Figures(NamedTuple):
+class RegionStats(NamedTuple):
     """Of one topic: what Region.state and Region.totals say, and how many trace records of it could not be
     written; of one queue, also Region.queue_state."""
 
@@ -39,13 +39,13 @@ class Figures(NamedTuple):
     subscribers: dict[str, int]
 
 
-class Lookout:
+class Reaper:
     """One domain's. `recovered` counts the dead that it recovered itself; `leftovers` are ephemeral topics
     that it found abandoned; `problem` is why the domain cannot be looked through."""
 
     def __init__(self, domain: Domain) -> None:
         self.recovered = 0
-        self.looks = 0
+        self.scans = 0
         self.leftovers: set[str] = set()
         self.problem: str | None = "the domain was not looked through yet"
         self._domain = domain
@@ -56,34 +56,34 @@ class Lookout:
         # How many trace records of each could not be written, when it was looked at last.
         self._untraced: dict[str, int] = {}
         # Topics that somebody stands still in the middle of recovering or removing, and until when.
-        self._held_up: dict[str, float] = {}
+        self._postponed: dict[str, float] = {}
 
     @property
     def topics(self) -> list[str]:
         """Those that are watched."""
         return sorted(self._watched)
 
-    def look_around(self) -> None:
+    def scan(self) -> None:
         """At every topic there is; those that are gone are let go of."""
         try:
             topics = self._domain.names()
         except (HawserError, OSError) as error:
-            self._complain(str(error))
+            self._report_problem(str(error))
             topics = []
         else:
             self.problem = None
-        refused, self._refused, self._held_up = self._refused, {}, {}
+        refused, self._refused, self._postponed = self._refused, {}, {}
         for topic in self._watched.keys() - set(topics):
-            self._let_go(topic)
+            self._close(topic)
         for topic in topics:
-            self._look(topic, refused.get(topic))
+            self._scan_one(topic, refused.get(topic))
 
-    def look_at(self, topic: str) -> None:
+    def scan_one(self, topic: str) -> None:
         """At one topic; one that was refused has to wait for the next look at all, one that is held up for a
         moment."""
-        if topic not in self._refused and self._held_up.get(topic, 0.0) <= time.monotonic():
-            self._held_up.pop(topic, None)
-            self._look(topic, None)
+        if topic not in self._refused and self._postponed.get(topic, 0.0) <= time.monotonic():
+            self._postponed.pop(topic, None)
+            self._scan_one(topic, None)
 
     def remove_leftover(self, topic: str) -> None:
         """What the last one out would have done, unless somebody uses it again. May wait for seconds."""
@@ -99,47 +99,47 @@ class Lookout:
 
     def traced_with_payloads(self) -> set[str]:
         """Of those that are watched."""
-        return {topic for topic, region in self._sound() if trace_of(region) == "payload"}
+        return {topic for topic, region in self._intact() if trace_of(region) == "payload"}
 
-    def figures(self) -> Iterator[Figures]:
+    def stats(self) -> Iterator[RegionStats]:
         """Of every topic that is watched."""
-        for topic, region in self._sound():
+        for topic, region in self._intact():
             try:
                 state = region.state() | {"untraced": region.tracing[2]}
                 if region.kind == "queue":
                     state |= region.queue_state()
-                yield Figures(region.kind, topic, state, *region.totals())
+                yield RegionStats(region.kind, topic, state, *region.totals())
             except HawserError:
                 # Removed or damaged since the last look; the next one says so.
                 continue
 
-    def _sound(self) -> list[tuple[str, Region]]:
+    def _intact(self) -> list[tuple[str, Region]]:
         """Those that are as large as they were when they were looked at."""
         return [each for each in sorted(self._watched.items()) if self._size(each[0]) == self._sizes[each[0]]]
 
-    def _look(self, topic: str, known: str | None) -> None:
-        self.looks += 1
+    def _scan_one(self, topic: str, known: str | None) -> None:
+        self.scans += 1
         try:
             # Twice: the topic may have been made anew.
             for _ in range(2):
                 if self._sizes.get(topic) != (size := self._size(topic)):
-                    self._let_go(topic)
+                    self._close(topic)
                 region = self._watched.get(topic) or self._domain.watch(topic)
                 if region is None:
                     if os.path.lexists(self._domain.path_of(topic)):
-                        self._hold_up(topic)
+                        self._postpone(topic)
                     return
                 self._watched[topic], self._sizes[topic] = region, size
-                if not region.closed and self._attend(topic, region):
+                if not region.closed and self._scan_region(topic, region):
                     return
-                self._let_go(topic)
+                self._close(topic)
         except HawserError as error:
-            self._let_go(topic)
+            self._close(topic)
             self._refused[topic] = str(error)
             if str(error) != known:
                 _log.warning("%r is left out: %s", topic, error)
 
-    def _attend(self, topic: str, region: Region) -> bool:
+    def _scan_region(self, topic: str, region: Region) -> bool:
         """False: it was removed."""
         try:
             dead, used = region.glance()
@@ -163,7 +163,7 @@ class Lookout:
     def _recover(self, topic: str, region: Region) -> None:
         for each in region.recover():
             if not each["complete"]:
-                self._hold_up(topic)
+                self._postpone(topic)
                 _log.debug("%s %r of %r is being recovered by another", each["kind"], each["name"], topic)
                 continue
             self.recovered += 1
@@ -186,16 +186,16 @@ class Lookout:
         except OSError:
             return -1
 
-    def _hold_up(self, topic: str) -> None:
-        self._held_up[topic] = time.monotonic() + _HELD_UP_SECONDS
+    def _postpone(self, topic: str) -> None:
+        self._postponed[topic] = time.monotonic() + _POSTPONE_SECONDS
 
-    def _let_go(self, topic: str) -> None:
+    def _close(self, topic: str) -> None:
         self._watched.pop(topic, None)
         self._sizes.pop(topic, None)
         self._untraced.pop(topic, None)
         self.leftovers.discard(topic)
 
-    def _complain(self, problem: str) -> None:
+    def _report_problem(self, problem: str) -> None:
         if problem != self.problem:
             _log.error("the domain cannot be looked through: %s", problem)
         self.problem = problem

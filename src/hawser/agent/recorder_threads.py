@@ -12,12 +12,12 @@ from hawser.errors import HawserError
 if TYPE_CHECKING:
     from hawser.agent.recording import RecorderStatus
 
-__all__ = ["Recorders", "Recording"]
+__all__ = ["RecorderThreads", "RunnableRecorder"]
 
 _log = logging.getLogger("hawser.agent")
 
 
-class Recording(Protocol):
+class RunnableRecorder(Protocol):
     """What `Recorder` is to those who run it."""
 
     def run(self, stop: threading.Event) -> None:
@@ -26,16 +26,16 @@ class Recording(Protocol):
     def status(self) -> "RecorderStatus": ...
 
 
-class Recorders:
+class RecorderThreads:
     """All recorders of an agent."""
 
     def __init__(self) -> None:
         self._stop = threading.Event()
-        self._recordings: list[Recording] = []
+        self._recordings: list[RunnableRecorder] = []
         self._failures: dict[int, str] = {}
         self._threads: list[threading.Thread] = []
 
-    def start(self, recording: Recording) -> None:
+    def start(self, recording: RunnableRecorder) -> None:
         name = f"recorder of {recording.status().topic}"
         number = len(self._recordings)
         thread = threading.Thread(target=self._run, args=(number, recording), name=name, daemon=True)
@@ -81,7 +81,7 @@ class Recorders:
             text = "Offset on this host of the last sample that is recorded."
             yield Metric("hawser_recorder_position", text, status.position, labels)
 
-    def _run(self, number: int, recording: Recording) -> None:
+    def _run(self, number: int, recording: RunnableRecorder) -> None:
         try:
             recording.run(self._stop)
         except HawserError as error:

@@ -20,13 +20,13 @@ __all__ = [
     "count",
     "dimmed",
     "discard_output",
-    "exits",
+    "exit_with",
     "messages_were",
     "notice",
     "print_json",
     "print_table",
-    "readable",
-    "reported",
+    "printable_text",
+    "report_at_end",
 ]
 
 
@@ -61,7 +61,7 @@ def print_json(value: Any) -> None:
 
 
 @contextmanager
-def reported(report: Callable[[], None]) -> Iterator[None]:
+def report_at_end(report: Callable[[], None]) -> Iterator[None]:
     """Print the report when the block ends. If the block fails, its error decides the exit code, whether or
     not the report can be printed."""
     try:
@@ -76,7 +76,7 @@ def reported(report: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def exits(code: int) -> Iterator[None]:
+def exit_with(code: int) -> Iterator[None]:
     """Print a verdict in the block, and exit with its code unless that is 0: whether or not it can be
     printed."""
     try:
@@ -175,7 +175,7 @@ def clock(timestamp_ns: int) -> str:
     return datetime.fromtimestamp(timestamp_ns / 1e9).astimezone().strftime("%H:%M:%S.%f")
 
 
-def readable(data: bytes) -> str | None:
+def printable_text(data: bytes) -> str | None:
     """The text in some bytes; None if they are no printable text."""
     try:
         text = data.decode()

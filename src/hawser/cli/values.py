@@ -12,14 +12,14 @@ import msgspec
 
 import hawser
 from hawser.cli.options import wants_json
-from hawser.cli.output import byte_size, clock, dimmed, readable
+from hawser.cli.output import byte_size, clock, dimmed, printable_text
 from hawser.limits import SETTING_BOUNDS
 
 __all__ = [
     "Writer",
     "byte_count",
     "bytes_as_json",
-    "formatted",
+    "format_message",
     "per_second",
     "preview",
     "printing_options",
@@ -161,13 +161,13 @@ def preview(sample: hawser.Sample, schema: str) -> str:
     if value is not None:
         return msgspec.json.encode(value).decode()
     data = bytes(sample)
-    text = readable(data)
+    text = printable_text(data)
     if text is not None:
         return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
     return data[:_PREVIEW_BYTES].hex(" ") + (" ..." if len(data) > _PREVIEW_BYTES else "")
 
 
-def formatted(pattern: str, sample: hawser.Sample) -> bytes:
+def format_message(pattern: str, sample: hawser.Sample) -> bytes:
     """The pattern with %o offset, %P partition, %t time, %T nanoseconds, %k key, %p publisher, %h headers, %s
     size, %l lost before, %v payload, %x payload in hexadecimal, %d how often delivered, %% a percent sign,
     and \\n, \\t."""
@@ -243,7 +243,7 @@ def writer(where: dict[str, str], *, raw: bool, as_hex: bool, as_json: bool, pat
     if raw:
         return lambda sample, _: bytes(sample) + b"\n"
     if pattern is not None:
-        return lambda sample, _: formatted(pattern, sample) + b"\n"
+        return lambda sample, _: format_message(pattern, sample) + b"\n"
     if as_json or wants_json():
         encode = msgspec.json.encode
         return lambda sample, schema: encode({**where, **sample_as_json(sample, schema)}) + b"\n"

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from hawser.cli.options import shared_options, wants_json
-from hawser.cli.output import exits, notice, print_json
+from hawser.cli.output import exit_with, notice, print_json
 
 __all__ = ["demo"]
 
@@ -43,9 +43,9 @@ def demo(messages: int, publishers: int, seconds: float, directory: Path | None,
     Exits with 0 only if everything is proven, with 7 if the books do not balance.
     """
     from hawser.demo.display import print_proofs, showing
+    from hawser.demo.orchestrator import Orchestrator
     from hawser.demo.parts.part import Plan
     from hawser.demo.processes import Failure
-    from hawser.demo.stage import Stage
     from hawser.spark.java import find_java
     from hawser.spark.requirements import check_packages
 
@@ -53,30 +53,32 @@ def demo(messages: int, publishers: int, seconds: float, directory: Path | None,
     find_java()
     plan = Plan(messages, publishers, seconds, random.randrange(1 << 32) if seed is None else seed)
     with _place(directory) as place, _memory() as memory:
-        stage = Stage(plan, place, memory)
+        orchestrator = Orchestrator(plan, place, memory)
         try:
-            with showing(stage) as show:
-                stage.perform(show)
+            with showing(orchestrator) as show:
+                orchestrator.run(show)
         except Failure as failure:
             raise click.ClickException(f"{failure} (seed {plan.seed})") from None
         finally:
-            stage.close()
-        proven = all(proof.proven for proof in stage.proofs)
-        with exits(0 if proven else _NOT_PROVEN):
+            orchestrator.close()
+        proven = all(proof.proven for proof in orchestrator.proofs)
+        with exit_with(0 if proven else _NOT_PROVEN):
             if wants_json():
                 found: dict[str, Any] = {
                     "proven": proven,
-                    "seconds": stage.elapsed_seconds,
+                    "seconds": orchestrator.elapsed_seconds,
                     "seed": plan.seed,
                 }
-                found["proofs"] = [proof.as_dict() for proof in stage.proofs]
-                found["kills"] = [kill.as_dict() for kill in stage.kills]
-                found["report"] = None if directory is None else str(stage.scene.audit / "audit.html")
+                found["proofs"] = [proof.as_dict() for proof in orchestrator.proofs]
+                found["kills"] = [kill.as_dict() for kill in orchestrator.kills]
+                found["report"] = (
+                    None if directory is None else str(orchestrator.environment.audit / "audit.html")
+                )
                 print_json(found)
             else:
-                print_proofs(stage.proofs, stage)
+                print_proofs(orchestrator.proofs, orchestrator)
             if directory is not None:
-                report = stage.scene.audit / "audit.html"
+                report = orchestrator.environment.audit / "audit.html"
                 notice(f"logs and tables are in {directory}; the report: {report}")
 
 

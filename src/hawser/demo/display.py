@@ -10,9 +10,9 @@ from typing import Any, Final
 import click
 
 from hawser.cli.output import Cell, Column, age, count, notice, print_table
+from hawser.demo.orchestrator import Kill, Orchestrator
 from hawser.demo.processes import Process
 from hawser.demo.proof import Proof
-from hawser.demo.stage import Kill, Stage
 
 __all__ = ["print_proofs", "showing", "view"]
 
@@ -23,10 +23,10 @@ _SHOWN: Final = 20
 
 
 @contextmanager
-def showing(stage: Stage) -> Iterator[Callable[[str], None]]:
+def showing(orchestrator: Orchestrator) -> Iterator[Callable[[str], None]]:
     """What to call with what is happening, as often as one likes."""
     if not sys.stderr.isatty():
-        yield _Lines(stage).show
+        yield _Lines(orchestrator).show
         return
     from rich.console import Console
     from rich.live import Live
@@ -38,7 +38,7 @@ def showing(stage: Stage) -> Iterator[Callable[[str], None]]:
             nonlocal next_time
             if time.monotonic() >= next_time:
                 next_time = time.monotonic() + _REDRAW_SECONDS
-                live.update(view(stage, what), refresh=True)
+                live.update(view(orchestrator, what), refresh=True)
 
         yield show
 
@@ -46,24 +46,24 @@ def showing(stage: Stage) -> Iterator[Callable[[str], None]]:
 class _Lines:
     """For a log: a line when something new happens, and now and then."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
+    def __init__(self, orchestrator: Orchestrator) -> None:
+        self._stage = orchestrator
         self._next_time = 0.0
         self._what = ""
         self._told: set[tuple[int, bool]] = set()
 
     def show(self, what: str) -> None:
-        stage = self._stage
-        for place, kill in enumerate(stage.kills):
+        orchestrator = self._stage
+        for place, kill in enumerate(orchestrator.kills):
             key = (place, kill.recovered_seconds is not None)
             if key not in self._told:
                 self._told.add(key)
-                notice(f"{stage.elapsed_seconds:6.1f} s  {_told(kill)}")
+                notice(f"{orchestrator.elapsed_seconds:6.1f} s  {_told(kill)}")
         if what != self._what or time.monotonic() >= self._next_time:
             self._what, self._next_time = what, time.monotonic() + _LINE_SECONDS
-            begun = [part for part in stage.parts if part.gauge.value]
+            begun = [part for part in orchestrator.parts if part.gauge.value]
             reached = ", ".join(f"{count(part.gauge.value)} {part.verb}" for part in begun)
-            notice(f"{stage.elapsed_seconds:6.1f} s  {what}" + (f": {reached}" if reached else ""))
+            notice(f"{orchestrator.elapsed_seconds:6.1f} s  {what}" + (f": {reached}" if reached else ""))
 
 
 def _told(kill: Kill) -> str:
@@ -83,7 +83,7 @@ def _seconds(kill: Kill) -> str:
     return f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
-def view(stage: Stage, what: str) -> Any:
+def view(orchestrator: Orchestrator, what: str) -> Any:
     """All of it on one screen, for rich: how far each part is, who lives, who was killed."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
@@ -91,19 +91,19 @@ def view(stage: Stage, what: str) -> Any:
     from rich.text import Text
 
     bars = Table.grid(padding=(0, 2))
-    for part in stage.parts:
+    for part in orchestrator.parts:
         reached, total = part.gauge.value, part.expected
         bars.add_row(part.title, ProgressBar(total, min(reached, total), width=_BAR_WIDTH), count(reached))
     processes = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 3, 0, 0))
     for title in ("process", "state", "run"):
         processes.add_column(title)
-    for process in stage.processes:
+    for process in orchestrator.processes:
         processes.add_row(*_live_row(process))
     kills = Table.grid(padding=(0, 2))
-    for kill in stage.kills:
+    for kill in orchestrator.kills:
         text = "..." if kill.recovered_seconds is None else f"{kill.sign} after {_seconds(kill)}"
         kills.add_row(f"{kill.at_seconds:5.1f} s", Text(f"{_title(kill)} killed -9", style="red"), text)
-    heading = Text(f"{stage.elapsed_seconds:5.1f} s  {what}", style="bold")
+    heading = Text(f"{orchestrator.elapsed_seconds:5.1f} s  {what}", style="bold")
     return Group(heading, Text(), bars, Text(), processes, Text(), kills)
 
 
@@ -119,7 +119,7 @@ def _live_row(process: Process) -> list[Any]:
     return [process.name, state, str(process.runs)]
 
 
-def print_proofs(proofs: Sequence[Proof], stage: Stage) -> None:
+def print_proofs(proofs: Sequence[Proof], orchestrator: Orchestrator) -> None:
     """The kills and the proofs, as tables."""
     columns = [
         Column("killed -9"),
@@ -129,7 +129,7 @@ def print_proofs(proofs: Sequence[Proof], stage: Stage) -> None:
     ]
     rows: list[list[str | Cell]] = [
         [_title(kill), age(kill.at_seconds), kill.sign, _seconds(kill) or Cell("never", "red")]
-        for kill in stage.kills
+        for kill in orchestrator.kills
     ]
     print_table(columns, rows)
     click.echo()
@@ -146,7 +146,7 @@ def print_proofs(proofs: Sequence[Proof], stage: Stage) -> None:
             click.echo(f"{click.style('contradiction:', fg='red')} {proof.title}: {text}")
     if all(proof.proven for proof in proofs):
         word = click.style("proven", fg="green", bold=True)
-        click.echo(f"{word}: nothing was lost, and nothing came twice ({stage.elapsed_seconds:.0f} s)")
+        click.echo(f"{word}: nothing was lost, and nothing came twice ({orchestrator.elapsed_seconds:.0f} s)")
     else:
         click.echo(click.style("not proven", fg="red", bold=True))
 

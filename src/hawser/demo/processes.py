@@ -12,7 +12,7 @@ __all__ = ["Failure", "Process"]
 
 # The interpreter as this one was started.
 _PYTHON: Final = [sys.executable, *(["-S"] if sys.flags.no_site else [])]
-_BOUND: Final = [*_PYTHON, "-m", "hawser.demo.programs.bound"]
+_CHILD: Final = [*_PYTHON, "-m", "hawser.demo.programs.die_with_parent"]
 _READY_SECONDS: Final = 60.0
 _END_SECONDS: Final = 60.0
 _STEP_SECONDS: Final = 0.02
@@ -64,7 +64,7 @@ class Process:
         self.runs += 1
         with self.log.open("ab") as errors, self._output.open("wb") as output:
             self._process = subprocess.Popen(
-                [*_BOUND, self._module, *self.arguments],
+                [*_CHILD, self._module, *self.arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=errors,

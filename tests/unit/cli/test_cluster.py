@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hawser.cli.cluster.status import shard_troubles
+from hawser.cli.cluster.status import shard_problems
 from tests.support.etcd import free_ports
 from tests.support.processes import (
     ClusterProcesses,
@@ -61,7 +61,7 @@ def test_a_missing_copy_is_a_trouble(copies: int, troubles: list[str]) -> None:
         "topic": "orders", "partition": 0, "state": "steady", "leader": "n1", "members": ["n1"],
         "copies": copies, "replicas": {"n1": {"role": "leader"}}, "lag": {}, "halted": {},
     }  # fmt: skip
-    assert list(shard_troubles({"shards": [shard]})) == troubles
+    assert list(shard_problems({"shards": [shard]})) == troubles
 
 
 def test_status_is_a_table_for_people(cluster: ClusterProcesses) -> None:

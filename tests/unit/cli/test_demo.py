@@ -10,6 +10,7 @@ from rich.console import Console
 
 from hawser.demo.display import view
 from hawser.demo.messages import DONE, RESULTS, TOPIC, PayloadMaker, results_of
+from hawser.demo.orchestrator import Kill, Orchestrator, Standstill
 from hawser.demo.parts.audit import prove_audit
 from hawser.demo.parts.landing import prove_landing
 from hawser.demo.parts.part import Plan, Row
@@ -20,7 +21,6 @@ from hawser.demo.parts.workers import expected_jobs, expected_results, prove_job
 from hawser.demo.processes import Failure, Process
 from hawser.demo.programs.ledger import Control, Receipts, read_receipts
 from hawser.demo.proof import Proof
-from hawser.demo.stage import Kill, Stage, Standstill
 from hawser.spark.pipelines.auditing.document import TIERS, Document, Tier, TierTotal, Word
 
 PRODUCER = "recorder:demo-agent/region"
@@ -233,20 +233,20 @@ def test_a_ledger_is_true_after_every_receipt(tmp_path: Path) -> None:
 
 def test_a_part_that_stands_still_ends_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever waits for it would wait for ever."""
-    stage = Stage(Plan(1000, 1, 1.0, 1), tmp_path, tmp_path)
+    orchestrator = Orchestrator(Plan(1000, 1, 1.0, 1), tmp_path, tmp_path)
     try:
-        stage._acting = stage.parts[:2]
-        stage._check_movement()
-        monkeypatch.setattr("hawser.demo.stage._STANDSTILL_SECONDS", -1.0)
-        stage.parts[0].gauge.saw(1)
+        orchestrator._started_parts = orchestrator.parts[:2]
+        orchestrator._check_progress()
+        monkeypatch.setattr("hawser.demo.orchestrator._STANDSTILL_SECONDS", -1.0)
+        orchestrator.parts[0].gauge.saw(1)
         with pytest.raises(Standstill, match="nothing more is recorded than 0"):
-            stage._check_movement()
+            orchestrator._check_progress()
     finally:
-        stage.close()
+        orchestrator.close()
 
 
 def test_the_live_view_shows_every_part_and_every_kill(tmp_path: Path) -> None:
-    stage = Stage(Plan(1000, 2, 1.0, 1), tmp_path, tmp_path)
+    stage = Orchestrator(Plan(1000, 2, 1.0, 1), tmp_path, tmp_path)
     try:
         stage.parts[0].gauge.saw(1234)
         stage.kills.append(Kill("leader", "n2", 7.0, "recording goes on", lambda: True, 1.5))

@@ -274,7 +274,7 @@ def _replayed(monkeypatch: pytest.MonkeyPatch, scripted: _Scripted) -> list[obje
     monkeypatch.setattr(hawser, "connect", lambda url: scripted)
     monkeypatch.setattr(record_replay, "_LOOK_SECONDS", 0.0)
     with ExitStack() as stack:
-        messages, _ = record_replay._kept(stack, scripted.url, scripted.name)
+        messages, _ = record_replay._stored_messages(stack, scripted.url, scripted.name)
         return [message.record.value if isinstance(message, Message) else message for message in messages]
 
 

@@ -62,7 +62,7 @@ class Block(NamedTuple):
         """The offset of the last sample."""
         return self.first + len(self.timestamps) - 1
 
-    def behind(self, position: int) -> "Block":
+    def starting_at(self, position: int) -> "Block":
         """The samples from offset `position` on, which is one of theirs."""
         assert self.first <= position <= self.last
         skipped = position - self.first

@@ -110,7 +110,7 @@ class Recorder:
         now, error, position, lag = self._now, self._error, self._position, 0
         if now is not None:
             source, target, stream = now
-            error, position = target.trouble, stream.position - 1
+            error, position = target.problem, stream.position - 1
             state = "recording" if error is None else "waiting for cluster"
             lag = max(0, source.head - position)
         return RecorderStatus(

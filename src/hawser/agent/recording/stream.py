@@ -56,7 +56,7 @@ class Stream:
 
     def record(self, stop: threading.Event) -> None:
         """Until `stop` is set; Closed when the region is deleted."""
-        self._look()
+        self._find_position()
         if self.position < self._source.next_offset:
             self._put(Gap(self.position, self._source.next_offset - 1))
         while not stop.is_set():
@@ -65,7 +65,7 @@ class Stream:
                 self._put(taken)
                 self._source.commit()
 
-    def _look(self) -> None:
+    def _find_position(self) -> None:
         """Ask where to go on. A cluster forgets a recorder only when all it wrote was trimmed: then, and only
         then, the position kept in the region has to do."""
         standing = self._target.standing()
@@ -91,7 +91,7 @@ class Stream:
         elif isinstance(taken, Gap):
             self._put_gap(Gap(self.position, taken.last))
         else:
-            rest = taken.behind(self.position)
+            rest = taken.starting_at(self.position)
             self._publish(rest.batch(self._stamp(rest.first)))
 
     def _put_gap(self, gap: Gap) -> None:
@@ -120,7 +120,7 @@ class Stream:
         except Replaced:
             landed = None
         if landed is None:
-            self._look()
+            self._find_position()
             return False
         self.position = batch.header.incarnation + landed.records
         return landed.is_new

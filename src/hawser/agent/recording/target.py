@@ -68,15 +68,15 @@ class Target:
         self._client: Client | None = None
         self._partition: StampedPartition | None = None
         self._thread = LoopThread(f"recorder-{topic}")
-        self.trouble: str | None = "not connected yet"
+        self.problem: str | None = "not connected yet"
         """What is in the way; None if the last call was answered."""
-        self._is_told = False
+        self._is_reported = False
 
     def standing(self) -> Standing:
         """What the cluster knows of the producer now. The topic is opened if it is not, or not any more."""
         while True:
             try:
-                return self._insist(self._look)
+                return self._retry(self._find_standing)
             except Replaced:
                 self._pause(_PAUSE_LEAST_SECONDS)
 
@@ -85,7 +85,7 @@ class Target:
         partition = self._partition
         if partition is None:
             raise Replaced
-        return self._insist(lambda: partition.publish(batch, _CALL_SECONDS))
+        return self._retry(lambda: partition.publish(batch, _CALL_SECONDS))
 
     def close(self) -> None:
         try:
@@ -98,7 +98,7 @@ class Target:
         if client is not None:
             self._thread.call(client.close())
 
-    async def _look(self) -> Standing:
+    async def _find_standing(self) -> Standing:
         if self._partition is None:
             self._partition = await self._open()
         return await self._partition.standing(self._producer, _CALL_SECONDS)
@@ -127,7 +127,7 @@ class Target:
             )
         return topic
 
-    def _insist(self, begin: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+    def _retry(self, begin: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
         """The result of what `begin` begins, as often as it takes."""
         pause = _PAUSE_LEAST_SECONDS
         while True:
@@ -136,18 +136,18 @@ class Target:
             except SettingsMismatch:
                 raise
             except Closed as error:
-                self._note(error)
+                self._report(error)
                 self._partition = None
                 raise Replaced from error
             except Full as error:
                 # The queue is there and answers: whoever consumes it makes room.
-                self._note(error)
+                self._report(error)
                 self._pause(_FULL_SECONDS)
                 continue
             except HawserError as error:
-                self._note(error)
+                self._report(error)
             else:
-                self._note(None)
+                self._report(None)
                 return result
             self._pause(pause)
             if pause == _PAUSE_MOST_SECONDS:
@@ -168,13 +168,13 @@ class Target:
         if self._stop.wait(seconds):
             raise Stopped
 
-    def _note(self, error: HawserError | None) -> None:
-        self.trouble = None if error is None else str(error)
-        if (self.trouble is not None) == self._is_told:
+    def _report(self, error: HawserError | None) -> None:
+        self.problem = None if error is None else str(error)
+        if (self.problem is not None) == self._is_reported:
             return
-        self._is_told = not self._is_told
-        if self._is_told:
-            _log.warning("recording to %s waits: %s", self._topic, self.trouble)
+        self._is_reported = not self._is_reported
+        if self._is_reported:
+            _log.warning("recording to %s waits: %s", self._topic, self.problem)
         else:
             _log.info("recording to %s goes on", self._topic)
 

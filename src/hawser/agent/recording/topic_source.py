@@ -50,7 +50,7 @@ class TopicSource(Source):
 
     def _join(self, name: str, history: int, max_lag: int | None) -> Subscriber:
         record = group_record(name)
-        self.mark = _kept_mark(self._region, record)
+        self.mark = _saved_position(self._region, record)
         return self._region.subscriber(
             name, history=history, reliable=_DURABLE, record=record, commit=True, max_lag=max_lag or 0
         )
@@ -96,7 +96,7 @@ class TracedTopicSource(TopicSource):
     def _join(self, name: str, history: int, max_lag: int | None) -> Subscriber:
         if not self._is_traced():
             raise NotFound(f"topic {self._region.name!r} is not traced with payloads")
-        self.mark = _kept_mark(self._region, _TRACER_RECORD)
+        self.mark = _saved_position(self._region, _TRACER_RECORD)
         return self._region.subscriber(name, history=history, record=_TRACER_RECORD, commit=True, tracer=True)
 
     def _is_traced(self) -> bool:
@@ -108,6 +108,6 @@ class TracedTopicSource(TopicSource):
         return super().take(timeout)
 
 
-def _kept_mark(region: Region, record: str) -> int:
+def _saved_position(region: Region, record: str) -> int:
     """Up to where a former run has recorded, at least; 0 if there was none."""
     return next((each["mark"] for each in region.records() if each["name"] == record), 0)

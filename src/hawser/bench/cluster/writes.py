@@ -108,7 +108,7 @@ def _read(topic: hawser.Topic[Any], wanted: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Entrant:
+class ClusterContestant:
     """A cluster that takes part: its servers, where they are found, and its clients' loops. `batched` names
     the settings in which it is tried for the highest rate."""
 
@@ -127,7 +127,7 @@ def _hawser_url() -> Iterator[str]:
         yield servers.url
 
 
-HAWSER = Entrant(
+HAWSER = ClusterContestant(
     "hawser",
     _hawser_url,
     publish_one_at_a_time,
@@ -135,7 +135,7 @@ HAWSER = Entrant(
     {f"lists of {BATCH:,}": (publish_in_flight, 4, BATCH)},
     lambda: None,
 )
-ETCD = Entrant(
+ETCD = ClusterContestant(
     "etcd",
     etcd.etcd_servers,
     etcd.put_one_at_a_time,
@@ -151,7 +151,7 @@ ETCD = Entrant(
     lambda: None if etcd.installed() else "there is no etcd or no grpcio",
     lambda: f"{first_words(etcd.program())} through grpcio",
 )
-JETSTREAM = Entrant(
+JETSTREAM = ClusterContestant(
     "JetStream",
     jetstream.nats_servers,
     jetstream.publish_one_at_a_time,
@@ -190,7 +190,9 @@ def _writing(plan: Plan) -> Iterator[Row]:
         yield _batched_row(plan, entrants, places, rates)
 
 
-def _latency(plan: Plan, entrants: list[Entrant], places: dict[str, str], note: str) -> Iterator[Row]:
+def _latency(
+    plan: Plan, entrants: list[ClusterContestant], places: dict[str, str], note: str
+) -> Iterator[Row]:
     load = Load(_seconds(plan))
     found = plan.turns(
         {each.name: partial(_run, each.one_at_a_time, places[each.name], load) for each in entrants}
@@ -204,7 +206,7 @@ def _latency(plan: Plan, entrants: list[Entrant], places: dict[str, str], note: 
     yield Row("cluster: one synchronous client, p99", slowest.pop("hawser"), "ns", slowest)
 
 
-def _rates(plan: Plan, entrants: list[Entrant], places: dict[str, str]) -> dict[str, float]:
+def _rates(plan: Plan, entrants: list[ClusterContestant], places: dict[str, str]) -> dict[str, float]:
     load = Load(_seconds(plan), IN_FLIGHT)
     return plan.medians(
         {each.name: partial(_run, each.in_flight, places[each.name], load) for each in entrants}
@@ -218,7 +220,9 @@ def _in_flight_row(rates: dict[str, float]) -> Row:
     return Row(f"cluster: {IN_FLIGHT} in flight from one client", mine, "writes/s", others, (target,))
 
 
-def _batched_row(plan: Plan, entrants: list[Entrant], places: dict[str, str], rates: dict[str, float]) -> Row:
+def _batched_row(
+    plan: Plan, entrants: list[ClusterContestant], places: dict[str, str], rates: dict[str, float]
+) -> Row:
     """The best of each in any setting, those already measured included."""
     measures = {
         f"{each.name}, {setting}": partial(

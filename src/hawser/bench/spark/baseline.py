@@ -59,7 +59,7 @@ class EmptyStreamWriter(_Taking, DataSourceStreamArrowWriter):
     """Of a stream."""
 
 
-class Nothing(DataSource):
+class NullSource(DataSource):
     """`format("nothing")`: the option `batches` says how many micro-batches it has as a source."""
 
     @classmethod

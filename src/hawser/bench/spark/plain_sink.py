@@ -95,7 +95,7 @@ class PlainStreamWriter(_Writing, DataSourceStreamArrowWriter):
     """Of a stream."""
 
 
-class Plainly(DataSource):
+class PlainSink(DataSource):
     """`format("plainly")`, with the options of the sink."""
 
     @classmethod

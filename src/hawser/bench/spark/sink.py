@@ -48,11 +48,11 @@ def spark_sink(plan: Plan) -> Iterator[Row]:
 
 def register(session: SparkSession) -> None:
     """What the sink is compared with."""
-    from hawser.bench.spark.baseline import Nothing
-    from hawser.bench.spark.plain_sink import Plainly
+    from hawser.bench.spark.baseline import NullSource
+    from hawser.bench.spark.plain_sink import PlainSink
 
-    session.dataSource.register(Nothing)
-    session.dataSource.register(Plainly)
+    session.dataSource.register(NullSource)
+    session.dataSource.register(PlainSink)
 
 
 def writing(plan: Plan, session: SparkSession, url: str, rows: int, columns: tuple[str, ...]) -> Row:

@@ -128,9 +128,9 @@ def _rate(rows: int, data: Callable[[], DataFrame]) -> float:
 
 def micro_batches(plan: Plan, session: SparkSession, url: str, directory: Path) -> Row:
     """Each of few rows, into a sink that does nothing, beside a source that does nothing either."""
-    from hawser.bench.spark.baseline import Nothing
+    from hawser.bench.spark.baseline import NullSource
 
-    session.dataSource.register(Nothing)
+    session.dataSource.register(NullSource)
     fill(plan, url, "micro", MICRO_ROWS * MICRO_BATCHES)
     topic = {"endpoints": url, "subscribe": "micro", "startingOffsets": "earliest"}
     sources: dict[str, Place] = {

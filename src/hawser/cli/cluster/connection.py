@@ -23,7 +23,7 @@ from hawser.cluster.transport import (
     dial,
 )
 
-__all__ = ["Reached", "addresses", "administer", "look", "reached", "run", "shard_named"]
+__all__ = ["ClusterView", "addresses", "administer", "connect_nodes", "find_shard", "refresh", "run"]
 
 Result = TypeVar("Result")
 
@@ -41,11 +41,11 @@ _ERRORS: Final[dict[wire.Code, type[hawser.HawserError]]] = {
 }
 
 
-class Reached(NamedTuple):
+class ClusterView(NamedTuple):
     """What the nodes that answer say: the map, and each node's own report."""
 
     map: ShardMap
-    rolls: dict[str, wire.Rolled]
+    reports: dict[str, wire.Rolled]
     links: dict[str, Link]
 
 
@@ -92,9 +92,9 @@ def addresses() -> list[str]:
 
 
 @asynccontextmanager
-async def reached(given: list[str]) -> AsyncIterator[Reached]:
+async def connect_nodes(given: list[str]) -> AsyncIterator[ClusterView]:
     """The nodes at these addresses and all that they know of; Unavailable if nobody answers."""
-    troubles: list[str] = []
+    problems: list[str] = []
     links: dict[str, Link] = {}
     shard_map = ShardMap()
     tried: set[str] = set()
@@ -102,7 +102,7 @@ async def reached(given: list[str]) -> AsyncIterator[Reached]:
         wanted = set(given)
         while wanted:
             tried |= wanted
-            for link in await asyncio.gather(*(_dialed(address, troubles) for address in sorted(wanted))):
+            for link in await asyncio.gather(*(_dial(address, problems) for address in sorted(wanted))):
                 if link is None:
                     continue
                 assert link.peer is not None
@@ -115,22 +115,22 @@ async def reached(given: list[str]) -> AsyncIterator[Reached]:
                     shard_map.merge(answer)
             wanted = {entry.address for entry in shard_map.nodes.values()} - tried
         if not links:
-            raise hawser.Unavailable("; ".join(troubles))
+            raise hawser.Unavailable("; ".join(problems))
         answers = await asyncio.gather(*(_ask(link, wire.RollCall()) for link in links.values()))
-        rolls = {
+        reports = {
             name: each for name, each in zip(links, answers, strict=True) if isinstance(each, wire.Rolled)
         }
-        yield Reached(shard_map, rolls, links)
+        yield ClusterView(shard_map, reports, links)
     finally:
         await asyncio.gather(*(link.close("done") for link in links.values()))
 
 
-async def _dialed(address: str, troubles: list[str]) -> Link | None:
+async def _dial(address: str, problems: list[str]) -> Link | None:
     identity = Identity(role=PeerRole.CLIENT, name="command", run=secrets.token_hex(8))
     try:
         return await dial(address, identity, settings=LinkSettings(connect_seconds=_ANSWER_SECONDS))
     except TransportError as error:
-        troubles.append(str(error))
+        problems.append(str(error))
         return None
 
 
@@ -143,7 +143,7 @@ async def _ask(link: Link, request: wire.Request) -> wire.Answer | None:
     return answer
 
 
-async def look(cluster: Reached) -> None:
+async def refresh(cluster: ClusterView) -> None:
     """Bring map and reports up to date."""
     for name, link in cluster.links.items():
         answer = await _ask(link, wire.GetMap())
@@ -151,10 +151,10 @@ async def look(cluster: Reached) -> None:
             cluster.map.merge(answer)
         rolled = await _ask(link, wire.RollCall())
         if isinstance(rolled, wire.Rolled):
-            cluster.rolls[name] = rolled
+            cluster.reports[name] = rolled
 
 
-def shard_named(cluster: Reached, text: str) -> str:
+def find_shard(cluster: ClusterView, text: str) -> str:
     """The shard that a person names as TOPIC/PARTITION, or by its full name."""
     topic, _, partition = text.rpartition("/")
     entry = cluster.map.topics.get(topic)
@@ -171,7 +171,7 @@ def shard_named(cluster: Reached, text: str) -> str:
 
 
 async def administer(
-    cluster: Reached, request: wire.Admin, meanwhile: Callable[[], Awaitable[bool]]
+    cluster: ClusterView, request: wire.Admin, meanwhile: Callable[[], Awaitable[bool]]
 ) -> wire.AdminDone | None:
     """Have an operator do it, and wait until it is done. `meanwhile` is called again and again until then;
     once it returns true nobody waits any more, and the result is None."""
@@ -186,7 +186,7 @@ async def administer(
         asking.cancel()
 
 
-async def _administer(cluster: Reached, request: wire.Admin) -> wire.AdminDone:
+async def _administer(cluster: ClusterView, request: wire.Admin) -> wire.AdminDone:
     """By the first node that has an operator."""
     failed: wire.Failed | None = None
     for link in cluster.links.values():

@@ -11,8 +11,16 @@ from typing import Any
 import click
 
 import hawser
-from hawser.cli.cluster.connection import Reached, addresses, administer, look, reached, run, shard_named
-from hawser.cli.cluster.status import shard_label, shard_shown, shards_shown
+from hawser.cli.cluster.connection import (
+    ClusterView,
+    addresses,
+    administer,
+    connect_nodes,
+    find_shard,
+    refresh,
+    run,
+)
+from hawser.cli.cluster.status import shard_label, shard_state, shard_states
 from hawser.cli.options import shared_options, wants_json
 from hawser.cli.output import byte_size, notice, print_json
 from hawser.cluster import wire
@@ -32,7 +40,7 @@ def _options(function: Any) -> Any:
 @_options
 def elect(shard: str, no_wait: bool) -> None:
     """Have SHARD, written TOPIC/PARTITION, elect its leader anew; "all" means every shard."""
-    _order(AdminKind.ELECT, shard, (), no_wait)
+    _request_change(AdminKind.ELECT, shard, (), no_wait)
 
 
 @click.command()
@@ -40,7 +48,7 @@ def elect(shard: str, no_wait: bool) -> None:
 @click.argument("node")
 def transfer(shard: str, node: str, no_wait: bool) -> None:
     """Make NODE, which has a replica, the leader of SHARD; "all": of every shard it has a replica of."""
-    _order(AdminKind.TRANSFER, shard, (node,), no_wait)
+    _request_change(AdminKind.TRANSFER, shard, (node,), no_wait)
 
 
 @click.command()
@@ -49,7 +57,7 @@ def transfer(shard: str, node: str, no_wait: bool) -> None:
 @click.argument("new")
 def swap(shard: str, old: str, new: str, no_wait: bool) -> None:
     """Move a replica of SHARD from node OLD to node NEW; "all": all that OLD has and NEW has not."""
-    _order(AdminKind.SWAP, shard, (old, new), no_wait)
+    _request_change(AdminKind.SWAP, shard, (old, new), no_wait)
 
 
 @click.command()
@@ -57,7 +65,7 @@ def swap(shard: str, old: str, new: str, no_wait: bool) -> None:
 @click.argument("node")
 def expand(shard: str, node: str, no_wait: bool) -> None:
     """Give SHARD one replica more, on NODE; "all": every shard that has none there."""
-    _order(AdminKind.EXPAND, shard, (node,), no_wait)
+    _request_change(AdminKind.EXPAND, shard, (node,), no_wait)
 
 
 @click.command()
@@ -65,12 +73,12 @@ def expand(shard: str, node: str, no_wait: bool) -> None:
 @click.argument("node")
 def contract(shard: str, node: str, no_wait: bool) -> None:
     """Take the replica on NODE from SHARD; "all": every replica there."""
-    _order(AdminKind.CONTRACT, shard, (node,), no_wait)
+    _request_change(AdminKind.CONTRACT, shard, (node,), no_wait)
 
 
-def _order(kind: AdminKind, shard: str, nodes: tuple[str, ...], no_wait: bool) -> None:
+def _request_change(kind: AdminKind, shard: str, nodes: tuple[str, ...], no_wait: bool) -> None:
     try:
-        run(_carried_out(addresses(), kind, shard, nodes, no_wait))
+        run(_change_shards(addresses(), kind, shard, nodes, no_wait))
     except KeyboardInterrupt:
         notice(
             "an order that was given is carried out all the same; `hawser cluster status` shows how far it is"
@@ -78,26 +86,26 @@ def _order(kind: AdminKind, shard: str, nodes: tuple[str, ...], no_wait: bool) -
         raise
 
 
-async def _carried_out(
+async def _change_shards(
     given: list[str], kind: AdminKind, shard: str, nodes: tuple[str, ...], no_wait: bool
 ) -> None:
-    async with reached(given) as cluster:
+    async with connect_nodes(given) as cluster:
         if shard != _ALL:
-            await _ordered(cluster, kind, shard, nodes, no_wait)
+            await _change_shard(cluster, kind, shard, nodes, no_wait)
             return
         chosen = [
             shard_label(each)
-            for each in shards_shown(cluster)
-            if _concerns(kind, nodes, each["leader"], each["members"])
+            for each in shard_states(cluster)
+            if _applies_to(kind, nodes, each["leader"], each["members"])
         ]
         # One after the other: a shard that is being moved is one replica short until it is done.
         for each in chosen:
-            await _ordered(cluster, kind, each, nodes, no_wait)
+            await _change_shard(cluster, kind, each, nodes, no_wait)
         if not chosen:
             notice("there is nothing to do")
 
 
-def _concerns(kind: AdminKind, nodes: tuple[str, ...], leader: str | None, members: list[str]) -> bool:
+def _applies_to(kind: AdminKind, nodes: tuple[str, ...], leader: str | None, members: list[str]) -> bool:
     """Whether an order for all shards is for this one."""
     if kind is AdminKind.ELECT:
         return True
@@ -110,16 +118,16 @@ def _concerns(kind: AdminKind, nodes: tuple[str, ...], leader: str | None, membe
     return nodes[0] in members
 
 
-async def _ordered(
-    cluster: Reached, kind: AdminKind, shard: str, nodes: tuple[str, ...], no_wait: bool
+async def _change_shard(
+    cluster: ClusterView, kind: AdminKind, shard: str, nodes: tuple[str, ...], no_wait: bool
 ) -> None:
-    name = shard_named(cluster, shard)
+    name = find_shard(cluster, shard)
     before = cluster.map.shards.get(name)
     with _progress(f"{kind} {shard} {' '.join(nodes)}".strip()) as show:
 
         async def meanwhile() -> bool:
-            await look(cluster)
-            show(_situation(cluster, name))
+            await refresh(cluster)
+            show(_describe(cluster, name))
             # From its first write to the store on, an order is carried out whether somebody waits or not.
             return no_wait and cluster.map.shards.get(name) != before
 
@@ -133,8 +141,8 @@ async def _ordered(
         notice(f"{shard}: {text}")
 
 
-def _situation(cluster: Reached, shard: str) -> str:
-    shown = shard_shown(cluster, shard)
+def _describe(cluster: ClusterView, shard: str) -> str:
+    shown = shard_state(cluster, shard)
     change = shown["reconfiguration"]
     if change is None:
         return f"epoch {shown['epoch']}, {shown['state']}"

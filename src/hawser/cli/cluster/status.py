@@ -7,22 +7,22 @@ from typing import Any
 import click
 
 import hawser
-from hawser.cli.cluster.connection import Reached, addresses, reached, run
+from hawser.cli.cluster.connection import ClusterView, addresses, connect_nodes, run
 from hawser.cli.options import shared_options, wants_json
-from hawser.cli.output import Cell, Column, age, byte_size, count, exits, notice, print_json, print_table
+from hawser.cli.output import Cell, Column, age, byte_size, count, exit_with, notice, print_json, print_table
 from hawser.cluster import wire
 from hawser.cluster.shard_map import node_of, owned_shards
 from hawser.limits import CLOCK_BOUND_SECONDS
 from hawser.log.protocol import messages as m
 
 __all__ = [
-    "asked",
-    "clock_troubles",
-    "nodes_shown",
+    "clock_problems",
+    "cluster_state",
+    "node_states",
     "shard_label",
-    "shard_shown",
-    "shard_troubles",
-    "shards_shown",
+    "shard_problems",
+    "shard_state",
+    "shard_states",
     "status",
 ]
 
@@ -50,46 +50,46 @@ def status(check: bool, wait_seconds: float | None) -> None:
     deadline = time.monotonic() + (wait_seconds or 0.0)
     while True:
         shown = _status(given, patient=time.monotonic() < deadline)
-        troubles = list(_troubles(shown)) if check else []
-        if not troubles or time.monotonic() >= deadline:
+        problems = list(_problems(shown)) if check else []
+        if not problems or time.monotonic() >= deadline:
             break
         time.sleep(_LOOK_SECONDS)
-    with exits(_UNHEALTHY if troubles else 0):
+    with exit_with(_UNHEALTHY if problems else 0):
         if wants_json():
             print_json(shown)
         else:
             _print(shown)
-        for trouble in troubles:
-            notice(trouble)
+        for problem in problems:
+            notice(problem)
 
 
 def _status(given: list[str], *, patient: bool) -> dict[str, Any]:
     """What there is to show; whoever is patient is shown nothing while nobody answers."""
     try:
-        return run(asked(given))
+        return run(cluster_state(given))
     except hawser.Unavailable:
         if not patient:
             raise
         return {"shards": [], "nodes": []}
 
 
-async def asked(given: list[str]) -> dict[str, Any]:
+async def cluster_state(given: list[str]) -> dict[str, Any]:
     """What the nodes at these addresses show of the cluster."""
-    async with reached(given) as cluster:
-        return {"shards": shards_shown(cluster), "nodes": nodes_shown(cluster)}
+    async with connect_nodes(given) as cluster:
+        return {"shards": shard_states(cluster), "nodes": node_states(cluster)}
 
 
-def shards_shown(cluster: Reached) -> list[dict[str, Any]]:
+def shard_states(cluster: ClusterView) -> list[dict[str, Any]]:
     """Of every topic and queue that is not deleted, and the homes of transactions."""
     return [
-        shard_shown(cluster, shard)
+        shard_state(cluster, shard)
         for name, entry in sorted(cluster.map.topics.items())
         if not entry.deleted
         for shard in owned_shards(name, entry)
     ]
 
 
-def shard_shown(cluster: Reached, shard: str) -> dict[str, Any]:
+def shard_state(cluster: ClusterView, shard: str) -> dict[str, Any]:
     """A shard by what the operators say of it and by what its leader says; without one, by the replica that
     is furthest. It is a topic's or a queue's, or both if the queue lives with the topic."""
     entry = cluster.map.shards.get(shard, wire.ShardEntry(0, 0, "being made", None, ()))
@@ -132,10 +132,10 @@ def shard_label(shard: dict[str, Any]) -> str:
     return f"{name}/{shard['partition']}"
 
 
-def _replicas(cluster: Reached, shard: str) -> dict[str, m.StatusResponse]:
+def _replicas(cluster: ClusterView, shard: str) -> dict[str, m.StatusResponse]:
     """What each node that holds the shard says of it, newcomers included."""
     found = {}
-    for node, rolled in cluster.rolls.items():
+    for node, rolled in cluster.reports.items():
         report = rolled.shards.get(shard)
         if report is None:
             continue
@@ -145,8 +145,8 @@ def _replicas(cluster: Reached, shard: str) -> dict[str, m.StatusResponse]:
     return found
 
 
-def _halted(cluster: Reached, shard: str) -> dict[str, str]:
-    reports = {node: rolled.shards.get(shard) for node, rolled in cluster.rolls.items()}
+def _halted(cluster: ClusterView, shard: str) -> dict[str, str]:
+    reports = {node: rolled.shards.get(shard) for node, rolled in cluster.reports.items()}
     return {node: each.halted for node, each in reports.items() if each is not None and each.halted}
 
 
@@ -158,11 +158,11 @@ def _change(text: str | None) -> dict[str, str | None] | None:
     return {"kind": kind, "old": node_of(old) or None, "new": node_of(new) or None, "phase": phase}
 
 
-def nodes_shown(cluster: Reached) -> list[dict[str, Any]]:
+def node_states(cluster: ClusterView) -> list[dict[str, Any]]:
     """Those that the operators know and those that answer."""
     shown = []
     for node in sorted(cluster.map.nodes.keys() | cluster.links.keys()):
-        entry, rolled = cluster.map.nodes.get(node), cluster.rolls.get(node)
+        entry, rolled = cluster.map.nodes.get(node), cluster.reports.get(node)
         leads = [each for each in cluster.map.shards.values() if each.leader and node_of(each.leader) == node]
         shown.append(
             {
@@ -181,23 +181,23 @@ def nodes_shown(cluster: Reached) -> list[dict[str, Any]]:
     return shown
 
 
-def _troubles(shown: dict[str, Any]) -> Iterator[str]:
+def _problems(shown: dict[str, Any]) -> Iterator[str]:
     """What stands in the way of stopping one more node."""
     if not any(node["seen_by_operator"] for node in shown["nodes"]):
         yield "no operator is there; start one with `hawser operator`"
-    for trouble in clock_troubles(shown):
-        yield f"{trouble}; set it"
-    yield from shard_troubles(shown)
+    for problem in clock_problems(shown):
+        yield f"{problem}; set it"
+    yield from shard_problems(shown)
 
 
-def clock_troubles(shown: dict[str, Any]) -> Iterator[str]:
+def clock_problems(shown: dict[str, Any]) -> Iterator[str]:
     """Nodes whose clocks no majority confirms."""
     for node in shown["nodes"]:
         if node["clock_is_wrong"]:
             yield f"node {node['id']}: {_clock(node)}, compared with the other nodes"
 
 
-def shard_troubles(shown: dict[str, Any]) -> Iterator[str]:
+def shard_problems(shown: dict[str, Any]) -> Iterator[str]:
     """Shards without a leader, and replicas that are missing or behind."""
     for shard in shown["shards"]:
         name, replicas = shard_label(shard), shard["replicas"]

@@ -10,7 +10,7 @@ from hawser.cli.daemon.node import daemon_options, run_configured
 from hawser.cli.options import chosen_url
 
 if TYPE_CHECKING:
-    from hawser.agent.recorder_threads import Recording
+    from hawser.agent.recorder_threads import RunnableRecorder
 
 __all__ = ["agent"]
 
@@ -76,7 +76,7 @@ def agent(
             "--record and --trace say what to record and --to where; give both, or neither"
         )
     recordings = _recordings(url, name, recorded, cluster or "", max_lag)
-    payloads: Callable[[str], Recording] | None = None
+    payloads: Callable[[str], RunnableRecorder] | None = None
     if traced and cluster:
         from hawser.agent.recording import PayloadRecorder, TraceRecorder
 
@@ -93,7 +93,7 @@ def agent(
 
 def _recordings(
     url: str, name: str, recorded: tuple[str, ...], cluster: str, max_lag: int | None
-) -> "list[Recording]":
+) -> "list[RunnableRecorder]":
     if not recorded:
         return []
     from hawser.agent.recording import Recorder

@@ -47,7 +47,7 @@ def up(nodes: int, directory: Path | None, listen: str | None, http: str) -> Non
     # For people, unless the environment says otherwise.
     level = config.log.level if "HAWSER_LOG__LEVEL" in os.environ else "warning"
     set_up_logging(level, config.log.format if "HAWSER_LOG__FORMAT" in os.environ else "text")
-    with _kept_in(directory) as place:
+    with _data_directory(directory) as place:
         run_daemon(
             lambda: EmbeddedDaemon(
                 place,
@@ -62,7 +62,7 @@ def up(nodes: int, directory: Path | None, listen: str | None, http: str) -> Non
 
 
 @contextmanager
-def _kept_in(directory: Path | None) -> Iterator[Path]:
+def _data_directory(directory: Path | None) -> Iterator[Path]:
     if directory is not None:
         yield directory
         return

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from hawser.cli.cluster.connection import addresses, run
-from hawser.cli.cluster.status import asked, clock_troubles, shard_troubles
+from hawser.cli.cluster.status import clock_problems, cluster_state, shard_problems
 from hawser.cli.doctor import Finding
 from hawser.limits import CLOCK_BOUND_SECONDS
 
@@ -12,7 +12,7 @@ __all__ = ["cluster_checks"]
 
 def cluster_checks() -> Iterator[Finding]:
     """The checks of the cluster that the command is about; Unavailable if no node answers."""
-    shown = run(asked(addresses()))
+    shown = run(cluster_state(addresses()))
     nodes = shown["nodes"]
     if any(node["seen_by_operator"] for node in nodes):
         yield Finding("operators", "ok", "an operator works")
@@ -25,7 +25,7 @@ def cluster_checks() -> Iterator[Finding]:
         )
     else:
         yield Finding("nodes", "ok", f"{len(nodes)} nodes answer")
-    wrong = list(clock_troubles(shown))
+    wrong = list(clock_problems(shown))
     if wrong:
         yield Finding(
             "clocks",
@@ -35,10 +35,10 @@ def cluster_checks() -> Iterator[Finding]:
         )
     else:
         yield Finding("clocks", "ok", f"within {CLOCK_BOUND_SECONDS} seconds of each other")
-    troubles = list(shard_troubles(shown))
-    if troubles:
+    problems = list(shard_problems(shown))
+    if problems:
         yield Finding(
-            "shards", "fail", "; ".join(troubles), "see `hawser cluster status` and the logs of the nodes"
+            "shards", "fail", "; ".join(problems), "see `hawser cluster status` and the logs of the nodes"
         )
     else:
         yield Finding("shards", "ok", f"{len(shown['shards'])} shards with all replicas")

@@ -7,7 +7,7 @@ import click
 import msgspec
 
 from hawser.cli.options import chosen_url, connect, shared_options, wants_json
-from hawser.cli.output import exits, notice, print_json
+from hawser.cli.output import exit_with, notice, print_json
 
 if TYPE_CHECKING:
     from hawser.cli.doctor import Finding
@@ -28,7 +28,7 @@ def doctor() -> None:
     """
     findings = _of_cluster() if (chosen_url() or "").startswith("hawser:") else _of_host()
     failed = sum(each.verdict == "fail" for each in findings)
-    with exits(_UNHEALTHY if failed else 0):
+    with exit_with(_UNHEALTHY if failed else 0):
         if wants_json():
             print_json({"healthy": not failed, "checks": msgspec.to_builtins(findings)})
         else:

@@ -25,7 +25,7 @@ def domain_checks(bus: hawser.Bus, directory: Path) -> Iterator[Finding]:
     yield _directory(directory)
     files = bus.files()
     yield _permissions(directory, files)
-    yield _strangers(directory, files)
+    yield _contents(directory, files)
     yield _leftovers(files)
     yield from _topics(bus, files)
 
@@ -54,7 +54,7 @@ def _permissions(directory: Path, files: list[hawser.DomainFile]) -> Finding:
     return Finding("files", "ok", f"{count(len(files))} with the right owner and permissions")
 
 
-def _strangers(directory: Path, files: list[hawser.DomainFile]) -> Finding:
+def _contents(directory: Path, files: list[hawser.DomainFile]) -> Finding:
     links = [each.file for each in files if (directory / each.file).is_symlink()]
     unreadable = [each.file for each in files if each.state == "unreadable"]
     damaged = [each.file for each in files if each.state == "foreign" and each.topic is not None]

@@ -19,10 +19,10 @@ from hawser.spark.requirements import PACKAGES
 
 __all__ = ["spark_checks"]
 
-_CURE: Final = "pip install 'hawser-bus[spark]'"
-_ASKING_SECONDS: Final = 60.0
+_ADVICE: Final = "pip install 'hawser-bus[spark]'"
+_QUERY_SECONDS: Final = 60.0
 # What a worker would say of itself, as JSON.
-_QUESTION: Final = """
+_QUERY_PROGRAM: Final = """
 import importlib.util as u, json, sys
 from importlib.metadata import version
 pyspark = version("pyspark") if u.find_spec("pyspark") else None
@@ -42,7 +42,7 @@ def spark_checks() -> Iterator[Finding]:
     """Check whether Spark can be used from this Python; one note if it is not installed."""
     if PACKAGES[0].installed is None:
         text = 'not installed; only sessions, pipelines and format("hawser") need it'
-        yield Finding("Spark", "ok", f"{text}: {_CURE}")
+        yield Finding("Spark", "ok", f"{text}: {_ADVICE}")
         return
     yield _packages()
     yield _java()
@@ -54,7 +54,7 @@ def spark_checks() -> Iterator[Finding]:
 def _packages() -> Finding:
     faults = [fault for package in PACKAGES if (fault := package.fault)]
     if faults:
-        return Finding("Spark", "warn", "; ".join(faults), _CURE)
+        return Finding("Spark", "warn", "; ".join(faults), _ADVICE)
     return Finding("Spark", "ok", ", ".join(f"{each.name} {each.installed}" for each in PACKAGES))
 
 
@@ -71,7 +71,7 @@ def _python(variable: str) -> Finding:
     """Whether the Python that a variable names for Spark is like this one, and has the source."""
     named = os.environ.get(variable)
     try:
-        worker = _asked(named or sys.executable)
+        worker = _query_python(named or sys.executable)
     except (OSError, subprocess.SubprocessError, msgspec.MsgspecError) as error:
         return Finding(
             variable, "warn", f"{named} does not run: {error}", f"unset it, or set it to {sys.executable}"
@@ -85,9 +85,9 @@ def _python(variable: str) -> Finding:
     return Finding(variable, "ok", f"{place}, with pyspark_hawser")
 
 
-def _asked(python: str) -> _Worker:
+def _query_python(python: str) -> _Worker:
     asked = subprocess.run(
-        [python, "-c", _QUESTION], capture_output=True, check=True, timeout=_ASKING_SECONDS
+        [python, "-c", _QUERY_PROGRAM], capture_output=True, check=True, timeout=_QUERY_SECONDS
     )
     return msgspec.json.decode(asked.stdout, type=_Worker)
 

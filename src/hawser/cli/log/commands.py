@@ -9,7 +9,7 @@ import click
 import hawser
 from hawser.cli.log.files import FrozenFiles, ShardFiles, shards_of
 from hawser.cli.options import shared_options, wants_json
-from hawser.cli.output import count, exits, notice, print_json
+from hawser.cli.output import count, exit_with, notice, print_json
 from hawser.log.entry import Entry, Kind
 from hawser.log.journal import checkpoints
 from hawser.log.journal.errors import Damaged, NotFormatted
@@ -81,7 +81,7 @@ def verify(directory: Path, only: str | None) -> None:
             try:
                 checked, through = _verified(shard)
             except (Damaged, StorageFailed) as damage:
-                with exits(_UNHEALTHY):
+                with exit_with(_UNHEALTHY):
                     _report_damage(shard, damage)
             files += checked
             entries += through

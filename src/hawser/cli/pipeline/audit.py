@@ -9,7 +9,7 @@ import msgspec
 
 import hawser
 from hawser.cli.options import chosen_url, shared_options, wants_json
-from hawser.cli.output import Cell, Column, count, exits, notice, print_json, print_table
+from hawser.cli.output import Cell, Column, count, exit_with, notice, print_json, print_table
 
 if TYPE_CHECKING:
     from hawser.spark.pipelines.auditing.collecting import Asked
@@ -105,7 +105,7 @@ def audit(directory: Path, landing: Path | None, **options: Any) -> None:
     _run(directory, asked, conf, options)
     document = collect(directory.absolute(), asked, [] if progress is None else progress.batches)
     page = write(directory.absolute(), document)
-    with exits(0 if document.is_proven else _UNDECIDED if document.is_whole else _MISMATCH):
+    with exit_with(0 if document.is_proven else _UNDECIDED if document.is_whole else _MISMATCH):
         print_json(document) if wants_json() else _print(document)
         notice(f"{document.verdict}; see {page}")
 

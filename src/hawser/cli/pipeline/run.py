@@ -10,7 +10,7 @@ import click
 
 import hawser
 from hawser.cli.options import chosen_url, shared_options, wants_json
-from hawser.cli.output import Column, count, exits, notice, print_json, print_table
+from hawser.cli.output import Column, count, exit_with, notice, print_json, print_table
 
 if TYPE_CHECKING:
     from hawser.spark.pipelines.running import Plan, Report
@@ -182,7 +182,7 @@ def _land(plan: "Plan", topics: Sequence[str], value_format: str) -> None:
         raise KeyboardInterrupt
     # Ended on its way, a run may leave some for the next one; one that says it is done may not.
     is_mismatch = not summary.is_whole or (plan.every_seconds is None and summary.to_come > 0)
-    with exits(_MISMATCH if is_mismatch else 0):
+    with exit_with(_MISMATCH if is_mismatch else 0):
         if wants_json():
             print_json(
                 {"verdict": summary.verdict, "whole": summary.is_whole, "tables": rows, "summary": summary}

@@ -10,7 +10,7 @@ import hawser
 from hawser.api.message import Verdict
 from hawser.cli.options import connect, queue_argument, shared_options
 from hawser.cli.output import notice
-from hawser.cli.topic.echo import when_there
+from hawser.cli.topic.echo import wait_until_exists
 from hawser.cli.values import Writer, printing_options, writer
 
 __all__ = ["get", "peek"]
@@ -55,39 +55,39 @@ def get(
     if release and (reject or follow):
         raise click.UsageError("--release gives back at the end; it goes with neither --reject nor --follow.")
     verdict: Verdict = "release" if release else "reject" if reject else "accept"
-    getting = _Getting(writer({"queue": name}, **form), verdict, timeout)
+    printer = _Printer(writer({"queue": name}, **form), verdict, timeout)
     with connect(participant) as bus:
         if follow:
-            _follow(bus, name, dead, getting)
-        with bus.queue(name, create=False) as queue, _chosen(bus, queue, dead, timeout) as chosen:
-            getting.print(chosen, times or 1)
+            _follow(bus, name, dead, printer)
+        with bus.queue(name, create=False) as queue, _source_queue(bus, queue, dead, timeout) as chosen:
+            printer.print(chosen, times or 1)
 
 
-def _follow(bus: hawser.Bus, name: str, dead: bool, getting: "_Getting") -> NoReturn:
+def _follow(bus: hawser.Bus, name: str, dead: bool, printer: "_Printer") -> NoReturn:
     while True:
         try:
-            opened = when_there(
-                f"queue {name!r}", bus, lambda: bus.queue(name, create=False), getting.timeout
+            opened = wait_until_exists(
+                f"queue {name!r}", bus, lambda: bus.queue(name, create=False), printer.timeout
             )
-            with opened as queue, _chosen(bus, queue, dead, getting.timeout) as chosen:
-                getting.print(chosen, None)
+            with opened as queue, _source_queue(bus, queue, dead, printer.timeout) as chosen:
+                printer.print(chosen, None)
         except hawser.Closed:
             notice(f"queue {name!r} was deleted")
         except hawser.Fenced as error:
             notice(f"printed, and not settled: {error}")
 
 
-def _chosen(
+def _source_queue(
     bus: hawser.Bus, queue: "hawser.Queue[Any]", dead: bool, timeout: float | None
 ) -> "hawser.Queue[Any]":
     """The queue, or its dead letters as soon as there are some."""
     if not dead:
         return queue
     look = partial(queue.dead_letters, create=False)
-    return when_there(f"dead letter of queue {queue.name!r}", bus, look, timeout)
+    return wait_until_exists(f"dead letter of queue {queue.name!r}", bus, look, timeout)
 
 
-class _Getting(NamedTuple):
+class _Printer(NamedTuple):
     """Messages are printed, and settled so once they are written out. What is not settled, for whatever
     reason, is given back when the queue is closed."""
 
@@ -132,7 +132,7 @@ def peek(name: str, count: int, dead: bool, **form: Any) -> None:
     write = writer({"queue": name}, **form)
     with connect() as bus, bus.queue(name, create=False) as queue:
         schema = str(queue.info().settings["schema"])
-        found = _letters(queue, count) if dead else queue.peek(count)
+        found = _peek_dead_letters(queue, count) if dead else queue.peek(count)
     for sample in found:
         sys.stdout.buffer.write(write(sample, schema))
     sys.stdout.buffer.flush()
@@ -140,7 +140,7 @@ def peek(name: str, count: int, dead: bool, **form: Any) -> None:
         notice(f"queue {name!r} has no dead letters" if dead else f"queue {name!r} is empty")
 
 
-def _letters(queue: "hawser.Queue[Any]", count: int) -> "list[hawser.Sample]":
+def _peek_dead_letters(queue: "hawser.Queue[Any]", count: int) -> "list[hawser.Sample]":
     try:
         return queue.dead_letters(create=False).peek(count)
     except hawser.NotFound:

@@ -8,7 +8,7 @@ import click
 
 import hawser
 from hawser.cli.options import connect, queue_argument, shared_options, wants_json
-from hawser.cli.output import count, messages_were, notice, print_json, reported
+from hawser.cli.output import count, messages_were, notice, print_json, report_at_end
 from hawser.cli.payloads import payload_options, payloads, sending_options
 from hawser.cli.values import queue_setting_options
 
@@ -44,7 +44,7 @@ def put(
     given = {setting: value for setting, value in settings.items() if value is not None}
     with connect(participant) as bus:
         putter = _CountedPutter(bus.queue(name, **given), options)
-        with reported(lambda: _report(name, putter.counts)):
+        with report_at_end(lambda: _report(name, putter.counts)):
             for group in groups:
                 putter.put(group)
 

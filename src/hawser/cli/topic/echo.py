@@ -12,19 +12,19 @@ from hawser.cli.options import connect, shared_options, topic_argument
 from hawser.cli.output import count, notice
 from hawser.cli.values import Writer, printing_options, writer
 
-__all__ = ["echo", "open_when_there", "when_there"]
+__all__ = ["echo", "wait_for_topic", "wait_until_exists"]
 
 Opened = TypeVar("Opened")
 
 _LOOK_SECONDS = 0.1
 
 
-def open_when_there(bus: hawser.Bus, name: str, timeout: float | None = None) -> "hawser.Topic[Any]":
+def wait_for_topic(bus: hawser.Bus, name: str, timeout: float | None = None) -> "hawser.Topic[Any]":
     """The topic, as soon as somebody has made it; Timeout if nobody does in time."""
-    return when_there(f"topic {name!r}", bus, lambda: bus.topic(name, create=False), timeout)
+    return wait_until_exists(f"topic {name!r}", bus, lambda: bus.topic(name, create=False), timeout)
 
 
-def when_there(
+def wait_until_exists(
     what: str, bus: hawser.Bus, opened: Callable[[], Opened], timeout: float | None = None
 ) -> Opened:
     """What is `opened`, as soon as that does not raise NotFound; Timeout if it does for too long."""
@@ -63,7 +63,7 @@ def echo(name: str, history: int, times: int | None, timeout: float | None, **fo
     with connect() as bus:
         left = times
         while left is None or left > 0:
-            topic = open_when_there(bus, name, timeout)
+            topic = wait_for_topic(bus, name, timeout)
             try:
                 for _ in _written(topic, write, history, left, timeout):
                     left = None if left is None else left - 1

@@ -6,7 +6,7 @@ from typing import Any, BinaryIO
 import click
 
 from hawser.cli.options import connect, shared_options, topic_argument, wants_json
-from hawser.cli.output import count, notice, print_json, reported
+from hawser.cli.output import count, notice, print_json, report_at_end
 from hawser.cli.payloads import payload_options, payloads, sending_options
 from hawser.cli.topic.counted_publisher import CountedPublisher
 from hawser.cli.values import setting_options
@@ -44,7 +44,7 @@ def pub(
     given = {setting: value for setting, value in settings.items() if value is not None}
     with connect(participant) as bus:
         publisher = CountedPublisher(bus.topic(name, **given), timeout)
-        with reported(lambda: _report(name, publisher)):
+        with report_at_end(lambda: _report(name, publisher)):
             try:
                 for payload in sent:
                     publisher.publish(payload, options["key"], options["headers"])

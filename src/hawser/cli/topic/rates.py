@@ -13,7 +13,7 @@ import click
 import hawser
 from hawser.cli.options import connect, shared_options, topic_argument, wants_json
 from hawser.cli.output import byte_size, count, notice, print_json
-from hawser.cli.topic.echo import open_when_there
+from hawser.cli.topic.echo import wait_for_topic
 
 __all__ = ["bw", "hz"]
 
@@ -125,7 +125,7 @@ def _watch(name: str, window_seconds: float, seconds: float | None) -> Iterator[
     end = None if seconds is None else time.monotonic() + seconds
     with connect() as bus:
         while True:
-            topic = open_when_there(bus, name)
+            topic = wait_for_topic(bus, name)
             try:
                 with topic.subscribe() as subscription:
                     yield from _updates(subscription, window_seconds, end)

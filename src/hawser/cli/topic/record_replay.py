@@ -11,9 +11,9 @@ import click
 
 import hawser
 from hawser.cli.options import chosen_url, connect, shared_options, topic_argument, wants_json
-from hawser.cli.output import byte_size, count, messages_were, notice, print_json, reported
+from hawser.cli.output import byte_size, count, messages_were, notice, print_json, report_at_end
 from hawser.cli.topic.counted_publisher import CountedPublisher
-from hawser.cli.topic.echo import open_when_there
+from hawser.cli.topic.echo import wait_for_topic
 from hawser.cli.topic.recording_file import Message, RecordingReader, RecordingWriter
 from hawser.cli.values import per_second, setting_options
 from hawser.record.record import Record
@@ -31,7 +31,7 @@ class _Sink(Protocol):
     """Where messages go: a file or a topic."""
 
     @property
-    def carried(self) -> "_Carried": ...
+    def copied(self) -> "_Copied": ...
 
     def add(self, message: Message) -> None:
         """UsageError if a message, this one or one before it, is not taken for its size; others follow."""
@@ -40,7 +40,7 @@ class _Sink(Protocol):
         """Every message that was added is there."""
 
 
-class _Carried(NamedTuple):
+class _Copied(NamedTuple):
     """What is known to be in a sink; `unknown` messages are perhaps there, too."""
 
     messages: int
@@ -57,8 +57,8 @@ class _FileSink:
         self._writer = writer
 
     @property
-    def carried(self) -> _Carried:
-        return _Carried(self._writer.messages, self._writer.message_bytes, self._writer.waiting)
+    def copied(self) -> _Copied:
+        return _Copied(self._writer.messages, self._writer.message_bytes, self._writer.waiting)
 
 
 class _TopicSink:
@@ -68,9 +68,9 @@ class _TopicSink:
         self._publisher = CountedPublisher(topic)
 
     @property
-    def carried(self) -> _Carried:
+    def copied(self) -> _Copied:
         counts = self._publisher.counts
-        return _Carried(counts.published, counts.published_bytes, counts.unknown)
+        return _Copied(counts.published, counts.published_bytes, counts.unknown)
 
     def add(self, message: Message) -> None:
         entry = message.record
@@ -129,18 +129,18 @@ def record(
     begin = _Start(history, _start(start))
     with ExitStack() as stack:
         bus = stack.enter_context(connect())
-        topic = stack.enter_context(open_when_there(bus, name, seconds))
+        topic = stack.enter_context(wait_for_topic(bus, name, seconds))
         source = _source(bus.url, topic.info())
         if _is_url(target):
-            sink = _open_topic(stack, target, new_name or name, _needed(source.settings))
+            sink = _open_topic(stack, target, new_name or name, _copied_settings(source.settings))
         else:
             sink = stack.enter_context(_recording(Path(target), new_name or name, source))
         # Joined before it says so: whatever is published from then on is recorded.
         subscription = stack.enter_context(_subscribed(topic, begin))
         notice(f"recording topic {name!r} to {target}")
-        carriage = _Carriage(sink, times, name, target)
+        copy = _Copy(sink, times, name, target)
         try:
-            carriage.carry(_followed(subscription, seconds))
+            copy.run(_live_messages(subscription, seconds))
         except KeyboardInterrupt:
             # The usual end, unless a number of messages was asked for.
             if times is not None:
@@ -180,7 +180,7 @@ def replay(
         if _is_url(given):
             if name is None:
                 raise click.UsageError("Give --topic: which topic of that bus.")
-            messages, source = _kept(stack, given, name)
+            messages, source = _stored_messages(stack, given, name)
         else:
             reader = stack.enter_context(RecordingReader(Path(given)))
             messages, source = (
@@ -189,14 +189,14 @@ def replay(
             )
             name = name or reader.origin.topic
         if _is_url(target):
-            needed = {**_needed(source.settings), **_given(settings)}
+            needed = {**_copied_settings(source.settings), **_given(settings)}
             sink = _open_topic(stack, target, new_name or name, needed)
         else:
             sink = stack.enter_context(_recording(Path(target), new_name or name, source))
-        carriage = _Carriage(sink, times, given, target)
-        carriage.carry(_timed(messages, rate, fast))
+        copy = _Copy(sink, times, given, target)
+        copy.run(_paced(messages, rate, fast))
         if reader is None:
-            carriage.require_whole()
+            copy.require_complete()
         elif reader.cut_off:
             notice(f"{given} ends within a message: the process that recorded it was interrupted")
 
@@ -217,7 +217,7 @@ def _given(settings: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value is not None}
 
 
-def _needed(known: dict[str, Any]) -> dict[str, Any]:
+def _copied_settings(known: dict[str, Any]) -> dict[str, Any]:
     """Settings of the source that a new topic needs to hold the same messages."""
     return {name: known[name] for name in ("slot_size", "partitions") if name in known}
 
@@ -246,7 +246,7 @@ def _subscribed(topic: "hawser.Topic[Any]", begin: _Start) -> Any:
     return topic.subscribe(history=begin.history)
 
 
-def _followed(subscription: Any, seconds: float | None) -> Iterator[Message | None]:
+def _live_messages(subscription: Any, seconds: float | None) -> Iterator[Message | None]:
     """Messages as they come; None again and again while there are none."""
     end = None if seconds is None else time.monotonic() + seconds
     while end is None or time.monotonic() < end:
@@ -258,46 +258,46 @@ def _source(url: str, info: hawser.TopicInfo) -> _Source:
     return _Source(url, info.settings, Path(info.path) if info.path else None)
 
 
-def _kept(stack: ExitStack, url: str, name: str) -> tuple[Iterator[Message | _Lost], _Source]:
+def _stored_messages(stack: ExitStack, url: str, name: str) -> tuple[Iterator[Message | _Lost], _Source]:
     """What a topic holds now."""
     bus = stack.enter_context(hawser.connect(url))
     topic = stack.enter_context(bus.topic(name, create=False))
     subscription = stack.enter_context(topic.subscribe(start="earliest"))
-    info = _whole_info(topic)
-    wanted = {partition: offsets for partition, offsets in _held(info).items() if offsets}
-    return _until(topic, subscription, wanted), _source(bus.url, info)
+    info = _complete_info(topic)
+    wanted = {partition: offsets for partition, offsets in _held_ranges(info).items() if offsets}
+    return _read_ranges(topic, subscription, wanted), _source(bus.url, info)
 
 
-def _whole_info(topic: "hawser.Topic[Any]") -> hawser.TopicInfo:
+def _complete_info(topic: "hawser.Topic[Any]") -> hawser.TopicInfo:
     """The topic when each of its partitions has answered."""
-    patience = _Patience(topic.name)
+    silence = _SilenceTimeout(topic.name)
     while True:
         info = topic.info()
-        silent = [partition for partition, offsets in _held(info).items() if offsets is None]
+        silent = [partition for partition, offsets in _held_ranges(info).items() if offsets is None]
         if not silent:
             return info
-        patience.use(silent)
+        silence.use(silent)
         time.sleep(_LOOK_SECONDS)
 
 
-def _until(
+def _read_ranges(
     topic: "hawser.Topic[Any]", subscription: Any, wanted: dict[int, range]
 ) -> Iterator[Message | _Lost]:
     """The wanted messages of each partition; what was lost behind the last of them comes as _Lost."""
-    patience = _Patience(topic.name)
+    silence = _SilenceTimeout(topic.name)
     while wanted:
         sample = subscription.take(_LOOK_SECONDS)
         if sample is None:
-            held = _held(topic.info())
+            held = _held_ranges(topic.info())
             for partition, rest in list(wanted.items()):
                 offsets = held[partition]
                 # Retention may have taken the rest meanwhile; no answer says nothing of that.
                 if offsets is not None and (not offsets or offsets.start >= rest.stop):
                     del wanted[partition]
                     yield _Lost(len(rest))
-            patience.use([partition for partition in wanted if held[partition] is None])
+            silence.use([partition for partition in wanted if held[partition] is None])
             continue
-        patience.renew()
+        silence.renew()
         message = _message(sample)
         rest = wanted.pop(message.partition, range(0))
         if message.offset >= rest.stop:
@@ -309,7 +309,7 @@ def _until(
         yield message
 
 
-class _Patience:
+class _SilenceTimeout:
     """Raises Unavailable when partitions are silent for too long: without them a copy would not be whole."""
 
     def __init__(self, topic: str) -> None:
@@ -334,7 +334,7 @@ class _Patience:
             )
 
 
-def _held(info: hawser.TopicInfo) -> dict[int, range | None]:
+def _held_ranges(info: hawser.TopicInfo) -> dict[int, range | None]:
     """The offsets that each partition holds; None if it did not answer."""
     if info.partitions:
         # Offsets begin at 1: an empty partition that answers ends there.
@@ -348,7 +348,7 @@ def _message(sample: hawser.Sample) -> Message:
         return Message(sample.partition, sample.offset, sample.lost_before, entry)
 
 
-def _timed(messages: Iterable[Message | _Lost], rate: float | None, fast: bool) -> Iterator[Message | _Lost]:
+def _paced(messages: Iterable[Message | _Lost], rate: float | None, fast: bool) -> Iterator[Message | _Lost]:
     """Each message not before its time; one that is late does not delay the others."""
     began = time.monotonic()
     first_ns: int | None = None
@@ -363,7 +363,7 @@ def _timed(messages: Iterable[Message | _Lost], rate: float | None, fast: bool) 
         yield message
 
 
-class _Carriage:
+class _Copy:
     """Carries messages into a sink and reports what is known to be there, however it ends."""
 
     def __init__(self, sink: _Sink, times: int | None, source: str, target: str) -> None:
@@ -373,18 +373,18 @@ class _Carriage:
         self._target = target
         self._lost = self._refused = 0
 
-    def carry(self, messages: Iterable[Message | _Lost | None]) -> None:
+    def run(self, messages: Iterable[Message | _Lost | None]) -> None:
         """Until there are no more, or enough. An interrupt is passed on behind the report."""
-        with reported(self._report):
+        with report_at_end(self._report):
             try:
                 with _progress() as show:
-                    self._carry(messages, show)
+                    self._copy_messages(messages, show)
             finally:
                 self._flush()
         if self._refused:
             raise hawser.Rejected(f"{messages_were(self._refused)} too large for {self._target}, see above")
 
-    def require_whole(self) -> None:
+    def require_complete(self) -> None:
         """UsageError if something was lost on the way."""
         if self._lost:
             raise hawser.Lagged(
@@ -392,7 +392,9 @@ class _Carriage:
                 f"copy in {self._target} is not whole"
             )
 
-    def _carry(self, messages: Iterable[Message | _Lost | None], show: Callable[[int, int], None]) -> None:
+    def _copy_messages(
+        self, messages: Iterable[Message | _Lost | None], show: Callable[[int, int], None]
+    ) -> None:
         taken = size = 0
         flushed_at = time.monotonic()
         for message in messages:
@@ -428,24 +430,24 @@ class _Carriage:
                 return
 
     def _report(self) -> None:
-        carried = self._sink.carried
+        copied = self._sink.copied
         if wants_json():
             print_json(
                 {
                     "source": self._source,
                     "target": self._target,
-                    "messages": carried.messages,
-                    "bytes": carried.message_bytes,
-                    "unknown": carried.unknown,
+                    "messages": copied.messages,
+                    "bytes": copied.message_bytes,
+                    "unknown": copied.unknown,
                     "refused": self._refused,
                     "lost": self._lost,
                 }
             )
             return
-        size = byte_size(carried.message_bytes)
-        notice(f"{count(carried.messages)} messages with {size} from {self._source} to {self._target}")
-        if carried.unknown:
-            notice(f"{messages_were(carried.unknown)} perhaps carried, too: it ended before that was known")
+        size = byte_size(copied.message_bytes)
+        notice(f"{count(copied.messages)} messages with {size} from {self._source} to {self._target}")
+        if copied.unknown:
+            notice(f"{messages_were(copied.unknown)} perhaps carried, too: it ended before that was known")
         if self._lost:
             notice(f"{messages_were(self._lost)} overwritten before they could be read")
 
@@ -461,10 +463,10 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
     said = 0.0
     with Console(stderr=True).status("nothing yet") as status:
 
-        def show(carried: int, size: int) -> None:
+        def show(copied: int, size: int) -> None:
             nonlocal said
             if time.monotonic() >= said + _LOOK_SECONDS:
                 said = time.monotonic()
-                status.update(f"{count(carried)} messages, {byte_size(size)}")
+                status.update(f"{count(copied)} messages, {byte_size(size)}")
 
         yield show

@@ -93,14 +93,14 @@ def _trace(kind: str, name: str | None, switched: bool | None, level: str | None
         raise click.UsageError("--level says what --on switches to; give both.")
     if switched is not None and any(value is not None for value in following.values()):
         raise click.UsageError("--on and --off only switch; follow in a second command.")
-    chosen = _Chosen(Domain.of_url(url), kind, name)
+    selection = _Selection(Domain.of_url(url), kind, name)
     if switched is None:
-        _follow(chosen, **following)
+        _follow(selection, **following)
     else:
-        _switch(chosen, trace_level(level or "metadata") if switched else 0)
+        _switch(selection, trace_level(level or "metadata") if switched else 0)
 
 
-class _Chosen:
+class _Selection:
     """The topics, or queues, that a command is about: one, which need not be there yet, or all."""
 
     def __init__(self, domain: Domain, kind: str, name: str | None) -> None:
@@ -121,7 +121,7 @@ class _Chosen:
             raise hawser.UsageError(f"{self.name!r} is a {found}; see `hawser {found} trace`")
         return [] if found is None else [self.name]
 
-    def tried(self, name: str, work: Callable[[str], None]) -> bool:
+    def attempt(self, name: str, work: Callable[[str], None]) -> bool:
         """Do something with one of them, if that is possible. One that is deleted meanwhile is not there; one
         of all that is not for us is left out, and named."""
         try:
@@ -142,19 +142,21 @@ class _Chosen:
         return kind in (self.kind, "") if self.name is None else (kind, name) == (self.kind, self.name)
 
 
-def _switch(chosen: _Chosen, level: int) -> None:
-    if chosen.kind == "queue":
+def _switch(selection: _Selection, level: int) -> None:
+    if selection.kind == "queue":
         check_trace_of_queue(level)
-    names = chosen.names()
-    if not names and chosen.name is not None:
-        raise hawser.NotFound(f"there is no {chosen} in {chosen.domain.directory}")
+    names = selection.names()
+    if not names and selection.name is not None:
+        raise hawser.NotFound(f"there is no {selection} in {selection.domain.directory}")
     done = [
-        name for name in names if chosen.tried(name, lambda name: _switch_one(chosen.domain, name, level))
+        name
+        for name in names
+        if selection.attempt(name, lambda name: _switch_one(selection.domain, name, level))
     ]
     if wants_json():
-        print_json({f"{chosen.kind}s": done, "traced": bool(level)})
+        print_json({f"{selection.kind}s": done, "traced": bool(level)})
     else:
-        notice(f"tracing of {count(len(done))} {chosen.kind}s is {'on' if level else 'off'}")
+        notice(f"tracing of {count(len(done))} {selection.kind}s is {'on' if level else 'off'}")
 
 
 def _switch_one(domain: Domain, name: str, level: int) -> None:
@@ -163,19 +165,19 @@ def _switch_one(domain: Domain, name: str, level: int) -> None:
         switch(domain, region, level)
 
 
-def _follow(chosen: _Chosen, times: int | None, seconds: float | None, perfetto: Path | None) -> None:
+def _follow(selection: _Selection, times: int | None, seconds: float | None, perfetto: Path | None) -> None:
     end = None if seconds is None else time.monotonic() + seconds
-    _wait_for(chosen, end)
-    names = TraceNames(chosen.domain)
+    _wait_for(selection, end)
+    names = TraceNames(selection.domain)
     written = 0
     with ExitStack() as stack:
-        output = _file(stack, perfetto, names) if perfetto else _screen(chosen.kind, names)
-        if not chosen.names():
+        output = _file(stack, perfetto, names) if perfetto else _screen(selection.kind, names)
+        if not selection.names():
             return
-        tracing = stack.enter_context(TemporaryTracing(chosen.domain))
-        for record in _records(tracing, chosen, end, output.lost):
+        tracing = stack.enter_context(TemporaryTracing(selection.domain))
+        for record in _records(tracing, selection, end, output.lost):
             traced = names.region(record.region)
-            if record.kind == TraceKind.NOTHING or not chosen.has(*traced):
+            if record.kind == TraceKind.NOTHING or not selection.has(*traced):
                 continue
             output.show(record)
             written += 1
@@ -185,17 +187,17 @@ def _follow(chosen: _Chosen, times: int | None, seconds: float | None, perfetto:
         notice(f"{perfetto}: {count(written)} records; open it at ui.perfetto.dev")
 
 
-def _wait_for(chosen: _Chosen, end: float | None) -> None:
+def _wait_for(selection: _Selection, end: float | None) -> None:
     said = False
-    while not chosen.names() and (end is None or time.monotonic() < end):
+    while not selection.names() and (end is None or time.monotonic() < end):
         if not said:
-            notice(f"waiting for {chosen} in {chosen.domain.url}")
+            notice(f"waiting for {selection} in {selection.domain.url}")
             said = True
         time.sleep(_LOOK_SECONDS)
 
 
 def _records(
-    tracing: TemporaryTracing, chosen: _Chosen, end: float | None, lost: Callable[[int], None]
+    tracing: TemporaryTracing, selection: _Selection, end: float | None, lost: Callable[[int], None]
 ) -> Iterator[TraceRecord]:
     """What is recorded from now on, until the time is over; out at once when there is no next one yet."""
     ring, look = tracing.ring, 0.0
@@ -203,8 +205,8 @@ def _records(
     while True:
         now = time.monotonic()
         if now >= look:
-            for name in chosen.names():
-                chosen.tried(name, tracing.cover)
+            for name in selection.names():
+                selection.attempt(name, tracing.cover)
             look = now + _LOOK_SECONDS
         first, data = ring.read(position, _READ_RECORDS)
         if first > position:
@@ -234,7 +236,7 @@ def _file(stack: ExitStack, path: Path, names: TraceNames) -> _Output:
     stack.callback(file.close)
 
     def lost(number: int) -> None:
-        _say_lost(number)
+        _report_lost(number)
         file.lost(number, time.time_ns())
 
     return _Output(lambda record: file.add(record, *_names_of(record, names)), lost)
@@ -243,12 +245,12 @@ def _file(stack: ExitStack, path: Path, names: TraceNames) -> _Output:
 def _screen(kind: str, names: TraceNames) -> _Output:
     if wants_json():
         return _Output(
-            lambda record: print_json(_as_json(record, kind, *_names_of(record, names))), _say_lost
+            lambda record: print_json(_as_json(record, kind, *_names_of(record, names))), _report_lost
         )
-    return _Output(lambda record: click.echo(_line(record, *_names_of(record, names))), _say_lost)
+    return _Output(lambda record: click.echo(_line(record, *_names_of(record, names))), _report_lost)
 
 
-def _say_lost(number: int) -> None:
+def _report_lost(number: int) -> None:
     notice(
         f"lost {count(number)} records of the domain: they were overwritten before they could be read, or "
         "their writers died"

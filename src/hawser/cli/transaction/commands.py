@@ -16,7 +16,7 @@ import msgspec
 import hawser
 from hawser.cli.cluster.connection import addresses, run
 from hawser.cli.options import shared_options, wants_json
-from hawser.cli.output import Cell, Column, age, byte_size, count, exits, notice, print_json, print_table
+from hawser.cli.output import Cell, Column, age, byte_size, count, exit_with, notice, print_json, print_table
 from hawser.cluster.client.admin import transactions as seen
 from hawser.cluster.client.admin.transactions import BranchOf, Stage, TransactionSeen
 from hawser.cluster.client.router import Router
@@ -46,12 +46,12 @@ _COLORS = {
 def _xid_argument(function: F) -> F:
     """Add the argument XID, completed from those that are not over."""
     argument: Callable[[F], F] = click.argument(
-        "wanted", metavar="XID", callback=_read, shell_complete=_unfinished
+        "wanted", metavar="XID", callback=_parse_xid, shell_complete=_complete_xid
     )
     return argument(function)
 
 
-def _read(context: click.Context, parameter: click.Parameter, value: str) -> TransactionId:
+def _parse_xid(context: click.Context, parameter: click.Parameter, value: str) -> TransactionId:
     match = _WRITTEN.fullmatch(value)
     if match is None:
         raise click.BadParameter(
@@ -63,16 +63,16 @@ def _read(context: click.Context, parameter: click.Parameter, value: str) -> Tra
     return TransactionId(xid, int(match[4] or 0))
 
 
-def _unfinished(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+def _complete_xid(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     try:
         with context.scope(cleanup=False):
-            survey = _asked(lambda router: seen.look_at_all(router, _COMPLETION_SECONDS))
+            survey = _query(lambda router: seen.look_at_all(router, _COMPLETION_SECONDS))
     except hawser.HawserError:
         return []
     return [each.id for each in survey.transactions if each.id.startswith(incomplete)]
 
 
-def _asked(work: Callable[[Router], Awaitable[Result]]) -> Result:
+def _query(work: Callable[[Router], Awaitable[Result]]) -> Result:
     """What the cluster of the command line answers."""
 
     async def ask() -> Result:
@@ -105,10 +105,10 @@ def list_transactions() -> None:
     be missing. Ages are counted by leaders, and begin anew when another one leads; but of what is prepared
     for a coordinator the log says since when.
     """
-    survey = _asked(lambda router: seen.look_at_all(router, _LOOK_SECONDS))
-    with exits(_UNHEALTHY if survey.unanswered else 0):
+    survey = _query(lambda router: seen.look_at_all(router, _LOOK_SECONDS))
+    with exit_with(_UNHEALTHY if survey.unanswered else 0):
         if wants_json():
-            print_json([_shown(each) for each in survey.transactions])
+            print_json([_as_json(each) for each in survey.transactions])
         elif survey.transactions:
             _print_list(survey.transactions)
         elif not survey.unanswered:
@@ -124,9 +124,9 @@ def recover() -> None:
 
     It is what a transaction manager gets from `bus.xa.recover()`.
     """
-    found = _asked(lambda router: seen.recover(router, _LOOK_SECONDS))
+    found = _query(lambda router: seen.recover(router, _LOOK_SECONDS))
     if wants_json():
-        print_json([_shown(each) for each in found])
+        print_json([_as_json(each) for each in found])
     elif found:
         _print_list(found)
     else:
@@ -138,9 +138,9 @@ def recover() -> None:
 @shared_options
 def show(wanted: TransactionId) -> None:
     """State, age, home and branches of one transaction; of one that is over, how it ended."""
-    found = _asked(lambda router: seen.look_at(router, wanted, _LOOK_SECONDS))
+    found = _query(lambda router: seen.look_at(router, wanted, _LOOK_SECONDS))
     if wants_json():
-        print_json(_shown(found))
+        print_json(_as_json(found))
         return
     ends_by_itself = found.stage in (Stage.OPEN, Stage.PREPARING) and found.timeout_seconds is not None
     facts = [
@@ -229,7 +229,7 @@ def _label(shard: str) -> str:
     return f"{topic_of(shard)}/{shard.rpartition('/')[2]}"
 
 
-def _shown(transaction: TransactionSeen) -> dict[str, Any]:
+def _as_json(transaction: TransactionSeen) -> dict[str, Any]:
     name, _, incarnation = transaction.id.partition("#")
     shown: dict[str, Any] = msgspec.to_builtins(transaction)
     return {"id": shown.pop("id"), "xid": name, "incarnation": int(incarnation), **shown}
@@ -238,11 +238,11 @@ def _shown(transaction: TransactionSeen) -> dict[str, Any]:
 # Deciding.
 
 
-def _deciding(function: F) -> F:
+def _decision_options(function: F) -> F:
     reason = click.option(
         "--reason",
         required=True,
-        callback=_checked_reason,
+        callback=_check_reason,
         help="Why; it is kept with the transaction, for whoever asks.",
     )
     yes = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
@@ -250,7 +250,7 @@ def _deciding(function: F) -> F:
     return options
 
 
-def _checked_reason(context: click.Context, parameter: click.Parameter, value: str) -> str:
+def _check_reason(context: click.Context, parameter: click.Parameter, value: str) -> str:
     text = value.strip()
     if not text or len(text) > _MOST_REASON:
         raise click.BadParameter(f"give a reason, of at most {_MOST_REASON} characters")
@@ -258,7 +258,7 @@ def _checked_reason(context: click.Context, parameter: click.Parameter, value: s
 
 
 @click.command()
-@_deciding
+@_decision_options
 def commit(wanted: TransactionId, reason: str, yes: bool) -> None:
     """Commit a prepared transaction by hand, in place of its coordinator.
 
@@ -269,7 +269,7 @@ def commit(wanted: TransactionId, reason: str, yes: bool) -> None:
 
 
 @click.command()
-@_deciding
+@_decision_options
 def rollback(wanted: TransactionId, reason: str, yes: bool) -> None:
     """Roll a prepared transaction back by hand, in place of its coordinator.
 
@@ -283,14 +283,14 @@ def rollback(wanted: TransactionId, reason: str, yes: bool) -> None:
 def _decide(wanted: TransactionId, outcome: Outcome, reason: str, yes: bool) -> None:
     verb = "commit" if outcome is Outcome.COMMITTED else "roll back"
     if not yes and sys.stdin.isatty():
-        found = _asked(lambda router: seen.look_at(router, wanted, _LOOK_SECONDS))
+        found = _query(lambda router: seen.look_at(router, wanted, _LOOK_SECONDS))
         operations = count(sum(each.operations for each in found.branches))
         places = " ".join(_label(each.shard) for each in found.branches)
         question = (
             f"{verb.capitalize()} {found.id}, {operations} operations on {places}, without its coordinator?"
         )
         click.confirm(question, abort=True, err=True)
-    done, kept = _asked(lambda router: seen.decide(router, wanted, outcome, reason, _LOOK_SECONDS))
+    done, kept = _query(lambda router: seen.decide(router, wanted, outcome, reason, _LOOK_SECONDS))
     word = "committed" if outcome is Outcome.COMMITTED else "rolled back"
     if wants_json():
         print_json({"id": str(done), "outcome": word, "reason": kept})
@@ -304,7 +304,7 @@ def _decide(wanted: TransactionId, outcome: Outcome, reason: str, yes: bool) -> 
 @shared_options
 def forget(wanted: TransactionId) -> None:
     """Forget a transaction that was decided by hand, once its coordinator knows."""
-    done = _asked(lambda router: seen.forget(router, wanted, _LOOK_SECONDS))
+    done = _query(lambda router: seen.forget(router, wanted, _LOOK_SECONDS))
     if wants_json():
         print_json({"id": str(done), "forgotten": True})
     else:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from hawser.demo.messages import LANDED, TRACE
-from hawser.demo.parts.part import Part, Scene
+from hawser.demo.parts.part import Environment, Part
 from hawser.demo.processes import Process
 from hawser.demo.proof import Proof, some
 
 if TYPE_CHECKING:
     from hawser.spark.pipelines.auditing.document import Document
 
-__all__ = ["Auditing", "prove_audit"]
+__all__ = ["AuditPart", "prove_audit"]
 
 _TITLE: Final = "messages in all tiers, by the audit"
 _MISMATCH: Final = 7
@@ -28,13 +28,13 @@ class Audit(Process):
     good_codes = frozenset({0, _MISMATCH, _UNDECIDED})
 
 
-class Auditing(Part):
+class AuditPart(Part):
     title = "rows of evidence in the audit"
     verb = "rows of evidence"
 
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
-        self._audit = Audit("audit", scene.directory, "hawser", "pipeline", "audit")
+    def __init__(self, environment: Environment) -> None:
+        super().__init__(environment)
+        self._audit = Audit("audit", environment.directory, "hawser", "pipeline", "audit")
         self.processes = [self._audit]
 
     @property
@@ -50,18 +50,25 @@ class Auditing(Part):
         return self._audit.last_words(1)
 
     def start(self) -> None:
-        scene, arguments = self.scene, self._audit.arguments
-        arguments += ["--url", scene.cluster_url, "--trace", TRACE, "--landing", str(scene.landing)]
+        environment, arguments = self.environment, self._audit.arguments
+        arguments += [
+            "--url",
+            environment.cluster_url,
+            "--trace",
+            TRACE,
+            "--landing",
+            str(environment.landing),
+        ]
         arguments += [word for topic in LANDED for word in ("--topic", topic)]
-        arguments += ["--dir", str(self.scene.audit), "--complete"]
+        arguments += ["--dir", str(self.environment.audit), "--complete"]
         self._audit.start()
-        scene.watch.add(self.gauge, self._look)
+        environment.watch.add(self.gauge, self._look)
 
     def _look(self) -> int:
         from hawser.spark.pipelines import tables
 
-        found = (self.scene.audit / "tables").glob("*")
-        return sum(tables.count(self.scene.audit, table.name) for table in found)
+        found = (self.environment.audit / "tables").glob("*")
+        return sum(tables.count(self.environment.audit, table.name) for table in found)
 
     def proof(self) -> Proof:
         from hawser.spark.pipelines.auditing.document import Document
@@ -70,7 +77,9 @@ class Auditing(Part):
             proof = Proof(_TITLE, 0)
             proof.require(False, f"the audit has not come to its end: {self._audit.last_words()}")
             return proof
-        return prove_audit(msgspec.json.decode((self.scene.audit / "audit.json").read_bytes(), type=Document))
+        return prove_audit(
+            msgspec.json.decode((self.environment.audit / "audit.json").read_bytes(), type=Document)
+        )
 
 
 def prove_audit(document: "Document") -> Proof:

@@ -20,7 +20,7 @@ from hawser.demo.parts.gauges import Gauge, Watch
 from hawser.demo.processes import Process
 from hawser.demo.proof import Proof
 
-__all__ = ["Moment", "Part", "Plan", "Row", "Scene"]
+__all__ = ["Environment", "KillPoint", "Part", "Plan", "Row"]
 
 _SETTINGS: Final[dict[str, Any]] = {"slot_size": LARGEST, "history": 64, "depth": 16384}
 
@@ -43,7 +43,7 @@ class Row(NamedTuple):
     value: bytes
 
 
-class Scene:
+class Environment:
     """What the parts share: the plan, the places, the buses. All is in `directory` but for the shared memory
     in `memory`."""
 
@@ -117,7 +117,7 @@ def _landed(directory: Path) -> dict[str, list[Row]]:
     return rows
 
 
-class Moment(NamedTuple):
+class KillPoint(NamedTuple):
     """Who is killed, and when: as soon as the part has that share of its messages behind it, and something at
     all. It is started again after `away_seconds`."""
 
@@ -133,12 +133,12 @@ class Part(ABC):
     title: ClassVar[str]
     verb: ClassVar[str]
     sign: ClassVar[str]
-    moments: ClassVar[Sequence[Moment]] = ()
+    kill_points: ClassVar[Sequence[KillPoint]] = ()
 
-    def __init__(self, scene: Scene) -> None:
-        self.scene = scene
+    def __init__(self, environment: Environment) -> None:
+        self.environment = environment
         self.gauge = Gauge()
-        self.due = list(self.moments)
+        self.due = list(self.kill_points)
         self.processes: list[Process] = []
 
     @property

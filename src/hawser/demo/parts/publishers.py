@@ -12,15 +12,15 @@ from typing import Final, NamedTuple
 import msgspec
 
 from hawser.demo.messages import TOPIC, read_payload
-from hawser.demo.parts.part import Moment, Part, Row, Scene
+from hawser.demo.parts.part import Environment, KillPoint, Part, Row
 from hawser.demo.processes import Process
 from hawser.demo.programs.ledger import Assignment, Control, read_receipts
 from hawser.demo.proof import Proof, some
 
-__all__ = ["Publishing", "Run", "prove_receipts"]
+__all__ = ["PublisherPart", "Run", "prove_receipts"]
 
 # Long enough for each to be recovered by the agent and not by its own return.
-_MOMENTS: Final = tuple(Moment(share, "publisher", 0.5) for share in (0.10, 0.40, 0.75))
+_KILL_POINTS: Final = tuple(KillPoint(share, "publisher", 0.5) for share in (0.10, 0.40, 0.75))
 
 
 class Run(NamedTuple):
@@ -36,11 +36,11 @@ class Run(NamedTuple):
 class Publisher(Process):
     """A publisher; each of its runs has a ledger of its own."""
 
-    def __init__(self, index: int, scene: Scene) -> None:
-        super().__init__(f"publisher-{index + 1}", scene.memory, "hawser.demo.programs.publisher")
+    def __init__(self, index: int, environment: Environment) -> None:
+        super().__init__(f"publisher-{index + 1}", environment.memory, "hawser.demo.programs.publisher")
         self._index = index
-        self._url = scene.url
-        self._rate = scene.plan.messages / scene.plan.seconds / scene.plan.publishers
+        self._url = environment.url
+        self._rate = environment.plan.messages / environment.plan.seconds / environment.plan.publishers
         self._assignments: list[Assignment] = []
         self._killed_runs: set[int] = set()
 
@@ -72,25 +72,25 @@ class Publisher(Process):
         ]
 
 
-class Publishing(Part):
+class PublisherPart(Part):
     title = "published in shared memory"
     verb = "published"
     sign = "its loans are returned"
-    moments = _MOMENTS
+    kill_points = _KILL_POINTS
 
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
-        self.gauge = scene.published
-        self._control = Control(scene.memory)
-        self._publishers = [Publisher(index, scene) for index in range(scene.plan.publishers)]
+    def __init__(self, environment: Environment) -> None:
+        super().__init__(environment)
+        self.gauge = environment.published
+        self._control = Control(environment.memory)
+        self._publishers = [Publisher(index, environment) for index in range(environment.plan.publishers)]
         self.processes = [*self._publishers]
 
     @property
     def expected(self) -> int:
-        return self.scene.messages
+        return self.environment.messages
 
     def start(self) -> None:
-        self.scene.watch.add(self.gauge, lambda: self.scene.topic.info().head)
+        self.environment.watch.add(self.gauge, lambda: self.environment.topic.info().head)
         for publisher in self._publishers:
             publisher.start()
 
@@ -99,20 +99,20 @@ class Publishing(Part):
         self._control.stop_publishing()
         for publisher in self._publishers:
             publisher.wait_end()
-        self.gauge.saw(self.scene.topic.info().head)
+        self.gauge.saw(self.environment.topic.info().head)
 
     def victim(self, what: str) -> Process | None:
         living = [each for each in self.processes if each.alive]
-        return self.scene.random.choice(living) if living else None
+        return self.environment.random.choice(living) if living else None
 
     def recovered(self, killed: Process) -> Callable[[], bool]:
         pid = killed.pid
-        return lambda: all(each.pid != pid for each in self.scene.topic.info().participants)
+        return lambda: all(each.pid != pid for each in self.environment.topic.info().participants)
 
     def proof(self) -> Proof:
         runs = [run for publisher in self._publishers for run in publisher.told()]
-        proof = prove_receipts(runs, self.scene.rows(TOPIC))
-        leaked = self.scene.topic.info().slots_leaked
+        proof = prove_receipts(runs, self.environment.rows(TOPIC))
+        leaked = self.environment.topic.info().slots_leaked
         proof.require(leaked == 0, f"{leaked} slots of the region are leaked")
         return proof
 

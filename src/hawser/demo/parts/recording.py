@@ -10,7 +10,7 @@ from typing import Final
 
 import hawser
 from hawser.demo.messages import AGENT, TOPIC, TRACE
-from hawser.demo.parts.part import Moment, Part, Row, Scene
+from hawser.demo.parts.part import Environment, KillPoint, Part, Row
 from hawser.demo.processes import Process
 from hawser.demo.proof import Proof, compare
 from hawser.memory import Domain
@@ -18,51 +18,51 @@ from hawser.memory.trace_ring import open_ring
 from hawser.record.recording import GAP_HEADER, Gap, recorder_id
 from hawser.record.trace import trace_records
 
-__all__ = ["Recording", "prove_recording"]
+__all__ = ["RecordingPart", "prove_recording"]
 
 _NODES: Final = ("n1", "n2", "n3")
 
 
-class Recording(Part):
+class RecordingPart(Part):
     title = "recorded by a majority"
     verb = "recorded"
     sign = "recording goes on"
     # The leader stays away until another one leads.
-    moments = (
-        Moment(0.25, "agent"),
-        Moment(0.45, "operator"),
-        Moment(0.50, "leader", 3.0),
-        Moment(0.65, "agent"),
+    kill_points = (
+        KillPoint(0.25, "agent"),
+        KillPoint(0.45, "operator"),
+        KillPoint(0.50, "leader", 3.0),
+        KillPoint(0.65, "agent"),
     )
 
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
+    def __init__(self, environment: Environment) -> None:
+        super().__init__(environment)
         self._nodes = [self._node(name) for name in _NODES]
-        self._operator = Process("operator", scene.directory, "hawser", "operator")
-        self._agent = Process(AGENT, scene.directory, "hawser", "agent")
+        self._operator = Process("operator", environment.directory, "hawser", "operator")
+        self._agent = Process(AGENT, environment.directory, "hawser", "agent")
         self._leader: str | None = None
-        self._ring = open_ring(Domain.of_url(scene.url))
+        self._ring = open_ring(Domain.of_url(environment.url))
         # How many positions of the ring are in the recorded trace.
         self._traced = 0
         self.processes = [self._agent, self._operator, *self._nodes]
 
     def _node(self, name: str) -> Process:
-        directory = self.scene.directory
+        directory = self.environment.directory
         place = ["--listen", "127.0.0.1:0", "--dir", str(directory / name)]
         return Process(name, directory, "hawser", "node", "--id", name, *place)
 
     @property
     def expected(self) -> int:
-        return self.scene.messages
+        return self.environment.messages
 
     def start(self) -> None:
-        scene = self.scene
-        scene.use_cluster(self._start_cluster())
-        self._agent.arguments += ["--url", scene.url, "--name", AGENT]
-        self._agent.arguments += ["--record", TOPIC, "--trace", TRACE, "--to", scene.cluster_url]
+        environment = self.environment
+        environment.use_cluster(self._start_cluster())
+        self._agent.arguments += ["--url", environment.url, "--name", AGENT]
+        self._agent.arguments += ["--record", TOPIC, "--trace", TRACE, "--to", environment.cluster_url]
         self._agent.start()
         self._agent.wait_ready()
-        recorded, trace = (scene.cluster.topic(name, create=False) for name in (TOPIC, TRACE))
+        recorded, trace = (environment.cluster.topic(name, create=False) for name in (TOPIC, TRACE))
 
         def look() -> int:
             info = recorded.info()
@@ -70,7 +70,7 @@ class Recording(Part):
             self._traced = max(self._traced, *map(_position, trace.read_newest(1).samples), 0)
             return info.head
 
-        scene.watch.add(self.gauge, look)
+        environment.watch.add(self.gauge, look)
 
     @property
     def is_done(self) -> bool:
@@ -79,7 +79,7 @@ class Recording(Part):
     def _start_cluster(self) -> str:
         for node in self._nodes:
             node.start()
-        self._operator.arguments += ["--metadata", f"sqlite:{self.scene.directory / 'metadata.sqlite'}"]
+        self._operator.arguments += ["--metadata", f"sqlite:{self.environment.directory / 'metadata.sqlite'}"]
         addresses = []
         for node in self._nodes:
             address = node.wait_ready()
@@ -97,8 +97,8 @@ class Recording(Part):
         return chosen if chosen is not None and chosen.alive else None
 
     def proof(self) -> Proof:
-        end = self.scene.topic.info()
-        return prove_recording(end.head, recorder_id(AGENT, end.uuid).decode(), self.scene.rows(TOPIC))
+        end = self.environment.topic.info()
+        return prove_recording(end.head, recorder_id(AGENT, end.uuid).decode(), self.environment.rows(TOPIC))
 
 
 def _position(newest: hawser.Sample) -> int:

@@ -12,11 +12,11 @@ from typing import Final
 import msgspec
 
 from hawser.demo.messages import TOPIC, TOTALS, results_of
-from hawser.demo.parts.part import Moment, Part, Row, Scene
+from hawser.demo.parts.part import Environment, KillPoint, Part, Row
 from hawser.demo.processes import Process
 from hawser.demo.proof import Proof, some
 
-__all__ = ["Total", "Totalling", "prove_totals"]
+__all__ = ["Total", "TotalsPart", "prove_totals"]
 
 # How many micro-batches the table is read in, at least.
 _BATCHES: Final = 6
@@ -32,21 +32,21 @@ class Total(msgspec.Struct, frozen=True):
     publisher: str = ""
 
 
-class Totalling(Part):
+class TotalsPart(Part):
     title = "in totals written back to a topic"
     verb = "totalled"
     sign = "totals go on"
-    moments = (Moment(0.0, "driver"),)
+    kill_points = (KillPoint(0.0, "driver"),)
 
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
-        self._driver = Process("totals", scene.directory, "hawser.demo.programs.totals")
+    def __init__(self, environment: Environment) -> None:
+        super().__init__(environment)
+        self._driver = Process("totals", environment.directory, "hawser.demo.programs.totals")
         self.processes = [self._driver]
-        self._hold = scene.directory / "totals.hold"
+        self._hold = environment.directory / "totals.hold"
 
     @property
     def expected(self) -> int:
-        return self.scene.messages
+        return self.environment.messages
 
     @property
     def is_done(self) -> bool:
@@ -56,25 +56,25 @@ class Totalling(Part):
     def start(self) -> None:
         from hawser.spark.pipelines import tables
 
-        scene = self.scene
-        files = len(tables.files(scene.landing, "raw")) // _BATCHES
-        table, checkpoint = scene.landing / "tables" / "raw", scene.directory / "totals"
+        environment = self.environment
+        files = len(tables.files(environment.landing, "raw")) // _BATCHES
+        table, checkpoint = environment.landing / "tables" / "raw", environment.directory / "totals"
         places = [str(each) for each in (table, checkpoint, max(1, files), self._hold)]
-        self._driver.arguments += [scene.cluster_url, *places]
+        self._driver.arguments += [environment.cluster_url, *places]
         self._hold.touch()
         self._driver.start()
-        scene.watch.add(self.gauge, lambda: sum(total.messages for total in self._written()))
+        environment.watch.add(self.gauge, lambda: sum(total.messages for total in self._written()))
 
     def recovered(self, killed: Process) -> Callable[[], bool]:
         self._hold.unlink()
         return super().recovered(killed)
 
     def proof(self) -> Proof:
-        return prove_totals(self.scene.rows(TOPIC), self._written())
+        return prove_totals(self.environment.rows(TOPIC), self._written())
 
     def _written(self) -> list[Total]:
         """All there is in the topic, oldest first."""
-        topic = self.scene.cluster.topic(TOTALS, create=False)
+        topic = self.environment.cluster.topic(TOTALS, create=False)
         head = topic.info().head
         found: list[Total] = []
         while len(found) < head:

@@ -9,65 +9,65 @@ from typing import ClassVar
 import msgspec
 
 from hawser.demo.messages import CHECKED, DONE, JOBS, RESULTS, TOPIC, results_of
-from hawser.demo.parts.part import Moment, Part, Row, Scene
+from hawser.demo.parts.part import Environment, KillPoint, Part, Row
 from hawser.demo.processes import Process
 from hawser.demo.proof import Proof, compare
 
-__all__ = ["Checking", "Sorting", "expected_jobs", "expected_results", "prove_jobs", "prove_results"]
+__all__ = ["CheckerPart", "SorterPart", "expected_jobs", "expected_results", "prove_jobs", "prove_results"]
 
 
-class _Working(Part):
+class _WorkerPart(Part):
     """A worker, and the topic it publishes to."""
 
     role: ClassVar[str]
     target: ClassVar[str]
 
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
-        self._worker = Process(self.role, scene.directory, "hawser.demo.programs.worker", self.role)
+    def __init__(self, environment: Environment) -> None:
+        super().__init__(environment)
+        self._worker = Process(self.role, environment.directory, "hawser.demo.programs.worker", self.role)
         self.processes = [self._worker]
 
     def start(self) -> None:
-        self._worker.arguments.append(self.scene.cluster_url)
+        self._worker.arguments.append(self.environment.cluster_url)
         self._worker.start()
-        target = self.scene.cluster.topic(self.target, create=False)
-        self.scene.watch.add(self.gauge, lambda: target.info().head)
+        target = self.environment.cluster.topic(self.target, create=False)
+        self.environment.watch.add(self.gauge, lambda: target.info().head)
 
     def found(self) -> list[bytes]:
-        return [row.value for row in self.scene.rows(self.target)]
+        return [row.value for row in self.environment.rows(self.target)]
 
 
-class Sorting(_Working):
+class SorterPart(_WorkerPart):
     title = "results, by transactions"
     verb = "sorted"
-    moments = (Moment(0.30, "worker"), Moment(0.70, "worker"))
+    kill_points = (KillPoint(0.30, "worker"), KillPoint(0.70, "worker"))
     role = "sorter"
     target = RESULTS
     sign = "results go on"
 
     @property
     def expected(self) -> int:
-        return self.scene.messages
+        return self.environment.messages
 
     def proof(self) -> Proof:
-        return prove_results(self.scene.rows(TOPIC), self.found())
+        return prove_results(self.environment.rows(TOPIC), self.found())
 
 
-class Checking(_Working):
+class CheckerPart(_WorkerPart):
     title = "jobs of a queue, done by transactions"
     verb = "done"
-    moments = (Moment(0.50, "worker"),)
+    kill_points = (KillPoint(0.50, "worker"),)
     role = "checker"
     target = DONE
     sign = "jobs go on"
 
     @property
     def expected(self) -> int:
-        return self.scene.messages // CHECKED
+        return self.environment.messages // CHECKED
 
     def proof(self) -> Proof:
-        proof = prove_jobs(self.scene.rows(TOPIC), self.found())
-        left = self.scene.cluster.queue(JOBS, create=False).info()
+        proof = prove_jobs(self.environment.rows(TOPIC), self.found())
+        left = self.environment.cluster.queue(JOBS, create=False).info()
         text = f"the queue has {left.ready} messages left, {left.claimed} claimed and {left.dead} dead ones"
         proof.require(left.ready == left.claimed == left.dead == 0, text)
         return proof

@@ -14,17 +14,17 @@ from typing import Any, Final
 
 import msgspec
 
-from hawser.demo.parts.audit import Auditing
-from hawser.demo.parts.landing import Landing
-from hawser.demo.parts.part import Part, Plan, Scene
-from hawser.demo.parts.publishers import Publishing
-from hawser.demo.parts.recording import Recording
-from hawser.demo.parts.totals import Totalling
-from hawser.demo.parts.workers import Checking, Sorting
+from hawser.demo.parts.audit import AuditPart
+from hawser.demo.parts.landing import LandingPart
+from hawser.demo.parts.part import Environment, Part, Plan
+from hawser.demo.parts.publishers import PublisherPart
+from hawser.demo.parts.recording import RecordingPart
+from hawser.demo.parts.totals import TotalsPart
+from hawser.demo.parts.workers import CheckerPart, SorterPart
 from hawser.demo.processes import Failure, Process
 from hawser.demo.proof import Proof
 
-__all__ = ["Kill", "Stage", "Standstill"]
+__all__ = ["Kill", "Orchestrator", "Standstill"]
 
 _STEP_SECONDS: Final = 0.02
 # Also what waits for Spark to start, on a busy machine.
@@ -52,7 +52,7 @@ class Kill(msgspec.Struct):
         return {name: getattr(self, name) for name in names}
 
 
-class Stage:
+class Orchestrator:
     """One performance of the demo."""
 
     def __init__(self, plan: Plan, directory: Path, memory: Path) -> None:
@@ -60,21 +60,24 @@ class Stage:
         self.kills: list[Kill] = []
         self.proofs: list[Proof] = []
         self.started = time.monotonic()
-        self.scene = scene = Scene(plan, directory, memory)
-        self._publishing = Publishing(scene)
-        self._landing = Landing(scene)
+        self.environment = environment = Environment(plan, directory, memory)
+        self._publishers = PublisherPart(environment)
+        self._landing = LandingPart(environment)
         # Those that work at the same time, in the order of the path.
         self._live: list[Part] = [
-            self._publishing,
-            Recording(scene),
-            Sorting(scene),
-            Checking(scene),
+            self._publishers,
+            RecordingPart(environment),
+            SorterPart(environment),
+            CheckerPart(environment),
             self._landing,
         ]
         # Those that follow, one after the other: each has a Spark of its own.
-        self._later: dict[str, Part] = {"adding up": Totalling(scene), "auditing": Auditing(scene)}
-        self._acting: list[Part] = []
-        self._returns: list[tuple[float, Process]] = []
+        self._later: dict[str, Part] = {
+            "adding up": TotalsPart(environment),
+            "auditing": AuditPart(environment),
+        }
+        self._started_parts: list[Part] = []
+        self._restarts: list[tuple[float, Process]] = []
         # How far each part was last, and since when.
         self._reached: dict[str, tuple[int, float]] = {}
 
@@ -90,21 +93,21 @@ class Stage:
     def elapsed_seconds(self) -> float:
         return time.monotonic() - self.started
 
-    def perform(self, show: Show) -> None:
+    def run(self, show: Show) -> None:
         """The whole demo; `show(what is happening)` is called often."""
         # Publishers come last: from the first message on there is somebody to record it.
-        for part in (*self._live[1:], self._publishing):
+        for part in (*self._live[1:], self._publishers):
             show("starting")
             self._begin(part)
-        self._go_on(show, "publishing", self._has_published)
-        self._publishing.end()
+        self._run_until(show, "publishing", self._has_published)
+        self._publishers.end()
         self._wait(show, "landing the rest", self._live)
         self._landing.end()
         for what, part in self._later.items():
             self._begin(part)
             self._wait(show, what, [part])
         show("comparing")
-        self.scene.watch.close()
+        self.environment.watch.close()
         self.proofs = [*(part.proof() for part in self.parts), self._proof_of_kills()]
         for part in reversed(self.parts):
             show("ending")
@@ -112,20 +115,20 @@ class Stage:
 
     def close(self) -> None:
         """End every process; forget the topic."""
-        self.scene.watch.close()
+        self.environment.watch.close()
         for process in self.processes:
             if process.alive:
                 process.kill()
-        self.scene.close()
+        self.environment.close()
 
     def _begin(self, part: Part) -> None:
         part.start()
-        self._acting.append(part)
+        self._started_parts.append(part)
 
     def _has_published(self) -> bool:
         """Enough, so that everybody was hit at work, and is back. Landing has enough to do behind that."""
-        enough = self._publishing.gauge.value >= self.plan.messages
-        return enough and not self._returns and not any(part.due for part in self._live[:-1])
+        enough = self._publishers.gauge.value >= self.plan.messages
+        return enough and not self._restarts and not any(part.due for part in self._live[:-1])
 
     def _wait(self, show: Show, what: str, parts: list[Part]) -> None:
         """Return when these are done and everybody has recovered, or when nothing moves: the proofs say what
@@ -139,15 +142,15 @@ class Stage:
             show(" / ".join([what, *(part.note.strip() for part in parts if part.note)]))
 
         try:
-            self._go_on(show_with_note, what, is_done)
+            self._run_until(show_with_note, what, is_done)
         except Standstill as standstill:
             show(str(standstill))
 
-    def _go_on(self, show: Show, what: str, is_done: Callable[[], bool]) -> None:
+    def _run_until(self, show: Show, what: str, is_done: Callable[[], bool]) -> None:
         self._reached.clear()
         while not is_done():
             self._step()
-            self._check_movement()
+            self._check_progress()
             show(what)
             time.sleep(_STEP_SECONDS)
 
@@ -155,14 +158,14 @@ class Stage:
         """Kill who is due, start again who was killed long enough ago, see who has recovered."""
         for process in self.processes:
             process.check()
-        self.scene.watch.check()
-        for part in self._acting:
+        self.environment.watch.check()
+        for part in self._started_parts:
             if part.due and part.gauge.value > 0 and part.gauge.value >= part.due[0].share * part.expected:
                 self._kill(part)
         now = time.monotonic()
-        for moment, process in list(self._returns):
+        for moment, process in list(self._restarts):
             if moment <= now:
-                self._returns.remove((moment, process))
+                self._restarts.remove((moment, process))
                 process.start()
         for kill in self.kills:
             if kill.recovered_seconds is None and kill.is_over():
@@ -178,20 +181,20 @@ class Stage:
         if victim.kill():
             is_over = part.recovered(victim)
             self.kills.append(Kill(moment.what, victim.name, at_seconds, part.sign, is_over))
-        self._returns.append((time.monotonic() + moment.away_seconds, victim))
+        self._restarts.append((time.monotonic() + moment.away_seconds, victim))
 
     def _proof_of_kills(self) -> Proof:
         over = [kill for kill in self.kills if kill.recovered_seconds is not None]
-        planned = sum(len(part.moments) for part in self.parts)
+        planned = sum(len(part.kill_points) for part in self.parts)
         proof = Proof("kills that everything recovered from", planned, len(over))
         for kill in self.kills:
             proof.require(kill in over, f"{kill.name} did not recover")
         proof.require(len(self.kills) == proof.expected, f"{len(self.kills)} were killed")
         return proof
 
-    def _check_movement(self) -> None:
+    def _check_progress(self) -> None:
         now = time.monotonic()
-        figures = [(part.verb, part.gauge.value, part.is_done) for part in self._acting]
+        figures = [(part.verb, part.gauge.value, part.is_done) for part in self._started_parts]
         recovered = sum(kill.recovered_seconds is not None for kill in self.kills)
         figures.append(("recovered", recovered, recovered == len(self.kills)))
         for verb, value, is_done in figures:

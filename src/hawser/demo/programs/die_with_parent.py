@@ -1,4 +1,4 @@
-"""A program that is killed with the stage: python -m hawser.demo.programs.bound MODULE ARGUMENT ..."""
+"""A program that ends with its parent: python -m hawser.demo.programs.die_with_parent MODULE ARGUMENT ..."""
 
 import ctypes
 import runpy
