@@ -65,7 +65,7 @@ def test_variables_of_the_user_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", "/usr/bin/python3")
     monkeypatch.setenv("SPARK_HOME", "/opt/spark")
     assert not {"PYSPARK_PYTHON", "SPARK_HOME"} & environment("local[*]").keys()
-    assert environment("spark://h1:7077").keys() == {"JAVA_HOME", "PYSPARK_DRIVER_PYTHON"}
+    assert environment("spark://h1:7077").keys() == {"JAVA_HOME"}
 
 
 def test_settings_of_the_call_win() -> None:

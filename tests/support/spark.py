@@ -38,8 +38,10 @@ class StandaloneCluster:
     """A master and two workers of one core each, from the pip package alone: as the documents say, on other
     ports."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, programs: Path | None = None) -> None:
+        """Its hosts look for Python in the directory `programs` first, if there is one."""
         self.directory = directory
+        self._path = os.environ["PATH"] if programs is None else f"{programs}:{os.environ['PATH']}"
         port, self._page_port = map(str, free_ports(2))
         self.master = f"spark://127.0.0.1:{port}"
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -54,6 +56,7 @@ class StandaloneCluster:
         surroundings = {
             **os.environ,
             **environment(None),
+            "PATH": self._path,
             "SPARK_LOCAL_IP": host,
             "SPARK_DAEMON_MEMORY": "384m",
             "SPARK_DAEMON_JAVA_OPTS": " ".join([os.environ["SPARK_SUBMIT_OPTS"], *archive_options(home)]),
@@ -115,10 +118,10 @@ class StandaloneCluster:
 
 
 @contextmanager
-def standalone_cluster(directory: Path) -> Iterator[StandaloneCluster]:
+def standalone_cluster(directory: Path, programs: Path | None = None) -> Iterator[StandaloneCluster]:
     """One that serves; every process of it is gone when the block ends."""
     directory.mkdir(parents=True, exist_ok=True)
-    cluster = StandaloneCluster(directory)
+    cluster = StandaloneCluster(directory, programs)
     try:
         cluster.wait_until_ready()
         yield cluster

@@ -92,8 +92,9 @@ def environment(master: str | None = "local[*]", conf: Mapping[str, Any] | None 
     wanted = {
         "JAVA_HOME": str(find_java().home),
         "SPARK_HOME": str(spark_home()),
+        # Spark finds the source, plans it and runs its tasks with one and the same path. A
+        # PYSPARK_DRIVER_PYTHON would take the place of the PYSPARK_PYTHON that a user has chosen for workers.
         "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
     }
     if _is_local(master) or _is_cluster_on_loopback(master):
         wanted["SPARK_LOCAL_IP"] = "127.0.0.1"
