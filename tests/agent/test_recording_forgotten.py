@@ -11,7 +11,7 @@ import pytest
 import hawser
 from hawser.cluster import wire
 from hawser.cluster.node import maintenance
-from hawser.cluster.node.maintenance import Now, Upkeep
+from hawser.cluster.node.maintenance import Maintenance, Now
 from hawser.cluster.node.retention import Retention
 from hawser.log.entry import Kind
 from hawser.log.protocol import messages as m
@@ -52,7 +52,7 @@ def propose(replica: Replica, kind: Kind, payload: bytes) -> None:
         replica.finish_sync(sync)
 
 
-def known_after(replica: Replica, keeper: Upkeep) -> set[bytes]:
+def known_after(replica: Replica, keeper: Maintenance) -> set[bytes]:
     """The producers that are known once everything that is due was done, at the time of `upkeep.time`."""
     now = Now(10**18 + round(vars(maintenance)["time"].monotonic() * 1e9), 0)
     for kind, payload in keeper.due(replica, Retention(None, None), confirmed=now):
@@ -64,7 +64,7 @@ def test_an_idle_recorder_is_forgotten_only_with_its_last_record(monkeypatch: py
     now = 1000.0
     clock = SimpleNamespace(monotonic=lambda: now)
     monkeypatch.setattr("hawser.cluster.node.maintenance.time", clock)
-    replica, keeper, recorder = leading_replica(), Upkeep(), recorder_id("r", "region")
+    replica, keeper, recorder = leading_replica(), Maintenance(), recorder_id("r", "region")
     for producer in (recorder, b"ordinary"):
         batch = Batch.of([Record(b"x"), Record(b"y")], Stamp(producer, 1, 1))
         propose(replica, Kind.BATCH, bytes(batch.data))

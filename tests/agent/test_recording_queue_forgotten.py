@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hawser.cluster.node.maintenance import Upkeep
+from hawser.cluster.node.maintenance import Maintenance
 from hawser.log.entry import Kind
 from hawser.log.state.commands import QueueSettle, encode_command
 from hawser.log.state.queue import MESSAGES, Queue
@@ -18,7 +18,7 @@ from tests.agent.test_recording_forgotten import DAY_SECONDS, known_after, leadi
 def test_an_idle_recorder_of_a_queue_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("hawser.cluster.node.maintenance.time", SimpleNamespace(monotonic=lambda: now))
-    replica, keeper, recorder = leading_replica(), Upkeep(), recorder_id("r", "region")
+    replica, keeper, recorder = leading_replica(), Maintenance(), recorder_id("r", "region")
     for producer in (recorder, b"ordinary"):
         batch = Batch.of([Record(b"x"), Record(b"y")], Stamp(producer, 1, 1))
         propose(replica, Kind.QUEUE_PUT, bytes(batch.data))

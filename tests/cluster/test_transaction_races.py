@@ -98,8 +98,8 @@ def test_leaders_of_home_and_participants_die_together(processes: ClusterProcess
     dead = leaders(bus, kept, topic.name, queue.name) | leaders(bus, dropped)
     with processes.connect() as other, ThreadPoolExecutor(2) as threads:
         with killed(processes, dead):
-            deciding = [threads.submit(other.xa.commit, kept), threads.submit(bus.xa.rollback, dropped)]
-        for each in deciding:
+            coordinator = [threads.submit(other.xa.commit, kept), threads.submit(bus.xa.rollback, dropped)]
+        for each in coordinator:
             each.result(LIMIT_SECONDS)
         other.xa.commit(kept)
     until(lambda: not RawTransactions(bus).unfinished(), "an end of both")

@@ -12,7 +12,7 @@ import pytest
 from hawser.cluster import wire
 from hawser.cluster.node.shard import Shard
 from hawser.cluster.node.transaction import participant
-from hawser.cluster.node.transaction.peer_client import Teller
+from hawser.cluster.node.transaction.peer_client import PeerClient
 from hawser.cluster.transport import PeerRole
 from hawser.log.entry import Kind
 from hawser.log.queue.claims import NO_TOKEN, Token
@@ -317,10 +317,10 @@ def test_another_leader_tells_what_was_decided(
     one, two, tx = peer.shard("one"), peer.shard("two"), lane("told by another")
     peer.transact(two, peer.publish(tx, 1, b"told by another"), peer.prepare(tx, 1, one))
     leader = cluster.run(peer.leader(one))
-    silent = cluster._nodes[leader].shards[one]._around.teller
-    real, kept = Teller.tell, list[Any]()
+    silent = cluster._nodes[leader].shards[one]._services.peers
+    real, kept = PeerClient.tell, list[Any]()
 
-    def tell(self: Teller, request: Any, heard: Any) -> None:
+    def tell(self: PeerClient, request: Any, heard: Any) -> None:
         concerns = request.shard in (one, two)
         if self is silent and concerns:
             kept.append(request)
@@ -328,7 +328,7 @@ def test_another_leader_tells_what_was_decided(
             real(self, request, heard)
 
     # Nor does the prepared branch hear by asking.
-    monkeypatch.setattr(Teller, "tell", tell)
+    monkeypatch.setattr(PeerClient, "tell", tell)
     waiting = peer.begin(wire.Transact(one, (peer.publish(tx, 1, b"decided"), peer.commit(tx, 1, two))))
     until(lambda: bool(kept), "the leader is about to tell")
     assert peer.look(one, tx).records[0].waiting == (two,) and peer.look(two, tx).branches

@@ -133,10 +133,10 @@ def test_what_nobody_could_be_told_to_drop_is_dropped_later(bus: Any, how: str, 
 def unfinished(cluster: RunningCluster, tx: Any) -> int:
     """What there is of transactions on the shards of this one, for those who lead them."""
     shards = (node.shards[name] for node in cluster._nodes.values() for name in tx._work.inner.shards)
-    offices = [shard.office for shard in shards if shard.office is not None]
-    assert len(offices) == len(tx._work.inner.shards)
-    branches = sum(each.keeping.open_count + each.keeping.prepared_count for each in offices)
-    return branches + sum(each.deciding.unfinished_count for each in offices)
+    services = [shard.transactions for shard in shards if shard.transactions is not None]
+    assert len(services) == len(tx._work.inner.shards)
+    branches = sum(each.participant.open_count + each.participant.prepared_count for each in services)
+    return branches + sum(each.coordinator.unfinished_count for each in services)
 
 
 def test_a_commit_ends_though_home_has_no_room_and_then_is_silent(
@@ -251,8 +251,8 @@ def delete(cluster: RunningCluster, name: str, is_used_again: bool) -> None:
 
 
 def prepared(cluster: RunningCluster, shard: str) -> int:
-    offices = [node.shards[shard].office for node in cluster._nodes.values()]
-    return sum(each.keeping.prepared_count for each in offices if each is not None)
+    services = [node.shards[shard].transactions for node in cluster._nodes.values()]
+    return sum(each.participant.prepared_count for each in services if each is not None)
 
 
 def send_with_the_commit(bus: Any) -> None:

@@ -24,7 +24,7 @@ from tests.support.cluster import RunningCluster
 PATIENCE_SECONDS = 60
 
 
-class Closing:
+class TransactionGate:
     """A region whose calls are interrupted, as they end, by a handler that closes what uses it."""
 
     def __init__(self, region: Any, close: Callable[[], None]) -> None:
@@ -86,7 +86,7 @@ def test_what_interrupts_the_joining_of_a_participant_may_close_its_topic(call: 
         is_topic = call in ("publish", "publisher", "subscribe")
         opened: Any = (bus.topic if is_topic else bus.queue)("closed")
         holder: Any = (local.connect().topic if is_topic else local.connect().queue)("closed")
-        opened._region = Closing(opened._region, opened.close)
+        opened._region = TransactionGate(opened._region, opened.close)
         opened._joined = ClosingSet(opened.close, is_late)
         if is_late and call in ("publisher", "consume"):
             # Interrupted later, as it is kept.

@@ -39,7 +39,7 @@ async def _answered(directory: Path) -> wire.Answer:
         known = await _ask(link, wire.GetMap("orders"))
         assert isinstance(known, wire.Map) and known.cluster and "orders" in known.topics
         node.map = ShardMap()
-        (shard,) = operator.desks
+        (shard,) = operator.drivers
         operator._push(shard)
         async with asyncio.timeout(ASK_SECONDS):
             while shard not in node.map.shards:

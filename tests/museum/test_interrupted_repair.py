@@ -66,10 +66,10 @@ class Scene:
         nodes: tuple[str, ...] = ("n3",),
     ) -> None:
         reports = {} if member is None else {SHARD: wire.ShardReport(member, b"", halted)}
-        desks: Any = {SHARD: self} if self.metadata is not None else {}
+        drivers: Any = {SHARD: self} if self.metadata is not None else {}
         for _ in range(times):
             for node in nodes:
-                self.repairs.rolled(node, reports, desks, self.topics)
+                self.repairs.rolled(node, reports, drivers, self.topics)
             while self._work:
                 asyncio.run(self._work.pop())
 
@@ -196,7 +196,7 @@ def test_lost_answers_leave_neither_a_missing_copy_nor_a_member_too_many(tmp_pat
         cluster.start(node_of(lost))
 
         def members() -> tuple[str, ...]:
-            found: tuple[str, ...] = operator.desks[shard].metadata.members
+            found: tuple[str, ...] = operator.drivers[shard].metadata.members
             return found
 
         until(lambda: lost not in members() and asked[0] in members(), "the lost copy to be replaced")

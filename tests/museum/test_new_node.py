@@ -68,7 +68,7 @@ def _home(cluster: RunningCluster, xid: Xid) -> str:
 
 
 def _is_led(node: Node, shard: str) -> bool:
-    return node.shards[shard].office is not None
+    return node.shards[shard].transactions is not None
 
 
 def test_a_client_is_there_for_a_node_that_is_newer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +86,7 @@ def test_a_client_is_there_for_a_node_that_is_newer(tmp_path: Path, monkeypatch:
             _move(cluster, shard)
             until(partial(_is_led, node, shard), f"{NEW} to lead {shard}")
         owner = owner_of(bus._client.router.run)
-        until(lambda: owner in node._presence._links, f"a link of the client to {NEW}")
+        until(lambda: owner in node._clients._links, f"a link of the client to {NEW}")
         open_work.commit()
         branch.publish(topic, b"and went on")
         bus.xa.end(xid)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hawser.cluster import wire
-from hawser.cluster.operator.shard_driver import Desk
+from hawser.cluster.operator.shard_driver import ShardDriver
 from hawser.cluster.shard_map import node_of
 from hawser.log.protocol.events import Elect
 from hawser.log.protocol.operator import Operator
@@ -27,16 +27,16 @@ def test_orders_end_when_their_shard_is_closed() -> None:
     async def run() -> None:
         store: Any = None
         in_thread: Any = None
-        desk = Desk("t@1/0", Operator("o"), store, in_thread, _ignore, _ignore)
-        orders = [asyncio.ensure_future(desk.order(Elect)) for _ in range(3)]
+        driver = ShardDriver("t@1/0", Operator("o"), store, in_thread, _ignore, _ignore)
+        orders = [asyncio.ensure_future(driver.order(Elect)) for _ in range(3)]
         await asyncio.sleep(0)
-        assert desk.has_orders
+        assert driver.has_orders
         orders[0].cancel()
-        desk.close()
-        answers = await asyncio.wait_for(asyncio.gather(*orders[1:], desk.order(Elect)), LIMIT_SECONDS)
+        driver.close()
+        answers = await asyncio.wait_for(asyncio.gather(*orders[1:], driver.order(Elect)), LIMIT_SECONDS)
         for answer in answers:
             assert not answer.done and "t@1/0" in answer.text
-        assert not desk.has_orders
+        assert not driver.has_orders
 
     asyncio.run(run())
 
@@ -47,8 +47,8 @@ def test_an_order_in_a_topic_that_is_deleted_is_answered(tmp_path: Path, kind: w
         cluster.connect().topic("t", partitions=1).publish(b"x")
         ((shard, entry),) = cluster.ask(wire.GetMap("t")).shards.items()
         operator: Any = cluster._cluster.operator
-        desk = operator.desks[shard]
-        desk._send = _ignore
+        driver = operator.drivers[shard]
+        driver._send = _ignore
         leader = node_of(entry.leader)
         other = next(node_of(each) for each in entry.members if each != entry.leader)
         if kind is wire.AdminKind.TRANSFER:
@@ -56,7 +56,7 @@ def test_an_order_in_a_topic_that_is_deleted_is_answered(tmp_path: Path, kind: w
         else:
             order = wire.Admin(kind, leader)
         answer = cluster.begin(_asked(cluster._addresses[other], order))
-        until(lambda: desk.has_orders, "the order to begin")
+        until(lambda: driver.has_orders, "the order to begin")
         assert cluster.delete("t").done
         found = answer.result(LIMIT_SECONDS)
         assert isinstance(found, wire.AdminDone), found

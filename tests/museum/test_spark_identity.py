@@ -160,7 +160,7 @@ def list_files(checkpoint: Path, name: str, *files: tuple[str, int], source: str
 
 def skipped(cluster: RunningCluster) -> int:
     """How many batches all nodes together have counted as repeats."""
-    return sum(node.observing.skipped_batches for node in cluster._nodes.values())
+    return sum(node.observers.skipped_batches for node in cluster._nodes.values())
 
 
 def logged(caplog: pytest.LogCaptureFixture) -> list[str]:

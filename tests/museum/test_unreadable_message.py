@@ -51,15 +51,15 @@ def test_the_figures_of_a_node_are_there_while_its_oldest_message_cannot_be_read
     queue: Any = cluster.connect().queue("unreadable-oldest")
     queue.put(b"message")
     node = cluster._nodes[queue.info().partitions[0].leader]
-    lenders = [each.lending for each in node.shards.values() if each.lending is not None]
-    (lender,) = [each for each in lenders if each.queue == queue.name]
+    deliveries = [each.current_delivery for each in node.shards.values() if each.current_delivery is not None]
+    (delivery,) = [each for each in deliveries if each.queue == queue.name]
 
     def fail(_: int) -> None:
         raise Corrupt("planted")
 
     # As after a new leader has begun, which has read nothing yet.
-    monkeypatch.setattr(lender, "_oldest", [(0, 0), (0, 0)])
-    monkeypatch.setattr(lender._host.replica, "entry", fail)
+    monkeypatch.setattr(delivery, "_oldest", [(0, 0), (0, 0)])
+    monkeypatch.setattr(delivery._host.replica, "entry", fail)
     figures = [each for each in node_metrics(node, tmp_path) if ("queue", queue.name) in each.labels]
     shown = {(each.name, dict(each.labels).get("state")): each.value for each in figures}
     assert shown["hawser_queue_messages", "ready"] == 1

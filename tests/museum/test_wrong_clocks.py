@@ -21,7 +21,7 @@ SECONDS = 320
 COUNT = 200
 
 
-class Clocked:
+class ClockReading:
     """A cluster of three nodes, each with a clock that can be stepped."""
 
     def __init__(self, directory: Path) -> None:
@@ -33,9 +33,9 @@ class Clocked:
 
 
 @pytest.fixture(scope="module")
-def clocked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clocked]:
+def clocked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClockReading]:
     directory = tmp_path_factory.mktemp("clocks")
-    clocked = Clocked(directory)
+    clocked = ClockReading(directory)
     try:
         yield clocked
     finally:
@@ -43,7 +43,7 @@ def clocked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clocked]:
 
 
 @pytest.fixture
-def bus(clocked: Clocked) -> Iterator[hawser.Bus]:
+def bus(clocked: ClockReading) -> Iterator[hawser.Bus]:
     for clock in clocked.clocks.values():
         clock.step(0)
     with clocked.cluster.connect() as bus:
@@ -72,7 +72,7 @@ def look_again(cluster: ClusterProcesses) -> None:
 
 @pytest.mark.parametrize("hours", [3, pytest.param(-3, marks=pytest.mark.soak)])
 def test_a_leader_whose_clock_is_wrong_removes_nothing_young_and_hands_over(
-    clocked: Clocked, bus: hawser.Bus, hours: int
+    clocked: ClockReading, bus: hawser.Bus, hours: int
 ) -> None:
     cluster, name = clocked.cluster, unused("young")
     topic = bus.topic(name, retention_seconds=SECONDS)
@@ -101,7 +101,9 @@ def test_a_leader_whose_clock_is_wrong_removes_nothing_young_and_hands_over(
 
 
 @pytest.mark.parametrize("hours", [3, pytest.param(-3, marks=pytest.mark.soak)])
-def test_clocks_that_all_step_remove_nothing_young(clocked: Clocked, bus: hawser.Bus, hours: int) -> None:
+def test_clocks_that_all_step_remove_nothing_young(
+    clocked: ClockReading, bus: hawser.Bus, hours: int
+) -> None:
     topic = bus.topic(unused("young"), retention_seconds=SECONDS)
     publish_young(clocked.cluster, topic)
     for clock in clocked.clocks.values():
@@ -110,7 +112,7 @@ def test_clocks_that_all_step_remove_nothing_young(clocked: Clocked, bus: hawser
     assert kept(topic) == COUNT
 
 
-def test_what_is_old_goes_whatever_its_producer_says(clocked: Clocked, bus: hawser.Bus) -> None:
+def test_what_is_old_goes_whatever_its_producer_says(clocked: ClockReading, bus: hawser.Bus) -> None:
     """A time stamp from the future kept everything behind it."""
     topic = bus.topic(unused("old"), retention_seconds=1)
     topic.publish_many([b"x"] * COUNT)
@@ -123,7 +125,7 @@ def test_what_is_old_goes_whatever_its_producer_says(clocked: Clocked, bus: haws
 
 @pytest.mark.parametrize("wrong", ["the leader's", "all"])
 def test_a_leader_whose_clock_is_behind_refuses_nothing(
-    clocked: Clocked, bus: hawser.Bus, wrong: str
+    clocked: ClockReading, bus: hawser.Bus, wrong: str
 ) -> None:
     topic, queue = bus.topic(unused("accepted")), bus.queue(unused("jobs"))
     topic.publish(b"before")

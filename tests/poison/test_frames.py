@@ -19,7 +19,7 @@ import pytest
 from hawser.cluster.transport import Counters, Link, LinkSettings, Request, TransportError
 from hawser.cluster.transport.frames import HEADER, FrameKind
 from hawser.cluster.transport.handshake import Introduction, write_welcome
-from hawser.cluster.transport.outgoing_requests import Asks
+from hawser.cluster.transport.outgoing_requests import OutgoingRequests
 from tests.support.links import CLIENT, NODE, Recorder, bare, frame, hello_frame, linked, run
 
 Record = Callable[[str, object], None]
@@ -234,26 +234,28 @@ def test_changed_conversations_for_long(soak_seconds: float, record_property: Re
 def test_canary_an_answer_to_nothing_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: a link that believes every answer was asked for."""
 
-    def believing(self: Asks, number: int, body: bytes) -> None:
+    def believing(self: OutgoingRequests, number: int, body: bytes) -> None:
         future, _, _ = self._pending.pop(number)
         self._counters.asks_in_flight -= 1
         future.set_result(body)
 
-    monkeypatch.setattr(Asks, "answered", believing)
+    monkeypatch.setattr(OutgoingRequests, "answered", believing)
     ends, faults = run(attack(range(CONVERSATIONS // 4)))
     assert ends["raised"] and "KeyError" in faults[0]
 
 
 def test_canary_asks_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: a link that forgets who waits for an answer."""
-    monkeypatch.setattr(Asks, "close", lambda self, reason: None)
+    monkeypatch.setattr(OutgoingRequests, "close", lambda self, reason: None)
     _, faults = run(attack(range(CONVERSATIONS // 10)))
     assert faults and "asks that end otherwise" in faults[0]
 
 
 def test_canary_requests_stay_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: a link that forgets to end its requests."""
-    monkeypatch.setattr("hawser.cluster.transport.incoming_requests.Requests.close", lambda self: None)
+    monkeypatch.setattr(
+        "hawser.cluster.transport.incoming_requests.IncomingRequests.close", lambda self: None
+    )
     _, faults = run(attack(range(CONVERSATIONS // 10)))
     assert faults and "left behind" in faults[0]
 

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from hawser.cluster.node.clock_quorum import Clocks
-from hawser.cluster.node.maintenance import Now, Upkeep
+from hawser.cluster.node.clock_quorum import ClockQuorum
+from hawser.cluster.node.maintenance import Maintenance, Now
 from hawser.cluster.node.retention import Retention
 from hawser.log.clock import LogClock
 from hawser.log.entry import Kind
@@ -43,13 +43,13 @@ class Member:
     def start(self) -> None:
         """A process begins on what is on the disk, of which it applies the last entries once more."""
         booted_ns = self.world.now_ns - self.world.random.randint(0, HOUR)
-        self.clocks = Clocks(
+        self.clocks = ClockQuorum(
             self.name,
             wall_ns=lambda: self.world.now_ns + self.wrong_ns,
             boot_ns=lambda: self.world.now_ns - booted_ns,
         )
         self.log_clock = LogClock(self.site.machine.part(LogTime), self.clocks.boot_ns())
-        self.upkeep = Upkeep()
+        self.upkeep = Maintenance()
 
     def restart(self) -> None:
         log = self.site.log
@@ -114,7 +114,7 @@ class World:
     def lead(self, member: Member) -> None:
         """What was committed is in the log of every leader."""
         self.replicate(member)
-        self.leader, member.upkeep = member, Upkeep()
+        self.leader, member.upkeep = member, Maintenance()
 
     def retain(self) -> None:
         """What the leader does once a second; nothing young may go."""
@@ -161,7 +161,7 @@ class World:
 
 @pytest.fixture(autouse=True)
 def monotonic(monkeypatch: pytest.MonkeyPatch) -> list[World]:
-    """The world whose time `Upkeep` goes by."""
+    """The world whose time `Maintenance` goes by."""
     worlds: list[World] = []
     clock = SimpleNamespace(monotonic=lambda: worlds[-1].now_ns / SECOND if worlds else 0.0)
     monkeypatch.setattr("hawser.cluster.node.maintenance.time", clock)

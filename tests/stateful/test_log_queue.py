@@ -363,11 +363,11 @@ def work(seed: int, steps: int) -> Office:
 
 def test_the_desk_lends_each_message_to_one(record_property: Record_property) -> None:
     reached.clear()
-    offices = [work(seed, 800) for seed in range(10)]
+    services = [work(seed, 800) for seed in range(10)]
     for name, count in sorted(reached.items()):
         record_property(name, count)
-    accepted = sum(len(office.accepted) for office in offices)
-    letters = sum(len(office.pair.twin.shelves[1].messages) for office in offices)
+    accepted = sum(len(office.accepted) for office in services)
+    letters = sum(len(office.pair.twin.shelves[1].messages) for office in services)
     record_property("accepted", accepted)
     record_property("dead letters", letters)
     assert accepted > 300 and letters > 30

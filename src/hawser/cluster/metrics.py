@@ -78,17 +78,17 @@ def node_metrics(node: Node, directory: Path) -> Iterator[Metric]:
 
 def _of_queue(shard: Shard) -> Iterator[Metric]:
     """Of a queue that this node leads."""
-    lender = shard.lending
-    if lender is None:
+    delivery = shard.current_delivery
+    if delivery is None:
         return
-    labels = (("queue", lender.queue),)
-    queue, claimed = shard.replica.machine.part(Queue), lender.lent(MESSAGES)
+    labels = (("queue", delivery.queue),)
+    queue, claimed = shard.replica.machine.part(Queue), delivery.lent(MESSAGES)
     counts = {"ready": queue.messages.count - claimed, "claimed": claimed, "dead": queue.letters.count}
     for state, count in counts.items():
         text = "Messages that wait for a consumer, are held by one, or are dead letters."
         yield Metric("hawser_queue_messages", text, count, (*labels, ("state", state)))
     try:
-        oldest_ns = lender.oldest_ns(MESSAGES)
+        oldest_ns = delivery.oldest_ns(MESSAGES)
     except (Corrupt, OSError):
         # The age is not known. The other figures are, and the log names the damage.
         pass
@@ -102,9 +102,9 @@ def _of_queue(shard: Shard) -> Iterator[Metric]:
 
 def _of_transactions(node: Node) -> Iterator[Metric]:
     """Of the shards that this node leads, together."""
-    offices = [shard.office for shard in node.shards.values() if shard.office is not None]
-    branches = [office.keeping for office in offices]
-    unfinished = sum(office.deciding.unfinished_count for office in offices)
+    services = [shard.transactions for shard in node.shards.values() if shard.transactions is not None]
+    branches = [transactions.participant for transactions in services]
+    unfinished = sum(transactions.coordinator.unfinished_count for transactions in services)
     text = "Branches of transactions on the shards that this node leads."
     for state, count in (
         ("open", sum(each.open_count for each in branches)),
@@ -121,19 +121,19 @@ def _of_transactions(node: Node) -> Iterator[Metric]:
     text = "Branches that ended while this node led their shards, by how."
     for outcome in Outcome:
         labels = (("outcome", outcome.name.lower().replace("_", " ")),)
-        yield Metric("hawser_transaction_branches_ended_total", text, node.observing.ended[outcome], labels)
+        yield Metric("hawser_transaction_branches_ended_total", text, node.observers.ended[outcome], labels)
     text = "Records that transactions published, and messages they accepted, where this node led the shards."
-    for done, count in (("published", node.observing.published), ("accepted", node.observing.accepted)):
+    for done, count in (("published", node.observers.published), ("accepted", node.observers.accepted)):
         yield Metric("hawser_transaction_records_total", text, count, (("done", done),))
     text = "Batches of applications, such as Spark, that were skipped because they had been written before."
-    yield Metric("hawser_transaction_batches_skipped_total", text, node.observing.skipped_batches)
+    yield Metric("hawser_transaction_batches_skipped_total", text, node.observers.skipped_batches)
     text = "What observers of transactions raised."
-    yield Metric("hawser_transaction_observer_failures_total", text, node.observing.failures)
+    yield Metric("hawser_transaction_observer_failures_total", text, node.observers.failures)
 
 
 def operator_metrics(operator: OperatorService) -> Iterator[Metric]:
     """Of one operator, as it is now."""
-    found = [desk.metadata for desk in operator.desks.values()]
+    found = [driver.metadata for driver in operator.drivers.values()]
     states = Counter(metadata.status for metadata in found if metadata is not None)
     yield Metric("hawser_nodes_alive", "Nodes that answer this operator.", len(operator.alive))
     kinds = Counter(each.kind for each in operator.topics.values() if not each.deleted)

@@ -15,15 +15,15 @@ from hawser.log.queue.claims import Token
 from hawser.log.queue.dispatcher import Parcel
 
 __all__ = [
+    "HOMES",
     "Admin",
     "AdminDone",
     "AdminKind",
-    "Alive",
     "Answer",
     "AskClock",
     "Batches",
     "BranchSeen",
-    "Clocked",
+    "ClockReading",
     "Code",
     "Deliver",
     "Execute",
@@ -32,7 +32,7 @@ __all__ = [
     "Fetch",
     "GetMap",
     "GroupEntry",
-    "HOMES",
+    "GroupState",
     "Host",
     "Hosted",
     "Inspect",
@@ -54,11 +54,11 @@ __all__ = [
     "Request",
     "RollCall",
     "Rolled",
-    "ShardEntry",
     "Setting",
+    "ShardEntry",
     "ShardReport",
-    "Told",
     "TokenRun",
+    "Told",
     "TopicEntry",
     "TopicKind",
     "Transact",
@@ -415,7 +415,7 @@ class Inspected(_Body, frozen=True, tag="inspected"):
     newest: tuple[int, int, int] | None = None
 
 
-class Alive(_Body, frozen=True, tag="alive"):
+class GroupState(_Body, frozen=True, tag="alive"):
     """A group as it is: its members, sorted, and those of them that have settled in this generation."""
 
     generation: int
@@ -524,7 +524,7 @@ class Rolled(_Body, frozen=True, tag="rolled"):
     clock_is_wrong: bool = False
 
 
-class Clocked(_Body, frozen=True, tag="clock"):
+class ClockReading(_Body, frozen=True, tag="clock"):
     """The wall clock of the node, in nanoseconds."""
 
     time_ns: int
@@ -575,8 +575,8 @@ Request = (
     | Transact | TransactionLook | Admin | RollCall | Host | AskClock
 )  # fmt: skip
 Answer = (
-    Map | Batches | Executed | Inspected | Alive | AdminDone | Rolled | Hosted | Clocked | Failed | Lent
-    | Turned | Looked | Transacted | TransactionsSeen
+    Map | Batches | Executed | Inspected | GroupState | AdminDone | Rolled | Hosted | ClockReading | Failed
+    | Lent | Turned | Looked | Transacted | TransactionsSeen
 )  # fmt: skip
 
 encode: Final = msgspec.msgpack.Encoder().encode

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from hawser.cluster.node.transaction.admission import admit
-from hawser.cluster.node.transaction.peer_client import Teller
+from hawser.cluster.node.transaction.peer_client import PeerClient
 from hawser.cluster.shard_map import ShardMap
 from hawser.cluster.transport import PeerRole
 from hawser.cluster.wire import HOMES, Code, Failed, Labelled, Map, TopicEntry, Transact, shard_of
@@ -145,21 +145,21 @@ def test_only_nodes_deliver_and_they_stage_nothing() -> None:
 def test_what_cannot_be_delivered_is_refused_before_it_is_committed() -> None:
     known = ShardMap()
     here: Any = None
-    teller = Teller(known, {}, here, lambda work: None)
-    unknown = teller.undeliverable(TOPIC, 0.0)
+    peers = PeerClient(known, {}, here, lambda work: None)
+    unknown = peers.undeliverable(TOPIC, 0.0)
     assert unknown is not None and unknown.retryable
     entry = TopicEntry(1, "2" * 32, 1, {})
     known.merge(Map("c", {}, {"invoices": entry}, {}))
-    assert teller.undeliverable(TOPIC, 0.0) is None
+    assert peers.undeliverable(TOPIC, 0.0) is None
     # Another one of that name: perhaps it is this node that does not know of the newer.
     known.topics["invoices"] = replace(entry, uuid="3" * 32)
-    other = teller.undeliverable(TOPIC, 0.0)
+    other = peers.undeliverable(TOPIC, 0.0)
     assert other is not None and other.retryable
     known.topics["invoices"] = replace(entry, kind="queue")
-    queue = teller.undeliverable(TOPIC, 0.0)
+    queue = peers.undeliverable(TOPIC, 0.0)
     assert queue is not None and not queue.retryable and "not of a topic" in queue.text
     known.topics["invoices"] = replace(entry, deleted=True)
-    deleted = teller.undeliverable(TOPIC, 0.0)
+    deleted = peers.undeliverable(TOPIC, 0.0)
     assert deleted is not None and (deleted.code, deleted.retryable) == (Code.NOT_FOUND, False)
 
 

@@ -119,7 +119,7 @@ def _check_batches(request: wire.Fetch, answer: wire.Batches) -> None:
         offset = first + count
 
 
-def _check_alive(_: wire.KeepAlive, answer: wire.Alive) -> None:
+def _check_alive(_: wire.KeepAlive, answer: wire.GroupState) -> None:
     _require(answer.generation >= 0, "an impossible generation of a group")
     _require(len(answer.settled) <= len(answer.members), "more settled members than there are")
 
@@ -191,7 +191,7 @@ _SHAPES: Final[dict[type[Any], _Shape]] = {
     wire.Execute: (wire.Executed, _check_executed),
     wire.Fetch: (wire.Batches, _check_batches),
     wire.Inspect: (wire.Inspected, _check_inspected),
-    wire.KeepAlive: (wire.Alive, _check_alive),
+    wire.KeepAlive: (wire.GroupState, _check_alive),
     wire.QueueGet: (wire.Lent, _check_lent),
     wire.QueueSettle: ((wire.Executed, wire.Turned), _check_settled),
     wire.QueueLook: (wire.Looked, _check_looked),

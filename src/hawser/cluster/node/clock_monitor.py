@@ -14,11 +14,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Final
 
 from hawser.cluster import wire
-from hawser.cluster.node.clock_quorum import ASK_SECONDS, Clocks
+from hawser.cluster.node.clock_quorum import ASK_SECONDS, ClockQuorum
 from hawser.cluster.node.shard import Shard
 from hawser.cluster.transport import Link, TransportError
 
-__all__ = ["ClockWatch"]
+__all__ = ["ClockMonitor"]
 
 _log = logging.getLogger("hawser.cluster.node")
 
@@ -28,13 +28,13 @@ _MOST_AT_ONCE: Final = 16
 _ROUNDS: Final = 2
 
 
-class ClockWatch:
+class ClockMonitor:
     """The clock watch of one node. `peers` are its links to other nodes, and `shards` the shards that it
     hosts. `administer` sends a request to an operator, and `start` runs a coroutine in the background."""
 
     def __init__(
         self,
-        clocks: Clocks,
+        clocks: ClockQuorum,
         peers: Mapping[str, Link],
         shards: Mapping[str, Shard],
         administer: Callable[[wire.Admin], Awaitable[wire.Answer]],
@@ -69,7 +69,7 @@ class ClockWatch:
             answer = wire.decode_answer(await link.ask(wire.encode(wire.AskClock()), _ANSWER_SECONDS))
         except TransportError:
             return
-        if isinstance(answer, wire.Clocked):
+        if isinstance(answer, wire.ClockReading):
             self._clocks.heard(node, answer.time_ns, asked_ns)
 
     def _judge(self) -> None:

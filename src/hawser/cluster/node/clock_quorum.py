@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from hawser.limits import CLOCK_BOUND_SECONDS
 from hawser.log.protocol.metadata import majority
 
-__all__ = ["ASK_SECONDS", "Clocks", "Standing", "boot_ns"]
+__all__ = ["ASK_SECONDS", "ClockQuorum", "Standing", "boot_ns"]
 
 ASK_SECONDS: Final = 5.0
 _LONGEST_ANSWER_NS: Final = 2 * 10**9
@@ -46,7 +46,7 @@ class _Heard(NamedTuple):
     at_ns: int
 
 
-class Clocks:
+class ClockQuorum:
     """The clocks that one node knows. `wall_ns` and `boot_ns` are its own."""
 
     def __init__(

@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Callable
 from math import inf
 
-from hawser.cluster.wire import Alive, Code, Failed, KeepAlive
+from hawser.cluster.wire import Code, Failed, GroupState, KeepAlive
 from hawser.log.state.groups import Group, Groups
 
-__all__ = ["Sessions"]
+__all__ = ["GroupSessions"]
 
 
 class _Session:
@@ -26,7 +26,7 @@ class _Session:
         self.settled = 0
 
 
-class Sessions:
+class GroupSessions:
     """Those of one shard. `groups` are what the shard has applied; `leave(group, member)` proposes an end."""
 
     def __init__(self, groups: Callable[[], Groups], leave: Callable[[str, str], None]) -> None:
@@ -38,7 +38,7 @@ class Sessions:
         # Of the groups, when the members were woken last.
         self._changes = 0
 
-    async def keep_alive(self, request: KeepAlive) -> Alive | Failed:
+    async def keep_alive(self, request: KeepAlive) -> GroupState | Failed:
         """The group as it is, at once if that is news to the member, or else when there are some."""
         session = self._session(request)
         if session is None:
@@ -64,7 +64,7 @@ class Sessions:
         group = self._groups().get(request.group)
         if group is None or request.member not in group.members:
             return _not_member(request)
-        return Alive(group.generation, group.members, self._settled(request.group, group))
+        return GroupState(group.generation, group.members, self._settled(request.group, group))
 
     def _session(self, request: KeepAlive) -> _Session | None:
         group = self._groups().get(request.group)

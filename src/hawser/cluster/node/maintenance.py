@@ -24,7 +24,7 @@ from hawser.log.state.topic import Topic
 from hawser.record.recording import is_recorder
 from hawser.transaction.participant.branches import DEFAULT_LIMIT, Branches
 
-__all__ = ["Now", "Upkeep"]
+__all__ = ["Maintenance", "Now"]
 
 # A trim that groups hold back is asked for again after so many seconds.
 _AGAIN_SECONDS: Final = 60.0
@@ -46,7 +46,7 @@ class Now(NamedTuple):
     wall_ns: int
 
 
-class Upkeep:
+class Maintenance:
     """Of one shard, as long as this node leads it."""
 
     def __init__(self) -> None:

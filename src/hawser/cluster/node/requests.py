@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from hawser.cluster import wire
-from hawser.cluster.node.queue.delivery import TOO_EARLY, Lender
+from hawser.cluster.node.queue.delivery import TOO_EARLY, QueueDelivery
 from hawser.cluster.node.shard import Shard
 from hawser.cluster.node.transaction.admission import admit, of_another_kind, read_batch
 from hawser.cluster.shard_map import ShardMap, topic_of
@@ -156,10 +156,10 @@ class ClientRequests:
             return None
         # Here before the first message is, or it would not know that nobody can have had it, nor how many
         # the queue holds.
-        lender = shard.lender(residents.get("queue"))
-        if lender is None:
+        delivery = shard.delivery(residents.get("queue"))
+        if delivery is None:
             return TOO_EARLY
-        lender.limit()
+        delivery.limit()
         shard.put(batch.header, message.batch, publishing)
         return None
 
@@ -194,34 +194,34 @@ class ClientRequests:
     # Queues.
 
     def _queue_get(self, _: PeerRole, request: Request, message: wire.QueueGet) -> None:
-        lender = self._lender_of(message.shard)
-        if isinstance(lender, wire.Failed):
-            request.answer(wire.encode(lender))
+        delivery = self._lender_of(message.shard)
+        if isinstance(delivery, wire.Failed):
+            request.answer(wire.encode(delivery))
         else:
-            lender.get(message, request, partial(self._answer, request, message.shard))
+            delivery.get(message, request, partial(self._answer, request, message.shard))
 
     def _queue_settle(self, _: PeerRole, request: Request, message: wire.QueueSettle) -> None:
-        lender = self._lender_of(message.shard)
-        if isinstance(lender, wire.Failed):
-            request.answer(wire.encode(lender))
+        delivery = self._lender_of(message.shard)
+        if isinstance(delivery, wire.Failed):
+            request.answer(wire.encode(delivery))
         else:
-            lender.settle(message, partial(self._answer, request, message.shard))
+            delivery.settle(message, partial(self._answer, request, message.shard))
 
     def _queue_look(self, request: wire.QueueLook) -> _Answering:
-        lender = self._lender_of(request.shard)
-        if isinstance(lender, wire.Failed):
-            return lender
+        delivery = self._lender_of(request.shard)
+        if isinstance(delivery, wire.Failed):
+            return delivery
         shard = self._shards[request.shard]
         return self._helped(request.shard, shard.look(self._map.on(request.shard).get("queue"), request))
 
-    def _lender_of(self, name: str) -> Lender | wire.Failed:
+    def _lender_of(self, name: str) -> QueueDelivery | wire.Failed:
         shard = self.led(name)
         if shard is None:
             return self._not_leader(name)
         residents = self._map.on(name)
         if residents and "queue" not in residents:
             return of_another_kind(name, residents, "queue")
-        return shard.lender(residents.get("queue")) or TOO_EARLY
+        return shard.delivery(residents.get("queue")) or TOO_EARLY
 
     # Transactions.
 
@@ -238,10 +238,10 @@ class ClientRequests:
         entries = admit(message, role, residents)
         if isinstance(entries, wire.Failed):
             answer(entries)
-        elif shard.office is None:
+        elif shard.transactions is None:
             answer(_NOT_READY)
         else:
-            shard.office.transact(entries, shard.lender(residents.get("queue")), answer)
+            shard.transactions.transact(entries, shard.delivery(residents.get("queue")), answer)
 
     def home_of(self, xid: Xid) -> str | None:
         """The shard that decides about it, if that is known."""
@@ -255,7 +255,7 @@ class ClientRequests:
         shard = self.led(request.shard)
         if shard is None:
             return self._not_leader(request.shard)
-        return self._helped(request.shard, shard.look_at_transactions(request))
+        return self._helped(request.shard, shard.transactions_now(request))
 
 
 # Shorter ones are copied in less time than it takes to send them by themselves.

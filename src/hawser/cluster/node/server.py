@@ -17,19 +17,19 @@ import msgspec
 from hawser.cluster import wire
 from hawser.cluster.background import Background
 from hawser.cluster.disk import Disk
-from hawser.cluster.node.clock_monitor import ClockWatch
-from hawser.cluster.node.clock_quorum import Clocks
+from hawser.cluster.node.clock_monitor import ClockMonitor
+from hawser.cluster.node.clock_quorum import ClockQuorum
 from hawser.cluster.node.directory import NodeDirectory
 from hawser.cluster.node.disk_steps import DiskSteps
-from hawser.cluster.node.queue.dead_letter_forwarder import Forwarder
+from hawser.cluster.node.queue.dead_letter_forwarder import DeadLetterForwarder
 from hawser.cluster.node.requests import ClientRequests
 from hawser.cluster.node.retention import Retention
 from hawser.cluster.node.shard import Shard
-from hawser.cluster.node.sync_pool import Syncing
-from hawser.cluster.node.transaction.client_registry import Presence
-from hawser.cluster.node.transaction.context import Surroundings
-from hawser.cluster.node.transaction.observers import Observing
-from hawser.cluster.node.transaction.peer_client import Teller
+from hawser.cluster.node.sync_pool import SyncPool
+from hawser.cluster.node.transaction.client_registry import ClientRegistry
+from hawser.cluster.node.transaction.context import NodeServices
+from hawser.cluster.node.transaction.observers import ObserverRegistry
+from hawser.cluster.node.transaction.peer_client import PeerClient
 from hawser.cluster.shard_map import ShardMap, node_of
 from hawser.cluster.stall_watch import StallWatch
 from hawser.cluster.transport import (
@@ -93,10 +93,10 @@ class Node(Handler):
         self.counters = Counters()
         self.map = ShardMap()
         self.shards: dict[str, Shard] = {}
-        self.clocks = Clocks(name)
+        self.clocks = ClockQuorum(name)
         self.stalls = StallWatch(f"node {name}")
-        self.observing = Observing(self.settings.observers, self.map)
-        self._syncing = Syncing(self.settings.sync_threads)
+        self.observers = ObserverRegistry(self.settings.observers, self.map)
+        self._sync_pool = SyncPool(self.settings.sync_threads)
         self._disk_steps = DiskSteps(self.settings.sync_threads)
         self._directory = NodeDirectory(directory, name)
         self.disk_counters = self._directory.counters
@@ -112,16 +112,18 @@ class Node(Handler):
         self._removing: set[str] = set()
         # Members that are being made.
         self._making: dict[str, asyncio.Task[wire.Answer]] = {}
-        self._forwarder = Forwarder(name, lambda: [each.address for each in self.map.nodes.values()])
+        self._dead_letter_forwarder = DeadLetterForwarder(
+            name, lambda: [each.address for each in self.map.nodes.values()]
+        )
         self._requests = ClientRequests(name, self.shards, self.map)
-        self._presence = Presence()
-        self._around = Surroundings(
-            self._presence,
-            self.observing,
-            Teller(self.map, self._peers, self._requests, self._background.start),
+        self._clients = ClientRegistry()
+        self._services = NodeServices(
+            self._clients,
+            self.observers,
+            PeerClient(self.map, self._peers, self._requests, self._background.start),
             self.clocks,
         )
-        self._clock_watch = ClockWatch(
+        self._clock_monitor = ClockMonitor(
             self.clocks, self._peers, self.shards, self._admin, self._background.start
         )
 
@@ -132,13 +134,13 @@ class Node(Handler):
 
     async def start(self, address: str) -> None:
         """Open what is on the disk, then listen."""
-        self._syncing.start()
+        self._sync_pool.start()
         for shard in list(self._directory.shards()):
             self._open(shard)
         self._server = await listen(address, self, self._identity(), counters=self.counters)
         self.stalls.start(asyncio.get_running_loop())
         self._background.start(self._tick())
-        self._background.start(self._clock_watch.run())
+        self._background.start(self._clock_monitor.run())
         _log.info("node %s serves %d shards at %s", self.name, len(self.shards), self.address)
 
     async def stop(self, drain: bool = True) -> None:
@@ -147,7 +149,7 @@ class Node(Handler):
             await self._drain()
         self.stalls.stop()
         self._background.cancel()
-        await self._forwarder.close()
+        await self._dead_letter_forwarder.close()
         await asyncio.gather(*(dialer.close("the node stops") for dialer in self._dialers.values()))
         if self._server is not None:
             await self._server.close("the node stops")
@@ -157,7 +159,7 @@ class Node(Handler):
         # What shards have begun until they were closed.
         self._background.cancel()
         self._disk_steps.close()
-        self._syncing.close()
+        self._sync_pool.close()
         self._directory.close()
 
     async def _drain(self) -> None:
@@ -227,7 +229,7 @@ class Node(Handler):
 
     def _shard(self, name: str, replica: Replica, disk: Disk) -> Shard:
         return Shard(
-            name, replica, disk, self._syncing, self._disk_steps, self._route, self._gone, self._around
+            name, replica, disk, self._sync_pool, self._disk_steps, self._route, self._gone, self._services
         )
 
     def _gone(self, shard: Shard, disk_lost: bool) -> None:
@@ -258,7 +260,7 @@ class Node(Handler):
                     self._attempt(shard, shard.tick)
                 if turn:
                     self._attempt(shard, partial(self._retain, shard))
-                    self._attempt(shard, shard.tick_office)
+                    self._attempt(shard, shard.tick_transactions)
                 self._attempt(shard, partial(self._look_after_queue, shard, turn))
 
     def _attempt(self, shard: Shard, duty: Callable[[], object]) -> None:
@@ -270,13 +272,13 @@ class Node(Handler):
             _log.exception("shard %s: a tick failed", shard.name)
 
     def _retain(self, shard: Shard) -> None:
-        shard.retain(self._retention(shard.name), self._is_needed, self._around.teller.learned_at)
+        shard.retain(self._retention(shard.name), self._is_needed, self._services.peers.learned_at)
 
     def _look_after_queue(self, shard: Shard, turn: bool) -> None:
         if turn:
-            shard.lender(self.map.on(shard.name).get("queue"))
+            shard.delivery(self.map.on(shard.name).get("queue"))
         if shard.tick_queue():
-            self._forwarder.send(shard)
+            self._dead_letter_forwarder.send(shard)
 
     def _retention(self, shard: str) -> Retention | None:
         """What the topic of a shard is to keep; None if nothing is known of it, or it is deleted."""
@@ -300,11 +302,11 @@ class Node(Handler):
         assert peer is not None
         if peer.role is PeerRole.NODE:
             self._peers[peer.name] = link
-            self._clock_watch.met(peer.name, link)
+            self._clock_monitor.met(peer.name, link)
         elif peer.role is PeerRole.OPERATOR:
             self._operators[peer.run] = link
         else:
-            self._presence.came(peer.run)
+            self._clients.came(peer.run)
 
     def closed(self, link: Link, reason: str) -> None:
         peer = link.peer
@@ -314,7 +316,7 @@ class Node(Handler):
         if self._operators.get(peer.run) is link:
             del self._operators[peer.run]
         if peer.role is PeerRole.CLIENT:
-            self._presence.left(peer.run, asyncio.get_running_loop().time())
+            self._clients.left(peer.run, asyncio.get_running_loop().time())
 
     def told(self, link: Link, body: bytes | bytearray) -> None:
         message = wire.decode_told(body)
@@ -333,7 +335,7 @@ class Node(Handler):
         if isinstance(message, wire.RollCall):
             return wire.encode(self._roll_call(link.peer.role, message))
         if isinstance(message, wire.AskClock):
-            return wire.encode(wire.Clocked(self.clocks.wall_ns()))
+            return wire.encode(wire.ClockReading(self.clocks.wall_ns()))
         if isinstance(message, wire.Host):
             if link.peer.role is not PeerRole.OPERATOR:
                 raise Malformed("only an operator places shards")
@@ -348,7 +350,7 @@ class Node(Handler):
     def _learn(self, pushed: wire.Map) -> None:
         self.map.merge(pushed)
         if pushed.cluster:
-            self._around.teller.learned(asyncio.get_running_loop().time())
+            self._services.peers.learned(asyncio.get_running_loop().time())
         for name in [each for each in self._dialers if each not in self.map.nodes]:
             # As long as it runs, it may have members of shards.
             if self._dialers[name].link is None:

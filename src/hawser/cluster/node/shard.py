@@ -18,21 +18,21 @@ from typing import Any
 from hawser.cluster.disk import Disk, DiskSync
 from hawser.cluster.node.clock_quorum import Standing
 from hawser.cluster.node.disk_steps import DiskSteps
-from hawser.cluster.node.group_sessions import Sessions
-from hawser.cluster.node.maintenance import Now, Upkeep
-from hawser.cluster.node.queue.delivery import Lender
+from hawser.cluster.node.group_sessions import GroupSessions
+from hawser.cluster.node.maintenance import Maintenance, Now
+from hawser.cluster.node.queue.delivery import QueueDelivery
 from hawser.cluster.node.retention import Retention
-from hawser.cluster.node.sync_pool import Syncing
-from hawser.cluster.node.transaction.context import Surroundings
-from hawser.cluster.node.transaction.service import Office
+from hawser.cluster.node.sync_pool import SyncPool
+from hawser.cluster.node.transaction.context import NodeServices
+from hawser.cluster.node.transaction.service import TransactionService
 from hawser.cluster.shard_map import Resident, node_of
 from hawser.cluster.wire import (
-    Alive,
     Batches,
     Code,
     Executed,
     Failed,
     GroupEntry,
+    GroupState,
     Inspect,
     Inspected,
     KeepAlive,
@@ -98,11 +98,11 @@ class Shard:
         name: str,
         replica: Replica,
         disk: Disk,
-        syncing: Syncing,
+        sync_pool: SyncPool,
         disk_steps: DiskSteps,
         route: Callable[[str, str, m.Message], None],
         gone: Callable[["Shard", bool], None],
-        around: Surroundings,
+        services: NodeServices,
     ) -> None:
         self.name = name
         self.member = replica.member
@@ -111,11 +111,11 @@ class Shard:
         self._report: ShardReport | None = None
         self._is_restless: bool | None = None
         self._disk = disk
-        self._syncing = syncing
+        self._sync_pool = sync_pool
         self._disk_steps = disk_steps
         self._route = route
         self._gone = gone
-        self._around = around
+        self._services = services
         self._loop = asyncio.get_running_loop()
         self._proposals: list[Command] = []
         self._flush_scheduled = False
@@ -130,11 +130,11 @@ class Shard:
         self._is_retiring = self._holds_tick = False
         self._last_sync: asyncio.Future[tuple[Sync, Exception | None]] | None = None
         self._closed = False
-        self._upkeep: Upkeep | None = None
-        self._log_clock = LogClock(replica.machine.part(LogTime), around.clocks.boot_ns())
-        self._sessions = Sessions(self._groups, self._drop_member)
-        self._lender: Lender | None = None
-        self._office: Office | None = None
+        self._maintenance: Maintenance | None = None
+        self._log_clock = LogClock(replica.machine.part(LogTime), services.clocks.boot_ns())
+        self._sessions = GroupSessions(self._groups, self._drop_member)
+        self._delivery: QueueDelivery | None = None
+        self._transactions: TransactionService | None = None
 
     @property
     def leads(self) -> bool:
@@ -183,10 +183,10 @@ class Shard:
 
     def tick_queue(self) -> bool:
         """As often as time passes, also while the shard rests; whether there are dead letters to be sent."""
-        if self._lender is None or self._step_end is not None:
+        if self._delivery is None or self._step_end is not None:
             return False
-        self._lender.tick()
-        return self._lender.has_mail
+        self._delivery.tick()
+        return self._delivery.has_dead_letters
 
     def _step(self, event: Event) -> None:
         if self._closed:
@@ -258,17 +258,17 @@ class Shard:
             self._begin_sync()
         if self.replica.machine.applied != self._applied:
             self._applied = self.replica.machine.applied
-            clocks = self._around.clocks
+            clocks = self._services.clocks
             self._log_clock.saw(self.replica.machine.part(LogTime), clocks.boot_ns, clocks.walls_ns)
             self._wake()
             self._sessions.applied()
-            if self._lender is not None:
-                self._lender.wake()
-            if self._office is not None:
-                self._office.applied()
-        if self._lender is not None:
-            self._see_whether_it_lends()
-        self._see_to_office()
+            if self._delivery is not None:
+                self._delivery.wake()
+            if self._transactions is not None:
+                self._transactions.applied()
+        if self._delivery is not None:
+            self._end_delivery()
+        self._renew_transactions()
 
     def _answer(self, output: Done | Serve | Refuse) -> None:
         """Whatever one of those who wait does with it, the others hear of theirs."""
@@ -296,7 +296,7 @@ class Shard:
         except Exception as error:
             self._loop.call_soon(ended, error)
         else:
-            self._syncing.begin(files.descriptors, partial(self._synced, files, ended))
+            self._sync_pool.begin(files.descriptors, partial(self._synced, files, ended))
 
     def _synced(
         self, files: DiskSync, ended: Callable[[Exception | None], None], error: int, seconds: float
@@ -444,69 +444,71 @@ class Shard:
         else:
             _settle(tag, verdict)
 
-    def lender(self, queue: Resident | None) -> Lender | None:
+    def delivery(self, queue: Resident | None) -> QueueDelivery | None:
         """What lends the messages of the queue that lives here; None while this node does not lead it, or
         does not know yet that it does."""
-        self._see_whether_it_lends()
+        self._end_delivery()
         leading = self.replica.node.leadership
-        if self._lender is None and queue is not None:
+        if self._delivery is None and queue is not None:
             is_over = self.replica.halted is not None or self._closed
             if leading is not None and leading.ready and not is_over:
-                self._lender = Lender(self, queue.name, leading.since, queue.entry.settings)
-        return self._lender
+                self._delivery = QueueDelivery(self, queue.name, leading.since, queue.entry.settings)
+        return self._delivery
 
-    def _see_whether_it_lends(self) -> None:
+    def _end_delivery(self) -> None:
         """What was lent by a leader is forgotten with its time as such."""
-        leading, lender = self.replica.node.leadership, self._lender
-        if lender is not None and (leading is None or self.replica.halted or leading.since != lender.epoch):
-            self._lender = None
-            lender.close(_refusal(Reason.NOT_LEADER))
+        leading, delivery = self.replica.node.leadership, self._delivery
+        if delivery is not None and (
+            leading is None or self.replica.halted or leading.since != delivery.epoch
+        ):
+            self._delivery = None
+            delivery.close(_refusal(Reason.NOT_LEADER))
 
     @property
-    def lending(self) -> Lender | None:
+    def current_delivery(self) -> QueueDelivery | None:
         """What lends the messages of a queue, if this is one and something did."""
-        return self._lender
+        return self._delivery
 
     async def look(self, queue: Resident | None, request: QueueLook) -> Looked | Failed:
         """What is true of the queue now, by the leader."""
         refused = await self._newest()
-        lender = self.lender(queue)
-        if refused is not None or lender is None:
+        delivery = self.delivery(queue)
+        if refused is not None or delivery is None:
             return refused or _refusal(Reason.BUSY)
-        return lender.look(request)
+        return delivery.look(request)
 
     # Transactions.
 
     @property
-    def office(self) -> Office | None:
+    def transactions(self) -> TransactionService | None:
         """What looks after transactions here; None while this node does not lead, or does not know yet."""
-        return self._office
+        return self._transactions
 
-    def _see_to_office(self) -> None:
+    def _renew_transactions(self) -> None:
         """It is there as long as this node leads."""
-        leading, office = self.replica.node.leadership, self._office
+        leading, transactions = self.replica.node.leadership, self._transactions
         is_over = self.replica.halted is not None or self._closed
-        if office is not None and (is_over or leading is None or leading.since != office.epoch):
-            self._office = None
-            office.close()
-        if self._office is None and leading is not None and leading.ready and not is_over:
-            self._office = Office(self, leading.since, self._around)
+        if transactions is not None and (is_over or leading is None or leading.since != transactions.epoch):
+            self._transactions = None
+            transactions.close()
+        if self._transactions is None and leading is not None and leading.ready and not is_over:
+            self._transactions = TransactionService(self, leading.since, self._services)
 
-    def tick_office(self) -> None:
+    def tick_transactions(self) -> None:
         """Now and then, also while the shard rests."""
-        if self._office is not None and self._step_end is None:
-            self._office.tick()
+        if self._transactions is not None and self._step_end is None:
+            self._transactions.tick()
 
-    async def look_at_transactions(self, request: TransactionLook) -> TransactionsSeen | Failed:
+    async def transactions_now(self, request: TransactionLook) -> TransactionsSeen | Failed:
         """What is true of them now, by the leader."""
         refused = await self._newest()
-        if refused is not None or self._office is None:
+        if refused is not None or self._transactions is None:
             return refused or _refusal(Reason.BUSY)
-        return self._office.look(request)
+        return self._transactions.look(request)
 
     # Groups.
 
-    async def keep_alive(self, request: KeepAlive) -> Alive | Failed:
+    async def keep_alive(self, request: KeepAlive) -> GroupState | Failed:
         """Answered when the member has something to know, or its time is over."""
         leading = self.replica.node.leadership
         if leading is None or not leading.ready:
@@ -527,11 +529,11 @@ class Shard:
         """Propose to forget what is older or more than the topic is to keep, and idle producers. With None
         there is nothing to look after. The whole map was told at `learned`."""
         if not self.leads or retention is None:
-            self._upkeep = None
+            self._maintenance = None
             return
-        if self._upkeep is None:
-            self._upkeep = Upkeep()
-        for kind, payload in self._upkeep.due(self.replica, retention, is_needed, learned, self._now()):
+        if self._maintenance is None:
+            self._maintenance = Maintenance()
+        for kind, payload in self._maintenance.due(self.replica, retention, is_needed, learned, self._now()):
             self.propose(kind, payload)
 
     def standing(self) -> Standing:
@@ -539,14 +541,14 @@ class Shard:
         leading = self.replica.node.leadership
         if leading is None:
             return Standing(None)
-        return self._around.clocks.among({node_of(member) for member in leading.members})
+        return self._services.clocks.among({node_of(member) for member in leading.members})
 
     def _now(self) -> Now | None:
         """None while the clock of this node is not confirmed."""
         wall_ns, log_time = self.standing().confirmed_ns, self.replica.machine.part(LogTime)
         if wall_ns is None:
             return None
-        return Now(self._log_clock.now_ns(log_time, self._around.clocks.boot_ns(), wall_ns), wall_ns)
+        return Now(self._log_clock.now_ns(log_time, self._services.clocks.boot_ns(), wall_ns), wall_ns)
 
     # The end.
 
@@ -555,10 +557,10 @@ class Shard:
         self._closed = True
         for future in list(self._waiters):
             _settle(future, None)
-        if self._lender is not None:
-            self._lender.close(_refusal(Reason.NOT_LEADER))
-            self._lender = None
-        self._see_to_office()
+        if self._delivery is not None:
+            self._delivery.close(_refusal(Reason.NOT_LEADER))
+            self._delivery = None
+        self._renew_transactions()
         if self._is_syncing:
             self._last_sync = self._loop.create_future()
         if self._step_end is not None:

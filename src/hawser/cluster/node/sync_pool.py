@@ -11,7 +11,7 @@ from itertools import count
 
 from hawser.memory import Syncs
 
-__all__ = ["Syncing"]
+__all__ = ["SyncPool"]
 
 _log = logging.getLogger("hawser.cluster.node")
 
@@ -19,7 +19,7 @@ _log = logging.getLogger("hawser.cluster.node")
 Ended = Callable[[int, float], None]
 
 
-class Syncing:
+class SyncPool:
     """So many at a time. Everything but the waiting happens in one loop."""
 
     def __init__(self, threads: int) -> None:

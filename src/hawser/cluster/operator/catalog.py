@@ -21,7 +21,7 @@ __all__ = [
     "cluster_id",
     "create_topic",
     "forget_topic",
-    "is_homeless",
+    "is_orphaned_queue",
     "list_topics",
     "mark_deleted",
     "store_nodes",
@@ -108,7 +108,7 @@ def claim_shard(store: Store, name: str, uuid: str, guest: str) -> str | None:
     return claim_shard(store, name, uuid, guest) if isinstance(made, Conflict) else shard
 
 
-def is_homeless(name: str, entry: TopicEntry, topics: Mapping[str, TopicEntry]) -> bool:
+def is_orphaned_queue(name: str, entry: TopicEntry, topics: Mapping[str, TopicEntry]) -> bool:
     """Whether it is a queue that lives with a topic which is none of these, or has another guest."""
     if not entry.shard:
         return False

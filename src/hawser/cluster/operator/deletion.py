@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from hawser.cluster import wire
-from hawser.cluster.operator.validation import unheard_commits
+from hawser.cluster.operator.validation import unnotified_commits
 from hawser.cluster.shard_map import node_of
 from hawser.cluster.stores.shard_metadata import StoredShard
 from hawser.cluster.stores.store import Conflict, Store
@@ -32,7 +32,14 @@ from hawser.log.state.results import Done, decode_result
 from hawser.transaction.commands import BranchLimit
 from hawser.transaction.participant.branches import DEFAULT_LIMIT
 
-__all__ = ["Closing", "Deletion", "Retiring", "forget_retiring", "keep_retiring", "list_retiring"]
+__all__ = [
+    "Retiring",
+    "ShardDeletion",
+    "TransactionGate",
+    "forget_retiring",
+    "keep_retiring",
+    "list_retiring",
+]
 
 _RETIRING: Final = "retiring/"
 
@@ -47,7 +54,7 @@ class Retiring(msgspec.Struct, frozen=True):
 _decode = msgspec.json.Decoder(Retiring).decode
 
 
-class Deletion:
+class ShardDeletion:
     """Which members of a shard still have to delete it; `stored` is what the store has of it, if anything."""
 
     def __init__(self, shard: str, epoch: int, members: set[str], stored: StoredShard | None = None) -> None:
@@ -59,7 +66,7 @@ class Deletion:
         self._told = 0
 
     @classmethod
-    def of(cls, shard: str, stored: StoredShard) -> "Deletion":
+    def of(cls, shard: str, stored: StoredShard) -> "ShardDeletion":
         """Of a shard in the store: everybody who may hold something of it."""
         metadata = stored.metadata
         change = metadata.change
@@ -110,7 +117,7 @@ _CLOSED: Final = msgspec.structs.replace(DEFAULT_LIMIT, most_open=0)
 _ASK_SECONDS: Final = 2.0
 
 
-class Closing:
+class TransactionGate:
     """`leader` gives the link to whoever leads a shard, if there is one. What fails is tried again, every
     `pause_seconds` for `seconds` altogether: much sooner than a leader lets transactions begin again."""
 
@@ -126,7 +133,7 @@ class Closing:
         await _all(self._limit(shard, _CLOSED, deadline) for shard in shards)
         while True:
             seen = await _all(self._look(shard, deadline) for shard in shards)
-            is_telling = any(map(unheard_commits, seen)) and not any(each.branches for each in seen)
+            is_telling = any(map(unnotified_commits, seen)) and not any(each.branches for each in seen)
             if not is_telling or self._deadline - deadline > self._seconds / 2:
                 return seen
             # What was committed here is told to others, which takes a moment.

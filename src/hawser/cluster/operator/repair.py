@@ -27,7 +27,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, Final
 
-from hawser.cluster.operator.shard_driver import Desk
+from hawser.cluster.operator.shard_driver import ShardDriver
 from hawser.cluster.shard_map import node_of, owned_shards, topic_of
 from hawser.cluster.transport import TransportError
 from hawser.cluster.wire import ShardReport, TopicEntry
@@ -77,50 +77,50 @@ class Repairs:
         self,
         node: str,
         reports: Mapping[str, ShardReport],
-        desks: Mapping[str, Desk],
+        drivers: Mapping[str, ShardDriver],
         topics: Mapping[str, TopicEntry],
     ) -> None:
         """`node` has answered a roll call with these."""
         before = self._seen.get(node, {})
         seen = self._seen[node] = {}
-        for shard in [*desks, *(each for each in reports if each not in desks)]:
-            desk, report = desks.get(shard), reports.get(shard)
-            found = _case_of(node, shard, desk, report, topics)
+        for shard in [*drivers, *(each for each in reports if each not in drivers)]:
+            driver, report = drivers.get(shard), reports.get(shard)
+            found = _case_of(node, shard, driver, report, topics)
             if found is None or shard in self._under_way:
                 continue
             known, count = before.get(shard, (found, 0))
             count = count + 1 if known == found else 1
             seen[shard] = found, count
             if count > self._patience:
-                self._repair(node, shard, desk, found, count, desks)
+                self._repair(node, shard, driver, found, count, drivers)
 
     def _repair(
         self,
         node: str,
         shard: str,
-        desk: Desk | None,
+        driver: ShardDriver | None,
         found: _Found,
         count: int,
-        desks: Mapping[str, Desk],
+        drivers: Mapping[str, ShardDriver],
     ) -> None:
         case, member = found
-        metadata = desk.metadata if desk is not None else None
-        if desk is None or metadata is None:
+        metadata = driver.metadata if driver is not None else None
+        if driver is None or metadata is None:
             if count > self._patience * _MORE_PATIENCE:
                 self._send(shard, member, m.RetireRequest(0))
         elif case is _Case.LOST and len(metadata.members) == 1:
             if count == self._patience + 1:
                 _log.error("shard %s: node %s has lost its disk %s, the only copy", shard, node, member)
         elif case is _Case.LOST:
-            self._take_up(shard, self._replace(node, shard, desk, member))
+            self._take_up(shard, self._replace(node, shard, driver, member))
         elif case is _Case.STRAY and len(metadata.members) < metadata.copies:
-            self._take_up(shard, self._order(shard, desk, [partial(Expand, member, is_repair=True)]))
+            self._take_up(shard, self._order(shard, driver, [partial(Expand, member, is_repair=True)]))
         elif count <= self._patience * _MORE_PATIENCE:
             return
         elif case is _Case.SHORT:
             others = [each for each, seen in self._seen.items() if seen.get(shard, (None, 0))[0] == found]
-            nodes = sorted({node, *others}, key=_held(desks).__getitem__)
-            self._take_up(shard, self._add(shard, desk, nodes))
+            nodes = sorted({node, *others}, key=_held(drivers).__getitem__)
+            self._take_up(shard, self._add(shard, driver, nodes))
         else:
             _log.warning("shard %s: %s is none of its members and is deleted", shard, member)
             self._send(shard, member, m.RetireRequest(metadata.epoch))
@@ -140,15 +140,15 @@ class Repairs:
         finally:
             self._under_way.discard(shard)
 
-    async def _replace(self, node: str, shard: str, desk: Desk, lost: str) -> None:
+    async def _replace(self, node: str, shard: str, driver: ShardDriver, lost: str) -> None:
         new = await self._host(node, shard)
         _log.warning("shard %s: node %s has lost its disk %s; %s takes its place", shard, node, lost, new)
         orders: list[Callable[[object], Order]] = [partial(Swap, lost, new)]
-        if desk.metadata is not None and len(desk.metadata.members) == 2:
+        if driver.metadata is not None and len(driver.metadata.members) == 2:
             orders = [partial(Contract, lost, is_repair=True), partial(Expand, new, is_repair=True)]
-        await self._order(shard, desk, orders)
+        await self._order(shard, driver, orders)
 
-    async def _add(self, shard: str, desk: Desk, nodes: list[str]) -> None:
+    async def _add(self, shard: str, driver: ShardDriver, nodes: list[str]) -> None:
         """A new member, on the first of these nodes that can hold one."""
         for node in nodes:
             try:
@@ -157,29 +157,33 @@ class Repairs:
                 _log.warning("shard %s: %s", shard, error)
             else:
                 _log.warning("shard %s has too few copies; %s joins", shard, new)
-                await self._order(shard, desk, [partial(Expand, new, is_repair=True)])
+                await self._order(shard, driver, [partial(Expand, new, is_repair=True)])
                 return
 
     @staticmethod
-    async def _order(shard: str, desk: Desk, orders: list[Callable[[object], Order]]) -> None:
+    async def _order(shard: str, driver: ShardDriver, orders: list[Callable[[object], Order]]) -> None:
         for order in orders:
-            done = await desk.order(order)
+            done = await driver.order(order)
             _log.info("shard %s: %s", shard, done.text)
             if not done.done:
                 return
 
 
 def _case_of(
-    node: str, shard: str, desk: Desk | None, report: ShardReport | None, topics: Mapping[str, TopicEntry]
+    node: str,
+    shard: str,
+    driver: ShardDriver | None,
+    report: ShardReport | None,
+    topics: Mapping[str, TopicEntry],
 ) -> _Found | None:
     """What is wrong with this shard on this node."""
     if report is not None and report.halted is not None:
         return None
-    if desk is None:
+    if driver is None:
         is_orphan = report is not None and _owner_of(shard, topics) is None
         return (_Case.ORPHAN, report.member) if report is not None and is_orphan else None
-    metadata = desk.metadata
-    if metadata is None or metadata.status is not Status.STEADY or desk.has_orders:
+    metadata = driver.metadata
+    if metadata is None or metadata.status is not Status.STEADY or driver.has_orders:
         return None
     return _compare(node, metadata, report.member if report is not None else None)
 
@@ -196,9 +200,9 @@ def _compare(node: str, metadata: Metadata, there: str | None) -> _Found | None:
     return (_Case.SHORT, "") if len(metadata.members) < metadata.copies else None
 
 
-def _held(desks: Mapping[str, Desk]) -> Counter[str]:
+def _held(drivers: Mapping[str, ShardDriver]) -> Counter[str]:
     """How many members each node has."""
-    known = [desk.metadata for desk in desks.values() if desk.metadata is not None]
+    known = [driver.metadata for driver in drivers.values() if driver.metadata is not None]
     return Counter(node_of(member) for metadata in known for member in metadata.members)
 
 

@@ -21,28 +21,28 @@ from hawser.cluster.background import Background
 from hawser.cluster.operator.catalog import (
     cluster_id,
     forget_topic,
-    is_homeless,
+    is_orphaned_queue,
     list_topics,
     mark_deleted,
     store_nodes,
 )
 from hawser.cluster.operator.creation import create, homes_of, place
 from hawser.cluster.operator.deletion import (
-    Closing,
-    Deletion,
     Retiring,
+    ShardDeletion,
+    TransactionGate,
     forget_retiring,
     keep_retiring,
     list_retiring,
 )
 from hawser.cluster.operator.repair import Repairs
-from hawser.cluster.operator.shard_driver import Desk
+from hawser.cluster.operator.shard_driver import ShardDriver
 from hawser.cluster.operator.validation import (
     check_creation,
     check_deletion,
     check_nodes,
     check_transactions,
-    is_meant,
+    matches_uuid,
 )
 from hawser.cluster.shard_map import forget_oldest_deleted, node_of, owned_shards
 from hawser.cluster.stall_watch import StallWatch
@@ -101,7 +101,7 @@ class OperatorService(Handler):
         self.stalls = StallWatch(f"operator {name}")
         self.cluster = ""
         self.topics: dict[str, wire.TopicEntry] = {}
-        self.desks: dict[str, Desk] = {}
+        self.drivers: dict[str, ShardDriver] = {}
         self.rolls: dict[str, wire.Rolled] = {}
         self._nodes = dict(nodes)
         self._nodes_version = 0
@@ -114,11 +114,13 @@ class OperatorService(Handler):
         # Why the metadata of some shards cannot be read; said once.
         self._unreadable: set[str] = set()
         # Shards in the store that are to go, and those that are gone from it but not from every node.
-        self._deleting: dict[str, Deletion] = {}
+        self._deleting: dict[str, ShardDeletion] = {}
         # Topics and queues of which a shard has no nodes yet, and why.
         self._unplaced: dict[str, str] = {}
-        self._retiring: dict[str, Deletion] = {}
-        self._closing = Closing(self._leader_link, self.settings.closing_seconds, self.settings.tick_seconds)
+        self._retiring: dict[str, ShardDeletion] = {}
+        self._transaction_gate = TransactionGate(
+            self._leader_link, self.settings.closing_seconds, self.settings.tick_seconds
+        )
         # One deletion of a name at a time: what one has closed another one must not open.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._background = Background()
@@ -144,8 +146,8 @@ class OperatorService(Handler):
     async def stop(self) -> None:
         self.stalls.stop()
         self._background.cancel()
-        for desk in self.desks.values():
-            desk.close()
+        for driver in self.drivers.values():
+            driver.close()
         await asyncio.gather(*(dialer.close("the operator stops") for dialer in self._dialers.values()))
         # A call of the store may take a while; this loop may serve others.
         await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
@@ -164,11 +166,11 @@ class OperatorService(Handler):
             for node, dialer in self._dialers.items():
                 if dialer.link is not None and node not in self._rolling:
                     self._background.start(self._call_roll(node, dialer.link))
-            for desk in list(self.desks.values()):
+            for driver in list(self.drivers.values()):
                 try:
-                    desk.tick()
+                    driver.tick()
                 except Exception:
-                    _log.exception("shard %s: a tick failed", desk.shard)
+                    _log.exception("shard %s: a tick failed", driver.shard)
             for deletion in list(self._deleting.values()):
                 deletion.tell(self._send)
             if number % self.settings.look_ticks == 0:
@@ -198,12 +200,12 @@ class OperatorService(Handler):
         self.rolls[node] = answer
         if first:
             self._push()
-        for shard, desk in list(self.desks.items()):
+        for shard, driver in list(self.drivers.items()):
             report = answer.shards.get(shard)
             if report is not None and report.halted is None:
                 status = m.decode(report.status)
-                desk.receive(report.member, status)
-        self._repairs.rolled(node, answer.shards, self.desks, self.topics)
+                driver.receive(report.member, status)
+        self._repairs.rolled(node, answer.shards, self.drivers, self.topics)
 
     @property
     def alive(self) -> list[str]:
@@ -221,7 +223,7 @@ class OperatorService(Handler):
 
     async def _compare_with_store(self) -> None:
         topics = await self._in_thread(list_topics, self._store)
-        for name in [each for each, entry in topics.items() if is_homeless(each, entry, topics)]:
+        for name in [each for each, entry in topics.items() if is_orphaned_queue(each, entry, topics)]:
             marked = await self._in_thread(mark_deleted, self._store, name, topics[name].uuid)
             if marked is not None:
                 topics[name] = marked
@@ -244,10 +246,10 @@ class OperatorService(Handler):
                 continue
             if shard in deleted:
                 self._begin_deletion(shard, stored)
-            elif shard not in self.desks:
-                self._open_desk(shard).loaded(stored)
-        for shard in self.desks.keys() - shards.keys():
-            self.desks.pop(shard).close()
+            elif shard not in self.drivers:
+                self._open_driver(shard).loaded(stored)
+        for shard in self.drivers.keys() - shards.keys():
+            self.drivers.pop(shard).close()
         for name, entry in topics.items():
             if entry.deleted:
                 await self._finish_deletion(name, entry, shards)
@@ -261,17 +263,17 @@ class OperatorService(Handler):
         except StoreUnavailable as error:
             _log.warning("%s", error)
 
-    def _open_desk(self, shard: str) -> Desk:
+    def _open_driver(self, shard: str) -> ShardDriver:
         operator = Operator(self._run, self.settings.patience)
-        desk = self.desks[shard] = Desk(
+        driver = self.drivers[shard] = ShardDriver(
             shard, operator, self._store, self._in_thread, self._send, self._metadata_changed
         )
-        return desk
+        return driver
 
-    def _metadata_changed(self, desk: Desk) -> None:
+    def _metadata_changed(self, driver: ShardDriver) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
-        self._push(desk.shard)
+        self._push(driver.shard)
 
     # Messages.
 
@@ -285,12 +287,12 @@ class OperatorService(Handler):
         if not isinstance(envelope, wire.Deliver):
             return
         message = m.decode(envelope.message)
-        desk = self.desks.get(envelope.shard)
+        driver = self.drivers.get(envelope.shard)
         deletion = self._deleting.get(envelope.shard) or self._retiring.get(envelope.shard)
         if deletion is not None and isinstance(message, m.RetireResponse):
             deletion.remaining.discard(envelope.sender)
-        elif desk is not None:
-            desk.receive(envelope.sender, message)
+        elif driver is not None:
+            driver.receive(envelope.sender, message)
 
     def _push(self, shard: str | None = None) -> None:
         """Tell every node what has changed, or everything."""
@@ -298,8 +300,10 @@ class OperatorService(Handler):
             name: wire.NodeEntry(address, name in self.rolls and self._dialers[name].link is not None)
             for name, address in self._nodes.items()
         }
-        names = self.desks if shard is None else {shard: self.desks[shard]}
-        shards = {name: _entry(desk.metadata) for name, desk in names.items() if desk.metadata is not None}
+        names = self.drivers if shard is None else {shard: self.drivers[shard]}
+        shards = {
+            name: _entry(driver.metadata) for name, driver in names.items() if driver.metadata is not None
+        }
         topics = self.topics if shard is None else {}
         # A part is not called the cluster's map: a node that has just started, and knows no more, would pass
         # for one that knows of all topics.
@@ -313,11 +317,13 @@ class OperatorService(Handler):
 
     async def _make_shards(self, name: str, entry: wire.TopicEntry, shards: Container[str]) -> None:
         for shard in owned_shards(name, entry):
-            if shard in shards or shard in self.desks:
+            if shard in shards or shard in self.drivers:
                 continue
             replication = entry.settings.get("replication", 3)
             assert isinstance(replication, int)
-            known = {each: desk.metadata.members for each, desk in self.desks.items() if desk.metadata}
+            known = {
+                each: driver.metadata.members for each, driver in self.drivers.items() if driver.metadata
+            }
             try:
                 nodes = place(replication, self.alive, known)
                 members = [await self._host(node, shard) for node in nodes]
@@ -328,8 +334,8 @@ class OperatorService(Handler):
             stored = await self._in_thread(
                 store_shard, self._store, shard, Metadata.initial(tuple(members)), None
             )
-            if stored is not None and shard not in self.desks:
-                self._open_desk(shard).loaded(stored)
+            if stored is not None and shard not in self.drivers:
+                self._open_driver(shard).loaded(stored)
         self._unplaced.pop(name, None)
 
     async def _host(self, node: str, shard: str) -> str:
@@ -341,11 +347,11 @@ class OperatorService(Handler):
         return answer.member
 
     def _begin_deletion(self, shard: str, stored: StoredShard) -> None:
-        desk = self.desks.pop(shard, None)
-        if desk is not None:
-            desk.close()
+        driver = self.drivers.pop(shard, None)
+        if driver is not None:
+            driver.close()
         if shard not in self._deleting:
-            self._deleting[shard] = Deletion.of(shard, stored)
+            self._deleting[shard] = ShardDeletion.of(shard, stored)
 
     async def _finish_deletion(self, name: str, entry: wire.TopicEntry, shards: Container[str]) -> None:
         left = [shard for shard in owned_shards(name, entry) if shard in shards]
@@ -372,7 +378,7 @@ class OperatorService(Handler):
         for shard, absent in found.items():
             known = self._retiring.get(shard)
             if known is None or known.epoch < absent.epoch or not absent.members <= known.members:
-                self._retiring[shard] = Deletion(shard, absent.epoch, set(absent.members))
+                self._retiring[shard] = ShardDeletion(shard, absent.epoch, set(absent.members))
             elif not any(node_of(member) in self._nodes for member in known.remaining):
                 if known.remaining:
                     _log.warning(
@@ -410,11 +416,11 @@ class OperatorService(Handler):
             return await self._delete(message.name, message.uuid)
         if message.kind is wire.AdminKind.DRAIN:
             return await self._drain(message.name)
-        desk = self.desks.get(message.name)
-        if desk is None or desk.metadata is None:
+        driver = self.drivers.get(message.name)
+        if driver is None or driver.metadata is None:
             return wire.Failed(wire.Code.NOT_FOUND, f"there is no shard {message.name!r}", False)
-        make = await self._order_of(message, desk.metadata)
-        return await desk.order(make)
+        make = await self._order_of(message, driver.metadata)
+        return await driver.order(make)
 
     async def _order_of(self, message: wire.Admin, metadata: Metadata) -> Callable[[object], Order]:
         """The order, with members for the nodes that people name."""
@@ -489,7 +495,7 @@ class OperatorService(Handler):
                     return wire.Failed(wire.Code.UNAVAILABLE, self._unplaced[name], True)
 
     def _all_steady(self, shards: list[str]) -> bool:
-        found = [self.desks[shard].metadata for shard in shards if shard in self.desks]
+        found = [self.drivers[shard].metadata for shard in shards if shard in self.drivers]
         steady = [each for each in found if each is not None and each.status is Status.STEADY]
         return len(steady) == len(shards)
 
@@ -501,7 +507,7 @@ class OperatorService(Handler):
     async def _delete(self, name: str, uuid: str) -> wire.Answer:
         async with self._locks.setdefault(name, asyncio.Lock()):
             entry = (await self._in_thread(list_topics, self._store)).get(name)
-            if not is_meant(name, uuid, entry):
+            if not matches_uuid(name, uuid, entry):
                 entry = None
             elif entry is not None and not entry.deleted:
                 check_deletion(name, entry)
@@ -524,31 +530,31 @@ class OperatorService(Handler):
         """Return when no transaction has work there, nor can have; otherwise everything is as before."""
         shards = [shard for shard in owned_shards(name, entry) if self._can_be_led(shard)]
         try:
-            check_transactions(name, entry, await self._closing.close(shards))
+            check_transactions(name, entry, await self._transaction_gate.close(shards))
         except (Unavailable, ValueError):
-            await self._closing.open(shards)
+            await self._transaction_gate.open(shards)
             raise
 
     def _can_be_led(self, shard: str) -> bool:
         """Not if it was never made, or if most of its members are on nodes that are none of the cluster's any
         more: then nobody can ask it, and nobody needs to."""
-        desk = self.desks.get(shard)
-        if desk is None or desk.metadata is None:
+        driver = self.drivers.get(shard)
+        if driver is None or driver.metadata is None:
             return False
-        members = desk.metadata.members
+        members = driver.metadata.members
         return 2 * sum(node_of(member) in self._nodes for member in members) > len(members)
 
     def _leader_link(self, shard: str) -> Link | None:
-        desk = self.desks.get(shard)
-        leader = desk.metadata.leader if desk is not None and desk.metadata is not None else None
+        driver = self.drivers.get(shard)
+        leader = driver.metadata.leader if driver is not None and driver.metadata is not None else None
         dialer = self._dialers.get(node_of(leader)) if leader is not None else None
         return dialer.link if dialer is not None else None
 
     async def _drain(self, node: str) -> wire.Answer:
         """Give what the node leads to others, as far as there are any."""
         orders = []
-        for desk in self.desks.values():
-            metadata = desk.metadata
+        for driver in self.drivers.values():
+            metadata = driver.metadata
             if metadata is None or metadata.leader is None or node_of(metadata.leader) != node:
                 continue
             others = [
@@ -556,7 +562,7 @@ class OperatorService(Handler):
             ]
             if others:
                 to = secrets.choice(others)
-                orders.append(desk.order(partial(Transfer, to)))
+                orders.append(driver.order(partial(Transfer, to)))
         done = await asyncio.gather(*orders)
         return wire.AdminDone(
             True, f"{sum(each.done for each in done)} of {len(done)} shards were handed over"

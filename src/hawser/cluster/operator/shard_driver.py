@@ -14,14 +14,14 @@ from hawser.log.protocol.events import Store as StoreEffect
 from hawser.log.protocol.metadata import Metadata
 from hawser.log.protocol.operator import Operator
 
-__all__ = ["Desk"]
+__all__ = ["ShardDriver"]
 
 _log = logging.getLogger("hawser.cluster.operator")
 
 InThread = Callable[..., Awaitable[StoredShard | None]]
 
 
-class Desk:
+class ShardDriver:
     """Drives an `Operator`. `send(shard, member, message)` passes messages on, `changed(desk)` is told of
     every new version of the metadata."""
 
@@ -32,7 +32,7 @@ class Desk:
         store: Store,
         in_thread: InThread,
         send: Callable[[str, str, m.Message], None],
-        changed: Callable[["Desk"], None],
+        changed: Callable[["ShardDriver"], None],
     ) -> None:
         self.shard = shard
         self.operator = operator

@@ -26,8 +26,8 @@ __all__ = [
     "check_letters",
     "check_nodes",
     "check_transactions",
-    "is_meant",
-    "unheard_commits",
+    "matches_uuid",
+    "unnotified_commits",
 ]
 
 _MOST_PARTITIONS: Final = 1024
@@ -106,7 +106,7 @@ def check_host(message: wire.Admin, host: wire.TopicEntry | None) -> None:
         )
 
 
-def is_meant(name: str, uuid: str, entry: wire.TopicEntry | None) -> bool:
+def matches_uuid(name: str, uuid: str, entry: wire.TopicEntry | None) -> bool:
     """Whether what has the name is what is to be deleted, and not another one that was made since. ValueError
     if it is not said which one is."""
     if not uuid:
@@ -133,7 +133,7 @@ def check_transactions(name: str, entry: wire.TopicEntry, seen: Sequence[wire.Tr
     """ValueError if this is what transactions have on the shards of what is to be deleted: branches, or
     commits that others have not heard of."""
     found = {(each.xid, each.incarnation): each.prepared for answer in seen for each in answer.branches}
-    committed = sum(map(unheard_commits, seen))
+    committed = sum(map(unnotified_commits, seen))
     if found or committed:
         prepared = sum(found.values())
         raise ValueError(
@@ -143,7 +143,7 @@ def check_transactions(name: str, entry: wire.TopicEntry, seen: Sequence[wire.Tr
         )
 
 
-def unheard_commits(seen: wire.TransactionsSeen) -> int:
+def unnotified_commits(seen: wire.TransactionsSeen) -> int:
     """How many transactions were committed there, and others have not heard so. Of a rollback nobody has to
     hear from whom it was decided by."""
     return sum(each.outcome == Outcome.COMMITTED for each in seen.records)

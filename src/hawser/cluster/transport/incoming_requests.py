@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hawser.cluster.transport.errors import Malformed
 from hawser.cluster.transport.frames import FrameKind
 from hawser.cluster.transport.handshake import Identity, shortened
-from hawser.cluster.transport.send_queue import Body, Outgoing
+from hawser.cluster.transport.send_queue import Body, SendQueue
 from hawser.cluster.transport.settings import Counters
 
 if TYPE_CHECKING:
     from hawser.cluster.transport.link import Link
 
-__all__ = ["Handler", "Request", "Requests"]
+__all__ = ["Handler", "IncomingRequests", "Request"]
 
 _log = logging.getLogger("hawser.cluster.transport")
 
@@ -28,28 +28,28 @@ class Request:
     """One request. `on_cancel` is called if its asker goes away or gives up; set it, if at all, in the
     handler."""
 
-    __slots__ = ("body", "number", "on_cancel", "task", "work", "_requests")
+    __slots__ = ("body", "number", "on_cancel", "task", "work", "_incoming_requests")
 
-    def __init__(self, requests: "Requests", number: int, body: bytes | bytearray) -> None:
+    def __init__(self, requests: "IncomingRequests", number: int, body: bytes | bytearray) -> None:
         self.body = body
         self.number = number
         self.on_cancel: Callable[[], None] | None = None
         self.task: asyncio.Task[None] | None = None
         self.work: Coroutine[Any, Any, Body] | None = None
-        self._requests = requests
+        self._incoming_requests = requests
 
     @property
     def is_waiting(self) -> bool:
         """Whether somebody still waits for the answer."""
-        return self._requests.is_waiting(self)
+        return self._incoming_requests.is_waiting(self)
 
     def answer(self, body: Body) -> None:
         """End it. Answers are never dropped."""
-        self._requests.end(self, FrameKind.ANSWER, body)
+        self._incoming_requests.end(self, FrameKind.ANSWER, body)
 
     def fail(self, text: str) -> None:
         """End it with an AskFailed at the asker."""
-        self._requests.end(self, FrameKind.FAILURE, shortened(text))
+        self._incoming_requests.end(self, FrameKind.FAILURE, shortened(text))
 
 
 class Owner(Protocol):
@@ -59,14 +59,14 @@ class Owner(Protocol):
     def close_malformed(self, error: Exception) -> None: ...
 
 
-class Requests:
+class IncomingRequests:
     """Those of one link, by number."""
 
-    __slots__ = ("_owner", "_outgoing", "_counters", "_waiting")
+    __slots__ = ("_owner", "_send_queue", "_counters", "_waiting")
 
-    def __init__(self, owner: Owner, outgoing: Outgoing, counters: Counters) -> None:
+    def __init__(self, owner: Owner, send_queue: SendQueue, counters: Counters) -> None:
         self._owner = owner
-        self._outgoing = outgoing
+        self._send_queue = send_queue
         self._counters = counters
         self._waiting: dict[int, Request] = {}
 
@@ -92,11 +92,11 @@ class Requests:
     def end(self, request: Request, kind: FrameKind, body: Body) -> None:
         if self._forget(request):
             try:
-                self._outgoing.put(kind, request.number, body)
+                self._send_queue.put(kind, request.number, body)
             except ValueError as error:
                 # Too large for a frame: whoever waits has to hear of it.
                 _log.error("an answer cannot be sent: %s", error)
-                self._outgoing.put(FrameKind.FAILURE, request.number, shortened(str(error)))
+                self._send_queue.put(FrameKind.FAILURE, request.number, shortened(str(error)))
             self._owner.request_ended()
 
     def failed(self, request: Request, error: Exception) -> None:

@@ -32,9 +32,9 @@ from hawser.cluster.transport.errors import (
 )
 from hawser.cluster.transport.frames import MAX_HELLO_BYTES, Frame, FrameKind, FrameReader
 from hawser.cluster.transport.handshake import Identity, Introduction
-from hawser.cluster.transport.incoming_requests import Handler, Requests
-from hawser.cluster.transport.outgoing_requests import Asks, Turns
-from hawser.cluster.transport.send_queue import Body, Outgoing
+from hawser.cluster.transport.incoming_requests import Handler, IncomingRequests
+from hawser.cluster.transport.outgoing_requests import OutgoingRequests, RequestCredits
+from hawser.cluster.transport.send_queue import Body, SendQueue
 from hawser.cluster.transport.settings import Counters, LinkSettings
 
 __all__ = ["Link"]
@@ -82,10 +82,10 @@ class Link(asyncio.BufferedProtocol):
         self.peer: Identity | None = None
         self.version = 0
         self._among = set() if among is None else among
-        self._outgoing = Outgoing(loop, settings.most_outgoing_bytes, counters, self._has_room)
-        self._asks = Asks(loop, counters, self._cancel_ask)
-        self._turns = Turns(lambda: not self._outgoing.is_overfull)
-        self._requests = Requests(self, self._outgoing, counters)
+        self._send_queue = SendQueue(loop, settings.most_outgoing_bytes, counters, self._has_room)
+        self._outgoing_requests = OutgoingRequests(loop, counters, self._cancel_ask)
+        self._credits = RequestCredits(lambda: not self._send_queue.is_overfull)
+        self._incoming_requests = IncomingRequests(self, self._send_queue, counters)
         self._reader = FrameReader(MAX_HELLO_BYTES)
         self._frames: Iterator[Frame] = iter(())
         self._handler = handler
@@ -113,12 +113,12 @@ class Link(asyncio.BufferedProtocol):
     @property
     def is_overfull(self) -> bool:
         """Whether a message told now would be dropped."""
-        return self._outgoing.is_overfull
+        return self._send_queue.is_overfull
 
     @property
     def queued_bytes(self) -> int:
         """What waits here to be sent."""
-        return self._outgoing.queued_bytes
+        return self._send_queue.queued_bytes
 
     @property
     def reason(self) -> str:
@@ -127,11 +127,11 @@ class Link(asyncio.BufferedProtocol):
 
     def tell(self, body: Body) -> bool:
         """Send a message that may be lost. False: it was dropped here and now."""
-        outgoing = self._outgoing
-        if self._state is not _OPEN or outgoing.queued_bytes > outgoing.most_bytes:
+        send_queue = self._send_queue
+        if self._state is not _OPEN or send_queue.queued_bytes > send_queue.most_bytes:
             self.counters.tells_dropped += 1
             return False
-        outgoing.put(_TELL, 0, body)
+        send_queue.put(_TELL, 0, body)
         return True
 
     async def ask(self, body: Body, timeout_seconds: float | None) -> bytes | bytearray:
@@ -139,29 +139,29 @@ class Link(asyncio.BufferedProtocol):
         for its turn while the peer has as many requests as it serves at a time, or the queue is over-full.
         Cancelled, it tells the peer that nobody waits any more."""
         self._check_open()
-        if not self._turns.take_at_once():
+        if not self._credits.try_take():
             timeout_seconds = await self._take_turn(timeout_seconds)
         try:
             self._check_open()
-            number, future = self._asks.begin(timeout_seconds)
+            number, future = self._outgoing_requests.begin(timeout_seconds)
             try:
-                self._outgoing.put(_ASK, number, body)
+                self._send_queue.put(_ASK, number, body)
                 return await future
             finally:
                 # Still pending only if this task was cancelled or the body was refused.
-                if self._asks.drop(number):
+                if self._outgoing_requests.drop(number):
                     self._cancel_ask(number)
         finally:
-            self._turns.give(1)
+            self._credits.give(1)
 
     async def drained(self) -> None:
         """Return when the queue is within its limit; LinkClosed if the link is closed, before or by then."""
-        await self._outgoing.drained()
+        await self._send_queue.drained()
         self._check_open()
 
     def flush(self) -> None:
         """Hand what was sent to the system now, and not at the end of this turn of the loop."""
-        self._outgoing.flush()
+        self._send_queue.flush()
 
     async def close(self, reason: str = "closed on purpose", seconds: float | None = None) -> None:
         """Send what is queued, then the reason; return when the connection is gone: within `goodbye_seconds`
@@ -193,9 +193,9 @@ class Link(asyncio.BufferedProtocol):
             self.address = f"[{peer[0]}]:{peer[1]}" if ":" in str(peer[0]) else f"{peer[0]}:{peer[1]}"
         self.counters.links += 1
         self._among.add(self)
-        self._outgoing.connect(self._transport)
+        self._send_queue.connect(self._transport)
         if self._is_dialer:
-            self._outgoing.put(FrameKind.HELLO, 0, handshake.write_hello(self._introduction()))
+            self._send_queue.put(FrameKind.HELLO, 0, handshake.write_hello(self._introduction()))
         self._timer = self._loop.call_later(self.settings.connect_seconds, self._give_up_greeting)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -214,17 +214,17 @@ class Link(asyncio.BufferedProtocol):
         self._depart()
 
     def pause_writing(self) -> None:
-        self._outgoing.pause()
+        self._send_queue.pause()
 
     def resume_writing(self) -> None:
-        self._outgoing.resume()
+        self._send_queue.resume()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._shut(f"the connection to {self} was lost: {exc}" if exc else f"{self} closed the connection")
         self._state = _State.CLOSED
         if self._timer is not None:
             self._timer.cancel()
-        self._outgoing.close(self._reason)
+        self._send_queue.close(self._reason)
         self.counters.links -= 1
         self._among.discard(self)
         self._transport = None
@@ -257,10 +257,10 @@ class Link(asyncio.BufferedProtocol):
 
     def _take_frames(self) -> None:
         """Give out the frames that are there, until they end, the link does, or there is enough to do."""
-        handler, outgoing = self._handler, self._outgoing
+        handler, send_queue = self._handler, self._send_queue
         count = 0
         # Whatever the handlers send goes out in one write, at the end.
-        outgoing.is_corked = True
+        send_queue.is_corked = True
         try:
             for kind, number, body in self._frames:
                 count += 1
@@ -274,7 +274,7 @@ class Link(asyncio.BufferedProtocol):
                     except Exception:
                         _log.exception("a message from %s failed unexpectedly", self)
                 elif kind == _ANSWER:
-                    self._asks.answered(number, body)
+                    self._outgoing_requests.answered(number, body)
                 elif kind == _ASK:
                     self._serve(number, body)
                     if self._must_hold():
@@ -288,32 +288,32 @@ class Link(asyncio.BufferedProtocol):
             self.close_malformed(error)
         finally:
             self.counters.frames_in += count
-            outgoing.is_corked = False
-            outgoing.flush()
+            send_queue.is_corked = False
+            send_queue.flush()
 
     def _serve(self, number: int, body: bytes | bytearray) -> None:
-        request = self._requests.begin(number, body)
+        request = self._incoming_requests.begin(number, body)
         try:
             result = self._handler.asked(self, request)
         except MALFORMED:
             raise
         except Exception as error:
-            self._requests.failed(request, error)
+            self._incoming_requests.failed(request, error)
             return
         if iscoroutine(result):
-            self._requests.run(request, result)
+            self._incoming_requests.run(request, result)
         elif result is not None:
             request.answer(cast(Body, result))
 
     def _take_control(self, kind: int, number: int, body: bytes | bytearray) -> None:
         if kind == FrameKind.FAILURE:
-            self._asks.failed(number, body)
+            self._outgoing_requests.failed(number, body)
         elif kind == FrameKind.CANCEL:
-            self._requests.cancel(number)
+            self._incoming_requests.cancel(number)
         elif kind == FrameKind.PING:
             # One that asks and does not read hears enough of this side.
-            if not self._outgoing.is_overfull:
-                self._outgoing.put(FrameKind.PONG, 0, b"")
+            if not self._send_queue.is_overfull:
+                self._send_queue.put(FrameKind.PONG, 0, b"")
         elif kind == FrameKind.GOODBYE:
             self._shut(f"{self} closed the link: {handshake.readable(body)}")
             self._depart()
@@ -324,7 +324,7 @@ class Link(asyncio.BufferedProtocol):
 
     def _must_hold(self) -> bool:
         # A peer that keeps to what it was told is read on: it may have cancellations to send.
-        return len(self._requests) > self.settings.most_requests or self._outgoing.is_overfull
+        return len(self._incoming_requests) > self.settings.most_requests or self._send_queue.is_overfull
 
     def _hold(self) -> None:
         self._is_held = True
@@ -340,7 +340,7 @@ class Link(asyncio.BufferedProtocol):
 
     def _has_room(self) -> None:
         """The queue is within its limit."""
-        self._turns.hand_out()
+        self._credits.hand_out()
         self.request_ended()
 
     async def _take_turn(self, timeout_seconds: float | None) -> float | None:
@@ -348,7 +348,7 @@ class Link(asyncio.BufferedProtocol):
         started_at = self._loop.time()
         try:
             async with asyncio.timeout(timeout_seconds):
-                await self._turns.take()
+                await self._credits.take()
         except TimeoutError:
             text = f"{self} took no more requests for {timeout_seconds:g} s"
             raise AskTimeout(text, was_sent=False) from None
@@ -358,7 +358,7 @@ class Link(asyncio.BufferedProtocol):
 
     def _cancel_ask(self, number: int) -> None:
         if self._state is _OPEN:
-            self._outgoing.put(FrameKind.CANCEL, number, b"")
+            self._send_queue.put(FrameKind.CANCEL, number, b"")
 
     # Greeting.
 
@@ -394,7 +394,7 @@ class Link(asyncio.BufferedProtocol):
             _log.warning("%s is refused: %s", self, refused)
             self._leave(FrameKind.REFUSAL, str(refused), f"{self} was refused: {refused}")
             return
-        self._outgoing.put(FrameKind.WELCOME, 0, handshake.write_welcome(self._introduction(), version))
+        self._send_queue.put(FrameKind.WELCOME, 0, handshake.write_welcome(self._introduction(), version))
         self._open(version, introduction)
 
     def _open(self, version: int, introduction: Introduction) -> None:
@@ -402,7 +402,7 @@ class Link(asyncio.BufferedProtocol):
         self.peer = introduction.identity
         self._state = _OPEN
         self._reader.most_bytes = self.settings.most_frame_bytes
-        self._turns.give(introduction.most_requests)
+        self._credits.give(introduction.most_requests)
         self.counters.links_opened += 1
         assert self._timer is not None
         self._timer.cancel()
@@ -438,7 +438,7 @@ class Link(asyncio.BufferedProtocol):
             self._silent_ticks = 0
         else:
             self._silent_ticks += 1
-        self._is_heard, self._written_bytes = False, self._outgoing.written_bytes
+        self._is_heard, self._written_bytes = False, self._send_queue.written_bytes
         # Ticks and not a clock: a process that was stopped itself must not blame its peers.
         if self._silent_ticks >= ceil(settings.silence_seconds / settings.ping_seconds):
             self.counters.links_silent += 1
@@ -446,18 +446,18 @@ class Link(asyncio.BufferedProtocol):
             self.abort(f"silent for {settings.silence_seconds:g} s")
             return
         if self._is_held:
-            self._outgoing.put(FrameKind.PONG, 0, b"")
+            self._send_queue.put(FrameKind.PONG, 0, b"")
         elif self._silent_ticks:
-            self._outgoing.put(FrameKind.PING, 0, b"")
+            self._send_queue.put(FrameKind.PING, 0, b"")
         self._timer = self._loop.call_later(settings.ping_seconds, self._tick)
 
     def _is_excused(self) -> bool:
         """Whether silence says nothing: this side does not read because it has enough to do, or the peer is
         busy taking what it is sent."""
-        outgoing = self._outgoing
-        if outgoing.is_paused and outgoing.written_bytes != self._written_bytes:
+        send_queue = self._send_queue
+        if send_queue.is_paused and send_queue.written_bytes != self._written_bytes:
             return True
-        return self._is_held and not outgoing.is_overfull
+        return self._is_held and not send_queue.is_overfull
 
     def _leave(
         self, kind: FrameKind, last_word: str, reason: str, error: TransportError | None = None
@@ -469,8 +469,8 @@ class Link(asyncio.BufferedProtocol):
         if self._transport is None:
             return
         write = handshake.write_refusal if kind is FrameKind.REFUSAL else handshake.shortened
-        self._outgoing.put(kind, 0, write(last_word))
-        self._outgoing.flush()
+        self._send_queue.put(kind, 0, write(last_word))
+        self._send_queue.flush()
         if self._is_held:
             self._is_held = False
             self._transport.resume_reading()
@@ -494,9 +494,9 @@ class Link(asyncio.BufferedProtocol):
         self._state, self._reason = _State.LEAVING, reason
         if self._timer is not None:
             self._timer.cancel()
-        self._requests.close()
-        self._asks.close(reason)
-        self._turns.close(reason)
+        self._incoming_requests.close()
+        self._outgoing_requests.close(reason)
+        self._credits.close(reason)
         if not self.opening.done():
             self.opening.set_exception(error or Unreachable(reason))
             # Only a dialer waits for it.

@@ -14,7 +14,7 @@ from hawser.cluster.transport.errors import AskFailed, AskTimeout, LinkClosed, M
 from hawser.cluster.transport.handshake import readable
 from hawser.cluster.transport.settings import Counters
 
-__all__ = ["Asks", "Turns"]
+__all__ = ["OutgoingRequests", "RequestCredits"]
 
 Answer = bytes | bytearray
 
@@ -22,7 +22,7 @@ Answer = bytes | bytearray
 _EARLY_SECONDS: Final = 0.001
 
 
-class Asks:
+class OutgoingRequests:
     """Numbers from 1; each ends exactly once: answered, failed, timed out, dropped or lost with the link."""
 
     __slots__ = ("_loop", "_counters", "_on_timeout", "_pending", "_last", "_timer", "_timer_at")
@@ -121,7 +121,7 @@ class Asks:
             self._set_timer(earliest)
 
 
-class Turns:
+class RequestCredits:
     """`take` a turn, send the request, and give it back when the request has ended."""
 
     __slots__ = ("_free", "_may_send", "_waiting")
@@ -132,7 +132,7 @@ class Turns:
         self._may_send = may_send
         self._waiting: deque[asyncio.Future[None]] = deque()
 
-    def take_at_once(self) -> bool:
+    def try_take(self) -> bool:
         """Take a turn if one is free and nobody waits for it."""
         if self._free and not self._waiting and self._may_send():
             self._free -= 1

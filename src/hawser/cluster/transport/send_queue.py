@@ -15,7 +15,7 @@ from hawser.cluster.transport.errors import LinkClosed
 from hawser.cluster.transport.frames import HEADER, MAX_FRAME_BYTES
 from hawser.cluster.transport.settings import Counters
 
-__all__ = ["Body", "Outgoing"]
+__all__ = ["Body", "SendQueue"]
 
 # A body may come in pieces. Long ones are not copied: they must stay as they are until they are sent.
 Piece = bytes | bytearray | memoryview
@@ -25,7 +25,7 @@ _CHUNK_BYTES: Final = 256 << 10
 _MOST_JOINED_BYTES: Final = 16 << 10
 
 
-class Outgoing:
+class SendQueue:
     """The queue of one link. `put` never waits; `drained` does, until the queue is within its limit."""
 
     __slots__ = (

@@ -419,7 +419,9 @@ def test_a_member_does_not_go_back_to_an_earlier_generation() -> None:
         member._known_settled = 1
         cluster.ask = lambda *_: answer  # type: ignore[assignment, method-assign]
         for number, expected in ((2, (3, ("a", "b"), 1)), (4, (4, ("a",), 1))):
-            answer = asyncio.ensure_future(asyncio.sleep(0, wire.encode(wire.Alive(number, ("a",), ("a",)))))
+            answer = asyncio.ensure_future(
+                asyncio.sleep(0, wire.encode(wire.GroupState(number, ("a",), ("a",))))
+            )
             await member._listen()
             assert (member._generation, member._members, member._known_settled) == expected
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from hawser.cluster.node.group_sessions import Sessions
-from hawser.cluster.wire import Alive, Code, Failed, KeepAlive
+from hawser.cluster.node.group_sessions import GroupSessions
+from hawser.cluster.wire import Code, Failed, GroupState, KeepAlive
 from hawser.log.state.commands import GroupDelete, GroupJoin, GroupLeave
 from hawser.log.state.groups import Group, Groups
 from tests.stateful.log_shard import Shard
@@ -33,7 +33,7 @@ class Leader:
             self.shard.do(GroupJoin("g", member))
         self.clock = Clock()
         self.dropped: list[str] = []
-        self.sessions = Sessions(lambda: self.shard.groups, self._leave)
+        self.sessions = GroupSessions(lambda: self.shard.groups, self._leave)
         self.sessions._loop = self.clock  # type: ignore[assignment]
 
     def _leave(self, group: str, member: str) -> None:
@@ -44,7 +44,7 @@ class Leader:
         self.shard.do(command)
         self.sessions.applied()
 
-    async def hear(self, member: str, **known: Any) -> Alive | Failed:
+    async def hear(self, member: str, **known: Any) -> GroupState | Failed:
         """What a member is told that asks now and does not wait."""
         asked = {"generation": 2, "known_settled": 0, "settled": 0, "wait_seconds": 0.0, **known}
         request = KeepAlive("s", "g", member, session_seconds=6.0, **asked)
@@ -71,7 +71,7 @@ def test_who_is_silent_for_too_long_leaves() -> None:
         await leader.hear("a")
         leader.pass_time(0.2)
         assert leader.dropped == ["b"]
-        assert await leader.hear("a", generation=2) == Alive(3, ("a",), ())
+        assert await leader.hear("a", generation=2) == GroupState(3, ("a",), ())
         leader.pass_time(100)
         assert leader.dropped == ["b", "a"]
 
@@ -134,7 +134,7 @@ def test_members_are_woken_only_by_what_is_news_to_them() -> None:
             assert looks == [] and not waiting.done()
             leader.do(command)
             answer = await waiting
-            assert isinstance(answer, Failed if isinstance(command, GroupDelete) else Alive)
+            assert isinstance(answer, Failed if isinstance(command, GroupDelete) else GroupState)
 
     run(story)
 
@@ -146,7 +146,7 @@ def test_strangers_are_told_so() -> None:
             if isinstance(answer, Failed):
                 assert (answer.code, answer.retryable) == (Code.REJECTED, False)
             else:
-                assert answer == Alive(2, ("a", "b"), ())
+                assert answer == GroupState(2, ("a", "b"), ())
 
     run(story)
 
@@ -165,10 +165,10 @@ def test_news_end_the_waiting(news: str) -> None:
         assert leader.dropped == []
         if news == "members":
             leader.do(GroupJoin("g", "c"))
-            assert await waiting == Alive(3, ("a", "b", "c"), ())
+            assert await waiting == GroupState(3, ("a", "b", "c"), ())
         elif news == "settled":
-            assert await leader.hear("b", settled=2) == Alive(2, ("a", "b"), ("b",))
-            assert await waiting == Alive(2, ("a", "b"), ("b",))
+            assert await leader.hear("b", settled=2) == GroupState(2, ("a", "b"), ("b",))
+            assert await waiting == GroupState(2, ("a", "b"), ("b",))
         else:
             leader.do(GroupLeave("g", "a"))
             answer = await waiting

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from hawser.cluster import wire
-from hawser.cluster.node.clock_monitor import ClockWatch
-from hawser.cluster.node.clock_quorum import Clocks
+from hawser.cluster.node.clock_monitor import ClockMonitor
+from hawser.cluster.node.clock_quorum import ClockQuorum
 from hawser.limits import CLOCK_BOUND_SECONDS
 from hawser.log.clock import LogClock
 from hawser.log.state.commands import AdvanceTime, TrimTo
@@ -109,7 +109,9 @@ class Node:
     def __init__(self, ahead: float = 0.0, **others: float) -> None:
         self.ahead = ahead
         self.now = 1000 * HOUR
-        self.clocks = Clocks("a", lambda: self.now + round(self.ahead * SECOND), lambda: self.now - 5 * HOUR)
+        self.clocks = ClockQuorum(
+            "a", lambda: self.now + round(self.ahead * SECOND), lambda: self.now - 5 * HOUR
+        )
         for name, seconds in others.items():
             self.hear(name, seconds)
 
@@ -175,7 +177,7 @@ class Watched:
         self.answer: wire.Answer = wire.AdminDone(True, "")
         led = SimpleNamespace(leads=True, standing=lambda: node.clocks.among("abc"))
         hosted = {**dict.fromkeys(shards, led), "led elsewhere": SimpleNamespace(leads=False)}
-        self.watch = ClockWatch(node.clocks, {}, cast(Any, hosted), self.administer, self.run)
+        self.watch = ClockMonitor(node.clocks, {}, cast(Any, hosted), self.administer, self.run)
 
     async def administer(self, request: wire.Admin) -> wire.Answer:
         assert request.kind is wire.AdminKind.TRANSFER

@@ -60,8 +60,8 @@ class Counter:
 
     @property
     def _line(self) -> dict[str, Any]:
-        assert self.shard.lending is not None
-        return dict(self.shard.lending._lines[0])
+        assert self.shard.current_delivery is not None
+        return dict(self.shard.current_delivery._lines[0])
 
     def close(self) -> None:
         self._pool.shutdown()
@@ -120,7 +120,7 @@ def test_a_new_leader_lends_nothing_before_it_has_applied_what_was_there(
         counter.leader = other
         answer = counter.get("a", 1)
         assert isinstance(answer, wire.Failed) and answer.code is wire.Code.BUSY and answer.retryable
-        assert shard.lending is None
+        assert shard.current_delivery is None
     leadership = shard.replica.node.leadership
     assert leadership is not None
     wait_until(lambda: leadership.ready)
@@ -130,8 +130,8 @@ def test_a_new_leader_lends_nothing_before_it_has_applied_what_was_there(
 def test_what_cannot_be_read_is_said_and_stays_with_nobody(counter: Counter) -> None:
     counter.queue.put(b"1")
     counter.queue.put(b"2")
-    assert counter.shard.lending is not None
-    desk = counter.shard.lending._desks[0]
+    assert counter.shard.current_delivery is not None
+    desk = counter.shard.current_delivery._desks[0]
     read = desk._read
     second = counter.shard.replica.machine.applied
 
@@ -226,20 +226,20 @@ def test_letters_pause_whatever_is_wrong(
 ) -> None:
     tries = 0
 
-    async def fail(self: dead_letter_forwarder.Forwarder, shard: Shard) -> None:
+    async def fail(self: dead_letter_forwarder.DeadLetterForwarder, shard: Shard) -> None:
         nonlocal tries
         tries += 1
         raise ValueError("unforeseen")
 
     async def send_twice() -> None:
-        forwarder = dead_letter_forwarder.Forwarder("n", list)
+        forwarder = dead_letter_forwarder.DeadLetterForwarder("n", list)
         for _ in range(5):
             forwarder.send(counter.shard)
             await asyncio.sleep(0)
         await forwarder.close()
 
     monkeypatch.setattr(dead_letter_forwarder, "_PAUSE_SECONDS", 3600.0)
-    monkeypatch.setattr(dead_letter_forwarder.Forwarder, "_send_all", fail)
+    monkeypatch.setattr(dead_letter_forwarder.DeadLetterForwarder, "_send_all", fail)
     with caplog.at_level(logging.WARNING):
         counter.cluster.run(send_twice())
     assert tries == 1 and "unforeseen" in caplog.text

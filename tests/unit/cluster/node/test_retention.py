@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from hawser.cluster.node.maintenance import Upkeep
+from hawser.cluster.node.maintenance import Maintenance
 from hawser.cluster.node.retention import Retention
 from hawser.log.entry import Entry, Kind
 from hawser.log.state.commands import GroupCommit, GroupDelete, GroupJoin, TrimTo
@@ -140,7 +140,7 @@ class Partition:
         """What the leader does once a second."""
         within, floor = self.first_within(most_bytes), self.first_within(2 * most_bytes)
         replica = SimpleNamespace(machine=self.site.machine, journal=self.log)
-        due = Upkeep().due(cast(Any, replica), Retention(most_bytes))
+        due = Maintenance().due(cast(Any, replica), Retention(most_bytes))
         payload = next((payload for kind, payload in due if kind == Kind.TRIM), None)
         if payload is None:
             assert within == self.start

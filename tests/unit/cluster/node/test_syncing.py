@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hawser.cluster.node.sync_pool import Syncing
+from hawser.cluster.node.sync_pool import SyncPool
 from hawser.errors import Closed, UsageError
 from hawser.memory import Syncs
 
@@ -28,37 +28,37 @@ def descriptors(tmp_path: Path) -> Iterator[list[int]]:
         os.close(each)
 
 
-async def sync(syncing: Syncing, descriptors: list[int]) -> tuple[int, float]:
+async def sync(sync_pool: SyncPool, descriptors: list[int]) -> tuple[int, float]:
     heard: asyncio.Future[tuple[int, float]] = asyncio.get_running_loop().create_future()
-    syncing.begin(descriptors, lambda error, seconds: heard.set_result((error, seconds)))
+    sync_pool.begin(descriptors, lambda error, seconds: heard.set_result((error, seconds)))
     return await asyncio.wait_for(heard, SECONDS)
 
 
 def test_syncs_are_heard_of_in_the_loop(descriptors: list[int]) -> None:
     async def main() -> None:
-        syncing = Syncing(2)
-        syncing.start()
-        found = await asyncio.gather(*(sync(syncing, descriptors) for _ in range(50)))
+        sync_pool = SyncPool(2)
+        sync_pool.start()
+        found = await asyncio.gather(*(sync(sync_pool, descriptors) for _ in range(50)))
         assert all(error == 0 and 0 < seconds < SECONDS for error, seconds in found)
-        assert (await sync(syncing, []))[0] == 0
-        syncing.close()
+        assert (await sync(sync_pool, []))[0] == 0
+        sync_pool.close()
 
     asyncio.run(main())
 
 
 def test_the_first_file_that_fails_is_the_error(descriptors: list[int]) -> None:
     async def main() -> None:
-        syncing = Syncing(1)
-        syncing.start()
+        sync_pool = SyncPool(1)
+        sync_pool.start()
         reading, writing = os.pipe()
-        error, _ = await sync(syncing, [descriptors[0], reading, -1])
+        error, _ = await sync(sync_pool, [descriptors[0], reading, -1])
         assert errno.errorcode[error] == "EINVAL"
-        error, _ = await sync(syncing, [-1, reading])
+        error, _ = await sync(sync_pool, [-1, reading])
         assert errno.errorcode[error] == "EBADF"
-        assert (await sync(syncing, descriptors))[0] == 0
+        assert (await sync(sync_pool, descriptors))[0] == 0
         os.close(reading)
         os.close(writing)
-        syncing.close()
+        sync_pool.close()
 
     asyncio.run(main())
 
@@ -70,12 +70,12 @@ def test_one_that_cannot_go_on_does_not_hold_up_the_others(
         raise RuntimeError("planted")
 
     async def main() -> None:
-        syncing = Syncing(1)
-        syncing.start()
+        sync_pool = SyncPool(1)
+        sync_pool.start()
         for _ in range(3):
-            syncing.begin(descriptors, fail)
-        assert (await sync(syncing, descriptors))[0] == 0
-        syncing.close()
+            sync_pool.begin(descriptors, fail)
+        assert (await sync(sync_pool, descriptors))[0] == 0
+        sync_pool.close()
 
     asyncio.run(main())
     # Not the text: a session of Spark in this process has errors written as JSON.

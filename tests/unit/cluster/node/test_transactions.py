@@ -15,10 +15,10 @@ from hawser.cluster import wire
 from hawser.cluster.metrics import node_metrics
 from hawser.cluster.node.server import NodeSettings
 from hawser.cluster.node.transaction import participant, peer_client
-from hawser.cluster.node.transaction.client_registry import ABSENT_SECONDS, UNSEEN_SECONDS, Presence
-from hawser.cluster.node.transaction.coordinator import Deciding
-from hawser.cluster.node.transaction.observers import Observing
-from hawser.cluster.node.transaction.peer_client import GONE_SECONDS, Teller
+from hawser.cluster.node.transaction.client_registry import ABSENT_SECONDS, UNSEEN_SECONDS, ClientRegistry
+from hawser.cluster.node.transaction.coordinator import CoordinatorDriver
+from hawser.cluster.node.transaction.observers import ObserverRegistry
+from hawser.cluster.node.transaction.peer_client import GONE_SECONDS, PeerClient
 from hawser.cluster.shard_map import ShardMap
 from hawser.errors import Corrupt, UsageError
 from hawser.log.entry import Kind
@@ -65,42 +65,42 @@ def broken(transaction: TransactionId, shard: str) -> Notes:
 
 
 def test_whoever_has_a_link_is_there_and_whoever_had_one_is_waited_for() -> None:
-    presence, owner = Presence(), owner_of("run")
-    presence.came("run")
-    presence.came("run")
-    presence.left("run", 5.0)
-    assert not presence.is_lost(owner, 1e9)
-    presence.left("run", 10.0)
-    assert not presence.is_lost(owner, 10.0 + ABSENT_SECONDS - 0.1)
-    assert presence.is_lost(owner, 10.0 + ABSENT_SECONDS)
-    presence.came("run")
-    assert not presence.is_lost(owner, 1e9)
+    clients, owner = ClientRegistry(), owner_of("run")
+    clients.came("run")
+    clients.came("run")
+    clients.left("run", 5.0)
+    assert not clients.is_lost(owner, 1e9)
+    clients.left("run", 10.0)
+    assert not clients.is_lost(owner, 10.0 + ABSENT_SECONDS - 0.1)
+    assert clients.is_lost(owner, 10.0 + ABSENT_SECONDS)
+    clients.came("run")
+    assert not clients.is_lost(owner, 1e9)
 
 
 def test_a_client_that_was_never_here_is_left_to_its_time_outs() -> None:
     """As one that lives and has no link yet to a node that is new."""
-    presence, owner = Presence(), owner_of("run")
-    assert not presence.is_lost(owner, 100.0)
-    assert not presence.is_lost(owner, 100.0 + MAX_TIMEOUT_SECONDS - 0.1)
-    assert presence.is_lost(owner, 100.0 + UNSEEN_SECONDS)
-    assert presence.is_lost(owner, 110.0, 10.0) and not presence.is_lost(owner, 109.9, 10.0)
+    clients, owner = ClientRegistry(), owner_of("run")
+    assert not clients.is_lost(owner, 100.0)
+    assert not clients.is_lost(owner, 100.0 + MAX_TIMEOUT_SECONDS - 0.1)
+    assert clients.is_lost(owner, 100.0 + UNSEEN_SECONDS)
+    assert clients.is_lost(owner, 110.0, 10.0) and not clients.is_lost(owner, 109.9, 10.0)
     # From its first link on it is as any other.
-    presence.came("run")
-    presence.left("run", 5000.0)
-    assert not presence.is_lost(owner, 5000.0 + ABSENT_SECONDS - 0.1)
-    assert presence.is_lost(owner, 5000.0 + ABSENT_SECONDS)
-    assert not presence.is_lost(0, 100.0) and not presence.is_lost(0, 1e9)
+    clients.came("run")
+    clients.left("run", 5000.0)
+    assert not clients.is_lost(owner, 5000.0 + ABSENT_SECONDS - 0.1)
+    assert clients.is_lost(owner, 5000.0 + ABSENT_SECONDS)
+    assert not clients.is_lost(0, 100.0) and not clients.is_lost(0, 1e9)
 
 
 def test_those_who_left_are_forgotten_in_the_end() -> None:
-    presence, last = Presence(), 100 * UNSEEN_SECONDS
+    clients, last = ClientRegistry(), 100 * UNSEEN_SECONDS
     for number in range(1000):
         now = last / 1000 * number
-        presence.came(f"run {number}")
-        presence.left(f"run {number}", now)
-        assert not presence.is_lost(owner_of(f"stranger {number}"), now)
-    assert len(presence._absent) <= 21 and len(presence._unseen) <= 21
-    assert presence.is_lost(owner_of("run 995"), last)
+        clients.came(f"run {number}")
+        clients.left(f"run {number}", now)
+        assert not clients.is_lost(owner_of(f"stranger {number}"), now)
+    assert len(clients._absent) <= 21 and len(clients._unseen) <= 21
+    assert clients.is_lost(owner_of("run 995"), last)
 
 
 # Shards that are gone.
@@ -108,24 +108,24 @@ def test_those_who_left_are_forgotten_in_the_end() -> None:
 
 def test_a_shard_is_gone_when_the_map_lacks_it_for_long_and_was_told_since() -> None:
     shard_map = ShardMap()
-    teller = Teller(shard_map, {}, None, None)  # type: ignore[arg-type]
+    peers = PeerClient(shard_map, {}, None, None)  # type: ignore[arg-type]
     entry = wire.TopicEntry(1, "11111111", 1, {})
     shard_map.merge(wire.Map("cluster", {}, {"t": entry}, {}))
     (old,), (new,) = wire.shards_of("t", entry), wire.shards_of("t", replace(entry, uuid="22222222"))
-    teller.learned(0.0)
-    assert not teller.is_gone(old, 0.0) and not teller.is_gone(new, 0.0)
+    peers.learned(0.0)
+    assert not peers.is_gone(old, 0.0) and not peers.is_gone(new, 0.0)
     # Nobody has told the map since: it may be on its way.
-    assert not teller.is_gone(new, 10 * GONE_SECONDS)
-    teller.learned(GONE_SECONDS - 1)
-    assert not teller.is_gone(new, GONE_SECONDS - 1)
+    assert not peers.is_gone(new, 10 * GONE_SECONDS)
+    peers.learned(GONE_SECONDS - 1)
+    assert not peers.is_gone(new, GONE_SECONDS - 1)
     # It is made, and then the other one is gone.
     shard_map.merge(wire.Map("cluster", {}, {"t": replace(entry, uuid="22222222", version=2)}, {}))
-    teller.learned(2 * GONE_SECONDS)
-    assert not teller.is_gone(new, 2 * GONE_SECONDS) and not teller.is_gone(old, 2 * GONE_SECONDS)
-    teller.learned(3 * GONE_SECONDS)
-    assert teller.is_gone(old, 3 * GONE_SECONDS) and not teller.is_gone(new, 3 * GONE_SECONDS)
+    peers.learned(2 * GONE_SECONDS)
+    assert not peers.is_gone(new, 2 * GONE_SECONDS) and not peers.is_gone(old, 2 * GONE_SECONDS)
+    peers.learned(3 * GONE_SECONDS)
+    assert peers.is_gone(old, 3 * GONE_SECONDS) and not peers.is_gone(new, 3 * GONE_SECONDS)
     shard_map.merge(wire.Map("cluster", {}, {"t": replace(entry, version=3, deleted=True)}, {}))
-    assert teller.is_gone(old, 3 * GONE_SECONDS)
+    assert peers.is_gone(old, 3 * GONE_SECONDS)
 
 
 # Shards that do not answer.
@@ -146,8 +146,10 @@ def test_a_leader_on_the_same_node_that_has_no_majority_is_not_waited_for(
     async def tell() -> None:
         tasks: list[asyncio.Task[None]] = []
         loop = asyncio.get_running_loop()
-        teller = Teller(ShardMap(), {}, cast("Any", here), lambda work: tasks.append(loop.create_task(work)))
-        teller.tell(wire.Transact("s", ()), heard.append)
+        peers = PeerClient(
+            ShardMap(), {}, cast("Any", here), lambda work: tasks.append(loop.create_task(work))
+        )
+        peers.tell(wire.Transact("s", ()), heard.append)
         while not heard:
             await asyncio.sleep(0.01)
         # What it says then changes nothing: whoever wanted to know asks again.
@@ -173,8 +175,8 @@ def test_a_staged_batch_that_is_damaged_keeps_no_other_from_being_carried(
         for each in (damaged, sound):
             peer.transact(name, peer.publish(each, 1, b"x"))
         shard = next(iter(cluster._nodes.values())).shards[name]
-        assert shard.office is not None
-        keeper_of = shard.office.keeping
+        assert shard.transactions is not None
+        keeper_of = shard.transactions.participant
         register = shard.replica.machine.part(Branches).register
         first = {each: branch.operations[0] for each, branch in register}
         real = shard.replica.entry
@@ -202,13 +204,13 @@ def test_votes_that_a_client_made_up_are_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     answers: list[Any] = []
-    real = Deciding._hear
+    real = CoordinatorDriver._hear
 
-    def hear(self: Deciding, *heard: Any) -> None:
+    def hear(self: CoordinatorDriver, *heard: Any) -> None:
         real(self, *heard)
         answers.append(heard)
 
-    monkeypatch.setattr(Deciding, "_hear", hear)
+    monkeypatch.setattr(CoordinatorDriver, "_hear", hear)
     with RunningCluster(tmp_path, 1) as cluster:
         peer = Peer(cluster, "client")
         for name in ("one", "two"):
@@ -237,7 +239,7 @@ def test_votes_that_a_client_made_up_are_told_once(
 )
 def test_an_observer_that_cannot_be_had_is_an_error_at_the_start(name: str, text: str) -> None:
     with pytest.raises(UsageError, match=text):
-        Observing((name,), ShardMap())
+        ObserverRegistry((name,), ShardMap())
 
 
 def test_observers_of_a_node_are_told_and_counted(tmp_path: Path) -> None:
@@ -315,7 +317,7 @@ def test_what_waits_for_a_decision_is_counted_with_its_age(
         label = peer.label(waits, 1)._replace(last=True, home=two)
         peer.transact(one, entry(Kind.BATCH, batch_of(b"x"), label))
         until(lambda: all(waiting(cluster, tmp_path)[::2]), "it is prepared and has an age")
-        monkeypatch.setattr(participant.Keeping, "_now", property(lambda self: self._loop.time() + 20.0))
+        monkeypatch.setattr(participant.Participant, "_now", property(lambda self: self._loop.time() + 20.0))
         prepared, in_doubt, oldest = waiting(cluster, tmp_path)
         assert (prepared, in_doubt) == (1, 1) and 20 < oldest < 1000
         assert peer.look(one, waits).branches[0].age_seconds > 20
@@ -342,9 +344,9 @@ def test_what_is_prepared_keeps_its_age_when_leaders_change(
         monkeypatch.setattr(participant, "time", day)
         ages = {each: peer.look(one, each).branches[0].age_seconds for each in (waits, works)}
         assert ages[waits] > 86_400 > ages[works]
-        led = cluster._nodes[other].shards[one].office
+        led = cluster._nodes[other].shards[one].transactions
         assert led is not None
-        assert led.keeping.in_doubt_count == 1 and led.keeping.oldest_age_seconds > 86_400
+        assert led.participant.in_doubt_count == 1 and led.participant.oldest_age_seconds > 86_400
         peer.leave()
 
 

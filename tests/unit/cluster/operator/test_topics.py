@@ -54,7 +54,7 @@ async def _run(directory: Path) -> None:
         (created,) = await _administer(cluster, create)
         assert isinstance(created, wire.AdminDone) and created.done
         assert cluster.operator is not None
-        steady = [desk.metadata for desk in cluster.operator.desks.values()]
+        steady = [driver.metadata for driver in cluster.operator.drivers.values()]
         assert len(steady) == 2 and all(each is not None and each.leader for each in steady)
     finally:
         await cluster.stop()

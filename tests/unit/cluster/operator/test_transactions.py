@@ -12,13 +12,19 @@ import pytest
 import hawser
 from hawser.cluster import wire
 from hawser.cluster.node import maintenance
-from hawser.cluster.node.maintenance import Upkeep
+from hawser.cluster.node.maintenance import Maintenance
 from hawser.cluster.node.retention import Retention
 from hawser.cluster.node.transaction import peer_client
-from hawser.cluster.node.transaction.peer_client import Teller
-from hawser.cluster.operator.catalog import claim_shard, create_topic, is_homeless, list_topics, mark_deleted
+from hawser.cluster.node.transaction.peer_client import PeerClient
+from hawser.cluster.operator.catalog import (
+    claim_shard,
+    create_topic,
+    is_orphaned_queue,
+    list_topics,
+    mark_deleted,
+)
 from hawser.cluster.operator.creation import create, homes_of
-from hawser.cluster.operator.deletion import Closing
+from hawser.cluster.operator.deletion import TransactionGate
 from hawser.cluster.operator.validation import check_creation
 from hawser.cluster.shard_map import ShardMap, owned_shards
 from hawser.cluster.stores import open_store
@@ -167,11 +173,11 @@ def test_a_claim_that_nobody_followed_up_is_taken_over(store: Store) -> None:
     create_topic(store, "quick", 1, {}, "queue", shard)
     create_topic(store, "slow", 1, {}, "queue", shard)
     topics = list_topics(store)
-    assert [name for name, entry in topics.items() if is_homeless(name, entry, topics)] == ["slow"]
+    assert [name for name, entry in topics.items() if is_orphaned_queue(name, entry, topics)] == ["slow"]
     assert claim_shard(store, "results", uuid, "third") is None
     mark_deleted(store, "results", uuid)
     topics = list_topics(store)
-    assert is_homeless("quick", topics["quick"], topics)
+    assert is_orphaned_queue("quick", topics["quick"], topics)
     assert claim_shard(store, "results", uuid, "quick") is None
 
 
@@ -327,7 +333,7 @@ def test_a_topic_and_a_queue_are_recorded_onto_one_shard(cluster: RunningCluster
 def test_a_recorder_of_a_queue_is_not_judged_by_the_topics_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 10 * DAY_SECONDS
     monkeypatch.setattr(maintenance, "time", SimpleNamespace(monotonic=lambda: now))
-    replica, keeper, recorder = leading_replica(), Upkeep(), recorder_id("r", "region")
+    replica, keeper, recorder = leading_replica(), Maintenance(), recorder_id("r", "region")
     propose(replica, Kind.QUEUE_PUT, bytes(Batch.of([Record(b"x")], Stamp(recorder, 1, 1)).data))
     propose(replica, Kind.BATCH, bytes(Batch.of([Record(b"x"), Record(b"y")], Stamp(b"p", 1, 1)).data))
     propose(replica, Kind.TRIM, encode_command(TrimTo(3)))
@@ -376,16 +382,16 @@ class Held:
     def __init__(self, shard: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_let_go = False
         self.told = 0
-        real = Teller.tell
+        real = PeerClient.tell
 
-        def tell(teller: Teller, request: Any, heard: Any) -> None:
+        def tell(peers: PeerClient, request: Any, heard: Any) -> None:
             if request.shard != shard or not isinstance(request, wire.Transact) or self.is_let_go:
-                real(teller, request, heard)
+                real(peers, request, heard)
                 return
             self.told += 1
             heard(wire.Failed(wire.Code.UNAVAILABLE, "held back", True))
 
-        monkeypatch.setattr(Teller, "tell", tell)
+        monkeypatch.setattr(PeerClient, "tell", tell)
 
 
 def decide(
@@ -412,7 +418,7 @@ def test_what_others_have_not_heard_keeps_the_shard_that_decided(
     home = peer.shard(name)
     operator = cluster._cluster.operator
     assert operator is not None
-    monkeypatch.setattr(operator._closing, "_seconds", 2.0)
+    monkeypatch.setattr(operator._transaction_gate, "_seconds", 2.0)
     with pytest.raises(hawser.Rejected, match="0 open, 0 prepared and 1 committed"):
         cluster.connect().topic(name).delete()
     held.is_let_go = True
@@ -437,14 +443,14 @@ def test_a_deletion_waits_until_others_have_heard(
     cluster: RunningCluster, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tx, name, shard, held = decide(peer, monkeypatch, Outcome.COMMITTED)
-    look, seen = Closing._look, list[wire.TransactionsSeen]()
+    look, seen = TransactionGate._look, list[wire.TransactionsSeen]()
 
-    async def looking(self: Closing, shard: str, deadline: float) -> Any:
+    async def looking(self: TransactionGate, shard: str, deadline: float) -> Any:
         seen.append(await look(self, shard, deadline))
         held.is_let_go = True
         return seen[-1]
 
-    monkeypatch.setattr(Closing, "_look", looking)
+    monkeypatch.setattr(TransactionGate, "_look", looking)
     assert delete(cluster, name).done
     assert seen[0].records and not seen[-1].records
     assert peer.look(shard, tx).outcome is not None and not peer.look(shard, tx).branches
@@ -468,10 +474,10 @@ def test_the_race_is_lost_without_closing(
 ) -> None:
     """The canary: an operator that only looks deletes what a transaction has staged."""
 
-    async def nothing(self: Closing, shard: str, limit: BranchLimit, deadline: float) -> None:
+    async def nothing(self: TransactionGate, shard: str, limit: BranchLimit, deadline: float) -> None:
         pass
 
-    monkeypatch.setattr(Closing, "_limit", nothing)
+    monkeypatch.setattr(TransactionGate, "_limit", nothing)
     staged, answer = _race(cluster, peer, monkeypatch, "after the look")
     assert staged == Staged(1) and isinstance(answer, wire.AdminDone) and answer.done
 
@@ -483,19 +489,19 @@ def _race(
     name, tx = unused("orders"), lane(unused("tx"))
     peer.create(name)
     shard = peer.shard(name)
-    close, look = Closing.close, Closing._look
+    close, look = TransactionGate.close, TransactionGate._look
     results: list[Any] = []
 
     async def stage() -> None:
         answer = await peer.asked(wire.Transact(shard, (peer.publish(tx, 1, b"x"),)))
         results.extend(map(decode_result, answer.results))
 
-    async def closing(self: Closing, shards: Any) -> Any:
+    async def closing(self: TransactionGate, shards: Any) -> Any:
         if moment == "before it is closed":
             await stage()
         return await close(self, shards)
 
-    async def looking(self: Closing, shard: str, deadline: float) -> Any:
+    async def looking(self: TransactionGate, shard: str, deadline: float) -> Any:
         if moment == "before the look":
             await stage()
         seen = await look(self, shard, deadline)
@@ -503,8 +509,8 @@ def _race(
             await stage()
         return seen
 
-    monkeypatch.setattr(Closing, "close", closing)
-    monkeypatch.setattr(Closing, "_look", looking)
+    monkeypatch.setattr(TransactionGate, "close", closing)
+    monkeypatch.setattr(TransactionGate, "_look", looking)
     answer = delete(cluster, name)
     (staged,) = results
     return staged, answer
@@ -514,7 +520,7 @@ def test_a_leader_lets_transactions_begin_again(monkeypatch: pytest.MonkeyPatch)
     """Where an operator has closed a shard, and was killed before it could delete the topic."""
     now = 1.0
     monkeypatch.setattr(maintenance, "time", SimpleNamespace(monotonic=lambda: now))
-    replica, keeper = leading_replica(), Upkeep()
+    replica, keeper = leading_replica(), Maintenance()
     propose(replica, Kind.BRANCH_LIMIT, encode_command(BranchLimit(0, 1, 1, 1)))
 
     def looked_after(learned: float) -> BranchLimit:
@@ -553,7 +559,7 @@ def test_a_shard_without_a_majority_is_deleted_when_its_nodes_are_given_up(tmp_p
         assert cluster.ask(wire.Admin(wire.AdminKind.CREATE, "orders")).done
         operator = cluster._cluster.operator
         assert operator is not None
-        operator._closing._seconds = 0.5
+        operator._transaction_gate._seconds = 0.5
         for name in cluster.nodes[1:]:
             cluster.stop(name)
         refused = delete(cluster, "orders")

@@ -23,8 +23,8 @@ from hawser.cluster.transport import (
     listen,
 )
 from hawser.cluster.transport.event_loop import new_event_loop
-from hawser.cluster.transport.outgoing_requests import Asks
-from hawser.cluster.transport.send_queue import Outgoing
+from hawser.cluster.transport.outgoing_requests import OutgoingRequests
+from hawser.cluster.transport.send_queue import SendQueue
 from tests.support.links import (
     BRISK,
     CLIENT,
@@ -60,13 +60,13 @@ def test_what_is_told_in_one_turn_is_one_write(monkeypatch: pytest.MonkeyPatch) 
     async def scenario() -> None:
         async with linked(Recorder()) as (_, link):
             writes: list[int] = []
-            write = Outgoing._write
+            write = SendQueue._write
 
-            def counted(self: Outgoing, chunk: bytes) -> None:
+            def counted(self: SendQueue, chunk: bytes) -> None:
                 writes.append(len(chunk))
                 write(self, chunk)
 
-            monkeypatch.setattr(Outgoing, "_write", counted)
+            monkeypatch.setattr(SendQueue, "_write", counted)
             for _ in range(500):
                 link.tell(b"x" * 100)
             await link.ask(b"", LONG_SECONDS)
@@ -324,13 +324,13 @@ def test_waiting_for_a_turn_counts_as_waiting(monkeypatch: pytest.MonkeyPatch) -
         there = Silent()
         async with linked(there, settings) as (_, link):
             given: list[float | None] = []
-            begin = Asks.begin
+            begin = OutgoingRequests.begin
 
-            def noted(self: Asks, timeout_seconds: float | None) -> Any:
+            def noted(self: OutgoingRequests, timeout_seconds: float | None) -> Any:
                 given.append(timeout_seconds)
                 return begin(self, timeout_seconds)
 
-            monkeypatch.setattr(Asks, "begin", noted)
+            monkeypatch.setattr(OutgoingRequests, "begin", noted)
             asks = [asyncio.create_task(link.ask(b"", LONG_SECONDS)) for _ in range(2)]
             started_at = link._loop.time()
             for place in range(2):

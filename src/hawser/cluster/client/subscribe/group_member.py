@@ -254,7 +254,7 @@ class Member(Consumer):
         request = wire.KeepAlive(shard, self.group, self.member, *known, self._session_seconds, wait)
         answer = await self.router.ask_once(shard, request, wait + self._session_seconds / 3)
         # More may have been learned since the question, or elsewhere.
-        if isinstance(answer, wire.Alive) and answer.generation >= self._generation:
+        if isinstance(answer, wire.GroupState) and answer.generation >= self._generation:
             self._backoff = Backoff(self.router.settings)
             self._learn(answer.generation, answer.members)
             self._known_settled = len(answer.settled)

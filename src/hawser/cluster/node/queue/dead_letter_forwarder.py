@@ -22,7 +22,7 @@ from hawser.errors import Full, HawserError
 from hawser.log.entry import Kind
 from hawser.log.queue.dead_letters import next_letters, sent
 
-__all__ = ["Forwarder"]
+__all__ = ["DeadLetterForwarder"]
 
 _log = logging.getLogger("hawser.cluster.node")
 
@@ -31,7 +31,7 @@ _SEND_SECONDS: Final = 5.0
 _PAUSE_SECONDS: Final = 1.0
 
 
-class Forwarder:
+class DeadLetterForwarder:
     """Of one node, in its event loop; `addresses` are those of the cluster's nodes."""
 
     def __init__(self, node: str, addresses: Callable[[], Sequence[str]]) -> None:
@@ -66,11 +66,11 @@ class Forwarder:
             self._under_way.discard(shard.name)
 
     async def _send_all(self, shard: Shard) -> None:
-        lender = shard.lending
-        if lender is None:
+        delivery = shard.current_delivery
+        if delivery is None:
             return
         client = await self._started()
-        queue = await client.open_queue(lender.queue, {}, False, None)
+        queue = await client.open_queue(delivery.queue, {}, False, None)
         target = await queue.letters(create=True)
         try:
             partition = StampedPartition(target, 0)

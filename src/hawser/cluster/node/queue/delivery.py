@@ -45,7 +45,7 @@ from hawser.log.state.queue import CAPACITY_BYTES, LETTERS, MESSAGES, Queue
 from hawser.log.state.results import Place, Reason, Rejected, encode_result
 from hawser.transaction.participant import locks
 
-__all__ = ["TOO_EARLY", "Lender"]
+__all__ = ["TOO_EARLY", "QueueDelivery"]
 
 _log = logging.getLogger("hawser.cluster.node")
 
@@ -65,23 +65,23 @@ class Host(Protocol):
     def read(self, tag: Any) -> None: ...
 
 
-class _Waiting:
+class _PendingGet:
     """Somebody who wants messages; the tag of the reads that are made for him."""
 
     __slots__ = (
-        "answer", "desk", "for_transactions", "is_asking", "is_known", "lender", "line", "timer", "wanted"
+        "answer", "desk", "for_transactions", "is_asking", "is_known", "delivery", "line", "timer", "wanted"
     )  # fmt: skip
 
     def __init__(
         self,
-        lender: "Lender",
+        delivery: "QueueDelivery",
         desk: Desk,
-        line: "_Line",
+        line: "_PendingGets",
         wanted: Get,
         for_transactions: bool,
         answer: "_Answer",
     ) -> None:
-        self.lender = lender
+        self.delivery = delivery
         self.desk = desk
         self.line = line
         self.wanted = wanted
@@ -102,15 +102,15 @@ class _Waiting:
 
     def set_result(self, refused: Failed | None) -> None:
         self.is_asking = False
-        self.lender.served(self, refused)
+        self.delivery.served(self, refused)
 
 
 # By their sessions, those who came first in front.
-_Line = dict[str, _Waiting]
+_PendingGets = dict[str, _PendingGet]
 _Answer = Callable[[Any], None]
 
 
-class _Ending:
+class _SettlementTag:
     """The tag of an entry that settles messages: the desk has to hear of its end, whoever else wants to."""
 
     __slots__ = ("_answer", "_desk", "_proposal")
@@ -129,7 +129,7 @@ class _Ending:
             self._answer(result if isinstance(result, Failed) else Executed(encode_result(result)))
 
 
-class Lender:
+class QueueDelivery:
     """Of one shard and one time of leading it, which began in `epoch`; `queue` is the name of what it lends
     from."""
 
@@ -156,7 +156,7 @@ class Lender:
             Desk(self._machine, host.replica.entry, epoch, each, shelf, queue)
             for shelf, each in ((MESSAGES, lending), (LETTERS, letters))
         ]
-        self._lines: list[_Line] = [{}, {}]
+        self._lines: list[_PendingGets] = [{}, {}]
         # Of each shelf its first message, and when that came.
         self._oldest: list[tuple[int, int]] = [(0, 0), (0, 0)]
         # What could not be read last, said once.
@@ -191,12 +191,12 @@ class Lender:
         self._hear(desk, line, wanted)
         if message.is_last:
             desk.claims.leave(message.session)
-            self._end_what_is_over(desk)
+            self._end_expired(desk)
         is_outdated = desk.claims.is_outdated(message.session, message.request) or message.session in line
         if message.is_last or not message.most or is_outdated:
             answer(Lent())
             return
-        waiting = _Waiting(self, desk, line, wanted, message.for_transactions, answer)
+        waiting = _PendingGet(self, desk, line, wanted, message.for_transactions, answer)
         request.on_cancel = lambda: self._leave(waiting)
         if message.wait_seconds > 0:
             # Not so long that nobody hears of the session.
@@ -204,7 +204,7 @@ class Lender:
             waiting.timer = self._loop.call_later(seconds, self._time_is_over, waiting)
         self._ask(waiting)
 
-    def _hear(self, desk: Desk, line: _Line, wanted: Get) -> None:
+    def _hear(self, desk: Desk, line: _PendingGets, wanted: Get) -> None:
         """What it asked for before is over, and what that had got for nothing is for others. This needs no
         read: nothing is lent."""
         before = len(desk.claims)
@@ -215,7 +215,7 @@ class Lender:
         if len(desk.claims) < before:
             self.wake()
 
-    def _ask(self, waiting: _Waiting) -> None:
+    def _ask(self, waiting: _PendingGet) -> None:
         # Nobody who came before is overtaken because he needs a read.
         is_first = next(iter(waiting.line.values())) is waiting
         if waiting.for_transactions and is_first and self._lend(waiting):
@@ -224,7 +224,7 @@ class Lender:
             waiting.is_asking = True
             self._host.read(waiting)
 
-    def served(self, waiting: _Waiting, refused: Failed | None) -> None:
+    def served(self, waiting: _PendingGet, refused: Failed | None) -> None:
         """The state is the newest there is, or this node does not know whether it is."""
         if not waiting.is_in_line:
             return
@@ -235,19 +235,19 @@ class Lender:
         if not self._lend(waiting) and waiting.timer is None:
             self._answer(waiting, Lent())
 
-    def _lend(self, waiting: _Waiting) -> bool:
+    def _lend(self, waiting: _PendingGet) -> bool:
         """Whether it has its answer."""
         try:
             parcels = waiting.desk.lend(waiting.wanted, self._now)
         except (Corrupt, OSError) as error:
             self._answer(waiting, _damaged(error))
             return True
-        self._end_what_is_over(waiting.desk)
+        self._end_expired(waiting.desk)
         if parcels:
             self._answer(waiting, Lent(tuple(parcels)))
         return bool(parcels)
 
-    def _time_is_over(self, waiting: _Waiting) -> None:
+    def _time_is_over(self, waiting: _PendingGet) -> None:
         if waiting.is_known:
             waiting.desk.claims.hear(waiting.wanted.session, self._now)
             self._answer(waiting, Lent())
@@ -255,11 +255,11 @@ class Lender:
             text = "too few nodes answer the leader for it to know that it is one; ask again"
             self._answer(waiting, Failed(Code.BUSY, text, True))
 
-    def _answer(self, waiting: _Waiting, answer: Lent | Failed) -> None:
+    def _answer(self, waiting: _PendingGet, answer: Lent | Failed) -> None:
         self._leave(waiting)
         waiting.answer(answer)
 
-    def _leave(self, waiting: _Waiting) -> None:
+    def _leave(self, waiting: _PendingGet) -> None:
         if waiting.timer is not None:
             waiting.timer.cancel()
         if waiting.is_in_line:
@@ -326,9 +326,9 @@ class Lender:
         self._desks[shelf].resolve(proposal)
 
     def _propose(self, desk: Desk, proposal: Proposal, answer: _Answer | None = None) -> None:
-        self._host.propose(Kind.QUEUE_SETTLE, proposal.payload, _Ending(desk, proposal, answer))
+        self._host.propose(Kind.QUEUE_SETTLE, proposal.payload, _SettlementTag(desk, proposal, answer))
 
-    def _end_what_is_over(self, desk: Desk) -> None:
+    def _end_expired(self, desk: Desk) -> None:
         """Now, and not at the next tick: others may wait for it."""
         if desk.claims.is_any_over:
             self._tick(desk)
@@ -387,7 +387,7 @@ class Lender:
         return self._oldest[number][1]
 
     @property
-    def has_mail(self) -> bool:
+    def has_dead_letters(self) -> bool:
         """Whether there are dead letters for another queue."""
         return self._letters_to is not None and self._queue.letters.count > 0
 

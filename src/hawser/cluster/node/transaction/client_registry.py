@@ -15,7 +15,7 @@ from typing import Final
 
 from hawser.transaction.identity import MAX_TIMEOUT_SECONDS, owner_of
 
-__all__ = ["ABSENT_SECONDS", "UNSEEN_SECONDS", "Presence"]
+__all__ = ["ABSENT_SECONDS", "UNSEEN_SECONDS", "ClientRegistry"]
 
 ABSENT_SECONDS: Final = 10.0
 UNSEEN_SECONDS: Final = float(MAX_TIMEOUT_SECONDS)
@@ -23,7 +23,7 @@ UNSEEN_SECONDS: Final = float(MAX_TIMEOUT_SECONDS)
 _FORGET_SECONDS: Final = 2 * UNSEEN_SECONDS
 
 
-class Presence:
+class ClientRegistry:
     """Of the runs of clients, by their owners' numbers as labels have them."""
 
     def __init__(self) -> None:

@@ -4,14 +4,14 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
 
 from hawser.cluster import wire
-from hawser.cluster.node.clock_quorum import Clocks
-from hawser.cluster.node.transaction.client_registry import Presence
-from hawser.cluster.node.transaction.observers import Observing
-from hawser.cluster.node.transaction.peer_client import Teller
+from hawser.cluster.node.clock_quorum import ClockQuorum
+from hawser.cluster.node.transaction.client_registry import ClientRegistry
+from hawser.cluster.node.transaction.observers import ObserverRegistry
+from hawser.cluster.node.transaction.peer_client import PeerClient
 from hawser.log.replica import Replica
 from hawser.log.state.results import Result, encode_result
 
-__all__ = ["DEPOSED", "Answer", "Before", "Collected", "Host", "Slot", "Surroundings"]
+__all__ = ["DEPOSED", "Answer", "AnswerCollector", "Before", "Host", "NodeServices", "Slot"]
 
 DEPOSED: Final = wire.Failed(wire.Code.UNKNOWN, "this node leads the shard no more", True, "unknown")
 
@@ -28,16 +28,16 @@ class Host(Protocol):
     def propose(self, kind: int, payload: bytes, tag: Any = None, label: bytes = b"") -> None: ...
 
 
-class Surroundings(NamedTuple):
+class NodeServices(NamedTuple):
     """The objects that the shards of one node share."""
 
-    presence: Presence
-    observing: Observing
-    teller: Teller
-    clocks: Clocks
+    clients: ClientRegistry
+    observers: ObserverRegistry
+    peers: PeerClient
+    clocks: ClockQuorum
 
 
-class Collected:
+class AnswerCollector:
     """The answer to a request, when every entry of it has a result, or one will never have any."""
 
     __slots__ = ("_answer", "_left", "_results")
@@ -65,8 +65,8 @@ class Slot:
 
     __slots__ = ("_collected", "_place", "before")
 
-    def __init__(self, collected: Collected, place: int) -> None:
-        self._collected = collected
+    def __init__(self, collector: AnswerCollector, place: int) -> None:
+        self._collected = collector
         self._place = place
         # What is to be done first with the result; False if it is not to be told yet.
         self.before: Before | None = None

@@ -14,7 +14,7 @@ from typing import Any, Final
 from hawser.cluster import wire
 from hawser.cluster.node.transaction.admission import Admitted
 from hawser.cluster.node.transaction.client_registry import ABSENT_SECONDS, UNSEEN_SECONDS
-from hawser.cluster.node.transaction.context import DEPOSED, Collected, Host, Slot, Surroundings
+from hawser.cluster.node.transaction.context import DEPOSED, AnswerCollector, Host, NodeServices, Slot
 from hawser.log.entry import Kind
 from hawser.log.state.results import Answered, Finished, Outcome, Reason, Rejected, Result, decode_result
 from hawser.transaction.commands import HomeBatch, HomeCall, HomeClose, HomeDecide, id_of
@@ -24,7 +24,7 @@ from hawser.transaction.coordinator.record import Record
 from hawser.transaction.identity import APPLICATION_FORMAT, CLAIMS, TransactionId, Xid, owner_of
 from hawser.transaction.xa.table import Call, Code
 
-__all__ = ["Deciding"]
+__all__ = ["CoordinatorDriver"]
 
 _log = logging.getLogger("hawser.cluster.node")
 
@@ -35,12 +35,12 @@ _OVER: Final = Rejected(Reason.TRANSACTION_OVER)
 _SKIPPED: Final = Finished(Outcome.DROPPED)
 
 
-class Deciding:
+class CoordinatorDriver:
     """Of one shard, as long as this node leads it."""
 
-    def __init__(self, host: Host, home: Home, around: Surroundings) -> None:
+    def __init__(self, host: Host, home: Home, services: NodeServices) -> None:
         self._host = host
-        self._around = around
+        self._services = services
         self._loop = asyncio.get_running_loop()
         self._closed = False
         self._home = home
@@ -95,7 +95,7 @@ class Deciding:
             if isinstance(effect, c.Tell):
                 entry = wire.Labelled(effect.kind, effect.payload, effect.label)
                 request = wire.Transact(effect.shard, (entry,))
-                self._around.teller.tell(request, partial(self._hear, effect))
+                self._services.peers.tell(request, partial(self._hear, effect))
             elif isinstance(effect, c.Propose):
                 self._host.propose(effect.kind, effect.payload)
             else:
@@ -118,10 +118,10 @@ class Deciding:
     def _is_gone(self, told: c.Tell, answer: wire.Answer) -> bool:
         """Whether there is no such shard. To roll back there is nothing that home would have to remember:
         whatever it knows nothing of is rolled back, so a shard that nobody knows need not hear of it."""
-        if self._around.teller.is_gone(told.shard, self._now):
+        if self._services.peers.is_gone(told.shard, self._now):
             return True
         is_refused = isinstance(answer, wire.Failed) and not answer.retryable
-        return told.kind == Kind.BRANCH_ABORT and (is_refused or not self._around.teller.knows(told.shard))
+        return told.kind == Kind.BRANCH_ABORT and (is_refused or not self._services.peers.knows(told.shard))
 
     def applied(self) -> None:
         """Entries were applied."""
@@ -140,7 +140,7 @@ class Deciding:
     def _is_lost(self, session: str, now: float) -> bool:
         """A session without undecided work is kept only to be notified, so it is lost sooner."""
         seconds = UNSEEN_SECONDS if self._ledger.is_undecided(session) else ABSENT_SECONDS
-        return self._around.presence.is_lost(owner_of(session), now, seconds)
+        return self._services.clients.is_lost(owner_of(session), now, seconds)
 
     # Clients.
 
@@ -182,16 +182,16 @@ class Deciding:
         """As `_settle`, for all branches that the batch names."""
         # The commit of a claim that is repeated after home has forgotten it skips nothing.
         is_claim = command.application.startswith(CLAIMS)
-        self._around.observing.skipped_batches += result == _SKIPPED and not is_claim
+        self._services.observers.skipped_batches += result == _SKIPPED and not is_claim
         named = (Xid(APPLICATION_FORMAT, command.application, branch) for branch in command.branches)
         transactions = [TransactionId(xid, 1) for xid in named]
         spreading = [each for each in transactions if self._is_spreading(each, None, result)]
-        collected = Collected(
+        collector = AnswerCollector(
             len(spreading),
             lambda answer: slot.tell(answer if isinstance(answer, wire.Failed) else result),
         )
         for place, transaction in enumerate(spreading):
-            self._wait(Slot(collected, place), transaction)
+            self._wait(Slot(collector, place), transaction)
         return not spreading
 
     def _wait(

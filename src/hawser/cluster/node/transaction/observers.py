@@ -19,12 +19,12 @@ from hawser.log.state.results import Outcome
 from hawser.transaction.identity import TransactionId
 from hawser.transaction.participant.observers import Observers, TransactionObserverFactory
 
-__all__ = ["Observing"]
+__all__ = ["ObserverRegistry"]
 
 _log = logging.getLogger("hawser.cluster.node")
 
 
-class Observing:
+class ObserverRegistry:
     """The observers of one node, with the names in `shard_map`: `ended` counts branches by how they ended
     here, `published` and `accepted` the records of those that were committed, `failures` what observers
     raised, `skipped_batches` the batches of applications that came again and had been decided.
@@ -37,19 +37,19 @@ class Observing:
         self.failures = 0
         self.skipped_batches = 0
         self._map = shard_map
-        counting: TransactionObserverFactory = partial(_Counting, self)
+        counting: TransactionObserverFactory = partial(_CountingObserver, self)
         self._factories = (counting, *(_load(each) for each in named))
 
-    def observers(self, shard: str) -> Observers:
+    def for_shard(self, shard: str) -> Observers:
         """For a shard that this node begins to lead."""
-        return Observers(shard, _Names(self._map, shard), self._factories, self._failed)
+        return Observers(shard, _ResidentNames(self._map, shard), self._factories, self._failed)
 
     def _failed(self, transaction: TransactionId, error: Exception) -> None:
         self.failures += 1
         _log.warning("an observer of transaction %s failed and is told no more", transaction, exc_info=error)
 
 
-class _Names:
+class _ResidentNames:
     """Of the topic of a shard, or of the queue, which may live with a topic."""
 
     def __init__(self, shard_map: ShardMap, shard: str) -> None:
@@ -68,12 +68,12 @@ class _Names:
         return found
 
 
-class _Counting:
+class _CountingObserver:
     """Counts what one transaction does, and adds it up when that has happened."""
 
     __slots__ = ("_accepted", "_figures", "_published")
 
-    def __init__(self, figures: Observing, transaction: TransactionId, shard: str) -> None:
+    def __init__(self, figures: ObserverRegistry, transaction: TransactionId, shard: str) -> None:
         self._figures = figures
         self._published = 0
         self._accepted = 0

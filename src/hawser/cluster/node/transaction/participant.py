@@ -14,10 +14,10 @@ from typing import Any, Final
 import msgspec
 
 from hawser.cluster import wire
-from hawser.cluster.node.queue.delivery import TOO_EARLY, Lender
+from hawser.cluster.node.queue.delivery import TOO_EARLY, QueueDelivery
 from hawser.cluster.node.transaction.admission import OPERATIONS, Admitted
-from hawser.cluster.node.transaction.context import DEPOSED, Before, Host, Slot, Surroundings
-from hawser.cluster.node.transaction.coordinator import Deciding
+from hawser.cluster.node.transaction.context import DEPOSED, Before, Host, NodeServices, Slot
+from hawser.cluster.node.transaction.coordinator import CoordinatorDriver
 from hawser.errors import Corrupt
 from hawser.log.entry import Kind
 from hawser.log.queue.dispatcher import Proposal
@@ -28,7 +28,7 @@ from hawser.transaction.identity import LANE_FORMAT, TransactionId
 from hawser.transaction.participant import maintenance as k
 from hawser.transaction.participant.branches import Branch, Branches
 
-__all__ = ["Keeping", "carry_before"]
+__all__ = ["Participant", "carry_before"]
 
 _log = logging.getLogger("hawser.cluster.node")
 
@@ -42,17 +42,19 @@ _LOG_TO_STAGED: Final = 8
 _DOUBT_SECONDS: Final = 10.0
 
 
-class Keeping:
+class Participant:
     """Of one shard, as long as this node leads it."""
 
-    def __init__(self, host: Host, branches: Branches, around: Surroundings, deciding: Deciding) -> None:
+    def __init__(
+        self, host: Host, branches: Branches, services: NodeServices, coordinator: CoordinatorDriver
+    ) -> None:
         self._host = host
-        self._around = around
-        self._deciding = deciding
+        self._services = services
+        self._driver = coordinator
         self._loop = asyncio.get_running_loop()
         self._closed = False
         self._branches = branches
-        self._branches.observers = around.observing.observers(host.name)
+        self._branches.observers = services.observers.for_shard(host.name)
         self._keeper = k.Keeper(branches)
         # Why staged messages could not be read last.
         self._damage = ""
@@ -85,22 +87,22 @@ class Keeping:
 
     # Requests.
 
-    def begin(self, each: Admitted, slot: Slot, lender: Lender | None) -> bytes | wire.Failed | None:
+    def begin(self, each: Admitted, slot: Slot, delivery: QueueDelivery | None) -> bytes | wire.Failed | None:
         """The payload to be proposed; None if the slot gets its result without, or later."""
         if each.kind in OPERATIONS:
             assert each.label is not None
-            if each.label.delivery and self._around.teller.is_gone(each.label.home, self._now):
+            if each.label.delivery and self._services.peers.is_gone(each.label.home, self._now):
                 # It has nothing to deliver, and what it had is forgotten here: this one was late for long.
                 return wire.Failed(wire.Code.NOT_FOUND, f"shard {each.label.home} was deleted", False)
             if each.label.others:
-                slot.before = partial(self._deciding.settle_branch, each.label.id)
+                slot.before = partial(self._driver.settle_branch, each.label.id)
             verdict = self._branches.judge(each.label)
             # What is missing before it may be in the log already, and not applied.
             if verdict is not None and not (isinstance(verdict, Rejected) and verdict.reason is Reason.GAP):
                 slot.set_result(verdict)
                 return None
             if OPERATIONS[each.kind] == "queue":
-                return TOO_EARLY if lender is None else self._with_queue(each, slot, lender)
+                return TOO_EARLY if delivery is None else self._with_queue(each, slot, delivery)
         elif each.kind == Kind.BRANCH_PREPARE:
             if each.may_wait and self._is_early(each):
                 timer = self._loop.call_later(_HOLD_SECONDS, self._let_go, slot)
@@ -110,19 +112,19 @@ class Keeping:
         elif each.kind in (Kind.BRANCH_COMMIT, Kind.BRANCH_ABORT):
             assert each.label is not None
             for shard in each.command.deliveries if each.kind == Kind.BRANCH_COMMIT else ():
-                refused = self._around.teller.undeliverable(shard, self._now)
+                refused = self._services.peers.undeliverable(shard, self._now)
                 if refused is not None:
                     return refused
-            slot.before = partial(self._deciding.settle_branch, each.label.id)
+            slot.before = partial(self._driver.settle_branch, each.label.id)
         return each.payload
 
-    def _with_queue(self, each: Admitted, slot: Slot, lender: Lender) -> bytes | wire.Failed | None:
+    def _with_queue(self, each: Admitted, slot: Slot, delivery: QueueDelivery) -> bytes | wire.Failed | None:
         if each.kind == Kind.QUEUE_PUT:
-            lender.limit()
+            delivery.limit()
             return each.payload
-        found = lender.lock(each.command)
+        found = delivery.lock(each.command)
         if isinstance(found, Proposal):
-            slot.before = partial(self._resolve, lender, each.command.shelf, found, slot.before)
+            slot.before = partial(self._resolve, delivery, each.command.shelf, found, slot.before)
             return found.payload
         if isinstance(found, Rejected):
             slot.tell(found)
@@ -130,9 +132,15 @@ class Keeping:
         return found
 
     def _resolve(
-        self, lender: Lender, shelf: int, lock: Proposal, then: Before | None, slot: Slot, result: Any
+        self,
+        delivery: QueueDelivery,
+        shelf: int,
+        lock: Proposal,
+        then: Before | None,
+        slot: Slot,
+        result: Any,
     ) -> bool:
-        lender.resolve(shelf, lock)
+        delivery.resolve(shelf, lock)
         return then is None or then(slot, result)
 
     def _is_early(self, each: Admitted) -> bool:
@@ -159,13 +167,13 @@ class Keeping:
 
     def tick(self) -> None:
         """Time has passed."""
-        now, presence = self._now, self._around.presence
+        now, clients = self._now, self._services.clients
         applied = self._host.replica.machine.applied
         actions = self._keeper.tick(
             now,
             applied,
-            lambda owner: presence.is_lost(owner, now),
-            lambda shard: self._around.teller.is_gone(shard, now),
+            lambda owner: clients.is_lost(owner, now),
+            lambda shard: self._services.peers.is_gone(shard, now),
             carry_before(self._host.replica),
         )
         for action in actions:
@@ -178,13 +186,13 @@ class Keeping:
 
     def _ask(self, asked: k.Ask) -> None:
         transaction = asked.transaction
-        home = asked.home or self._around.teller.home_of(transaction.xid)
+        home = asked.home or self._services.peers.home_of(transaction.xid)
         is_lane = transaction.xid.format == LANE_FORMAT
-        if is_lane and self._around.teller.is_gone(asked.home, self._now):
+        if is_lane and self._services.peers.is_gone(asked.home, self._now):
             self._end(transaction, Outcome.ROLLED_BACK)
         elif home is not None:
             look = wire.TransactionLook(home, transaction.xid, transaction.incarnation)
-            self._around.teller.tell(look, partial(self._hear, k.Ask(home, transaction, asked.reason)))
+            self._services.peers.tell(look, partial(self._hear, k.Ask(home, transaction, asked.reason)))
 
     def _carry(self, action: k.Carry) -> None:
         try:
@@ -208,7 +216,7 @@ class Keeping:
             if outcome is None and not answer.records and asked.reason is not None:
                 disowned = self._keeper.disown(asked.transaction, asked.reason)
                 entry = wire.Labelled(disowned.kind, disowned.payload, disowned.label)
-                self._around.teller.tell(wire.Transact(asked.home, (entry,)), partial(self._hear, asked))
+                self._services.peers.tell(wire.Transact(asked.home, (entry,)), partial(self._hear, asked))
         elif isinstance(answer, wire.Transacted):
             result = decode_result(answer.results[0])
             is_old = isinstance(result, Rejected) and result.reason is Reason.OLD_INCARNATION

@@ -18,7 +18,7 @@ from hawser.cluster.transport import Link, PeerRole, TransportError
 from hawser.cluster.wire import has_shard
 from hawser.transaction.identity import Xid
 
-__all__ = ["GONE_SECONDS", "Teller"]
+__all__ = ["GONE_SECONDS", "PeerClient"]
 
 _log = logging.getLogger("hawser.cluster.node")
 
@@ -44,7 +44,7 @@ class Here(Protocol):
     def look(self, request: wire.TransactionLook) -> Coroutine[Any, Any, wire.Answer] | wire.Answer: ...
 
 
-class Teller:
+class PeerClient:
     """Of one node; `start` runs what waits."""
 
     def __init__(

@@ -15,38 +15,38 @@ change nothing is answered without being written. Two kinds of entries have to w
 from collections.abc import Sequence
 
 from hawser.cluster import wire
-from hawser.cluster.node.queue.delivery import Lender
+from hawser.cluster.node.queue.delivery import QueueDelivery
 from hawser.cluster.node.transaction.admission import Admitted, is_of_home
-from hawser.cluster.node.transaction.context import Answer, Collected, Host, Slot, Surroundings
-from hawser.cluster.node.transaction.coordinator import Deciding
-from hawser.cluster.node.transaction.participant import Keeping
+from hawser.cluster.node.transaction.context import Answer, AnswerCollector, Host, NodeServices, Slot
+from hawser.cluster.node.transaction.coordinator import CoordinatorDriver
+from hawser.cluster.node.transaction.participant import Participant
 from hawser.transaction.coordinator.decisions import Home
 from hawser.transaction.identity import APPLICATION_FORMAT, TransactionId, Xid
 from hawser.transaction.participant.branches import Branches
 
-__all__ = ["Office"]
+__all__ = ["TransactionService"]
 
 _Proposal = tuple[int, bytes, Slot, bytes]
 
 
-class Office:
+class TransactionService:
     """Of one shard and one time of leading it, which began in `epoch`."""
 
-    def __init__(self, host: Host, epoch: int, around: Surroundings) -> None:
+    def __init__(self, host: Host, epoch: int, services: NodeServices) -> None:
         self.epoch = epoch
         self._host = host
         self._home = host.replica.machine.part(Home)
         self._branches = host.replica.machine.part(Branches)
-        self.deciding = Deciding(host, self._home, around)
-        self.keeping = Keeping(host, self._branches, around, self.deciding)
+        self.coordinator = CoordinatorDriver(host, self._home, services)
+        self.participant = Participant(host, self._branches, services, self.coordinator)
 
-    def transact(self, entries: Sequence[Admitted], lender: Lender | None, answer: Answer) -> None:
-        """`answer` is called once, now or later. `lender` is that of the queue here, if there is one."""
-        collected = Collected(len(entries), answer)
+    def transact(self, entries: Sequence[Admitted], delivery: QueueDelivery | None, answer: Answer) -> None:
+        """`answer` is called once, now or later. `delivery` is that of the queue here, if there is one."""
+        collector = AnswerCollector(len(entries), answer)
         proposals: list[_Proposal] = []
         for place, each in enumerate(entries):
-            slot = Slot(collected, place)
-            found = self._begin(each, slot, lender)
+            slot = Slot(collector, place)
+            found = self._begin(each, slot, delivery)
             if isinstance(found, wire.Failed):
                 slot.tell(found)
                 # Nothing of it was proposed, on which clients rely: a commit that is refused was not made.
@@ -59,27 +59,29 @@ class Office:
         for kind, payload, slot, label in proposals:
             self._host.propose(kind, payload, slot, label)
 
-    def _begin(self, each: Admitted, slot: Slot, lender: Lender | None) -> bytes | wire.Failed | None:
+    def _begin(
+        self, each: Admitted, slot: Slot, delivery: QueueDelivery | None
+    ) -> bytes | wire.Failed | None:
         """The payload to be proposed; None if the slot gets its result without, or later."""
         if is_of_home(each.kind):
-            return self.deciding.begin(each, slot)
-        return self.keeping.begin(each, slot, lender)
+            return self.coordinator.begin(each, slot)
+        return self.participant.begin(each, slot, delivery)
 
     def applied(self) -> None:
         """Entries were applied."""
-        self.keeping.applied()
-        self.deciding.applied()
+        self.participant.applied()
+        self.coordinator.applied()
 
     def tick(self) -> None:
         """Time has passed."""
-        self.keeping.tick()
-        self.deciding.tick()
+        self.participant.tick()
+        self.coordinator.tick()
 
     def look(self, request: wire.TransactionLook) -> wire.TransactionsSeen:
         """After a read of the newest state. What is only presumed has no incarnation."""
         branches, records = self._branches.register, self._home.ledger.register
         if request.xid is None:
-            return wire.TransactionsSeen(self.keeping.seen(branches), self.deciding.seen(records))
+            return wire.TransactionsSeen(self.participant.seen(branches), self.coordinator.seen(records))
         xid = Xid(*request.xid)
         if xid.format == APPLICATION_FORMAT and not xid.branch_id:
             _, undecided = self._home.applications.get(xid.global_id, (b"", 0))
@@ -91,13 +93,13 @@ class Office:
         remembered = branches.outcome(transaction) or records.outcome(transaction)
         is_known = any(each is not None for each in (branch, record, remembered))
         return wire.TransactionsSeen(
-            self.keeping.seen([(transaction, branch)] if branch is not None else []),
-            self.deciding.seen([(transaction, record)] if record is not None else []),
+            self.participant.seen([(transaction, branch)] if branch is not None else []),
+            self.coordinator.seen([(transaction, record)] if record is not None else []),
             self._branches.decision(transaction, self._home.ledger) or remembered,
             transaction.incarnation if is_known else 0,
         )
 
     def close(self) -> None:
         """This node leads no more; whoever waits is told so."""
-        self.keeping.close()
-        self.deciding.close()
+        self.participant.close()
+        self.coordinator.close()
