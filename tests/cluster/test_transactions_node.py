@@ -42,6 +42,7 @@ from hawser.transaction.commands import (
     to_fields,
 )
 from hawser.transaction.identity import APPLICATION_FORMAT, Label, TransactionId, Xid
+from hawser.transaction.participant.branches import DEFAULT_LIMIT
 from hawser.transaction.xa.table import Call, Code, State
 from tests.support.cluster import RunningCluster
 from tests.support.processes import LIMIT_SECONDS, until
@@ -465,12 +466,11 @@ def test_what_nobody_would_decide_is_not_prepared(peer: Peer) -> None:
 
 def test_only_an_operator_closes_a_shard(cluster: RunningCluster, peer: Peer) -> None:
     shard, tx = peer.shard("two"), lane("closed")
-    usual = BranchLimit(4096, 256 << 20, 4096, 1 << 30)
     operator = Peer(cluster, "operator", PeerRole.OPERATOR)
     operator.transact(shard, entry(Kind.BRANCH_LIMIT, BranchLimit(0, 0, 0, 0)))
     (refused,) = peer.transact(shard, peer.publish(tx, 1, b"x"))
     assert isinstance(refused, Rejected) and refused.reason is Reason.TOO_MANY_TRANSACTIONS
-    operator.transact(shard, entry(Kind.BRANCH_LIMIT, usual))
+    operator.transact(shard, entry(Kind.BRANCH_LIMIT, DEFAULT_LIMIT))
     operator.leave()
     assert peer.transact(shard, peer.publish(tx, 1, b"x"), peer.abort(tx))[0] == Staged(1)
 

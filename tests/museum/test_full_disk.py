@@ -77,7 +77,7 @@ def _second(member: Replica, retention: Retention, keeper: Keeper | None = None)
     actions = []
     if keeper is not None:
         before = carry_before(member)
-        actions = keeper.tick(0.0, member.machine.applied, lambda owner: False, carry_before=before)
+        actions = keeper.tick(0.0, lambda owner: False, carry_before=before)
     for action in actions:
         assert isinstance(action, Carry), action
         entry = member.entry(action.index)

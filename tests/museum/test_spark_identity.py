@@ -45,6 +45,13 @@ class Driver:
         writer = BatchWriter(self._options(options, streaming=False), VALUES)
         writer.commit([self._run(writer.write, rows, properties or {})])
 
+    def prepared(self, rows: Iterable[bytes], times: int, **options: object) -> tuple[BatchWriter, Any]:
+        """As `write` with these rows so many times, before its end: the writer, and what it is to commit."""
+        writer = BatchWriter(self._options(options, streaming=False), VALUES)
+        return writer, self._run(
+            lambda given: writer.write(each for each in given for _ in range(times)), rows, {}
+        )
+
     def stream(self, rows: Iterable[bytes], number: int, **options: object) -> None:
         """As a micro-batch of the query `query`."""
         writer = StreamWriter(self._options(options, streaming=True), VALUES)

@@ -107,7 +107,7 @@ class Shard:
         self.epoch += 1
         self.claims = Claims(self.part(Queue).messages, self.epoch, Lending(SESSION_SECONDS))
         self.received: dict[str, Token] = {}
-        self.keeper = k.Keeper(self.part(Branches), CARRY_ENTRIES)
+        self.keeper = k.Keeper(self.part(Branches))
         self.coordinator = c.Coordinator(self.part(Home), self.name)
         self.waiting: list[Callable[[Result], None]] = []
         # What was told to others and is not answered, by its number.
@@ -252,7 +252,8 @@ class Shard:
         sessions = self.part(Home).ledger.sessions
         lost = tuple(sorted(each for each in sessions if owner_of(each) in world.lost))
         self.do(self.coordinator.step(c.Tick(world.now, lost)))
-        actions = self.keeper.tick(world.now, self.machine.applied, world.lost.__contains__)
+        carry_before = self.machine.applied + 1 - CARRY_ENTRIES
+        actions = self.keeper.tick(world.now, world.lost.__contains__, carry_before=carry_before)
         for action in actions:
             if isinstance(action, k.Propose):
                 world.later(partial(self.propose_mine, self.epoch, action))

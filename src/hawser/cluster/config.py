@@ -47,6 +47,7 @@ class NodeSection(_Section, frozen=True):
     checkpoint_entries: Annotated[int, Meta(ge=1)] = 10_000
     drain_seconds: Seconds = 10.0
     observers: list[str] = []
+    staged_bytes: Bytes = 16 << 30
 
     def __post_init__(self) -> None:
         Address.parse(self.listen)

@@ -145,6 +145,7 @@ def node_settings(config: Config) -> NodeSettings:
         tick_seconds=section.tick_seconds,
         drain_seconds=section.drain_seconds,
         observers=tuple(section.observers),
+        staged_bytes=section.staged_bytes,
         replica=msgspec.structs.replace(
             usual,
             journal=msgspec.structs.replace(usual.journal, segment_bytes=section.segment_bytes),

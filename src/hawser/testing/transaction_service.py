@@ -109,7 +109,7 @@ class Office:
         marks.count("home led by another one", len(home.ledger.register) > 0)
         is_lane = any(each.xid.format == LANE_FORMAT for each, _ in home.ledger.register)
         marks.count("others told by another leader", is_lane and epoch > 1)
-        self._keeper = k.Keeper(branches, CARRY_ENTRIES)
+        self._keeper = k.Keeper(branches)
         self._coordinator = c.Coordinator(home, self._home_name)
         self._add(c.Began(self._now))
 
@@ -144,7 +144,9 @@ class Office:
         lost = tuple(sorted(sessions & ring.lost_sessions)) if sessions else ()
         keeper = self._keeper
         self._do(self._coordinator.step(c.Tick(self._now, lost)))
-        for action in keeper.tick(self._now, replica.machine.applied, ring.lost_owners.__contains__):
+        carry_before = replica.machine.applied + 1 - CARRY_ENTRIES
+        is_lost = ring.lost_owners.__contains__
+        for action in keeper.tick(self._now, is_lost, carry_before=carry_before):
             if self._host.replica is replica and self._keeper is keeper:
                 self._carry_out(replica, action)
 

@@ -107,12 +107,13 @@ class BranchForget(Payload, frozen=True):
 
 
 class BranchLimit(Payload, frozen=True):
-    """Let so many transactions be open, and so many prepared, with so many bytes staged each."""
+    """Let so many transactions be open and so many prepared, and let all of them together have so many bytes
+    and so many operations staged."""
 
     most_open: Number
-    most_open_bytes: Number
+    most_bytes: Number
     most_prepared: Number
-    most_prepared_bytes: Number
+    most_operations: Number
 
 
 # Entries of home.

@@ -440,9 +440,32 @@ def test_open_work_is_bounded() -> None:
     assert isinstance(refused, Rejected) and refused.retryable
     assert refused.reason is Reason.TOO_MANY_TRANSACTIONS
     assert site.stage(ONE) == Staged(2)
-    limit(site, most_open=9, most_open_bytes=len(site.log[1].frame) * 2 + 10)
-    assert isinstance(site.stage(ONE, number=3), Rejected)
     assert site.commit(ONE, 2) == COMMITTED
+    assert site.stage(TWO, number=1) == Staged(1)
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_what_is_staged_is_bounded_and_free_again_when_it_ends(prepared: bool) -> None:
+    """Open and prepared work together: a batch that was staged is prepared, however large it is."""
+    site = a_site()
+    site.stage(ONE)
+    size_bytes = site.branches.staged_bytes
+    limit(site, most_bytes=size_bytes + 10)
+    if prepared:
+        assert site.prepare(ONE, 1) == Prepared(1)
+    refused = site.stage(TWO, number=1)
+    wanted_bytes = size_bytes + len(site.log[-1].frame)
+    assert refused == Rejected(Reason.TOO_MUCH_STAGED, size_bytes + 10, wanted_bytes)
+    assert refused.retryable
+    assert f"{wanted_bytes} bytes staged on this shard" in refused.text
+    assert f"{size_bytes + 10} are allowed (setting node.staged_bytes)" in refused.text
+    assert site.branches.register.get(TWO) is None, "nothing is left of what was refused"
+    limit(site, most_bytes=9 * size_bytes, most_operations=1)
+    refused = site.stage(TWO, number=1)
+    assert refused == Rejected(Reason.TOO_MANY_OPERATIONS, 1, 2) and refused.retryable
+    assert (site.branches.staged_bytes, site.branches.staged_count) == (size_bytes, 1)
+    site.abort(ONE, decided=prepared)
+    assert (site.branches.staged_bytes, site.branches.staged_count) == (0, 0)
     assert site.stage(TWO, number=1) == Staged(1)
 
 
@@ -453,10 +476,6 @@ def test_a_prepare_too_many_is_voted_down_and_nothing_old_is_dropped() -> None:
         site.stage(transaction)
     assert site.prepare(ONE, 1) == Prepared(1)
     assert site.prepare(TWO, 1) == Finished(Outcome.TOO_MUCH)
-    limit(site, most_prepared=9, most_prepared_bytes=1)
-    third = lane(name=b"third")
-    site.stage(third)
-    assert site.prepare(third, 1) == Finished(Outcome.TOO_MUCH)
     assert site.commit(ONE) == COMMITTED
 
 

@@ -1,11 +1,15 @@
 """Staged batches keep the log, and are carried forward so that they do not keep it long."""
 
+from random import Random
+
 import pytest
 
+from hawser.cluster.node.transaction.participant import kept_log_bytes
 from hawser.log.entry import Kind
 from hawser.log.state.commands import TrimTo, encode_command
 from hawser.log.state.results import Finished, Outcome, Place, Prepared, Reason, Rejected, Staged
-from hawser.transaction.identity import Label
+from hawser.transaction.identity import Label, TransactionId
+from hawser.transaction.participant.staged import StagedBatch
 from tests.stateful.log_shard import batch
 from tests.stateful.transaction_shard import HOME, Site, lane
 
@@ -65,3 +69,37 @@ def test_what_is_carried_is_the_same_or_nothing_changes() -> None:
     assert site.put(Kind.BATCH, batch(2), transaction=accept) == BAD
     assert site.commit(ONE, 2) == COMMITTED
     assert site.topic.locate(1) == Place(2, 1, 2)
+
+
+def test_the_oldest_staged_batch_is_known_whatever_is_staged_carried_and_ended() -> None:
+    """It is looked for only when it may be another one."""
+    chance, site = Random(7), Site()
+    counts: dict[TransactionId, int] = {}
+    for number in range(800):
+        action = chance.choice(["begin", "stage", "stage", "carry", "commit", "abort"])
+        if action == "begin":
+            counts[lane(name=b"%d" % number)] = 0
+        elif counts:
+            transaction = chance.choice(list(counts))
+            if action == "stage":
+                site.stage(transaction)
+                counts[transaction] += 1
+            elif action == "carry" and counts[transaction]:
+                label = Label(transaction, chance.randint(1, counts[transaction]), carried=True)
+                site.put(Kind.BATCH, batch(), transaction=label.encode())
+            elif action == "commit":
+                site.commit(transaction, counts.pop(transaction))
+            elif action == "abort":
+                site.abort(transaction)
+                del counts[transaction]
+        staged = [each for _, branch in site.branches.register for each in branch.operations]
+        batches = [each.index for each in staged if isinstance(each, StagedBatch)]
+        assert site.branches.needed == min(batches, default=None)
+
+
+@pytest.mark.parametrize(
+    ("staged_mib", "kept_mib"), [(1, 16), (10, 80), (256, 2048), (512, 2048), (1024, 2048), (10_240, 20_480)]
+)
+def test_how_much_of_the_log_is_kept_for_staged_batches(staged_mib: int, kept_mib: int) -> None:
+    """Eight times as much; where that is much, twice as much."""
+    assert kept_log_bytes(staged_mib << 20) == kept_mib << 20

@@ -343,9 +343,9 @@ def test_an_open_branch_ends_at_its_time_out_and_a_prepared_one_asks() -> None:
     other = lane(name=b"other")
     site.stage(other)
     site.prepare(other, 1)
-    assert keeper.tick(0.0, 0, nobody) == []
-    assert keeper.tick(29.0, 0, nobody) == [k.Ask(HOME, other)]
-    carry_out(site, [each for each in keeper.tick(30.0, 0, nobody) if isinstance(each, k.Propose)])
+    assert keeper.tick(0.0, nobody) == []
+    assert keeper.tick(29.0, nobody) == [k.Ask(HOME, other)]
+    carry_out(site, [each for each in keeper.tick(30.0, nobody) if isinstance(each, k.Propose)])
     assert site.branches.register.outcome(ONE) is Outcome.TIMED_OUT
     carry_out(site, [keeper.decided(other, Outcome.COMMITTED)])
     assert site.branches.register.outcome(other) is Outcome.COMMITTED
@@ -359,7 +359,7 @@ def test_what_a_lost_session_has_open_is_rolled_back() -> None:
     other = lane(name=b"other")
     site.stage(other, owner=owner_of("s"))
     site.prepare(other, 1)
-    actions = keeper.tick(0.0, 0, {owner_of("s")}.__contains__)
+    actions = keeper.tick(0.0, {owner_of("s")}.__contains__)
     carry_out(site, [each for each in actions if isinstance(each, k.Propose)])
     assert site.branches.register.outcome(ONE) is Outcome.SESSION_LOST
     assert site.branches.prepared_count == 1
@@ -369,8 +369,8 @@ def test_a_proposal_to_time_out_that_comes_behind_prepare_does_nothing() -> None
     site = Site()
     keeper = k.Keeper(site.branches)
     site.stage(ONE)
-    keeper.tick(0.0, 0, nobody)
-    late = keeper.tick(60.0, 0, nobody)
+    keeper.tick(0.0, nobody)
+    late = keeper.tick(60.0, nobody)
     site.prepare(ONE, 1)
     carry_out(site, late)
     assert site.branches.prepared_count == 1
@@ -414,14 +414,14 @@ def test_home_is_only_asked_while_the_client_is_there_and_has_time() -> None:
     keeper = k.Keeper(site.branches)
     site.stage(ONE, owner=7, timeout_seconds=3600)
     site.prepare(ONE, 1)
-    asked = [second for second in range(400) if keeper.tick(float(second), 0, nobody) == [k.Ask(HOME, ONE)]]
+    asked = [second for second in range(400) if keeper.tick(float(second), nobody) == [k.Ask(HOME, ONE)]]
     assert asked == [5, 15, 35, 75, 135, 195, 255, 315, 375]
     # It leaves: that is said at once, then again after a while.
     lost = {7}.__contains__
-    assert keeper.tick(400.0, 0, lost) == [k.Ask(HOME, ONE, Outcome.SESSION_LOST)]
-    assert keeper.tick(404.0, 0, lost) == []
-    assert keeper.tick(405.0, 0, lost) == [k.Ask(HOME, ONE, Outcome.SESSION_LOST)]
-    assert keeper.tick(3600.0, 0, nobody) == [k.Ask(HOME, ONE, Outcome.TIMED_OUT)]
+    assert keeper.tick(400.0, lost) == [k.Ask(HOME, ONE, Outcome.SESSION_LOST)]
+    assert keeper.tick(404.0, lost) == []
+    assert keeper.tick(405.0, lost) == [k.Ask(HOME, ONE, Outcome.SESSION_LOST)]
+    assert keeper.tick(3600.0, nobody) == [k.Ask(HOME, ONE, Outcome.TIMED_OUT)]
 
 
 def test_an_open_branch_of_xa_asks_home_which_has_its_time_out() -> None:
@@ -433,9 +433,9 @@ def test_an_open_branch_of_xa_asks_home_which_has_its_time_out() -> None:
     outside = TransactionId(xid, started.incarnation)
     site.stage(outside, worker=1, timeout_seconds=3600)
     site.stage(ONE, timeout_seconds=3600)
-    asked = [second for second in range(40) if keeper.tick(float(second), 0, nobody)]
+    asked = [second for second in range(40) if keeper.tick(float(second), nobody)]
     assert asked == [5, 15, 35]
-    assert keeper.tick(80.0, 0, nobody) == [k.Ask("", outside, Outcome.ROLLED_BACK)]
+    assert keeper.tick(80.0, nobody) == [k.Ask("", outside, Outcome.ROLLED_BACK)]
     assert home.ledger.outcome(outside) is None and home.ledger.register.get(outside) is not None
     home.decide(outside, Outcome.TIMED_OUT)
     outcome = home.ledger.outcome(outside)
@@ -456,14 +456,14 @@ def test_an_open_branch_of_xa_is_left_to_home_which_knows_whether_its_work_was_e
     home.call(xid, Call.END, participants=(("p", 1),))
     assert home.ledger.sessions == set()
     ask = k.Ask("", outside, Outcome.ROLLED_BACK)
-    assert [second for second in range(60) if keeper.tick(float(second), 0, nobody) == [ask]] == [5, 15, 35]
+    assert [second for second in range(60) if keeper.tick(float(second), nobody) == [ask]] == [5, 15, 35]
     # The session leaves. The keeper asks at once, then with growing pauses, and proposes nothing by itself.
     lost = {owner}.__contains__
-    asked = {second: keeper.tick(float(second), 0, lost) for second in range(60, 100)}
+    asked = {second: keeper.tick(float(second), lost) for second in range(60, 100)}
     assert all(actions in ([], [ask]) for actions in asked.values())
     assert [second for second, actions in asked.items() if actions] == [60, 65, 75, 95]
     # Neither does it end the branch at the branch's own time-out, since home's may run anew.
-    assert keeper.tick(7200.0, 0, nobody) == [ask]
+    assert keeper.tick(7200.0, nobody) == [ask]
     assert site.prepare(outside, 0, 1) == Prepared(1)
 
 
@@ -481,25 +481,29 @@ def test_what_home_has_committed_without_an_open_branch_is_rolled_back() -> None
     assert site.branches.register.outcome(ONE) is Outcome.COMMITTED
 
 
+def carries(actions: list[k.Action]) -> list[k.Carry]:
+    return [each for each in actions if isinstance(each, k.Carry)]
+
+
 def test_few_are_carried_at_a_time() -> None:
     site = Site()
-    keeper = k.Keeper(site.branches, carry_entries=1)
+    keeper = k.Keeper(site.branches)
     for _ in range(k.MOST_CARRIES + 5):
         site.stage(ONE)
     applied = site.machine.applied + 1
-    assert len(keeper.tick(0.0, applied, nobody)) == k.MOST_CARRIES
+    assert len(keeper.tick(0.0, nobody, carry_before=applied)) == k.MOST_CARRIES
 
 
 def test_those_behind_the_first_that_are_carried_have_their_turn() -> None:
     """Also if none of the first can be; these are tried again, with growing pauses."""
     site = Site()
-    keeper = k.Keeper(site.branches, carry_entries=1)
+    keeper = k.Keeper(site.branches)
     most = 2 * k.MOST_CARRIES + 5
     for number in range(most):
         site.stage(lane(1, b"lane-%d" % number), timeout_seconds=3600)
     applied = site.machine.applied + 1
     ticks = [
-        [each.index for each in keeper.tick(float(second), applied, nobody) if isinstance(each, k.Carry)]
+        [each.index for each in carries(keeper.tick(float(second), nobody, carry_before=applied))]
         for second in range(20)
     ]
     first, second, third, *rest = ticks
@@ -510,37 +514,25 @@ def test_those_behind_the_first_that_are_carried_have_their_turn() -> None:
 
 def test_not_too_many_bytes_are_carried_at_a_time() -> None:
     site = Site()
-    keeper = k.Keeper(site.branches, carry_entries=1)
+    keeper = k.Keeper(site.branches)
     for _ in range(3):
         site.operation(ONE, Kind.BATCH, bytes(Batch.of([Record(bytes(k.MOST_CARRY_BYTES * 2 // 3))]).data))
     applied = site.machine.applied + 1
     for index in (1, 2, 3):
-        (carry,) = keeper.tick(0.0, applied, nobody)
+        (carry,) = keeper.tick(0.0, nobody, carry_before=applied)
         assert isinstance(carry, k.Carry) and carry.index == index
-
-
-def test_what_few_large_entries_follow_is_carried_too() -> None:
-    site = Site()
-    keeper = k.Keeper(site.branches)
-    site.stage(ONE)
-    site.publish()
-    assert keeper.tick(0.0, site.machine.applied, nobody, carry_before=1) == []
-    (carry,) = keeper.tick(0.0, site.machine.applied, nobody, carry_before=2)
-    assert isinstance(carry, k.Carry) and carry.index == 1
 
 
 def test_what_lies_far_back_is_carried_forward() -> None:
     site = Site()
-    keeper = k.Keeper(site.branches, carry_entries=5)
+    keeper = k.Keeper(site.branches)
     site.stage(ONE)
-    for _ in range(4):
-        site.publish()
-    assert keeper.tick(0.0, site.machine.applied, nobody) == []
     site.publish()
-    (carry,) = keeper.tick(0.0, site.machine.applied, nobody)
+    assert keeper.tick(0.0, nobody, carry_before=1) == []
+    (carry,) = keeper.tick(0.0, nobody, carry_before=2)
     assert carry == k.Carry(1, Label(ONE, 1, carried=True).encode())
     site.put(Kind.BATCH, batch(), transaction=carry.label)
-    assert keeper.tick(0.0, site.machine.applied, nobody) == []
+    assert keeper.tick(0.0, nobody, carry_before=2) == []
 
 
 def test_old_tombstones_of_a_shard_are_forgotten() -> None:
@@ -548,8 +540,8 @@ def test_old_tombstones_of_a_shard_are_forgotten() -> None:
     keeper = k.Keeper(site.branches)
     site.abort(ONE)
     for seconds in range(0, KEEP_SECONDS + 1, 60):
-        carry_out(site, keeper.tick(float(seconds), 0, nobody))
+        carry_out(site, keeper.tick(float(seconds), nobody))
     assert list(site.branches.register.tombstones)
     for seconds in range(KEEP_SECONDS, KEEP_SECONDS + 2 * MARK_SECONDS, 60):
-        carry_out(site, keeper.tick(float(seconds), 0, nobody))
+        carry_out(site, keeper.tick(float(seconds), nobody))
     assert not list(site.branches.register.tombstones)

@@ -485,7 +485,7 @@ def test_what_a_deleted_home_has_delivered_is_forgotten_after_a_while(leader_sec
     while "other" in site.branches.delivered and now < 4 * KEEP_SECONDS:
         keeper, until = k.Keeper(site.branches), now + leader_seconds
         while now < until and "other" in site.branches.delivered:
-            for each in keeper.tick(now, 0, lambda owner: False, lambda shard: shard == "other"):
+            for each in keeper.tick(now, lambda owner: False, lambda shard: shard == "other"):
                 assert isinstance(each, k.Propose)
                 site.put(each.kind, each.payload)
             now += 60.0

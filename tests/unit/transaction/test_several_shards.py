@@ -243,7 +243,7 @@ def test_however_many_vote_against_it_home_is_told() -> None:
     requests = client.commit_asking([client.publish(name) for name in ("p", "q", "r", "s")])
     assert client.transaction.home == "p"
     for name in ("q", "r"):
-        client.sites[name].put(Kind.BRANCH_LIMIT, encode_command(BranchLimit(9, 1 << 20, 0, 0)))
+        client.sites[name].put(Kind.BRANCH_LIMIT, encode_command(BranchLimit(9, 1 << 20, 0, 9)))
     answers = {each.shard: (each, client.apply(each)) for each in requests}
     assert answers["q"][1] == answers["r"][1] == Finished(Outcome.TOO_MUCH)
     assert client.transaction.hear(*answers["s"]) == []

@@ -108,7 +108,7 @@ def test_tombstones_are_forgotten_also_if_no_leader_lasts_for_long_and_none_too_
                 for transaction in (lane(name=b"%d" % number), outside(number)):
                     site.abort(transaction)
                     written[transaction] = now
-            actions += keeper.tick(now + clock, site.machine.applied, lambda owner: False)
+            actions += keeper.tick(now + clock, lambda owner: False)
             actions += coordinator.step(c.Tick(now + clock))
             for each in actions:
                 assert isinstance(each, k.Propose | c.Propose)

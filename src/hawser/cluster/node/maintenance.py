@@ -1,5 +1,6 @@
-"""What the leader of a shard proposes by itself, now and then: to forget old records and idle producers, and
-to let transactions begin again where an operator that wanted to delete the topic has not come to it.
+"""What the leader of a shard proposes by itself, now and then: to forget old records and idle producers, to
+limit transactions as its node is set to, and to let them begin again where an operator that wanted to delete
+the topic has not come to it.
 
 The age of records and of idle producers is counted in the log (`hawser.log.state.log_time`), because leaders
 may change often; the leader moves the time of the log forward. All other times are the leader's own: a new
@@ -22,6 +23,7 @@ from hawser.log.state.producers import Producers
 from hawser.log.state.queue import Queue
 from hawser.log.state.topic import Topic
 from hawser.record.recording import is_recorder
+from hawser.transaction.commands import BranchLimit
 from hawser.transaction.participant.branches import DEFAULT_LIMIT, Branches
 
 __all__ = ["Maintenance", "Now"]
@@ -49,7 +51,9 @@ class Now(NamedTuple):
 class Maintenance:
     """Of one shard, as long as this node leads it."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: BranchLimit = DEFAULT_LIMIT) -> None:
+        """With the limit of transactions that this node is set to."""
+        self._limit = limit
         self._trimmed_to = 0
         self._trimmed_at = 0.0
         self._advanced_at = -inf
@@ -76,8 +80,10 @@ class Maintenance:
         trim = self._trim(replica, retention, now, confirmed)
         if trim is not None:
             entries.append((Kind.TRIM, encode_command(trim)))
-        if self._is_forsaken(replica.machine.part(Branches), now, learned):
-            entries.append((Kind.BRANCH_LIMIT, encode_command(DEFAULT_LIMIT)))
+        branches = replica.machine.part(Branches)
+        is_open = branches.limit.most_open > 0
+        if self._is_forsaken(branches, now, learned) or (is_open and branches.limit != self._limit):
+            entries.append((Kind.BRANCH_LIMIT, encode_command(self._limit)))
         if confirmed is not None and now - self._looked_at > _LOOK_SECONDS:
             self._looked_at = now
             producers = replica.machine.part(Producers)

@@ -55,7 +55,7 @@ from hawser.log.protocol.node import Limits
 from hawser.log.queue.dead_letters import shard_of_letters
 from hawser.log.replica import Replica, Settings
 from hawser.log.state.part import BadState, Unsupported
-from hawser.transaction.participant.branches import transactional_parts
+from hawser.transaction.participant.branches import DEFAULT_LIMIT, transactional_parts
 
 __all__ = ["Node", "NodeSettings"]
 
@@ -66,7 +66,8 @@ _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345
 
 class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How a node works. Shards that rest are looked after once in `resting_ticks` ticks; `observers` are told
-    of transactions, each as "module:factory"."""
+    of transactions, each as "module:factory"; transactions may have `staged_bytes` staged on a shard that the
+    node leads."""
 
     tick_seconds: float = 0.1
     resting_ticks: int = 10
@@ -74,6 +75,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     admin_seconds: float = 3600.0
     drain_seconds: float = 10.0
     observers: tuple[str, ...] = ()
+    staged_bytes: int = DEFAULT_LIMIT.most_bytes
     # A shard takes the room of a segment on the disk as soon as it is there.
     replica: Settings = Settings(
         journal=JournalSettings(segment_bytes=8 << 20),
@@ -122,6 +124,7 @@ class Node(Handler):
             self.observers,
             PeerClient(self.map, self._peers, self._requests, self._background.start),
             self.clocks,
+            msgspec.structs.replace(DEFAULT_LIMIT, most_bytes=self.settings.staged_bytes),
         )
         self._clock_monitor = ClockMonitor(
             self.clocks, self._peers, self.shards, self._admin, self._background.start

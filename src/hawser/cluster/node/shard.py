@@ -532,7 +532,7 @@ class Shard:
             self._maintenance = None
             return
         if self._maintenance is None:
-            self._maintenance = Maintenance()
+            self._maintenance = Maintenance(self._services.limit)
         for kind, payload in self._maintenance.due(self.replica, retention, is_needed, learned, self._now()):
             self.propose(kind, payload)
 

@@ -222,6 +222,8 @@ class Reason(IntEnum):
     OTHER_QUERY = 21
     TOO_MANY_WORKERS = 22
     OTHER_TIME = 23
+    TOO_MUCH_STAGED = 24
+    TOO_MANY_OPERATIONS = 25
 
 
 _TEXTS: Final[dict[int, str]] = {
@@ -259,11 +261,20 @@ _TEXTS: Final[dict[int, str]] = {
     Reason.TOO_MANY_WORKERS: "sessions have begun to work in the branch {current} times, and it takes no "
     "more; end it, and work in another branch",
     Reason.OTHER_TIME: "the time of the log is {current} ns, not {given} ns; another entry moved it first",
+    Reason.TOO_MUCH_STAGED: "with this operation open and prepared transactions have {given} bytes staged on "
+    "this shard, and {current} are allowed (setting node.staged_bytes); write less in one transaction or to "
+    "more partitions, end other transactions (`hawser tx list` shows them), or raise the nodes' setting",
+    Reason.TOO_MANY_OPERATIONS: "with this operation open and prepared transactions have {given} operations "
+    "staged on this shard, and {current} are allowed; put more messages into each batch, write to more "
+    "partitions, or end other transactions (`hawser tx list` shows them)",
 }
 assert set(_TEXTS) == set(Reason)
 
 
-_RETRYABLE: Final = (Reason.GAP, Reason.QUEUE_FULL, Reason.LOCKED, Reason.TOO_MANY_TRANSACTIONS)
+_RETRYABLE: Final = (
+    *(Reason.GAP, Reason.QUEUE_FULL, Reason.LOCKED, Reason.TOO_MANY_TRANSACTIONS),
+    *(Reason.TOO_MUCH_STAGED, Reason.TOO_MANY_OPERATIONS),
+)
 
 
 class Rejected(Result, frozen=True, tag="rejected"):

@@ -90,7 +90,8 @@ class _Writing:
                 cluster.call(branch.stage(portion))
             is_prepared = not branch.is_empty and cluster.call(branch.prepare(self._options.orphan_seconds))
         except BaseException:
-            cluster.begin(branch.withdraw())
+            # Spark may end this process now, and the next attempt begins at once.
+            cluster.call(branch.withdraw())
             raise
         set_imports_aside()
         # The decision is told of rows that came too late, too.

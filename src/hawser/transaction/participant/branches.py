@@ -25,8 +25,12 @@ for a branch that is undecided, since its messages have no offsets yet.
 What became of a branch is remembered (`register.py`), so a repeat of any entry gets the same answer. An
 operation of a later incarnation rolls back an earlier one that is still open: its client has moved on.
 
-Work is bounded. When too much is open a new operation is rejected, when too much is prepared a new prepare is
-voted down; nothing that is there is dropped.
+Memory has the place of each staged batch in the log, and never its bytes; a commit makes the records readable
+where they lie. So the disk bounds how many bytes may be staged, and memory how many operations.
+
+Work is bounded. When too many branches are open, or too much is staged, a new operation is rejected; when too
+many are prepared a new prepare is voted down. Nothing that is there is dropped, and what ends frees its share
+at once.
 """
 
 from collections.abc import Callable, Sequence
@@ -83,8 +87,9 @@ _read_limit = decoder(BranchLimit)
 _BAD = Rejected(Reason.BAD_PAYLOAD)
 _DONE = Done()
 _COMMITTED = Finished(Outcome.COMMITTED)
+# An operation takes about 300 bytes of memory.
 DEFAULT_LIMIT: Final = BranchLimit(
-    most_open=4096, most_open_bytes=256 << 20, most_prepared=4096, most_prepared_bytes=1 << 30
+    most_open=4096, most_bytes=16 << 30, most_prepared=4096, most_operations=1 << 20
 )
 
 
@@ -118,27 +123,25 @@ class Branch(msgspec.Struct, array_like=True):
 
 
 class _Tally:
-    """So many branches of one state, and the bytes they have staged."""
+    """So many branches of one state, and what they have staged."""
 
-    __slots__ = ("count", "size_bytes")
+    __slots__ = ("count", "operations", "size_bytes")
 
     def __init__(self) -> None:
         self.count = 0
+        self.operations = 0
         self.size_bytes = 0
 
     def add(self, branch: Branch) -> None:
         self.count += 1
+        self.operations += len(branch.operations)
         self.size_bytes += branch.size_bytes
 
     def remove(self, branch: Branch) -> None:
         self.count -= 1
+        self.operations -= len(branch.operations)
         self.size_bytes -= branch.size_bytes
-        assert self.count >= 0 and self.size_bytes >= 0
-
-    def has_room(self, branch: Branch, limit: BranchLimit) -> bool:
-        """Whether one more may be prepared."""
-        size_bytes = self.size_bytes + branch.size_bytes
-        return self.count < limit.most_prepared and size_bytes <= limit.most_prepared_bytes
+        assert min(self.count, self.operations, self.size_bytes) >= 0
 
 
 class _State(msgspec.Struct, frozen=True, array_like=True):
@@ -177,9 +180,10 @@ class Branches(Part):
         # Of those of them that are deleted: the count of marks when a leader noted that.
         self.deleted: dict[str, int] = {}
         self.observers: Observers | None = None
-        # How many are open and how many prepared, and their bytes.
         self._open = _Tally()
         self._prepared = _Tally()
+        # The lowest index of a staged batch, None without one; 0: not known.
+        self._lowest: int | None = None
         self._unlabelled: dict[int, Callable[[Entry], Result]] = {
             Kind.BRANCH_FORGET: self._forget,
             Kind.BRANCH_LIMIT: self._set_limit,
@@ -204,9 +208,17 @@ class Branches(Part):
         return self._open.size_bytes + self._prepared.size_bytes
 
     @property
+    def staged_count(self) -> int:
+        """The operations that all branches have staged."""
+        return self._open.operations + self._prepared.operations
+
+    @property
     def needed(self) -> int | None:
-        operations = (each for _, branch in self.register for each in branch.operations)
-        return min((each.index for each in operations if isinstance(each, StagedBatch)), default=None)
+        if self._lowest == 0:
+            operations = (each for _, branch in self.register for each in branch.operations)
+            indices = (each.index for each in operations if isinstance(each, StagedBatch))
+            self._lowest = min(indices, default=None)
+        return self._lowest
 
     def judge(self, label: Label) -> Result | None:
         """What an operation with this label gets; None if it is to be staged. Changes nothing."""
@@ -281,8 +293,9 @@ class Branches(Part):
             full = full or context.part(Home).ledger.why_not_for_all(label.id)
         if full is not None:
             return full
-        if self._open.size_bytes + size_bytes > self.limit.most_open_bytes:
-            return Rejected(Reason.TOO_MANY_TRANSACTIONS, self._open.size_bytes, size_bytes)
+        full = self._why_full(size_bytes)
+        if full is not None:
+            return full
         operation = staged.stage(entry, branch.operations if branch is not None else (), context)
         if isinstance(operation, Rejected):
             return operation
@@ -292,6 +305,9 @@ class Branches(Part):
             branch = self._begin(entry, label, context)
         branch.add(label, operation, size_bytes)
         self._open.size_bytes += size_bytes
+        self._open.operations += 1
+        if self._lowest is None and isinstance(operation, StagedBatch):
+            self._lowest = operation.index
         if self.observers is not None:
             self.observers.staged(label.id, branch.operations)
         if not label.last:
@@ -301,6 +317,15 @@ class Branches(Part):
             return self._close(label.id, counts, label.home, context)
         outcome = self._obstacle(branch, counts, context) or Outcome.COMMITTED
         return self._announced(label.id, self._end(label.id, outcome, context), label.others, context)
+
+    def _why_full(self, size_bytes: int) -> Rejected | None:
+        """Why one more operation, of this size, cannot be staged; None if it can."""
+        staged_bytes, count, limit = self.staged_bytes + size_bytes, self.staged_count + 1, self.limit
+        if staged_bytes > limit.most_bytes:
+            return Rejected(Reason.TOO_MUCH_STAGED, limit.most_bytes, staged_bytes)
+        if count > limit.most_operations:
+            return Rejected(Reason.TOO_MANY_OPERATIONS, limit.most_operations, count)
+        return None
 
     def _begin(self, entry: Entry, label: Label, context: Context) -> Branch:
         """The first operation has come."""
@@ -342,6 +367,7 @@ class Branches(Part):
         if carried is None:
             return _BAD
         branch.operations[place] = carried
+        self._lowest = 0
         return Staged(label.number)
 
     def _prepare(self, entry: Entry, label: Label, context: Context) -> Result:
@@ -364,7 +390,7 @@ class Branches(Part):
         obstacle = self._obstacle(branch, counts, context)
         if branch is None or obstacle is not None:
             return self._end(transaction, obstacle or Outcome.INCOMPLETE, context)
-        if not self._prepared.has_room(branch, self.limit):
+        if self._prepared.count >= self.limit.most_prepared:
             return self._end(transaction, Outcome.TOO_MUCH, context)
         staged.reserve(branch.operations, context)
         self._open.remove(branch)
@@ -458,6 +484,8 @@ class Branches(Part):
             (self._prepared if branch.is_prepared else self._open).remove(branch)
             finish = staged.commit if outcome is Outcome.COMMITTED else staged.undo
             finish(branch.operations, context, branch.is_prepared)
+            if self._lowest is not None and branch.opened <= self._lowest:
+                self._lowest = 0
         self.register.bury(transaction, outcome)
         if branch is not None and self.observers is not None:
             self.observers.ended(transaction, branch.operations, branch.is_prepared, outcome)
@@ -504,6 +532,7 @@ class Branches(Part):
         if any(each not in saved.delivered or at > saved.marks for each, at in saved.deleted.items()):
             raise BadState("the saved homes that were deleted contradict what they delivered")
         self.delivered, self.deleted = saved.delivered, saved.deleted
+        self._lowest = 0
         for _, branch in self.register:
             if not len(branch.operations) == len(branch.places) == sum(branch.counts.values()) > 0:
                 raise BadState("a saved branch of a transaction has not as many operations as it counts")

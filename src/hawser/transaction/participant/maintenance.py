@@ -42,7 +42,6 @@ __all__ = ["Action", "Ask", "Carry", "Keeper", "Propose"]
 # From one question to the next: longer and longer.
 ASK_SECONDS: Final = 5.0
 MOST_ASK_SECONDS: Final = 60.0
-CARRY_ENTRIES: Final = 100_000
 # The number and the bytes of batches carried forward at a time, so that other requests do not wait for them.
 MOST_CARRIES: Final = 100
 MOST_CARRY_BYTES: Final = 8 << 20
@@ -90,9 +89,8 @@ class _Waiting:
 class Keeper:
     """The keeper of one shard's branches."""
 
-    def __init__(self, branches: Branches, carry_entries: int = CARRY_ENTRIES) -> None:
+    def __init__(self, branches: Branches) -> None:
         self._branches = branches
-        self._carry_entries = carry_entries
         # When each was seen first.
         self._seen: dict[TransactionId, float] = {}
         # Those that ask home, and whether they are prepared.
@@ -105,14 +103,12 @@ class Keeper:
     def tick(
         self,
         now: float,
-        applied: int,
         is_lost: Callable[[int], bool],
         is_gone: Callable[[str], bool] = lambda shard: False,
         carry_before: int = 0,
     ) -> list[Action]:
-        """The actions that are due, with the log applied so far. `is_lost` says whether the owner of a label
-        is gone, and `is_gone` whether a shard was deleted. Batches in entries before `carry_before` count as
-        lying far back, however few entries follow them."""
+        """The actions that are due. `is_lost` says whether the owner of a label is gone, and `is_gone`
+        whether a shard was deleted. Batches in entries before `carry_before` lie far back."""
         actions: list[Action] = []
         register = self._branches.register
         self._seen = {transaction: self._seen.get(transaction, now) for transaction, _ in register}
@@ -121,7 +117,7 @@ class Keeper:
         for transaction, branch in register:
             act = self._ask if _asks(transaction, branch) else self._expire
             actions += act(transaction, branch, now, is_lost)
-        actions += self._carry(now, max(carry_before, applied + 1 - self._carry_entries))
+        actions += self._carry(now, carry_before)
         actions += self._forget(now, is_gone)
         is_remembering = register.is_remembering or bool(self._branches.deleted)
         if is_remembering and self._marking.is_due(now):
@@ -207,6 +203,10 @@ class Keeper:
 
     def _carry(self, now: float, before: int) -> list[Action]:
         """The batches before this entry, the oldest first."""
+        lowest = self._branches.needed
+        if lowest is None or lowest >= before:
+            self._carried.clear()
+            return []
         far = sorted(
             (operation.index, operation.size_bytes, transaction, place)
             for transaction, branch in self._branches.register

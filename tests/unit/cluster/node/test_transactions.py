@@ -26,7 +26,6 @@ from hawser.log.state.commands import Run
 from hawser.log.state.results import Outcome
 from hawser.transaction.identity import MAX_TIMEOUT_SECONDS, TransactionId, owner_of
 from hawser.transaction.participant.branches import Branches
-from hawser.transaction.participant.maintenance import Keeper
 from tests.support.cluster import RunningCluster
 from tests.support.processes import until
 from tests.support.transactions import Peer, batch_of, entry, lane
@@ -176,7 +175,6 @@ def test_a_staged_batch_that_is_damaged_keeps_no_other_from_being_carried(
             peer.transact(name, peer.publish(each, 1, b"x"))
         shard = next(iter(cluster._nodes.values())).shards[name]
         assert shard.transactions is not None
-        keeper_of = shard.transactions.participant
         register = shard.replica.machine.part(Branches).register
         first = {each: branch.operations[0] for each, branch in register}
         real = shard.replica.entry
@@ -187,7 +185,7 @@ def test_a_staged_batch_that_is_damaged_keeps_no_other_from_being_carried(
             return real(index)
 
         monkeypatch.setattr(shard.replica, "entry", read)
-        monkeypatch.setattr(keeper_of, "_keeper", Keeper(keeper_of._branches, carry_entries=0))
+        monkeypatch.setattr(participant, "carry_before", lambda replica: replica.machine.applied + 1)
 
         def carried() -> bool:
             return {each: branch.operations[0] for each, branch in register}[sound] != first[sound]

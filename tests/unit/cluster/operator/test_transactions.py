@@ -537,6 +537,19 @@ def test_a_leader_lets_transactions_begin_again(monkeypatch: pytest.MonkeyPatch)
     assert looked_after(now) == DEFAULT_LIMIT
 
 
+def test_a_leader_limits_transactions_as_its_node_is_set_to() -> None:
+    replica, wanted = leading_replica(), msgspec.structs.replace(DEFAULT_LIMIT, most_bytes=1 << 20)
+    keeper = Maintenance(wanted)
+    for _ in range(2):
+        for kind, payload in keeper.due(replica, Retention()):
+            propose(replica, kind, payload)
+    branches = replica.machine.part(Branches)
+    assert branches.limit == wanted and keeper.due(replica, Retention()) == []
+    closed = msgspec.structs.replace(DEFAULT_LIMIT, most_open=0)
+    propose(replica, Kind.BRANCH_LIMIT, encode_command(closed))
+    assert keeper.due(replica, Retention()) == [] and branches.limit == closed, "not while it is deleted"
+
+
 def test_a_shard_on_a_full_disk_can_be_closed() -> None:
     """Deleting topics is how one makes room."""
     disk = SimDisk()

@@ -158,7 +158,7 @@ class BatchBranch:
             if self._failure is not None:
                 raise self._failure
             if self._inner.refused is not None:
-                raise self._too_much()
+                raise TransactionAborted(f"{self._batch.text} cannot be written: {self._inner.why_refused}")
             self._changed.clear()
             try:
                 async with asyncio.timeout(seconds):
@@ -169,13 +169,6 @@ class BatchBranch:
                     f"{self._batch.text} cannot be written: nobody acknowledged anything for {seconds:g} s "
                     f"({trouble})"
                 ) from None
-
-    def _too_much(self) -> TransactionAborted:
-        refused = self._inner.refused
-        hint = ""
-        if refused is not None and refused.reason is Reason.TOO_MANY_TRANSACTIONS:
-            hint = ". Write less in one batch, or to more partitions"
-        return TransactionAborted(f"{self._batch.text} cannot be written: {self._inner.why_refused}{hint}")
 
     def _carry(self, requests: Sequence[Request]) -> None:
         for shard in dict.fromkeys(request.shard for request in requests):

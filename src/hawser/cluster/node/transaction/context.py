@@ -10,6 +10,7 @@ from hawser.cluster.node.transaction.observers import ObserverRegistry
 from hawser.cluster.node.transaction.peer_client import PeerClient
 from hawser.log.replica import Replica
 from hawser.log.state.results import Result, encode_result
+from hawser.transaction.commands import BranchLimit
 
 __all__ = ["DEPOSED", "Answer", "AnswerCollector", "Before", "Host", "NodeServices", "Slot"]
 
@@ -35,6 +36,7 @@ class NodeServices(NamedTuple):
     observers: ObserverRegistry
     peers: PeerClient
     clocks: ClockQuorum
+    limit: BranchLimit
 
 
 class AnswerCollector:

@@ -28,16 +28,19 @@ from hawser.transaction.identity import LANE_FORMAT, TransactionId
 from hawser.transaction.participant import maintenance as k
 from hawser.transaction.participant.branches import Branch, Branches
 
-__all__ = ["Participant", "carry_before"]
+__all__ = ["Participant", "carry_before", "kept_log_bytes"]
 
 _log = logging.getLogger("hawser.cluster.node")
 
 # For so long a vote waits for operations that the client sends at the same time.
 _HOLD_SECONDS: Final = 1.0
 # A staged batch is carried forward if so many bytes of the log follow it, and so many times the staged bytes:
-# writing it again then costs little compared with the log that was written anyway.
+# writing it again then costs little compared with the log that was written anyway. Where that would keep much
+# of the disk, half of what is written may be such copies.
 _CARRY_BYTES: Final = 16 << 20
 _LOG_TO_STAGED: Final = 8
+_MUCH_LOG_BYTES: Final = 2 << 30
+_MUCH_LOG_TO_STAGED: Final = 2
 # Whatever waits longer for a decision is in doubt.
 _DOUBT_SECONDS: Final = 10.0
 
@@ -168,10 +171,8 @@ class Participant:
     def tick(self) -> None:
         """Time has passed."""
         now, clients = self._now, self._services.clients
-        applied = self._host.replica.machine.applied
         actions = self._keeper.tick(
             now,
-            applied,
             lambda owner: clients.is_lost(owner, now),
             lambda shard: self._services.peers.is_gone(shard, now),
             carry_before(self._host.replica),
@@ -262,8 +263,14 @@ def carry_before(replica: Replica) -> int:
     staged_bytes = replica.machine.part(Branches).staged_bytes
     if not staged_bytes:
         return 0
-    newest = replica.journal.first_of_newest(max(_CARRY_BYTES, _LOG_TO_STAGED * staged_bytes))
+    newest = replica.journal.first_of_newest(kept_log_bytes(staged_bytes))
     return min(newest, replica.machine.needed_without(Branches))
+
+
+def kept_log_bytes(staged_bytes: int) -> int:
+    """So much of the log is kept for the batches in it that are staged, which have so many bytes."""
+    much = max(_MUCH_LOG_BYTES, _MUCH_LOG_TO_STAGED * staged_bytes)
+    return max(_CARRY_BYTES, min(_LOG_TO_STAGED * staged_bytes, much))
 
 
 def _stamped(prepare: Admitted) -> bytes:
