@@ -3,6 +3,7 @@
 They carry the names they have in Spark's sink for Kafka, or in that for Delta. None of them is a secret.
 """
 
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Final, NamedTuple
@@ -133,6 +134,7 @@ def _number(asked: dict[str, str], name: str, least: int) -> int | None:
     text = asked.get(name)
     if text is None:
         return None
-    if not text.strip().isdecimal() or int(text) < least or int(text) >= 1 << 62:
-        raise UsageError(f"{name}={text!r} is not a whole number from {least} on")
-    return int(text)
+    found = re.fullmatch(r"\s*([0-9]{1,18})\s*", text)
+    if found is None or int(found[1]) < least:
+        raise UsageError(f"{name}={text!r} is not a whole number from {least} on, of at most 18 digits")
+    return int(found[1])

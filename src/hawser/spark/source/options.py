@@ -301,7 +301,7 @@ def _topics(
     if pattern is not None:
         try:
             re.compile(pattern)
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             raise UsageError(f"subscribePattern={pattern!r} is no regular expression: {error}") from error
         return (), pattern, None
     if "assign" in asked:
@@ -376,14 +376,15 @@ def _number(asked: dict[str, str], name: str, least: int = 1) -> int | None:
     text = asked.get(name)
     if text is None:
         return None
-    if not text.strip().isdecimal() or int(text) < least:
-        raise UsageError(f"{name}={text!r} is not a whole number from {least} on")
-    return int(text)
+    found = re.fullmatch(r"\s*([0-9]{1,18})\s*", text)
+    if found is None or int(found[1]) < least:
+        raise UsageError(f"{name}={text!r} is not a whole number from {least} on, of at most 18 digits")
+    return int(found[1])
 
 
 def _seconds(asked: dict[str, str], name: str, usual: str) -> float:
     text = asked.get(name, usual).strip().lower()
-    found = re.fullmatch(r"(\d+)\s*([a-z]*)", text)
+    found = re.fullmatch(r"([0-9]{1,18})\s*([a-z]*)", text)
     if found is None or found[2] not in _UNITS:
         raise UsageError(
             f"{name}={text!r} is no time; give a whole number with a unit, such as 30s, 5m or 1h"
