@@ -107,7 +107,7 @@ class Shard:
         self.name = name
         self.member = replica.member
         self.replica = replica
-        # What is asked again and again while nothing happens; None: an event came meanwhile.
+        # Cached until the next event.
         self._report: ShardReport | None = None
         self._is_restless: bool | None = None
         self._disk = disk
@@ -445,8 +445,7 @@ class Shard:
             _settle(tag, verdict)
 
     def delivery(self, queue: Resident | None) -> QueueDelivery | None:
-        """What lends the messages of the queue that lives here; None while this node does not lead it, or
-        does not know yet that it does."""
+        """The delivery of the queue on this shard; None until this node leads it and is ready."""
         self._end_delivery()
         leading = self.replica.node.leadership
         if self._delivery is None and queue is not None:
@@ -592,7 +591,6 @@ class Shard:
 
 
 def _settle(future: Any, result: object) -> None:
-    """Tags are futures; whoever waited may have gone."""
     if future is not None and not future.done():
         future.set_result(result)
 
