@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 from hawser.agent.recording import Recorder
 from hawser.cluster import wire
 from hawser.cluster.client.admin import offsets
-from hawser.cluster.client.client import Client, OpenTopic, addresses_of
+from hawser.cluster.client.client import Client, TopicHandle, addresses_of
 from hawser.cluster.client.rpc import ask
 from hawser.cluster.client.settings import ClientSettings
 from hawser.cluster.transport import TransportError
@@ -55,7 +55,7 @@ async def _rows(url: str, topic: str) -> list[Row]:
         await client.close()
 
 
-async def _rows_of_partition(topic: OpenTopic, partition: int) -> list[Row]:
+async def _rows_of_partition(topic: TopicHandle, partition: int) -> list[Row]:
     shard, router = topic.shard(partition), topic.router
     bounds = await offsets.inspect(router, topic.name, shard, router.loop.time() + LIMIT_SECONDS)
     rows: list[Row] = []
@@ -78,7 +78,7 @@ async def _rows_of_partition(topic: OpenTopic, partition: int) -> list[Row]:
     return rows
 
 
-async def _fetched(topic: OpenTopic, shard: str, offset: int) -> wire.Batches:
+async def _fetched(topic: TopicHandle, shard: str, offset: int) -> wire.Batches:
     """Of whoever leads; that may be somebody else at any time."""
     router = topic.router
     deadline = router.loop.time() + LIMIT_SECONDS

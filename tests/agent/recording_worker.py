@@ -38,7 +38,7 @@ class TrustsItsMark(Stream):
 
     def _find_position(self) -> None:
         self.position = self._source.mark + 1
-        self._target.standing()
+        self._target.producer_state()
 
     def _publish(self, batch: Batch) -> bool:
         self._target.publish(batch)

@@ -14,7 +14,7 @@ from hawser.agent.recording import Recorder
 from hawser.agent.recording import target as recording_target
 from hawser.agent.recording.blocks import Block
 from hawser.cluster.client.publish.partitioner import partition_of
-from hawser.cluster.client.publish.stamped import Landed, StampedPartition
+from hawser.cluster.client.publish.stamped import AppendResult, StampedPartition
 from hawser.record.batch import MAX_BATCH_BYTES, Batch
 from hawser.record.record import Stamp
 from hawser.record.recording import Gap, recorder_id
@@ -301,9 +301,9 @@ def test_what_was_never_answered_is_counted_once_it_is_there(
     cluster: RunningCluster, local: LocalBus, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish = StampedPartition.publish
-    unanswered: list[Landed | None] = []
+    unanswered: list[AppendResult | None] = []
 
-    async def lose_the_answer(self: StampedPartition, batch: Batch, timeout: float) -> Landed | None:
+    async def lose_the_answer(self: StampedPartition, batch: Batch, timeout: float) -> AppendResult | None:
         landed = await publish(self, batch, timeout)
         if not unanswered:
             unanswered.append(landed)
@@ -314,7 +314,7 @@ def test_what_was_never_answered_is_counted_once_it_is_there(
     a_topic(local, history=3).publish_many([b"x"] * 3)
     with recording(local.url, "t", cluster.url, target=target) as recorder:
         until(lambda: recorder.status().recorded == 3, "all that is recorded")
-    assert unanswered == [Landed(3, True)]
+    assert unanswered == [AppendResult(3, True)]
     assert check_tiling(rows_of(cluster.url, target)) == (3, 0)
 
 

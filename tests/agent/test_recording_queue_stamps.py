@@ -128,7 +128,7 @@ class DoesNotAsk(QueueStream):
     """Believes that what it is given is not there yet, and does not listen."""
 
     def _find_position(self) -> None:
-        self._target.standing()
+        self._target.producer_state()
         self.position = 1
 
     def _publish(self, batch: Batch) -> bool:

@@ -14,7 +14,7 @@ from hawser.agent.recording.blocks import Block
 from hawser.agent.recording.source import Source
 from hawser.agent.recording.stream import Counts, Stream
 from hawser.agent.recording.target import Replaced, Target
-from hawser.cluster.client.publish.stamped import Landed, Newest, Standing
+from hawser.cluster.client.publish.stamped import AppendResult, Newest, ProducerState
 from hawser.log.state.producers import Producers
 from hawser.log.state.results import Rejected, Repeated
 from hawser.record.batch import Batch
@@ -77,21 +77,21 @@ class Partition:
         self.producers = Producers()
         self.end = 1
 
-    def publish(self, batch: Batch) -> Landed | None:
+    def publish(self, batch: Batch) -> AppendResult | None:
         verdict = self.producers.judge(*batch.stamp)
         if isinstance(verdict, Repeated):
-            return Landed(verdict.count, False)
+            return AppendResult(verdict.count, False)
         if verdict is not None:
             assert isinstance(verdict, Rejected)
             return None
         self.producers.accept(*batch.stamp, self.end, batch.count)
         self.log.append(batch)
         self.end += batch.count
-        return Landed(batch.count, True)
+        return AppendResult(batch.count, True)
 
-    def standing(self, producer: bytes) -> Standing:
+    def producer_state(self, producer: bytes) -> ProducerState:
         newest = self.producers.newest(producer)
-        return Standing(1, None if newest is None else Newest(*newest))
+        return ProducerState(1, None if newest is None else Newest(*newest))
 
 
 class DeadlyTarget:
@@ -104,11 +104,11 @@ class DeadlyTarget:
         self._under_way = under_way
         self.deaths = 0
 
-    def standing(self) -> Standing:
+    def producer_state(self) -> ProducerState:
         self._something_lands()
-        return self._partition.standing(b"recorder:name/region")
+        return self._partition.producer_state(b"recorder:name/region")
 
-    def publish(self, batch: Batch) -> Landed | None:
+    def publish(self, batch: Batch) -> AppendResult | None:
         self._something_lands()
         fate = self._random.random()
         if fate < 0.15:
@@ -189,10 +189,10 @@ class LateTarget:
         self._partition = partition
         self._random = chance
 
-    def standing(self) -> Standing:
-        return self._partition.standing(b"recorder:name/region")
+    def producer_state(self) -> ProducerState:
+        return self._partition.producer_state(b"recorder:name/region")
 
-    def publish(self, batch: Batch) -> Landed | None:
+    def publish(self, batch: Batch) -> AppendResult | None:
         fate = self._random.random()
         if fate < 0.1:
             raise Replaced
@@ -298,11 +298,11 @@ class SharedTarget:
         self._turns = turns
         self._number = number
 
-    def standing(self) -> Standing:
+    def producer_state(self) -> ProducerState:
         self._turns.take(self._number)
-        return self._partition.standing(b"recorder:name/region")
+        return self._partition.producer_state(b"recorder:name/region")
 
-    def publish(self, batch: Batch) -> Landed | None:
+    def publish(self, batch: Batch) -> AppendResult | None:
         self._turns.take(self._number)
         return self._partition.publish(batch)
 

@@ -17,7 +17,7 @@ import pytest
 
 import hawser
 from hawser import aio
-from hawser.cluster.client.subscribe.group_member import Member
+from hawser.cluster.client.subscribe.group_member import GroupMember
 from tests.support.cluster import RunningCluster
 
 SESSION_SECONDS = 1.0
@@ -208,18 +208,18 @@ def test_members_that_go_on_before_they_have_gone_back_are_found_out(
 ) -> None:
     """A claim that does not count, and no sample becomes void: what is refused is passed over."""
 
-    def claim(self: Member, taken: Any, claim: Any) -> Any:
+    def claim(self: GroupMember, taken: Any, claim: Any) -> Any:
         before = dict(self._claimed)
         moves = original(self, taken, claim)
         self._claimed.update(before)
         return moves
 
-    original = Member.claim
+    original = GroupMember.claim
     for seed in range(10):
         copying = Copying(cluster, f"canary-{seed}", seed, 1.0)
         with monkeypatch.context() as patch:
-            patch.setattr(Member, "claim", claim)
-            patch.setattr(Member, "go_back", lambda self, claim: self._follow_with(self._settle()))
+            patch.setattr(GroupMember, "claim", claim)
+            patch.setattr(GroupMember, "go_back", lambda self, claim: self._follow_with(self._settle()))
             copying.run()
         if copying.wrong():
             return

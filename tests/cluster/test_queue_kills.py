@@ -132,7 +132,7 @@ def _rest(queue: Any) -> Iterator[hawser.Messages]:
 
 
 def _letters_at_home(queue: Any) -> int:
-    looked = queue._thread.call(queue._queue.look_inside())
+    looked = queue._thread.call(queue._queue.query_contents())
     return int(looked.letters)
 
 

@@ -51,7 +51,7 @@ class RawTransactions:
     def home(self, xid: Xid) -> str:
         """The shard that decides what is not on a lane; homes are made with the first question."""
         deadline = self._router.loop.time() + ASK_SECONDS
-        shard: str = self._bus._thread.call(self._bus._client.homes.of(xid, deadline))
+        shard: str = self._bus._thread.call(self._bus._client.coordinators.of(xid, deadline))
         return shard
 
     def leader(self, shard: str) -> str:

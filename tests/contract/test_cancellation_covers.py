@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any
 
 from hawser import aio
-from hawser.api.aio.handle import Opened
+from hawser.api.aio.handle import LazyHandle
 from hawser.api.aio.transaction import AsyncWork
 from hawser.testing import LocalBus
 from hawser.xa import AsyncXA
@@ -58,7 +58,7 @@ def coroutines() -> set[str]:
         for name in dir(each)
         if (not name.startswith("_") or name in STEPS)
         and inspect.iscoroutinefunction(method := getattr(each, name))
-        and method is not Opened.__aexit__
+        and method is not LazyHandle.__aexit__
     }
 
 

@@ -20,7 +20,7 @@ from hawser.cluster import wire
 from hawser.cluster.client import rpc
 from hawser.cluster.client.subscribe.takers import Claim
 from hawser.cluster.client.transaction import operations, shard_pipeline, transaction, workspace
-from hawser.cluster.client.transaction.shard_pipeline import Couriers
+from hawser.cluster.client.transaction.shard_pipeline import ShardPipelines
 from hawser.cluster.node.transaction import peer_client
 from hawser.cluster.shard_map import topic_of
 from hawser.cluster.transport import TransportError
@@ -257,7 +257,7 @@ def prepared(cluster: RunningCluster, shard: str) -> int:
 
 def send_with_the_commit(bus: Any) -> None:
     """What is published goes with the commit, however long that takes to come."""
-    bus._client.lanes.couriers.soon._seconds = SECONDS
+    bus._client.lanes.pipelines.soon._seconds = SECONDS
 
 
 def test_a_commit_that_may_be_done_is_not_called_rolled_back(
@@ -376,7 +376,7 @@ def test_a_bus_that_is_closed_asks_nobody(
         (operations.Put, "payload"),
         (workspace, "Put"),
         (Transaction, "_choose_home"),
-        (Couriers, "apart"),
+        (ShardPipelines, "apart"),
     ],
 )
 def test_what_nobody_foresaw_ends_a_transaction_as_a_whole(
@@ -456,10 +456,10 @@ def test_the_way_to_a_shard_is_forgotten_when_nobody_uses_it(bus: Any) -> None:
     (queue,) = queues_of(bus)
     with bus.transaction() as tx:
         tx.publish(queue, b"message")
-    couriers = bus._client.lanes.couriers
-    assert len(couriers._shards) == 1
+    pipelines = bus._client.lanes.pipelines
+    assert len(pipelines._shards) == 1
     del tx
-    wait_until(lambda: gc.collect() >= 0 and not couriers._shards)
+    wait_until(lambda: gc.collect() >= 0 and not pipelines._shards)
 
 
 def test_work_that_waits_for_a_transaction_to_begin_is_refused_if_that_was_rolled_back(

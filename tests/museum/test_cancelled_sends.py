@@ -73,7 +73,7 @@ def test_a_put_that_was_cancelled_for_want_of_room(cluster: RunningCluster) -> N
             for task in many:
                 task.cancel()
             await asyncio.wait(many)
-            (producer,) = queue._queue.putters._producers
+            (producer,) = queue._queue.publisher._producers
             await _until(lambda: len(producer._queue) <= 1, "the client keeps only what is waited for")
             assert producer._queued_bytes <= 2 * len(LARGE)
             found: list[bytes] = []
@@ -99,7 +99,7 @@ def test_a_put_that_was_interrupted_for_want_of_room(cluster: RunningCluster) ->
         queue.put(MINE + LARGE)
     with interrupted(0.3):
         queue.put_many([MINE + LARGE])
-    (producer,) = queue._queue.putters._producers
+    (producer,) = queue._queue.publisher._producers
     until(lambda: producer.is_idle, "the client keeps nothing")
     found = []
     while (message := queue.get(1)) is not None:
@@ -117,7 +117,7 @@ def test_a_publish_that_was_cancelled_while_nobody_led(
         async with aio.connect(cluster.url, timeout=PATIENCE_SECONDS) as bus:
             topic: Any = bus.topic(f"led {next(_numbers)}", partitions=2)
             await topic.publish(b"first", key=b"k")
-            producers = topic._topic.producers._producers
+            partitioner = topic._topic.partitioner._producers
             with monkeypatch.context() as patched:
                 patched.setattr(topic._topic.router, "leader_link", lambda shard: None)
                 kept = asyncio.create_task(topic.publish(b"kept", key=b"k"))
@@ -142,7 +142,7 @@ def test_a_publish_that_was_cancelled_while_nobody_led(
                 for each in (await topic.read_oldest(100, partition=partition)).samples
             ]
             assert found == [b"first", b"kept", b"last"]
-            assert all(each.is_idle and not each._queued_bytes for each in producers)
+            assert all(each.is_idle and not each._queued_bytes for each in partitioner)
 
     asyncio.run(story())
 
@@ -161,7 +161,7 @@ def test_what_publish_nowait_began_and_was_cancelled_keeps_no_memory(
         async with aio.connect(cluster.url, timeout=PATIENCE_SECONDS) as bus:
             topic: Any = bus.topic(f"cancelled {next(_numbers)}")
             await topic.publish(b"first")
-            (producer,) = topic._topic.producers._producers
+            (producer,) = topic._topic.partitioner._producers
             with monkeypatch.context() as patched:
                 patched.setattr(topic._topic.router, "leader_link", lambda shard: None)
                 begun = [topic.publish_nowait(LARGE) for _ in range(3)]
@@ -203,7 +203,7 @@ def test_a_batch_that_could_not_be_sent_goes_without_what_was_cancelled(
         async with aio.connect(cluster.url, timeout=PATIENCE_SECONDS) as bus:
             topic: Any = bus.topic(f"led {next(_numbers)}")
             await topic.publish(b"first")
-            (producer,) = topic._topic.producers._producers
+            (producer,) = topic._topic.partitioner._producers
             failed = asyncio.Event()
 
             async def fail(*_: object) -> bytes:
@@ -236,13 +236,13 @@ def test_gets_that_were_cancelled_behind_one_that_waits(cluster: RunningCluster)
         async with aio.connect(cluster.url) as bus:
             queue: Any = bus.queue(f"line {next(_numbers)}")
             waits = asyncio.create_task(queue.get())
-            while not any(each.borrower._getters._line for each in queue._sessions.values()):
+            while not any(each.queue_session._waiters._line for each in queue._sessions.values()):
                 await asyncio.sleep(0.01)
             (session,) = queue._sessions.values()
             for _ in range(100):
                 with pytest.raises(TimeoutError):
                     await asyncio.wait_for(queue.get(), 0.001)
-            assert len(session.borrower._getters._line) == 1
+            assert len(session.queue_session._waiters._line) == 1
             await queue.put(b"1")
             message = await asyncio.wait_for(waits, PATIENCE_SECONDS)
             assert (bytes(message), message.delivery_count) == (b"1", 1)
@@ -256,14 +256,14 @@ def test_an_interrupted_publish_does_not_stop_those_behind_it(cluster: RunningCl
     """Interrupted between noting that the loop is called and calling it, nothing was sent from then on."""
     with hawser.connect(cluster.url) as bus:
         topic: Any = bus.topic("interrupted publish")
-        producers = topic._topic.producers
-        post = producers._post
+        partitioner = topic._topic.partitioner
+        post = partitioner._post
 
         def interrupt(*_: object) -> None:
-            producers._post = post
+            partitioner._post = post
             raise KeyboardInterrupt
 
-        producers._post = interrupt
+        partitioner._post = interrupt
         with pytest.raises(KeyboardInterrupt):
             topic.publish(b"1")
         topic.publish_nowait(b"2").result(60)

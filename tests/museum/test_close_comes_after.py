@@ -9,8 +9,8 @@ import pytest
 
 import hawser
 from hawser import aio
-from hawser.cluster.client.client import OpenTopic
-from hawser.cluster.client.subscribe.group_member import Member
+from hawser.cluster.client.client import TopicHandle
+from hawser.cluster.client.subscribe.group_member import GroupMember
 from hawser.testing import LocalBus
 from tests.support.cluster import RunningCluster
 
@@ -109,22 +109,22 @@ def test_closing_comes_after_an_opening(cluster: RunningCluster, monkeypatch: py
     """A subscription that was closed while its first `take` opened it was open from then on: it read, and
     kept its partitions from the other members of its group."""
     released: list[object] = []
-    subscribe, release = OpenTopic.subscribe, OpenTopic.release
+    subscribe, release = TopicHandle.subscribe, TopicHandle.release
 
     async def story() -> None:
         opening, may_open = asyncio.Event(), asyncio.Event()
 
-        async def subscribe_later(self: OpenTopic, *place: Any) -> Any:
+        async def subscribe_later(self: TopicHandle, *place: Any) -> Any:
             opening.set()
             await may_open.wait()
             return await subscribe(self, *place)
 
-        async def note_release(self: OpenTopic, user: Any) -> None:
+        async def note_release(self: TopicHandle, user: Any) -> None:
             released.append(type(user))
             await release(self, user)
 
-        monkeypatch.setattr(OpenTopic, "subscribe", subscribe_later)
-        monkeypatch.setattr(OpenTopic, "release", note_release)
+        monkeypatch.setattr(TopicHandle, "subscribe", subscribe_later)
+        monkeypatch.setattr(TopicHandle, "release", note_release)
         async with aio.connect(cluster.url) as bus:
             subscription = bus.topic(f"closed {next(_numbers)}").subscribe(group="g")
             taking = asyncio.create_task(subscription.take())
@@ -134,7 +134,7 @@ def test_closing_comes_after_an_opening(cluster: RunningCluster, monkeypatch: py
             await asyncio.sleep(0)
             may_open.set()
             await closing
-            assert released == [Member]
+            assert released == [GroupMember]
             for each in (taking, late):
                 with pytest.raises(hawser.Closed):
                     await each

@@ -16,7 +16,7 @@ import pytest
 
 import hawser
 from hawser.api.bus import codec_of
-from hawser.cluster.client.queue.handle import OpenQueue
+from hawser.cluster.client.queue.handle import QueueHandle
 from hawser.record import schema as schemas
 from hawser.testing import LocalBus
 from tests.support.cluster import RunningCluster
@@ -152,15 +152,15 @@ def test_nobody_waits_for_a_call_for_dead_letters(
     with cluster.connect() as bus:
         queue = bus.queue("asks for its letters", dead_letter="letters")
         asks, may_go_on = threading.Event(), threading.Event()
-        letters = OpenQueue.letters
+        dead_letters = QueueHandle.dead_letters
 
-        async def slow_letters(self: OpenQueue, create: bool = False) -> OpenQueue:
+        async def slow_letters(self: QueueHandle, create: bool = False) -> QueueHandle:
             asks.set()
             while not may_go_on.is_set():
                 await asyncio.sleep(0.01)
-            return await letters(self, create)
+            return await dead_letters(self, create)
 
-        monkeypatch.setattr(OpenQueue, "letters", slow_letters)
+        monkeypatch.setattr(QueueHandle, "dead_letters", slow_letters)
         asking = threading.Thread(target=queue.dead_letters)
         asking.start()
         assert asks.wait(PATIENCE_SECONDS)

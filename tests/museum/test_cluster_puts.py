@@ -41,7 +41,7 @@ def test_a_put_that_waited_for_room_hears_that_nobody_answers(
     async def story() -> None:
         async with aio.connect(cluster.url, timeout=TIMEOUT_SECONDS) as bus:
             queue = await _full_queue(bus)
-            (putter,) = queue._queue.putters._producers
+            (putter,) = queue._queue.publisher._producers
             waiting = [asyncio.create_task(queue.put(LARGE, timeout=timeout)) for _ in range(2)]
             await _until(lambda: putter._pause is not None and len(putter._queue) == 2)
             Thief(monkeypatch, wire.QueuePut, inf)
@@ -81,7 +81,7 @@ def test_a_put_in_doubt_waits_for_room_until_its_queue_is_closed(
     async def story() -> None:
         async with aio.connect(cluster.url, timeout=TIMEOUT_SECONDS) as bus:
             queue = await _full_queue(bus)
-            (putter,) = queue._queue.putters._producers
+            (putter,) = queue._queue.publisher._producers
             waiting = asyncio.create_task(queue.put(LARGE))
             await _until(lambda: putter._pause is not None)
             thief = Thief(monkeypatch, wire.QueuePut, 1)
@@ -104,11 +104,11 @@ def test_what_waits_behind_a_put_in_doubt_hears_that_nobody_leads(
     async def story() -> None:
         async with aio.connect(cluster.url, timeout=TIMEOUT_SECONDS) as bus:
             queue = await _full_queue(bus)
-            (putter,) = queue._queue.putters._producers
+            (putter,) = queue._queue.publisher._producers
             waiting = [asyncio.create_task(queue.put(LARGE, timeout=each)) for each in (None, 86_400.0)]
             await _until(lambda: putter._pause is not None and len(putter._queue) == 2)
             thief = Thief(monkeypatch, wire.QueuePut, 1)
-            await _until(lambda: thief.stolen == 1 and bool(putter._flights) and putter._is_full)
+            await _until(lambda: thief.stolen == 1 and bool(putter._in_flight) and putter._is_full)
             monkeypatch.setattr(putter._router, "leader_link", lambda shard: None)
             done, _ = await asyncio.wait(waiting, timeout=PATIENCE_SECONDS)
             assert len(done) == 2, "a put waits for room, and nobody leads its queue"

@@ -12,7 +12,7 @@ import pyarrow.ipc
 import pytest
 from pyspark.sql.types import ArrayType, BinaryType, LongType, StructType
 
-from hawser.cluster.client.subscribe.range_reader import Part
+from hawser.cluster.client.subscribe.range_reader import BatchSlice
 from hawser.record.arrow import one_time, schema
 from hawser.record.batch import Batch, Compression
 from hawser.record.record import Record
@@ -43,7 +43,7 @@ def read(
     monkeypatch: pytest.MonkeyPatch, batch: Batch, copies: int, options: Options = OPTIONS, table: Table = RAW
 ) -> Iterator[pyarrow.RecordBatch]:
     """A partition with so many copies of a batch, as a task reads it."""
-    parts = [Part(batch, 0, batch.count, 1 + batch.count * each) for each in range(copies)]
+    parts = [BatchSlice(batch, 0, batch.count, 1 + batch.count * each) for each in range(copies)]
     monkeypatch.setattr(reading, "_found", lambda *_: iter([parts]))
     return reading.read_split(Split(Range("t", "u", 0, 1, 1 + batch.count * copies), 0), options, table)
 

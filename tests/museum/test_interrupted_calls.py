@@ -13,8 +13,8 @@ import pytest
 
 import hawser
 from hawser.cluster.client.client import Client
-from hawser.cluster.client.handles import Open
-from hawser.cluster.client.publish.partition_producer import Producer
+from hawser.cluster.client.handles import Handle
+from hawser.cluster.client.publish.partition_producer import PartitionProducer
 from tests.support.cluster import RunningCluster
 from tests.support.processes import until
 
@@ -128,9 +128,9 @@ def test_an_interrupted_close_of_a_publisher_goes_on(
     cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch, interrupt: Callable[[], None]
 ) -> None:
     """The bus did not wait for its messages, which were lost, and their futures never ended."""
-    original = Producer.flush
+    original = PartitionProducer.flush
 
-    async def flush(self: Producer) -> None:
+    async def flush(self: PartitionProducer) -> None:
         interrupt()
         await original(self)
 
@@ -140,7 +140,7 @@ def test_an_interrupted_close_of_a_publisher_goes_on(
         publisher: Any = topic.publisher()
         with monkeypatch.context() as patched:
             cut_off(bus, patched)
-            patched.setattr(Producer, "flush", flush)
+            patched.setattr(PartitionProducer, "flush", flush)
             future = publisher.publish_nowait(b"second")
             with pytest.raises(Interrupted):
                 publisher.close()
@@ -154,7 +154,7 @@ def test_the_name_of_what_was_closed_can_be_opened_again(
 ) -> None:
     """The bus returned the closed object from then on."""
 
-    async def close(_: Open) -> None:
+    async def close(_: Handle) -> None:
         interrupt()
         await asyncio.Event().wait()
 
@@ -162,7 +162,7 @@ def test_the_name_of_what_was_closed_can_be_opened_again(
         name, opens = a_name(), getattr(bus, kind)
         with monkeypatch.context() as patched:
             opened = opens(name)
-            patched.setattr(Open, "close", close)
+            patched.setattr(Handle, "close", close)
             with pytest.raises(Interrupted):
                 opened.close()
         again = opens(name)
@@ -198,7 +198,7 @@ def test_a_get_that_is_interrupted_as_it_is_posted_takes_no_message(cluster: Run
         interrupts_its_post(queue._thread)
         with pytest.raises(Interrupted):
             queue.get()
-        until(lambda: not queue._session().borrower._getters, "the event loop forgets it")
+        until(lambda: not queue._session().queue_session._waiters, "the event loop forgets it")
         queue.put(b"1")
         message = queue.get(PATIENCE_SECONDS)
         assert (bytes(message), message.delivery_count) == (b"1", 1)
@@ -210,14 +210,14 @@ def test_a_publish_that_is_interrupted_before_it_is_handed_over_is_not_sent(clus
     with cluster.connect() as bus:
         topic: Any = bus.topic(a_name())
         topic.publish(b"first")
-        producers = topic._topic.producers
-        post = producers._post
+        partitioner = topic._topic.partitioner
+        post = partitioner._post
 
         def interrupted(*_: object) -> None:
-            producers._post = post
+            partitioner._post = post
             raise Interrupted
 
-        producers._post = interrupted
+        partitioner._post = interrupted
         with pytest.raises(Interrupted):
             topic.publish(b"interrupted")
         topic.publish(b"last")

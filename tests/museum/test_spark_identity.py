@@ -196,8 +196,8 @@ def test_a_claim_that_is_committed_again_is_not_counted(cluster: RunningCluster)
     """When home had forgotten the claim, the query of a queue counted as a writer whose batch was skipped."""
     node, claim = connection(cluster.url), ApplicationBatch(b"claim:0:name", b"query", 1)
     before = skipped(cluster)
-    assert node.call(decide_batch(node.router, node.homes, claim, []))
-    assert not node.call(decide_batch(node.router, node.homes, claim, [b"forgotten"]))
+    assert node.call(decide_batch(node.router, node.coordinators, claim, []))
+    assert not node.call(decide_batch(node.router, node.coordinators, claim, [b"forgotten"]))
     assert skipped(cluster) == before
 
 

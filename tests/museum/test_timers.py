@@ -12,8 +12,8 @@ import pytest
 
 import hawser
 from hawser.cluster.client.publish.batch import Item
-from hawser.cluster.client.publish.partition_producer import Producer
-from hawser.cluster.client.queue.waiters import Getters
+from hawser.cluster.client.publish.partition_producer import PartitionProducer
+from hawser.cluster.client.queue.waiters import Waiters
 from hawser.cluster.client.settings import ClientSettings
 from hawser.cluster.transport import new_event_loop
 from hawser.record.batch import Compression
@@ -32,7 +32,7 @@ def run(story: Coroutine[Any, Any, None]) -> None:
 
 def test_one_comes_to_a_queue_when_the_time_of_another_is_over() -> None:
     async def story() -> None:
-        getters = Getters(asyncio.get_running_loop(), lambda: hawser.Unavailable("late"))
+        getters = Waiters(asyncio.get_running_loop(), lambda: hawser.Unavailable("late"))
         early = getters.add(1, False, 0.0)
         late = getters.add(1, False, SECONDS)
         assert await early.future == []
@@ -55,7 +55,7 @@ class Nobody:
 def test_one_publishes_when_the_time_of_another_is_over() -> None:
     async def story() -> None:
         loop = asyncio.get_running_loop()
-        producer = Producer(Nobody(), "t", 0, "t@1/0", b"p#1", Compression.NONE)  # type: ignore[arg-type]
+        producer = PartitionProducer(Nobody(), "t", 0, "t@1/0", b"p#1", Compression.NONE)  # type: ignore[arg-type]
         futures: list[asyncio.Future[hawser.Receipt]] = []
         for seconds in (0.0, SECONDS):
             futures.append(loop.create_future())

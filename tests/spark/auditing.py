@@ -58,7 +58,7 @@ def publish_stamped(
 ) -> None:
     """As a recorder does, but whatever we like: batches of records, each from a number on."""
     with Target(addresses_of(url), topic, "topic", {}, None, producer.encode(), threading.Event()) as target:
-        target.standing()
+        target.producer_state()
         for first, records in parts:
             landed = target.publish(Batch.of(list(records), Stamp(producer.encode(), first, 1)))
             assert landed is not None and landed.is_new, (first, landed)

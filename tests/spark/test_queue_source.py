@@ -88,7 +88,7 @@ def test_a_claim_that_spark_never_heard_of_is_the_next(
     entry = reader.open("unheard", "queue")
 
     async def claim() -> Claim | None:
-        claims = Claims(reader.router, reader.homes, "unheard", entry, "tests", "nobody")
+        claims = Claims(reader.router, reader.coordinators, "unheard", entry, "tests", "nobody")
         made = await claims.make(1, 20, None, 3600)
         await claims.close()
         return made
@@ -97,7 +97,7 @@ def test_a_claim_that_spark_never_heard_of_is_the_next(
     assert lost is not None and lost.runs == ((1, 20),)
     # The attempt was given up, as when its orphan's time is over; another one gets the same messages.
     batch = ApplicationBatch(f"claim:{entry.uuid[:8]}:tests".encode(), b"", 1)
-    reader.call(drop_branches(reader.router, reader.homes, batch, [lost.name]))
+    reader.call(drop_branches(reader.router, reader.coordinators, batch, [lost.name]))
     made = reader.call(claim())
     assert made is not None and made.runs == lost.runs and made.name != lost.name
     data = taken(spark, cluster.url, "unheard").select("value")

@@ -14,7 +14,7 @@ import hawser
 from hawser.cluster.client.transaction.application_batch import (
     ApplicationBatch,
     drop_branches,
-    look_at_batches,
+    query_batches,
 )
 from hawser.log.entry import Entry, Kind
 from hawser.log.state.machine import Machine
@@ -88,7 +88,7 @@ def test_of_two_that_found_the_same_claim_one_holds_it(cluster: RunningCluster, 
         entry = client.open(name, "queue")
 
         async def opened(owner: str, name: str = name, entry: Any = entry) -> Claims:
-            return Claims(client.router, client.homes, name, entry, "tests", owner)
+            return Claims(client.router, client.coordinators, name, entry, "tests", owner)
 
         claims = [client.call(opened(owner)) for owner in ("one", "other")]
         made = client.call(claims[0].make(1, 6, None, 3600))
@@ -162,10 +162,10 @@ def give_back(url: str, queue: str) -> None:
     entry = client.open(queue, "queue")
 
     async def drop() -> None:
-        claims = Claims(client.router, client.homes, queue, entry, "rivals", "")
+        claims = Claims(client.router, client.coordinators, queue, entry, "rivals", "")
         claim = await claims.open_claim(1)
         assert claim is not None
-        await drop_branches(client.router, client.homes, claims._batch(1), [claim.name])
+        await drop_branches(client.router, client.coordinators, claims._batch(1), [claim.name])
         await claims.close()
 
     client.call(drop())
@@ -216,7 +216,7 @@ def test_whether_a_batch_is_decided_is_known_before_it_is_written(
 
     def undecided() -> int:
         batch = ApplicationBatch(application, b"", 7)
-        return client.call(look_at_batches(client.router, client.homes, batch)).undecided
+        return client.call(query_batches(client.router, client.coordinators, batch)).undecided
 
     assert undecided() == 0
     rows = spark.range(0, 40, 1, 2).selectExpr("CAST(id AS STRING) AS value")

@@ -50,7 +50,7 @@ def home_leader(processes: ClusterProcesses) -> str:
     cluster = connection(processes.url)
     application = f"{APPLICATION}@{cluster.open('held/copy', 'topic').uuid}".encode()
     xid = ApplicationBatch(application, b"", 0).branch(b"").xid
-    home = cluster.call(cluster.homes.of(xid, cluster.router.loop.time() + LIMIT_SECONDS))
+    home = cluster.call(cluster.coordinators.of(xid, cluster.router.loop.time() + LIMIT_SECONDS))
 
     def leader() -> str | None:
         return next((each["leader"] for each in processes.status()["shards"] if each["id"] == home), None)

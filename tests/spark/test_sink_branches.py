@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import hawser
-from hawser.cluster.client.admin.transactions import look_at_all
+from hawser.cluster.client.admin.transactions import survey_transactions
 from hawser.cluster.client.transaction import application_batch
 from hawser.cluster.client.transaction.application_batch import (
     ApplicationBatch,
@@ -44,7 +44,7 @@ class Application:
     def attempt(self, number: int, value: bytes, orphan_seconds: int = LONG_SECONDS) -> bytes | None:
         """An attempt to write one message to each partition: its branch, None if it was too late."""
         cluster = self._cluster
-        branch = BatchBranch(cluster.router, cluster.homes, self.batch(number), secrets.token_bytes(8))
+        branch = BatchBranch(cluster.router, cluster.coordinators, self.batch(number), secrets.token_bytes(8))
         payload = bytes(Batch.of([Record(value, timestamp_ns=1)]).data)
         operations = [Operation(self.topic.name, shard, Kind.BATCH, payload) for shard in self._shards]
         try:
@@ -56,11 +56,13 @@ class Application:
 
     def decide(self, number: int, *branches: bytes | None) -> None:
         named = [branch for branch in branches if branch is not None]
-        self._cluster.call(decide_batch(self._cluster.router, self._cluster.homes, self.batch(number), named))
+        self._cluster.call(
+            decide_batch(self._cluster.router, self._cluster.coordinators, self.batch(number), named)
+        )
 
     def drop(self, number: int, *branches: bytes) -> None:
-        router, homes = self._cluster.router, self._cluster.homes
-        self._cluster.call(drop_branches(router, homes, self.batch(number), branches))
+        router, coordinators = self._cluster.router, self._cluster.coordinators
+        self._cluster.call(drop_branches(router, coordinators, self.batch(number), branches))
 
     @property
     def values(self) -> list[bytes]:
@@ -72,7 +74,7 @@ class Application:
 
     @property
     def unfinished(self) -> int:
-        survey = self._cluster.call(look_at_all(self._cluster.router, 30))
+        survey = self._cluster.call(survey_transactions(self._cluster.router, 30))
         return len(survey.transactions)
 
 

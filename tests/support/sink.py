@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import hawser
-from hawser.cluster.client.admin.transactions import Stage, look_at_all
+from hawser.cluster.client.admin.transactions import Stage, survey_transactions
 from hawser.spark.source.connection import connection
 from tests.support.source import follow
 
@@ -62,7 +62,7 @@ def held_up(data: DataFrame, directory: Path) -> DataFrame:
 def prepared(url: str) -> int:
     """How many branches wait for a decision."""
     cluster = connection(url)
-    survey = cluster.call(look_at_all(cluster.router, 30))
+    survey = cluster.call(survey_transactions(cluster.router, 30))
     return sum(each.stage is Stage.PREPARED for each in survey.transactions)
 
 

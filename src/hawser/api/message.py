@@ -9,11 +9,11 @@ from typing import Final, Literal, Protocol, Self, TypeVar
 from hawser.api.sample import Sample
 from hawser.errors import Closed, Fenced, UsageError
 
-__all__ = ["OVER", "Held", "Message", "Messages", "ValueLoop", "Values", "Verdict"]
+__all__ = ["OVER", "Held", "Message", "Messages", "ValueLoop", "Values", "Disposition"]
 
 T = TypeVar("T")
 
-Verdict = Literal["accept", "release", "reject"]
+Disposition = Literal["accept", "release", "reject"]
 # After these a message cannot be settled again; after other errors it may be.
 OVER: Final = (Closed, Fenced, UsageError)
 
@@ -86,7 +86,9 @@ class Messages(list[Message], _Block):
 
     __slots__ = ("_settle",)
 
-    def __init__(self, messages: Iterable[Message], settle: Callable[[list[Message], Verdict], None]) -> None:
+    def __init__(
+        self, messages: Iterable[Message], settle: Callable[[list[Message], Disposition], None]
+    ) -> None:
         super().__init__(messages)
         self._settle = settle
 

@@ -12,7 +12,7 @@ import pytest
 
 import hawser
 from hawser.cluster import wire
-from hawser.cluster.client.admin.transactions import BranchOf, Stage, put_together
+from hawser.cluster.client.admin.transactions import BranchStatus, Stage, assemble
 from hawser.log.state.results import Outcome
 from hawser.transaction.xa.table import State
 from hawser.xa import XAError, Xid
@@ -262,21 +262,21 @@ def test_what_shards_say_is_put_together(record: Any, stage: Stage) -> None:
     answers = {"a@1/0": wire.TransactionsSeen((_branch(True),), ())}
     if record is not None:
         answers["__tx@1/2"] = wire.TransactionsSeen((), (record,))
-    (seen,) = put_together(answers)
+    (seen,) = assemble(answers)
     assert (seen.id, seen.stage, seen.home, seen.age_seconds) == (f"{FORMAT}:67:62#7", stage, "__tx@1/2", 9.0)
     assert len(seen.branches) == (1 if record is None else 2)
 
 
 def test_a_shard_that_was_not_told_is_seen() -> None:
     record = _record(State.COMMITTED, Outcome.COMMITTED, told=False)
-    (seen,) = put_together({"__tx@1/2": wire.TransactionsSeen((), (record,))})
-    assert seen.branches == [BranchOf("a@1/0", 2, told=True), BranchOf("b@1/0", 1, told=False)]
+    (seen,) = assemble({"__tx@1/2": wire.TransactionsSeen((), (record,))})
+    assert seen.branches == [BranchStatus("a@1/0", 2, told=True), BranchStatus("b@1/0", 1, told=False)]
 
 
 def test_a_shard_that_has_a_branch_has_not_heard() -> None:
     record = _record(State.TIMED_OUT, Outcome.TIMED_OUT)
     unknown = wire.TransactionsSeen((_branch(False),), ())
-    (seen,) = put_together({"__tx@1/2": wire.TransactionsSeen((), (record,)), "c@1/0": unknown})
+    (seen,) = assemble({"__tx@1/2": wire.TransactionsSeen((), (record,)), "c@1/0": unknown})
     assert [(each.shard, each.told) for each in seen.branches] == [
         ("a@1/0", True), ("b@1/0", True), ("c@1/0", False)
     ]  # fmt: skip
@@ -284,5 +284,5 @@ def test_a_shard_that_has_a_branch_has_not_heard() -> None:
 
 def test_the_next_use_of_an_xid_is_another_transaction() -> None:
     later = msgspec.structs.replace(_branch(False), incarnation=8)
-    both = put_together({"a@1/0": wire.TransactionsSeen((_branch(True), later), ())})
+    both = assemble({"a@1/0": wire.TransactionsSeen((_branch(True), later), ())})
     assert [(each.id[-2:], each.stage) for each in both] == [("#7", Stage.PREPARED), ("#8", Stage.OPEN)]

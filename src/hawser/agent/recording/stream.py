@@ -68,10 +68,10 @@ class Stream:
     def _find_position(self) -> None:
         """Ask where to go on. A cluster forgets a recorder only when all it wrote was trimmed: then, and only
         then, the position kept in the region has to do."""
-        standing = self._target.standing()
-        if standing.newest is not None:
-            self.position = standing.newest.incarnation + standing.newest.records
-        elif standing.start > _FIRST_OFFSET:
+        producer_state = self._target.producer_state()
+        if producer_state.newest is not None:
+            self.position = producer_state.newest.incarnation + producer_state.newest.records
+        elif producer_state.start > _FIRST_OFFSET:
             self.position = self._source.mark + 1
         else:
             self.position = 1

@@ -10,10 +10,10 @@ from typing import Any, Final, Literal, Self, TypeVar
 
 from hawser.cluster.client.admin.catalog import Settings
 from hawser.cluster.client.client import Client
-from hawser.cluster.client.handles import Open
+from hawser.cluster.client.handles import Handle
 from hawser.cluster.client.loop_thread import LoopThread
 from hawser.cluster.client.publish.partitioner import partition_of
-from hawser.cluster.client.publish.stamped import Landed, StampedPartition, Standing
+from hawser.cluster.client.publish.stamped import AppendResult, ProducerState, StampedPartition
 from hawser.cluster.client.settings import ClientSettings
 from hawser.errors import Closed, Full, HawserError, NotFound, SettingsMismatch, UsageError
 from hawser.record.batch import Batch
@@ -72,7 +72,7 @@ class Target:
         """What is in the way; None if the last call was answered."""
         self._is_reported = False
 
-    def standing(self) -> Standing:
+    def producer_state(self) -> ProducerState:
         """What the cluster knows of the producer now. The topic is opened if it is not, or not any more."""
         while True:
             try:
@@ -80,8 +80,8 @@ class Target:
             except Replaced:
                 self._pause(_PAUSE_LEAST_SECONDS)
 
-    def publish(self, batch: Batch) -> Landed | None:
-        """As `StampedPartition.publish`. Replaced if the topic is not the one of the last `standing`."""
+    def publish(self, batch: Batch) -> AppendResult | None:
+        """As `StampedPartition.publish`. Replaced if the topic is not that of the last `producer_state`."""
         partition = self._partition
         if partition is None:
             raise Replaced
@@ -98,10 +98,10 @@ class Target:
         if client is not None:
             self._thread.call(client.close())
 
-    async def _find_standing(self) -> Standing:
+    async def _find_standing(self) -> ProducerState:
         if self._partition is None:
             self._partition = await self._open()
-        return await self._partition.standing(self._producer, _CALL_SECONDS)
+        return await self._partition.producer_state(self._producer, _CALL_SECONDS)
 
     async def _open(self) -> StampedPartition:
         if self._client is None:
@@ -111,7 +111,7 @@ class Target:
         topic = await self._open_topic(self._client)
         return StampedPartition(topic, partition_of(self._producer, topic.partitions))
 
-    async def _open_topic(self, client: Client) -> Open:
+    async def _open_topic(self, client: Client) -> Handle:
         opening = client.open if self._kind == "topic" else client.open_queue
         try:
             topic = await opening(self._topic, self._settings, False, None)

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, overload
 
-from hawser.api.aio.handle import Opened
+from hawser.api.aio.handle import LazyHandle
 from hawser.api.aio.queue import AsyncQueue
 from hawser.api.aio.transaction import AsyncTransaction
 from hawser.api.bus import is_cluster
@@ -73,7 +73,7 @@ class AsyncLoan(ABC):
     ) -> None: ...
 
 
-class AsyncPublishing(Opened, Generic[T]):
+class AsyncPublishing(LazyHandle, Generic[T]):
     """The publishing half of the API."""
 
     @property
@@ -145,7 +145,7 @@ class AsyncPublisher(AsyncPublishing[T]):
         """Which life of its name this is; a later one has a larger number."""
 
 
-class AsyncSubscription(Opened, Generic[T]):
+class AsyncSubscription(LazyHandle, Generic[T]):
     """As `Subscription`: `async for`, `await take()`."""
 
     @property
@@ -256,7 +256,7 @@ class AsyncTopic(AsyncPublishing[T]):
         """As `Topic.delete`."""
 
 
-class AsyncBus(Opened):
+class AsyncBus(LazyHandle):
     """As `Bus`. Several event loops may each have their own."""
 
     @property

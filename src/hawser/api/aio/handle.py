@@ -5,10 +5,10 @@ from collections.abc import Generator
 from types import TracebackType
 from typing import Any, Self
 
-__all__ = ["Opened"]
+__all__ = ["LazyHandle"]
 
 
-class Opened(ABC):
+class LazyHandle(ABC):
     """Awaiting it gives itself, open; leaving its block closes it."""
 
     async def _open(self) -> None:  # noqa: B027

@@ -12,9 +12,9 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar
 
-from hawser.api.aio.handle import Opened
+from hawser.api.aio.handle import LazyHandle
 from hawser.api.info import QueueInfo
-from hawser.api.message import OVER, Verdict
+from hawser.api.message import OVER, Disposition
 from hawser.api.sample import Sample
 from hawser.errors import HawserError
 from hawser.record.record import Receipt
@@ -122,7 +122,7 @@ class AsyncMessages(list[AsyncMessage], _AsyncBlock):
     def __init__(
         self,
         messages: Iterable[AsyncMessage],
-        settle: Callable[[list[AsyncMessage], Verdict], Awaitable[None]],
+        settle: Callable[[list[AsyncMessage], Disposition], Awaitable[None]],
     ) -> None:
         super().__init__(messages)
         self._settle = settle
@@ -145,7 +145,7 @@ class AsyncValues(list[T], _AsyncBlock):
 
     __slots__ = ("_settle",)
 
-    def __init__(self, values: Iterable[T], settle: Callable[[Verdict], Awaitable[None]]) -> None:
+    def __init__(self, values: Iterable[T], settle: Callable[[Disposition], Awaitable[None]]) -> None:
         super().__init__(values)
         self._settle = settle
 
@@ -170,7 +170,7 @@ class AsyncValueLoop(_AsyncBlock, Generic[T]):
         self._get = get
         self._in_hand: AsyncMessage | None = None
         # What was said of it and did not come to an end.
-        self._said: Verdict | None = None
+        self._said: Disposition | None = None
         self._is_left = False
 
     def __aiter__(self) -> Self:
@@ -205,11 +205,11 @@ class AsyncValueLoop(_AsyncBlock, Generic[T]):
         """As `ValueLoop.reject`."""
         await self._settle("reject")
 
-    async def _settle(self, verdict: Verdict) -> None:
+    async def _settle(self, disposition: Disposition) -> None:
         if self._in_hand is not None:
-            self._said = verdict
+            self._said = disposition
             try:
-                await getattr(self._in_hand, verdict)()
+                await getattr(self._in_hand, disposition)()
             except OVER:
                 self._in_hand = self._said = None
                 raise
@@ -230,7 +230,7 @@ class _AsyncLoop(AsyncIterator[AsyncMessage]):
         return self._consumer._step(self)
 
 
-class AsyncConsumer(Opened, Generic[T]):
+class AsyncConsumer(LazyHandle, Generic[T]):
     """As `Consumer`: `async for`."""
 
     def __init__(self) -> None:
@@ -273,7 +273,7 @@ class AsyncConsumer(Opened, Generic[T]):
         """Release it if it is still held; settling it later raises Fenced."""
 
 
-class AsyncQueue(Opened, Generic[T]):
+class AsyncQueue(LazyHandle, Generic[T]):
     """As `Queue`."""
 
     @property

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from hawser.api.aio.handle import Opened
+from hawser.api.aio.handle import LazyHandle
 from hawser.api.aio.queue import AsyncMessage, AsyncMessages, AsyncQueue
 from hawser.api.transaction import TransactionState
 
@@ -59,7 +59,7 @@ class AsyncWork(ABC):
         """As `Work.accept`."""
 
 
-class AsyncTransaction(AsyncWork, Opened):
+class AsyncTransaction(AsyncWork, LazyHandle):
     """As `Transaction`: `async with bus.transaction() as tx`."""
 
     @property

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any, Final
 
-from hawser.cluster.client.queue.acknowledger import Borrowed, State, Verdict
-from hawser.cluster.client.queue.handle import OpenQueue
-from hawser.cluster.client.queue.session import Borrower, Make
+from hawser.cluster.client.queue.acknowledger import Disposition, HeldMessage, State
+from hawser.cluster.client.queue.handle import QueueHandle
+from hawser.cluster.client.queue.session import Make, QueueSession
 from hawser.cluster.client.sample import FetchedSample
 from hawser.errors import UsageError
 from hawser.record.record import Record
@@ -23,42 +23,49 @@ _SAID: Final = {"accept": "accepted", "release": "released", "reject": "rejected
 class LentSample(FetchedSample):
     """A message with memory of its own that this session holds. Dropped without a word it is released."""
 
-    __slots__ = ("delivery_count", "redelivered", "_borrowed", "_borrower", "_session", "__weakref__")
+    __slots__ = (
+        "delivery_count",
+        "redelivered",
+        "_held_message",
+        "_queue_session",
+        "_session",
+        "__weakref__",
+    )
 
     # Lives as long as somebody has a message of it; what is only got ahead has none.
     _session: "Session"
 
     def __init__(
         self,
-        borrower: Borrower,
-        borrowed: Borrowed,
+        queue_session: QueueSession,
+        held_message: HeldMessage,
         record: Record,
         publisher: str,
         delivery_count: int,
         redelivered: bool,
         decode: Callable[[Any], Any] | None,
     ) -> None:
-        super().__init__(record, 0, borrowed.offset, publisher, 0, decode)
+        super().__init__(record, 0, held_message.offset, publisher, 0, decode)
         self.delivery_count = delivery_count
         self.redelivered = redelivered
-        self._borrowed = borrowed
-        self._borrower = borrower
+        self._held_message = held_message
+        self._queue_session = queue_session
 
     def __del__(self) -> None:
-        self._borrower.take_back(self._borrowed)
+        self._queue_session.take_back(self._held_message)
 
     def _check_free(self) -> None:
         """UsageError if a transaction says what becomes of it."""
-        if self._borrowed.state is State.LOCKED:
+        if self._held_message.state is State.LOCKED:
             raise UsageError(
                 f"message {self.offset} was accepted in a transaction, which says what becomes of it; commit "
                 "that or roll it back"
             )
 
-    def _check_said(self, verdict: Verdict) -> None:
+    def _check_said(self, disposition: Disposition) -> None:
         """UsageError if something else has become of it."""
-        said = self._borrowed.verdict
-        if self._borrowed.state is State.SETTLED and said != self._borrower.verdict(verdict):
+        said = self._held_message.disposition
+        if self._held_message.state is State.SETTLED and said != self._queue_session.disposition(disposition):
             raise UsageError(
                 f"message {self.offset} was {_SAID[said]} already; what becomes of a message is said once"
             )
@@ -71,40 +78,40 @@ class Session:
     """Gets messages, in the event loop. It is left when nobody refers to it or to a message that it gave."""
 
     def __init__(
-        self, queue: OpenQueue, make: Make, prefetch: int = 0, for_transactions: bool = False
+        self, queue: QueueHandle, make: Make, prefetch: int = 0, for_transactions: bool = False
     ) -> None:
         self._queue = queue
-        self.borrower = queue.borrower(make, prefetch, for_transactions)
-        self._abandon = weakref.finalize(self, queue.abandon, self.borrower)
+        self.queue_session = queue.queue_session(make, prefetch, for_transactions)
+        self._abandon = weakref.finalize(self, queue.abandon, self.queue_session)
         self._abandon.atexit = False
 
     def belongs_to(self, consumer: object) -> None:
         """Nothing is got ahead any more when nobody refers to the consumer."""
-        weakref.finalize(consumer, self.borrower.get_nothing_ahead).atexit = False
+        weakref.finalize(consumer, self.queue_session.get_nothing_ahead).atexit = False
 
     async def get(self, count: int, timeout: float | None) -> list[Any]:
-        """As `Borrower.get`."""
-        found = await self.borrower.get(count, timeout)
+        """As `QueueSession.get`."""
+        found = await self.queue_session.get(count, timeout)
         for message in found:
             message._session = self
         return found
 
     async def give_back(self, messages: Sequence[LentSample]) -> None:
         """Nobody has seen these: no delivery is counted."""
-        self.borrower.give_back(message._borrowed for message in messages)
+        self.queue_session.give_back(message._held_message for message in messages)
 
     async def close(self) -> None:
         self._abandon.detach()
-        await self._queue.release(self.borrower)
+        await self._queue.release(self.queue_session)
 
 
 def take_back(message: LentSample | None) -> None:
     """Release it if it is still held; settling it later raises an error that says that it is lost."""
     if message is not None:
-        message._borrower.take_back(message._borrowed)
+        message._queue_session.take_back(message._held_message)
 
 
-def ahead_of(queue: OpenQueue, prefetch: int | None) -> int:
+def ahead_of(queue: QueueHandle, prefetch: int | None) -> int:
     """How many messages an iteration gets ahead: none by itself where a lease would end meanwhile."""
     if prefetch is not None:
         return prefetch

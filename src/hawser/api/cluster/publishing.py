@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hawser.api.publishing import Publisher, Publishing
 from hawser.api.subscription import check_count
-from hawser.cluster.client.client import OpenTopic, record_of, records_of
+from hawser.cluster.client.client import TopicHandle, record_of, records_of
 from hawser.cluster.client.loop_thread import LoopThread
-from hawser.cluster.client.publish.partitioner import Producers
+from hawser.cluster.client.publish.partitioner import Partitioner
 from hawser.errors import Closed, UsageError
 from hawser.record.payload import as_payloads
 from hawser.record.record import Receipt, Record
@@ -45,16 +45,16 @@ def _new_future() -> "Future[Receipt]":
     return future
 
 
-def receipt_of(producers: Producers, record: Record, seconds: float) -> Receipt:
+def receipt_of(partitioner: Partitioner, record: Record, seconds: float) -> Receipt:
     """Publish a message and wait for its receipt. If this is interrupted, an unsent message is not sent any
     more."""
     future = _new_future()
     try:
-        producers.hand_over([record], future, seconds)
+        partitioner.hand_over([record], future, seconds)
         return future.result()
     except BaseException:
         if not future.done():
-            producers.withdraw(future)
+            partitioner.withdraw(future)
         raise
 
 
@@ -68,11 +68,11 @@ class ClusterPublishing(Publishing[T]):
     """The publishing half of the API, over the producers of a topic."""
 
     _codec: "Codec[T] | None"
-    _topic: OpenTopic
+    _topic: TopicHandle
     _thread: LoopThread
 
     @abstractmethod
-    def _producers(self) -> Producers:
+    def _producers(self) -> Partitioner:
         """Those that publish; Closed, or a UsageError, if they must not."""
 
     def publish(
@@ -89,18 +89,18 @@ class ClusterPublishing(Publishing[T]):
     def publish_nowait(
         self, data: T, *, key: bytes | None = None, headers: Mapping[str, bytes] | None = None
     ) -> "Future[Receipt]":
-        producers, record, seconds = self._to_hand_over(data, key, headers, None)
+        partitioner, record, seconds = self._to_hand_over(data, key, headers, None)
         future = _new_future()
-        producers.hand_over([record], future, seconds)
+        partitioner.hand_over([record], future, seconds)
         return future
 
     def _to_hand_over(
         self, data: T, key: bytes | None, headers: Mapping[str, bytes] | None, timeout: float | None
-    ) -> tuple[Producers, Record, float]:
+    ) -> tuple[Partitioner, Record, float]:
         """The producers, the message and its time-out."""
-        producers = self._producers()
+        partitioner = self._producers()
         record = record_of(data if self._codec is None else self._codec.encode(data), key, headers)
-        return producers, record, self._topic.client.seconds(timeout)
+        return partitioner, record, self._topic.client.seconds(timeout)
 
     def flush(self) -> None:
         self._thread.call(self._producers().flush())
@@ -112,9 +112,9 @@ class ClusterPublishing(Publishing[T]):
         keys: Iterable[bytes | None] | None = None,
         timeout: float | None = None,
     ) -> list[Receipt]:
-        producers = self._producers()
+        partitioner = self._producers()
         records = batch_of(items, keys, self._codec)
-        return self._thread.call(self._topic.publish_many(producers, records, timeout))
+        return self._thread.call(self._topic.publish_many(partitioner, records, timeout))
 
     def loan(
         self,
@@ -190,16 +190,16 @@ class ClusterLoan:
 class ClusterPublisher(ClusterPublishing[T], Publisher[T]):
     """A publisher with producers of its own."""
 
-    def __init__(self, parent: ClusterPublishing[T], producers: Producers) -> None:
+    def __init__(self, parent: ClusterPublishing[T], partitioner: Partitioner) -> None:
         self.name = parent.name
         self._parent = parent
         self._codec = parent._codec
         self._topic = parent._topic
         self._thread = parent._thread
-        self._own = producers
+        self._own = partitioner
         self._closed = False
         # One that nobody refers to any more leaves by itself, after what it has to publish.
-        self._abandon = weakref.finalize(self, parent._topic.abandon, producers)
+        self._abandon = weakref.finalize(self, parent._topic.abandon, partitioner)
         self._abandon.atexit = False
 
     @property
@@ -213,7 +213,7 @@ class ClusterPublisher(ClusterPublishing[T], Publisher[T]):
             if self._thread.is_usable:
                 self._thread.call(self._topic.release(self._own))
 
-    def _producers(self) -> Producers:
+    def _producers(self) -> Partitioner:
         self._parent._producers()
         if self._closed:
             raise Closed(f"this publisher of {self.name!r} is closed; make another one")

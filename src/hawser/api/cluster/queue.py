@@ -13,15 +13,15 @@ from hawser.api.cluster.message import LentSample, Session, ahead_of, take_back,
 from hawser.api.cluster.publishing import batch_of, receipt_of
 from hawser.api.cluster.topic import participants_of, partition_info
 from hawser.api.info import Participant, QueueInfo, QueueOwner
-from hawser.api.message import OVER, Message, Messages, ValueLoop, Values, Verdict
+from hawser.api.message import OVER, Disposition, Message, Messages, ValueLoop, Values
 from hawser.api.queue import Consumer, Queue, check_prefetch
 from hawser.api.sample import Sample
 from hawser.api.subscription import check_count, check_timeout
 from hawser.cluster.client.client import Client, Partition, record_of
 from hawser.cluster.client.loop_thread import LoopThread
 from hawser.cluster.client.queue.acknowledger import State
-from hawser.cluster.client.queue.dead_letters import retry_letters
-from hawser.cluster.client.queue.handle import OpenQueue
+from hawser.cluster.client.queue.dead_letters import retry_dead_letters
+from hawser.cluster.client.queue.handle import QueueHandle
 from hawser.cluster.client.queue.session import MOST_HELD
 from hawser.cluster.wire import Looked
 from hawser.errors import Closed, HawserError
@@ -36,7 +36,7 @@ __all__ = [
     "QueueHolder",
     "ThreadSession",
     "consumers_of",
-    "look_at",
+    "query_queue",
     "participants",
     "queue_info",
 ]
@@ -71,17 +71,17 @@ class ClusterMessage(LentSample):
     def reject(self) -> None:
         self._say("reject")
 
-    def _say(self, verdict: Verdict) -> None:
+    def _say(self, disposition: Disposition) -> None:
         self._check_free()
-        self._settle(verdict)
-        self._check_said(verdict)
+        self._settle(disposition)
+        self._check_said(disposition)
 
-    def _settle(self, verdict: Verdict) -> None:
-        borrowed, borrower = self._borrowed, self._borrower
-        if borrowed.state is State.LOST:
-            raise borrower.fenced([borrowed])
-        if borrowed.state not in (State.SETTLED, State.LOCKED):
-            self._thread.call(borrower.settle_one(borrowed, borrower.verdict(verdict)))
+    def _settle(self, disposition: Disposition) -> None:
+        held_message, queue_session = self._held_message, self._queue_session
+        if held_message.state is State.LOST:
+            raise queue_session.fenced([held_message])
+        if held_message.state not in (State.SETTLED, State.LOCKED):
+            self._thread.call(queue_session.settle_one(held_message, queue_session.disposition(disposition)))
 
     def __enter__(self) -> Self:
         return self
@@ -107,11 +107,11 @@ class ThreadSession:
     """A session of this process, for any thread."""
 
     def __init__(
-        self, queue: OpenQueue, thread: LoopThread, prefetch: int = 0, for_transactions: bool = False
+        self, queue: QueueHandle, thread: LoopThread, prefetch: int = 0, for_transactions: bool = False
     ) -> None:
         self._thread = thread
         self.inner = thread.call(_new_session(queue, thread, prefetch, for_transactions))
-        self.borrower = self.inner.borrower
+        self.queue_session = self.inner.queue_session
 
     def get(self, count: int, timeout: float | None) -> list[Message]:
         check_timeout(timeout)
@@ -125,10 +125,12 @@ class ThreadSession:
         check_count(count, 1)
         return Messages(self.get(count, timeout), self.settle)
 
-    def settle(self, messages: list[Message], verdict: Verdict) -> None:
+    def settle(self, messages: list[Message], disposition: Disposition) -> None:
         """Those that are still held, in one request."""
-        borrowed = [cast("ClusterMessage", each)._borrowed for each in messages]
-        self._thread.call(self.borrower.settle(borrowed, self.borrower.verdict(verdict)))
+        held_message = [cast("ClusterMessage", each)._held_message for each in messages]
+        self._thread.call(
+            self.queue_session.settle(held_message, self.queue_session.disposition(disposition))
+        )
 
     def give_back(self, messages: list[Message]) -> None:
         self._thread.call(self.inner.give_back(cast("list[ClusterMessage]", messages)))
@@ -143,13 +145,13 @@ class ThreadSession:
 
 
 async def _new_session(
-    queue: OpenQueue, thread: LoopThread, prefetch: int, for_transactions: bool
+    queue: QueueHandle, thread: LoopThread, prefetch: int, for_transactions: bool
 ) -> Session:
     def make(*arguments: Any) -> ClusterMessage:
-        return ClusterMessage(thread, borrower, *arguments, queue.decode)
+        return ClusterMessage(thread, queue_session, *arguments, queue.decode)
 
     session = Session(queue, make, prefetch, for_transactions)
-    borrower = session.borrower
+    queue_session = session.queue_session
     return session
 
 
@@ -162,7 +164,7 @@ class _ClusterValueLoop(ValueLoop[T]):
         self._get = get
         self._in_hand: Message | None = None
         # What was said of it and did not come to an end.
-        self._said: Verdict | None = None
+        self._said: Disposition | None = None
 
     def __iter__(self) -> Self:
         with suppress(*OVER):
@@ -190,11 +192,11 @@ class _ClusterValueLoop(ValueLoop[T]):
     def reject(self) -> None:
         self._settle("reject")
 
-    def _settle(self, verdict: Verdict) -> None:
+    def _settle(self, disposition: Disposition) -> None:
         if self._in_hand is not None:
-            self._said = verdict
+            self._said = disposition
             try:
-                getattr(self._in_hand, verdict)()
+                getattr(self._in_hand, disposition)()
             except OVER:
                 self._in_hand = self._said = None
                 raise
@@ -246,7 +248,7 @@ class ClusterConsumer(Consumer[T]):
         try:
             found = [] if self._closed else self._session.get(1, None)
         except Closed:
-            if self._closed or self._session.borrower.is_closed:
+            if self._closed or self._session.queue_session.is_closed:
                 raise StopIteration from None
             raise
         if not found:
@@ -266,7 +268,7 @@ class ClusterQueue(Queue[T]):
     def __init__(
         self,
         bus: QueueHolder,
-        queue: OpenQueue,
+        queue: QueueHandle,
         codec: "Codec[T] | None",
         unused: dict[str, Any],
     ) -> None:
@@ -297,9 +299,9 @@ class ClusterQueue(Queue[T]):
         self._require_open()
         check_timeout(timeout)
         self._thread.check_may_wait()
-        putters = self._queue.putters
+        publisher = self._queue.publisher
         record = record_of(data if self._codec is None else self._codec.encode(data), key, headers)
-        return receipt_of(putters, record, self._queue.room_seconds(timeout))
+        return receipt_of(publisher, record, self._queue.room_seconds(timeout))
 
     def put_many(
         self,
@@ -359,7 +361,7 @@ class ClusterQueue(Queue[T]):
 
     def info(self) -> QueueInfo:
         self._require_open()
-        return queue_info(self._queue, *self._thread.call(look_at(self._queue)), self._unused)
+        return queue_info(self._queue, *self._thread.call(query_queue(self._queue)), self._unused)
 
     # Dead letters.
 
@@ -372,7 +374,7 @@ class ClusterQueue(Queue[T]):
             known.close()
         if known is not None and not known._closed:
             return known
-        letters = self._thread.call(self._queue.letters(create))
+        letters = self._thread.call(self._queue.dead_letters(create))
         with self._lock:
             self._require_open()
             # Another thread may have made it meanwhile.
@@ -384,7 +386,7 @@ class ClusterQueue(Queue[T]):
         self._require_open()
         if count is not None:
             check_count(count, 0)
-        return self._thread.call(retry_letters(self._queue, count))
+        return self._thread.call(retry_dead_letters(self._queue, count))
 
     # The queue itself.
 
@@ -422,18 +424,18 @@ class ClusterQueue(Queue[T]):
 async def participants(client: Client) -> list[Participant]:
     """Members of all groups, and consumers of all queues."""
     deadline = client.deadline(None)
-    looked, holders = await asyncio.gather(client.look_at_all(deadline), client.look_at_holders(deadline))
+    looked, holders = await asyncio.gather(client.query_topics(deadline), client.query_holders(deadline))
     members = [each for name, partitions in looked.items() for each in participants_of(name, partitions)]
     return members + [each for name, held in holders.items() for each in consumers_of(name, held)]
 
 
-async def look_at(queue: OpenQueue) -> tuple[Looked, list[Partition]]:
+async def query_queue(queue: QueueHandle) -> tuple[Looked, list[Partition]]:
     """The queue as it is now, and its shard."""
-    return await asyncio.gather(queue.look_inside(), queue.look())
+    return await asyncio.gather(queue.query_contents(), queue.query())
 
 
 def queue_info(
-    queue: OpenQueue, looked: Looked, partitions: list[Partition], unused: dict[str, Any]
+    queue: QueueHandle, looked: Looked, partitions: list[Partition], unused: dict[str, Any]
 ) -> QueueInfo:
     """A queue as users see it."""
     age = None if looked.oldest_ns is None else max(0.0, (time_ns() - looked.oldest_ns) / 1e9)

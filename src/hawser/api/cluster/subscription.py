@@ -9,10 +9,10 @@ from typing import Any, TypeVar, cast
 
 from hawser.api.sample import Sample
 from hawser.api.subscription import Start, Subscription, check_count, check_start, check_timeout
-from hawser.cluster.client.client import OpenTopic
+from hawser.cluster.client.client import TopicHandle
 from hawser.cluster.client.loop_thread import LoopThread
 from hawser.cluster.client.sample import FetchedSample
-from hawser.cluster.client.subscribe.group_member import Member
+from hawser.cluster.client.subscribe.group_member import GroupMember
 from hawser.cluster.client.subscribe.subscription import Consumer
 from hawser.errors import Closed, UsageError
 
@@ -35,9 +35,9 @@ def check_options(history: int, start: Start, group: str | None, resume: bool) -
         raise UsageError(f"group={group!r} is no name of 1 to {_MOST_GROUP_BYTES} characters")
 
 
-def member_of(consumer: Consumer) -> Member:
+def member_of(consumer: Consumer) -> GroupMember:
     """The member of a group that a subscription is; UsageError without one."""
-    if not isinstance(consumer, Member):
+    if not isinstance(consumer, GroupMember):
         raise UsageError("only a subscription with a group keeps a position; give group= to subscribe()")
     return consumer
 
@@ -45,7 +45,7 @@ def member_of(consumer: Consumer) -> Member:
 class ClusterSubscription(Subscription[T]):
     """Takes from the partitions that the client reads."""
 
-    def __init__(self, topic: OpenTopic, consumer: Consumer, thread: LoopThread) -> None:
+    def __init__(self, topic: TopicHandle, consumer: Consumer, thread: LoopThread) -> None:
         self.name = topic.name
         self._topic = topic
         self._consumer = consumer

@@ -8,10 +8,10 @@ from hawser.api.info import KeptPosition, Participant, PartitionInfo, ReadResult
 from hawser.api.sample import Sample
 from hawser.api.subscription import Reliable, Start, check_count
 from hawser.api.topic import Topic
-from hawser.cluster.client.client import OpenTopic, Partition
+from hawser.cluster.client.client import Partition, TopicHandle
 from hawser.cluster.client.loop_thread import LoopThread
-from hawser.cluster.client.publish.partitioner import Producers
-from hawser.cluster.client.subscribe.range_reader import Found
+from hawser.cluster.client.publish.partitioner import Partitioner
+from hawser.cluster.client.subscribe.range_reader import TakeResult
 from hawser.cluster.shard_map import node_of
 from hawser.errors import Closed, UsageError
 from hawser.limits import GROUP_PREFIX
@@ -46,7 +46,7 @@ class ClusterTopic(ClusterPublishing[T], Topic[T]):
     """A topic of a cluster. Made by `Bus.topic`."""
 
     def __init__(
-        self, bus: Owner, topic: OpenTopic, codec: "Codec[T] | None", unused: dict[str, Any]
+        self, bus: Owner, topic: TopicHandle, codec: "Codec[T] | None", unused: dict[str, Any]
     ) -> None:
         self.name = topic.name
         self._bus = bus
@@ -91,7 +91,7 @@ class ClusterTopic(ClusterPublishing[T], Topic[T]):
 
     def info(self) -> TopicInfo:
         self._require_open()
-        return info_of(self._topic, self._thread.call(self._topic.look()), self._unused)
+        return info_of(self._topic, self._thread.call(self._topic.query()), self._unused)
 
     def forget(self, name: str) -> bool:
         self._require_open()
@@ -112,9 +112,9 @@ class ClusterTopic(ClusterPublishing[T], Topic[T]):
             finally:
                 self._bus.release_topic(self)
 
-    def _producers(self) -> Producers:
+    def _producers(self) -> Partitioner:
         self._require_open()
-        return self._topic.producers
+        return self._topic.partitioner
 
     def _require_open(self) -> None:
         self._bus._require_open()
@@ -122,13 +122,13 @@ class ClusterTopic(ClusterPublishing[T], Topic[T]):
             raise Closed(f"topic {self.name!r} was closed here; open it again with bus.topic()")
 
 
-async def _new_producers(topic: OpenTopic) -> Producers:
-    producers = topic.new_producers()
-    topic.use(producers)
-    return producers
+async def _new_producers(topic: TopicHandle) -> Partitioner:
+    partitioner = topic.new_partitioner()
+    topic.use(partitioner)
+    return partitioner
 
 
-def info_of(topic: OpenTopic, partitions: list[Partition], unused: dict[str, Any]) -> TopicInfo:
+def info_of(topic: TopicHandle, partitions: list[Partition], unused: dict[str, Any]) -> TopicInfo:
     """A topic as users see it."""
     known = [each for each in partitions if each.end]
     return TopicInfo(
@@ -154,7 +154,7 @@ def info_of(topic: OpenTopic, partitions: list[Partition], unused: dict[str, Any
     )
 
 
-def read_result(found: Found) -> ReadResult:
+def read_result(found: TakeResult) -> ReadResult:
     """The result of a read. If the read is incomplete, raise its error, which holds the result."""
     result = ReadResult(cast("list[Sample]", found.samples), found.last, found.missed)
     if found.error is not None:

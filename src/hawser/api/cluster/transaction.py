@@ -22,11 +22,11 @@ from hawser.api.subscription import Subscription
 from hawser.api.topic import Topic
 from hawser.api.transaction import Transaction, TransactionState, Work
 from hawser.cluster.client.client import record_of
-from hawser.cluster.client.handles import Open
+from hawser.cluster.client.handles import Handle
 from hawser.cluster.client.loop_thread import LoopThread
 from hawser.cluster.client.router import Router
 from hawser.cluster.client.transaction.transaction import OpenTransaction
-from hawser.cluster.client.transaction.workspace import Held, OpenWork, check_held
+from hawser.cluster.client.transaction.workspace import Held, Workspace, check_held
 from hawser.errors import HawserError, UsageError
 from hawser.record.rows import Records
 from hawser.transaction.identity import DEFAULT_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS
@@ -79,7 +79,7 @@ def held_of(messages: Any, router: Router) -> tuple[list[Held], list[LentSample]
             raise UsageError(
                 f"{message!r} cannot be accepted in a transaction; messages of queues on its cluster can"
             )
-        if message._borrower.router is not router:
+        if message._queue_session.router is not router:
             raise UsageError(
                 f"message {message.offset} was got by another bus; a transaction accepts what was got by its "
                 "own"
@@ -89,13 +89,13 @@ def held_of(messages: Any, router: Router) -> tuple[list[Held], list[LentSample]
 
 def lent(messages: Iterable[LentSample]) -> list[Held]:
     """Messages as the client has them."""
-    return [(message._borrower, message._borrowed) for message in messages]
+    return [(message._queue_session, message._held_message) for message in messages]
 
 
 class ClusterWork(Work):
     """Work in a transaction of this process."""
 
-    def __init__(self, thread: LoopThread, work: OpenWork) -> None:
+    def __init__(self, thread: LoopThread, work: Workspace) -> None:
         self._thread = thread
         self._work = work
         # What is handed over is before the end, or is refused. Reentrant: a signal handler may work, too.
@@ -131,7 +131,7 @@ class ClusterWork(Work):
             raise UsageError("a batch has at least one message; there is nothing to publish")
         self._publish(opened, records)
 
-    def _target(self, target: Any) -> tuple[Open, Any]:
+    def _target(self, target: Any) -> tuple[Handle, Any]:
         """What is published to, and how its values are encoded."""
         if isinstance(target, ClusterTopic):
             target._require_open()
@@ -141,7 +141,7 @@ class ClusterWork(Work):
             target._require_open()
             self._check_own(target.name, target._thread)
             # Nothing is put among dead letters.
-            _ = target._queue.putters
+            _ = target._queue.publisher
             return target._queue, target._codec
         raise foreign(target)
 
@@ -149,7 +149,7 @@ class ClusterWork(Work):
         if thread is not self._thread:
             raise foreign(name)
 
-    def _publish(self, target: Open, records: Records) -> None:
+    def _publish(self, target: Handle, records: Records) -> None:
         self._thread.check()
         with self._lock:
             self._check_working()
@@ -200,7 +200,7 @@ class ClusterWork(Work):
                 self._got += messages
                 return
         for message in messages:
-            message._borrower.take_back(message._borrowed)
+            message._queue_session.take_back(message._held_message)
         raise self._over()
 
     def accept(self, messages: Message | Sequence[Message]) -> None:
@@ -212,7 +212,7 @@ class ClusterWork(Work):
         """Give back what was got and nobody wanted."""
         got, self._got = self._got, []
         for message in got:
-            message._borrower.take_back(message._borrowed)
+            message._queue_session.take_back(message._held_message)
 
 
 class ClusterTransaction(ClusterWork, Transaction):

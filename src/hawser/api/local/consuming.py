@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TypeVar, cast
 
-from hawser.api.message import Message, ValueLoop, Verdict
+from hawser.api.message import Disposition, Message, ValueLoop
 from hawser.api.queue import Consumer
 from hawser.memory import Consumer as NativeConsumer
 from hawser.memory import Message as NativeMessage
@@ -50,11 +50,11 @@ class LocalConsumer(Consumer[T]):
         self._native.give_back_ahead()
 
 
-def settle_all(consumer: NativeConsumer) -> Callable[[list[Message], Verdict], None]:
+def settle_all(consumer: NativeConsumer) -> Callable[[list[Message], Disposition], None]:
     """What settles messages that `consumer` got together."""
 
     calls = {"accept": consumer.accept_many, "release": consumer.release_many, "reject": consumer.reject_many}
-    return lambda messages, verdict: calls[verdict](cast("list[NativeMessage]", messages))
+    return lambda messages, disposition: calls[disposition](cast("list[NativeMessage]", messages))
 
 
 def end_waits(participant: NativePublisher | NativeSubscriber | NativeConsumer) -> None:

@@ -26,7 +26,7 @@ _PAUSE_SECONDS: Final = 0.1
 _ALL: Final = (1 << 64) - 1
 
 
-class Opened(Protocol):
+class LazyHandle(Protocol):
     """What is needed of a queue that was opened."""
 
     _region: Region
@@ -38,7 +38,7 @@ class Owner(Protocol):
     name: str
     _domain: Domain
 
-    def _queue(self, name: str, schema: Any, create: bool, settings: dict[str, Any]) -> Opened: ...
+    def _queue(self, name: str, schema: Any, create: bool, settings: dict[str, Any]) -> LazyHandle: ...
 
 
 class Letters:

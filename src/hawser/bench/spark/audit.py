@@ -99,7 +99,7 @@ class _Evidence:
 
     def _target(self, url: str, topic: str, producer: bytes) -> tuple[Target, bytes]:
         target = Target(addresses_of(url), topic, "topic", {"replication": 1}, None, producer, self._stop)
-        target.standing()
+        target.producer_state()
         return target, producer
 
     def grow(self, count: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 import click
 
 import hawser
-from hawser.api.message import Verdict
+from hawser.api.message import Disposition
 from hawser.cli.options import connect, queue_argument, shared_options
 from hawser.cli.output import notice
 from hawser.cli.topic.echo import wait_until_exists
@@ -54,8 +54,8 @@ def get(
         raise click.UsageError("Give one of --count and --follow.")
     if release and (reject or follow):
         raise click.UsageError("--release gives back at the end; it goes with neither --reject nor --follow.")
-    verdict: Verdict = "release" if release else "reject" if reject else "accept"
-    printer = _Printer(writer({"queue": name}, **form), verdict, timeout)
+    disposition: Disposition = "release" if release else "reject" if reject else "accept"
+    printer = _Printer(writer({"queue": name}, **form), disposition, timeout)
     with connect(participant) as bus:
         if follow:
             _follow(bus, name, dead, printer)
@@ -92,7 +92,7 @@ class _Printer(NamedTuple):
     reason, is given back when the queue is closed."""
 
     write: Writer
-    verdict: Verdict
+    disposition: Disposition
     timeout: float | None
 
     def print(self, queue: "hawser.Queue[Any]", times: int | None) -> None:
@@ -107,7 +107,7 @@ class _Printer(NamedTuple):
             for message in together:
                 output.write(self.write(message, schema))
             output.flush()
-            match self.verdict:
+            match self.disposition:
                 case "accept":
                     together.accept()
                 case "reject":

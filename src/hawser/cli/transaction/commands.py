@@ -18,7 +18,7 @@ from hawser.cli.cluster.connection import addresses, run
 from hawser.cli.options import shared_options, wants_json
 from hawser.cli.output import Cell, Column, age, byte_size, count, exit_with, notice, print_json, print_table
 from hawser.cluster.client.admin import transactions as seen
-from hawser.cluster.client.admin.transactions import BranchOf, Stage, TransactionSeen
+from hawser.cluster.client.admin.transactions import BranchStatus, Stage, TransactionStatus
 from hawser.cluster.client.router import Router
 from hawser.cluster.client.settings import ClientSettings
 from hawser.cluster.shard_map import topic_of
@@ -66,7 +66,7 @@ def _parse_xid(context: click.Context, parameter: click.Parameter, value: str) -
 def _complete_xid(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     try:
         with context.scope(cleanup=False):
-            survey = _query(lambda router: seen.look_at_all(router, _COMPLETION_SECONDS))
+            survey = _query(lambda router: seen.survey_transactions(router, _COMPLETION_SECONDS))
     except hawser.HawserError:
         return []
     return [each.id for each in survey.transactions if each.id.startswith(incomplete)]
@@ -105,7 +105,7 @@ def list_transactions() -> None:
     be missing. Ages are counted by leaders, and begin anew when another one leads; but of what is prepared
     for a coordinator the log says since when.
     """
-    survey = _query(lambda router: seen.look_at_all(router, _LOOK_SECONDS))
+    survey = _query(lambda router: seen.survey_transactions(router, _LOOK_SECONDS))
     with exit_with(_UNHEALTHY if survey.unanswered else 0):
         if wants_json():
             print_json([_as_json(each) for each in survey.transactions])
@@ -138,7 +138,7 @@ def recover() -> None:
 @shared_options
 def show(wanted: TransactionId) -> None:
     """State, age, home and branches of one transaction; of one that is over, how it ended."""
-    found = _query(lambda router: seen.look_at(router, wanted, _LOOK_SECONDS))
+    found = _query(lambda router: seen.query(router, wanted, _LOOK_SECONDS))
     if wants_json():
         print_json(_as_json(found))
         return
@@ -160,7 +160,7 @@ def show(wanted: TransactionId) -> None:
         _print_branches(found)
 
 
-def _print_list(found: list[TransactionSeen]) -> None:
+def _print_list(found: list[TransactionStatus]) -> None:
     columns = [
         Column("transaction"),
         Column("state"),
@@ -185,12 +185,12 @@ def _print_list(found: list[TransactionSeen]) -> None:
     print_table(columns, rows)
 
 
-def _size(transaction: TransactionSeen) -> str:
+def _size(transaction: TransactionStatus) -> str:
     known = [each.size_bytes for each in transaction.branches if each.size_bytes is not None]
     return byte_size(sum(known)) if known else ""
 
 
-def _remarks(transaction: TransactionSeen) -> str:
+def _remarks(transaction: TransactionStatus) -> str:
     if transaction.outcome is None:
         return ""
     untold = [_label(each.shard) for each in transaction.branches if not each.told]
@@ -199,7 +199,7 @@ def _remarks(transaction: TransactionSeen) -> str:
     return "; ".join(remarks)
 
 
-def _print_branches(transaction: TransactionSeen) -> None:
+def _print_branches(transaction: TransactionStatus) -> None:
     columns = [
         Column("shard"),
         Column("operations", right=True),
@@ -218,7 +218,7 @@ def _print_branches(transaction: TransactionSeen) -> None:
     print_table(columns, rows)
 
 
-def _branch_state(transaction: TransactionSeen, branch: BranchOf) -> str:
+def _branch_state(transaction: TransactionStatus, branch: BranchStatus) -> str:
     if transaction.outcome is not None:
         return "knows the outcome" if branch.told else "has not heard the outcome"
     return {True: "prepared", False: "open", None: "not seen"}[branch.prepared]
@@ -229,7 +229,7 @@ def _label(shard: str) -> str:
     return f"{topic_of(shard)}/{shard.rpartition('/')[2]}"
 
 
-def _as_json(transaction: TransactionSeen) -> dict[str, Any]:
+def _as_json(transaction: TransactionStatus) -> dict[str, Any]:
     name, _, incarnation = transaction.id.partition("#")
     shown: dict[str, Any] = msgspec.to_builtins(transaction)
     return {"id": shown.pop("id"), "xid": name, "incarnation": int(incarnation), **shown}
@@ -283,7 +283,7 @@ def rollback(wanted: TransactionId, reason: str, yes: bool) -> None:
 def _decide(wanted: TransactionId, outcome: Outcome, reason: str, yes: bool) -> None:
     verb = "commit" if outcome is Outcome.COMMITTED else "roll back"
     if not yes and sys.stdin.isatty():
-        found = _query(lambda router: seen.look_at(router, wanted, _LOOK_SECONDS))
+        found = _query(lambda router: seen.query(router, wanted, _LOOK_SECONDS))
         operations = count(sum(each.operations for each in found.branches))
         places = " ".join(_label(each.shard) for each in found.branches)
         question = (

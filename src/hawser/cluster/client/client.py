@@ -11,16 +11,16 @@ from hawser.cluster.client.admin import catalog, offsets
 from hawser.cluster.client.admin.catalog import delete_group
 from hawser.cluster.client.admin.offsets import Place
 from hawser.cluster.client.errors import joint_error
-from hawser.cluster.client.handles import Open
-from hawser.cluster.client.publish.partitioner import Producers
-from hawser.cluster.client.queue.handle import OpenQueue
+from hawser.cluster.client.handles import Handle
+from hawser.cluster.client.publish.partitioner import Partitioner
+from hawser.cluster.client.queue.handle import QueueHandle
 from hawser.cluster.client.router import Router
-from hawser.cluster.client.rpc import gathered
+from hawser.cluster.client.rpc import gather_bounded
 from hawser.cluster.client.settings import ClientSettings
-from hawser.cluster.client.subscribe.group_member import Member
-from hawser.cluster.client.subscribe.range_reader import Found, RangeReader
+from hawser.cluster.client.subscribe.group_member import GroupMember
+from hawser.cluster.client.subscribe.range_reader import RangeReader, TakeResult
 from hawser.cluster.client.subscribe.subscription import Consumer
-from hawser.cluster.client.transaction.coordinators import Homes
+from hawser.cluster.client.transaction.coordinators import CoordinatorShards
 from hawser.cluster.client.transaction.transaction import Lanes
 from hawser.cluster.client.transaction.xa import Resource
 from hawser.cluster.transport import Address, BadAddress, PeerRole
@@ -31,9 +31,9 @@ from hawser.record.payload import as_payload
 from hawser.record.record import NO_HEADERS, Receipt, Record
 from hawser.record.rows import Records, Rows
 
-__all__ = ["Client", "OpenTopic", "Partition", "addresses_of", "record_of", "records_of"]
+__all__ = ["Client", "TopicHandle", "Partition", "addresses_of", "record_of", "records_of"]
 
-Look = TypeVar("Look")
+Queried = TypeVar("Queried")
 
 _SCHEME: Final = "hawser://"
 _LOOK_SECONDS: Final = 2.0
@@ -107,10 +107,10 @@ class Client:
         self.name = name
         self.settings = settings
         self.router = Router(addresses, name, settings, role)
-        self.homes = Homes(self.router)
+        self.coordinators = CoordinatorShards(self.router)
         self.lanes = Lanes(self.router)
-        self.resource = Resource(self.router, self.homes, self.lanes.couriers)
-        self._opened: weakref.WeakSet[Open] = weakref.WeakSet()
+        self.resource = Resource(self.router, self.coordinators, self.lanes.pipelines)
+        self._handles: weakref.WeakSet[Handle] = weakref.WeakSet()
 
     async def start(self) -> None:
         """Return when the cluster answers; Unavailable if it does not in time."""
@@ -125,7 +125,7 @@ class Client:
         this is cancelled, calls that wait end all the same."""
         try:
             await self.end_transactions()
-            await asyncio.gather(*(opened.close() for opened in list(self._opened)))
+            await asyncio.gather(*(handle.close() for handle in list(self._handles)))
             await self.lanes.leave()
             # Nodes that have not answered so far will not say goodbye either.
             left = self.router.leave_by - self.router.loop.time()
@@ -135,14 +135,14 @@ class Client:
 
     def end(self) -> None:
         """End the calls that wait, and begin nothing any more: the loop is about to stop."""
-        for opened in list(self._opened):
-            opened.end()
+        for handle in list(self._handles):
+            handle.end()
         self.router.end()
 
     async def end_transactions(self) -> None:
         """Begin to close: roll back what is open, while what was begun is published."""
         self.router.leave_by = min(self.router.leave_by, self.deadline(None) + _LEAVING_SECONDS)
-        flushes = (opened.flush() for opened in list(self._opened))
+        flushes = (handle.flush() for handle in list(self._handles))
         await asyncio.gather(self.lanes.close(), self.resource.close(), *flushes)
 
     def deadline(self, timeout: float | None) -> float:
@@ -159,20 +159,20 @@ class Client:
 
     async def open(
         self, name: str, given: catalog.Settings, create: bool, decode: Callable[[Any], Any] | None
-    ) -> "OpenTopic":
+    ) -> "TopicHandle":
         """The topic, created if need be."""
         entry = await catalog.open_topic(self.router, name, given, create, self.deadline(None))
-        topic = OpenTopic(self, name, entry, decode)
-        self._opened.add(topic)
+        topic = TopicHandle(self, name, entry, decode)
+        self._handles.add(topic)
         return topic
 
     async def open_queue(
         self, name: str, given: catalog.Settings, create: bool, decode: Callable[[Any], Any] | None
-    ) -> OpenQueue:
+    ) -> QueueHandle:
         """The queue, created if need be."""
         entry = await catalog.open_topic(self.router, name, given, create, self.deadline(None), "queue")
-        queue = OpenQueue(self, name, entry, decode)
-        self._opened.add(queue)
+        queue = QueueHandle(self, name, entry, decode)
+        self._handles.add(queue)
         return queue
 
     async def topics(self) -> list[str]:
@@ -181,47 +181,52 @@ class Client:
     async def queues(self) -> list[str]:
         return await catalog.list_topics(self.router, self.deadline(None), "queue")
 
-    async def look(self, name: str, entry: wire.TopicEntry) -> list[Partition]:
+    async def query(self, name: str, entry: wire.TopicEntry) -> list[Partition]:
         """Each partition of a topic, or a queue, as it is now."""
         deadline = self.router.loop.time() + min(_LOOK_SECONDS, self.settings.timeout)
         await self.router.refresh(name, deadline)
-        looks = [self._try_to_look_at(name, entry, number, deadline) for number in range(entry.partitions)]
-        return list(await asyncio.gather(*looks))
+        queries = [
+            self._query_partition_or_empty(name, entry, number, deadline)
+            for number in range(entry.partitions)
+        ]
+        return list(await asyncio.gather(*queries))
 
-    async def _try_to_look_at(
+    async def _query_partition_or_empty(
         self, name: str, entry: wire.TopicEntry, number: int, deadline: float
     ) -> Partition:
         try:
-            return await self._look_at(name, entry, number, deadline)
+            return await self._query_partition(name, entry, number, deadline)
         except Closed:
             raise
         except HawserError:
             shard = wire.shards_of(name, entry)[number]
             return Partition(number, shard, self.router.map.shards.get(shard), 0, 0, {})
 
-    async def _look_at(self, name: str, entry: wire.TopicEntry, number: int, deadline: float) -> Partition:
+    async def _query_partition(
+        self, name: str, entry: wire.TopicEntry, number: int, deadline: float
+    ) -> Partition:
         shard, is_queue = wire.shards_of(name, entry)[number], entry.kind == "queue"
         found = await offsets.inspect(self.router, name, shard, deadline, with_groups=True, queue=is_queue)
         return Partition(
             number, shard, self.router.map.shards.get(shard), found.start, found.end, found.groups
         )
 
-    async def look_at_all(self, deadline: float) -> dict[str, list[Partition]]:
+    async def query_topics(self, deadline: float) -> dict[str, list[Partition]]:
         """All topics; opens none of them. Unavailable unless every partition answers by the deadline."""
         names = await catalog.list_topics(self.router, deadline)
-        return await self._of_all(names, self._partitions_of, deadline)
+        return await self._of_all(names, self._query_partitions, deadline)
 
-    async def _partitions_of(self, name: str, entry: wire.TopicEntry, deadline: float) -> list[Partition]:
-        looks = [self._look_at(name, entry, number, deadline) for number in range(entry.partitions)]
-        return list(await asyncio.gather(*looks))
+    async def _query_partitions(self, name: str, entry: wire.TopicEntry, deadline: float) -> list[Partition]:
+        queries = [self._query_partition(name, entry, number, deadline) for number in range(entry.partitions)]
+        return list(await asyncio.gather(*queries))
 
-    async def look_at_holders(self, deadline: float) -> dict[str, dict[str, int]]:
+    async def query_holders(self, deadline: float) -> dict[str, dict[str, int]]:
         """For every queue, the number of messages that each of its sessions holds. Unavailable unless every
         queue answers by the deadline."""
         names = await catalog.list_topics(self.router, deadline, "queue")
-        return await self._of_all(names, self._holders_of, deadline)
+        return await self._of_all(names, self._query_holders_of, deadline)
 
-    async def _holders_of(self, name: str, entry: wire.TopicEntry, deadline: float) -> dict[str, int]:
+    async def _query_holders_of(self, name: str, entry: wire.TopicEntry, deadline: float) -> dict[str, int]:
         request = wire.QueueLook(wire.shards_of(name, entry)[0])
         what = f"looking at queue {name!r}"
         answer = await self.router.ask_leader(name, request.shard, request, what, deadline)
@@ -231,14 +236,14 @@ class Client:
     async def _of_all(
         self,
         names: Sequence[str],
-        look: Callable[[str, wire.TopicEntry, float], Coroutine[Any, Any, Look]],
+        query: Callable[[str, wire.TopicEntry, float], Coroutine[Any, Any, Queried]],
         deadline: float,
-    ) -> dict[str, Look]:
+    ) -> dict[str, Queried]:
         """The results of a look at each of these. Topics and queues that are deleted meanwhile are left
         out."""
         known = {name: self.router.map.topics.get(name) for name in names}
         there = {name: entry for name, entry in known.items() if entry is not None}
-        found = await gathered([look(name, entry, deadline) for name, entry in there.items()])
+        found = await gather_bounded([query(name, entry, deadline) for name, entry in there.items()])
         result = {}
         for name, each in zip(there, found, strict=True):
             if isinstance(each, Closed):
@@ -249,42 +254,42 @@ class Client:
         return result
 
 
-class OpenTopic(Open):
+class TopicHandle(Handle):
     """A topic that this client uses."""
 
     def __init__(
         self, client: Client, name: str, entry: wire.TopicEntry, decode: Callable[[Any], Any] | None
     ) -> None:
         super().__init__(client, name, entry, decode)
-        self.producers = self.new_producers()
-        self.use(self.producers)
+        self.partitioner = self.new_partitioner()
+        self.use(self.partitioner)
 
-    def new_producers(self) -> Producers:
+    def new_partitioner(self) -> Partitioner:
         """Those of a publisher of its own."""
-        return Producers(self.router, self.name, self.entry, self.client.name)
+        return Partitioner(self.router, self.name, self.entry, self.client.name)
 
     # Publishing.
 
-    async def publish(self, producers: Producers, record: Record, timeout: float | None) -> Receipt:
+    async def publish(self, partitioner: Partitioner, record: Record, timeout: float | None) -> Receipt:
         future: asyncio.Future[Receipt] = self.router.loop.create_future()
-        producers.submit([record], future, self.client.seconds(timeout))
-        return await producers.receipt(future)
+        partitioner.submit([record], future, self.client.seconds(timeout))
+        return await partitioner.receipt(future)
 
     async def publish_many(
-        self, producers: Producers, records: Records, timeout: float | None
+        self, partitioner: Partitioner, records: Records, timeout: float | None
     ) -> list[Receipt]:
         """All or none for each partition; one error for those that failed, once all are settled."""
         if not records:
             raise UsageError("a batch has at least one message; there is nothing to publish")
         seconds = self.client.seconds(timeout)
         futures: list[asyncio.Future[Receipt]] = []
-        for partition, part in producers.split(records).items():
+        for partition, part in partitioner.split(records).items():
             futures.append(self.router.loop.create_future())
-            producers.submit(part, futures[-1], seconds, partition)
+            partitioner.submit(part, futures[-1], seconds, partition)
         try:
             settled = await asyncio.gather(*futures, return_exceptions=True)
         except asyncio.CancelledError:
-            producers.drop_cancelled()
+            partitioner.drop_cancelled()
             raise
         receipts = [each for each in settled if isinstance(each, Receipt)]
         errors: list[HawserError] = []
@@ -304,7 +309,9 @@ class OpenTopic(Open):
         is, in this member's share of them."""
         if group is not None:
             place = (start, history)
-            member = Member(self.router, self.name, self.entry, self.decode, group, self.client.name, place)
+            member = GroupMember(
+                self.router, self.name, self.entry, self.decode, group, self.client.name, place
+            )
             self.use(member)
             try:
                 await member.start()
@@ -325,7 +332,7 @@ class OpenTopic(Open):
         self.use(consumer)
         return consumer
 
-    async def read_some(self, partition: int, count: int, after: int, newest: bool) -> Found:
+    async def read_some(self, partition: int, count: int, after: int, newest: bool) -> TakeResult:
         """Up to `count` records behind offset `after`; fewer only if there were no more when the call
         began."""
         if not 0 <= partition < self.partitions:
@@ -341,7 +348,7 @@ class OpenTopic(Open):
                 first = max(first, bounds.end - count)
             wanted = min(count, bounds.end - first)
             if wanted <= 0:
-                return Found([], last, missed)
+                return TakeResult([], last, missed)
             reader = RangeReader(self.router, self.name, self.entry.uuid, partition, first, bounds.end)
             found = await reader.take(wanted, deadline, self.decode)
             missed += found.missed

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hawser.cluster import wire
 from hawser.cluster.client.admin import catalog
-from hawser.cluster.client.publish.partitioner import Producers
+from hawser.cluster.client.publish.partitioner import Partitioner
 
 if TYPE_CHECKING:
     from hawser.cluster.client.client import Client, Partition
 
-__all__ = ["Open", "User"]
+__all__ = ["Handle", "Closable"]
 
 
-class User(Protocol):
+class Closable(Protocol):
     """Puts into a topic or queue, or takes from it. `end` is the part of `close` that waits for nothing:
     calls that wait end, and no work begins any more."""
 
@@ -23,7 +23,7 @@ class User(Protocol):
     async def close(self) -> None: ...
 
 
-class Open:
+class Handle:
     """A topic or queue that this client uses."""
 
     def __init__(
@@ -35,8 +35,8 @@ class Open:
         self.entry = entry
         self.decode = decode
         self._shards = wire.shards_of(name, entry)
-        self._users: set[User] = set()
-        self._releases: dict[asyncio.Task[None], User] = {}
+        self._dependents: set[Closable] = set()
+        self._releases: dict[asyncio.Task[None], Closable] = {}
 
     @property
     def partitions(self) -> int:
@@ -52,27 +52,27 @@ class Open:
     def shard(self, partition: int) -> str:
         return self._shards[partition]
 
-    def use(self, user: User) -> None:
+    def use(self, user: Closable) -> None:
         """Close it together with this."""
-        self._users.add(user)
+        self._dependents.add(user)
 
-    async def release(self, user: User) -> None:
+    async def release(self, user: Closable) -> None:
         """Close it now, after what it has to publish. That goes on if the caller is cancelled."""
         await asyncio.shield(self._begin_release(user))
 
-    async def _release(self, user: User) -> None:
-        if isinstance(user, Producers):
+    async def _release(self, user: Closable) -> None:
+        if isinstance(user, Partitioner):
             await user.flush()
         await user.close()
 
-    def abandon(self, user: User) -> None:
+    def abandon(self, user: Closable) -> None:
         """From any thread, and at any time: release it if there is still a loop to do so."""
-        if user in self._users:
+        if user in self._dependents:
             with suppress(RuntimeError):
                 self.router.loop.call_soon_threadsafe(self._begin_release, user)
 
-    def _begin_release(self, user: User) -> asyncio.Task[None]:
-        self._users.discard(user)
+    def _begin_release(self, user: Closable) -> asyncio.Task[None]:
+        self._dependents.discard(user)
         task = self.router.loop.create_task(self._release(user))
         self._releases[task] = user
         task.add_done_callback(self._releases.pop)
@@ -80,26 +80,26 @@ class Open:
 
     async def flush(self) -> None:
         """Return when everything that was to be published is settled."""
-        producers = [user for user in self._users if isinstance(user, Producers)]
-        await asyncio.gather(*(each.flush() for each in producers))
+        partitioner = [user for user in self._dependents if isinstance(user, Partitioner)]
+        await asyncio.gather(*(each.flush() for each in partitioner))
 
     def end(self) -> None:
         """As that of users: end all of them."""
-        for user in (*self._users, *self._releases.values()):
+        for user in (*self._dependents, *self._releases.values()):
             user.end()
 
     async def close(self) -> None:
         """Release all users. That goes on if the caller is cancelled."""
-        for user in list(self._users):
+        for user in list(self._dependents):
             self._begin_release(user)
         if self._releases:
             ended, _ = await asyncio.wait(self._releases)
             for task in ended:
                 task.result()
 
-    async def look(self) -> "list[Partition]":
+    async def query(self) -> "list[Partition]":
         """Each partition as it is now."""
-        return await self.client.look(self.name, self.entry)
+        return await self.client.query(self.name, self.entry)
 
     async def delete(self) -> None:
         await catalog.delete_topic(self.router, self.name, self.entry, self.client.deadline(None))

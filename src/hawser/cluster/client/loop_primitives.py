@@ -4,19 +4,20 @@ import asyncio
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-__all__ = ["Alarm", "Flag"]
+__all__ = ["SharedTimer", "LoopEvent"]
 
 T = TypeVar("T")
 
 
-class Alarm(Generic[T]):
-    """`ring` is called for each who was set here, so many seconds later, unless it is forgotten before. In
-    the event loop."""
+class SharedTimer(Generic[T]):
+    """Call `callback` for each item a fixed time after it was set, unless it is forgotten before."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float, ring: Callable[[T], None]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, seconds: float, callback: Callable[[T], None]
+    ) -> None:
         self._loop = loop
         self._seconds = seconds
-        self._ring = ring
+        self._callback = callback
         # In the order in which they are due.
         self._due: dict[T, float] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -26,12 +27,12 @@ class Alarm(Generic[T]):
         assert who not in self._due
         due = self._due[who] = self._loop.time() + self._seconds
         if self._timer is None:
-            self._timer = self._loop.call_at(due, self._go_off)
+            self._timer = self._loop.call_at(due, self._expire_due)
 
     def forget(self, who: T) -> None:
         self._due.pop(who, None)
 
-    def _go_off(self) -> None:
+    def _expire_due(self) -> None:
         self._timer = None
         now = self._loop.time()
         while self._due:
@@ -39,12 +40,12 @@ class Alarm(Generic[T]):
             if due > now:
                 break
             del self._due[who]
-            self._ring(who)
+            self._callback(who)
         if self._due and self._timer is None:
-            self._timer = self._loop.call_at(next(iter(self._due.values())), self._go_off)
+            self._timer = self._loop.call_at(next(iter(self._due.values())), self._expire_due)
 
 
-class Flag:
+class LoopEvent:
     """As asyncio.Event, in a loop that is known: to find it out takes as long as all else of a small wait."""
 
     __slots__ = ("_is_set", "_loop", "_waiting")

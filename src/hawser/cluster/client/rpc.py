@@ -13,7 +13,7 @@ from hawser.cluster.client.answer_checks import check_answer
 from hawser.cluster.transport import VERSIONS, Link, Malformed, TransportError
 from hawser.cluster.wire import Answer, Request, decode_answer
 
-__all__ = ["ask", "checked", "gathered"]
+__all__ = ["ask", "checked", "gather_bounded"]
 
 T = TypeVar("T")
 # A call about every topic asks for so many at a time.
@@ -56,7 +56,7 @@ def _protocol_error(link: Link, what: str) -> TransportError:
     return error
 
 
-async def gathered(works: Sequence[Coroutine[Any, Any, T]]) -> list[T | BaseException]:
+async def gather_bounded(works: Sequence[Coroutine[Any, Any, T]]) -> list[T | BaseException]:
     """What each of these comes to, in their order; a bounded number run at a time."""
     turns = asyncio.Semaphore(_MOST_AT_A_TIME)
 

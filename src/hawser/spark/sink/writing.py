@@ -18,11 +18,11 @@ from pyspark.sql.types import StructType
 from hawser.cluster.client.transaction.application_batch import (
     ApplicationBatch,
     BatchBranch,
-    Decided,
+    BatchDecision,
     Operation,
     decide_batch,
     drop_branches,
-    look_at_batches,
+    query_batches,
 )
 from hawser.errors import Fenced, HawserError, OffsetOutOfRange, TransactionAborted, UsageError
 from hawser.spark.sink.checkpoint import source_of
@@ -72,10 +72,10 @@ class _Writing:
     def _write(self, batch: ApplicationBatch, targets: Targets, parts: Iterator[Any]) -> Written:
         """In a task: stage the rows and have them prepared, unless the batch is decided already."""
         cluster = connection(self._options.endpoints)
-        branch = BatchBranch(cluster.router, cluster.homes, batch, _attempt(batch))
+        branch = BatchBranch(cluster.router, cluster.coordinators, batch, _attempt(batch))
         # Of what is written once nobody can have decided yet.
         asks = batch.query != ONCE
-        asked = cluster.begin(look_at_batches(cluster.router, cluster.homes, batch)) if asks else None
+        asked = cluster.begin(query_batches(cluster.router, cluster.coordinators, batch)) if asks else None
         undecided = 0
         try:
             for part in parts:
@@ -104,9 +104,9 @@ class _Writing:
         that was another batch of the same number, as far as can be told."""
         batch = _only_batch(messages)
         cluster = connection(self._options.endpoints)
-        router, homes = cluster.router, cluster.homes
-        if not cluster.call(decide_batch(router, homes, batch, _branches(messages), source)):
-            decided = cluster.call(look_at_batches(router, homes, batch))
+        router, coordinators = cluster.router, cluster.coordinators
+        if not cluster.call(decide_batch(router, coordinators, batch, _branches(messages), source)):
+            decided = cluster.call(query_batches(router, coordinators, batch))
             if _is_micro_batch(messages):
                 _check_checkpoint(batch, decided, source)
             _log.warning(
@@ -125,7 +125,7 @@ class _Writing:
             branches = _branches([each for each in messages if each is not None and each.batch == batch])
             try:
                 cluster = connection(self._options.endpoints)
-                cluster.call(drop_branches(cluster.router, cluster.homes, batch, branches))
+                cluster.call(drop_branches(cluster.router, cluster.coordinators, batch, branches))
             except HawserError as error:
                 _log.warning("what was written of %s is not dropped yet: %s", batch.text, error)
 
@@ -147,7 +147,7 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
         assert all(message.batch.number == batchId for message in messages), (messages, batchId)
         batch, cluster = _only_batch(messages), connection(self._options.endpoints)
-        _check_gap(batch, cluster.call(look_at_batches(cluster.router, cluster.homes, batch)))
+        _check_gap(batch, cluster.call(query_batches(cluster.router, cluster.coordinators, batch)))
         self._decide(messages, source_of(self._options.checkpoint, batchId))
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
@@ -194,7 +194,7 @@ def _is_micro_batch(messages: Sequence[Any]) -> bool:
     return all(message.is_micro_batch for message in messages)
 
 
-def _check_checkpoint(batch: ApplicationBatch, decided: Decided, source: bytes) -> None:
+def _check_checkpoint(batch: ApplicationBatch, decided: BatchDecision, source: bytes) -> None:
     """Fenced if this batch, which was decided before, is not the one that was: a query runs only its last
     micro-batch again, with the same offsets. In foreachBatch a version may be the micro-batch's number by
     chance; if the last one that was decided was so, too, this micro-batch is older than that."""
@@ -214,7 +214,7 @@ def _check_checkpoint(batch: ApplicationBatch, decided: Decided, source: bytes) 
         )
 
 
-def _check_gap(batch: ApplicationBatch, decided: Decided) -> None:
+def _check_gap(batch: ApplicationBatch, decided: BatchDecision) -> None:
     """OffsetOutOfRange if batches before this one were decided and are not any more: a stream decides each of
     its batches, empty ones, too. Its first one for a target may have any number."""
     first, last = decided.undecided, batch.number - 1

@@ -21,8 +21,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from hawser.cluster import wire
-from hawser.cluster.client.queue.acknowledger import Borrowed, State
-from hawser.cluster.client.queue.session import Borrower
+from hawser.cluster.client.queue.acknowledger import HeldMessage, State
+from hawser.cluster.client.queue.session import QueueSession
 from hawser.cluster.client.router import Router
 from hawser.cluster.client.transaction.application_batch import (
     ApplicationBatch,
@@ -30,7 +30,7 @@ from hawser.cluster.client.transaction.application_batch import (
     Operation,
     decide_batch,
 )
-from hawser.cluster.client.transaction.coordinators import Homes
+from hawser.cluster.client.transaction.coordinators import CoordinatorShards
 from hawser.errors import Fenced, HawserError, TransactionAborted
 from hawser.log.entry import Kind
 from hawser.log.state.queue import MESSAGES
@@ -90,16 +90,22 @@ class Claims:
     """Those of one name on one queue, for the query `owner`. Everything happens in the event loop."""
 
     def __init__(
-        self, router: Router, homes: Homes, queue: str, entry: wire.TopicEntry, name: str, owner: str
+        self,
+        router: Router,
+        coordinators: CoordinatorShards,
+        queue: str,
+        entry: wire.TopicEntry,
+        name: str,
+        owner: str,
     ) -> None:
         self._router = router
-        self._homes = homes
+        self._coordinators = coordinators
         self._queue = queue
         self._name = name
         self._owner = owner.encode()
         self._application = CLAIMS + f"{entry.uuid[:8]}:{name}".encode()
         (self.shard,) = wire.shards_of(queue, entry)
-        self._borrower = Borrower(router, queue, self.shard, MESSAGES, f"claim:{name}", _message)
+        self._queue_session = QueueSession(router, queue, self.shard, MESSAGES, f"claim:{name}", _message)
 
     def _batch(self, number: int) -> ApplicationBatch:
         return ApplicationBatch(self._application, self._owner, number)
@@ -107,7 +113,7 @@ class Claims:
     async def commit(self, claim: Claim) -> None:
         """Its messages are done; so it stays, however often it is asked for."""
         try:
-            await decide_batch(self._router, self._homes, self._batch(claim.number), [claim.name])
+            await decide_batch(self._router, self._coordinators, self._batch(claim.number), [claim.name])
         except Fenced as error:
             raise self._fenced(claim) from error
         except TransactionAborted as error:
@@ -133,7 +139,7 @@ class Claims:
         if it is not open any more: then others may have read what it had."""
         if claim.number == 1:
             try:
-                await decide_batch(self._router, self._homes, self._batch(0), [])
+                await decide_batch(self._router, self._coordinators, self._batch(0), [])
             except Fenced as error:
                 raise self._fenced(claim) from error
         if claim not in await self._open_claims():
@@ -145,7 +151,7 @@ class Claims:
 
     async def _open_claims(self) -> list[Claim]:
         deadline = self._router.loop.time() + self._router.settings.timeout
-        home = await self._homes.of(self._batch(0).branch(b"").xid, deadline)
+        home = await self._coordinators.of(self._batch(0).branch(b"").xid, deadline)
         look = wire.TransactionLook(home)
         what = f"looking for claims of {self._name!r}"
         answer = await self._router.ask_leader(wire.HOMES, home, look, what, deadline)
@@ -162,7 +168,7 @@ class Claims:
         """Claim up to so many messages, all of them before an offset if one is given; None if there are none.
         They are given back after so long without a decision. Fenced if another query has this name."""
         for _ in range(_ATTEMPTS):
-            messages: list[Borrowed] = await self._borrower.get(most, 0)
+            messages: list[HeldMessage] = await self._queue_session.get(most, 0)
             messages.sort(key=lambda each: each.offset)
             claim, taken = Claim(number, secrets.randbits(31)), []
             for message in messages:
@@ -171,7 +177,7 @@ class Claims:
                     break
                 claim = larger
                 taken.append(message)
-            self._borrower.give_back(messages[len(taken) :])
+            self._queue_session.give_back(messages[len(taken) :])
             if not taken:
                 return None
             if await self._is_locked(claim, taken, orphan_seconds):
@@ -179,33 +185,33 @@ class Claims:
             await asyncio.sleep(self._router.settings.backoff_least_seconds)
         return None
 
-    async def _is_locked(self, claim: Claim, messages: Sequence[Borrowed], orphan_seconds: int) -> bool:
+    async def _is_locked(self, claim: Claim, messages: Sequence[HeldMessage], orphan_seconds: int) -> bool:
         """Whether the messages are those of the claim from here on; not if they were lost meanwhile."""
-        borrower = self._borrower
-        payload = wire.encode(borrower.lock_of(messages))
-        branch = BatchBranch(self._router, self._homes, self._batch(claim.number), claim.name)
-        borrower.lock(messages)
+        queue_session = self._queue_session
+        payload = wire.encode(queue_session.lock_of(messages))
+        branch = BatchBranch(self._router, self._coordinators, self._batch(claim.number), claim.name)
+        queue_session.lock(messages)
         try:
             await branch.stage([Operation(self._queue, self.shard, Kind.QUEUE_SETTLE, payload)])
             if not await branch.prepare(orphan_seconds):
                 raise self._fenced(claim)
         except HawserError as error:
             await branch.withdraw()
-            borrower.unlock(messages)
+            queue_session.unlock(messages)
             if isinstance(error, TransactionAborted):
                 return False
             if isinstance(error, Fenced):
                 raise self._fenced(claim) from error
             raise
-        borrower.locked(messages)
+        queue_session.locked(messages)
         for message in messages:
             message.state = State.SETTLED
         return True
 
     async def close(self) -> None:
         """Claims stay as they are; nothing more is got."""
-        await self._borrower.close()
+        await self._queue_session.close()
 
 
-def _message(message: Borrowed, *_: Any) -> Borrowed:
+def _message(message: HeldMessage, *_: Any) -> HeldMessage:
     return message

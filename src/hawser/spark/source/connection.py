@@ -19,7 +19,7 @@ from hawser.cluster.client.admin.offsets import Bounds, Moment
 from hawser.cluster.client.client import Client, addresses_of
 from hawser.cluster.client.loop_thread import LoopThread
 from hawser.cluster.client.settings import ClientSettings
-from hawser.cluster.client.subscribe.range_reader import LostRange, Part, RangeReader
+from hawser.cluster.client.subscribe.range_reader import BatchSlice, LostRange, RangeReader
 from hawser.errors import NotFound, OffsetOutOfRange, Unavailable
 from hawser.log.state.queue import MESSAGES
 from hawser.record.batch import Batch
@@ -69,7 +69,7 @@ class Connection:
             self._thread.stop()
             raise
         self.router = self._client.router
-        self.homes = self._client.homes
+        self.coordinators = self._client.coordinators
         self._is_given_up = False
         self._giving_up = threading.Lock()
 
@@ -197,7 +197,7 @@ class Connection:
 
     # Records.
 
-    def read(self, wanted: Range, turn: int) -> Iterator[list[Part] | LostRange]:
+    def read(self, wanted: Range, turn: int) -> Iterator[list[BatchSlice] | LostRange]:
         """The records of a range; the next ones are fetched while these are worked on."""
         reader = RangeReader(self.router, *wanted, turn)
         coming = self.begin(reader.next())
@@ -208,7 +208,7 @@ class Connection:
         finally:
             coming.cancel()
 
-    def read_queue(self, wanted: Range) -> Iterator[list[Part] | LostRange]:
+    def read_queue(self, wanted: Range) -> Iterator[list[BatchSlice] | LostRange]:
         """The messages of a range of a queue, of which all are there; OffsetOutOfRange if one is not."""
         entry = self.open(wanted.topic, "queue")
         first = wanted.first
@@ -222,7 +222,7 @@ class Connection:
                 )
             for parcel in parcels:
                 if parcel.offset == first:
-                    yield [Part(Batch.read(parcel.batch), 0, parcel.count, first)]
+                    yield [BatchSlice(Batch.read(parcel.batch), 0, parcel.count, first)]
                     first += parcel.count
 
     def queue_end(self, queue: str, entry: wire.TopicEntry) -> int:

@@ -79,7 +79,7 @@ class QueueReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._claims is None or self._claims[:2] != (cluster, owner):
 
             async def make() -> Claims:
-                return Claims(cluster.router, cluster.homes, self._queue, entry, self._name, owner)
+                return Claims(cluster.router, cluster.coordinators, self._queue, entry, self._name, owner)
 
             self._claims = cluster, owner, cluster.call(make())
         return self._claims[2]

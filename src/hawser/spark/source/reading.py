@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterator
 from typing import Any, Final
 
-from hawser.cluster.client.subscribe.range_reader import LostRange, Part
+from hawser.cluster.client.subscribe.range_reader import BatchSlice, LostRange
 from hawser.errors import Closed, OffsetOutOfRange
 from hawser.spark.source.columns import Chunk, Rows, Table
 from hawser.spark.source.connection import connection
@@ -82,7 +82,7 @@ def _pieces(split: Split, options: Options) -> Iterator[_Piece]:
     assert next_offset == wanted.end, (split, next_offset)
 
 
-def _found(split: Split, options: Options) -> Iterator[list[Part] | LostRange]:
+def _found(split: Split, options: Options) -> Iterator[list[BatchSlice] | LostRange]:
     cluster = connection(options.endpoints)
     return (
         cluster.read(split.wanted, split.turn) if options.queue is None else cluster.read_queue(split.wanted)

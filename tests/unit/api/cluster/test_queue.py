@@ -318,8 +318,8 @@ def test_a_bus_that_closes_waits_for_no_room(cluster: RunningCluster) -> None:
 
     waiting = threading.Thread(target=put)
     waiting.start()
-    putters = queue._queue.putters  # type: ignore[attr-defined]
-    wait_until(lambda: putters._producers[0]._pause is not None)
+    publisher = queue._queue.publisher  # type: ignore[attr-defined]
+    wait_until(lambda: publisher._producers[0]._pause is not None)
     bus.close()
     waiting.join()
     assert failed

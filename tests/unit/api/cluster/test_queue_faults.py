@@ -111,7 +111,7 @@ def test_an_accept_that_nobody_answers_is_unknown_and_goes_on(
         with pytest.raises(hawser.OutcomeUnknown):
             held.release()
     thief.most = 0
-    wait_until(lambda: held._borrowed.state.value == "settled")  # type: ignore[attr-defined]
+    wait_until(lambda: held._held_message.state.value == "settled")  # type: ignore[attr-defined]
     held.accept()
     assert (queue.info().ready, queue.info().claimed) == (0, 0)
 
@@ -304,4 +304,4 @@ def test_letters_arrive_once_though_their_mover_dies_between_the_steps(
 
 
 def _letters_at_home(queue: Any) -> int:
-    return int(queue._thread.call(queue._queue.look_inside()).letters)
+    return int(queue._thread.call(queue._queue.query_contents()).letters)

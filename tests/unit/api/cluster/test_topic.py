@@ -16,7 +16,7 @@ from xxhash import xxh3_64_intdigest
 
 import hawser
 from hawser.cluster import wire
-from hawser.cluster.client.client import OpenTopic
+from hawser.cluster.client.client import TopicHandle
 from hawser.log.entry import Kind
 from hawser.log.state.commands import TrimTo, encode_command
 from tests.support.cluster import RunningCluster
@@ -272,7 +272,7 @@ def test_a_subscription_that_nobody_has_any_more_ends(topic: hawser.Topic[Any]) 
 
 
 def test_a_publisher_that_nobody_has_any_more_ends_after_what_it_has_to_publish(topic: Any) -> None:
-    users = topic._topic._users
+    users = topic._topic._dependents
     futures = [topic.publisher().publish_nowait(b"x") for _ in range(10)]
     assert sorted(future.result().first_offset for future in futures) == list(range(1, 11))
     pause = threading.Event()
@@ -287,7 +287,7 @@ def test_a_publisher_that_nobody_has_any_more_ends_after_what_it_has_to_publish(
 def test_looking_for_participants_opens_no_topic(cluster: RunningCluster, topic: hawser.Topic[Any]) -> None:
     with topic.subscribe(group="g"), hawser.connect(cluster.url, name="looker") as bus:
         assert ("group g", topic.name) in {(each.state, each.topic) for each in bus.participants()}
-        assert not bus._topics and not bus._client._opened  # type: ignore[attr-defined]
+        assert not bus._topics and not bus._client._handles  # type: ignore[attr-defined]
 
 
 def test_a_topic_that_is_deleted_meanwhile_has_no_participants(
@@ -305,7 +305,7 @@ def test_a_compression_of_a_newer_version_is_named(bus: Any) -> None:
     entry = topic._topic.entry
     newer = msgspec.structs.replace(entry, settings={**entry.settings, "compression": "brotli"})
     with pytest.raises(hawser.SettingsMismatch, match="'newer' has compression 'brotli'"):
-        OpenTopic(bus._client, "newer", newer, None)
+        TopicHandle(bus._client, "newer", newer, None)
 
 
 def trim(cluster: RunningCluster, partition: hawser.PartitionInfo, offset: int) -> None:

@@ -164,7 +164,7 @@ def test_a_publisher_that_nobody_has_any_more_ends(play: Callable[[Story], None]
         topic: Any = bus.topic("dropped")
         for number in range(1, 6):
             assert (await topic.publisher().publish(b"x")).first_offset == number
-        while len(topic._topic._users) > 1:
+        while len(topic._topic._dependents) > 1:
             await asyncio.sleep(0)
 
     play(story)

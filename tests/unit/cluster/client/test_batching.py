@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hawser import aio
-from hawser.cluster.client.publish.partition_producer import Producer
+from hawser.cluster.client.publish.partition_producer import PartitionProducer
 from tests.support.cluster import RunningCluster
 
 TASKS = 8
@@ -39,7 +39,7 @@ def test_what_a_landing_sets_free_goes_together(tmp_path: Path, monkeypatch: pyt
         _, sizes = asyncio.run(_publish_in_tasks(cluster.url, "together"))
         # The first message leaves alone; from then on all tasks wait for one batch.
         assert len(sizes) <= ROUNDS + 2, sizes
-        monkeypatch.setattr(Producer, "_send_soon", Producer._send_what_waits)
+        monkeypatch.setattr(PartitionProducer, "_send_soon", PartitionProducer._send_what_waits)
         _, sizes = asyncio.run(_publish_in_tasks(cluster.url, "apart"))
         assert len(sizes) > ROUNDS + 2, "the canary was not noticed"
 

@@ -5,8 +5,8 @@ import selectors
 from typing import Any
 
 from hawser.cluster.client.client import Client
-from hawser.cluster.client.queue.acknowledger import Borrowed
-from hawser.cluster.client.queue.session import Borrower
+from hawser.cluster.client.queue.acknowledger import HeldMessage
+from hawser.cluster.client.queue.session import QueueSession
 from hawser.cluster.client.settings import ClientSettings
 from hawser.errors import Closed, OutcomeUnknown, Unavailable
 from hawser.transaction.xa.table import Call
@@ -46,11 +46,11 @@ class Stalled:
     def __init__(self, client: Client) -> None:
         self.client = client
         client.router.leader_link = lambda shard: SilentLink()  # type: ignore[assignment,return-value]
-        self.borrower = Borrower(client.router, "q", "q@1/0", 0, "name", lambda *each: each)
+        self.queue_session = QueueSession(client.router, "q", "q@1/0", 0, "name", lambda *each: each)
 
     async def use(self) -> list[asyncio.Task[Any]]:
-        accepting = asyncio.ensure_future(self.borrower.settle([Borrowed(1, 1, 0, 5)], "accept"))
-        getting = asyncio.ensure_future(self.borrower.get(1, None))
+        accepting = asyncio.ensure_future(self.queue_session.settle([HeldMessage(1, 1, 0, 5)], "accept"))
+        getting = asyncio.ensure_future(self.queue_session.get(1, None))
         await asyncio.sleep(0.01)
         return [accepting, getting]
 
@@ -58,10 +58,10 @@ class Stalled:
         await asyncio.sleep(self.client.settings.timeout)
 
     def end(self) -> None:
-        self.borrower.end()
+        self.queue_session.end()
 
     async def close(self) -> None:
-        await self.borrower.close()
+        await self.queue_session.close()
 
 
 class StalledBranch:
@@ -97,7 +97,7 @@ def test_closing_takes_the_time_out_and_a_second() -> None:
         loop = asyncio.get_running_loop()
         client = Client([], "name", ClientSettings(timeout=TIMEOUT))
         stalled: Any = Stalled(client)
-        client._opened.add(stalled)
+        client._handles.add(stalled)
         calls = await stalled.use()
         began = loop.time()
         await client.close()

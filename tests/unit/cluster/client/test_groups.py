@@ -14,7 +14,7 @@ from hawser import aio
 from hawser.cluster import wire
 from hawser.cluster.client.admin.offsets import share_of
 from hawser.cluster.client.publish.partitioner import partition_of
-from hawser.cluster.client.subscribe.group_member import Member
+from hawser.cluster.client.subscribe.group_member import GroupMember
 from hawser.cluster.client.subscribe.takers import Taken
 from hawser.log.entry import Kind
 from hawser.log.state.commands import AT_END, GroupCommit, GroupJoin, GroupLeave, encode_command
@@ -168,13 +168,13 @@ def test_members_that_commit_what_they_only_fetched_are_found_out(
 ) -> None:
     """Whether a member that is stopped has fetched more than it has taken is a matter of chance: several
     times."""
-    commit = Member.commit
+    commit = GroupMember.commit
 
-    async def hasty(self: Member, taken: Taken) -> None:
+    async def hasty(self: GroupMember, taken: Taken) -> None:
         fetched = {number: reader._offset for number, reader in self._readers.items()}
         await commit(self, taken._replace(positions={**taken.positions, **fetched}))
 
-    monkeypatch.setattr(Member, "commit", hasty)
+    monkeypatch.setattr(GroupMember, "commit", hasty)
     bus = cluster.connect("publisher", session_seconds=SESSION_SECONDS)
     with pytest.raises(AssertionError, match="never taken"):
         for life in range(10):
@@ -272,16 +272,16 @@ def test_a_partition_that_cannot_be_taken_at_first_is_taken_in_the_end(
     taken: list[tuple[int, int]] = []
     members = [Consumer(cluster, topic.name, taken) for _ in range(2)]
     until(lambda: all(len(owned(each)) == 2 for each in members))
-    join, calls = Member._join_shard, []
+    join, calls = GroupMember._join_shard, []
 
-    async def slow_join(self: Member, partition: int, deadline: float) -> Joined:
+    async def slow_join(self: GroupMember, partition: int, deadline: float) -> Joined:
         calls.append(partition)
         if len(calls) == 1:
             raise hawser.Unavailable("nobody leads it")
         await asyncio.sleep(0.2)
         return await join(self, partition, deadline)
 
-    monkeypatch.setattr(Member, "_join_shard", slow_join)
+    monkeypatch.setattr(GroupMember, "_join_shard", slow_join)
     members.pop().stop()
     until(lambda: len(owned(members[0])) == 4)
     # What is not taken yet is tried again, and nothing else.
@@ -298,7 +298,7 @@ def test_a_member_that_fails_says_so_and_takes_nothing_more(
     with topic.subscribe(group="g", start="earliest") as subscription:
         publish(topic, 40)
         take(subscription, 10)
-        monkeypatch.setattr(Member, "_next_move", lambda _: 1 / 0)
+        monkeypatch.setattr(GroupMember, "_next_move", lambda _: 1 / 0)
         with pytest.raises(hawser.HawserError, match="subscribe again"):
             take(subscription, 31)
         monkeypatch.undo()
@@ -349,16 +349,16 @@ def test_what_a_stalled_owner_commits_while_another_takes_over_is_not_taken_agai
     for partition in topic.info().partitions:
         join = encode_command(GroupJoin("g", "stalled"))
         cluster.ask(wire.Execute(partition.shard, Kind.GROUP_JOIN, join), partition.leader)
-    execute = Member._execute
+    execute = GroupMember._execute
 
-    async def late(self: Member, partition: int, kind: Kind, command: Any, *deadline: float) -> Any:
+    async def late(self: GroupMember, partition: int, kind: Kind, command: Any, *deadline: float) -> Any:
         if kind is Kind.GROUP_LEAVE and command.member == "stalled":
             joined: Any = await execute(self, partition, Kind.GROUP_JOIN, GroupJoin("g", "stalled"))
             move = GroupCommit("g", "stalled", joined.generation, joined.position, joined.position + 1)
             await execute(self, partition, Kind.GROUP_COMMIT, move)
         return await execute(self, partition, kind, command, *deadline)
 
-    monkeypatch.setattr(Member, "_execute", late)
+    monkeypatch.setattr(GroupMember, "_execute", late)
     with topic.subscribe(group="g", start="earliest") as subscription:
         found = take(subscription, 37)
         assert sorted(each.offset for each in found).count(1) == 1
@@ -369,14 +369,14 @@ def test_what_a_stalled_owner_commits_while_another_takes_over_is_not_taken_agai
 def test_a_member_that_no_longer_waits_to_join_leaves_nothing_behind(
     cluster: RunningCluster, topic: hawser.Topic[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def stuck(self: Member, partition: int) -> None:
+    async def stuck(self: GroupMember, partition: int) -> None:
         await asyncio.Event().wait()
 
     async def story() -> None:
         async with aio.connect(cluster.url) as bus:
             opened = bus.topic(topic.name)
             await opened.info()
-            monkeypatch.setattr(Member, "_take", stuck)
+            monkeypatch.setattr(GroupMember, "_take", stuck)
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.2):
                     await opened.subscribe(group="g", start="earliest")

@@ -10,15 +10,15 @@ import pytest
 
 import hawser
 from hawser.cluster import wire
-from hawser.cluster.client.client import OpenTopic
+from hawser.cluster.client.client import TopicHandle
 from hawser.cluster.client.errors import joint_error
 from hawser.cluster.client.publish import partition_producer as producer_module
 from hawser.cluster.client.publish.batch import Item
-from hawser.cluster.client.publish.partition_producer import Producer
-from hawser.cluster.client.queue.acknowledger import Borrowed, Settler
+from hawser.cluster.client.publish.partition_producer import PartitionProducer
+from hawser.cluster.client.queue.acknowledger import Acknowledger, HeldMessage
 from hawser.cluster.client.router import Router
 from hawser.cluster.client.settings import ClientSettings
-from hawser.cluster.client.subscribe.group_member import Member
+from hawser.cluster.client.subscribe.group_member import GroupMember
 from hawser.cluster.client.subscribe.subscription import Consumer
 from hawser.cluster.transport import LinkClosed
 from hawser.log.entry import Kind
@@ -106,9 +106,9 @@ class Cluster:
     def close_malformed(self, _: Exception) -> None: ...
 
 
-def topic_of(cluster: Cluster, partitions: int = 1) -> OpenTopic:
+def topic_of(cluster: Cluster, partitions: int = 1) -> TopicHandle:
     client = SimpleNamespace(router=cluster, name="c", settings=SETTINGS, seconds=lambda _: SETTINGS.timeout)
-    return OpenTopic(client, "t", wire.TopicEntry(1, "u", partitions, {}), None)  # type: ignore[arg-type]
+    return TopicHandle(client, "t", wire.TopicEntry(1, "u", partitions, {}), None)  # type: ignore[arg-type]
 
 
 def run(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -124,9 +124,9 @@ async def error_of_many(**answers: list[bytes | None]) -> hawser.HawserError:
     topic = topic_of(Cluster(**answers), 2)
     # By the documented hash one of them is in each partition.
     records = [Record(b"x", key) for key in (b"0", b"1", b"2", b"3", b"4", b"5")]
-    assert set(topic.producers.split(records)) == {0, 1}
+    assert set(topic.partitioner.split(records)) == {0, 1}
     with pytest.raises(hawser.HawserError) as caught:
-        await topic.publish_many(topic.producers, records, None)
+        await topic.publish_many(topic.partitioner, records, None)
     await topic.close()
     return caught.value
 
@@ -160,10 +160,10 @@ def test_everybody_gets_an_error_of_his_own() -> None:
         cluster = Cluster(shard0=[FULL])
         topic = topic_of(cluster)
         futures = [cluster.loop.create_future() for _ in range(3)]
-        topic.producers._producers[0]._is_due = True
+        topic.partitioner._producers[0]._is_due = True
         for future in futures:
-            topic.producers.submit([Record(b"x")], future, 1.0)
-        topic.producers._producers[0]._send_due()
+            topic.partitioner.submit([Record(b"x")], future, 1.0)
+        topic.partitioner._producers[0]._send_due()
         await asyncio.wait(futures)
         errors = [future.exception() for future in futures]
         assert {type(error) for error in errors} == {hawser.Full}
@@ -178,7 +178,7 @@ def test_a_refusal_after_an_attempt_in_doubt_leaves_it_in_doubt() -> None:
         cluster = Cluster(shard0=[None, BAD])
         topic = topic_of(cluster)
         with pytest.raises(hawser.OutcomeUnknown, match="the clock is wrong") as caught:
-            await topic.publish(topic.producers, Record(b"x"), None)
+            await topic.publish(topic.partitioner, Record(b"x"), None)
         assert caught.value.outcome == "unknown"
         assert list(cluster.logs.values()) == [[b"x"]]
         await topic.close()
@@ -249,9 +249,9 @@ def test_a_settlement_in_doubt_whose_queue_is_deleted_is_unknown() -> None:
             cluster = Cluster(shard0=[answer])
             cluster.look_after = look_after  # type: ignore[method-assign, assignment]
             cluster._work = lambda request: b""  # type: ignore[method-assign]
-            settler = Settler(cluster, "q", "q@u/0", 0, "s#1", lambda _: None)  # type: ignore[arg-type]
+            settler = Acknowledger(cluster, "q", "q@u/0", 0, "s#1", lambda _: None)  # type: ignore[arg-type]
             with pytest.raises(expected, match="was deleted"):
-                await settler.settle([Borrowed(1, 1, 1, 10)], "accept")
+                await settler.settle([HeldMessage(1, 1, 1, 10)], "accept")
             await settler.close(0)
 
     run(story)
@@ -263,9 +263,9 @@ def test_answers_that_make_no_sense_end_in_an_error_in_time(answer: bytes) -> No
         cluster = Cluster(shard0=[answer] * 10_000)
         topic = topic_of(cluster)
         with pytest.raises(hawser.OutcomeUnknown):
-            await topic.publish(topic.producers, Record(b"x"), None)
+            await topic.publish(topic.partitioner, Record(b"x"), None)
         cluster._answers.clear()
-        assert (await topic.publish(topic.producers, Record(b"y"), None)).count == 1
+        assert (await topic.publish(topic.partitioner, Record(b"y"), None)).count == 1
         await topic.close()
 
     run(story)
@@ -281,7 +281,7 @@ def test_a_refusal_of_a_newer_node_is_told_at_once() -> None:
         cluster = Cluster(shard0=[newer])
         topic = topic_of(cluster)
         with pytest.raises(hawser.Rejected, match="not on a Tuesday") as caught:
-            await topic.publish(topic.producers, Record(b"x"), 1000.0)
+            await topic.publish(topic.partitioner, Record(b"x"), 1000.0)
         assert caught.value.outcome == "none" and not caught.value.retryable
         assert cluster._answers == {"shard0": []} and not any(cluster.logs.values())
         await topic.close()
@@ -292,9 +292,9 @@ def test_a_refusal_of_a_newer_node_is_told_at_once() -> None:
 def test_a_producer_that_cannot_send_again_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         topic = topic_of(Cluster(shard0=[None]))
-        monkeypatch.setattr(Producer, "_expire", lambda _: 1 / 0)
+        monkeypatch.setattr(PartitionProducer, "_expire", lambda _: 1 / 0)
         with pytest.raises(hawser.OutcomeUnknown, match="ZeroDivisionError"):
-            await topic.publish(topic.producers, Record(b"x"), None)
+            await topic.publish(topic.partitioner, Record(b"x"), None)
         await topic.close()
 
     run(story)
@@ -324,8 +324,8 @@ def test_a_batch_does_not_overtake_what_was_handed_over_before() -> None:
         cluster = Cluster()
         topic = topic_of(cluster)
         first = cluster.loop.create_future()
-        topic.producers.hand_over([Record(b"1")], first, 1.0)
-        await topic.publish_many(topic.producers, [Record(b"2")], None)
+        topic.partitioner.hand_over([Record(b"1")], first, 1.0)
+        await topic.publish_many(topic.partitioner, [Record(b"2")], None)
         await first
         assert list(cluster.logs.values()) == [[b"1", b"2"]]
         await topic.close()
@@ -340,7 +340,7 @@ def test_keys_and_headers_count(record: Record) -> None:
         topic = topic_of(cluster)
         futures = [cluster.loop.create_future() for _ in range(12)]
         for future in futures:
-            topic.producers.submit([record], future, 10.0)
+            topic.partitioner.submit([record], future, 10.0)
         await asyncio.gather(*futures)
         assert sum(cluster.sizes) == 12
         assert max(cluster.sizes) <= 3, "more than batch_bytes went together"
@@ -360,7 +360,7 @@ def test_what_cannot_go_together_goes_alone(monkeypatch: pytest.MonkeyPatch) -> 
     async def story() -> None:
         monkeypatch.setattr(producer_module, "Batch", Small)
         cluster = Cluster()
-        producer = Producer(cluster, "t", 0, "t@u/0", b"p#1", Compression.NONE)  # type: ignore[arg-type]
+        producer = PartitionProducer(cluster, "t", 0, "t@u/0", b"p#1", Compression.NONE)  # type: ignore[arg-type]
         futures = [cluster.loop.create_future() for _ in range(5)]
         for number, future in enumerate(futures):
             producer.submit(Item([Record(b"%d" % number)], future, 10.0, cluster.loop.time()))
@@ -399,7 +399,7 @@ def test_a_member_without_a_home_asks_less_and_less_often() -> None:
         cluster = Cluster()
         cluster.leader_link = lambda _: None  # type: ignore[method-assign]
         entry = wire.TopicEntry(1, "u", 1, {})
-        member = Member(cluster, "t", entry, None, "g", "m", (None, 0))  # type: ignore[arg-type]
+        member = GroupMember(cluster, "t", entry, None, "g", "m", (None, 0))  # type: ignore[arg-type]
         for _ in range(4):
             await member._listen()
         assert member._backoff.next() >= SETTINGS.backoff_most_seconds / 2
@@ -414,7 +414,7 @@ def test_a_member_does_not_go_back_to_an_earlier_generation() -> None:
     async def story() -> None:
         cluster = Cluster()
         entry = wire.TopicEntry(1, "u", 1, {})
-        member = Member(cluster, "t", entry, None, "g", "m", (None, 0))  # type: ignore[arg-type]
+        member = GroupMember(cluster, "t", entry, None, "g", "m", (None, 0))  # type: ignore[arg-type]
         member._learn(3, ("a", "b"))
         member._known_settled = 1
         cluster.ask = lambda *_: answer  # type: ignore[assignment, method-assign]
@@ -431,13 +431,13 @@ def test_a_member_does_not_go_back_to_an_earlier_generation() -> None:
 def test_what_is_given_up_with_another_says_why() -> None:
     async def story() -> None:
         cluster = Cluster()
-        producer = Producer(cluster, "t", 0, "t@u/0", b"p#1", Compression.NONE)  # type: ignore[arg-type]
+        producer = PartitionProducer(cluster, "t", 0, "t@u/0", b"p#1", Compression.NONE)  # type: ignore[arg-type]
         future = cluster.loop.create_future()
         producer.submit(Item([Record(b"x")], future, 10.0, cluster.loop.time()))
-        (flight,) = producer._flights
-        flight.doubt, producer._aloft, producer._trouble = True, 0, "sent away"
+        (sent,) = producer._in_flight
+        sent.doubt, producer._open_requests, producer._trouble = True, 0, "sent away"
         producer._renew()
-        producer._aloft = 1
+        producer._open_requests = 1
         with pytest.raises(hawser.OutcomeUnknown, match=r"one before it was given up \(sent away\)"):
             await future
         await producer.close()
@@ -448,7 +448,7 @@ def test_what_is_given_up_with_another_says_why() -> None:
 def test_what_leaves_a_member_keeps_its_place_until_it_is_committed() -> None:
     async def story() -> None:
         entry = wire.TopicEntry(1, "u", 2, {})
-        member = Member(Cluster(), "t", entry, None, "g", "m", (None, 0))  # type: ignore[arg-type]
+        member = GroupMember(Cluster(), "t", entry, None, "g", "m", (None, 0))  # type: ignore[arg-type]
         member._owned, member._committed = {0: 1, 1: 1}, {0: 1, 1: 1}
         member.read(0, 5)
         member.read(1, 5)

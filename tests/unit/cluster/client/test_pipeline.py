@@ -10,7 +10,7 @@ import hawser
 from hawser.cluster import wire
 from hawser.cluster.client.settings import ClientSettings
 from hawser.cluster.client.transaction import shard_pipeline
-from hawser.cluster.client.transaction.shard_pipeline import Courier, Leftover
+from hawser.cluster.client.transaction.shard_pipeline import Leftover, ShardPipeline
 from hawser.cluster.transport import TransportError
 from hawser.log.entry import Kind
 from hawser.log.state.results import Result, Staged, encode_result
@@ -109,7 +109,7 @@ def test_nothing_goes_out_for_a_transaction_that_has_left(lead: Any) -> None:
 
         leader = lead(answer)
         leader.is_known = False
-        courier = Courier(leader, "topic", "s")
+        courier = ShardPipeline(leader, "topic", "s")
         courier.carry(leaver, leaver.requests[:])
         courier.carry(other, other.requests[:])
         await other.heard_all.wait()
@@ -130,7 +130,7 @@ def test_nothing_overtakes_what_has_failed(lead: Any) -> None:
             return script.pop(0) if script else None
 
         leader = lead(answer)
-        courier = Courier(leader, "topic", "s")
+        courier = ShardPipeline(leader, "topic", "s")
         courier.carry(first, first.requests[:])
         while not courier._has_failed or courier._is_due:
             await asyncio.sleep(0)
@@ -151,7 +151,7 @@ def test_what_was_refused_together_may_have_been_done(lead: Any) -> None:
             return wire.Failed(wire.Code.BAD_REQUEST, "no", False) if b"bad" in payloads else None
 
         leader = lead(answer)
-        courier = Courier(leader, "topic", "s")
+        courier = ShardPipeline(leader, "topic", "s")
         for each in (first, bad, good):
             courier.carry(each, each.requests[:])
         await asyncio.gather(bad.heard_all.wait(), good.heard_all.wait())
@@ -182,7 +182,7 @@ def test_of_many_in_step_half_ask_again_before_the_others_hear(lead: Any) -> Non
                     leader.loop.call_soon(courier.carry, following, following.requests[:])
 
         leader = lead(lambda payloads: None)
-        courier = Courier(leader, "topic", "s")
+        courier = ShardPipeline(leader, "topic", "s")
         many = Busy(2, *(b"%d" % number for number in range(32)))
         courier.carry(many, many.requests[:])
         while len(under_way) < 96:
@@ -203,7 +203,7 @@ def test_what_is_left_is_sent_until_it_is_answered_or_of_no_use(lead: Any) -> No
 
         answered = asyncio.Event()
         leader = lead(answer)
-        courier = Courier(leader, "topic", "s")
+        courier = ShardPipeline(leader, "topic", "s")
         now = leader.loop.time()
         for until, payload in ((now + 2 * SECONDS, b"abort"), (now, b"late")):
             left = [Request("s", Kind.BRANCH_ABORT, payload)]

@@ -11,7 +11,7 @@ import pytest
 
 import hawser
 from hawser.cluster.client.publish.batch import Item
-from hawser.cluster.client.publish.partition_producer import Producer
+from hawser.cluster.client.publish.partition_producer import PartitionProducer
 from hawser.cluster.client.settings import ClientSettings
 from hawser.cluster.transport import LinkClosed
 from hawser.cluster.wire import Code, Executed, Failed, Publish, decode_request, encode
@@ -107,13 +107,13 @@ class Trouble:
         return happened
 
 
-class Careless(Producer):
+class Careless(PartitionProducer):
     """Takes "perhaps" for "no"."""
 
     def _failed(self, trouble: str | Failed) -> None:
-        for flight in self._flights:
-            flight.doubt = False
-        self._first_free = 0
+        for sent in self._in_flight:
+            sent.doubt = False
+        self._first_skipped = 0
         super()._failed(trouble)
 
 
@@ -121,7 +121,7 @@ FAULTS = {"refuse": 10, "lose": 8, "delay": 6, "lose_answer": 10, "depose": 4, "
 
 
 async def attack(
-    kind: type[Producer], seed: int, faults: dict[str, int], seconds: float = SETTINGS.timeout
+    kind: type[PartitionProducer], seed: int, faults: dict[str, int], seconds: float = SETTINGS.timeout
 ) -> dict[str, int]:
     """Publish 600 messages through trouble and judge what became of each."""
     shard = Shard()
@@ -165,7 +165,7 @@ def test_every_message_is_there_once_and_in_order(
     seed: int, record_property: Callable[[str, object], None]
 ) -> None:
     # With so much time, whatever else the machine does, all of them land.
-    counts = asyncio.run(attack(Producer, seed, FAULTS, seconds=60.0))
+    counts = asyncio.run(attack(PartitionProducer, seed, FAULTS, seconds=60.0))
     for name, count in counts.items():
         record_property(name, count)
     assert counts["acknowledged"] == 600
@@ -175,7 +175,7 @@ def test_what_cannot_be_known_is_said_to_be_unknown(record_property: Callable[[s
     faults = {"lose": 30, "delay": 30, "lose_answer": 30, "refuse": 5}
     total: Counter[str] = Counter()
     for seed in range(6):
-        total.update(asyncio.run(attack(Producer, seed, faults)))
+        total.update(asyncio.run(attack(PartitionProducer, seed, faults)))
     for name, count in total.items():
         record_property(name, count)
     assert total["unknown"] > 0
@@ -188,7 +188,7 @@ def test_refusals_for_good_between_all_else(
     """Refusals among losses: nothing is there twice, out of order, or though it was said not to be."""
     total: Counter[str] = Counter()
     for seed in range(6):
-        total.update(asyncio.run(attack(Producer, seed, {**FAULTS, "reject": 8}, seconds=60.0)))
+        total.update(asyncio.run(attack(PartitionProducer, seed, {**FAULTS, "reject": 8}, seconds=60.0)))
     for name, count in total.items():
         record_property(name, count)
     assert total["refused"] > 0 and total["acknowledged"] > 0
@@ -219,12 +219,12 @@ async def outcomes_of(*script: str, seconds: Sequence[float] = (60.0, 60.0)) -> 
     """What two batches that are under way together are told, and what is in the log then."""
     shard = Shard()
     trouble = Scripted(shard, *script)
-    producer = Producer(trouble, "t", 0, "t@1/0", b"p#1", Compression.NONE)  # type: ignore[arg-type]
+    producer = PartitionProducer(trouble, "t", 0, "t@1/0", b"p#1", Compression.NONE)  # type: ignore[arg-type]
     futures: list[asyncio.Future[hawser.Receipt]] = []
     for letter, left in zip((b"1", b"2"), seconds, strict=True):
         futures.append(trouble.loop.create_future())
         producer.submit(Item([Record(letter * SETTINGS.batch_bytes)], futures[-1], left, trouble.loop.time()))
-    assert producer.departures == 2
+    assert producer.sent_batches == 2
     await producer.flush()
     told = [
         f"at {future.result().first_offset}"
@@ -269,7 +269,7 @@ def test_the_attack_finds_a_careless_producer() -> None:
 async def forgotten() -> tuple[list[hawser.Receipt], int]:
     shard = Shard()
     trouble = Trouble(shard, 0)
-    producer = Producer(trouble, "t", 0, "t@1/0", b"p#1", Compression.NONE)  # type: ignore[arg-type]
+    producer = PartitionProducer(trouble, "t", 0, "t@1/0", b"p#1", Compression.NONE)  # type: ignore[arg-type]
     receipts = []
     for number in range(4):
         if number == 2:
@@ -289,7 +289,7 @@ def test_a_producer_that_was_forgotten_begins_anew() -> None:
 async def fenced() -> None:
     shard = Shard()
     trouble = Trouble(shard, 0)
-    producer = Producer(trouble, "t", 0, "t@1/0", b"p#1", Compression.NONE)  # type: ignore[arg-type]
+    producer = PartitionProducer(trouble, "t", 0, "t@1/0", b"p#1", Compression.NONE)  # type: ignore[arg-type]
     shard.producers.accept(b"p#1", 7, 1, 1, 1)
     for _ in range(2):
         future: asyncio.Future[hawser.Receipt] = trouble.loop.create_future()

@@ -16,7 +16,7 @@ from hawser.cluster import wire
 from hawser.cluster.client import rpc
 from hawser.cluster.client.publish.stamped import StampedPartition
 from hawser.cluster.client.queue import session
-from hawser.cluster.client.queue.session import MOST_HELD, Borrower
+from hawser.cluster.client.queue.session import MOST_HELD, QueueSession
 from hawser.cluster.transport import Link
 from hawser.log.state.producers import Producers
 from tests.support.cluster import RunningCluster
@@ -172,9 +172,9 @@ def test_what_is_given_back_reaches_the_one_who_waits(cluster: RunningCluster) -
             await queue.put(b"x")
             held = await queue.get()
             waiting = asyncio.create_task(queue.get())
-            while not queue._sessions[False].borrower._is_polling:
+            while not queue._sessions[False].queue_session._is_polling:
                 await asyncio.sleep(0.01)
-            queue._sessions[False].borrower.give_back([held._borrowed])
+            queue._sessions[False].queue_session.give_back([held._held_message])
             again = await waiting
             assert (bytes(again), again.delivery_count) == (b"x", 1)
 
@@ -186,12 +186,12 @@ def test_a_session_ends_though_its_request_is_interrupted_meanwhile(cluster: Run
         async with aio.connect(cluster.url, name="patient", fetch_wait_seconds=60.0) as bus:
             queue: Any = bus.queue(unused_name())
             waiting = asyncio.create_task(queue.get())
-            while False not in queue._sessions or not queue._sessions[False].borrower._is_polling:
+            while False not in queue._sessions or not queue._sessions[False].queue_session._is_polling:
                 await asyncio.sleep(0.01)
-            borrower = queue._sessions[False].borrower
-            task = borrower._task
-            borrower._interrupt()
-            await borrower.close()
+            queue_session = queue._sessions[False].queue_session
+            task = queue_session._task
+            queue_session._interrupt()
+            await queue_session.close()
             assert task.cancelled()
             with pytest.raises(hawser.Closed):
                 await waiting
@@ -261,8 +261,9 @@ def test_what_another_leader_lent_is_not_handed_out(cluster: RunningCluster) -> 
         cluster.transfer(partition.shard, next(each for each in cluster.nodes if each != partition.leader))
         with pytest.raises(hawser.Fenced):
             held.accept()
-        borrower = consumer._session.borrower  # type: ignore[attr-defined]
-        wait_until(lambda: all(each.epoch > held._borrowed.epoch for each, *_ in list(borrower._ahead)))  # type: ignore[attr-defined]
+        queue_session = consumer._session.queue_session  # type: ignore[attr-defined]
+        epoch = held._held_message.epoch  # type: ignore[attr-defined]
+        wait_until(lambda: all(each.epoch > epoch for each, *_ in list(queue_session._ahead)))
         for _ in range(4):
             next(consumer).accept()
 
@@ -280,7 +281,7 @@ def test_an_accept_ends_when_the_queue_is_closed(
     accepts = [Attempt(first.accept)]
     wait_until(lambda: thief.stolen > 0)
     accepts.append(Attempt(second.accept))
-    wait_until(lambda: second._borrowed.state.value != "held")  # type: ignore[attr-defined]
+    wait_until(lambda: second._held_message.state.value != "held")  # type: ignore[attr-defined]
     queue.close()
     errors = [attempt.end().error for attempt in accepts]
     assert [type(error) for error in errors] == [hawser.OutcomeUnknown, hawser.Closed], errors
@@ -313,7 +314,7 @@ def test_everybody_waits_for_room_as_long_as_he_said(cluster: RunningCluster) ->
     queue: Any = cluster.connect("crowd", timeout=2.0, queue_bytes=500).queue(name)
     queue.put(b"x" * 900)
     waiting = [Attempt(queue.put, b"y" * 900) for _ in range(3)]
-    putter = queue._queue.putters._producers[0]
+    putter = queue._queue.publisher._producers[0]
     wait_until(lambda: putter._pause is not None and len(putter._queue) == 3)
     for timeout in (3.0, 0.05, 0):
         with pytest.raises(hawser.Full, match="has no room"):
@@ -328,7 +329,7 @@ def test_a_short_wait_behind_a_long_one_is_short(cluster: RunningCluster) -> Non
     queue = new_queue(cluster.connect("short", timeout=600.0), capacity_bytes=1000)
     queue.put(b"x" * 900)
     long = Attempt(queue.put, b"y" * 900)
-    putter = queue._queue.putters._producers[0]  # type: ignore[attr-defined]
+    putter = queue._queue.publisher._producers[0]  # type: ignore[attr-defined]
     wait_until(lambda: putter._pause is not None)
     short = [Attempt(queue.put, b"z" * 900, timeout=timeout) for timeout in (0.2, 0, 0.3, 0)]
     assert {type(attempt.end().error) for attempt in short} == {hawser.Full}
@@ -341,7 +342,7 @@ def test_whoever_waits_for_room_hears_that_nobody_answers(own_cluster: RunningCl
     queue = own_cluster.connect("waiting", timeout=3.0).queue(name)
     queue.put(b"x" * 900)
     waiting = [Attempt(queue.put, b"y" * 900) for _ in range(2)]
-    putter = queue._queue.putters._producers[0]  # type: ignore[attr-defined]
+    putter = queue._queue.publisher._producers[0]  # type: ignore[attr-defined]
     wait_until(lambda: len(putter._queue) == 2)
     for node in own_cluster.nodes:
         own_cluster.stop(node)
@@ -362,16 +363,16 @@ def test_letters_come_back_once_though_the_one_who_retries_dies(
     queue.get_many(count, timeout=SECONDS).reject()
     letters = queue.dead_letters()
     wait_until(lambda: letters.info().ready == count)
-    settle, deaths = Borrower.settle, 0
+    settle, deaths = QueueSession.settle, 0
 
-    async def die(borrower: Borrower, *arguments: Any) -> None:
+    async def die(queue_session: QueueSession, *arguments: Any) -> None:
         nonlocal deaths
         deaths += 1
         if deaths % 2:
             raise hawser.HawserError("killed")
-        await settle(borrower, *arguments)
+        await settle(queue_session, *arguments)
 
-    monkeypatch.setattr(Borrower, "settle", die)
+    monkeypatch.setattr(QueueSession, "settle", die)
     for _ in range(10):
         try:
             queue.retry_dead_letters()

@@ -26,15 +26,15 @@ def test_an_answer_that_has_come_is_not_interrupted(cluster: RunningCluster) -> 
             async with queue.consume(prefetch=8) as consumer:
                 first = await anext(consumer)
                 assert bytes(first) == b"1"
-                borrower = consumer._session.borrower
-                while not (borrower._is_polling and borrower._ahead):
+                queue_session = consumer._session.queue_session
+                while not (queue_session._is_polling and queue_session._ahead):
                     await asyncio.sleep(0.01)
-                task, requests = borrower._task, borrower._request
-                borrower._leader = "another"
+                task, requests = queue_session._task, queue_session._request
+                queue_session._leader = "another"
                 await queue.put(b"3")
-                while borrower._unseen or borrower._request < requests + 2:
+                while queue_session._unseen or queue_session._request < requests + 2:
                     await asyncio.sleep(0.01)
-                assert borrower._task is task and not task.cancelling()
+                assert queue_session._task is task and not task.cancelling()
                 assert {bytes(await anext(consumer)) for _ in range(2)} == {b"2", b"3"}
 
     asyncio.run(asyncio.wait_for(story(), SECONDS))
@@ -61,16 +61,16 @@ def test_what_a_leader_of_earlier_lends_is_not_taken(
             async with bus.transaction() as tx:
                 first: Any = await tx.get(queue, SECONDS)
                 await tx.accept(first)
-            borrower = queue._sessions[True].borrower
-            received = borrower._received
+            queue_session = queue._sessions[True].queue_session
+            received = queue_session._received
             monkeypatch.setattr(session, "ask", ask)
             outdated.append(False)
             async with bus.transaction() as tx:
                 message: Any = await tx.get(queue, SECONDS)
-                assert bytes(message) == b"2" and message._borrowed.epoch == received.epoch
+                assert bytes(message) == b"2" and message._held_message.epoch == received.epoch
                 await tx.accept(message)
-            assert outdated == [True] and borrower._held == 0
-            assert borrower._received.epoch == received.epoch
+            assert outdated == [True] and queue_session._held == 0
+            assert queue_session._received.epoch == received.epoch
             assert (await queue.info()).ready == (await queue.info()).claimed == 0
 
     asyncio.run(asyncio.wait_for(story(), SECONDS))

@@ -7,8 +7,8 @@ import pytest
 
 import hawser
 from hawser.api.cluster.transaction import Replay, check_transaction_timeout
-from hawser.cluster.client.loop_primitives import Alarm
-from hawser.cluster.client.transaction.operations import Draft, Move, Put
+from hawser.cluster.client.loop_primitives import SharedTimer
+from hawser.cluster.client.transaction.operations import Move, OperationBuffer, Put
 from hawser.log.entry import Kind
 from hawser.log.state.commands import GroupCommit
 from hawser.record.batch import Batch, Compression
@@ -24,7 +24,7 @@ def values(operation: Any) -> list[bytes]:
 
 
 def test_records_one_behind_the_other_are_one_batch() -> None:
-    draft = Draft(most_bytes=1000, most_records=4)
+    draft = OperationBuffer(most_bytes=1000, most_records=4)
     for each in (put(b"1"), put(b"2", b"3"), put(b"4"), put(b"5")):
         draft.add(each)
     draft.add(put(b"q", kind=Kind.QUEUE_PUT))
@@ -58,7 +58,7 @@ def test_one_timer_calls_many_in_their_order() -> None:
             if who == "again":
                 done.set()
 
-        alarm: Alarm[str] = Alarm(asyncio.get_running_loop(), 0.01, ring)
+        alarm: SharedTimer[str] = SharedTimer(asyncio.get_running_loop(), 0.01, ring)
         for who in ("first", "second", "third"):
             alarm.set(who)
         alarm.forget("nobody")

@@ -252,7 +252,7 @@ def test_what_is_shown_of_a_session_does_not_speak_for_it(cluster: RunningCluste
         messages = queue.get_many(2, timeout=SECONDS)
         info = queue.info()
         (owner,), (place,) = info.owners, info.partitions
-        secret = queue._session().borrower.session  # type: ignore[attr-defined]
+        secret = queue._session().queue_session.session  # type: ignore[attr-defined]
         assert owner.session.startswith("victim#") and secret not in str(info)
         assert secret.startswith("victim#") and len(secret) >= len("victim#") + 16
         held, shard, label = ((place.epoch, 1, 2),), place.shard, Label(lane("liar"), 1, 0, 1, 60)

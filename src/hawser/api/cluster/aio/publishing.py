@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from hawser.api.aio.bus import AsyncLoan, AsyncPublisher, AsyncPublishing
 from hawser.api.cluster.publishing import batch_of, loan_is_over
 from hawser.api.subscription import check_count
-from hawser.cluster.client.client import OpenTopic, record_of
-from hawser.cluster.client.publish.partitioner import Producers
+from hawser.cluster.client.client import TopicHandle, record_of
+from hawser.cluster.client.publish.partitioner import Partitioner
 from hawser.errors import Closed
 from hawser.record.record import Receipt, Record
 
@@ -61,12 +61,12 @@ class Opener(Protocol):
     """What publishers and subscriptions need of their topic."""
 
     _codec: "Codec[Any] | None"
-    _topic: OpenTopic | None
+    _topic: TopicHandle | None
 
     @property
     def name(self) -> str: ...
-    async def _ready(self) -> tuple[OpenTopic, Producers]: ...
-    def _ready_now(self) -> tuple[OpenTopic, Producers] | None: ...
+    async def _ready(self) -> tuple[TopicHandle, Partitioner]: ...
+    def _ready_now(self) -> tuple[TopicHandle, Partitioner] | None: ...
 
 
 class ClusterAsyncLoan(AsyncLoan):
@@ -112,11 +112,11 @@ class ClusterAsyncPublishing(AsyncPublishing[T]):
         self._first: asyncio.Task[Receipt] | None = None
 
     @abstractmethod
-    async def _ready(self) -> tuple[OpenTopic, Producers]:
+    async def _ready(self) -> tuple[TopicHandle, Partitioner]:
         """The topic and what publishes to it, opened if need be."""
 
     @abstractmethod
-    def _ready_now(self) -> tuple[OpenTopic, Producers] | None:
+    def _ready_now(self) -> tuple[TopicHandle, Partitioner] | None:
         """The same, if it is open already."""
 
     def _record(self, data: T, key: bytes | None, headers: Mapping[str, bytes] | None) -> Record:
@@ -137,8 +137,8 @@ class ClusterAsyncPublishing(AsyncPublishing[T]):
         return await self._publish_next(record, timeout)
 
     async def _publish_next(self, record: Record, timeout: float | None) -> Receipt:
-        topic, producers = await self._ready()
-        return await topic.publish(producers, record, timeout)
+        topic, partitioner = await self._ready()
+        return await topic.publish(partitioner, record, timeout)
 
     async def publish_many(
         self,
@@ -149,8 +149,8 @@ class ClusterAsyncPublishing(AsyncPublishing[T]):
     ) -> list[Receipt]:
         records = batch_of(items, keys, self._codec)
         await self._after(self._first)
-        topic, producers = await self._ready()
-        return await topic.publish_many(producers, records, timeout)
+        topic, partitioner = await self._ready()
+        return await topic.publish_many(partitioner, records, timeout)
 
     def publish_nowait(
         self, data: T, *, key: bytes | None = None, headers: Mapping[str, bytes] | None = None
@@ -159,9 +159,9 @@ class ClusterAsyncPublishing(AsyncPublishing[T]):
         ready = self._ready_now()
         loop = asyncio.get_running_loop()
         if ready is not None and self._first is None:
-            topic, producers = ready
+            topic, partitioner = ready
             future: asyncio.Future[Receipt] = loop.create_future()
-            producers.submit([record], future, topic.client.seconds(None))
+            partitioner.submit([record], future, topic.client.seconds(None))
             future.add_done_callback(self._settled)
             return future
         task = loop.create_task(self._publish_in_turn(record, self._first))
@@ -232,7 +232,7 @@ class ClusterAsyncPublisher(ClusterAsyncPublishing[T], AsyncPublisher[T]):
         super().__init__()
         self._parent = parent
         self._codec = parent._codec
-        self._own: Producers | None = None
+        self._own: Partitioner | None = None
         self._abandon: weakref.finalize[..., ClusterAsyncPublisher[Any]] | None = None
         self._once = Once()
 
@@ -249,19 +249,19 @@ class ClusterAsyncPublisher(ClusterAsyncPublishing[T], AsyncPublisher[T]):
 
     async def _make(self) -> None:
         topic, _ = await self._parent._ready()
-        self._own = topic.new_producers()
+        self._own = topic.new_partitioner()
         topic.use(self._own)
         # One that nobody refers to any more leaves by itself, after what it has to publish.
         self._abandon = weakref.finalize(self, topic.abandon, self._own)
         self._abandon.atexit = False
 
-    async def _ready(self) -> tuple[OpenTopic, Producers]:
+    async def _ready(self) -> tuple[TopicHandle, Partitioner]:
         await self._open()
         topic, _ = await self._parent._ready()
         assert self._own is not None
         return topic, self._own
 
-    def _ready_now(self) -> tuple[OpenTopic, Producers] | None:
+    def _ready_now(self) -> tuple[TopicHandle, Partitioner] | None:
         ready = self._parent._ready_now()
         if ready is None or self._own is None or self._once.is_closed:
             return None

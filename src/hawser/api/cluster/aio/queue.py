@@ -17,18 +17,18 @@ from hawser.api.bus import codec_of
 from hawser.api.cluster.aio.publishing import Once
 from hawser.api.cluster.message import LentSample, Session, ahead_of, take_back, values_of
 from hawser.api.cluster.publishing import batch_of
-from hawser.api.cluster.queue import look_at, queue_info
+from hawser.api.cluster.queue import query_queue, queue_info
 from hawser.api.info import QueueInfo
-from hawser.api.message import Verdict
+from hawser.api.message import Disposition
 from hawser.api.queue import check_prefetch
 from hawser.api.sample import Sample
 from hawser.api.subscription import check_count, check_timeout
 from hawser.cluster.client.admin.catalog import check_queue_settings
 from hawser.cluster.client.client import Client, record_of
-from hawser.cluster.client.queue.acknowledger import Borrowed, State
-from hawser.cluster.client.queue.dead_letters import retry_letters
-from hawser.cluster.client.queue.handle import OpenQueue
-from hawser.cluster.client.queue.session import MOST_HELD, Borrower
+from hawser.cluster.client.queue.acknowledger import HeldMessage, State
+from hawser.cluster.client.queue.dead_letters import retry_dead_letters
+from hawser.cluster.client.queue.handle import QueueHandle
+from hawser.cluster.client.queue.session import MOST_HELD, QueueSession
 from hawser.errors import Closed, HawserError
 from hawser.limits import DEAD_LETTER_SUFFIX
 from hawser.memory.names import check_topic_name
@@ -63,17 +63,17 @@ class ClusterAsyncMessage(LentSample):
     def reject(self) -> Coroutine[Any, Any, None]:
         return self._say("reject")
 
-    async def _say(self, verdict: Verdict) -> None:
-        borrowed, borrower = self._borrowed, self._borrower
-        if borrowed.state is State.HELD:
-            await borrower.settle((borrowed,), borrower.verdict(verdict))
+    async def _say(self, disposition: Disposition) -> None:
+        held_message, queue_session = self._held_message, self._queue_session
+        if held_message.state is State.HELD:
+            await queue_session.settle((held_message,), queue_session.disposition(disposition))
             return
         self._check_free()
-        await self._settle(verdict)
-        self._check_said(verdict)
+        await self._settle(disposition)
+        self._check_said(disposition)
 
-    async def _settle(self, verdict: Verdict) -> None:
-        await self._borrower.settle_one(self._borrowed, self._borrower.verdict(verdict))
+    async def _settle(self, disposition: Disposition) -> None:
+        await self._queue_session.settle_one(self._held_message, self._queue_session.disposition(disposition))
 
     async def __aenter__(self) -> "ClusterAsyncMessage":
         return self
@@ -90,14 +90,16 @@ class ClusterAsyncMessage(LentSample):
 AsyncMessage.register(ClusterAsyncMessage)
 
 
-def _session_at(queue: OpenQueue, prefetch: int = 0, for_transactions: bool = False) -> Session:
+def _session_at(queue: QueueHandle, prefetch: int = 0, for_transactions: bool = False) -> Session:
     def make(
-        borrowed: Borrowed, record: Record, publisher: str, count: int, redelivered: bool
+        held_message: HeldMessage, record: Record, publisher: str, count: int, redelivered: bool
     ) -> ClusterAsyncMessage:
-        return ClusterAsyncMessage(borrower, borrowed, record, publisher, count, redelivered, queue.decode)
+        return ClusterAsyncMessage(
+            queue_session, held_message, record, publisher, count, redelivered, queue.decode
+        )
 
     session = Session(queue, make, prefetch, for_transactions)
-    borrower = session.borrower
+    queue_session = session.queue_session
     return session
 
 
@@ -135,7 +137,7 @@ class _ClusterAsyncConsumer(AsyncConsumer[T]):
             assert self._session is not None
             (found,) = await self._session.get(1, None)
         except Closed:
-            if self._once.is_closed or (self._session is not None and self._session.borrower.is_closed):
+            if self._once.is_closed or (self._session is not None and self._session.queue_session.is_closed):
                 raise StopAsyncIteration from None
             raise
         return cast("AsyncMessage", found)
@@ -167,7 +169,7 @@ class ClusterAsyncQueue(AsyncQueue[T]):
         self._create = create
         self._given, self._unused = check_queue_settings(settings, self._codec)
         self._parent = parent
-        self._queue: OpenQueue | None = None
+        self._queue: QueueHandle | None = None
         # For whoever gets messages, and for transactions.
         self._sessions: dict[bool, Session] = {}
         self._letters: ClusterAsyncQueue[T] | None = None
@@ -184,7 +186,7 @@ class ClusterAsyncQueue(AsyncQueue[T]):
 
     async def _open_queue(self) -> None:
         if self._parent is not None:
-            self._queue = await (await self._parent._ready()).letters(self._create)
+            self._queue = await (await self._parent._ready()).dead_letters(self._create)
             return
         client = await self._bus._started()
         decode = None if self._codec is None else self._codec.decode
@@ -199,7 +201,7 @@ class ClusterAsyncQueue(AsyncQueue[T]):
     def _is_open(self) -> bool:
         return self._queue is not None and not self._once.is_closed
 
-    async def _ready(self) -> OpenQueue:
+    async def _ready(self) -> QueueHandle:
         await self._open()
         assert self._queue is not None
         return self._queue
@@ -261,7 +263,7 @@ class ClusterAsyncQueue(AsyncQueue[T]):
         check_timeout(timeout)
         check_count(count, 1)
         session = await self._session(for_transactions)
-        return AsyncMessages(await session.get(count, timeout), _settling(session.borrower))
+        return AsyncMessages(await session.get(count, timeout), _settling(session.queue_session))
 
     async def get_values(self, count: int, timeout: float | None = None) -> AsyncValues[T]:
         session = await self._session()
@@ -295,7 +297,7 @@ class ClusterAsyncQueue(AsyncQueue[T]):
 
     async def info(self) -> QueueInfo:
         queue = await self._ready()
-        return queue_info(queue, *await look_at(queue), self._unused)
+        return queue_info(queue, *await query_queue(queue), self._unused)
 
     # Dead letters.
 
@@ -310,7 +312,7 @@ class ClusterAsyncQueue(AsyncQueue[T]):
     async def retry_dead_letters(self, count: int | None = None) -> int:
         if count is not None:
             check_count(count, 0)
-        return await retry_letters(await self._ready(), count)
+        return await retry_dead_letters(await self._ready(), count)
 
     # The queue itself.
 
@@ -333,9 +335,9 @@ class ClusterAsyncQueue(AsyncQueue[T]):
         self._bus._forget_queue(self)
 
 
-def _settling(borrower: Borrower) -> Callable[[list[AsyncMessage], Verdict], Awaitable[None]]:
-    async def settle(messages: list[AsyncMessage], verdict: Verdict) -> None:
-        borrowed = [cast("ClusterAsyncMessage", each)._borrowed for each in messages]
-        await borrower.settle(borrowed, borrower.verdict(verdict))
+def _settling(queue_session: QueueSession) -> Callable[[list[AsyncMessage], Disposition], Awaitable[None]]:
+    async def settle(messages: list[AsyncMessage], disposition: Disposition) -> None:
+        held_message = [cast("ClusterAsyncMessage", each)._held_message for each in messages]
+        await queue_session.settle(held_message, queue_session.disposition(disposition))
 
     return settle

@@ -13,8 +13,8 @@ from hawser.api.cluster.topic import group_named, info_of, read_result
 from hawser.api.info import ReadResult, TopicInfo
 from hawser.api.subscription import Reliable, Start, check_count
 from hawser.cluster.client.admin.catalog import check_settings
-from hawser.cluster.client.client import Client, OpenTopic
-from hawser.cluster.client.publish.partitioner import Producers
+from hawser.cluster.client.client import Client, TopicHandle
+from hawser.cluster.client.publish.partitioner import Partitioner
 from hawser.errors import HawserError
 from hawser.memory.names import check_topic_name
 
@@ -42,7 +42,7 @@ class ClusterAsyncTopic(ClusterAsyncPublishing[T], AsyncTopic[T]):
         self._codec = codec_of(schema)
         self._create = create
         self._given, self._unused = check_settings(settings, self._codec)
-        self._topic: OpenTopic | None = None
+        self._topic: TopicHandle | None = None
         # Weak: a publisher without references has nothing in flight.
         self._made: weakref.WeakSet[ClusterAsyncPublisher[T]] = weakref.WeakSet()
         self._once = Once()
@@ -70,15 +70,15 @@ class ClusterAsyncTopic(ClusterAsyncPublishing[T], AsyncTopic[T]):
         is_usable = not self._once.is_closed and not (self._topic is not None and self._topic.is_gone)
         return same and is_usable and other._given.items() <= self._given.items()
 
-    async def _ready(self) -> tuple[OpenTopic, Producers]:
+    async def _ready(self) -> tuple[TopicHandle, Partitioner]:
         await self._open()
         assert self._topic is not None
-        return self._topic, self._topic.producers
+        return self._topic, self._topic.partitioner
 
-    def _ready_now(self) -> tuple[OpenTopic, Producers] | None:
+    def _ready_now(self) -> tuple[TopicHandle, Partitioner] | None:
         if self._once.is_closed or self._topic is None:
             return None
-        return self._topic, self._topic.producers
+        return self._topic, self._topic.partitioner
 
     def publisher(self, *, exclusive: bool = False) -> AsyncPublisher[T]:
         check_exclusive(exclusive)
@@ -114,7 +114,7 @@ class ClusterAsyncTopic(ClusterAsyncPublishing[T], AsyncTopic[T]):
 
     async def info(self) -> TopicInfo:
         topic, _ = await self._ready()
-        return info_of(topic, await topic.look(), self._unused)
+        return info_of(topic, await topic.query(), self._unused)
 
     async def forget(self, name: str) -> bool:
         topic, _ = await self._ready()

@@ -18,9 +18,9 @@ from hawser.api.cluster.subscription import member_of
 from hawser.api.cluster.transaction import Replay, foreign, held_of, lent
 from hawser.api.transaction import TransactionState
 from hawser.cluster.client.client import Client, record_of
-from hawser.cluster.client.handles import Open
+from hawser.cluster.client.handles import Handle
 from hawser.cluster.client.transaction.transaction import OpenTransaction
-from hawser.cluster.client.transaction.workspace import OpenWork, check_held
+from hawser.cluster.client.transaction.workspace import Workspace, check_held
 from hawser.errors import HawserError, UsageError
 from hawser.record.rows import Records
 
@@ -43,7 +43,7 @@ class ClusterAsyncWork(AsyncWork):
         self._got: list[LentSample] = []
 
     @abstractmethod
-    async def _working(self) -> OpenWork:
+    async def _working(self) -> Workspace:
         """What is worked in; an error if that has ended, or can only be rolled back."""
 
     async def publish(
@@ -71,7 +71,7 @@ class ClusterAsyncWork(AsyncWork):
             raise UsageError("a batch has at least one message; there is nothing to publish")
         await self._publish(opened, records)
 
-    async def _target(self, target: Any) -> tuple[Open, Any]:
+    async def _target(self, target: Any) -> tuple[Handle, Any]:
         """What is published to, and how its values are encoded."""
         if isinstance(target, ClusterAsyncTopic):
             self._check_own(target.name, target._bus)
@@ -81,7 +81,7 @@ class ClusterAsyncWork(AsyncWork):
             self._check_own(target.name, target._bus)
             queue = await target._ready()
             # Nothing is put among dead letters.
-            _ = queue.putters
+            _ = queue.publisher
             return queue, target._codec
         raise foreign(target)
 
@@ -89,7 +89,7 @@ class ClusterAsyncWork(AsyncWork):
         if bus is not self._bus:
             raise foreign(name)
 
-    async def _publish(self, target: Open, records: Records) -> None:
+    async def _publish(self, target: Handle, records: Records) -> None:
         work = await self._working()
         work.begin(records)
         work.do(work.publish, target, records)
@@ -135,7 +135,7 @@ class ClusterAsyncWork(AsyncWork):
         """Give back what was got and nobody wanted."""
         got, self._got = self._got, []
         for message in got:
-            message._borrower.take_back(message._borrowed)
+            message._queue_session.take_back(message._held_message)
 
 
 class ClusterAsyncTransaction(ClusterAsyncWork, AsyncTransaction):

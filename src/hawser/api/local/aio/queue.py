@@ -17,7 +17,7 @@ from hawser.api.local.aio.publishing import LocalAsyncPublishing
 from hawser.api.local.consuming import LocalConsumer, settle_all
 from hawser.api.local.queue import LocalQueue, some
 from hawser.api.local.waiter_thread import until
-from hawser.api.message import Message, Verdict
+from hawser.api.message import Disposition, Message
 from hawser.api.sample import Sample
 from hawser.api.subscription import check_count
 from hawser.errors import Closed
@@ -170,9 +170,9 @@ class LocalAsyncQueue(AsyncQueue[T]):
 
         held = await until(claim, consumer, timeout)
 
-        async def settle(verdict: Verdict) -> None:
+        async def settle(disposition: Disposition) -> None:
             if held is not None:
-                getattr(held, verdict)()
+                getattr(held, disposition)()
 
         return AsyncValues(values, settle)
 
@@ -211,7 +211,7 @@ class LocalAsyncQueue(AsyncQueue[T]):
 def _settle_all(consumer: NativeConsumer) -> Any:
     settle = settle_all(consumer)
 
-    async def settle_messages(messages: list[AsyncMessage], verdict: Verdict) -> None:
-        settle([cast("_LocalAsyncMessage", each)._message for each in messages], verdict)
+    async def settle_messages(messages: list[AsyncMessage], disposition: Disposition) -> None:
+        settle([cast("_LocalAsyncMessage", each)._message for each in messages], disposition)
 
     return settle_messages

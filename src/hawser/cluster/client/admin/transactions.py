@@ -14,7 +14,7 @@ import msgspec
 
 from hawser.cluster import wire
 from hawser.cluster.client.router import Router
-from hawser.cluster.client.rpc import gathered
+from hawser.cluster.client.rpc import gather_bounded
 from hawser.cluster.shard_map import topic_of
 from hawser.errors import Closed, HawserError, InDoubt, NotFound, Rejected, Unavailable
 from hawser.log.entry import Kind
@@ -26,15 +26,15 @@ from hawser.transaction.identity import LANE_FORMAT, TransactionId, Xid, home_nu
 from hawser.transaction.xa.table import Call, Code, State
 
 __all__ = [
-    "BranchOf",
+    "BranchStatus",
     "Stage",
     "Survey",
-    "TransactionSeen",
+    "TransactionStatus",
     "decide",
     "forget",
-    "look_at",
-    "look_at_all",
-    "put_together",
+    "query",
+    "survey_transactions",
+    "assemble",
     "recover",
 ]
 
@@ -56,7 +56,7 @@ class Stage(StrEnum):
 _RANKS: Final = {stage: rank for rank, stage in enumerate(Stage)}
 
 
-class BranchOf(msgspec.Struct, frozen=True):
+class BranchStatus(msgspec.Struct, frozen=True):
     """What a transaction has on one shard. `prepared` is None if the shard has no branch of it, or none any
     more, or did not answer; `told` is whether it has heard the outcome."""
 
@@ -67,7 +67,7 @@ class BranchOf(msgspec.Struct, frozen=True):
     told: bool = False
 
 
-class TransactionSeen(msgspec.Struct, frozen=True):
+class TransactionStatus(msgspec.Struct, frozen=True):
     """One transaction. `outcome` is how it ended, in words, and `reason` why a person decided so; `home` is
     the shard that decides, where one is known to. It is `age_seconds` old for whoever leads, which begins to
     count anew when another does, unless it was written down when it was prepared."""
@@ -79,7 +79,7 @@ class TransactionSeen(msgspec.Struct, frozen=True):
     home: str
     timeout_seconds: int | None
     age_seconds: float
-    branches: list[BranchOf]
+    branches: list[BranchStatus]
 
     @property
     def sort_key(self) -> tuple[int, float, str]:
@@ -90,7 +90,7 @@ class TransactionSeen(msgspec.Struct, frozen=True):
 class Survey(NamedTuple):
     """All that are not over, and why shards did not answer that were asked."""
 
-    transactions: list[TransactionSeen]
+    transactions: list[TransactionStatus]
     unanswered: dict[str, HawserError]
 
 
@@ -106,33 +106,33 @@ class _Found:
 # Looking.
 
 
-async def look_at_all(router: Router, timeout_seconds: float) -> Survey:
+async def survey_transactions(router: Router, timeout_seconds: float) -> Survey:
     """Every transaction of the cluster that is not over."""
     deadline = router.loop.time() + timeout_seconds
     await _know(router, deadline)
     answers, unanswered = await _ask_all(router, router.map.shards, None, deadline)
-    return Survey(put_together(answers), unanswered)
+    return Survey(assemble(answers), unanswered)
 
 
-async def recover(router: Router, timeout_seconds: float) -> list[TransactionSeen]:
+async def recover(router: Router, timeout_seconds: float) -> list[TransactionStatus]:
     """Those that are prepared, and those that a person has decided and nobody has forgotten; Unavailable
     unless every home answers."""
     deadline = router.loop.time() + timeout_seconds
     await _know(router, deadline)
-    answers, unanswered = await _ask_all(router, _homes(router), None, deadline)
+    answers, unanswered = await _ask_all(router, _coordinators(router), None, deadline)
     for error in unanswered.values():
         raise Unavailable(f"not every home of transactions answers, so some may be missing: {error}")
     wanted = (Stage.PREPARED, Stage.HEURISTIC_COMMIT, Stage.HEURISTIC_ROLLBACK)
-    return [each for each in put_together(answers) if each.stage in wanted]
+    return [each for each in assemble(answers) if each.stage in wanted]
 
 
-async def look_at(router: Router, wanted: TransactionId, timeout_seconds: float) -> TransactionSeen:
+async def query(router: Router, wanted: TransactionId, timeout_seconds: float) -> TransactionStatus:
     """One transaction, also if it is over; incarnation 0 is the latest. NotFound if nobody knows of it."""
     deadline = router.loop.time() + timeout_seconds
     await _know(router, deadline)
     answers, unanswered = await _ask_all(router, router.map.shards, wanted, deadline)
     latest = max((_latest(each) for each in answers.values()), default=0)
-    for seen in put_together(answers):
+    for seen in assemble(answers):
         if seen.id == str(TransactionId(wanted.xid, latest)):
             return _as_decided(seen, answers.get(seen.home))
     outcomes = [each.outcome for each in answers.values() if each.outcome and each.incarnation == latest]
@@ -143,10 +143,10 @@ async def look_at(router: Router, wanted: TransactionId, timeout_seconds: float)
     is_done = outcome in (Outcome.COMMITTED, Outcome.READ_ONLY)
     stage = Stage.COMMITTED if is_done else Stage.ROLLED_BACK
     name = str(TransactionId(wanted.xid, latest))
-    return TransactionSeen(name, stage, outcome.text, "", "", None, 0.0, [])
+    return TransactionStatus(name, stage, outcome.text, "", "", None, 0.0, [])
 
 
-def _as_decided(seen: TransactionSeen, said: wire.TransactionsSeen | None) -> TransactionSeen:
+def _as_decided(seen: TransactionStatus, said: wire.TransactionsSeen | None) -> TransactionStatus:
     """What is prepared may be over for its home, and not have heard so."""
     if seen.stage is not Stage.PREPARED or said is None or not said.outcome:
         return seen
@@ -175,17 +175,17 @@ async def _know(router: Router, deadline: float) -> None:
         raise Unavailable(f"no node of the cluster answers: {router.trouble()}")
 
 
-def _homes(router: Router) -> list[str]:
+def _coordinators(router: Router) -> list[str]:
     """The shards of the homes; none before the first transaction that needed one."""
     entry = router.map.topics.get(wire.HOMES)
     return [] if entry is None else wire.shards_of(wire.HOMES, entry)
 
 
 def _home_of(router: Router, xid: Xid) -> str:
-    homes = _homes(router)
-    if not homes:
+    coordinators = _coordinators(router)
+    if not coordinators:
         raise NotFound(f"nobody knows transaction {xid}: this cluster never had one of a coordinator")
-    return homes[home_number(xid, len(homes))]
+    return coordinators[home_number(xid, len(coordinators))]
 
 
 async def _ask_all(
@@ -193,7 +193,7 @@ async def _ask_all(
 ) -> tuple[dict[str, wire.TransactionsSeen], dict[str, HawserError]]:
     """What each shard says, and why some say nothing."""
     asked = sorted(shards)
-    said = await gathered([_look(router, shard, wanted, deadline) for shard in asked])
+    said = await gather_bounded([_query(router, shard, wanted, deadline) for shard in asked])
     answers: dict[str, wire.TransactionsSeen] = {}
     unanswered: dict[str, HawserError] = {}
     for shard, each in zip(asked, said, strict=True):
@@ -208,7 +208,7 @@ async def _ask_all(
     return answers, unanswered
 
 
-async def _look(
+async def _query(
     router: Router, shard: str, wanted: TransactionId | None, deadline: float
 ) -> wire.TransactionsSeen:
     request = wire.TransactionLook(shard)
@@ -223,7 +223,7 @@ async def _look(
 # Putting together.
 
 
-def put_together(answers: Mapping[str, wire.TransactionsSeen]) -> list[TransactionSeen]:
+def assemble(answers: Mapping[str, wire.TransactionsSeen]) -> list[TransactionStatus]:
     """What the shards say of each transaction, as one; prepared ones first."""
     found: dict[TransactionId, _Found] = {}
     for shard, answer in answers.items():
@@ -239,7 +239,7 @@ def _id(seen: wire.BranchSeen | wire.RecordSeen) -> TransactionId:
     return TransactionId(Xid(*seen.xid), seen.incarnation)
 
 
-def _seen(transaction: TransactionId, found: _Found) -> TransactionSeen:
+def _seen(transaction: TransactionId, found: _Found) -> TransactionStatus:
     record, branches = found.record, found.branches
     ages = [each.age_seconds for each in branches.values()]
     named = next((each.home for each in branches.values() if each.home), "")
@@ -247,7 +247,7 @@ def _seen(transaction: TransactionId, found: _Found) -> TransactionSeen:
     # On a lane the shard that decides takes part, and counts neither time nor operations for the others.
     is_lane = transaction.xid.format == LANE_FORMAT
     shards = participants.keys() | branches.keys() | ({found.home} if is_lane and found.home else set())
-    return TransactionSeen(
+    return TransactionStatus(
         id=str(transaction),
         stage=_stage(found),
         outcome=Outcome(record.outcome).text if record is not None and record.outcome else None,
@@ -259,13 +259,13 @@ def _seen(transaction: TransactionId, found: _Found) -> TransactionSeen:
     )
 
 
-def _branch(shard: str, record: wire.RecordSeen | None, branch: wire.BranchSeen | None) -> BranchOf:
+def _branch(shard: str, record: wire.RecordSeen | None, branch: wire.BranchSeen | None) -> BranchStatus:
     if branch is not None:
         # As long as there is a branch its shard has not heard; also one that home does not know of.
-        return BranchOf(shard, branch.operations, branch.size_bytes, branch.prepared)
+        return BranchStatus(shard, branch.operations, branch.size_bytes, branch.prepared)
     assert record is not None
     told = record.outcome is not None and shard not in record.waiting
-    return BranchOf(shard, record.participants.get(shard, 0), told=told)
+    return BranchStatus(shard, record.participants.get(shard, 0), told=told)
 
 
 def _stage(found: _Found) -> Stage:
@@ -313,7 +313,7 @@ async def _reason(router: Router, transaction: TransactionId, deadline: float) -
     """Why a person has decided about it, which has an outcome; nothing if that was somebody else."""
     home = _home_of(router, transaction.xid)
     try:
-        answer = await _look(router, home, transaction, deadline)
+        answer = await _query(router, home, transaction, deadline)
     except HawserError as error:
         raise InDoubt(
             f"transaction {transaction} has ended, but home does not say who has decided that ({error}); see "
@@ -347,7 +347,7 @@ async def _at_home(router: Router, wanted: TransactionId, deadline: float) -> Tr
         )
     await _know(router, deadline)
     home = _home_of(router, wanted.xid)
-    answer = await _look(router, home, wanted, deadline)
+    answer = await _query(router, home, wanted, deadline)
     if not _latest(answer):
         raise _unknown(wanted, {})
     return TransactionId(wanted.xid, _latest(answer))

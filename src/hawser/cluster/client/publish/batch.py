@@ -10,7 +10,7 @@ from hawser.errors import HawserError
 from hawser.record.batch import Batch
 from hawser.record.rows import Records, Rows
 
-__all__ = ["Flight", "Item", "fail", "size_of"]
+__all__ = ["InFlightBatch", "Item", "fail", "size_of"]
 
 # What a record takes beside its value, key and headers, about.
 _RECORD_BYTES: Final = 32
@@ -59,7 +59,7 @@ def _header_bytes(headers: Mapping[str, bytes]) -> int:
     return sum([len(name) + len(text) for name, text in headers.items()])
 
 
-class Flight:
+class InFlightBatch:
     """A batch that was stamped. In doubt: it may have landed. `oldest` is the oldest sequence that was not
     acknowledged when the batch was sent last."""
 

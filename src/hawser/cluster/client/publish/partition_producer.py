@@ -27,7 +27,7 @@ from math import inf
 from typing import ClassVar, Final
 
 from hawser.cluster.client.errors import Backoff, given_up, refused
-from hawser.cluster.client.publish.batch import Flight, Item, fail
+from hawser.cluster.client.publish.batch import InFlightBatch, Item, fail
 from hawser.cluster.client.router import Router
 from hawser.cluster.client.rpc import ask, checked
 from hawser.cluster.transport import Link, TransportError
@@ -39,7 +39,7 @@ from hawser.record.batch import Batch, Compression
 from hawser.record.record import Receipt, Stamp
 from hawser.record.rows import Rows
 
-__all__ = ["Producer"]
+__all__ = ["PartitionProducer"]
 
 _log = logging.getLogger("hawser.cluster.client")
 
@@ -47,7 +47,7 @@ _log = logging.getLogger("hawser.cluster.client")
 _SAME_TIME_SECONDS: Final = 1.0
 
 
-class Producer:
+class PartitionProducer:
     """Of one partition. Everything happens in the event loop; futures of threads may be settled, too."""
 
     request: ClassVar[type[Publish] | type[QueuePut]] = Publish
@@ -74,15 +74,15 @@ class Producer:
         self._sequence = 0
         self._queue: deque[Item] = deque()
         self._queued_bytes = 0
-        self._flights: list[Flight] = []
-        self._aloft = 0
+        self._in_flight: list[InFlightBatch] = []
+        self._open_requests = 0
         self._is_due = self._is_dropping = False
-        self.departures = 0
+        self.sent_batches = 0
         self._trouble: str | Failed = "nobody leads the partition"
         self._has_failed = False
         self._is_sent_elsewhere = False
         # The first number that stays free, and the first that certainly was never taken.
-        self._first_free = self._first_missing = inf
+        self._first_skipped = self._first_unwritten = inf
         self._fenced: HawserError | None = None
         self._loop = asyncio.get_running_loop()
         self._recovery: asyncio.Task[None] | None = None
@@ -90,7 +90,7 @@ class Producer:
         self._changed = asyncio.Event()
         self._timer: asyncio.Handle | None = None
         # When it rings: not every loop's handle says so, once that is now.
-        self._rings_at = inf
+        self._timer_deadline = inf
 
     @property
     def incarnation(self) -> int:
@@ -99,10 +99,10 @@ class Producer:
     @property
     def is_idle(self) -> bool:
         """Whether everything is settled."""
-        return not self._queue and not self._flights
+        return not self._queue and not self._in_flight
 
     def submit(self, item: Item) -> None:
-        """Publish it as soon as possible; its future tells. `departures` counts the batches that took off."""
+        """Publish it as soon as possible; its future has the result. `sent_batches` counts batches."""
         if self._fenced is not None:
             fail(item, self._fenced)
         elif self._is_overfull:
@@ -118,7 +118,7 @@ class Producer:
             self._queued_bytes += item.nbytes
             if not self._is_due:
                 self._send_what_waits()
-            if self._queue and item.deadline < self._rings_at:
+            if self._queue and item.deadline < self._timer_deadline:
                 self._set_timer(item.deadline)
 
     @property
@@ -149,9 +149,9 @@ class Producer:
         """Fail what is not settled yet, now and from here on: OutcomeUnknown if it may be written."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._aloft:
-            for flight in self._flights:
-                flight.doubt = True
+        if self._open_requests:
+            for sent in self._in_flight:
+                sent.doubt = True
         self._fence(Closed(f"the publisher of {self._name} was closed"))
 
     async def close(self) -> None:
@@ -193,21 +193,21 @@ class Producer:
             if link is None:
                 self._recover()
                 break
-            flight = self._take_off()
-            if flight is not None:
-                self._flights.append(flight)
-                self._send(flight, link)
-                self.departures += 1
+            sent = self._next_batch()
+            if sent is not None:
+                self._in_flight.append(sent)
+                self._send(sent, link)
+                self.sent_batches += 1
 
     def _may_send(self) -> bool:
         """A full batch if there is a place for it; a smaller one only when no other is under way: what waits
         meanwhile goes together, and a batch costs the shard about the same, however small it is."""
-        if self._aloft == 0:
+        if self._open_requests == 0:
             return True
         settings = self._settings
-        return self._aloft < settings.in_flight and self._queued_bytes >= settings.batch_bytes
+        return self._open_requests < settings.in_flight and self._queued_bytes >= settings.batch_bytes
 
-    def _take_off(self, is_alone: bool = False) -> Flight | None:
+    def _next_batch(self, is_alone: bool = False) -> InFlightBatch | None:
         """The next batch of waiting items, or the next item alone; None if it cannot be written or all of it
         was cancelled."""
         items, count, nbytes = list[Item](), 0, 0
@@ -236,79 +236,79 @@ class Producer:
         try:
             records = Rows.joined([item.records for item in items])
             batch = Batch.of(records, stamp, self._compression)
-            flight = Flight(items, batch, self._shard, self.request)
+            sent = InFlightBatch(items, batch, self._shard, self.request)
         except UsageError as error:
             if len(items) > 1:
                 # Each may be fine without the others.
                 queue.extendleft(reversed(items))
                 self._queued_bytes += nbytes
-                return self._take_off(is_alone=True)
+                return self._next_batch(is_alone=True)
             fail(items[0], error)
             self._changed.set()
             return None
         self._sequence += 1
-        return flight
+        return sent
 
-    def _send(self, flight: Flight, link: Link) -> None:
-        flight.oldest = self._flights[0].sequence
-        self._aloft += 1
-        task = self._loop.create_task(self._fly(flight, link))
+    def _send(self, sent: InFlightBatch, link: Link) -> None:
+        sent.oldest = self._in_flight[0].sequence
+        self._open_requests += 1
+        task = self._loop.create_task(self._request(sent, link))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _fly(self, flight: Flight, link: Link) -> None:
+    async def _request(self, sent: InFlightBatch, link: Link) -> None:
         try:
-            seconds = max(0.001, min(flight.deadline - self._loop.time(), self._settings.attempt_seconds))
-            answer = await ask(link, flight.body, seconds)
-            self._answered(flight, checked(link, flight.request, answer))
+            seconds = max(0.001, min(sent.deadline - self._loop.time(), self._settings.attempt_seconds))
+            answer = await ask(link, sent.body, seconds)
+            self._on_answer(sent, checked(link, sent.request, answer))
         except asyncio.CancelledError:
-            flight.doubt = True
+            sent.doubt = True
             raise
         except TransportError as error:
-            flight.doubt = flight.doubt or error.was_sent
+            sent.doubt = sent.doubt or error.was_sent
             self._failed(str(error))
         except Exception as error:
             # Whoever waits has to hear something, whatever an answer does to us.
             _log.exception("an answer for %s makes no sense", self._name)
-            flight.doubt = True
+            sent.doubt = True
             self._failed(repr(error))
         finally:
-            self._aloft -= 1
+            self._open_requests -= 1
             self._changed.set()
         self._send_soon()
 
     # Landing.
 
-    def _answered(self, flight: Flight, answer: Answer) -> None:
-        if flight not in self._flights:
+    def _on_answer(self, sent: InFlightBatch, answer: Answer) -> None:
+        if sent not in self._in_flight:
             # Given up together with the producer.
             return
         if isinstance(answer, Executed):
-            self._judged(flight, decode_result(answer.result))
+            self._on_result(sent, decode_result(answer.result))
         else:
             assert isinstance(answer, Failed), answer
-            self._refused(flight, answer)
+            self._on_refusal(sent, answer)
 
-    def _judged(self, flight: Flight, result: object) -> None:
+    def _on_result(self, sent: InFlightBatch, result: object) -> None:
         if isinstance(result, Accepted | Repeated):
-            self._land(flight, result.first_offset)
+            self._complete(sent, result.first_offset)
             return
         assert isinstance(result, Rejected), result
         if result.reason is Reason.GAP:
-            if result.current < flight.oldest:
-                self._went_back(flight.oldest)
+            if result.current < sent.oldest:
+                self._went_back(sent.oldest)
             self._failed(result.text)
         elif result.reason is Reason.UNKNOWN_PRODUCER:
             # What was there is forgotten, so nothing of this incarnation can be asked for any more.
-            self._leave_free(0, is_missing=False)
+            self._skip_sequence(0, is_missing=False)
             self._failed(result.text)
         elif result.reason is Reason.FENCED:
             self._fence(Fenced(f"{self._name}: {result.text}"))
         else:
             error: HawserError = OutcomeUnknown(f"{self._name}: {result.text}")
-            if not self._is_in_doubt(flight):
+            if not self._is_in_doubt(sent):
                 error.outcome = result.outcome
-            self._crash(flight, error)
+            self._fail_for_good(sent, error)
 
     def _went_back(self, oldest: int) -> None:
         """The shard lacks batches that were acknowledged, so it has nothing from `oldest` on either."""
@@ -317,55 +317,55 @@ class Producer:
             "publishing goes on",
             self._name,
         )
-        self._leave_free(oldest, is_missing=True)
+        self._skip_sequence(oldest, is_missing=True)
 
-    def _land(self, flight: Flight, first_offset: int) -> None:
-        self._flights.remove(flight)
+    def _complete(self, sent: InFlightBatch, first_offset: int) -> None:
+        self._in_flight.remove(sent)
         place = first_offset
-        for item in flight.items:
+        for item in sent.items:
             count = len(item.records)
             future = item.future
             if not future.done():
                 future.set_result(Receipt(self._topic, self._partition, place, count, "majority"))
             place += count
 
-    def _refused(self, flight: Flight, failed: Failed) -> None:
+    def _on_refusal(self, sent: InFlightBatch, failed: Failed) -> None:
         if failed.retryable:
-            flight.doubt = flight.doubt or failed.outcome == "unknown"
+            sent.doubt = sent.doubt or failed.outcome == "unknown"
             self._is_sent_elsewhere = self._router.note(self._shard, failed) or self._is_sent_elsewhere
             self._failed(failed)
         else:
-            self._crash(flight, refused(failed, self._what, self._is_in_doubt(flight)))
+            self._fail_for_good(sent, refused(failed, self._what, self._is_in_doubt(sent)))
 
-    def _crash(self, flight: Flight, error: HawserError) -> None:
+    def _fail_for_good(self, sent: InFlightBatch, error: HawserError) -> None:
         """This one will never land."""
-        self._flights.remove(flight)
-        for item in flight.items:
+        self._in_flight.remove(sent)
+        for item in sent.items:
             fail(item, error)
-        self._leave_free(flight.sequence, is_missing=error.outcome == "none")
+        self._skip_sequence(sent.sequence, is_missing=error.outcome == "none")
         self._failed(str(error))
 
-    def _leave_free(self, sequence: int, is_missing: bool) -> None:
-        self._first_free = min(self._first_free, sequence)
+    def _skip_sequence(self, sequence: int, is_missing: bool) -> None:
+        self._first_skipped = min(self._first_skipped, sequence)
         if is_missing:
-            self._first_missing = min(self._first_missing, sequence)
+            self._first_unwritten = min(self._first_unwritten, sequence)
 
-    def _is_in_doubt(self, flight: Flight) -> bool:
+    def _is_in_doubt(self, sent: InFlightBatch) -> bool:
         """Whether it may have landed."""
-        return flight.doubt and flight.sequence < self._first_missing
+        return sent.doubt and sent.sequence < self._first_unwritten
 
     def _fence(self, error: HawserError) -> None:
         """Nothing will be published any more."""
         self._fenced = error
-        for flight in self._flights:
-            for item in flight.items:
+        for sent in self._in_flight:
+            for item in sent.items:
                 fail(
                     item,
                     self._unknown(item, f"its answer was lost, then: {error}")
-                    if self._is_in_doubt(flight)
+                    if self._is_in_doubt(sent)
                     else error,
                 )
-        self._flights.clear()
+        self._in_flight.clear()
         self._drop_queue(error)
 
     def _drop_queue(self, error: HawserError) -> None:
@@ -406,17 +406,17 @@ class Producer:
         backoff = Backoff(self._settings)
         while True:
             await self._until_none_is_aloft()
-            if self._fenced is not None or not (self._has_failed or self._first_free < inf):
+            if self._fenced is not None or not (self._has_failed or self._first_skipped < inf):
                 return
             self._expire()
             self._leave_cancelled()
-            if self._first_free < inf and not self._sendable():
+            if self._first_skipped < inf and not self._sendable():
                 self._renew()
             if self.is_idle:
                 return
             if not self._is_sent_elsewhere:
                 # A flight whose time ends meanwhile is given up then.
-                due = min((each.deadline for each in self._flights), default=inf)
+                due = min((each.deadline for each in self._in_flight), default=inf)
                 await asyncio.sleep(min(backoff.next(), max(0.0, due - self._loop.time())))
                 await self._router.refresh(self._topic, due)
                 self._check_topic()
@@ -425,18 +425,18 @@ class Producer:
             if link is None:
                 self._recover()
                 continue
-            if not self._flights:
+            if not self._in_flight:
                 return
             self._has_failed = False
-            for flight in self._sendable():
-                self._send(flight, link)
+            for sent in self._sendable():
+                self._send(sent, link)
 
-    def _sendable(self) -> list[Flight]:
+    def _sendable(self) -> list[InFlightBatch]:
         """Those that have no free number before them."""
-        return [flight for flight in self._flights if flight.sequence < self._first_free]
+        return [sent for sent in self._in_flight if sent.sequence < self._first_skipped]
 
     async def _until_none_is_aloft(self) -> None:
-        while self._aloft:
+        while self._open_requests:
             self._changed.clear()
             await self._changed.wait()
 
@@ -449,23 +449,23 @@ class Producer:
     def _expire(self) -> None:
         """Give up what has no time left."""
         now = self._loop.time()
-        for flight in [each for each in self._flights if each.deadline <= now]:
-            self._flights.remove(flight)
-            self._give_up(flight, self._reason)
-            self._leave_free(flight.sequence, is_missing=not self._is_in_doubt(flight))
+        for sent in [each for each in self._in_flight if each.deadline <= now]:
+            self._in_flight.remove(sent)
+            self._give_up(sent, self._reason)
+            self._skip_sequence(sent.sequence, is_missing=not self._is_in_doubt(sent))
         self._expire_queue()
 
     def _leave_cancelled(self) -> None:
         """Leave out messages that were cancelled and certainly were not written."""
-        for flight in [each for each in self._flights if not self._is_in_doubt(each)]:
-            left = [item for item in flight.items if not item.is_cancelled]
+        for sent in [each for each in self._in_flight if not self._is_in_doubt(each)]:
+            left = [item for item in sent.items if not item.is_cancelled]
             if not left:
-                self._flights.remove(flight)
-                self._leave_free(flight.sequence, is_missing=True)
-            elif len(left) < len(flight.items):
-                flight.items[:] = left
+                self._in_flight.remove(sent)
+                self._skip_sequence(sent.sequence, is_missing=True)
+            elif len(left) < len(sent.items):
+                sent.items[:] = left
                 records = Rows.joined([item.records for item in left])
-                flight.stamped(Batch.of(records, flight.batch.stamp, self._compression), self._shard)
+                sent.stamped(Batch.of(records, sent.batch.stamp, self._compression), self._shard)
 
     def _expire_queue(self) -> None:
         now = self._loop.time()
@@ -480,17 +480,17 @@ class Producer:
     def _set_timer(self, deadline: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._rings_at = deadline
-        self._timer = self._loop.call_at(deadline, self._ring)
+        self._timer_deadline = deadline
+        self._timer = self._loop.call_at(deadline, self._on_timer)
 
-    def _ring(self) -> None:
-        self._timer, self._rings_at = None, inf
+    def _on_timer(self) -> None:
+        self._timer, self._timer_deadline = None, inf
         self._expire_queue()
 
-    def _give_up(self, flight: Flight, text: str) -> None:
+    def _give_up(self, sent: InFlightBatch, text: str) -> None:
         """Its time is over."""
-        for item in flight.items:
-            if self._is_in_doubt(flight):
+        for item in sent.items:
+            if self._is_in_doubt(sent):
                 fail(
                     item, self._unknown(item, f"no answer came within {self._seconds_of(item):g} s ({text})")
                 )
@@ -509,19 +509,19 @@ class Producer:
 
     def _renew(self) -> None:
         """Begin a new incarnation with those flights that certainly have not landed."""
-        assert not self._aloft
+        assert not self._open_requests
         # These could be asked for only by sending what was given up before them: it may land then, long after
         # its time.
-        for flight in [each for each in self._flights if self._is_in_doubt(each)]:
-            self._flights.remove(flight)
-            for item in flight.items:
+        for sent in [each for each in self._in_flight if self._is_in_doubt(each)]:
+            self._in_flight.remove(sent)
+            for item in sent.items:
                 why = f"its answer was lost, and one before it was given up ({self._reason})"
                 fail(item, self._unknown(item, why))
-        self._first_free = self._first_missing = inf
+        self._first_skipped = self._first_unwritten = inf
         self._incarnation += 1
         self._sequence = 0
-        for flight in self._flights:
-            flight.doubt = False
+        for sent in self._in_flight:
+            sent.doubt = False
             self._sequence += 1
             stamp = Stamp(self._id, self._incarnation, self._sequence)
-            flight.stamped(flight.batch.stamped(stamp), self._shard)
+            sent.stamped(sent.batch.stamped(stamp), self._shard)

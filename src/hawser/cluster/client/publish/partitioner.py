@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from xxhash import xxh3_64_intdigest
 
 from hawser.cluster.client.publish.batch import Item
-from hawser.cluster.client.publish.partition_producer import Producer
+from hawser.cluster.client.publish.partition_producer import PartitionProducer
 from hawser.cluster.client.router import Router
 from hawser.cluster.wire import TopicEntry, shards_of
 from hawser.errors import HawserError, SettingsMismatch
@@ -24,7 +24,7 @@ from hawser.record.batch import Compression
 from hawser.record.record import Receipt, Record
 from hawser.record.rows import Records, Rows
 
-__all__ = ["Producers", "compression_of", "partition_of", "split_records"]
+__all__ = ["Partitioner", "compression_of", "partition_of", "split_records"]
 
 _COMPRESSIONS = {None: Compression.NONE, "lz4": Compression.LZ4, "zstd": Compression.ZSTD}
 
@@ -57,11 +57,11 @@ def split_records(records: Records, partitions: int, keyless: int) -> Mapping[in
     return parts
 
 
-class Producers:
+class Partitioner:
     """One publisher: a producer for each partition, all with the same id. `submit` and `split` belong to the
     event loop, `hand_over` to any thread."""
 
-    producer: ClassVar[type[Producer]] = Producer
+    producer: ClassVar[type[PartitionProducer]] = PartitionProducer
 
     def __init__(self, router: Router, topic: str, entry: TopicEntry, name: str) -> None:
         self.id = f"{name}#{secrets.token_hex(6)}".encode()
@@ -92,10 +92,10 @@ class Producers:
 
     def _keyless(self) -> int:
         """Where messages without a key go: to the next partition as soon as a batch has left for this one."""
-        departures = self._producers[self._sticky].departures
-        if departures != self._departures:
+        sent_batches = self._producers[self._sticky].sent_batches
+        if sent_batches != self._departures:
             self._sticky = (self._sticky + 1) % self._partitions
-            self._departures = self._producers[self._sticky].departures
+            self._departures = self._producers[self._sticky].sent_batches
         return self._sticky
 
     def hand_over(self, records: Records, future: Any, seconds: float) -> None:
@@ -149,7 +149,7 @@ class Producers:
             raise
 
     def drop_cancelled(self) -> None:
-        """As `Producer.drop_cancelled`."""
+        """As `PartitionProducer.drop_cancelled`."""
         for producer in self._producers:
             producer.drop_cancelled()
 
@@ -166,7 +166,7 @@ class Producers:
             await producer.flush()
 
     def end(self) -> None:
-        """As `Producer.end`."""
+        """As `PartitionProducer.end`."""
         for producer in self._producers:
             producer.end()
         self._take_over()

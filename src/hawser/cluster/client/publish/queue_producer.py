@@ -10,22 +10,22 @@ import asyncio
 from typing import Any, ClassVar, Final
 
 from hawser.cluster.client.errors import Backoff, given_up
-from hawser.cluster.client.publish.batch import Flight, Item, fail
-from hawser.cluster.client.publish.partition_producer import Producer
-from hawser.cluster.client.publish.partitioner import Producers
+from hawser.cluster.client.publish.batch import InFlightBatch, Item, fail
+from hawser.cluster.client.publish.partition_producer import PartitionProducer
+from hawser.cluster.client.publish.partitioner import Partitioner
 from hawser.cluster.client.router import Router
 from hawser.cluster.wire import Code, Failed, QueuePut, TopicEntry
 from hawser.errors import Closed
 from hawser.log.state.results import Reason, Rejected
 from hawser.record.rows import Records
 
-__all__ = ["FOR_EVER_SECONDS", "Putters"]
+__all__ = ["UNLIMITED_SECONDS", "QueuePublisher"]
 
 # Nobody waits longer; not infinite, because timers are not.
-FOR_EVER_SECONDS: Final = 366 * 86_400.0
+UNLIMITED_SECONDS: Final = 366 * 86_400.0
 
 
-class _Put(Item):
+class _QueueItem(Item):
     """Messages that wait for room until `room_deadline`, once it is known that there is none."""
 
     __slots__ = ("room_deadline",)
@@ -36,7 +36,7 @@ class _Put(Item):
         self.deadline = now + answer
 
 
-class _Putter(Producer):
+class _QueueProducer(PartitionProducer):
     """Of one queue."""
 
     request: ClassVar = QueuePut
@@ -64,7 +64,7 @@ class _Putter(Producer):
         return False
 
     def submit(self, item: Item) -> None:
-        assert isinstance(item, _Put)
+        assert isinstance(item, _QueueItem)
         if not self._queue:
             self._end_pause()
         if self._pause is not None:
@@ -75,59 +75,59 @@ class _Putter(Producer):
             super().submit(item)
 
     def _may_send(self) -> bool:
-        return not self._aloft and not self._flights and self._pause is None
+        return not self._open_requests and not self._in_flight and self._pause is None
 
-    def _take_off(self, is_alone: bool = False) -> Flight | None:
-        flight = super()._take_off(is_alone)
-        if flight is not None:
-            self._wait_for_answer(flight)
-        return flight
+    def _next_batch(self, is_alone: bool = False) -> InFlightBatch | None:
+        sent = super()._next_batch(is_alone)
+        if sent is not None:
+            self._wait_for_answer(sent)
+        return sent
 
-    def _wait_for_answer(self, flight: Flight) -> None:
+    def _wait_for_answer(self, sent: InFlightBatch) -> None:
         """From here on the put waits for its outcome, no longer for room."""
-        flight.deadline = self._loop.time() + self._settings.timeout
-        for item in flight.items:
-            item.deadline = flight.deadline
+        sent.deadline = self._loop.time() + self._settings.timeout
+        for item in sent.items:
+            item.deadline = sent.deadline
 
     def _seconds_of(self, item: Item) -> float:
-        assert isinstance(item, _Put)
+        assert isinstance(item, _QueueItem)
         return item.seconds if item.deadline == item.room_deadline else self._settings.timeout
 
-    def _judged(self, flight: Flight, result: object) -> None:
+    def _on_result(self, sent: InFlightBatch, result: object) -> None:
         if isinstance(result, Rejected) and result.reason is Reason.QUEUE_FULL:
-            self._has_no_room(flight, Failed(Code.QUEUE_FULL, result.text, True))
+            self._has_no_room(sent, Failed(Code.QUEUE_FULL, result.text, True))
         else:
             self._backoff, self._is_full = None, False
-            super()._judged(flight, result)
+            super()._on_result(sent, result)
 
-    def _has_no_room(self, flight: Flight, full: Failed) -> None:
-        if self._is_in_doubt(flight):
+    def _has_no_room(self, sent: InFlightBatch, full: Failed) -> None:
+        if self._is_in_doubt(sent):
             # The message may be in the queue, or arrive there; ask until that is known. A node answers, so
             # the time for asking begins anew, as long as the put may wait for room.
-            if not self._is_flushing and all(self._may_wait(item) for item in flight.items):
-                self._wait_for_answer(flight)
+            if not self._is_flushing and all(self._may_wait(item) for item in sent.items):
+                self._wait_for_answer(sent)
             self._failed(full)
         else:
             # Certainly not there, so its number is free and its messages may go in other batches.
-            self._flights.remove(flight)
+            self._in_flight.remove(sent)
             self._sequence -= 1
-            left = [item for item in flight.items if not item.is_cancelled]
+            left = [item for item in sent.items if not item.is_cancelled]
             self._queue.extendleft(reversed(left))
             self._queued_bytes += sum(item.nbytes for item in left)
             self._changed.set()
         self._trouble, self._is_full = full, True
         self._wait_for_room()
-        if self._queue and not self._flights:
+        if self._queue and not self._in_flight:
             self._begin_pause()
 
     def _may_wait(self, item: Item) -> bool:
-        assert isinstance(item, _Put)
+        assert isinstance(item, _QueueItem)
         return item.room_deadline > self._loop.time()
 
     def _wait_for_room(self) -> None:
         """From here on everything waits for as long as its caller said."""
         for item in self._queue:
-            assert isinstance(item, _Put)
+            assert isinstance(item, _QueueItem)
             item.deadline = item.room_deadline
         self._expire_queue()
 
@@ -174,10 +174,10 @@ class _Putter(Producer):
         super().end()
 
 
-class Putters(Producers):
+class QueuePublisher(Partitioner):
     """The one that puts into a queue."""
 
-    producer: ClassVar = _Putter
+    producer: ClassVar = _QueueProducer
 
     def __init__(self, router: Router, queue: str, entry: TopicEntry, name: str) -> None:
         super().__init__(router, queue, entry, name)
@@ -185,5 +185,5 @@ class Putters(Producers):
 
     def submit(self, records: Records, future: Any, seconds: float, partition: int | None = None) -> None:
         """Put messages together; the future gets their receipt. They wait for room up to `seconds`."""
-        item = _Put(records, future, seconds, self._loop.time(), self._answer_seconds)
+        item = _QueueItem(records, future, seconds, self._loop.time(), self._answer_seconds)
         self._producers[0].submit(item)

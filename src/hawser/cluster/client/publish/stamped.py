@@ -7,12 +7,12 @@ stamp that it knows with what is there under it, and refuses one that is older t
 from typing import NamedTuple
 
 from hawser.cluster import wire
-from hawser.cluster.client.handles import Open
+from hawser.cluster.client.handles import Handle
 from hawser.errors import Full, OutcomeUnknown, UsageError
 from hawser.log.state.results import Accepted, Reason, Rejected, Repeated, decode_result
 from hawser.record.batch import Batch, Compression
 
-__all__ = ["Landed", "Newest", "Standing", "StampedPartition"]
+__all__ = ["AppendResult", "Newest", "ProducerState", "StampedPartition"]
 
 
 class Newest(NamedTuple):
@@ -23,7 +23,7 @@ class Newest(NamedTuple):
     records: int
 
 
-class Standing(NamedTuple):
+class ProducerState(NamedTuple):
     """A partition begins at offset `start`, which is 1 until something was trimmed, and this is the newest
     batch of a producer in it; None if the partition knows nothing of the producer."""
 
@@ -31,7 +31,7 @@ class Standing(NamedTuple):
     newest: Newest | None
 
 
-class Landed(NamedTuple):
+class AppendResult(NamedTuple):
     """So many records are in the topic under the stamp; if not `is_new`, they were there before, and may be
     others than those that were sent."""
 
@@ -43,7 +43,7 @@ class StampedPartition:
     """One partition of a topic, or a queue, which has one. Everything happens in the event loop of the
     client."""
 
-    def __init__(self, topic: Open, partition: int) -> None:
+    def __init__(self, topic: Handle, partition: int) -> None:
         self._topic = topic
         self._partition = partition
         self._shard = topic.shard(partition)
@@ -56,14 +56,14 @@ class StampedPartition:
             return f"queue {self._topic.name!r}"
         return f"topic {self._topic.name!r}, partition {self._partition}"
 
-    async def standing(self, producer: bytes, timeout: float) -> Standing:
+    async def producer_state(self, producer: bytes, timeout: float) -> ProducerState:
         """What is true now, by the leader."""
         request = wire.Inspect(self._shard, producer=producer, queue=self._topic.entry.kind == "queue")
         answer = await self._ask(request, f"looking at {self._name}", timeout)
         assert isinstance(answer, wire.Inspected), answer
-        return Standing(answer.start, None if answer.newest is None else Newest(*answer.newest))
+        return ProducerState(answer.start, None if answer.newest is None else Newest(*answer.newest))
 
-    async def publish(self, batch: Batch, timeout: float) -> Landed | None:
+    async def publish(self, batch: Batch, timeout: float) -> AppendResult | None:
         """What is in the topic under the stamp of this batch, on the disks of a majority; None if a newer
         stamp is there, and so this batch is not and never will be. After an error it may be sent again; Full
         says that a queue has no room for it."""
@@ -73,7 +73,7 @@ class StampedPartition:
         assert isinstance(answer, wire.Executed), answer
         result = decode_result(answer.result)
         if isinstance(result, Accepted | Repeated):
-            return Landed(result.count, isinstance(result, Accepted))
+            return AppendResult(result.count, isinstance(result, Accepted))
         assert isinstance(result, Rejected), result
         if result.reason is Reason.FENCED:
             return None

@@ -24,11 +24,11 @@ from hawser.errors import Closed, Fenced, HawserError, OutcomeUnknown, Unavailab
 from hawser.log.queue.dispatcher import MOST_MOVED_BYTES
 from hawser.log.state.results import Reason, Rejected, decode_result
 
-__all__ = ["Borrowed", "Settler", "State", "Verdict", "runs_of"]
+__all__ = ["HeldMessage", "Acknowledger", "State", "Disposition", "runs_of"]
 
 _log = logging.getLogger("hawser.cluster.client")
 
-Verdict = Literal["accept", "release", "reject"]
+Disposition = Literal["accept", "release", "reject"]
 _Token = tuple[int, int]
 # A settlement ends at most so many deliveries.
 _MOST_SETTLED: Final = 5_000
@@ -51,7 +51,9 @@ class Outcome:
 
     __slots__ = ("deadline", "future", "left", "messages")
 
-    def __init__(self, messages: "list[Borrowed]", future: "asyncio.Future[None]", deadline: float) -> None:
+    def __init__(
+        self, messages: "list[HeldMessage]", future: "asyncio.Future[None]", deadline: float
+    ) -> None:
         self.messages = messages
         self.left = len(messages)
         self.future = future
@@ -63,10 +65,10 @@ class Outcome:
             self.future.set_result(None)
 
 
-class Borrowed:
+class HeldMessage:
     """A message that a session was lent, with this epoch and number in its token."""
 
-    __slots__ = ("epoch", "nbytes", "number", "offset", "outcome", "state", "verdict")
+    __slots__ = ("epoch", "nbytes", "number", "offset", "outcome", "state", "disposition")
 
     def __init__(self, epoch: int, number: int, offset: int, nbytes: int) -> None:
         self.epoch = epoch
@@ -74,11 +76,11 @@ class Borrowed:
         self.offset = offset
         self.nbytes = nbytes
         self.state = State.HELD
-        self.verdict: Verdict = "accept"
+        self.disposition: Disposition = "accept"
         self.outcome: Outcome | None = None
 
 
-class Settler:
+class Acknowledger:
     """Of one session, in its event loop. `ended` is called once for each message that is settled or lost."""
 
     def __init__(
@@ -88,7 +90,7 @@ class Settler:
         shard: str,
         shelf: int,
         session: str,
-        ended: Callable[[Borrowed], None],
+        ended: Callable[[HeldMessage], None],
     ) -> None:
         self._router = router
         self._settings = router.settings
@@ -99,8 +101,8 @@ class Settler:
         self._session = session
         self._ended = ended
         self._incarnation, self._sequence = 1, 0
-        self._waiting: deque[Borrowed] = deque()
-        self._under_way: list[Borrowed] = []
+        self._waiting: deque[HeldMessage] = deque()
+        self._under_way: list[HeldMessage] = []
         self._is_closed = False
         # What somebody waits for, in the order in which that ends.
         self._awaited: deque[Outcome] = deque()
@@ -112,7 +114,7 @@ class Settler:
         # When the leader answered last.
         self.heard = 0.0
 
-    def begin(self, messages: Iterable[Borrowed], verdict: Verdict) -> Outcome:
+    def begin(self, messages: Iterable[HeldMessage], disposition: Disposition) -> Outcome:
         """Settle those of the messages that are held; the rest is what it is. Once this is closed all of them
         are lost."""
         held = [each for each in messages if each.state is State.HELD]
@@ -123,7 +125,7 @@ class Settler:
         deadline = self._loop.time() + self._settings.timeout
         outcome = Outcome(held, self._loop.create_future(), deadline)
         for each in held:
-            each.state, each.verdict, each.outcome = State.WAITING, verdict, outcome
+            each.state, each.disposition, each.outcome = State.WAITING, disposition, outcome
         self._waiting.extend(held)
         if held:
             self._go_on()
@@ -131,17 +133,17 @@ class Settler:
             outcome.future.set_result(None)
         return outcome
 
-    async def settle(self, messages: Sequence[Borrowed], verdict: Verdict) -> None:
+    async def settle(self, messages: Sequence[HeldMessage], disposition: Disposition) -> None:
         """Return when those of the messages that are held are settled, and those that were being settled
         already; Fenced if some of them were lost meanwhile."""
         # Mostly none: this is on the way of every message.
         others = [each for each in messages if each.state is not State.HELD]
         known = {id(each) for each in others if each.state is State.LOST}
         under_way = {each.outcome for each in others if each.state in (State.WAITING, State.SENT)}
-        outcome = self.begin(messages, verdict)
+        outcome = self.begin(messages, disposition)
         self._awaited.append(outcome)
         if self._timer is None:
-            self._timer = self._loop.call_at(outcome.deadline, self._ring)
+            self._timer = self._loop.call_at(outcome.deadline, self._expire)
         try:
             await outcome.future
         finally:
@@ -169,7 +171,7 @@ class Settler:
         if isinstance(error, HawserError) and is_open:
             raise copy_of(error)
 
-    def _ring(self) -> None:
+    def _expire(self) -> None:
         """Whoever has waited for too long is told so."""
         self._timer = None
         now = self._loop.time()
@@ -178,9 +180,9 @@ class Settler:
             if not outcome.future.done():
                 outcome.future.set_exception(self._late(outcome.messages))
         if self._awaited:
-            self._timer = self._loop.call_at(self._awaited[0].deadline, self._ring)
+            self._timer = self._loop.call_at(self._awaited[0].deadline, self._expire)
 
-    def fenced(self, lost: Sequence[Borrowed]) -> HawserError:
+    def fenced(self, lost: Sequence[HeldMessage]) -> HawserError:
         """The error for messages that are not held any more."""
         if self._is_closed:
             return Closed(
@@ -194,7 +196,7 @@ class Settler:
             "leader. Nothing was changed for them; they are delivered again, or were"
         )
 
-    def _late(self, messages: Sequence[Borrowed]) -> HawserError:
+    def _late(self, messages: Sequence[HeldMessage]) -> HawserError:
         """Nobody waits any more: what certainly was not done is held as before."""
         for each in messages:
             if each.state is State.WAITING or (each.state is State.SENT and not self._is_in_doubt):
@@ -229,13 +231,13 @@ class Settler:
             each.state = State.LOST
         self._under_way, self._waiting = [], deque()
 
-    def _left_open(self, borrowed: Borrowed) -> HawserError:
-        if borrowed.state is State.SENT and self._is_in_doubt:
+    def _left_open(self, held_message: HeldMessage) -> HawserError:
+        if held_message.state is State.SENT and self._is_in_doubt:
             return OutcomeUnknown(
                 f"settling messages of queue {self._queue!r}: perhaps done, because the consumer was closed "
                 "before an answer came. What was not done is delivered again"
             )
-        return self.fenced([borrowed])
+        return self.fenced([held_message])
 
     # One settlement after the other.
 
@@ -263,13 +265,13 @@ class Settler:
             # Those who heard of it have their turn: what they want next goes along.
             await asyncio.sleep(0)
 
-    def _next(self) -> list[Borrowed]:
+    def _next(self) -> list[HeldMessage]:
         """The next ones that can be settled together: those that may move are bounded by their bytes."""
-        together: list[Borrowed] = []
+        together: list[HeldMessage] = []
         moved_bytes = 0
         while self._waiting and len(together) < _MOST_SETTLED:
             each = self._waiting[0]
-            if each.verdict != "accept":
+            if each.disposition != "accept":
                 moved_bytes += each.nbytes
                 if moved_bytes > MOST_MOVED_BYTES and together:
                     break
@@ -277,7 +279,7 @@ class Settler:
             each.state = State.SENT
         return together
 
-    async def _settle_together(self, together: list[Borrowed]) -> None:
+    async def _settle_together(self, together: list[HeldMessage]) -> None:
         """Return when it is known what became of them. As long as nothing can have been done, whoever waits
         no longer takes his messages back."""
         self._sequence += 1
@@ -314,10 +316,10 @@ class Settler:
             except Closed as closed:
                 raise ended(closed, f"settling messages of queue {self._queue!r}", doubt) from None
 
-    def _request(self, together: list[Borrowed]) -> wire.QueueSettle:
-        verdicts: dict[Verdict, list[_Token]] = {"accept": [], "release": [], "reject": []}
+    def _request(self, together: list[HeldMessage]) -> wire.QueueSettle:
+        verdicts: dict[Disposition, list[_Token]] = {"accept": [], "release": [], "reject": []}
         for each in together:
-            verdicts[each.verdict].append((each.epoch, each.number))
+            verdicts[each.disposition].append((each.epoch, each.number))
         return wire.QueueSettle(
             self._shard,
             self._shelf,
@@ -327,7 +329,7 @@ class Settler:
             *(runs_of(tokens) for tokens in verdicts.values()),
         )
 
-    def _decided(self, together: list[Borrowed], answer: wire.Answer) -> None:
+    def _decided(self, together: list[HeldMessage], answer: wire.Answer) -> None:
         if isinstance(answer, wire.Turned):
             lost = {(epoch, first + place) for epoch, first, n in answer.tokens for place in range(n)}
             self._turned(together, lambda each: (each.epoch, each.number) in lost)
@@ -344,7 +346,7 @@ class Settler:
         else:
             raise HawserError(f"settling messages of queue {self._queue!r}: {result.text}")
 
-    def _turned(self, together: list[Borrowed], is_lost: Callable[[Borrowed], bool]) -> None:
+    def _turned(self, together: list[HeldMessage], is_lost: Callable[[HeldMessage], bool]) -> None:
         """Nothing of it was done; those that are not lost go again, before all others."""
         self._incarnation, self._sequence = self._incarnation + 1, 0
         self._end([each for each in together if is_lost(each)], State.LOST)
@@ -353,14 +355,14 @@ class Settler:
             each.state = State.WAITING
         self._waiting.extendleft(reversed(again))
 
-    def _end(self, messages: list[Borrowed], state: State) -> None:
+    def _end(self, messages: list[HeldMessage], state: State) -> None:
         for each in messages:
             each.state = state
             self._ended(each)
             if each.outcome is not None:
                 each.outcome.count_down()
 
-    def _failed(self, together: list[Borrowed], error: HawserError) -> None:
+    def _failed(self, together: list[HeldMessage], error: HawserError) -> None:
         """They are held as before, as far as is known."""
         self._incarnation, self._sequence = self._incarnation + 1, 0
         for each in together:

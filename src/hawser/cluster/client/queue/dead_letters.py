@@ -15,9 +15,9 @@ from typing import Final
 import msgspec
 
 from hawser.cluster.client.publish.stamped import StampedPartition
-from hawser.cluster.client.queue.acknowledger import Borrowed, State
-from hawser.cluster.client.queue.handle import OpenQueue
-from hawser.cluster.client.queue.session import MOST_HELD, Borrower
+from hawser.cluster.client.queue.acknowledger import HeldMessage, State
+from hawser.cluster.client.queue.handle import QueueHandle
+from hawser.cluster.client.queue.session import MOST_HELD, QueueSession
 from hawser.errors import Fenced, HawserError, NotFound, UsageError
 from hawser.log.queue.dispatcher import MOST_MOVED_BYTES
 from hawser.log.state.queue import LETTERS
@@ -25,16 +25,16 @@ from hawser.record.batch import Batch
 from hawser.record.metadata import LETTER_HEADER
 from hawser.record.record import Record, Stamp
 
-__all__ = ["retry_letters"]
+__all__ = ["retry_dead_letters"]
 
 _TOGETHER: Final = 500
 # An incarnation has 63 bits.
 _BLOCK: Final = 62
 
-_Letter = tuple[Borrowed, Record]
+_DeadLetter = tuple[HeldMessage, Record]
 
 
-async def retry_letters(queue: OpenQueue, count: int | None) -> int:
+async def retry_dead_letters(queue: QueueHandle, count: int | None) -> int:
     """Move dead letters to the end of their queue, oldest first, and return how many were moved. Dead letters
     that arrive meanwhile, and those that a consumer holds, stay. UsageError for a queue of dead letters
     itself. `published` of any other error is the number moved before it."""
@@ -43,17 +43,17 @@ async def retry_letters(queue: OpenQueue, count: int | None) -> int:
             f"{queue.full_name!r} holds dead letters itself; retry them at the queue they are of"
         )
     try:
-        letters = await queue.letters()
+        dead_letters = await queue.dead_letters()
     except NotFound:
         return 0
-    there = (await letters.look_inside()).count
+    there = (await dead_letters.query_contents()).count
     wanted = there if count is None else min(count, there)
-    borrower, tally = letters.borrower(_letter), _Tally()
+    queue_session, tally = dead_letters.queue_session(_letter), _Tally()
     try:
-        if queue.letters_to is None:
-            await _move_back(borrower, wanted, tally)
+        if queue.dead_letter_queue is None:
+            await _move_back(queue_session, wanted, tally)
         else:
-            await _put_back(queue, borrower, wanted, there, tally)
+            await _put_back(queue, queue_session, wanted, there, tally)
         return tally.moved
     except HawserError as error:
         error.published = tally.moved
@@ -61,11 +61,11 @@ async def retry_letters(queue: OpenQueue, count: int | None) -> int:
             error.outcome = "applied"
         raise
     finally:
-        await letters.release(borrower)
+        await dead_letters.release(queue_session)
 
 
-def _letter(borrowed: Borrowed, record: Record, *_: object) -> _Letter:
-    return borrowed, record
+def _letter(held_message: HeldMessage, record: Record, *_: object) -> _DeadLetter:
+    return held_message, record
 
 
 class _Tally:
@@ -74,60 +74,62 @@ class _Tally:
     moved = 0
 
 
-async def _move_back(borrower: Borrower, wanted: int, tally: _Tally) -> None:
+async def _move_back(queue_session: QueueSession, wanted: int, tally: _Tally) -> None:
     """Rejecting a dead letter moves it, in one entry."""
     while tally.moved < wanted:
-        got: list[_Letter] = await borrower.get(min(_TOGETHER, wanted - tally.moved), 0)
+        got: list[_DeadLetter] = await queue_session.get(min(_TOGETHER, wanted - tally.moved), 0)
         if not got:
             break
-        letters = [borrowed for borrowed, _ in got]
+        dead_letters = [held_message for held_message, _ in got]
         try:
-            await borrower.settle(letters, "reject")
+            await queue_session.settle(dead_letters, "reject")
         except Fenced:
-            wanted -= sum(each.state is State.LOST for each in letters)
-        tally.moved += sum(each.state is State.SETTLED for each in letters)
+            wanted -= sum(each.state is State.LOST for each in dead_letters)
+        tally.moved += sum(each.state is State.SETTLED for each in dead_letters)
 
 
-async def _put_back(queue: OpenQueue, borrower: Borrower, wanted: int, there: int, tally: _Tally) -> None:
+async def _put_back(
+    queue: QueueHandle, queue_session: QueueSession, wanted: int, there: int, tally: _Tally
+) -> None:
     """From another queue: put here, then accepted there. Letters of others are left alone."""
     partition = StampedPartition(queue, 0)
-    looked_at: list[Borrowed] = []
+    looked_at: list[HeldMessage] = []
     try:
         while tally.moved < wanted and len(looked_at) < min(there, MOST_HELD):
-            got: list[_Letter] = await borrower.get(_TOGETHER, 0)
+            got: list[_DeadLetter] = await queue_session.get(_TOGETHER, 0)
             if not got:
                 break
-            looked_at += [borrowed for borrowed, _ in got]
-            own = [letter for letter in got if _origin_of(letter[1].headers) == queue.name]
+            looked_at += [held_message for held_message, _ in got]
+            own = [dead_letter for dead_letter in got if _origin_of(dead_letter[1].headers) == queue.name]
             for _, block in groupby(own[: wanted - tally.moved], _block_of):
-                letters = list(block)
-                await _put_block(partition, borrower.shard, letters, queue.client.seconds(None))
+                dead_letters = list(block)
+                await _put_block(partition, queue_session.shard, dead_letters, queue.client.seconds(None))
                 # One whose lease is over is there all the same, and the next who retries it finds it there.
                 with suppress(Fenced):
-                    await borrower.settle([borrowed for borrowed, _ in letters], "accept")
-                tally.moved += len(letters)
+                    await queue_session.settle([held_message for held_message, _ in dead_letters], "accept")
+                tally.moved += len(dead_letters)
     finally:
-        borrower.give_back(looked_at)
+        queue_session.give_back(looked_at)
 
 
-def _block_of(letter: _Letter) -> int:
-    return letter[0].offset // _BLOCK
+def _block_of(dead_letter: _DeadLetter) -> int:
+    return dead_letter[0].offset // _BLOCK
 
 
-def _bit_of(letter: _Letter) -> int:
-    return 1 << letter[0].offset % _BLOCK
+def _bit_of(dead_letter: _DeadLetter) -> int:
+    return 1 << dead_letter[0].offset % _BLOCK
 
 
 async def _put_block(
-    partition: StampedPartition, shard: str, letters: list[_Letter], timeout_seconds: float
+    partition: StampedPartition, shard: str, dead_letters: list[_DeadLetter], timeout_seconds: float
 ) -> None:
     """Put letters of one block, those that are not there yet."""
-    producer = f"retry:{shard}:{_block_of(letters[0])}".encode()
-    left = letters
+    producer = f"retry:{shard}:{_block_of(dead_letters[0])}".encode()
+    left = dead_letters
     while left:
-        newest = (await partition.standing(producer, timeout_seconds)).newest
+        newest = (await partition.producer_state(producer, timeout_seconds)).newest
         there = 0 if newest is None else newest.incarnation
-        left = [letter for letter in left if not there & _bit_of(letter)]
+        left = [dead_letter for dead_letter in left if not there & _bit_of(dead_letter)]
         part = _fitting(left)
         if part:
             stamp = Stamp(producer, there | sum(map(_bit_of, part)), 1)
@@ -136,11 +138,11 @@ async def _put_block(
                 left = left[len(part) :]
 
 
-def _fitting(letters: list[_Letter]) -> list[_Letter]:
+def _fitting(dead_letters: list[_DeadLetter]) -> list[_DeadLetter]:
     """The first of these that can be put together."""
-    sizes = accumulate(borrowed.nbytes for borrowed, _ in letters)
+    sizes = accumulate(held_message.nbytes for held_message, _ in dead_letters)
     count = sum(size <= MOST_MOVED_BYTES for size in sizes)
-    return letters[: max(1, count)]
+    return dead_letters[: max(1, count)]
 
 
 def _origin_of(headers: Mapping[str, bytes]) -> str | None:

@@ -6,9 +6,9 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from hawser.cluster import wire
-from hawser.cluster.client.handles import Open
-from hawser.cluster.client.publish.queue_producer import FOR_EVER_SECONDS, Putters
-from hawser.cluster.client.queue.session import Borrower, Make
+from hawser.cluster.client.handles import Handle
+from hawser.cluster.client.publish.queue_producer import UNLIMITED_SECONDS, QueuePublisher
+from hawser.cluster.client.queue.session import Make, QueueSession
 from hawser.cluster.client.sample import FetchedSample
 from hawser.errors import NotFound, UsageError
 from hawser.limits import DEAD_LETTER_SUFFIX
@@ -20,12 +20,12 @@ from hawser.record.rows import Records
 if TYPE_CHECKING:
     from hawser.cluster.client.client import Client
 
-__all__ = ["OpenQueue"]
+__all__ = ["QueueHandle"]
 
 _PEEKED_BYTES: Final = 8 << 20
 
 
-class OpenQueue(Open):
+class QueueHandle(Handle):
     """A queue that this client uses, or with another shelf its dead letters."""
 
     def __init__(
@@ -38,10 +38,10 @@ class OpenQueue(Open):
     ) -> None:
         super().__init__(client, name, entry, decode)
         self.shelf = shelf
-        self._letters: OpenQueue | None = None
-        self._putters: Putters | None = None
+        self._dead_letters: QueueHandle | None = None
+        self._putters: QueuePublisher | None = None
         if shelf == MESSAGES:
-            self._putters = Putters(self.router, name, entry, client.name)
+            self._putters = QueuePublisher(self.router, name, entry, client.name)
             self.use(self._putters)
 
     @property
@@ -50,7 +50,7 @@ class OpenQueue(Open):
         return self.name if self.shelf == MESSAGES else self.name + DEAD_LETTER_SUFFIX
 
     @property
-    def putters(self) -> Putters:
+    def publisher(self) -> QueuePublisher:
         """What puts into it; UsageError for dead letters."""
         if self._putters is None:
             raise UsageError(
@@ -60,40 +60,40 @@ class OpenQueue(Open):
         return self._putters
 
     @property
-    def letters_to(self) -> str | None:
+    def dead_letter_queue(self) -> str | None:
         """The queue that its dead letters go to; None if they stay with it."""
         name = self.entry.settings.get("dead_letter")
         return name if isinstance(name, str) else None
 
-    async def letters(self, create: bool = False) -> "OpenQueue":
+    async def dead_letters(self, create: bool = False) -> "QueueHandle":
         """Its dead letters, wherever they are. NotFound if there is no queue of the other name, unless it is
         to be made, as this one is."""
-        if self.letters_to is None:
-            if self._letters is None:
-                self._letters = OpenQueue(self.client, self.name, self.entry, self.decode, LETTERS)
-                self.use(self._letters)
-            return self._letters
+        if self.dead_letter_queue is None:
+            if self._dead_letters is None:
+                self._dead_letters = QueueHandle(self.client, self.name, self.entry, self.decode, LETTERS)
+                self.use(self._dead_letters)
+            return self._dead_letters
         try:
-            return await self.client.open_queue(self.letters_to, {}, False, self.decode)
+            return await self.client.open_queue(self.dead_letter_queue, {}, False, self.decode)
         except NotFound:
             if not create:
                 raise
         alike = {name: self.entry.settings.get(name) for name in ("replication", "schema", "fields")}
-        return await self.client.open_queue(self.letters_to, alike, True, self.decode)
+        return await self.client.open_queue(self.dead_letter_queue, alike, True, self.decode)
 
     # Putting.
 
     def room_seconds(self, timeout: float | None) -> float:
         """How long a put waits for room."""
-        return FOR_EVER_SECONDS if timeout is None else min(timeout, FOR_EVER_SECONDS)
+        return UNLIMITED_SECONDS if timeout is None else min(timeout, UNLIMITED_SECONDS)
 
     async def put(self, records: Records, timeout: float | None) -> Receipt:
         """All or none."""
         if not records:
             raise UsageError("a batch has at least one message; there is nothing to put")
         future: asyncio.Future[Receipt] = self.router.loop.create_future()
-        self.putters.submit(records, future, self.room_seconds(timeout))
-        return await self.putters.receipt(future)
+        self.publisher.submit(records, future, self.room_seconds(timeout))
+        return await self.publisher.receipt(future)
 
     # Getting.
 
@@ -103,9 +103,9 @@ class OpenQueue(Open):
         lease = self.entry.settings.get("lease")
         return lease if isinstance(lease, int | float) else inf
 
-    def borrower(self, make: Make, prefetch: int = 0, for_transactions: bool = False) -> Borrower:
+    def queue_session(self, make: Make, prefetch: int = 0, for_transactions: bool = False) -> QueueSession:
         """A session of its own."""
-        borrower = Borrower(
+        queue_session = QueueSession(
             self.router,
             self.name,
             self.shard(0),
@@ -116,8 +116,8 @@ class OpenQueue(Open):
             self.lease_seconds,
             for_transactions,
         )
-        self.use(borrower)
-        return borrower
+        self.use(queue_session)
+        return queue_session
 
     # Looking.
 
@@ -128,7 +128,7 @@ class OpenQueue(Open):
             )
         await super().delete()
 
-    async def look_inside(self, most: int = 0, first: int = 0) -> wire.Looked:
+    async def query_contents(self, most: int = 0, first: int = 0) -> wire.Looked:
         """The queue as it is now, with its oldest messages from `first` on, as far as one answer goes."""
         request = wire.QueueLook(self.shard(0), self.shelf, most, _PEEKED_BYTES, first=first)
         answer = await self.router.ask_leader(
@@ -142,7 +142,7 @@ class OpenQueue(Open):
         found: list[FetchedSample] = []
         first, end = 0, 1
         while len(found) < count and first < end:
-            looked = await self.look_inside(count - len(found), first)
+            looked = await self.query_contents(count - len(found), first)
             first = end = looked.end
             for parcel in looked.parcels:
                 batch = Batch.read(parcel.batch)

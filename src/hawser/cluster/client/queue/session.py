@@ -24,8 +24,8 @@ from typing import Any, Final
 
 from hawser.cluster import wire
 from hawser.cluster.client.errors import Backoff, copy_of, given_up, refused
-from hawser.cluster.client.queue.acknowledger import Borrowed, Settler, State, Verdict, runs_of
-from hawser.cluster.client.queue.waiters import Getters
+from hawser.cluster.client.queue.acknowledger import Acknowledger, Disposition, HeldMessage, State, runs_of
+from hawser.cluster.client.queue.waiters import Waiters
 from hawser.cluster.client.router import Router
 from hawser.cluster.client.rpc import ask, checked
 from hawser.cluster.transport import TransportError
@@ -36,14 +36,14 @@ from hawser.log.state.queue import LETTERS
 from hawser.record.batch import Batch
 from hawser.record.record import Record
 
-__all__ = ["MOST_HELD", "Borrower", "Make"]
+__all__ = ["MOST_HELD", "QueueSession", "Make"]
 
 _log = logging.getLogger("hawser.cluster.client")
 
 # (message, its record, who put it, how often it was delivered, whether it may have been before).
-Make = Callable[[Borrowed, Record, str, int, bool], Any]
+Make = Callable[[HeldMessage, Record, str, int, bool], Any]
 # With when it came.
-_Ahead = tuple[Borrowed, Any, float]
+_Ahead = tuple[HeldMessage, Any, float]
 # Whoever gets a message has most of its lease before him: it lies here for no longer than this part of it.
 _LEASE_PART: Final = 0.25
 # A session that closes late has at least so long for its last request.
@@ -56,7 +56,7 @@ class _Interrupted(Exception):
     """A request that waited for messages is not waited for any more."""
 
 
-class Borrower:
+class QueueSession:
     """Everything happens in the event loop; `drop` may be called anywhere. `make` makes the messages that are
     handed out."""
 
@@ -84,13 +84,13 @@ class Borrower:
         self._for_transactions = for_transactions
         # A secret: whoever knows it speaks for this session.
         self.session = f"{name}#{secrets.token_hex(16)}"
-        self._settler = Settler(router, queue, shard, shelf, self.session, self._ended)
+        self._acknowledger = Acknowledger(router, queue, shard, shelf, self.session, self._ended)
         self._request = 0
         self._received = NO_TOKEN
         # Until then the leader may have lent something in an answer that nobody got.
         self._doubt_until = 0.0
         self._leader = ""
-        self._getters = Getters(router.loop, self._late)
+        self._waiters = Waiters(router.loop, self._late)
         # What is here for whoever comes next, and what nobody saw and the leader is to know of.
         self._ahead: deque[_Ahead] = deque()
         self._unseen: set[tuple[int, int]] = set()
@@ -113,7 +113,7 @@ class Borrower:
             raise copy_of(self._failure)
         if self._ahead:
             self._return_stale()
-        if self._ahead and not self._getters:
+        if self._ahead and not self._waiters:
             found = self._take(count)
             self._go_on()
             return [message for _, message, _ in found]
@@ -126,13 +126,13 @@ class Borrower:
         if looks:
             self._interrupt()
         seconds = self._settings.timeout if looks else inf if timeout is None else timeout
-        getter = self._getters.add(count, looks, seconds)
+        waiter = self._waiters.add(count, looks, seconds)
         self._go_on()
         try:
-            return [message for _, message, _ in await getter.future]
+            return [message for _, message, _ in await waiter.future]
         except asyncio.CancelledError:
-            self._getters.leave(getter)
-            future = getter.future
+            self._waiters.leave(waiter)
+            future = waiter.future
             if future.done() and not future.cancelled() and future.exception() is None:
                 self._put_back(future.result())
             raise
@@ -144,14 +144,14 @@ class Borrower:
     def _take(self, count: int) -> list[_Ahead]:
         return [self._ahead.popleft() for _ in range(min(count, len(self._ahead)))]
 
-    def give_back(self, unseen: Iterable[Borrowed]) -> None:
+    def give_back(self, unseen: Iterable[HeldMessage]) -> None:
         """Those of these that are held were seen by nobody, and are for others: no delivery is counted."""
         before = len(self._unseen)
-        for borrowed in unseen:
-            if borrowed.state is State.HELD:
-                borrowed.state = State.SETTLED
-                self._unseen.add((borrowed.epoch, borrowed.number))
-                self._ended(borrowed)
+        for held_message in unseen:
+            if held_message.state is State.HELD:
+                held_message.state = State.SETTLED
+                self._unseen.add((held_message.epoch, held_message.number))
+                self._ended(held_message)
         if len(self._unseen) > before:
             self._interrupt()
             self._go_on()
@@ -159,7 +159,7 @@ class Borrower:
     def _put_back(self, found: list[_Ahead]) -> None:
         """Give these back unseen: the next consumer gets them, here or elsewhere."""
         self._ahead.extendleft(each for each in reversed(found) if each[0].state is State.HELD)
-        self._getters.serve(self._take)
+        self._waiters.serve(self._take)
         self._return_too_many()
         self._go_on()
 
@@ -167,15 +167,15 @@ class Borrower:
         """Give back messages beyond those to be got ahead: the callers that wanted them have gone."""
         if len(self._ahead) > self._prefetch:
             gone = [self._ahead.pop() for _ in range(len(self._ahead) - self._prefetch)]
-            self.give_back(borrowed for borrowed, _, _ in gone)
+            self.give_back(held_message for held_message, _, _ in gone)
 
     def _return_ahead(self) -> None:
-        self.give_back(borrowed for borrowed, _, _ in self._take(len(self._ahead)))
+        self.give_back(held_message for held_message, _, _ in self._take(len(self._ahead)))
 
     def _return_stale(self) -> None:
         now = self._loop.time()
         while self._ahead and self._stale_at <= now:
-            self.give_back(borrowed for borrowed, _, _ in self._take(1))
+            self.give_back(held_message for held_message, _, _ in self._take(1))
 
     @property
     def _stale_at(self) -> float:
@@ -196,7 +196,7 @@ class Borrower:
     @property
     def _wanted(self) -> int:
         """How many messages to ask for. What is got ahead is asked for in batches."""
-        wanted = self._getters.wanted
+        wanted = self._waiters.wanted
         missing = 0 if self._is_refused else max(0, self._prefetch - len(self._ahead))
         return min(wanted + missing, MOST_HELD) if wanted or 2 * missing > self._prefetch else 0
 
@@ -237,7 +237,7 @@ class Borrower:
             if not (wanted or self._unseen or self._is_in_doubt or self._loop.time() >= self._silent_until):
                 await self._rest()
                 continue
-            looking = self._getters.looking
+            looking = self._waiters.looking
             wait_seconds = 0.0 if looking or not wanted else self._wait_seconds
             try:
                 answer = await self._poll(wanted, wait_seconds)
@@ -247,7 +247,7 @@ class Borrower:
                 backoff = Backoff(self._settings)
                 self._lent(answer.parcels)
                 if looking:
-                    self._getters.dismiss(looking)
+                    self._waiters.dismiss(looking)
             elif isinstance(answer, wire.Failed) and not answer.retryable:
                 self._refuse(refused(answer, f"getting from queue {self.queue!r}", False))
                 await asyncio.sleep(backoff.next())
@@ -270,7 +270,7 @@ class Borrower:
     @property
     def _silent_until(self) -> float:
         """When the leader has to hear of this session again."""
-        return self._settler.heard + self._settings.session_seconds / 3 if self._held else inf
+        return self._acknowledger.heard + self._settings.session_seconds / 3 if self._held else inf
 
     @property
     def _wait_seconds(self) -> float:
@@ -327,7 +327,7 @@ class Borrower:
         if isinstance(answer, wire.Lent) and self._is_outdated(answer.parcels):
             return None
         if isinstance(answer, wire.Lent):
-            self._settler.heard = self._loop.time()
+            self._acknowledger.heard = self._loop.time()
             self._doubt_until = 0.0
             self._unseen.difference_update(unseen)
             if link.address != self._leader:
@@ -359,11 +359,11 @@ class Borrower:
             epoch, number = parcel.token.epoch, parcel.token.number
             told = (publisher, parcel.delivery_count, parcel.redelivered)
             for place, record in enumerate(batch.records()):
-                borrowed = Borrowed(epoch, number + place, parcel.offset + place, nbytes_of(record))
-                self._ahead.append((borrowed, self._make(borrowed, record, *told), now))
+                held_message = HeldMessage(epoch, number + place, parcel.offset + place, nbytes_of(record))
+                self._ahead.append((held_message, self._make(held_message, record, *told), now))
             self._received = Token(epoch, number + parcel.count - 1)
             self._held += parcel.count
-        self._getters.serve(self._take)
+        self._waiters.serve(self._take)
         self._return_too_many()
 
     def _fail(self, error: BaseException) -> None:
@@ -377,68 +377,68 @@ class Borrower:
     def _refuse(self, error: HawserError) -> None:
         """Whoever waits is told; who comes next asks again, but nothing is got ahead meanwhile."""
         self._is_refused = True
-        self._getters.fail(error)
+        self._waiters.fail(error)
 
     # Settling.
 
-    def verdict(self, wanted: Verdict) -> Verdict:
+    def disposition(self, wanted: Disposition) -> Disposition:
         """What is asked of the leader: a dead letter that is rejected stays one."""
         return "release" if wanted == "reject" and self._shelf == LETTERS else wanted
 
-    def settle(self, messages: Sequence[Borrowed], verdict: Verdict) -> Coroutine[Any, Any, None]:
-        """As `Settler.settle`."""
-        return self._settler.settle(messages, verdict)
+    def settle(self, messages: Sequence[HeldMessage], disposition: Disposition) -> Coroutine[Any, Any, None]:
+        """As `Acknowledger.settle`."""
+        return self._acknowledger.settle(messages, disposition)
 
-    def fenced(self, lost: Sequence[Borrowed]) -> HawserError:
-        """As `Settler.fenced`."""
-        return self._settler.fenced(lost)
+    def fenced(self, lost: Sequence[HeldMessage]) -> HawserError:
+        """As `Acknowledger.fenced`."""
+        return self._acknowledger.fenced(lost)
 
-    async def settle_one(self, borrowed: Borrowed, verdict: Verdict) -> None:
+    async def settle_one(self, held_message: HeldMessage, disposition: Disposition) -> None:
         """Return when the message is settled, unless a transaction has it. Fenced if it is lost, also if
         another thread took it back a moment ago."""
-        if borrowed.state is State.LOST:
-            raise self.fenced([borrowed])
-        if borrowed.state not in (State.SETTLED, State.LOCKED):
-            await self._settler.settle([borrowed], verdict)
+        if held_message.state is State.LOST:
+            raise self.fenced([held_message])
+        if held_message.state not in (State.SETTLED, State.LOCKED):
+            await self._acknowledger.settle([held_message], disposition)
 
-    def take_back(self, borrowed: Borrowed) -> None:
+    def take_back(self, held_message: HeldMessage) -> None:
         """Release a message if it is held and the loop still runs. For its holder the message is lost. May be
         called from any thread at any time."""
-        if borrowed.state is State.HELD:
+        if held_message.state is State.HELD:
             with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._take_back, borrowed)
+                self._loop.call_soon_threadsafe(self._take_back, held_message)
 
-    def _take_back(self, borrowed: Borrowed) -> None:
-        if borrowed.state is State.HELD:
-            self.unlock((borrowed,))
+    def _take_back(self, held_message: HeldMessage) -> None:
+        if held_message.state is State.HELD:
+            self.unlock((held_message,))
 
     # Transactions.
 
-    def lock(self, messages: Iterable[Borrowed]) -> None:
+    def lock(self, messages: Iterable[HeldMessage]) -> None:
         """A transaction has these, which are held: it says what becomes of them, and this does not."""
         for each in messages:
             assert each.state is State.HELD
-            each.state, each.verdict = State.LOCKED, "accept"
+            each.state, each.disposition = State.LOCKED, "accept"
 
-    def locked(self, messages: Sequence[Borrowed]) -> None:
+    def locked(self, messages: Sequence[HeldMessage]) -> None:
         """The leader knows it, too, and lends them to this session no longer."""
         self._held -= len(messages)
 
-    def unlock(self, lost: Iterable[Borrowed], held: Iterable[Borrowed] = ()) -> "asyncio.Future[None]":
+    def unlock(self, lost: Iterable[HeldMessage], held: Iterable[HeldMessage] = ()) -> "asyncio.Future[None]":
         """Release these messages, which the leader still has delivered to this session, and with them those
         that are held; return when that is done. For their holders the first ones are lost."""
         released = [*held]
         for each in lost:
             each.state = State.LOST
-            released.append(Borrowed(each.epoch, each.number, each.offset, each.nbytes))
-        return self._settler.begin(released, "release").future
+            released.append(HeldMessage(each.epoch, each.number, each.offset, each.nbytes))
+        return self._acknowledger.begin(released, "release").future
 
-    def lock_of(self, messages: Iterable[Borrowed]) -> wire.QueueLock:
+    def lock_of(self, messages: Iterable[HeldMessage]) -> wire.QueueLock:
         """What the leader is told so that a transaction has these."""
         tokens = runs_of((each.epoch, each.number) for each in messages)
         return wire.QueueLock(self._shelf, self.session, tokens)
 
-    def _ended(self, _: Borrowed) -> None:
+    def _ended(self, _: HeldMessage) -> None:
         self._held -= 1
 
     def end(self) -> None:
@@ -446,7 +446,7 @@ class Borrower:
         if not self.is_closed:
             self.is_closed = True
             self._fail(Closed(f"this consumer of queue {self.queue!r} was closed"))
-        self._getters.close()
+        self._waiters.close()
 
     async def close(self) -> None:
         """Settle what is being settled, and give back all the rest."""
@@ -457,7 +457,7 @@ class Borrower:
         self._return_ahead()
         deadline = self._loop.time() + min(self._settings.attempt_seconds, self._settings.timeout)
         deadline = min(deadline, self.router.leave_by - _LAST_SECONDS)
-        await self._settler.close(deadline - self._loop.time())
+        await self._acknowledger.close(deadline - self._loop.time())
         if self._request:
             # If no node is told, the session ends by itself.
             with suppress(TimeoutError):

@@ -10,10 +10,10 @@ from typing import Any
 from hawser.cluster.client.errors import copy_of
 from hawser.errors import HawserError
 
-__all__ = ["Getter", "Getters"]
+__all__ = ["Waiter", "Waiters"]
 
 
-class Getter:
+class Waiter:
     """Somebody who waits for up to `count` messages; if he `looks`, for the next answer only."""
 
     __slots__ = ("count", "deadline", "future", "looks")
@@ -25,16 +25,16 @@ class Getter:
         self.future = future
 
 
-class Getters:
+class Waiters:
     """Everything happens in the event loop. `late` makes the error for one who looks and gets no answer."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, late: Callable[[], HawserError]) -> None:
         self._loop = loop
         self._late = late
-        self._line: deque[Getter] = deque()
+        self._line: deque[Waiter] = deque()
         self._timer: asyncio.Handle | None = None
         # When it rings: not every loop's handle says so, once that is now.
-        self._rings_at = inf
+        self._timer_deadline = inf
 
     def __bool__(self) -> bool:
         return bool(self._line)
@@ -42,50 +42,50 @@ class Getters:
     @property
     def wanted(self) -> int:
         """How many messages all of them want."""
-        return sum(getter.count for getter in self._line if not getter.future.done())
+        return sum(waiter.count for waiter in self._line if not waiter.future.done())
 
     @property
-    def looking(self) -> list[Getter]:
-        return [getter for getter in self._line if getter.looks and not getter.future.done()]
+    def looking(self) -> list[Waiter]:
+        return [waiter for waiter in self._line if waiter.looks and not waiter.future.done()]
 
-    def add(self, count: int, looks: bool, seconds: float) -> Getter:
+    def add(self, count: int, looks: bool, seconds: float) -> Waiter:
         """Somebody who waits for so long, perhaps for ever."""
         deadline = inf if seconds == inf else self._loop.time() + seconds
-        getter = Getter(count, looks, deadline, self._loop.create_future())
-        self._line.append(getter)
-        if deadline < self._rings_at:
+        waiter = Waiter(count, looks, deadline, self._loop.create_future())
+        self._line.append(waiter)
+        if deadline < self._timer_deadline:
             self._set_timer(deadline)
-        return getter
+        return waiter
 
     def serve(self, take: Callable[[int], list[Any]]) -> None:
         """Give each what `take` has for so many, until it has nothing."""
         while self._line:
-            getter = self._line[0]
-            if not getter.future.done():
-                found = take(getter.count)
+            waiter = self._line[0]
+            if not waiter.future.done():
+                found = take(waiter.count)
                 if not found:
                     break
-                getter.future.set_result(found)
+                waiter.future.set_result(found)
             self._line.popleft()
 
-    def leave(self, getter: Getter) -> None:
+    def leave(self, waiter: Waiter) -> None:
         """Stop waiting."""
         with suppress(ValueError):
-            self._line.remove(getter)
+            self._line.remove(waiter)
 
-    def dismiss(self, looking: list[Getter]) -> None:
+    def dismiss(self, looking: list[Waiter]) -> None:
         """There is nothing for these."""
-        for getter in looking:
-            if not getter.future.done():
-                getter.future.set_result([])
+        for waiter in looking:
+            if not waiter.future.done():
+                waiter.future.set_result([])
         self._forget_those_who_left()
 
     def fail(self, error: HawserError) -> None:
         """All of them get this, each an error of his own."""
         while self._line:
-            getter = self._line.popleft()
-            if not getter.future.done():
-                getter.future.set_exception(copy_of(error))
+            waiter = self._line.popleft()
+            if not waiter.future.done():
+                waiter.future.set_exception(copy_of(error))
 
     def close(self) -> None:
         if self._timer is not None:
@@ -94,24 +94,24 @@ class Getters:
     def _set_timer(self, deadline: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._rings_at = deadline
-        self._timer = self._loop.call_at(deadline, self._ring)
+        self._timer_deadline = deadline
+        self._timer = self._loop.call_at(deadline, self._expire)
 
-    def _ring(self) -> None:
+    def _expire(self) -> None:
         """Whoever has waited for long enough gets nothing."""
-        self._timer, self._rings_at = None, inf
+        self._timer, self._timer_deadline = None, inf
         now = self._loop.time()
-        for getter in self._line:
-            if getter.deadline > now or getter.future.done():
+        for waiter in self._line:
+            if waiter.deadline > now or waiter.future.done():
                 continue
-            if getter.looks:
-                getter.future.set_exception(self._late())
+            if waiter.looks:
+                waiter.future.set_exception(self._late())
             else:
-                getter.future.set_result([])
+                waiter.future.set_result([])
         self._forget_those_who_left()
 
     def _forget_those_who_left(self) -> None:
-        self._line = deque(getter for getter in self._line if not getter.future.done())
-        deadline = min((getter.deadline for getter in self._line), default=inf)
+        self._line = deque(waiter for waiter in self._line if not waiter.future.done())
+        deadline = min((waiter.deadline for waiter in self._line), default=inf)
         if deadline < inf:
             self._set_timer(deadline)

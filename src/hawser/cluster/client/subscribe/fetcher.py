@@ -14,7 +14,7 @@ from hawser.cluster.transport import TransportError
 from hawser.errors import HawserError, OffsetOutOfRange
 from hawser.record.batch import Batch
 
-__all__ = ["Chunk", "Inbox", "Reader"]
+__all__ = ["Chunk", "Inbox", "Fetcher"]
 
 _log = logging.getLogger("hawser.cluster.client")
 
@@ -25,7 +25,7 @@ class Chunk:
 
     __slots__ = ("batch", "first_offset", "lost", "reader", "skip")
 
-    def __init__(self, reader: "Reader", batch: Batch, first_offset: int, skip: int, lost: int) -> None:
+    def __init__(self, reader: "Fetcher", batch: Batch, first_offset: int, skip: int, lost: int) -> None:
         self.reader = reader
         self.batch = batch
         self.first_offset = first_offset
@@ -96,7 +96,7 @@ class Inbox:
                 await self._drained.wait()
 
 
-class Reader:
+class Fetcher:
     """Fetches one partition from `offset` on, until closed or its topic is gone."""
 
     def __init__(

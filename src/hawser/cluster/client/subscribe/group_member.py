@@ -59,12 +59,12 @@ from hawser.log.state.results import (
     decode_result,
 )
 
-__all__ = ["Member", "share_of"]
+__all__ = ["GroupMember", "share_of"]
 
 _log = logging.getLogger("hawser.cluster.client")
 
 
-class Member(Consumer):
+class GroupMember(Consumer):
     """A subscription with a group."""
 
     def __init__(
@@ -554,14 +554,14 @@ class Member(Consumer):
     async def _read_again(self) -> None:
         async with self._changing:
             if self.inbox.failure is None:
-                await asyncio.gather(*map(self._look_at, self._unread()))
+                await asyncio.gather(*map(self._query_partition, self._unread()))
             if self.inbox.failure is None:
                 for partition in self._unread():
                     self._claimed[partition] = self._committed[partition]
                     self.read(partition, self._committed[partition])
         await self._settle()
 
-    async def _look_at(self, partition: int) -> None:
+    async def _query_partition(self, partition: int) -> None:
         """Learn where the group is, and whether this partition is still ours. If nobody answers, what is
         known has to do: a commit from another position is refused."""
         shard = self.shard(partition)

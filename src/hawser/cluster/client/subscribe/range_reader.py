@@ -20,13 +20,13 @@ from hawser.cluster.transport import Link, TransportError
 from hawser.errors import HawserError, Timeout
 from hawser.record.batch import Batch
 
-__all__ = ["Found", "LostRange", "Part", "RangeReader"]
+__all__ = ["TakeResult", "LostRange", "BatchSlice", "RangeReader"]
 
 # How long a replica that lags may take to apply what others have, before the next one is asked.
 _WAIT_SECONDS = 0.1
 
 
-class Part(NamedTuple):
+class BatchSlice(NamedTuple):
     """So many `records` of a batch from place `skip` on; the first of them has `offset`."""
 
     batch: Batch
@@ -53,7 +53,7 @@ class LostRange(NamedTuple):
     last: int
 
 
-class Found(NamedTuple):
+class TakeResult(NamedTuple):
     """What a read has: the samples, the offset up to which it has read, and how many records before that are
     no longer kept. `error` is why it ended before it had what was asked for."""
 
@@ -90,7 +90,7 @@ class RangeReader:
         self._turn = turn
         self._fetch_bytes = router.settings.fetch_bytes if fetch_bytes is None else fetch_bytes
 
-    async def next(self, deadline: float | None = None) -> list[Part] | LostRange | None:
+    async def next(self, deadline: float | None = None) -> list[BatchSlice] | LostRange | None:
         """What comes next, about as much as is fetched at a time; None at the end. Closed if the topic was
         deleted, Unavailable if no replica gives it by the deadline, or without one in the time of a call."""
         if self._offset >= self._end:
@@ -121,7 +121,7 @@ class RangeReader:
             await router.look_after(self._topic, self._shard, deadline)
         raise given_up(self._what, router.loop.time() - began, trouble, doubt=False)
 
-    async def take(self, count: int, deadline: float, decode: Callable[[Any], Any] | None) -> Found:
+    async def take(self, count: int, deadline: float, decode: Callable[[Any], Any] | None) -> TakeResult:
         """The first `count` records of the range, as far as they come by the deadline."""
         samples: list[FetchedSample] = []
         last, missed, lost = self._offset - 1, 0, 0
@@ -136,8 +136,8 @@ class RangeReader:
                 if len(samples) < count and self._offset < self._end:
                     self._check_time(deadline, len(samples))
         except HawserError as error:
-            return Found(samples, last, missed + lost, error)
-        return Found(samples, last, missed + lost)
+            return TakeResult(samples, last, missed + lost, error)
+        return TakeResult(samples, last, missed + lost)
 
     def _check_time(self, deadline: float, count: int) -> None:
         if self._router.loop.time() >= deadline:
@@ -156,7 +156,7 @@ class RangeReader:
         node = self._router.map.nodes.get(node_of(member))
         return None if node is None else self._router.link(node.address)
 
-    def _found(self, answer: wire.Answer) -> list[Part] | LostRange | None:
+    def _found(self, answer: wire.Answer) -> list[BatchSlice] | LostRange | None:
         """What an answer brings; None if another replica has to be asked."""
         if isinstance(answer, wire.Batches):
             parts = [self._part(first, Batch.read(data)) for first, data in answer.batches]
@@ -170,9 +170,9 @@ class RangeReader:
             raise error_of(answer, self._what)
         return None
 
-    def _part(self, first: int, batch: Batch) -> Part:
+    def _part(self, first: int, batch: Batch) -> BatchSlice:
         """Of a batch what belongs to the range; nothing of one that lies behind it."""
         offset, end = self._offset, min(first + batch.count, self._end)
         assert first <= offset or offset == self._end
         self._offset = max(offset, end)
-        return Part(batch, offset - first, max(0, end - offset), offset)
+        return BatchSlice(batch, offset - first, max(0, end - offset), offset)

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 from hawser.cluster.client.errors import copy_of
 from hawser.cluster.client.router import Router
 from hawser.cluster.client.sample import FetchedSample
-from hawser.cluster.client.subscribe.fetcher import Chunk, Inbox, Reader
+from hawser.cluster.client.subscribe.fetcher import Chunk, Fetcher, Inbox
 from hawser.cluster.wire import shard_of
 from hawser.errors import Closed, HawserError, UsageError
 from hawser.record.record import Record
@@ -54,7 +54,7 @@ class Consumer:
         self._takes = 0
         self._interrupted = -1
         self.inbox = Inbox(router.loop, router.settings.read_ahead_bytes)
-        self._readers: dict[int, Reader] = {}
+        self._readers: dict[int, Fetcher] = {}
         self._decode = decode
         self._errors: deque[Exception] = deque()
         self._chunk: Chunk | None = None
@@ -73,7 +73,7 @@ class Consumer:
         assert partition not in self._readers
         shard = self.shard(partition)
         with self.locked():
-            self._readers[partition] = Reader(self.router, self.inbox, self.topic, partition, shard, offset)
+            self._readers[partition] = Fetcher(self.router, self.inbox, self.topic, partition, shard, offset)
 
     def drop(self, partition: int) -> int | None:
         """Stop taking from a partition, and return the position behind the last message taken; None if the

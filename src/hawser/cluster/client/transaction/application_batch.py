@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 
 from hawser.cluster import wire
 from hawser.cluster.client.router import Router
-from hawser.cluster.client.transaction.coordinators import Homes, boot_seconds
-from hawser.cluster.client.transaction.shard_pipeline import Courier
+from hawser.cluster.client.transaction.coordinators import CoordinatorShards, boot_seconds
+from hawser.cluster.client.transaction.shard_pipeline import ShardPipeline
 from hawser.errors import Fenced, HawserError, OutcomeUnknown, TransactionAborted, Unavailable
 from hawser.log.entry import Kind
 from hawser.log.state.commands import Payload, encode_command
@@ -39,11 +39,11 @@ from hawser.transaction.identity import (
 __all__ = [
     "ApplicationBatch",
     "BatchBranch",
-    "Decided",
+    "BatchDecision",
     "Operation",
     "decide_batch",
     "drop_branches",
-    "look_at_batches",
+    "query_batches",
 ]
 
 # So much of one branch is on its way at a time.
@@ -82,15 +82,17 @@ class BatchBranch:
     """The part of a batch that one task writes. Everything happens in the event loop. After an error it is to
     be withdrawn."""
 
-    def __init__(self, router: Router, homes: Homes, batch: ApplicationBatch, name: bytes) -> None:
+    def __init__(
+        self, router: Router, coordinators: CoordinatorShards, batch: ApplicationBatch, name: bytes
+    ) -> None:
         self.name = name
         self.doubts = 0
         self._router = router
-        self._homes = homes
+        self._coordinators = coordinators
         self._batch = batch
         self._owner = owner_of(router.run)
         self._inner = Transaction(batch.branch(name), self._owner, MAX_TIMEOUT_SECONDS)
-        self._couriers: dict[str, Courier] = {}
+        self._pipelines: dict[str, ShardPipeline] = {}
         # Operations that are not acknowledged, by shard and number: their sizes.
         self._under_way: dict[tuple[str, int], int] = {}
         self._withdrawals: dict[str, Request] | None = None
@@ -106,11 +108,11 @@ class BatchBranch:
     async def stage(self, operations: Iterable[Operation]) -> None:
         """Have these staged, in order on each shard; return when there is room for more."""
         for name, shard, kind, payload in operations:
-            if shard not in self._couriers:
-                self._couriers[shard] = Courier(self._router, name, shard)
+            if shard not in self._pipelines:
+                self._pipelines[shard] = ShardPipeline(self._router, name, shard)
             request = self._inner.operation(shard, kind, payload)
             self._under_way[shard, request.number] = len(payload)
-            self._couriers[shard].carry(self, [request])
+            self._pipelines[shard].carry(self, [request])
         await self._until(lambda: sum(self._under_way.values()) <= _MOST_UNDER_WAY_BYTES)
 
     async def prepare(self, orphan_seconds: int) -> bool:
@@ -120,8 +122,8 @@ class BatchBranch:
         await self._until(lambda: self._inner.is_staged)
         inner, batch = self._inner, self._batch
         deadline = self._router.loop.time() + self._router.settings.timeout
-        home = await self._homes.of(inner.id.xid, deadline)
-        self._couriers[home] = Courier(self._router, wire.HOMES, home)
+        home = await self._coordinators.of(inner.id.xid, deadline)
+        self._pipelines[home] = ShardPipeline(self._router, wire.HOMES, home)
         self._carry(inner.prepare(home, batch.query, batch.number, orphan_seconds))
         await self._until(lambda: inner.progress in (Progress.PREPARED, Progress.OVER))
         if inner.progress is Progress.PREPARED:
@@ -164,7 +166,7 @@ class BatchBranch:
                 async with asyncio.timeout(seconds):
                     await self._changed.wait()
             except TimeoutError:
-                trouble = "; ".join({each.trouble for each in self._couriers.values()})
+                trouble = "; ".join({each.trouble for each in self._pipelines.values()})
                 raise Unavailable(
                     f"{self._batch.text} cannot be written: nobody acknowledged anything for {seconds:g} s "
                     f"({trouble})"
@@ -172,11 +174,11 @@ class BatchBranch:
 
     def _carry(self, requests: Sequence[Request]) -> None:
         for shard in dict.fromkeys(request.shard for request in requests):
-            self._couriers[shard].carry(self, [request for request in requests if request.shard == shard])
+            self._pipelines[shard].carry(self, [request for request in requests if request.shard == shard])
 
     def _stop(self) -> None:
-        for courier in self._couriers.values():
-            courier.leave(self)
+        for pipeline in self._pipelines.values():
+            pipeline.leave(self)
 
     # As `Sender` has it.
 
@@ -208,7 +210,7 @@ class BatchBranch:
             self._failure = self._failure or error
 
 
-class Decided(NamedTuple):
+class BatchDecision(NamedTuple):
     """An application's batches before `undecided` are decided, and what is written for them changes nothing.
     `source` is what came with the last of them."""
 
@@ -216,19 +218,25 @@ class Decided(NamedTuple):
     source: bytes
 
 
-async def look_at_batches(router: Router, homes: Homes, batch: ApplicationBatch) -> Decided:
+async def query_batches(
+    router: Router, coordinators: CoordinatorShards, batch: ApplicationBatch
+) -> BatchDecision:
     """How far the application of this batch is."""
     xid = batch.branch(b"").xid
     deadline = router.loop.time() + router.settings.timeout
-    home = await homes.of(xid, deadline)
+    home = await coordinators.of(xid, deadline)
     look = wire.TransactionLook(home, xid)
     answer = await router.ask_leader(wire.HOMES, home, look, f"looking for {batch.text}", deadline)
     assert isinstance(answer, wire.TransactionsSeen), answer
-    return Decided(answer.incarnation, answer.source)
+    return BatchDecision(answer.incarnation, answer.source)
 
 
 async def decide_batch(
-    router: Router, homes: Homes, batch: ApplicationBatch, branches: Sequence[bytes], source: bytes = b""
+    router: Router,
+    coordinators: CoordinatorShards,
+    batch: ApplicationBatch,
+    branches: Sequence[bytes],
+    source: bytes = b"",
 ) -> bool:
     """Commit these branches, and drop the others of this batch and those before it. False if the batch was
     decided before without them: that stands, and this changes nothing. Fenced if another query writes as
@@ -237,7 +245,7 @@ async def decide_batch(
     digest of what the batch was made of, is kept with the last batch."""
     began = boot_seconds()
     command = HomeBatch(batch.application, batch.query, batch.number, tuple(branches), source)
-    (result,) = await _ask_home(router, homes, batch, [(Kind.HOME_BATCH, command)])
+    (result,) = await _ask_home(router, coordinators, batch, [(Kind.HOME_BATCH, command)])
     if isinstance(result, Rejected):
         is_too_late = batch.query == ONCE and boot_seconds() - began >= KEEP_SECONDS
         if is_too_late and result.reason is Reason.NO_BRANCH:
@@ -251,20 +259,23 @@ async def decide_batch(
 
 
 async def drop_branches(
-    router: Router, homes: Homes, batch: ApplicationBatch, branches: Sequence[bytes]
+    router: Router, coordinators: CoordinatorShards, batch: ApplicationBatch, branches: Sequence[bytes]
 ) -> None:
     """Drop these branches, unless they are committed."""
     named = [batch.branch(name) for name in branches]
     drops = [HomeDecide(to_fields(each), Outcome.DROPPED, prepared=True) for each in named]
     if drops:
-        await _ask_home(router, homes, batch, [(Kind.HOME_DECIDE, each) for each in drops])
+        await _ask_home(router, coordinators, batch, [(Kind.HOME_DECIDE, each) for each in drops])
 
 
 async def _ask_home(
-    router: Router, homes: Homes, batch: ApplicationBatch, commands: Sequence[tuple[Kind, Payload]]
+    router: Router,
+    coordinators: CoordinatorShards,
+    batch: ApplicationBatch,
+    commands: Sequence[tuple[Kind, Payload]],
 ) -> list[AnyResult]:
     deadline = router.loop.time() + router.settings.timeout
-    home = await homes.of(batch.branch(b"").xid, deadline)
+    home = await coordinators.of(batch.branch(b"").xid, deadline)
     entries = tuple(wire.Labelled(kind, encode_command(command)) for kind, command in commands)
     request = wire.Transact(home, entries)
     answer = await router.ask_leader(wire.HOMES, home, request, f"deciding {batch.text}", deadline)

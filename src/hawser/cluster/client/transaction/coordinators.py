@@ -8,7 +8,7 @@ from hawser.cluster.client.router import Router
 from hawser.errors import NotFound
 from hawser.transaction.identity import Xid, home_number
 
-__all__ = ["Homes", "boot_seconds"]
+__all__ = ["CoordinatorShards", "boot_seconds"]
 
 
 def boot_seconds() -> float:
@@ -16,7 +16,7 @@ def boot_seconds() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class Homes:
+class CoordinatorShards:
     """Of one client, in its event loop."""
 
     def __init__(self, router: Router) -> None:

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from typing import Final
 
 from hawser.cluster.client.publish.batch import size_of
-from hawser.cluster.client.queue.acknowledger import Borrowed
-from hawser.cluster.client.queue.session import Borrower
+from hawser.cluster.client.queue.acknowledger import HeldMessage
+from hawser.cluster.client.queue.session import QueueSession
 from hawser.cluster.wire import encode
 from hawser.log.entry import Kind
 from hawser.log.state.commands import GroupCommit, encode_command
 from hawser.record.batch import Batch, Compression
 from hawser.record.rows import Records, Rows
 
-__all__ = ["Accept", "Draft", "Move", "Put"]
+__all__ = ["Accept", "OperationBuffer", "Move", "Put"]
 
 # A token on its way, about.
 _TOKEN_BYTES: Final = 16
@@ -53,8 +53,8 @@ class Accept:
 
     kind: Final = Kind.QUEUE_SETTLE
 
-    def __init__(self, borrower: Borrower, messages: Sequence[Borrowed]) -> None:
-        self.borrower = borrower
+    def __init__(self, queue_session: QueueSession, messages: Sequence[HeldMessage]) -> None:
+        self.queue_session = queue_session
         self.messages = list(messages)
 
     @property
@@ -62,13 +62,13 @@ class Accept:
         return _TOKEN_BYTES * len(self.messages)
 
     def take(self, other: "Operation", most_bytes: int, most_records: int) -> bool:
-        if not isinstance(other, Accept) or self.borrower is not other.borrower:
+        if not isinstance(other, Accept) or self.queue_session is not other.queue_session:
             return False
         self.messages += other.messages
         return True
 
     def payload(self) -> bytes:
-        return encode(self.borrower.lock_of(self.messages))
+        return encode(self.queue_session.lock_of(self.messages))
 
 
 class Move:
@@ -90,7 +90,7 @@ class Move:
 Operation = Put | Accept | Move
 
 
-class Draft:
+class OperationBuffer:
     """What waits for one shard."""
 
     def __init__(self, most_bytes: int, most_records: int) -> None:

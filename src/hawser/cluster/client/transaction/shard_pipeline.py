@@ -19,7 +19,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 from hawser.cluster import wire
 from hawser.cluster.client.errors import Backoff, refused
-from hawser.cluster.client.loop_primitives import Alarm
+from hawser.cluster.client.loop_primitives import SharedTimer
 from hawser.cluster.client.router import Router
 from hawser.cluster.client.rpc import ask, checked
 from hawser.cluster.transport import Link, TransportError
@@ -27,7 +27,7 @@ from hawser.errors import HawserError
 from hawser.log.state.results import Result, decode_result
 from hawser.transaction.client import Request
 
-__all__ = ["Courier", "Couriers", "Leftover", "Sender"]
+__all__ = ["ShardPipeline", "ShardPipelines", "Leftover", "Sender"]
 
 _log = logging.getLogger("hawser.cluster.client")
 
@@ -85,7 +85,7 @@ class Leftover:
         """Nothing waits."""
 
 
-class Courier:
+class ShardPipeline:
     """To one shard of the topic or queue `name`. Everything happens in the event loop."""
 
     def __init__(self, router: Router, name: str, shard: str) -> None:
@@ -97,7 +97,7 @@ class Courier:
         self._senders: dict[Sender, None] = {}
         self._queue: deque[_Item] = deque()
         self._queued_bytes = 0
-        self._aloft = self._entries_aloft = 0
+        self._open_requests = self._entries_aloft = 0
         self._link: Link | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._recovery: asyncio.Task[None] | None = None
@@ -121,9 +121,9 @@ class Courier:
         """It wants to hear nothing more, and nothing more of it is sent."""
         self._senders.pop(sender, None)
 
-    def apart(self) -> "Courier":
+    def apart(self) -> "ShardPipeline":
         """Another one to the same shard."""
-        return Courier(self._router, self._name, self._shard)
+        return ShardPipeline(self._router, self._name, self._shard)
 
     async def close(self) -> None:
         """Nothing more is sent."""
@@ -142,13 +142,13 @@ class Courier:
     def _send_part(self) -> None:
         """As much as goes together."""
         link = self._router.leader_link(self._shard)
-        if link is None or (self._aloft and link is not self._link):
+        if link is None or (self._open_requests and link is not self._link):
             self._failed()
             return
         self._link = link
         items = next(self._parts(self._waiting()), None)
         if items is not None:
-            self._aloft += 1
+            self._open_requests += 1
             self._entries_aloft += len(items)
             task = self._router.loop.create_task(self._fly(items, link))
             self._tasks.add(task)
@@ -157,12 +157,12 @@ class Courier:
     def _may_send(self) -> bool:
         """What waits while something is under way goes together; but many do not wait for a few, nor for
         about as many."""
-        if self._aloft == 0:
+        if self._open_requests == 0:
             return True
         settings, waiting, aloft = self._settings, len(self._queue), self._entries_aloft
         enough = aloft // 2 if self._is_in_step and waiting >= _WORTH_HALVING // 2 else aloft
         is_much = self._queued_bytes >= settings.batch_bytes or waiting > enough
-        return is_much and self._aloft < settings.in_flight
+        return is_much and self._open_requests < settings.in_flight
 
     def _waiting(self) -> Iterator[_Item]:
         while self._queue:
@@ -189,9 +189,9 @@ class Courier:
             if not await self._ask(items, link):
                 self._has_failed = True
         finally:
-            self._aloft -= 1
+            self._open_requests -= 1
             self._entries_aloft -= len(items)
-        if not self._aloft:
+        if not self._open_requests:
             self._forget_those_who_heard()
         if not self._is_due:
             # Once those who heard of it had their turn: what they want next goes along.
@@ -233,7 +233,7 @@ class Courier:
                 self._did_not_arrive(items)
             return False
         if isinstance(answer, wire.Transacted):
-            is_worth_it = self._is_in_step and self._aloft == 1 and len(items) >= _WORTH_HALVING
+            is_worth_it = self._is_in_step and self._open_requests == 1 and len(items) >= _WORTH_HALVING
             half = len(items) // 2 if is_worth_it else 0
             for place, ((sender, request), result) in enumerate(zip(items, answer.results, strict=True)):
                 if half and place == half:
@@ -292,7 +292,7 @@ class Courier:
     def _failed(self) -> None:
         """Once nothing is under way, ask for everything that is not answered until it is."""
         self._has_failed = True
-        if self._recovery is None and not self._aloft:
+        if self._recovery is None and not self._open_requests:
             self._recovery = self._router.loop.create_task(self._recover())
             self._recovery.add_done_callback(self._recovered)
 
@@ -330,29 +330,31 @@ class Courier:
         return [(sender, request) for sender, requests in wanted.items() for request in requests]
 
 
-class Couriers:
+class ShardPipelines:
     """Those of one client, one for each shard that its transactions touch; and when what they wait for goes
     out, at the latest."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
-        self.soon: Alarm[Sender] = Alarm(router.loop, _SOON_SECONDS, lambda sender: sender.send_waiting())
+        self.soon: SharedTimer[Sender] = SharedTimer(
+            router.loop, _SOON_SECONDS, lambda sender: sender.send_waiting()
+        )
         # As long as somebody has them, or something is under way.
-        self._shards: WeakValueDictionary[str, Courier] = WeakValueDictionary()
-        self._apart: WeakSet[Courier] = WeakSet()
+        self._shards: WeakValueDictionary[str, ShardPipeline] = WeakValueDictionary()
+        self._apart: WeakSet[ShardPipeline] = WeakSet()
 
-    def to(self, name: str, shard: str) -> Courier:
+    def to(self, name: str, shard: str) -> ShardPipeline:
         """The one that all transactions share."""
-        courier = self._shards.get(shard)
-        if courier is None:
-            courier = self._shards[shard] = Courier(self._router, name, shard)
-        return courier
+        pipeline = self._shards.get(shard)
+        if pipeline is None:
+            pipeline = self._shards[shard] = ShardPipeline(self._router, name, shard)
+        return pipeline
 
-    def apart(self, shared: Courier) -> Courier:
+    def apart(self, shared: ShardPipeline) -> ShardPipeline:
         """One for a single transaction, to the same shard."""
-        courier = shared.apart()
-        self._apart.add(courier)
-        return courier
+        pipeline = shared.apart()
+        self._apart.add(pipeline)
+        return pipeline
 
     async def close(self) -> None:
         """Nothing more is sent."""

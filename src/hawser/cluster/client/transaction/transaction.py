@@ -17,15 +17,15 @@ from math import inf
 from typing import Final, Literal
 
 from hawser.cluster.client.errors import Backoff
-from hawser.cluster.client.loop_primitives import Alarm, Flag
+from hawser.cluster.client.loop_primitives import LoopEvent, SharedTimer
 from hawser.cluster.client.queue.acknowledger import State as MessageState
 from hawser.cluster.client.router import Router
-from hawser.cluster.client.subscribe.group_member import Member
+from hawser.cluster.client.subscribe.group_member import GroupMember
 from hawser.cluster.client.subscribe.takers import Claim, Taken
 from hawser.cluster.client.transaction.coordinators import boot_seconds
 from hawser.cluster.client.transaction.operations import Move
-from hawser.cluster.client.transaction.shard_pipeline import Couriers, Leftover
-from hawser.cluster.client.transaction.workspace import Held, OpenWork
+from hawser.cluster.client.transaction.shard_pipeline import Leftover, ShardPipelines
+from hawser.cluster.client.transaction.workspace import Held, Workspace
 from hawser.errors import HawserError, OutcomeUnknown, TransactionAborted, UsageError
 from hawser.log.state.results import Finished, Outcome, Result
 from hawser.transaction.client import Progress, Request, Transaction
@@ -62,11 +62,13 @@ class Lanes:
 
     def __init__(self, router: Router) -> None:
         self.router = router
-        self.couriers = Couriers(router)
+        self.pipelines = ShardPipelines(router)
         self._owner = owner_of(router.run)
         self._idle: list[Lane] = []
         seconds = _PATIENT_PART * router.settings.timeout
-        self.patience: Alarm[OpenTransaction] = Alarm(router.loop, seconds, OpenTransaction.lose_patience)
+        self.patience_timer: SharedTimer[OpenTransaction] = SharedTimer(
+            router.loop, seconds, OpenTransaction.stop_waiting
+        )
         self._open: set[OpenTransaction] = set()
         self.is_closed = False
 
@@ -94,10 +96,10 @@ class Lanes:
 
     async def leave(self) -> None:
         """Nothing more is sent: what is left of those that nobody waits for ends with this client."""
-        await self.couriers.close()
+        await self.pipelines.close()
 
 
-class OpenTransaction(OpenWork):
+class OpenTransaction(Workspace):
     """A transaction of this client."""
 
     __slots__ = (
@@ -106,14 +108,14 @@ class OpenTransaction(OpenWork):
     )  # fmt: skip
 
     def __init__(self, lanes: Lanes, lane: Lane, transaction: Transaction) -> None:
-        super().__init__(lanes.router, lanes.couriers, transaction)
+        super().__init__(lanes.router, lanes.pipelines, transaction)
         self._lanes = lanes
         self._lane: Lane | None = lane
         self._is_ending = False
-        self._ended = Flag(self._loop)
+        self._ended = LoopEvent(self._loop)
         self._patience: asyncio.TimerHandle | None = None
         # The transaction's claims on groups.
-        self._claims: dict[Member, Claim] = {}
+        self._claims: dict[GroupMember, Claim] = {}
         # Whether somebody asks on if the outcome is unknown.
         self._is_asked_for = False
         self._following: set[asyncio.Task[None]] = set()
@@ -142,7 +144,7 @@ class OpenTransaction(OpenWork):
                 "bus.transaction()"
             )
 
-    def commit_offsets(self, member: Member, taken: Taken) -> None:
+    def commit_offsets(self, member: GroupMember, taken: Taken) -> None:
         """The group goes on behind what was taken, if this is committed. If it can only be rolled back, the
         member follows that all the same."""
         self.check_open()
@@ -178,7 +180,7 @@ class OpenTransaction(OpenWork):
         """If it stays open, it has failed."""
         self._forget_soon()
         self._ends_since = boot_seconds()
-        last = [request for shard in self._drafts for request in self._numbered(shard)]
+        last = [request for shard in self._buffers for request in self._numbered(shard)]
         if self.has_failed:
             return
         requests = self.inner.commit(last, self.router.leader_link)
@@ -188,14 +190,14 @@ class OpenTransaction(OpenWork):
         if self.inner.progress is Progress.OVER:
             self._finish()
         else:
-            self._lanes.patience.set(self)
+            self._lanes.patience_timer.set(self)
 
     def _go_alone_to(self, home: str) -> None:
         """It answers when others have heard: nobody else is to wait for that. What it has not acknowledged
         goes with the decision."""
-        shared = self._couriers[home]
+        shared = self._pipelines[home]
         shared.leave(self)
-        self._couriers[home] = self._all_couriers.apart(shared)
+        self._pipelines[home] = self._client_pipelines.apart(shared)
 
     def _begin_ending(self, got: Sequence[Held]) -> None:
         """What is taken from here on is taken without waiting for the end."""
@@ -235,7 +237,7 @@ class OpenTransaction(OpenWork):
 
     def _begin_rollback(self) -> None:
         requests = self.inner.rollback()
-        self._drafts.clear()
+        self._buffers.clear()
         self._let_go(is_committed=False)
         self._begin_following()
         self._carry(requests)
@@ -321,7 +323,7 @@ class OpenTransaction(OpenWork):
         if self._failure is not None:
             return self.aborted()
         if self.inner.outcome is None:
-            trouble = "; ".join({each.trouble for each in self._couriers.values()})
+            trouble = "; ".join({each.trouble for each in self._pipelines.values()})
             return TransactionAborted(
                 f"transaction {self.inner.id} was not committed, because nobody could be asked to "
                 f"({trouble}). It may be run again"
@@ -334,7 +336,7 @@ class OpenTransaction(OpenWork):
         if self._ended.is_set():
             return
         following = self._hear(request, result)
-        self._look()
+        self._query()
         if self._ended.is_set():
             # For those whom home does not tell.
             self._leave_behind(following)
@@ -365,11 +367,11 @@ class OpenTransaction(OpenWork):
             # Where nothing is, nothing is to be rolled back.
             for request in self.inner.again(shard):
                 self.inner.hear(request, Finished(Outcome.ROLLED_BACK))
-            self._look()
+            self._query()
         elif progress in (Progress.ROLLING_BACK, Progress.RESOLVING):
             self._finish()
 
-    def _look(self) -> None:
+    def _query(self) -> None:
         """End it if it is over, or as soon as it is known that it cannot be committed."""
         inner = self.inner
         if inner.progress is Progress.OVER:
@@ -379,7 +381,7 @@ class OpenTransaction(OpenWork):
         elif inner.progress is Progress.RESOLVING and self._patience is None:
             self._wait(_ASKING_PART * self._settings.timeout)
 
-    def lose_patience(self) -> None:
+    def stop_waiting(self) -> None:
         """The commit takes too long: ask what becomes of it."""
         if self.inner.progress is Progress.COMMITTING:
             self._ask()
@@ -407,7 +409,7 @@ class OpenTransaction(OpenWork):
         """It is over, or nobody waits for it any longer."""
         if self._ended.is_set():
             return
-        self._lanes.patience.forget(self)
+        self._lanes.patience_timer.forget(self)
         if self._patience is not None:
             self._patience.cancel()
         is_committed = self.inner.outcome is Outcome.COMMITTED
@@ -427,8 +429,8 @@ class OpenTransaction(OpenWork):
             message.state = state
         if is_committed:
             locking, self._locking = self._locking, {}
-            for message, borrower in locking.items():
-                borrower.locked((message,))
+            for message, queue_session in locking.items():
+                queue_session.locked((message,))
                 message.state = state
         got, self._got = self._got, ()
         self._back += self._give_back(got)

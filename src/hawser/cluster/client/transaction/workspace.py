@@ -16,16 +16,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from hawser.cluster.client.handles import Open
-from hawser.cluster.client.loop_primitives import Flag
+from hawser.cluster.client.handles import Handle
+from hawser.cluster.client.loop_primitives import LoopEvent
 from hawser.cluster.client.publish.batch import size_of
 from hawser.cluster.client.publish.partitioner import compression_of, split_records
-from hawser.cluster.client.queue.acknowledger import Borrowed, State
-from hawser.cluster.client.queue.handle import OpenQueue
-from hawser.cluster.client.queue.session import Borrower
+from hawser.cluster.client.queue.acknowledger import HeldMessage, State
+from hawser.cluster.client.queue.handle import QueueHandle
+from hawser.cluster.client.queue.session import QueueSession
 from hawser.cluster.client.router import Router
-from hawser.cluster.client.transaction.operations import Accept, Draft, Operation, Put
-from hawser.cluster.client.transaction.shard_pipeline import Courier, Couriers, Sender
+from hawser.cluster.client.transaction.operations import Accept, Operation, OperationBuffer, Put
+from hawser.cluster.client.transaction.shard_pipeline import Sender, ShardPipeline, ShardPipelines
 from hawser.errors import (
     Closed,
     HawserError,
@@ -41,7 +41,7 @@ from hawser.record.batch import Compression
 from hawser.record.rows import Records
 from hawser.transaction.client import Request, Transaction
 
-__all__ = ["Held", "OpenWork", "check_held"]
+__all__ = ["Held", "Workspace", "check_held"]
 
 # What waits for a shard goes out when there is so much of it, at the latest.
 _ENOUGH_BYTES: Final = 256 << 10
@@ -51,37 +51,37 @@ _STAGED: Final = (Staged, Prepared)
 _LASTING: Final = (UsageError, Closed, NotFound, SettingsMismatch)
 
 # A message, and the session that was lent it.
-Held = tuple[Borrower, Borrowed]
+Held = tuple[QueueSession, HeldMessage]
 
 
-class OpenWork(ABC):
+class Workspace(ABC):
     """Everything happens in the event loop, but for `hand_over`, which belongs to any one thread at a time,
     and what it may be asked before."""
 
     # So many attributes would be kept in a dictionary for each transaction, made anew and slower to look at.
     __slots__ = (
-        "doubts", "inner", "router", "_all_couriers", "_begun_bytes", "_changed", "_couriers", "_done_bytes",
-        "_drafts", "_failure", "_handed", "_is_called", "_is_due", "_keyless", "_kept", "_locked", "_locking",
-        "_loop", "_sent", "_settings",
+        "doubts", "inner", "router", "_begun_bytes", "_buffers", "_changed", "_client_pipelines",
+        "_done_bytes", "_failure", "_handed", "_is_called", "_is_due", "_keyless", "_kept", "_locked",
+        "_locking", "_loop", "_pipelines", "_sent", "_settings",
     )  # fmt: skip
 
-    def __init__(self, router: Router, couriers: Couriers, transaction: Transaction) -> None:
+    def __init__(self, router: Router, pipelines: ShardPipelines, transaction: Transaction) -> None:
         self.inner = transaction
         self.router = router
         self.doubts = 0
-        self._all_couriers = couriers
+        self._client_pipelines = pipelines
         self._settings = router.settings
         self._loop = router.loop
         self._failure: Exception | None = None
-        self._drafts: dict[str, Draft] = {}
-        self._couriers: dict[str, Courier] = {}
+        self._buffers: dict[str, OperationBuffer] = {}
+        self._pipelines: dict[str, ShardPipeline] = {}
         self._is_due = False
-        self._changed = Flag(self._loop)
+        self._changed = LoopEvent(self._loop)
         # Where messages without a key go, for each topic.
         self._keyless: dict[str, int] = {}
         # Messages that were accepted: whose leader has not said so yet, and the others.
-        self._locking: dict[Borrowed, Borrower] = {}
-        self._locked: set[Borrowed] = set()
+        self._locking: dict[HeldMessage, QueueSession] = {}
+        self._locked: set[HeldMessage] = set()
         # What was sent, by shard and number.
         self._sent: dict[tuple[str, int], Operation] = {}
         # Sessions live as long as somebody has a message of theirs.
@@ -174,10 +174,10 @@ class OpenWork(ABC):
         whoever works."""
         self._begun_bytes += size_of(records)
 
-    def publish(self, target: Open, records: Records) -> None:
+    def publish(self, target: Handle, records: Records) -> None:
         """To a topic or a queue."""
         self.check()
-        if isinstance(target, OpenQueue):
+        if isinstance(target, QueueHandle):
             self._add(target.name, target.shard(0), Put(Kind.QUEUE_PUT, Compression.NONE, records))
             return
         compression = compression_of(target.name, target.entry)
@@ -185,7 +185,7 @@ class OpenWork(ABC):
         for partition, part in parts.items():
             self._add(target.name, target.shard(partition), Put(Kind.BATCH, compression, part))
 
-    def _keyless_of(self, target: Open) -> int:
+    def _keyless_of(self, target: Handle) -> int:
         """The partition of a topic for messages without a key: few partitions are few shards."""
         if target.partitions == 1:
             return 0
@@ -200,26 +200,28 @@ class OpenWork(ABC):
         new = [each for each in held if each[1] not in self._locking and each[1] not in self._locked]
         lost = [each for each in new if each[1].state is State.LOST]
         if lost:
-            self._fail(lost[0][0].fenced([borrowed for _, borrowed in lost]))
+            self._fail(lost[0][0].fenced([held_message for _, held_message in lost]))
             raise self.aborted()
         check_held(new, is_certain=True)
         self._kept.append(kept)
-        for borrower, borrowed in dict.fromkeys(new):
-            borrower.lock((borrowed,))
-            self._locking[borrowed] = borrower
-            self._add(borrower.queue, borrower.shard, Accept(borrower, (borrowed,)))
+        for queue_session, held_message in dict.fromkeys(new):
+            queue_session.lock((held_message,))
+            self._locking[held_message] = queue_session
+            self._add(queue_session.queue, queue_session.shard, Accept(queue_session, (held_message,)))
 
     def _add(self, name: str, shard: str, operation: Operation) -> None:
-        draft = self._drafts.get(shard)
-        if draft is None:
-            draft = self._drafts[shard] = Draft(self._settings.batch_bytes, self._settings.batch_records)
-            self._couriers[shard] = self._all_couriers.to(name, shard)
-        draft.add(operation)
-        if draft.nbytes >= _ENOUGH_BYTES:
+        buffer = self._buffers.get(shard)
+        if buffer is None:
+            buffer = self._buffers[shard] = OperationBuffer(
+                self._settings.batch_bytes, self._settings.batch_records
+            )
+            self._pipelines[shard] = self._client_pipelines.to(name, shard)
+        buffer.add(operation)
+        if buffer.nbytes >= _ENOUGH_BYTES:
             self._send(shard)
         elif not self._is_due:
             self._is_due = True
-            self._all_couriers.soon.set(self)
+            self._client_pipelines.soon.set(self)
 
     def _fail(self, error: Exception) -> None:
         """It can only be rolled back."""
@@ -231,23 +233,23 @@ class OpenWork(ABC):
     def send_waiting(self) -> None:
         """Send what waits for any shard."""
         self._forget_soon()
-        for shard in self._drafts:
+        for shard in self._buffers:
             self._send(shard)
 
     def _forget_soon(self) -> None:
         if self._is_due:
             self._is_due = False
-            self._all_couriers.soon.forget(self)
+            self._client_pipelines.soon.forget(self)
 
     def _send(self, shard: str) -> None:
         requests = self._numbered(shard)
         if requests:
-            self._couriers[shard].carry(self, requests)
+            self._pipelines[shard].carry(self, requests)
 
     def _numbered(self, shard: str) -> list[Request]:
         """What waits for a shard, as it is sent; nothing once the transaction can only be rolled back."""
         requests: list[Request] = []
-        for operation in self._drafts[shard].clear():
+        for operation in self._buffers[shard].clear():
             if self.has_failed:
                 break
             try:
@@ -274,13 +276,13 @@ class OpenWork(ABC):
         elif isinstance(result, Rejected) and result.reason is Reason.NOT_HELD:
             operation = self._sent.get((request.shard, request.number))
             if isinstance(operation, Accept):
-                self._fail(operation.borrower.fenced(operation.messages))
+                self._fail(operation.queue_session.fenced(operation.messages))
         self._changed.set()
         return self.inner.hear(request, result)
 
     def _staged(self, operation: Operation | None) -> None:
         if isinstance(operation, Accept):
-            operation.borrower.locked(operation.messages)
+            operation.queue_session.locked(operation.messages)
             for message in operation.messages:
                 del self._locking[message]
                 self._locked.add(message)
@@ -293,7 +295,7 @@ class OpenWork(ABC):
         for request in requests:
             ways.setdefault(request.shard, []).append(request)
         for shard, those in ways.items():
-            self._couriers[shard].carry(sender or self, those)
+            self._pipelines[shard].carry(sender or self, those)
 
     @abstractmethod
     def lost(self, shard: str, error: HawserError) -> None:
@@ -304,8 +306,8 @@ class OpenWork(ABC):
     def _stop(self) -> None:
         """Nothing is sent, or heard of, from here on."""
         self._forget_soon()
-        for courier in self._couriers.values():
-            courier.leave(self)
+        for pipeline in self._pipelines.values():
+            pipeline.leave(self)
         # Callers no longer wait for room, either.
         self._done_bytes = self._begun_bytes
         self._changed.set()
@@ -313,24 +315,24 @@ class OpenWork(ABC):
     def _give_back(self, got: Iterable[Held] = ()) -> "list[asyncio.Future[None]]":
         """Release what was to be locked, and those of what was got that are still held; done when that is."""
         locking, self._locking = self._locking, {}
-        back: dict[Borrower, tuple[list[Borrowed], list[Borrowed]]] = {}
-        for message, borrower in locking.items():
-            back.setdefault(borrower, ([], []))[0].append(message)
-        for borrower, message in got:
+        back: dict[QueueSession, tuple[list[HeldMessage], list[HeldMessage]]] = {}
+        for message, queue_session in locking.items():
+            back.setdefault(queue_session, ([], []))[0].append(message)
+        for queue_session, message in got:
             if message.state is State.HELD:
-                back.setdefault(borrower, ([], []))[1].append(message)
+                back.setdefault(queue_session, ([], []))[1].append(message)
         self._kept.clear()
-        return [borrower.unlock(*messages) for borrower, messages in back.items()]
+        return [queue_session.unlock(*messages) for queue_session, messages in back.items()]
 
 
 def check_held(held: Sequence[Held], is_certain: bool = False) -> None:
     """UsageError if one of these messages cannot be accepted in a transaction. Before the event loop has its
     turn it is not certain which transaction has one, or whether one is lost."""
-    for borrower, borrowed in held:
-        state = borrowed.state
+    for queue_session, held_message in held:
+        state = held_message.state
         if state is State.HELD or (state in (State.LOCKED, State.LOST) and not is_certain):
             continue
         locked = "was accepted in another transaction"
         what = locked if state is State.LOCKED else "is settled, or is being settled, by itself"
-        which = f"message {borrowed.offset} of queue {borrower.queue!r}"
+        which = f"message {held_message.offset} of queue {queue_session.queue!r}"
         raise UsageError(f"{which} {what}; what becomes of a message is said once")

@@ -40,9 +40,9 @@ from msgspec.structs import replace
 from hawser.cluster import wire
 from hawser.cluster.client.errors import Backoff
 from hawser.cluster.client.router import Router
-from hawser.cluster.client.transaction.coordinators import Homes
-from hawser.cluster.client.transaction.shard_pipeline import Couriers
-from hawser.cluster.client.transaction.workspace import OpenWork
+from hawser.cluster.client.transaction.coordinators import CoordinatorShards
+from hawser.cluster.client.transaction.shard_pipeline import ShardPipelines
+from hawser.cluster.client.transaction.workspace import Workspace
 from hawser.errors import Full, HawserError, OutcomeUnknown, Unavailable, UsageError
 from hawser.log.entry import Kind
 from hawser.log.state.commands import encode_command
@@ -89,7 +89,7 @@ _MOST_USES: Final = 65_536
 T = TypeVar("T")
 
 
-class Standing(Enum):
+class Association(Enum):
     """Of the work of this session in a branch."""
 
     OPEN = "open"
@@ -99,31 +99,31 @@ class Standing(Enum):
     OVER = "over"
 
 
-_ENDING: Final = (Standing.ENDING, Standing.SUSPENDING)
-_MAYBE_SUSPENDED: Final = (Standing.SUSPENDING, Standing.SUSPENDED)
+_ENDING: Final = (Association.ENDING, Association.SUSPENDING)
+_MAYBE_SUSPENDED: Final = (Association.SUSPENDING, Association.SUSPENDED)
 
 
-class OpenBranch(OpenWork):
+class OpenBranch(Workspace):
     """The work of this session in a branch."""
 
-    def __init__(self, router: Router, couriers: Couriers, transaction: Transaction) -> None:
-        super().__init__(router, couriers, transaction)
-        self.standing = Standing.OPEN
+    def __init__(self, router: Router, pipelines: ShardPipelines, transaction: Transaction) -> None:
+        super().__init__(router, pipelines, transaction)
+        self.association = Association.OPEN
 
     @property
     def is_open(self) -> bool:
         """Whether it takes operations."""
-        return self.standing is Standing.OPEN
+        return self.association is Association.OPEN
 
     @property
     def is_over(self) -> bool:
         """Whether nothing is done in it any more."""
-        return self.standing is Standing.OVER
+        return self.association is Association.OVER
 
     @property
     def is_suspended(self) -> bool:
         """Whether it waits to be resumed."""
-        return self.standing is Standing.SUSPENDED
+        return self.association is Association.SUSPENDED
 
     def check_open(self) -> None:
         if not self.is_open:
@@ -132,7 +132,7 @@ class OpenBranch(OpenWork):
     def over(self) -> UsageError:
         """The error for an operation that it does not take."""
         xid = self.inner.id.xid
-        if self.standing in _ENDING:
+        if self.association in _ENDING:
             return UsageError(
                 f"the work in branch {xid} is being ended, or nobody has answered that; call xa.end() again"
             )
@@ -145,12 +145,12 @@ class OpenBranch(OpenWork):
     async def stage(self, call: Call) -> None:
         """Take no more operations, because of this end; return when all are staged, or something has failed.
         If this is cancelled nothing has happened."""
-        before = self.standing
+        before = self.association
         self._take_over()
-        if call is Call.END_SUSPEND or before is Standing.SUSPENDING:
-            self.standing = Standing.SUSPENDING
+        if call is Call.END_SUSPEND or before is Association.SUSPENDING:
+            self.association = Association.SUSPENDING
         else:
-            self.standing = Standing.ENDING
+            self.association = Association.ENDING
         self.send_waiting()
         try:
             await self._until(lambda: self.inner.is_staged or self.is_over, "to take what was published")
@@ -158,15 +158,15 @@ class OpenBranch(OpenWork):
             self.stand_back(before)
             raise
 
-    def stand_back(self, before: Standing) -> None:
+    def stand_back(self, before: Association) -> None:
         """The end was not made."""
         if not self.is_over:
-            self.standing = before
+            self.association = before
 
     def end(self) -> None:
         """Nothing more is done in it here. Its messages are the coordinator's business from here on, but for
         those that it never got, as far as is known: they are given back."""
-        self.standing = Standing.OVER
+        self.association = Association.OVER
         self._stop()
         self._give_back()
 
@@ -174,10 +174,10 @@ class OpenBranch(OpenWork):
 class Resource:
     """Of one client, in its event loop."""
 
-    def __init__(self, router: Router, homes: Homes, couriers: Couriers) -> None:
+    def __init__(self, router: Router, coordinators: CoordinatorShards, pipelines: ShardPipelines) -> None:
         self._router = router
-        self._homes = homes
-        self._couriers = couriers
+        self._coordinators = coordinators
+        self._pipelines = pipelines
         # Those that this session works in, or has suspended.
         self._branches: dict[Xid, OpenBranch] = {}
         # The use of each that this session means; the ones that it has not heard of for longest make room.
@@ -202,9 +202,9 @@ class Resource:
         """How this session finds the branch now; that of incarnation 0 is the latest use of the xid."""
         xid, incarnation = transaction
         deadline = self._router.loop.time() + self._router.settings.attempt_seconds
-        home = await self._homes.of(xid, deadline)
-        look = wire.TransactionLook(home, (*xid,), incarnation)
-        answer = await self._look(look, f"looking at branch {xid}", deadline)
+        home = await self._coordinators.of(xid, deadline)
+        query = wire.TransactionLook(home, (*xid,), incarnation)
+        answer = await self._query(query, f"looking at branch {xid}", deadline)
         for record in answer.records:
             branch = self._branches.get(xid)
             if record.state != State.ELSEWHERE or branch is None:
@@ -234,7 +234,7 @@ class Resource:
         """What a start got that was not answered, with the work that it has begun; None if it began none
         and is to be made anew."""
         deadline = self._router.loop.time() + self._router.settings.timeout
-        home = await self._homes.of(xid, deadline)
+        home = await self._coordinators.of(xid, deadline)
         call = Call(named.call)
         result = await self._ask(xid, home, named, _what(call, xid), deadline)
         if isinstance(result, Rejected):
@@ -255,8 +255,8 @@ class Resource:
             if branch is not None:
                 # Of a use that others have ended, or of a worker that was.
                 branch.end()
-            branch = self._branches[xid] = OpenBranch(self._router, self._couriers, inner)
-        branch.standing = Standing.OPEN
+            branch = self._branches[xid] = OpenBranch(self._router, self._pipelines, inner)
+        branch.association = Association.OPEN
         return answer, branch
 
     async def end(self, xid: Xid, call: Call) -> tuple[Answered, OpenBranch | None]:
@@ -281,7 +281,7 @@ class Resource:
         return answer, None
 
     async def _end(self, xid: Xid, call: Call, branch: OpenBranch) -> Answered:
-        before = branch.standing
+        before = branch.association
         await branch.stage(call)
         if branch.has_failed:
             call = Call.END_FAIL
@@ -302,9 +302,9 @@ class Resource:
             return
         is_suspended = call is Call.END_SUSPEND and answer.code == Code.OK
         if answer.code == Code.ILLEGAL_STATE:
-            is_suspended = branch.standing in _MAYBE_SUSPENDED
+            is_suspended = branch.association in _MAYBE_SUSPENDED
         if is_suspended:
-            branch.standing = Standing.SUSPENDED
+            branch.association = Association.SUSPENDED
         elif answer.code in _ENDED:
             self._drop(xid, branch)
 
@@ -325,7 +325,7 @@ class Resource:
     ) -> Answered:
         """What a call gets, about the use that is named, or else the one that is meant."""
         deadline = self._router.loop.time() + self._router.settings.timeout
-        home = await self._homes.of(xid, deadline)
+        home = await self._coordinators.of(xid, deadline)
         what = _what(call, xid)
         backoff = Backoff(self._router.settings)
         while True:
@@ -398,7 +398,7 @@ class Resource:
         if meant:
             # Also when another call is answered first.
             _put(self._uses, xid, meant)
-        answer = await self._look(wire.TransactionLook(home, xid), what, deadline)
+        answer = await self._query(wire.TransactionLook(home, xid), what, deadline)
         if meant and answer.incarnation > meant:
             raise OutcomeUnknown(
                 f"{what}: nobody has answered the call before it, and the xid has been used again since; "
@@ -422,9 +422,11 @@ class Resource:
         """Branches that are prepared, or that a person has decided and nobody has forgotten. These uses are
         meant from here on, unless this session works in a later one."""
         deadline = self._router.loop.time() + self._router.settings.timeout
-        homes = await self._homes.all(deadline)
-        looks = (self._look(wire.TransactionLook(home), "recovering branches", deadline) for home in homes)
-        seen = [record for each in await asyncio.gather(*looks) for record in each.records]
+        coordinators = await self._coordinators.all(deadline)
+        queries = (
+            self._query(wire.TransactionLook(home), "recovering branches", deadline) for home in coordinators
+        )
+        seen = [record for each in await asyncio.gather(*queries) for record in each.records]
         found = {Xid(*each.xid): each.incarnation for each in seen if State(each.state) in RECOVERABLE}
         found = {xid: use for xid, use in found.items() if xid.format not in _OWN_FORMATS}
         for xid, call in self._unanswered.items():
@@ -434,8 +436,8 @@ class Resource:
             _put(self._uses, xid, max(use, self._uses.get(xid, 0)))
         return sorted(found)
 
-    async def _look(self, look: wire.TransactionLook, what: str, deadline: float) -> wire.TransactionsSeen:
-        answer = await self._router.ask_leader(wire.HOMES, look.shard, look, what, deadline)
+    async def _query(self, query: wire.TransactionLook, what: str, deadline: float) -> wire.TransactionsSeen:
+        answer = await self._router.ask_leader(wire.HOMES, query.shard, query, what, deadline)
         assert isinstance(answer, wire.TransactionsSeen), answer
         return answer
 

@@ -71,7 +71,7 @@ class DeadLetterForwarder:
             return
         client = await self._started()
         queue = await client.open_queue(delivery.queue, {}, False, None)
-        target = await queue.letters(create=True)
+        target = await queue.dead_letters(create=True)
         try:
             partition = StampedPartition(target, 0)
             replica = shard.replica
