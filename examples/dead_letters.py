@@ -24,14 +24,14 @@ def main() -> None:
         jobs = bus.queue("numbers", max_deliveries=2)
         jobs.put_many([b"1", b"two", b"3"])
         drain(jobs)
-        letters = jobs.dead_letters()
-        for letter in letters.peek(10):
+        dead_letters = jobs.dead_letters()
+        for letter in dead_letters.peek(10):
             origin = letter.headers["hawser-dead-letter"].decode()
             print(f"dead: {bytes(letter).decode()!r} from {origin}")
         print(f"{jobs.retry_dead_letters()} tried again")
         drain(jobs)
         print(f"{jobs.info().dead} dead letter left")
-        letters.delete()
+        dead_letters.delete()
         jobs.delete()
 
 

@@ -8,7 +8,7 @@ __all__ = [
     "CONSUMER_PREFIX",
     "DEAD_LETTER_SUFFIX",
     "GROUP_PREFIX",
-    "LETTERS_PREFIX",
+    "DEAD_LETTERS_PREFIX",
     "MAX_COUNT",
     "MAX_DELIVERIES",
     "MAX_ENCODED_TOPIC_NAME_BYTES",
@@ -84,7 +84,7 @@ GROUP_PREFIX: Final = "group:"
 # The names of consumers, and of shards whose dead letters go elsewhere, in the table of producers: only nodes
 # write under them. A producer's own begins with the name of its bus.
 CONSUMER_PREFIX: Final = "consumer:"
-LETTERS_PREFIX: Final = "letters:"
+DEAD_LETTERS_PREFIX: Final = "letters:"
 
 _LONGEST_FILE_NAME: Final = 255
 

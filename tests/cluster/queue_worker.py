@@ -124,9 +124,9 @@ def _release(notes: Notes, message: hawser.Message) -> None:
 def bury(url: str, name: str, notes: Notes, goes_on: Until) -> None:
     """Accept the dead letters, some together."""
     with _connect(url, name) as bus:
-        letters: Any = bus.queue(QUEUE, create=False).dead_letters()
+        dead_letters: Any = bus.queue(QUEUE, create=False).dead_letters()
         while goes_on:
-            accept_all(notes, letters.get_many(_MOST_TOGETHER, timeout=0.2), "bury")
+            accept_all(notes, dead_letters.get_many(_MOST_TOGETHER, timeout=0.2), "bury")
 
 
 def accept_all(notes: Notes, messages: hawser.Messages, deed: str = "accept") -> None:
@@ -245,8 +245,8 @@ async def _lies(link: Link, shard: str, epoch: int, session: str, random: Random
     get = wire.QueueGet(shard, 0, session, 1, NO_TOKEN, 1, 1000, SESSION_SECONDS)
     answer = await _asked(link, get)
     await _asked(link, msgspec.structs.replace(get, request=2, most=0, is_last=True))
-    if isinstance(answer, wire.Lent) and answer.parcels:
-        token = answer.parcels[0].token
+    if isinstance(answer, wire.Delivered) and answer.delivery_batches:
+        token = answer.delivery_batches[0].token
         lies += [(token.epoch, max(0, token.number - random.randint(1, _MOST_TOGETHER)), 1) for _ in range(4)]
     return lies
 

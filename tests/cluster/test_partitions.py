@@ -122,11 +122,11 @@ def test_a_leader_cut_off_lends_to_transactions_and_to_nobody_else(tmp_path: Pat
             assert bytes(message) == b"first"
         assert isinstance(_get(address, shard, for_transactions=False), wire.Failed)
         lent = _get(address, shard, for_transactions=True)
-        assert isinstance(lent, wire.Lent), lent
-        ((parcel,),) = (lent.parcels,)
-        assert b"first" in bytes(parcel.batch)
+        assert isinstance(lent, wire.Delivered), lent
+        ((delivery_batch,),) = (lent.delivery_batches,)
+        assert b"first" in bytes(delivery_batch.batch)
         transaction = TransactionId(Xid(LANE_FORMAT, b"of the test", b""), 1)
-        token = parcel.token
+        token = delivery_batch.token
         lock = wire.QueueLock(0, _SESSION, ((token.epoch, token.number, 1),))
         accept = entry(Kind.QUEUE_SETTLE, wire.encode(lock), raw.label(transaction, 1))
         assert raw.transact(shard, accept) == [Rejected(Reason.NOT_HELD)]
@@ -143,12 +143,12 @@ def test_a_home_cut_off_does_not_say_what_is_prepared(tmp_path: Path) -> None:
         raw, xid = RawTransactions(bus), Xid(7, b"transfer", b"")
         bus.xa.start(xid).publish(orders, b"half of it")
         bus.xa.end(xid)
-        home = raw.home(xid)
-        old = raw.leader(home)
-        look = wire.TransactionLook(home)
+        coordinator = raw.coordinator(xid)
+        old = raw.leader(coordinator)
+        look = wire.TransactionLook(coordinator)
         assert isinstance(_ask(cluster.nodes[old].address, look), wire.TransactionsSeen)
         hosts.part([old], [*(name for name in NODES if name != old), "o1"])
-        until(lambda: raw.leader(home) != old, "another leader")
+        until(lambda: raw.leader(coordinator) != old, "another leader")
         assert bus.xa.prepare(xid) == "ok"
         assert bus.xa.recover() == [xid]
         # It waits for a majority that would know.

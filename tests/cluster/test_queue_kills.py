@@ -117,9 +117,9 @@ def judged(cluster: ClusterProcesses, clients: Clients) -> dict[str, int]:
                 hawser.Messages(filter(is_poison, messages), messages._settle).reject()
         dead: Any = queue.dead_letters()
         if dead.name == MORGUE:
-            until(lambda: _letters_at_home(queue) == 0, "all letters in the other queue")
-        for letters in _rest(dead):
-            accept_all(notes, letters, "bury")
+            until(lambda: _dead_letters_at_home(queue) == 0, "all letters in the other queue")
+        for dead_letters in _rest(dead):
+            accept_all(notes, dead_letters, "bury")
     return {**of_loops, **judge(read_notes(clients.files))}
 
 
@@ -131,9 +131,9 @@ def _rest(queue: Any) -> Iterator[hawser.Messages]:
         yield queue.get_many(500, timeout=0.2)
 
 
-def _letters_at_home(queue: Any) -> int:
+def _dead_letters_at_home(queue: Any) -> int:
     looked = queue._thread.call(queue._queue.query_contents())
-    return int(looked.letters)
+    return int(looked.dead_letters)
 
 
 @contextmanager

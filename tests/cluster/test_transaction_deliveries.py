@@ -41,9 +41,9 @@ class Orders:
             self.topic: Any = bus.topic(f"invoices{number}-{attempt}", replication=1)
             if processes.leader(self.topic.name) != processes.leader(self.queue.name):
                 break
-        self.home = processes.leader(self.queue.name)
+        self.coordinator = processes.leader(self.queue.name)
         self.away = processes.nodes[processes.leader(self.topic.name)]
-        assert processes.nodes[self.home] is not self.away
+        assert processes.nodes[self.coordinator] is not self.away
         self.raw = RawTransactions(bus)
         self.shard, self.target = self.raw.shard(self.queue.name), self.raw.shard(self.topic.name)
 
@@ -78,11 +78,11 @@ def test_what_a_topic_has_to_take_waits_for_it_and_outlives_who_decided(
         assert orders.waiting == [[orders.target]] * len(values)
         with pytest.raises(hawser.HawserError, match=r"transactions that are not over"):
             orders.queue.delete()
-        processes.nodes[orders.home].kill()
+        processes.nodes[orders.coordinator].kill()
     finally:
         orders.away.resume()
-        if not processes.nodes[orders.home].runs:
-            processes.nodes[orders.home].start()
+        if not processes.nodes[orders.coordinator].runs:
+            processes.nodes[orders.coordinator].start()
     processes.wait_until_alive(*processes.nodes)
     until(lambda: records(orders.topic) == values, "the messages of transactions that were committed")
     until(lambda: not orders.waiting, "home to know that")

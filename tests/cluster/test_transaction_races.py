@@ -87,7 +87,7 @@ def messages(queue: Any) -> list[bytes]:
 def leaders(bus: hawser.Bus, xid: Any, *names: str) -> set[str]:
     """Of these, and of the home of the transaction."""
     raw = RawTransactions(bus)
-    return {raw.leader(shard) for shard in (raw.home(xid), *map(raw.shard, names))}
+    return {raw.leader(shard) for shard in (raw.coordinator(xid), *map(raw.shard, names))}
 
 
 def test_leaders_of_home_and_participants_die_together(processes: ClusterProcesses, bus: hawser.Bus) -> None:
@@ -226,7 +226,7 @@ def test_an_operation_that_is_lost_in_a_failover(
     transaction = TransactionId(new_lane(), 1)
     shards = raw.shard(topic.name), raw.shard(queue.name)
     lent = raw.ask(shards[1], wire.QueueGet(shards[1], 0, "raw", 1, NO_TOKEN, 1, 1000, 60.0, 60.0))
-    token = lent.parcels[0].token
+    token = lent.delivery_batches[0].token
     tokens = wire.QueueLock(0, "raw", ((token.epoch, token.number, 1),))
     lock = entry(Kind.QUEUE_SETTLE, msgspec.msgpack.encode(tokens), raw.label(transaction, 1))
     assert raw.transact(shards[1], lock) == [Staged(1)]
@@ -257,18 +257,18 @@ def test_a_decision_outlives_the_leader_that_told_nobody(
     """Whoever is to be told stands still, and the leader that has decided is killed: the next one tells."""
     raw = RawTransactions(bus)
     topics: list[Any] = [bus.topic(f"topic{next(_numbers)}") for _ in range(2)]
-    home, shard = (raw.shard(topic.name) for topic in topics)
-    if raw.leader(home) == raw.leader(shard):
+    coordinator, shard = (raw.shard(topic.name) for topic in topics)
+    if raw.leader(coordinator) == raw.leader(shard):
         other = next(name for name in processes.nodes if name != raw.leader(shard))
         processes.run("cluster", "transfer", f"{topics[0].name}/0", other)
-        until(lambda: raw.leader(home) != raw.leader(shard), "another leader")
+        until(lambda: raw.leader(coordinator) != raw.leader(shard), "another leader")
     transaction = TransactionId(new_lane(), 1)
-    entries = raw.publish(transaction, 1, b"prepared"), raw.prepare(transaction, 1, home)
+    entries = raw.publish(transaction, 1, b"prepared"), raw.prepare(transaction, 1, coordinator)
     assert raw.transact(shard, *entries) == [Staged(1), Prepared(1)]
-    decides, is_told = raw.leader(home), raw.leader(shard)
+    decides, is_told = raw.leader(coordinator), raw.leader(shard)
     processes.nodes[is_told].pause()
-    raw.send(home, raw.publish(transaction, 1, b"decided"), raw.commit(transaction, 1, shard))
-    until(lambda: raw.outcome(home, transaction) is Outcome.COMMITTED, "the decision")
+    raw.send(coordinator, raw.publish(transaction, 1, b"decided"), raw.commit(transaction, 1, shard))
+    until(lambda: raw.outcome(coordinator, transaction) is Outcome.COMMITTED, "the decision")
     with killed(processes, [decides]):
         processes.nodes[is_told].resume()
         until(lambda: not raw.unfinished(), "an end of it")
@@ -292,11 +292,11 @@ class Closing:
         that decides has its operation with the commit."""
         raw, transaction = self.raw, TransactionId(new_lane(), 1)
         value, number = transaction.xid.global_id, next(self._runs) % 2
-        home, other = self.shards[number], self.shards[1 - number]
+        coordinator, other = self.shards[number], self.shards[1 - number]
         operation = entry(Kind.BATCH, batch_of(value), raw.label(transaction, 1, timeout_seconds))
-        prepare, commit = raw.prepare(transaction, 1, home), raw.commit(transaction, 1, other)
+        prepare, commit = raw.prepare(transaction, 1, coordinator), raw.commit(transaction, 1, other)
         begun = raw.transact(other, operation, prepare) if votes else raw.transact(other, operation)
-        begun += [] if votes else raw.transact(home, operation)
+        begun += [] if votes else raw.transact(coordinator, operation)
         if Rejected(Reason.TRANSACTION_OVER, Outcome.TIMED_OUT) in begun:
             # The answer was lost with a leader, and the time was over when it was asked for again.
             self.outcomes[value] = Outcome.TIMED_OUT
@@ -304,12 +304,12 @@ class Closing:
         assert begun == ([Staged(1), Prepared(1)] if votes else [Staged(1), Staged(1)])
         self._hurry.wait(seconds)
         if votes:
-            _, result = raw.transact(home, operation, commit)
+            _, result = raw.transact(coordinator, operation, commit)
         else:
             (vote,) = raw.transact(other, prepare)
             against = vote.outcome if isinstance(vote, Finished) else None
             end = commit if against is None else raw.abort(transaction, against, other)
-            (result,) = raw.transact(home, end)
+            (result,) = raw.transact(coordinator, end)
         assert isinstance(result, Finished), result
         self.outcomes[value] = result.outcome
 

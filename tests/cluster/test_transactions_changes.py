@@ -79,14 +79,14 @@ class Watch:
     def __init__(self, cluster: RunningCluster) -> None:
         self.cluster = cluster
         self._peer = Peer(cluster, "watch")
-        self.home = self._peer.home(XID)
-        self.shards = [self._peer.shard("results"), self._peer.shard("jobs"), self.home]
+        self.coordinator = self._peer.coordinator(XID)
+        self.shards = [self._peer.shard("results"), self._peer.shard("jobs"), self.coordinator]
 
     def check(self) -> None:
         """Whether everything is there, as whoever leads now has it."""
         for shard in self.shards[:2]:
             until(partial(self._has_both, shard), f"both branches on {shard}")
-        (record,) = (each for each in self._peer.look(self.home).records if each.xid == XID)
+        (record,) = (each for each in self._peer.look(self.coordinator).records if each.xid == XID)
         assert (record.state, record.outcome) == ("P", None)
 
     def _has_both(self, shard: str) -> bool:

@@ -33,12 +33,12 @@ from hawser.transaction.commands import (
     BranchForget,
     BranchLimit,
     BranchPrepare,
-    HomeBatch,
-    HomeCall,
-    HomeDecide,
-    HomeForget,
-    HomeTold,
-    HomeVotes,
+    CoordinatorBatch,
+    CoordinatorCall,
+    CoordinatorDecide,
+    CoordinatorForget,
+    CoordinatorTold,
+    CoordinatorVotes,
     to_fields,
 )
 from hawser.transaction.identity import APPLICATION_FORMAT, Label, TransactionId, Xid
@@ -95,7 +95,7 @@ def test_a_transaction_over_two_shards_is_decided_by_one_of_them(peer: Peer, is_
         assert peer.transact(one, decision[0]) == [Staged(1)]
     assert peer.transact(two, peer.publish(tx, 1, b"y"), peer.prepare(tx, 1, one)) == [Staged(1), Prepared(1)]
     (branch,) = peer.look(two, tx).branches
-    assert (branch.prepared, branch.home) == (True, one)
+    assert (branch.prepared, branch.coordinator) == (True, one)
     assert (len(peer.values(one)), len(peer.values(two))) == before
     assert peer.transact(one, *decision) == [Staged(1), COMMITTED]
     # Both are there when it is answered.
@@ -145,10 +145,10 @@ def test_the_shard_that_decides_rolls_back_for_all(peer: Peer) -> None:
 def test_two_that_wait_for_each_other_are_rolled_back(peer: Peer) -> None:
     """No client that means well prepares them so."""
     one, two, tx = peer.shard("one"), peer.shard("two"), lane("in a circle")
-    for shard, home in ((one, two), (two, one)):
-        assert peer.transact(shard, peer.publish(tx, 1, b"circle"), peer.prepare(tx, 1, home))[1] == Prepared(
+    for shard, coordinator in ((one, two), (two, one)):
+        assert peer.transact(shard, peer.publish(tx, 1, b"circle"), peer.prepare(tx, 1, coordinator))[
             1
-        )
+        ] == Prepared(1)
     until(lambda: not peer.look(one, tx).branches and not peer.look(two, tx).branches, "an end of both")
     for shard in (one, two):
         assert peer.look(shard, tx).outcome == Outcome.ROLLED_BACK and b"circle" not in peer.values(shard)
@@ -159,8 +159,10 @@ def test_what_is_prepared_is_rolled_back_when_the_shard_that_decides_is_deleted(
 ) -> None:
     """It has nothing of the transaction yet, so nothing keeps it."""
     peer.create("gone")
-    one, home, tx = peer.shard("one"), peer.shard("gone"), lane("deleted")
-    assert peer.transact(one, peer.publish(tx, 1, b"deleted"), peer.prepare(tx, 1, home))[1] == Prepared(1)
+    one, coordinator, tx = peer.shard("one"), peer.shard("gone"), lane("deleted")
+    assert peer.transact(one, peer.publish(tx, 1, b"deleted"), peer.prepare(tx, 1, coordinator))[
+        1
+    ] == Prepared(1)
     assert cluster.delete("gone").done
     until(lambda: not peer.look(one, tx).branches, "the prepared branch has found out")
     assert peer.look(one, tx).outcome == Outcome.ROLLED_BACK and b"deleted" not in peer.values(one)
@@ -168,20 +170,20 @@ def test_what_is_prepared_is_rolled_back_when_the_shard_that_decides_is_deleted(
 
 def test_what_is_closed_again_is_answered_and_not_written(cluster: RunningCluster, peer: Peer) -> None:
     shard, tx, repeats = peer.shard("one"), task("closed again"), 20
-    home = peer.home(tx.xid)
+    coordinator = peer.coordinator(tx.xid)
     peer.transact(shard, peer.publish(tx, 1, b"x"))
     close = peer.close(tx, {shard: 1})
-    assert peer.transact(home, close) == [Prepared(1)]
-    leader = cluster._nodes[cluster.run(peer.leader(home))]
-    before = leader.shards[home].replica.machine.applied
-    assert all(peer.transact(home, close) == [Prepared(1)] for _ in range(repeats))
-    assert leader.shards[home].replica.machine.applied - before < repeats
-    assert peer.transact(home, batch_of_task(tx)) == [COMMITTED]
+    assert peer.transact(coordinator, close) == [Prepared(1)]
+    leader = cluster._nodes[cluster.run(peer.leader(coordinator))]
+    before = leader.shards[coordinator].replica.machine.applied
+    assert all(peer.transact(coordinator, close) == [Prepared(1)] for _ in range(repeats))
+    assert leader.shards[coordinator].replica.machine.applied - before < repeats
+    assert peer.transact(coordinator, batch_of_task(tx)) == [COMMITTED]
 
 
 def batch_of_task(tx: TransactionId) -> wire.Labelled:
     """The application commits this branch alone."""
-    batch = HomeBatch(tx.xid.global_id, QUERY, 1, (tx.xid.branch_id,))
+    batch = CoordinatorBatch(tx.xid.global_id, QUERY, 1, (tx.xid.branch_id,))
     return entry(Kind.HOME_BATCH, batch)
 
 
@@ -196,22 +198,22 @@ def test_a_vote_waits_for_operations_that_are_on_their_way(
 ) -> None:
     monkeypatch.setattr(participant, "_HOLD_SECONDS", LIMIT_SECONDS)
     one, two, tx = peer.shard("one"), peer.shard("two"), task("late")
-    home = peer.home(tx.xid)
-    closing = peer.begin(wire.Transact(home, (peer.close(tx, {one: 1, two: 1}),)))
-    until(lambda: bool(peer.look(home, tx).records), "home knows of it")
+    coordinator = peer.coordinator(tx.xid)
+    closing = peer.begin(wire.Transact(coordinator, (peer.close(tx, {one: 1, two: 1}),)))
+    until(lambda: bool(peer.look(coordinator, tx).records), "home knows of it")
     peer.transact(one, peer.publish(tx, 1, b"late"))
     peer.transact(two, peer.publish(tx, 1, b"late"))
     answer = closing.result()
     assert isinstance(answer, wire.Transacted)
     assert [decode_result(each) for each in answer.results] == [Prepared(2)]
-    assert peer.transact(home, batch_of_task(tx)) == [COMMITTED]
+    assert peer.transact(coordinator, batch_of_task(tx)) == [COMMITTED]
     assert peer.values(one)[-1] == peer.values(two)[-1] == b"late"
 
 
 def test_a_vote_does_not_wait_for_ever(peer: Peer) -> None:
     one, two, tx = peer.shard("one"), peer.shard("two"), task("lost")
     peer.transact(one, peer.publish(tx, 1, b"never"))
-    assert peer.transact(peer.home(tx.xid), peer.close(tx, {one: 1, two: 1})) == [
+    assert peer.transact(peer.coordinator(tx.xid), peer.close(tx, {one: 1, two: 1})) == [
         Finished(Outcome.INCOMPLETE)
     ]
     assert not peer.look(one, tx).branches and peer.look(one, tx).outcome == Outcome.INCOMPLETE
@@ -220,55 +222,55 @@ def test_a_vote_does_not_wait_for_ever(peer: Peer) -> None:
 
 def test_a_shard_that_is_not_there_holds_nothing_up_for_ever(peer: Peer) -> None:
     one, xid = peer.shard("one"), Xid(7, b"nowhere", b"")
-    home = peer.home(xid)
-    (started,) = peer.transact(home, call(xid, Call.START))
+    coordinator = peer.coordinator(xid)
+    (started,) = peer.transact(coordinator, call(xid, Call.START))
     assert isinstance(started, Answered)
     tx = TransactionId(xid, started.incarnation)
-    peer.transact(home, call(tx, Call.END, participants=((one, 1), ("no shard", 1), (home, 1))))
-    peer.transact(home, call(tx, Call.ROLLBACK))
-    until(lambda: not peer.look(home, tx).records, "the shards that there are have heard")
+    peer.transact(coordinator, call(tx, Call.END, participants=((one, 1), ("no shard", 1), (coordinator, 1))))
+    peer.transact(coordinator, call(tx, Call.ROLLBACK))
+    until(lambda: not peer.look(coordinator, tx).records, "the shards that there are have heard")
 
 
 def call(of: Xid | TransactionId, what: Call, session: str = "client", **fields: Any) -> wire.Labelled:
     transaction = of if isinstance(of, TransactionId) else TransactionId(of, 0)
-    return entry(Kind.HOME_CALL, HomeCall(to_fields(transaction), what, session, **fields))
+    return entry(Kind.HOME_CALL, CoordinatorCall(to_fields(transaction), what, session, **fields))
 
 
 def test_what_is_prepared_waits_for_a_word(peer: Peer) -> None:
     one, two, xid = peer.shard("one"), peer.shard("two"), Xid(7, b"outside", b"b")
-    home = peer.home(xid)
-    (started,) = peer.transact(home, call(xid, Call.START))
+    coordinator = peer.coordinator(xid)
+    (started,) = peer.transact(coordinator, call(xid, Call.START))
     assert isinstance(started, Answered) and started.code == Code.OK
     tx = TransactionId(xid, started.incarnation)
     before = len(peer.values(two))
     for shard in (one, two):
         label = Label(tx, 1, started.worker, peer.owner)
         assert peer.transact(shard, entry(Kind.BATCH, batch_of(b"xa"), label)) == [Staged(1)]
-    peer.transact(home, call(tx, Call.END, participants=((one, 1), (two, 1))))
-    (prepared,) = peer.transact(home, call(tx, Call.PREPARE))
+    peer.transact(coordinator, call(tx, Call.END, participants=((one, 1), (two, 1))))
+    (prepared,) = peer.transact(coordinator, call(tx, Call.PREPARE))
     assert isinstance(prepared, Answered) and prepared.code == Code.OK
-    (record,) = peer.look(home, tx).records
+    (record,) = peer.look(coordinator, tx).records
     assert (record.state, record.participants) == (State.PREPARED, {one: 1, two: 1})
     (branch,) = peer.look(one, tx).branches
-    assert (branch.prepared, branch.home, branch.operations) == (True, home, 1)
-    decide = HomeDecide(to_fields(tx), Outcome.COMMITTED, heuristic="the coordinator is gone")
-    assert peer.transact(home, entry(Kind.HOME_DECIDE, decide)) == [COMMITTED]
+    assert (branch.prepared, branch.coordinator, branch.operations) == (True, coordinator, 1)
+    decide = CoordinatorDecide(to_fields(tx), Outcome.COMMITTED, heuristic="the coordinator is gone")
+    assert peer.transact(coordinator, entry(Kind.HOME_DECIDE, decide)) == [COMMITTED]
     assert peer.values(two)[before:] == [b"xa"]
-    (record,) = peer.look(home, tx).records
+    (record,) = peer.look(coordinator, tx).records
     assert (record.state, record.heuristic) == (State.HEURISTIC_COMMIT, "the coordinator is gone")
-    (forgotten,) = peer.transact(home, call(tx, Call.FORGET))
+    (forgotten,) = peer.transact(coordinator, call(tx, Call.FORGET))
     assert isinstance(forgotten, Answered) and forgotten.code == Code.OK
 
 
 def test_what_a_batch_commits_is_there_when_it_is_told_so(peer: Peer) -> None:
     one, two = peer.shard("one"), peer.shard("two")
     branches = [task("application", name) for name in (b"a", b"b", b"unnamed")]
-    home = peer.home(branches[0].xid)
+    coordinator = peer.coordinator(branches[0].xid)
     for tx, shard in zip(branches, (one, two, one), strict=True):
         peer.transact(shard, peer.publish(tx, 1, tx.xid.branch_id))
-        assert peer.transact(home, peer.close(tx, {shard: 1})) == [Prepared(1)]
-    batch = entry(Kind.HOME_BATCH, HomeBatch(b"application", QUERY, 1, (b"a", b"b")))
-    assert peer.transact(home, batch) == peer.transact(home, batch) == [COMMITTED]
+        assert peer.transact(coordinator, peer.close(tx, {shard: 1})) == [Prepared(1)]
+    batch = entry(Kind.HOME_BATCH, CoordinatorBatch(b"application", QUERY, 1, (b"a", b"b")))
+    assert peer.transact(coordinator, batch) == peer.transact(coordinator, batch) == [COMMITTED]
     assert peer.values(one)[-1] == b"a" and peer.values(two)[-1] == b"b"
     until(lambda: not peer.look(one, branches[2]).branches, "the end of what the batch does not name")
     assert peer.look(one, branches[2]).outcome == Outcome.DROPPED
@@ -285,15 +287,15 @@ def move(peer: Peer, shard: str) -> None:
 def test_other_leaders_go_on_where_these_were(peer: Peer) -> None:
     """Of a shard with something open and something prepared, and of home while it waits for votes."""
     one, two, tx, other = peer.shard("one"), peer.shard("two"), task("moving"), lane("moved")
-    home = peer.home(tx.xid)
+    coordinator = peer.coordinator(tx.xid)
     peer.transact(one, peer.publish(tx, 1, b"moving"))
     peer.transact(one, peer.publish(other, 1, b"moved"), peer.prepare(other, 1, two))
     move(peer, one)
     (branch,) = peer.look(one, other).branches
     assert branch.prepared and peer.look(one, tx).branches
-    closing = peer.begin(wire.Transact(home, (peer.close(tx, {one: 1, two: 1}),)))
-    until(lambda: bool(peer.look(home, tx).records), "home knows of it")
-    move(peer, home)
+    closing = peer.begin(wire.Transact(coordinator, (peer.close(tx, {one: 1, two: 1}),)))
+    until(lambda: bool(peer.look(coordinator, tx).records), "home knows of it")
+    move(peer, coordinator)
     peer.transact(two, peer.publish(tx, 1, b"moving"))
     # The vote was perhaps asked for before the operation came, by the leader before.
     answer = closing.result()
@@ -301,7 +303,7 @@ def test_other_leaders_go_on_where_these_were(peer: Peer) -> None:
     (result,) = map(decode_result, answer.results)
     assert result in (Prepared(2), Finished(Outcome.INCOMPLETE))
     if result == Prepared(2):
-        assert peer.transact(home, batch_of_task(tx)) == [COMMITTED]
+        assert peer.transact(coordinator, batch_of_task(tx)) == [COMMITTED]
     is_there = [b"moving" in peer.values(shard) for shard in (one, two)]
     assert is_there == [result == Prepared(2)] * 2
     # The one that decides has an operation already, and another leader.
@@ -364,25 +366,25 @@ def lock(peer: Peer, tx: TransactionId, number: int, session: str, token: Token)
 def test_a_message_is_accepted_with_the_transaction_or_comes_back(peer: Peer) -> None:
     shard = peer.shard("jobs")
     peer.ask(wire.QueuePut(shard, batch_of(b"job")))
-    (parcel,) = peer.ask(get(peer, "s1", 1)).parcels
+    (delivery_batch,) = peer.ask(get(peer, "s1", 1)).delivery_batches
     tx = lane("rolled back")
-    accept = lock(peer, tx, 1, "s1", parcel.token)
+    accept = lock(peer, tx, 1, "s1", delivery_batch.token)
     assert peer.transact(shard, accept, peer.put(tx, 2, b"result")) == [Staged(1), Staged(2)]
     assert peer.transact(shard, accept) == [Staged(1)]
     # Nobody else has it, by its token or by another transaction.
     other = lane("other")
     not_held = Rejected(Reason.NOT_HELD)
-    assert peer.transact(shard, lock(peer, other, 1, "s1", parcel.token)) == [not_held]
-    assert peer.transact(shard, lock(peer, other, 1, "s2", parcel.token)) == [not_held]
+    assert peer.transact(shard, lock(peer, other, 1, "s1", delivery_batch.token)) == [not_held]
+    assert peer.transact(shard, lock(peer, other, 1, "s2", delivery_batch.token)) == [not_held]
     waiting = peer.begin(get(peer, "s2", 1, wait=30.0))
     assert peer.transact(shard, peer.abort(tx)) == [Finished(Outcome.ROLLED_BACK)]
-    (again,) = waiting.result().parcels
-    assert (again.offset, again.delivery_count) == (parcel.offset, 2)
+    (again,) = waiting.result().delivery_batches
+    assert (again.offset, again.delivery_count) == (delivery_batch.offset, 2)
     tx = lane("done")
     request = lock(peer, tx, 1, "s2", again.token), peer.put(tx, 2, b"result"), peer.commit(tx, 2)
     assert peer.transact(shard, *request) == [Staged(1), Staged(2), COMMITTED]
-    (result,) = peer.ask(get(peer, "s1", 2, parcel.token)).parcels
-    assert result.offset == parcel.offset + 1
+    (result,) = peer.ask(get(peer, "s1", 2, delivery_batch.token)).delivery_batches
+    assert result.offset == delivery_batch.offset + 1
     settle = wire.QueueSettle(shard, 0, "s1", 1, 1, ((result.token.epoch, result.token.number, 1),))
     assert isinstance(peer.ask(settle), wire.Executed)
 
@@ -390,14 +392,18 @@ def test_a_message_is_accepted_with_the_transaction_or_comes_back(peer: Peer) ->
 def test_messages_of_a_request_that_is_refused_are_held_as_before(peer: Peer) -> None:
     shard = peer.shard("jobs")
     peer.ask(wire.QueuePut(shard, batch_of(b"held")))
-    (parcel,) = peer.ask(get(peer, "s3", 1)).parcels
+    (delivery_batch,) = peer.ask(get(peer, "s3", 1)).delivery_batches
     tx = lane("refused")
-    of_another_leader = lock(peer, tx, 2, "s3", Token(parcel.token.epoch + 1, 1))
+    of_another_leader = lock(peer, tx, 2, "s3", Token(delivery_batch.token.epoch + 1, 1))
     refused = peer.cluster.run(
-        peer.asked_once(wire.Transact(shard, (lock(peer, tx, 1, "s3", parcel.token), of_another_leader)))
+        peer.asked_once(
+            wire.Transact(shard, (lock(peer, tx, 1, "s3", delivery_batch.token), of_another_leader))
+        )
     )
     assert isinstance(refused, wire.Failed) and refused.code is wire.Code.NOT_LEADER
-    settle = wire.QueueSettle(shard, 0, "s3", 1, 1, ((parcel.token.epoch, parcel.token.number, 1),))
+    settle = wire.QueueSettle(
+        shard, 0, "s3", 1, 1, ((delivery_batch.token.epoch, delivery_batch.token.number, 1),)
+    )
     assert isinstance(peer.ask(settle), wire.Executed)
 
 
@@ -429,14 +435,14 @@ NOT_FOR_CLIENTS = {
     "a number": entry(Kind.BRANCH_COMMIT, BranchCommit(((0, 1),)), _NUMBERED),
     "no batch": entry(Kind.BATCH, b"x", _NUMBERED),
     "no command": entry(Kind.GROUP_COMMIT, b"\xc1", _NUMBERED),
-    "home elsewhere": entry(Kind.HOME_DECIDE, HomeDecide(to_fields(_TX), Outcome.ROLLED_BACK)),
+    "home elsewhere": entry(Kind.HOME_DECIDE, CoordinatorDecide(to_fields(_TX), Outcome.ROLLED_BACK)),
     "for a queue": entry(Kind.QUEUE_PUT, batch_of(b"x"), _NUMBERED),
     "no such kind": entry(200, b"", _NUMBERED),
 }
 NOT_AT_HOME = {
-    "votes": entry(Kind.HOME_VOTES, HomeVotes(to_fields(_TX), ("one",))),
-    "told": entry(Kind.HOME_TOLD, HomeTold(())),
-    "forget at home": entry(Kind.HOME_FORGET, HomeForget((to_fields(_TX),))),
+    "votes": entry(Kind.HOME_VOTES, CoordinatorVotes(to_fields(_TX), ("one",))),
+    "told": entry(Kind.HOME_TOLD, CoordinatorTold(())),
+    "forget at home": entry(Kind.HOME_FORGET, CoordinatorForget((to_fields(_TX),))),
     "an operation": entry(Kind.BATCH, batch_of(b"x"), _NUMBERED),
     "a commit of a lane": entry(Kind.BRANCH_COMMIT, BranchCommit(((0, 1),), ("one",)), _LABEL),
     "an abort of a lane": entry(Kind.BRANCH_ABORT, BranchAbort(Outcome.ROLLED_BACK, others=("one",)), _LABEL),
@@ -447,7 +453,7 @@ NOT_AT_HOME = {
 @pytest.mark.parametrize("what", [*NOT_FOR_CLIENTS, *NOT_AT_HOME])
 def test_what_a_client_may_not_ask_for_is_refused_whole(peer: Peer, what: str) -> None:
     at_home = what in NOT_AT_HOME
-    shard = peer.home(_TX.xid) if at_home else peer.shard("one")
+    shard = peer.coordinator(_TX.xid) if at_home else peer.shard("one")
     asked = (NOT_AT_HOME if at_home else NOT_FOR_CLIENTS)[what]
     good = () if at_home else (peer.publish(_TX, 1, b"not written"),)
     answer = peer.ask(wire.Transact(shard, (*good, asked)))
@@ -458,8 +464,10 @@ def test_what_a_client_may_not_ask_for_is_refused_whole(peer: Peer, what: str) -
 def test_what_nobody_would_decide_is_not_prepared(peer: Peer) -> None:
     """With the same shard for its home, or one of those that decide for others, it would stay for ever."""
     shard = peer.shard("one")
-    for home in (shard, peer.home(_TX.xid)):
-        answer = peer.ask(wire.Transact(shard, (peer.publish(_TX, 1, b"x"), peer.prepare(_TX, 1, home))))
+    for coordinator in (shard, peer.coordinator(_TX.xid)):
+        answer = peer.ask(
+            wire.Transact(shard, (peer.publish(_TX, 1, b"x"), peer.prepare(_TX, 1, coordinator)))
+        )
         assert isinstance(answer, wire.Failed) and answer.code is wire.Code.BAD_REQUEST, answer
         assert peer.look(shard, _TX).incarnation == 0
 
@@ -507,14 +515,14 @@ asyncio.run(stage_and_stay(sys.argv[1], sys.argv[2], sys.argv[3]))
 
 def end_work(session: Peer, shard: str, xid: Xid, value: bytes) -> TransactionId:
     """The session works in a branch of XA, and ends that."""
-    home = session.home(xid)
-    (started,) = session.transact(home, call(xid, Call.START, "leaver", seconds=3600))
+    coordinator = session.coordinator(xid)
+    (started,) = session.transact(coordinator, call(xid, Call.START, "leaver", seconds=3600))
     assert isinstance(started, Answered)
     transaction = TransactionId(xid, started.incarnation)
     label = Label(transaction, 1, started.worker, session.owner, 3600)
     session.transact(shard, entry(Kind.BATCH, batch_of(value), label))
     ended = call(transaction, Call.END, "leaver", participants=((shard, 1),))
-    assert session.transact(home, ended) == [Answered(Code.OK, started.incarnation)]
+    assert session.transact(coordinator, ended) == [Answered(Code.OK, started.incarnation)]
     return transaction
 
 
@@ -524,7 +532,7 @@ def test_a_client_that_is_killed_takes_its_open_work_with_it(cluster: RunningClu
     is."""
     shard, mine, killed, prepared = peer.shard("one"), lane("mine"), lane("killed"), lane("prepared")
     waiting, xid = lane("waiting"), Xid(7, b"hangs", b"")
-    (started,) = peer.transact(peer.home(xid), call(xid, Call.START, "stranger", seconds=1))
+    (started,) = peer.transact(peer.coordinator(xid), call(xid, Call.START, "stranger", seconds=1))
     assert isinstance(started, Answered)
     hanging = TransactionId(xid, started.incarnation)
     label = Label(hanging, 1, started.worker, peer.owner, 3600)
@@ -537,28 +545,31 @@ def test_a_client_that_is_killed_takes_its_open_work_with_it(cluster: RunningClu
         assert peer.look(shard, killed).branches
         process.kill()
     # As a client leaves it that dies before it decides; and as one has it whose other votes take long.
-    home = peer.shard("two")
+    coordinator = peer.shard("two")
     leaver = Peer(cluster, "leaver")
     ended = end_work(leaver, shard, Xid(7, b"ended", b""), b"ended")
-    leaver.transact(shard, leaver.publish(prepared, 1, b"prepared"), leaver.prepare(prepared, 1, home))
+    leaver.transact(shard, leaver.publish(prepared, 1, b"prepared"), leaver.prepare(prepared, 1, coordinator))
     leaver.leave()
-    peer.transact(shard, peer.publish(waiting, 1, b"waiting"), peer.prepare(waiting, 1, home))
+    peer.transact(shard, peer.publish(waiting, 1, b"waiting"), peer.prepare(waiting, 1, coordinator))
     assert peer.look(shard, prepared).branches[0].prepared
     until(lambda: peer.look(shard, killed).outcome is not None, "the end of a lost session's transaction")
     assert peer.look(shard, killed).outcome == Outcome.SESSION_LOST
     until(lambda: peer.look(shard, prepared).outcome is not None, "what home has not decided is over")
     assert peer.look(shard, prepared).outcome == Outcome.SESSION_LOST
     late = peer.publish(prepared, 1, b"late"), peer.commit(prepared, 1, shard)
-    assert peer.transact(home, *late)[1] == Finished(Outcome.SESSION_LOST)
+    assert peer.transact(coordinator, *late)[1] == Finished(Outcome.SESSION_LOST)
     until(lambda: peer.look(shard, hanging).outcome is not None, "the end of an XA branch that hangs")
     assert peer.look(shard, hanging).outcome == Outcome.TIMED_OUT
     # Its session has no link to any node: it is not kept for that.
-    until(lambda: not peer.look(peer.home(xid), hanging).records, "the session that hangs to be forgotten")
+    until(
+        lambda: not peer.look(peer.coordinator(xid), hanging).records,
+        "the session that hangs to be forgotten",
+    )
     in_time = peer.publish(waiting, 1, b"in time"), peer.commit(waiting, 1, shard)
-    assert peer.transact(home, *in_time) == [Staged(1), COMMITTED]
+    assert peer.transact(coordinator, *in_time) == [Staged(1), COMMITTED]
     assert b"waiting" in peer.values(shard)
-    (vote,) = peer.transact(peer.home(ended.xid), call(ended, Call.PREPARE))
-    (answer,) = peer.transact(peer.home(ended.xid), call(ended, Call.COMMIT))
+    (vote,) = peer.transact(peer.coordinator(ended.xid), call(ended, Call.PREPARE))
+    (answer,) = peer.transact(peer.coordinator(ended.xid), call(ended, Call.COMMIT))
     assert isinstance(vote, Answered) and isinstance(answer, Answered)
     assert (vote.code, answer.code) == (Code.OK, Code.OK)
     assert b"ended" in peer.values(shard)

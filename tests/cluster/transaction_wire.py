@@ -31,9 +31,9 @@ class RawTransactions:
         """An operation: these into a topic."""
         return entry(Kind.BATCH, batch_of(*values), self.label(transaction, number))
 
-    def prepare(self, transaction: TransactionId, count: int, home: str) -> wire.Labelled:
+    def prepare(self, transaction: TransactionId, count: int, coordinator: str) -> wire.Labelled:
         """For this home, which decides."""
-        return entry(Kind.BRANCH_PREPARE, BranchPrepare(((0, count),), home), self.label(transaction))
+        return entry(Kind.BRANCH_PREPARE, BranchPrepare(((0, count),), coordinator), self.label(transaction))
 
     def commit(self, transaction: TransactionId, count: int, *others: str) -> wire.Labelled:
         """On the shard that decides, for itself and for the others."""
@@ -48,7 +48,7 @@ class RawTransactions:
         self._bus._thread.call(self._router.refresh(None))
         return wire.shards_of(name, self._router.map.topics[name])[partition]
 
-    def home(self, xid: Xid) -> str:
+    def coordinator(self, xid: Xid) -> str:
         """The shard that decides what is not on a lane; homes are made with the first question."""
         deadline = self._router.loop.time() + ASK_SECONDS
         shard: str = self._bus._thread.call(self._bus._client.coordinators.of(xid, deadline))

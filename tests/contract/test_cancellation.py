@@ -245,37 +245,37 @@ def dead_letters(what: str) -> Scene:
         queue = stage.bus.queue(stage.name)
         await soon(queue.put(b"1"))
         await soon((await soon(queue.get(PATIENCE_SECONDS))).reject())
-        letters = queue.dead_letters()
+        dead_letters = queue.dead_letters()
 
         async def accept() -> None:
-            await (await letters.get(PATIENCE_SECONDS)).accept()
+            await (await dead_letters.get(PATIENCE_SECONDS)).accept()
 
         calls: dict[str, Callable[[], Awaitable[Any]]] = {
-            "opening": lambda: as_coroutine(letters),
-            "info": letters.info,
-            "peek": lambda: letters.peek(1),
-            "get": lambda: letters.get(0.0),
+            "opening": lambda: as_coroutine(dead_letters),
+            "info": dead_letters.info,
+            "peek": lambda: dead_letters.peek(1),
+            "get": lambda: dead_letters.get(0.0),
             "accepting": accept,
         }
         await stage.cut(as_coroutine(calls[what]()))
-        await until(lambda: _is_free(letters, what == "accepting"), "nothing is held")
-        if (await letters.info()).ready:
-            assert bytes((await soon(letters.peek(1)))[0]) == b"1"
+        await until(lambda: _is_free(dead_letters, what == "accepting"), "nothing is held")
+        if (await dead_letters.info()).ready:
+            assert bytes((await soon(dead_letters.peek(1)))[0]) == b"1"
             await soon(accept())
-        await until(lambda: is_empty(letters), "nothing is left")
+        await until(lambda: is_empty(dead_letters), "nothing is left")
         assert (await queue.info()).dead == 0
-        await soon(letters.close())
+        await soon(dead_letters.close())
         await soon(queue.close())
 
     return scene
 
 
-async def _is_free(letters: Any, may_be_gone: bool) -> bool:
-    info = await letters.info()
+async def _is_free(dead_letters: Any, may_be_gone: bool) -> bool:
+    info = await dead_letters.info()
     return (info.ready, info.claimed) == (1, 0) or (may_be_gone and (info.ready, info.claimed) == (0, 0))
 
 
-LETTERS = ("opening", "info", "peek", "get", "accepting")
+DEAD_LETTERS = ("opening", "info", "peek", "get", "accepting")
 
 
 # Taking.
@@ -383,7 +383,7 @@ SCENES: dict[str, Scene] = {
     "get_values": getting_values(),
     **{f"{verdict} {what}": settling(verdict, what) for verdict in SETTLED for what in HELD},
     **{f"block of {what}": block(what) for what in HELD},
-    **{f"{what} of dead letters": dead_letters(what) for what in LETTERS},
+    **{f"{what} of dead letters": dead_letters(what) for what in DEAD_LETTERS},
     **{
         f"{how} of a topic, {'empty' if waits else 'filled'}": taking(how, waits)
         for how in TAKES

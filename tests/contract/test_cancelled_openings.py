@@ -70,14 +70,14 @@ def retrying() -> Scene:
             await each.reject()
         await stage.cut(queue.retry_dead_letters())
         await soon(queue.retry_dead_letters())
-        await until(lambda: _has_no_letters(queue), "all letters are back")
+        await until(lambda: _has_no_dead_letters(queue), "all letters are back")
         assert sorted(bytes(each) for each in await queue.peek(9)) == [b"0", b"1", b"2"]
         await soon(queue.close())
 
     return scene
 
 
-async def _has_no_letters(queue: Any) -> bool:
+async def _has_no_dead_letters(queue: Any) -> bool:
     return (await queue.info()).dead == 0 if not isinstance(await queue.retry_dead_letters(), str) else False
 
 

@@ -221,18 +221,18 @@ def test_dead_letters(bus: hawser.Bus, name: str) -> None:
     with got(queue) as message:
         assert bytes(message) == b"good"
     assert counts(queue) == (0, 0, 2)
-    letters = queue.dead_letters()
-    assert contents(letters) == [b"rejected", b"poison"]
-    letter = got(letters)
+    dead_letters = queue.dead_letters()
+    assert contents(dead_letters) == [b"rejected", b"poison"]
+    letter = got(dead_letters)
     origin = msgspec.json.decode(letter.headers["hawser-dead-letter"])
     assert (letter.key, origin) == (b"k", {"queue": name, "offset": 1, "deliveries": 1})
     letter.reject()
-    assert contents(letters) == [b"rejected", b"poison"]
+    assert contents(dead_letters) == [b"rejected", b"poison"]
     assert queue.retry_dead_letters(1) == 1
     with got(queue) as message:
         found = (bytes(message), message.key, message.delivery_count, message.headers)
         assert found == (b"rejected", b"k", 1, {})
-    with got(letters) as letter:
+    with got(dead_letters) as letter:
         assert bytes(letter) == b"poison"
     assert queue.retry_dead_letters() == 0
     assert counts(queue) == (0, 0, 0)
@@ -486,8 +486,8 @@ def test_the_same_in_an_event_loop(url: str, name: str) -> None:
                     async with job:
                         assert (bytes(job), job.delivery_count) == (b"4", 1)
                     break
-            letters = await queue.dead_letters()
-            assert [bytes(each) for each in await letters.peek(9)] == [b"3"]
+            dead_letters = await queue.dead_letters()
+            assert [bytes(each) for each in await dead_letters.peek(9)] == [b"3"]
             assert await queue.retry_dead_letters() == 1
             async with await queue.get_values(9, PATIENCE_SECONDS) as values:
                 assert values == [b"3"]

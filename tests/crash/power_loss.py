@@ -11,7 +11,7 @@ from random import Random
 
 from hawser.log.entry import Entry
 from hawser.log.journal import Checkpoint, Damaged, Installation, Journal, NotFormatted, Settings, Snapshot
-from hawser.log.protocol.events import Vow
+from hawser.log.protocol.events import Promise
 from hawser.testing.disk import PowerLoss, SimDisk
 
 # Some syncs are followed by a mark and some are not.
@@ -31,7 +31,7 @@ class World:
     frames: tuple[bytes, ...] = ()
     floor: int = 0
     firsts: tuple[int, int] = (1, 1)
-    vows: tuple[Vow, ...] = (Vow(),)
+    promises: tuple[Promise, ...] = (Promise(),)
     checkpoints: tuple[Checkpoint | None, ...] = (None,)
     blocks: dict[str, bytes] = field(default_factory=dict)
 
@@ -42,8 +42,8 @@ class World:
             return f"head {head}, not from {self.floor} to {len(self.frames)}"
         if not self.firsts[0] <= first <= self.firsts[1]:
             return f"first {first}, not from {self.firsts[0]} to {self.firsts[1]}"
-        if journal.vow not in self.vows:
-            return f"{journal.vow}, not one of {self.vows}"
+        if journal.promise not in self.promises:
+            return f"{journal.promise}, not one of {self.promises}"
         if journal.checkpoint not in self.checkpoints:
             return f"{journal.checkpoint}, not one of {self.checkpoints}"
         found = [entry.frame for entry in journal.read(first, head, 1 << 30)] if first <= head else []
@@ -111,10 +111,10 @@ class Witness:
         self.journal.settle()
         self.allowed = [replace(self.world, floor=self.journal.head.index)]
 
-    def promise(self, vow: Vow) -> None:
-        self.allowed = [replace(self.world, vows=(self.journal.vow, vow))]
-        self.journal.promise(vow)
-        self.allowed = [replace(self.world, vows=(vow,))]
+    def save_promise(self, promise: Promise) -> None:
+        self.allowed = [replace(self.world, promises=(self.journal.promise, promise))]
+        self.journal.save_promise(promise)
+        self.allowed = [replace(self.world, promises=(promise,))]
 
     def truncate(self, index: int) -> None:
         world = self.world
@@ -139,17 +139,19 @@ class Witness:
         found = self.journal.retain(first)
         self.allowed = [replace(world, firsts=(found, found))]
 
-    def install(self, source: "Witness", vow: Vow) -> None:
+    def install(self, source: "Witness", promise: Promise) -> None:
         """Everything of another member, instead of what is here."""
         old = self.world
         snapshot = source.journal.snapshot()
         theirs = source.world
         index = snapshot_index(source)
-        new = World(theirs.frames[:index], index, theirs.firsts, (vow,), theirs.checkpoints, theirs.blocks)
+        new = World(
+            theirs.frames[:index], index, theirs.firsts, (promise,), theirs.checkpoints, theirs.blocks
+        )
         self.allowed = [old, new]
         installation = self.journal.begin_install()
         transfer(snapshot, installation)
-        installation.finish(vow)
+        installation.finish(promise)
         self.allowed = [new]
         self._epoch = max(self._epoch, source._epoch)
 

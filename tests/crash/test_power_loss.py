@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from hawser.log.journal import Journal, Sync
-from hawser.log.journal.promise import VowFile
+from hawser.log.journal.promise import PromiseFile
 from hawser.log.journal.sealed import Magic, seal
 from hawser.log.journal.segment import Segment
-from hawser.log.protocol.events import Vow
+from hawser.log.protocol.events import Promise
 from hawser.testing.disk import SimDisk
 
 from .power_loss import SETTINGS, Scenario, Violation, Witness, attack, attack_opening
@@ -69,7 +69,7 @@ def reserving(witness: Witness) -> None:
 def promising(witness: Witness) -> None:
     witness.format()
     for epoch in range(1, 4):
-        witness.promise(Vow(epoch, led=epoch % 2 == 0, installed=epoch - 1))
+        witness.save_promise(Promise(epoch, led=epoch % 2 == 0, installed=epoch - 1))
 
 
 def truncating(witness: Witness) -> None:
@@ -130,11 +130,11 @@ def installing(witness: Witness) -> None:
     witness.append(4)
     witness.sync()
     witness.save_checkpoint(2, b"mine", {"block": b"other content"})
-    witness.install(other_member(12, 6), Vow(3, installed=3))
+    witness.install(other_member(12, 6), Promise(3, installed=3))
     witness.next_epoch()
     witness.append(2)
     witness.sync()
-    witness.install(other_member(21, 15), Vow(5, installed=5))
+    witness.install(other_member(21, 15), Promise(5, installed=5))
     witness.next_epoch()
     witness.append(1)
     witness.sync()
@@ -201,12 +201,12 @@ def wandering(seed: int, witness: Witness) -> None:
             witness.settle,
             witness.open,
             witness.next_epoch,
-            partial(witness.promise, Vow(witness.journal.vow.epoch + 1)),
+            partial(witness.save_promise, Promise(witness.journal.promise.epoch + 1)),
             partial(witness.truncate, random.randint(covered, head)),
             partial(witness.sync_beside, partial(witness.append, random.randint(1, 3))),
             partial(witness.sync_beside, partial(witness.truncate, random.randint(covered, head))),
             partial(witness.retain, max(witness.journal.first, random.randint(1, head + 1))),
-            partial(witness.install, random.choice(others), Vow(witness.journal.vow.epoch + 1)),
+            partial(witness.install, random.choice(others), Promise(witness.journal.promise.epoch + 1)),
         ]
         if covered <= world.floor:
             index = random.randint(covered, world.floor)
@@ -291,12 +291,12 @@ def leaving_the_old_segment_unsynced(patch: pytest.MonkeyPatch) -> None:
 
 
 def promising_in_one_slot(patch: pytest.MonkeyPatch) -> None:
-    def write_the_first(vows: VowFile, name: str) -> None:
-        data = seal(Magic.VOW, msgspec.msgpack.encode(vows._body))
-        vows._storage.write(name, 0, data.ljust(4096, b"\0"))
-        vows._storage.sync(name)
+    def write_the_first(promises: PromiseFile, name: str) -> None:
+        data = seal(Magic.PROMISE, msgspec.msgpack.encode(promises._body))
+        promises._storage.write(name, 0, data.ljust(4096, b"\0"))
+        promises._storage.sync(name)
 
-    patch.setattr(VowFile, "_write_slots", write_the_first)
+    patch.setattr(PromiseFile, "_write_slots", write_the_first)
 
 
 def two_marks_at_once(patch: pytest.MonkeyPatch) -> None:

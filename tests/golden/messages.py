@@ -15,6 +15,8 @@ FAMILIES = {
     "answer": (get_args(wire.Answer), wire.encode, wire.decode_answer),
     "protocol": (get_args(protocol.AnyMessage), protocol.encode, protocol.decode),
 }
+# A text is the name of its field when the sample was written. Fields that were renamed since:
+_NAMES_THEN = {"coordinator": "home"}
 
 
 def frames() -> str:
@@ -46,7 +48,7 @@ def made(kind: Any, name: str) -> Any:
         case inspect.BoolType():
             return True
         case inspect.StrType():
-            return name or "name"
+            return _NAMES_THEN.get(name, name) or "name"
         case inspect.BytesType():
             return name.encode()
         case inspect.MemoryViewType():

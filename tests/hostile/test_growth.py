@@ -234,8 +234,8 @@ def dead_letters(bus: Any) -> None:
     opened = bus.queue("q4")
     opened.put(b"x")
     opened.get(LIMIT_SECONDS).reject()
-    with opened.dead_letters() as letters:
-        letters.get(LIMIT_SECONDS).accept()
+    with opened.dead_letters() as dead_letters:
+        dead_letters.get(LIMIT_SECONDS).accept()
 
 
 def info(bus: Any) -> None:

@@ -154,13 +154,13 @@ def test_nobody_waits_for_a_call_for_dead_letters(
         asks, may_go_on = threading.Event(), threading.Event()
         dead_letters = QueueHandle.dead_letters
 
-        async def slow_letters(self: QueueHandle, create: bool = False) -> QueueHandle:
+        async def slow_dead_letters(self: QueueHandle, create: bool = False) -> QueueHandle:
             asks.set()
             while not may_go_on.is_set():
                 await asyncio.sleep(0.01)
             return await dead_letters(self, create)
 
-        monkeypatch.setattr(QueueHandle, "dead_letters", slow_letters)
+        monkeypatch.setattr(QueueHandle, "dead_letters", slow_dead_letters)
         asking = threading.Thread(target=queue.dead_letters)
         asking.start()
         assert asks.wait(PATIENCE_SECONDS)

@@ -130,20 +130,20 @@ def test_rejecting(ending: Ending, bus: hawser.Bus, runs: range) -> None:
             ended = ending.run(arguments, b"", lambda: queue.info().ready < MESSAGES)
             # The next get recovers a consumer that was killed, and moves what it rejected.
             queue.get_many(1, timeout=0).release()
-            left, letters = numbers(queue.peek(MESSAGES)), numbers(queue.dead_letters().peek(MESSAGES))
-            assert sorted(left + letters) == sorted(EVERY)
+            left, dead_letters = numbers(queue.peek(MESSAGES)), numbers(queue.dead_letters().peek(MESSAGES))
+            assert sorted(left + dead_letters) == sorted(EVERY)
             if ending.is_read:
-                assert set(letters) <= set(printed(ended))
+                assert set(dead_letters) <= set(printed(ended))
             if ended.code == 0 and ending.is_read:
                 assert not left
 
 
 def test_getting_dead_letters(ending: Ending, bus: hawser.Bus, runs: range) -> None:
     for run in runs:
-        with filled(bus, f"q{run}") as queue, rejected(queue) as letters:
+        with filled(bus, f"q{run}") as queue, rejected(queue) as dead_letters:
             arguments = ["queue", "get", queue.name, "--dead", "--count", str(MESSAGES)]
-            ended = ending.run(arguments, b"", lambda: letters.info().ready < MESSAGES)
-            left, shown = numbers(letters.peek(MESSAGES)), printed(ended)
+            ended = ending.run(arguments, b"", lambda: dead_letters.info().ready < MESSAGES)
+            left, shown = numbers(dead_letters.peek(MESSAGES)), printed(ended)
             assert len(shown) == len(set(shown))
             if ending.is_read:
                 assert set(left) | set(shown) == EVERY
@@ -152,10 +152,10 @@ def test_getting_dead_letters(ending: Ending, bus: hawser.Bus, runs: range) -> N
 
 def test_moving_dead_letters_back(ending: Ending, bus: hawser.Bus, runs: range) -> None:
     for run in runs:
-        with filled(bus, f"q{run}", dead_letter=f"dead{run}") as queue, rejected(queue) as letters:
+        with filled(bus, f"q{run}", dead_letter=f"dead{run}") as queue, rejected(queue) as dead_letters:
             arguments = ["queue", "retry", queue.name]
             ended = ending.run(arguments, b"", lambda: queue.info().ready > 0)
-            moved, left = numbers(queue.peek(MESSAGES)), numbers(letters.peek(MESSAGES))
+            moved, left = numbers(queue.peek(MESSAGES)), numbers(dead_letters.peek(MESSAGES))
             assert sorted(moved + left) == sorted(EVERY)
             ended.check("moved", len(moved))
 

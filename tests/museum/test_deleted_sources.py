@@ -19,7 +19,7 @@ SETTINGS: dict[str, Any] = {
     "max_consumers": 2,
     "max_held": 1,
 }
-LETTERS: dict[str, Any] = {**SETTINGS, "slot_size": 2000}
+DEAD_LETTERS: dict[str, Any] = {**SETTINGS, "slot_size": 2000}
 # More than there are slots.
 ROUNDS = 20
 WORDS = (1 << 64) - 1
@@ -80,7 +80,7 @@ def accept_one(queue: hawser.Queue[Any]) -> None:
 
 
 def test_letters_of_deleted_queues_leave_no_slot_pinned(bus: hawser.Bus) -> None:
-    graves = bus.queue("graves", **LETTERS)
+    graves = bus.queue("graves", **DEAD_LETTERS)
     for _ in range(ROUNDS):
         jobs = bus.queue("jobs", dead_letter="graves", **SETTINGS)
         reject_one(jobs)
@@ -95,19 +95,19 @@ def test_letters_of_deleted_queues_leave_no_slot_pinned(bus: hawser.Bus) -> None
 def test_letters_that_go_back_leave_no_slot_pinned(bus: hawser.Bus) -> None:
     jobs = bus.queue("jobs", **SETTINGS)
     for _ in range(ROUNDS):
-        letters = jobs.dead_letters()
+        dead_letters = jobs.dead_letters()
         reject_one(jobs)
         assert jobs.retry_dead_letters() == 1
-        pin_again(jobs, letters, 1)
+        pin_again(jobs, dead_letters, 1)
         accept_one(jobs)
-        letters.delete()
+        dead_letters.delete()
     reject_one(jobs)
     assert jobs.retry_dead_letters() == 1
     assert pinned(jobs) == 0
 
 
 def test_a_pin_of_a_queue_that_exists_stays(bus: hawser.Bus) -> None:
-    graves = bus.queue("graves", **LETTERS)
+    graves = bus.queue("graves", **DEAD_LETTERS)
     first, second = (bus.queue(name, dead_letter="graves", **SETTINGS) for name in ("first", "second"))
     reject_one(first)
     pin_again(graves, first, 1)

@@ -274,8 +274,8 @@ def _stop_at_work(cluster: RunningCluster, scene: _Scene, recording: Path, place
         assert each.code in (4, 7) and each.report is not None, (each.code, each.told)
         each.check(said, there())
     _check_reads(scene, got, echoed, copied, recorded(copy))
-    moved, letters = scene.left("retried"), queues["retried"].dead_letters().peek(MESSAGES)
-    assert sorted([*moved, *(int(bytes(each)) for each in letters)]) == list(range(MESSAGES))
+    moved, dead_letters = scene.left("retried"), queues["retried"].dead_letters().peek(MESSAGES)
+    assert sorted([*moved, *(int(bytes(each)) for each in dead_letters)]) == list(range(MESSAGES))
     retried.check("moved", len(moved))
     for kind, each in deleted.items():
         is_there = f"{kind}/gone" in (scene.bus.topics() if kind == "topic" else scene.bus.queues())

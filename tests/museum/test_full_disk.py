@@ -24,7 +24,7 @@ from hawser.testing.disk import SimDisk
 from hawser.transaction.commands import BranchCommit
 from hawser.transaction.identity import LANE_FORMAT, Label, TransactionId, Xid
 from hawser.transaction.participant.branches import Branches, transactional_parts
-from hawser.transaction.participant.maintenance import Carry, Keeper
+from hawser.transaction.participant.maintenance import BranchMaintenance, Carry
 
 SMALL = Settings(
     journal=JournalSettings(segment_bytes=4096, ballast_bytes=4096),
@@ -72,12 +72,14 @@ def _accepted(member: Replica, batch: bytes) -> bool:
     return any(isinstance(each, Done) for each in _propose(member, Kind.BATCH, batch))
 
 
-def _second(member: Replica, retention: Retention, keeper: Keeper | None = None) -> None:
+def _second(
+    member: Replica, retention: Retention, branch_maintenance: BranchMaintenance | None = None
+) -> None:
     """What a leader does in a second."""
     actions = []
-    if keeper is not None:
+    if branch_maintenance is not None:
         before = carry_before(member)
-        actions = keeper.tick(0.0, lambda owner: False, carry_before=before)
+        actions = branch_maintenance.tick(0.0, lambda owner: False, carry_before=before)
     for action in actions:
         assert isinstance(action, Carry), action
         entry = member.entry(action.index)
@@ -127,13 +129,13 @@ def test_a_prepared_transaction_keeps_no_disk_full() -> None:
     last operation had prepared the branch."""
     member = _leader(48 << 20, DEFAULTS)
     transaction = TransactionId(Xid(LANE_FORMAT, b"lane", b""), 1)
-    label = Label(transaction, 1, last=True, home="jobs@0123456789abcdef/0").encode()
+    label = Label(transaction, 1, last=True, coordinator="jobs@0123456789abcdef/0").encode()
     _propose(member, Kind.BATCH, LARGE, label)
-    keeper = Keeper(member.machine.part(Branches))
+    branch_maintenance = BranchMaintenance(member.machine.part(Branches))
     for number in range(400):
         assert _accepted(member, LARGE), number
         if number % 4 == 0:
-            _second(member, Retention(8 << 20), keeper)
+            _second(member, Retention(8 << 20), branch_maintenance)
     branch = member.machine.part(Branches).register.get(transaction)
     assert branch is not None and branch.is_prepared
     commit = encode_command(BranchCommit())

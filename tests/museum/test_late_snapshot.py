@@ -7,7 +7,7 @@ one replaced a log that had gone on, and entries that were acknowledged were gon
 from hawser.log.entry import Entry, EntryId, Kind
 from hawser.log.journal.journal import Journal
 from hawser.log.protocol import messages as m
-from hawser.log.protocol.events import Receive, Send, Vow
+from hawser.log.protocol.events import Promise, Receive, Send
 from hawser.log.replica import Replica, Settings
 from hawser.log.snapshot_transfer import Pulling, Serving
 from hawser.testing.disk import SimDisk
@@ -16,7 +16,7 @@ from hawser.testing.disk import SimDisk
 def _pieces(journal: Journal, epoch: int) -> list[m.ReadSnapshotResponse]:
     """All pieces of the journal's snapshot, as its leader would send them."""
     serving = Serving(journal, piece_bytes=1 << 20, patience=10)
-    puller = Pulling(Journal.format(SimDisk(), "s", "x.1"), "l.1", Vow(epoch), 0)
+    puller = Pulling(Journal.format(SimDisk(), "s", "x.1"), "l.1", Promise(epoch), 0)
     pieces = []
     while not puller.is_complete:
         request = puller.request().message

@@ -15,7 +15,7 @@ from hawser.cluster import wire
 from hawser.cluster.transport import Address, Handler, Link, PeerRole, Request, Server, dial, listen
 from hawser.cluster.transport.handshake import Identity
 from hawser.log.queue.claims import Token
-from hawser.log.queue.dispatcher import Parcel
+from hawser.log.queue.dispatcher import DeliveryBatch
 from hawser.log.state import results as r
 from hawser.xa import Xid
 from tests.support.cluster import RunningCluster
@@ -98,9 +98,9 @@ def sent_nowhere(_: object) -> bytes:
     return wire.encode(failed)
 
 
-def parcels_of_garbage(answer: Any) -> bytes:
-    parcel = Parcel(Token(1, 1), 1, 1, 1, False, b"no batch")
-    return wire.encode(replaced(answer, parcels=(parcel,)))
+def batches_of_garbage(answer: Any) -> bytes:
+    delivery_batch = DeliveryBatch(Token(1, 1), 1, 1, 1, False, b"no batch")
+    return wire.encode(replaced(answer, delivery_batches=(delivery_batch,)))
 
 
 GENERAL: dict[str, Lie] = {"garbage": garbage, "other type": other_type, "sent nowhere": sent_nowhere}
@@ -115,12 +115,12 @@ SPECIAL: dict[type[Any], dict[str, Lie]] = {
     },
     wire.Inspect: {"bounds": with_fields(start=9, end=1)},
     wire.KeepAlive: {"generation": with_fields(generation=-1)},
-    wire.QueueGet: {"messages": parcels_of_garbage},
+    wire.QueueGet: {"messages": batches_of_garbage},
     wire.QueueSettle: {
         "result": executed(r.Deleted(True)),
         "claims": lambda _: wire.encode(wire.Turned("no", ((1, 1, 1 << 40),))),
     },
-    wire.QueueLook: {"counts": with_fields(lent=9, count=1), "messages": parcels_of_garbage},
+    wire.QueueLook: {"counts": with_fields(lent=9, count=1), "messages": batches_of_garbage},
     wire.Transact: {
         "none": with_fields(results=()),
         "more": with_fields(results=(b"\xc1",) * 99),

@@ -18,7 +18,7 @@ from hawser.cluster.node.transaction import client_registry
 from hawser.cluster.operator.service import OperatorService
 from hawser.cluster.shard_map import node_of
 from hawser.cluster.stores import open_store
-from hawser.transaction.identity import home_number, owner_of
+from hawser.transaction.identity import coordinator_number, owner_of
 from hawser.xa import Xid
 from tests.support.cluster import RunningCluster
 from tests.support.processes import until
@@ -61,10 +61,10 @@ def _move(cluster: RunningCluster, shard: str) -> None:
     ask(wire.AdminKind.TRANSFER, NEW)
 
 
-def _home(cluster: RunningCluster, xid: Xid) -> str:
+def _coordinator(cluster: RunningCluster, xid: Xid) -> str:
     """The coordinator shard."""
     homes = cluster.ask(wire.GetMap()).topics[wire.HOMES]
-    return wire.shards_of(wire.HOMES, homes)[home_number(xid, homes.partitions)]
+    return wire.shards_of(wire.HOMES, homes)[coordinator_number(xid, homes.partitions)]
 
 
 def _is_led(node: Node, shard: str) -> bool:
@@ -82,7 +82,7 @@ def test_a_client_is_there_for_a_node_that_is_newer(tmp_path: Path, monkeypatch:
         branch = bus.xa.start(xid)
         branch.publish(topic, b"started")
         node = cluster.run(_add_node(cluster, tmp_path))
-        for shard in (topic._topic.shard(0), _home(cluster, xid)):
+        for shard in (topic._topic.shard(0), _coordinator(cluster, xid)):
             _move(cluster, shard)
             until(partial(_is_led, node, shard), f"{NEW} to lead {shard}")
         owner = owner_of(bus._client.router.run)

@@ -198,8 +198,8 @@ def test_a_bad_verdict_is_one_whether_or_not_it_is_read(tmp_path: Path, kind: st
         journal.sync()
         disk.close()
         (tmp_path / "lock").touch()
-        vow = tmp_path / "shards" / "a%401%2F0" / "vow"
-        vow.write_bytes(bytes(len(vow.read_bytes())))
+        promise = tmp_path / "shards" / "a%401%2F0" / "vow"
+        promise.write_bytes(bytes(len(promise.read_bytes())))
         arguments = ["log", "verify", "--dir", str(tmp_path)]
     reading, writing = os.pipe()
     os.close(reading)

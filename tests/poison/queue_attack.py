@@ -125,7 +125,7 @@ class QueueTwin:
             self.rejected.append(bytes(message))
             message.reject()
 
-    def peek_letters(self, queue: Any) -> None:
+    def peek_dead_letters(self, queue: Any) -> None:
         known = [each.payload for each in self.messages.values()] if self.may_lose else self.rejected
         for letter in queue.dead_letters().peek(self.capacity):
             if bytes(letter) not in known:
@@ -168,7 +168,7 @@ class QueueAttack(Attack):
             lambda: twin.peek(queue, chance.randrange(1, 9)),
             lambda: twin.reject_one(queue),
             queue.info,
-            lambda: twin.peek_letters(queue),
+            lambda: twin.peek_dead_letters(queue),
         ]
         chance.shuffle(operations)
         return operations

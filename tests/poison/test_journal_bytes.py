@@ -13,12 +13,12 @@ from hawser.log.entry import Entry
 from hawser.log.journal import Damaged, Journal, NotFormatted, OtherVersion, Settings
 from hawser.log.journal.sealed import Magic, seal
 from hawser.log.journal.segment import Segment
-from hawser.log.protocol.events import Vow
+from hawser.log.protocol.events import Promise
 from hawser.testing.disk import Fate, SimDisk
 
 Record = Callable[[str, object], None]
 SETTINGS = Settings(segment_bytes=1500, tail_bytes=0)
-VOW = Vow(9, led=True, installed=4)
+PROMISE = Promise(9, led=True, installed=4)
 BLOCKS = {"one": b"1" * 600, "two": b"2" * 20}
 # Small enough that whole segments, and both slots of a mark, are hit at once now and then.
 MOST_DAMAGED_BYTES = 20_000
@@ -37,7 +37,7 @@ class Original:
         ]
         settings = msgspec.structs.replace(SETTINGS, syncs_a_mark=syncs_a_mark)
         journal = Journal.format(self.disk, "shard", "node.disk", settings)
-        journal.promise(VOW)
+        journal.save_promise(PROMISE)
         for start in range(0, 40, 4):
             journal.append(self.entries[start : start + 4])
             journal.sync()
@@ -110,7 +110,7 @@ def judge(original: Original, disk: SimDisk, covered: int) -> str:
         return type(refusal).__name__.lower()
     except NotFormatted:
         raise AssertionError("a journal with entries was taken for none") from None
-    assert journal.vow == VOW
+    assert journal.promise == PROMISE
     assert journal.first == original.first
     head = journal.head.index
     assert covered <= head <= 40, f"head {head}"
@@ -220,7 +220,7 @@ def test_a_vow_taken_from_the_older_slot_is_seen(monkeypatch: pytest.MonkeyPatch
     originals = [Original(trimmed=False, settled=True)]
     for original in originals:
         # As if a promise went to the first slot only.
-        second = seal(Magic.VOW, msgspec.msgpack.encode([1, ["shard", "node.disk"], 1, 1, Vow()]))
+        second = seal(Magic.PROMISE, msgspec.msgpack.encode([1, ["shard", "node.disk"], 1, 1, Promise()]))
         original.disk.write("vow", 4096, second.ljust(4096, b"\0"))
     with pytest.raises(AssertionError, match="seed"):
         poison(1, 2_000, originals)

@@ -11,12 +11,12 @@ from hawser.log.protocol.events import (
     Effect,
     Event,
     Persist,
+    Promise,
     Propose,
     Receive,
     Send,
     Synced,
     Truncate,
-    Vow,
 )
 from hawser.log.protocol.messages import Role
 from hawser.log.protocol.node import Limits, Node
@@ -42,14 +42,14 @@ class Bare:
         self,
         member: str = "n1",
         entries: Iterable[Entry] = (),
-        vow: Vow | None = None,
+        promise: Promise | None = None,
         limits: Limits | None = None,
         first: int = 1,
     ) -> None:
         self.log = list(entries)
         self.first = first
         head = self.log[-1].id if self.log else NO_ENTRY
-        self.persisted = vow or Vow(head.epoch)
+        self.persisted = promise or Promise(head.epoch)
         self.node = Node(member, 1, self.persisted, epochs_of(self.log), 0, self, limits or Limits())
 
     # The log as the node reads it.
@@ -80,8 +80,8 @@ class Bare:
 
     def _carry_out(self, effect: Effect) -> None:
         if isinstance(effect, Persist):
-            assert effect.vow.epoch >= self.persisted.epoch
-            self.persisted = effect.vow
+            assert effect.promise.epoch >= self.persisted.epoch
+            self.persisted = effect.promise
         elif isinstance(effect, Append):
             assert effect.entries[0].index == len(self.log) + 1
             self.log += effect.entries

@@ -169,19 +169,19 @@ class Stage:
 
     # Letters.
 
-    def send(self, sender: str, letters: list[Letter]) -> None:
+    def send(self, sender: str, dead_letters: list[Letter]) -> None:
         """Put them on their way and tell of them, a message to many in one line."""
-        for letter in letters:
+        for letter in dead_letters:
             routine = self._is_routine(letter)
             self.history.append(letter)
             if not any(letter.fits(link) for link in self.cut):
                 self.flight.append(letter)
             if routine:
-                letters = [each for each in letters if each is not letter]
-        while letters:
-            message = letters[0].message
-            names = [each.to for each in letters if each.message == message]
-            letters = [each for each in letters if each.message != message]
+                dead_letters = [each for each in dead_letters if each is not letter]
+        while dead_letters:
+            message = dead_letters[0].message
+            names = [each.to for each in dead_letters if each.message == message]
+            dead_letters = [each for each in dead_letters if each.message != message]
             self.tell(f"{sender} to {', '.join(names)}: {message_words(message)}")
 
     def _is_routine(self, letter: Letter) -> bool:
@@ -279,10 +279,10 @@ class Stage:
             elif isinstance(output, Retired):
                 self.tell(f"{replica.member} deletes everything")
                 host.replica = None
-        letters = [
+        dead_letters = [
             Letter(replica.member, each.to, each.message) for each in outputs if isinstance(each, Send)
         ]
-        self.send(replica.member, letters)
+        self.send(replica.member, dead_letters)
         for output in outputs:
             if isinstance(output, Done | Serve | Refuse):
                 self._answer(replica, output)
@@ -325,15 +325,15 @@ class Stage:
 
     def step_operator(self, name: str, event: Event | Order) -> None:
         effects: list[Effect] = self.operators[name].step(event)
-        letters: list[Letter] = []
+        dead_letters: list[Letter] = []
         for effect in effects:
             if isinstance(effect, Report):
                 self.tell(f"{name}: {effect.tag} is {'done' if effect.done else 'not done'}, {effect.text}")
             elif isinstance(effect, Send):
-                letters.append(Letter(name, effect.to, effect.message))
+                dead_letters.append(Letter(name, effect.to, effect.message))
             else:
-                letters.append(Letter(name, STORE, effect))
-        self.send(name, letters)
+                dead_letters.append(Letter(name, STORE, effect))
+        self.send(name, dead_letters)
 
     def _ask_store(self, letter: Letter) -> None:
         assert self.metadata is not None

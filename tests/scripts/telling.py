@@ -42,7 +42,7 @@ def glance(replica: Replica) -> Glance:
         leading.members if leading else (),
         {name: (each.state, each.confirmed) for name, each in leading.cursors.items()} if leading else {},
         node.pulling,
-        node.vow.installed,
+        node.promise.installed,
         leading is not None and leading.successor is not None,
     )
 

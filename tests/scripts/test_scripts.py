@@ -11,7 +11,7 @@ import pytest
 
 from hawser.log.entry import EntryId
 from hawser.log.protocol import leader as leading
-from hawser.log.protocol.events import Serve, Vow
+from hawser.log.protocol.events import Promise, Serve
 from hawser.log.protocol.leader import Leadership
 from hawser.log.protocol.metadata import Metadata, majority
 from hawser.log.protocol.node import Node
@@ -56,19 +56,19 @@ def test_every_defect_has_its_script() -> None:
 def test_every_message_is_spoken(record_property: Recorder) -> None:
     """The scripts as a whole leave no kind of message out."""
     heard: set[type] = set()
-    letters = 0
+    dead_letters = 0
 
     def listen(script: Path) -> None:
-        nonlocal letters
+        nonlocal dead_letters
         stages: list[Stage] = []
         play(script.read_text(), stages.append)
-        letters += len(stages[0].history)
+        dead_letters += len(stages[0].history)
         heard.update(type(letter.message) for letter in stages[0].history)
 
     for script in SCRIPTS:
         listen(script)
     record_property("scripts", len(SCRIPTS))
-    record_property("letters", letters)
+    record_property("letters", dead_letters)
     assert set(KINDS) - heard == set()
 
 
@@ -110,8 +110,8 @@ def _serve_at_once(self: Leadership) -> None:
 _make_node = Node.__init__
 
 
-def _forget_to_have_led(self: Node, member: str, incarnation: int, vow: Vow, *rest: Any) -> None:
-    _make_node(self, member, incarnation, Vow(vow.epoch, False, vow.installed), *rest)
+def _forget_to_have_led(self: Node, member: str, incarnation: int, promise: Promise, *rest: Any) -> None:
+    _make_node(self, member, incarnation, Promise(promise.epoch, False, promise.installed), *rest)
 
 
 def _fence_who_was_there(self: Metadata) -> tuple[str, ...]:

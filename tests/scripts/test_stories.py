@@ -34,16 +34,16 @@ def tell(seed: int, listen: bool = False) -> Story:
 
 
 def test_nothing_is_lost_and_all_agree(record_property: Recorder) -> None:
-    commands = letters = epochs = writes = 0
+    commands = dead_letters = epochs = writes = 0
     for seed in range(STORIES):
         story = tell(seed)
         commands += len(story.lines)
-        letters += len(story.stage.history)
+        dead_letters += len(story.stage.history)
         epochs += max(story.leaders)
         writes += len(story.acknowledged)
     record_property("stories", STORIES)
     record_property("commands", commands)
-    record_property("letters", letters)
+    record_property("letters", dead_letters)
     record_property("epochs", epochs)
     record_property("acknowledged writes", writes)
     assert writes > STORIES

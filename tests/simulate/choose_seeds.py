@@ -32,7 +32,7 @@ FINDING: dict[str, int] = json.loads(FINDING_FILE.read_text(encoding="utf-8"))
 
 def chosen(reached: dict[int, set[str]]) -> dict[int, list[str]]:
     """By seed, the rare paths that it is pinned for. Exits with the names of those that no seed reaches."""
-    seeds_of = {mark: [seed for seed, marks in reached.items() if mark in marks] for mark in EVERY_MARK}
+    seeds_of = {mark: [seed for seed, probes in reached.items() if mark in probes] for mark in EVERY_MARK}
     missing = [mark for mark, seeds in seeds_of.items() if not seeds]
     if missing:
         sys.exit(f"no seed reaches {', '.join(missing)}; choose among more with --among")
@@ -76,11 +76,13 @@ def pin_paths(among: int) -> None:
     """Pin the seeds that keep every promise and reach every rare path."""
     reached: dict[int, set[str]] = {}
     for seed in range(1, among + 1):
-        reached[seed] = {mark for mark, count in simulate(seed).marks.items() if count}
+        reached[seed] = {mark for mark, count in simulate(seed).probes.items() if count}
         if seed % 100 == 0:
             print(f"{seed} of {among} seeds", file=sys.stderr)
     pinned = chosen(reached)
-    PINNED_FILE.write_text(json.dumps({str(seed): marks for seed, marks in pinned.items()}, indent=1) + "\n")
+    PINNED_FILE.write_text(
+        json.dumps({str(seed): probes for seed, probes in pinned.items()}, indent=1) + "\n"
+    )
     print(f"{len(pinned)} seeds pinned for {len(EVERY_MARK)} rare paths")
 
 

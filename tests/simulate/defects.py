@@ -14,7 +14,7 @@ import pytest
 
 from hawser.log.entry import NO_ENTRY, EntryId
 from hawser.log.protocol import messages as m
-from hawser.log.protocol.events import Serve, Vow
+from hawser.log.protocol.events import Promise, Serve
 from hawser.log.protocol.leader import Leadership
 from hawser.log.protocol.messages import Change, Member, Role
 from hawser.log.protocol.metadata import Metadata, Phase, Status, majority
@@ -53,7 +53,7 @@ def epoch_not_durable(patch: pytest.MonkeyPatch) -> None:
     original = Replica._persist
 
     def persist(self: Replica, effect: Any) -> None:
-        if effect.vow.epoch % 2:
+        if effect.promise.epoch % 2:
             original(self, effect)
 
     patch.setattr(Replica, "_persist", persist)
@@ -230,8 +230,8 @@ def leader_resumes_its_epoch(patch: pytest.MonkeyPatch) -> None:
     original = Node._become_leader
 
     def become_leader(self: Node, sender: str, message: m.BecomeLeaderRequest) -> None:
-        if self.role is Role.FENCED and self.vow.led:
-            self.vow = Vow(self.vow.epoch, False, self.vow.installed)
+        if self.role is Role.FENCED and self.promise.led:
+            self.promise = Promise(self.promise.epoch, False, self.promise.installed)
         original(self, sender, message)
 
     patch.setattr(Node, "_become_leader", become_leader)

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 from hawser.log.queue.claims import Claim, Claims, Token
-from hawser.log.queue.dead_letters import next_letters
+from hawser.log.queue.dead_letters import next_dead_letters
 from hawser.log.replica import Replica
-from hawser.log.state.queue import LETTERS, MESSAGES, Queue
+from hawser.log.state.queue import DEAD_LETTERS, MESSAGES, Queue
 from hawser.log.state.results import Accepted, Reason, Rejected, Result
-from hawser.log.state.subqueue import Shelf
+from hawser.log.state.subqueue import Subqueue
 from hawser.record.batch import Batch
 from hawser.record.record import Stamp
 from hawser.testing import elsewhere, queue_clients
 from hawser.testing.clients import Reply
-from hawser.testing.queue_dispatchers import Desks
+from hawser.testing.queue_dispatchers import Dispatchers
 
 __all__ = ["QUEUE_DEFECTS"]
 
@@ -25,7 +25,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 def accept_of_what_is_done(patch: pytest.MonkeyPatch) -> None:
     """And nobody at the desk looks who holds it."""
-    patch.setattr(Shelf, "are_there", lambda self, first, count, deliveries: first + count <= self.end)
+    patch.setattr(Subqueue, "are_there", lambda self, first, count, deliveries: first + count <= self.end)
     token_of_anybody_taken(patch)
     original = Claims.resolve
 
@@ -45,28 +45,30 @@ def token_of_anybody_taken(patch: pytest.MonkeyPatch) -> None:
 
 
 def delivery_not_counted(patch: pytest.MonkeyPatch) -> None:
-    def give_back(self: Shelf, first: int, count: int, deliveries: int) -> None:
+    def give_back(self: Subqueue, first: int, count: int, deliveries: int) -> None:
         self._runs.put(first, first + count, deliveries)
 
-    patch.setattr(Shelf, "give_back", give_back)
+    patch.setattr(Subqueue, "give_back", give_back)
 
 
 def lost_session_keeps_what_it_held(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Claims, "leave", lambda self, name: None)
 
 
-def lent_before_all_is_applied(patch: pytest.MonkeyPatch) -> None:
+def delivered_before_all_is_applied(patch: pytest.MonkeyPatch) -> None:
     """By a leader that does not know yet what was settled before it."""
 
-    def open_early(self: Desks, replica: Replica) -> None:
+    def open_early(self: Dispatchers, replica: Replica) -> None:
         leading = replica.node.leadership
         if leading is None or replica.halted:
             self.forget()
         elif self._epoch != leading.since:
             self._epoch = leading.since
-            self._desks = {shelf: self._make(replica, shelf) for shelf in (MESSAGES, LETTERS)}
+            self._dispatchers = {
+                subqueue: self._make(replica, subqueue) for subqueue in (MESSAGES, DEAD_LETTERS)
+            }
 
-    patch.setattr(Desks, "open", open_early)
+    patch.setattr(Dispatchers, "open", open_early)
 
 
 def maybe_redelivered_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -91,30 +93,30 @@ def returned_to_the_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Claims, "_take", take)
 
 
-def letters_not_kept(patch: pytest.MonkeyPatch) -> None:
+def dead_letters_not_kept(patch: pytest.MonkeyPatch) -> None:
     original = Queue._carry_out
 
     def carry_out(self: Queue, command: Any, entry: Any) -> int:
         if not command.moved:
             return original(self, command, entry)
         for first, count, deliveries in command.returned:
-            self.shelves[command.shelf].give_back(first, count, deliveries)
+            self.subqueues[command.subqueue].give_back(first, count, deliveries)
         for first, count, _ in (*command.accepted, *command.moved):
-            self.shelves[command.shelf].settle(first, count)
-        return int(self.shelves[1 - command.shelf].end)
+            self.subqueues[command.subqueue].settle(first, count)
+        return int(self.subqueues[1 - command.subqueue].end)
 
     patch.setattr(Queue, "_carry_out", carry_out)
 
 
 def trimmed_beyond_what_is_held(patch: pytest.MonkeyPatch) -> None:
-    original = Shelf.settle
+    original = Subqueue.settle
 
-    def settle(self: Shelf, first: int, count: int) -> None:
+    def settle(self: Subqueue, first: int, count: int) -> None:
         if first == self.start + 1 and self._runs.get(self.start) >= 0:
             original(self, self.start, 1)
         original(self, first, count)
 
-    patch.setattr(Shelf, "settle", settle)
+    patch.setattr(Subqueue, "settle", settle)
 
 
 def never_full(patch: pytest.MonkeyPatch) -> None:
@@ -143,22 +145,22 @@ def full_before_it_is_known(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Queue, "put", put)
 
 
-def letters_stamped_anew(patch: pytest.MonkeyPatch) -> None:
+def dead_letters_stamped_anew(patch: pytest.MonkeyPatch) -> None:
     """By each who sends them, each time."""
     numbers = itertools.count(1)
 
     def stamped(*arguments: Any) -> Batch | None:
-        batch = next_letters(*arguments)
+        batch = next_dead_letters(*arguments)
         return batch and batch.stamped(Stamp(batch.stamp.producer, next(numbers), 1))
 
-    patch.setattr(elsewhere, "next_letters", stamped)
+    patch.setattr(elsewhere, "next_dead_letters", stamped)
 
 
-def letters_ended_without_room(patch: pytest.MonkeyPatch) -> None:
+def dead_letters_ended_without_room(patch: pytest.MonkeyPatch) -> None:
     """Any answer is taken for a good one."""
     original = elsewhere.Forwarding.receive
 
-    def receive(self: elsewhere.Forwarding, reply: Reply) -> elsewhere.Parcel | None:
+    def receive(self: elsewhere.Forwarding, reply: Reply) -> elsewhere.ForwardedBatch | None:
         if isinstance(reply.outcome, Rejected):
             reply = Reply(reply.tag, Accepted(1, 1))
         return original(self, reply)
@@ -177,15 +179,15 @@ QUEUE_DEFECTS: dict[str, Plant] = {
         token_of_anybody_taken,
         delivery_not_counted,
         lost_session_keeps_what_it_held,
-        lent_before_all_is_applied,
+        delivered_before_all_is_applied,
         maybe_redelivered_forgotten,
         returned_to_the_end,
-        letters_not_kept,
+        dead_letters_not_kept,
         trimmed_beyond_what_is_held,
         never_full,
         full_before_it_is_known,
-        letters_stamped_anew,
-        letters_ended_without_room,
+        dead_letters_stamped_anew,
+        dead_letters_ended_without_room,
         sessions_shown_as_they_are,
     )
 }

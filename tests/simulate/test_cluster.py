@@ -84,7 +84,7 @@ def test_a_node_that_is_too_small_is_given_up_and_keeps_nothing() -> None:
         cluster.publish(b"." * 500)
     assert not cluster.expand("n4").done
     cluster.run_until(lambda: not cluster.unsettled())
-    assert cluster.marks.counts["change given up for want of room"] == 1
+    assert cluster.probes.counts["change given up for want of room"] == 1
     assert cluster.nodes["n4"].member == "n4.d2"
     cluster.nodes["n4"].enlarge_disk()
     assert cluster.expand("n4").done
@@ -104,7 +104,7 @@ def test_a_full_leader_is_trimmed_and_goes_on() -> None:
     trim = Command(Kind.TRIM, encode_command(TrimTo(15)), tag=("somebody", 1, 0))
     cluster.network.send("somebody", leader, Request(("somebody", 1, 0), (trim,)))
     cluster.run_until(lambda: not cluster.unsettled())
-    assert cluster.marks.counts["full leader went on"] == 1
+    assert cluster.probes.counts["full leader went on"] == 1
 
 
 def test_what_a_follower_has_shown_the_leader_shows_too() -> None:
@@ -115,7 +115,7 @@ def test_what_a_follower_has_shown_the_leader_shows_too() -> None:
         cluster.publish(b"%d" % number)
         assert cluster.read().end >= cluster.truth.told[1]
     assert visitor.done > 5
-    assert cluster.marks.counts["read at a follower"]
+    assert cluster.probes.counts["read at a follower"]
 
 
 def test_a_follower_that_shows_what_it_has_not_applied_is_found() -> None:

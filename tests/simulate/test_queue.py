@@ -4,10 +4,10 @@ import pytest
 
 from hawser.log.entry import Kind
 from hawser.log.protocol.events import Command
-from hawser.log.queue.claims import NO_TOKEN, Lending, Token
-from hawser.log.queue.dispatcher import Delivery, Get, Settlement, Turned, Why
+from hawser.log.queue.claims import NO_TOKEN, DeliveryPolicy, Token
+from hawser.log.queue.dispatcher import Delivery, Get, RefusalReason, Settlement, SettlementRefusal
 from hawser.log.replica import Replica
-from hawser.log.state.queue import LETTERS, MESSAGES
+from hawser.log.state.queue import DEAD_LETTERS, MESSAGES
 from hawser.log.state.results import Accepted, Repeated, Settled
 from hawser.record.record import Stamp
 from hawser.testing import Cluster, Violation
@@ -48,12 +48,12 @@ class Person:
         self.send(node, command=batch_command(stamp, values, Kind.QUEUE_PUT))
         return self.wait()
 
-    def ask(self, node: str, most: int = 9, shelf: int = MESSAGES) -> None:
+    def ask(self, node: str, most: int = 9, subqueue: int = MESSAGES) -> None:
         self.requests += 1
-        self.send(node, Errand(shelf, Get(self.name, self.requests, self.received, most)))
+        self.send(node, Errand(subqueue, Get(self.name, self.requests, self.received, most)))
 
-    def get(self, node: str, most: int = 9, shelf: int = MESSAGES) -> tuple[Delivery, ...]:
-        self.ask(node, most, shelf)
+    def get(self, node: str, most: int = 9, subqueue: int = MESSAGES) -> tuple[Delivery, ...]:
+        self.ask(node, most, subqueue)
         outcome = self.wait()
         assert isinstance(outcome, Deliveries), outcome
         if outcome.deliveries:
@@ -112,22 +112,22 @@ def values(deliveries: tuple[Delivery, ...]) -> list[bytes]:
 def test_what_was_accepted_elsewhere_is_not_lent_by_a_leader_that_was_deposed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert lent_by_the_deposed() == []
+    assert delivered_by_the_deposed() == []
 
     def run_errand(self: SimNode, request: Request, errand: Errand) -> None:
         """It does not ask whether it still leads."""
         if isinstance(errand.wanted, Get) and self.replica is not None:
-            outcome = self._desks.get(self.replica, errand)
+            outcome = self._dispatchers.get(self.replica, errand)
             self.cluster.network.send(self.name, request.tag[0], Reply(request.tag, outcome))
         else:
             careful(self, request, errand)
 
     careful = SimNode._run_errand
     monkeypatch.setattr(SimNode, "_run_errand", run_errand)
-    assert lent_by_the_deposed() == [b"a", b"b"]
+    assert delivered_by_the_deposed() == [b"a", b"b"]
 
 
-def lent_by_the_deposed() -> list[bytes]:
+def delivered_by_the_deposed() -> list[bytes]:
     cluster = Cluster(seed=1)
     first = leader_of(cluster)
     one, other = Person(cluster, "one"), Person(cluster, "other")
@@ -151,7 +151,7 @@ def test_of_two_who_hold_a_message_one_accepts_it() -> None:
     second = part_from_the_others(cluster, first)
     again = other.get(second)
     assert [(each.delivery_count, each.redelivered) for each in again] == [(1, True)]
-    assert one.accept(second, *held) == Turned(Why.NOT_HELD, (held[0].token,))
+    assert one.accept(second, *held) == SettlementRefusal(RefusalReason.NOT_HELD, (held[0].token,))
     assert other.accept(second, *again) == Settled(1, 0, 0, 0)
     cluster.heal()
     cluster.run_until(lambda: not cluster.unsettled())
@@ -183,7 +183,7 @@ def test_whoever_does_not_lead_lends_nothing() -> None:
 
 
 def test_poison_comes_to_the_dead_letters_through_changes_of_leader() -> None:
-    swarm = Swarm(lending=Lending(session_duration=8_000, max_deliveries=3))
+    swarm = Swarm(policy=DeliveryPolicy(session_duration=8_000, max_deliveries=3))
     cluster = Cluster(seed=5, swarm=swarm)
     leader = leader_of(cluster)
     Person(cluster, "producer").put(leader, b"poison")
@@ -198,11 +198,11 @@ def test_poison_comes_to_the_dead_letters_through_changes_of_leader() -> None:
         cluster.run_until(lambda: not cluster.unsettled())
     undertaker = Person(cluster, "undertaker")
     assert undertaker.get(leader) == ()
-    assert values(undertaker.get(leader, shelf=LETTERS)) == [b"poison"]
+    assert values(undertaker.get(leader, subqueue=DEAD_LETTERS)) == [b"poison"]
 
 
 def test_letters_of_a_leader_that_was_deposed_do_not_come_twice_to_the_other_queue() -> None:
-    swarm = Swarm(lending=Lending(session_duration=400_000), forwards=True)
+    swarm = Swarm(policy=DeliveryPolicy(session_duration=400_000), forwards=True)
     cluster = Cluster(seed=8, swarm=swarm)
     elsewhere = cluster.elsewhere
     assert elsewhere is not None
@@ -236,8 +236,12 @@ def test_a_forged_token_takes_nothing_from_who_holds_the_message() -> None:
     forged = [held[0], *(_with_token(held[0], Token(epoch, 1)) for epoch in (0, 1, 2))]
     for delivery in forged:
         outcome = liar.accept(leader, delivery)
-        why = Why.NOT_HELD if delivery.token.epoch <= held[0].token.epoch else Why.OTHER_LEADER
-        assert isinstance(outcome, Turned) and outcome.why is why
+        why = (
+            RefusalReason.NOT_HELD
+            if delivery.token.epoch <= held[0].token.epoch
+            else RefusalReason.OTHER_LEADER
+        )
+        assert isinstance(outcome, SettlementRefusal) and outcome.why is why
     assert one.accept(leader, *held) == Settled(1, 0, 0, 0)
 
 

@@ -17,7 +17,7 @@ from tests.simulate.choose_seeds import COUNT, PINNED_FILE
 
 # By seed, the rare paths that it must reach.
 PINNED: dict[int, list[str]] = {
-    int(seed): marks for seed, marks in json.loads(PINNED_FILE.read_text()).items()
+    int(seed): probes for seed, probes in json.loads(PINNED_FILE.read_text()).items()
 }
 SEEDS = list(PINNED)
 BLOCK = 10
@@ -33,7 +33,7 @@ class Totals:
     def __init__(self) -> None:
         self.seeds = self.events = self.committed = self.requests = self.transactions = 0
         self.processor_seconds = 0.0
-        self.marks: Counter[str] = Counter()
+        self.probes: Counter[str] = Counter()
         self.deeds: Counter[str] = Counter()
 
     def add(self, seed: int) -> Counter[str]:
@@ -46,9 +46,9 @@ class Totals:
         self.committed += outcome.committed
         self.requests += outcome.requests
         self.transactions += outcome.transactions
-        self.marks.update(outcome.marks)
+        self.probes.update(outcome.probes)
         self.deeds.update(outcome.deeds)
-        return Counter(outcome.marks)
+        return Counter(outcome.probes)
 
     def record(self, record_property: Record) -> None:
         record_property("seeds", self.seeds)
@@ -81,7 +81,7 @@ def test_every_promise_is_kept_by_more_seeds(first: int, record_property: Record
 
 
 def test_every_rare_path_is_pinned() -> None:
-    pinned = {mark for marks in PINNED.values() for mark in marks}
+    pinned = {mark for probes in PINNED.values() for mark in probes}
     assert pinned == set(EVERY_MARK)
     assert len(PINNED) == COUNT
 
@@ -97,4 +97,4 @@ def test_seeds_for_as_long_as_told(soak_seconds: float, record_property: Record)
         totals.add(seed)
     totals.record(record_property)
     record_property("last seed", seed)
-    record_property("never reached", [name for name in EVERY_MARK if not totals.marks[name]])
+    record_property("never reached", [name for name in EVERY_MARK if not totals.probes[name]])

@@ -11,13 +11,13 @@ from hawser.testing import Violation
 from hawser.testing.simulate import Simulation
 from hawser.testing.swarm import Swarm
 from hawser.testing.transaction_clients import Mover, Outsider, Person
-from hawser.testing.transaction_service import Office
+from hawser.testing.transaction_service import TransactionService
 from hawser.testing.transaction_truth import Book
-from hawser.transaction.coordinator.decisions import Home
+from hawser.transaction.coordinator.decisions import Decisions
 from hawser.transaction.coordinator.record import Phase
 from hawser.transaction.identity import LANE_FORMAT, TransactionId, Xid
 from hawser.transaction.participant.branches import Branches
-from hawser.transaction.participant.maintenance import Ask, Keeper
+from hawser.transaction.participant.maintenance import Ask, BranchMaintenance
 
 from .transaction_defects import home_looks_only_at_its_branch
 
@@ -31,7 +31,7 @@ def prepared_at_home(simulation: Simulation, transaction_format: int) -> list[Tr
     return [
         transaction
         for cluster in simulation.ring.clusters.values()
-        for transaction, record in cluster.truth.machine.part(Home).ledger.register
+        for transaction, record in cluster.truth.machine.part(Decisions).ledger.register
         if record.phase is Phase.PREPARED and transaction.xid.format == transaction_format
     ]
 
@@ -104,7 +104,7 @@ def test_whoever_never_hears_again_is_rolled_back(monkeypatch: pytest.MonkeyPatc
     simulation = Simulation(4, CALM)
     monkeypatch.setattr(Mover, "dying_share", 0.2)
     simulation.cluster.run_for(200_000)
-    assert simulation.cluster.marks.counts["client died in a transaction"] > 5
+    assert simulation.cluster.probes.counts["client died in a transaction"] > 5
     close(simulation)
 
 
@@ -113,7 +113,7 @@ def untold(simulation: Simulation) -> list[TransactionId]:
     return [
         transaction
         for cluster in simulation.ring.clusters.values()
-        for transaction, record in cluster.truth.machine.part(Home).ledger.register
+        for transaction, record in cluster.truth.machine.part(Decisions).ledger.register
         if transaction.xid.format == LANE_FORMAT and record.outcome is Outcome.COMMITTED
     ]
 
@@ -121,9 +121,9 @@ def untold(simulation: Simulation) -> list[TransactionId]:
 def test_a_decision_that_nobody_is_told_is_found_by_asking() -> None:
     """Also after a restart of everything, and after the lane has gone on."""
     simulation = Simulation(5, msgspec.structs.replace(CALM, unheard_share=1.0))
-    ring, marks = simulation.ring, simulation.cluster.marks
+    ring, probes = simulation.ring, simulation.cluster.probes
     late = "decision asked for after the lane went on"
-    simulation.cluster.run_until(lambda: marks.counts[late] > 0, what="a late question")
+    simulation.cluster.run_until(lambda: probes.counts[late] > 0, what="a late question")
     decided = set(untold(simulation))
     assert decided
     for each in ring.clusters.values():
@@ -142,19 +142,19 @@ def test_a_decision_that_nobody_is_told_is_found_by_asking() -> None:
 def disown_too_late(monkeypatch: pytest.MonkeyPatch, simulation: Simulation) -> list[TransactionId]:
     """Each prepared branch of a lane asks once. If that was too early, home is told to roll it back when it
     has committed it and the lane has gone on; those of which it was."""
-    asked_once: set[tuple[Keeper, TransactionId]] = set()
+    asked_once: set[tuple[BranchMaintenance, TransactionId]] = set()
     late: list[TransactionId] = []
-    ask, disown = Keeper._ask, Office._disown
+    ask, disown = BranchMaintenance._ask, TransactionService._disown
 
     def ask_once(self: Any, transaction: TransactionId, branch: Any, *arguments: Any) -> list[Any]:
         if transaction.xid.format != LANE_FORMAT or not branch.is_prepared:
             return ask(self, transaction, branch, *arguments)
         is_first = (self, transaction) not in asked_once
         asked_once.add((self, transaction))
-        return [Ask(branch.home, transaction, Outcome.TIMED_OUT)] if is_first else []
+        return [Ask(branch.coordinator, transaction, Outcome.TIMED_OUT)] if is_first else []
 
     def hold_back(self: Any, incarnation: int, epoch: int, asked: Ask, command: Any) -> None:
-        machine = simulation.ring.shards[asked.home].truth.machine
+        machine = simulation.ring.shards[asked.coordinator].truth.machine
         latest = machine.part(Branches).register.latest(asked.transaction.xid)
         if asked.transaction in untold(simulation) and latest > asked.transaction.incarnation:
             late.append(asked.transaction)
@@ -162,8 +162,8 @@ def disown_too_late(monkeypatch: pytest.MonkeyPatch, simulation: Simulation) -> 
         else:
             self._cluster.clock.after(500, self._disown, incarnation, epoch, asked, command)
 
-    monkeypatch.setattr(Keeper, "_ask", ask_once)
-    monkeypatch.setattr(Office, "_disown", hold_back)
+    monkeypatch.setattr(BranchMaintenance, "_ask", ask_once)
+    monkeypatch.setattr(TransactionService, "_disown", hold_back)
     return late
 
 

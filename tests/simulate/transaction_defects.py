@@ -11,11 +11,11 @@ from hawser.log.state.commands import encode_command
 from hawser.log.state.queue import Queue
 from hawser.log.state.results import Finished, Outcome, Result
 from hawser.testing.clients import Inquiry, Verdict
-from hawser.testing.transaction_service import Office, recoverable
+from hawser.testing.transaction_service import TransactionService, recoverable
 from hawser.transaction.client import Transaction
 from hawser.transaction.commands import BranchCommit
 from hawser.transaction.coordinator.coordinator import Coordinator, _Work
-from hawser.transaction.coordinator.decisions import Home
+from hawser.transaction.coordinator.decisions import Decisions
 from hawser.transaction.coordinator.ledger import Ledger
 from hawser.transaction.coordinator.record import Phase
 from hawser.transaction.identity import LANE_FORMAT
@@ -116,7 +116,7 @@ def committed_by_the_first_vote(patch: pytest.MonkeyPatch) -> None:
 
 
 def second_decision_counts(patch: pytest.MonkeyPatch) -> None:
-    original = Home._decide
+    original = Decisions._decide
 
     def decide(self: Any, entry: Any) -> Result:
         result = original(self, entry)
@@ -125,31 +125,31 @@ def second_decision_counts(patch: pytest.MonkeyPatch) -> None:
                 record.outcome = Outcome.ROLLED_BACK
         return result
 
-    patch.setattr(Home, "_decide", decide)
+    patch.setattr(Decisions, "_decide", decide)
 
 
 def undecided_is_rolled_back_by_who_asks(patch: pytest.MonkeyPatch) -> None:
     """What home has not decided yet is taken for what it knows nothing of."""
 
     def inquire(self: Any, replica: Replica, inquiry: Inquiry) -> Verdict:
-        home = replica.machine.part(Home)
+        coordinator = replica.machine.part(Decisions)
         if inquiry.transaction is None:
-            return Verdict(None, tuple(recoverable(home)))
-        decision = replica.machine.part(Branches).decision(inquiry.transaction, home.ledger)
+            return Verdict(None, tuple(recoverable(coordinator)))
+        decision = replica.machine.part(Branches).decision(inquiry.transaction, coordinator.ledger)
         return Verdict(decision or Outcome.ROLLED_BACK)
 
-    patch.setattr(Office, "inquire", inquire)
+    patch.setattr(TransactionService, "inquire", inquire)
 
 
 def unknown_is_rolled_back_without_an_entry(patch: pytest.MonkeyPatch) -> None:
     """Whoever has it prepared may have it committed yet."""
-    original = Office.inquire
+    original = TransactionService.inquire
 
     def inquire(self: Any, replica: Replica, inquiry: Inquiry) -> Verdict:
         verdict = original(self, replica, inquiry)
         return verdict if verdict.is_known else Verdict(Outcome.ROLLED_BACK)
 
-    patch.setattr(Office, "inquire", inquire)
+    patch.setattr(TransactionService, "inquire", inquire)
 
 
 def late_entries_begin_anew(patch: pytest.MonkeyPatch) -> None:
@@ -164,7 +164,7 @@ def snapshot_forgets_who_is_prepared(patch: pytest.MonkeyPatch) -> None:
     def load(self: Any, state: bytes) -> None:
         original(self, state)
         for _, branch in self.register:
-            branch.home = ""
+            branch.coordinator = ""
 
     patch.setattr(Branches, "load", load)
 
@@ -183,10 +183,10 @@ def accept_locks_nothing(patch: pytest.MonkeyPatch) -> None:
     def stage(entry: Any, context: Any) -> Any:
         command = staged._read_settle(entry)
         assert command is not None
-        shelf = context.part(Queue).shelves[command.shelf]
-        if not all(shelf.are_there(*run) for run in command.accepted):
+        subqueue = context.part(Queue).subqueues[command.subqueue]
+        if not all(subqueue.are_there(*run) for run in command.accepted):
             return staged._BAD
-        return staged.StagedAccept(command.shelf, command.accepted)
+        return staged.StagedAccept(command.subqueue, command.accepted)
 
     patch.setattr(staged, "_stage_accept", stage)
 
@@ -281,8 +281,8 @@ def delivered_as_often_as_it_comes(patch: pytest.MonkeyPatch) -> None:
     original = Branches._deliver
 
     def deliver(self: Any, entry: Any, label: Any, context: Any) -> Result:
-        if label.delivery <= self.delivered.get(label.home, 0):
-            self.delivered[label.home] = label.delivery - 1
+        if label.delivery <= self.delivered.get(label.coordinator, 0):
+            self.delivered[label.coordinator] = label.delivery - 1
         return original(self, entry, label, context)
 
     patch.setattr(Branches, "_deliver", deliver)
@@ -303,7 +303,7 @@ def delivered_again_by_a_commit_that_comes_again(patch: pytest.MonkeyPatch) -> N
 
     def commit(self: Any, entry: Any, label: Any, context: Any) -> Result:
         result = original(self, entry, label, context)
-        command, ledger = branches._read_commit(entry), context.part(Home).ledger
+        command, ledger = branches._read_commit(entry), context.part(Decisions).ledger
         is_committed = result == Finished(Outcome.COMMITTED)
         if command is not None and command.deliveries and is_committed and not ledger.register.get(label.id):
             ledger.deliver(label.id, entry.index, command.others, command.deliveries)
@@ -318,7 +318,7 @@ def delivered_though_it_is_rolled_back(patch: pytest.MonkeyPatch) -> None:
     def commit(self: Any, entry: Any, label: Any, context: Any) -> Result:
         is_known = self.register.verdict(label.id) is not None
         result = original(self, entry, label, context)
-        command, ledger = branches._read_commit(entry), context.part(Home).ledger
+        command, ledger = branches._read_commit(entry), context.part(Decisions).ledger
         if command is not None and command.deliveries and not is_known and not ledger.register.get(label.id):
             ledger.deliver(label.id, entry.index, command.others, command.deliveries)
         return result

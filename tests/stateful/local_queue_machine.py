@@ -25,7 +25,7 @@ SETTINGS: dict[str, Any] = {
     "max_producers": 4,
 }
 NAME = "stateful/queue"
-LETTERS = f"{NAME}.dead"
+DEAD_LETTERS = f"{NAME}.dead"
 BUSES = ("alpha", "beta")
 PICK = st.integers(0, 1 << 16)
 PAYLOADS = st.binary(max_size=24)
@@ -73,7 +73,7 @@ class Machine(RuleBasedStateMachine):
     def open_queue(self) -> None:
         self.buses = {name: self.local.connect(name) for name in BUSES}
         # With room for all of them: letters that have to wait are another test.
-        self.buses["alpha"].queue(LETTERS, slot_size=1000, capacity=1000)
+        self.buses["alpha"].queue(DEAD_LETTERS, slot_size=1000, capacity=1000)
         self.queues = {name: bus.queue(NAME, **SETTINGS) for name, bus in self.buses.items()}
 
     def teardown(self) -> None:
@@ -90,7 +90,7 @@ class Machine(RuleBasedStateMachine):
     def bury(self) -> None:
         """Nobody waits here, so it is for us to see that dead letters are moved: they are in the way."""
         queue: Any = self.queues["alpha"]
-        queue._letters.bury(queue._consumer())
+        queue._dead_letters.bury(queue._consumer())
         self.twin.bury()
 
     # Putting
@@ -296,11 +296,11 @@ class Machine(RuleBasedStateMachine):
         # Which ones they were only the queue knows: the order of letters is that of their deaths.
         found = {each.offset: each for each in self.queues[bus].peek(1000)}
         moved_ones = [found[offset] for offset in range(before + 1, self.twin.head + 1)]
-        pool = self.twin.letters + [(each.data, each.key) for each in self.twin.messages[before:]]
+        pool = self.twin.dead_letters + [(each.data, each.key) for each in self.twin.messages[before:]]
         for message, real in zip(self.twin.messages[before:], moved_ones, strict=True):
             message.data, message.key, message.producer = bytes(real), real.key, real.publisher
             pool.remove((message.data, message.key))
-        self.twin.letters = pool
+        self.twin.dead_letters = pool
 
     # Not at every step, because processes take most of the time.
     @precondition(lambda self: self.twin.head % 4 == 1)
@@ -349,8 +349,8 @@ class Machine(RuleBasedStateMachine):
         self.held.clear()
         for bus_here in self.buses.values():
             bus_here.close()
-        letters = self.twin.letters
-        self.twin = twin.Queue(letters=letters)
+        dead_letters = self.twin.dead_letters
+        self.twin = twin.Queue(dead_letters=dead_letters)
         self.consumers = {name: twin.Consumer() for name in BUSES}
         self.open_queue()
 
@@ -374,4 +374,4 @@ class Machine(RuleBasedStateMachine):
         if hasattr(self, "queues") and self.twin.counts()[2]:
             found = Counter((bytes(each), each.key) for each in self.queues["beta"].dead_letters().peek(1000))
             dying = [(each.data, each.key) for each in self.twin.messages if each.dying]
-            assert Counter(self.twin.letters) <= found <= Counter(self.twin.letters + dying)
+            assert Counter(self.twin.dead_letters) <= found <= Counter(self.twin.dead_letters + dying)

@@ -44,7 +44,7 @@ class Queue:
     """Message n lies at n - 1; dead letters are (data, key), in no order."""
 
     messages: list[Message] = field(default_factory=list)
-    letters: list[tuple[bytes, bytes | None]] = field(default_factory=list)
+    dead_letters: list[tuple[bytes, bytes | None]] = field(default_factory=list)
 
     @property
     def head(self) -> int:
@@ -95,19 +95,19 @@ class Queue:
         for message in self.messages:
             if message.dying:
                 message.dying, message.over = False, True
-                self.letters.append((message.data, message.key))
+                self.dead_letters.append((message.data, message.key))
 
     def retry(self, count: int, producer: str) -> int:
         """How many letters there is room for, but not none; which is for the caller to find out."""
-        if self.letters and count and self.full:
+        if self.dead_letters and count and self.full:
             raise hawser.Full("the twin is full")
         moved = 0
-        while self.letters and moved < count and not self.full:
-            self.put(*self.letters.pop(0), producer)
+        while self.dead_letters and moved < count and not self.full:
+            self.put(*self.dead_letters.pop(0), producer)
             moved += 1
         return moved
 
     def counts(self) -> tuple[int, int, int]:
         ready = sum(each.ready for each in self.messages)
         claimed = sum(each.holder is not None for each in self.messages)
-        return ready, claimed, len(self.letters) + sum(each.dying for each in self.messages)
+        return ready, claimed, len(self.dead_letters) + sum(each.dying for each in self.messages)

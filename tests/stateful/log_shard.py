@@ -23,7 +23,7 @@ from hawser.log.state.topic import Topic
 from hawser.record.batch import Batch
 from hawser.record.record import NO_STAMP, Record, Stamp
 
-RUN_PLACES = 3
+PAGE_PLACES = 3
 KINDS: dict[type[Payload], Kind] = {
     TrimTo: Kind.TRIM,
     ExpireProducers: Kind.EXPIRE_PRODUCERS,
@@ -57,7 +57,7 @@ class MemoryBlocks:
 
 
 def parts_of_a_topic() -> Sequence[Part]:
-    return topic_parts(RUN_PLACES)
+    return topic_parts(PAGE_PLACES)
 
 
 class Shard:

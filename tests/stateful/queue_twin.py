@@ -19,7 +19,7 @@ class Message:
 
 
 @dataclass
-class Shelf:
+class Subqueue:
     """Message n lies at n - 1. A rung is (first offset, bytes), and as many batches as it takes."""
 
     messages: list[Message] = field(default_factory=list)
@@ -57,7 +57,7 @@ class QueueTwin:
     """One queue, and the producers and consumers it knows."""
 
     def __init__(self, step: int, message_bytes: int) -> None:
-        self.shelves = (Shelf(), Shelf())
+        self.subqueues = (Subqueue(), Subqueue())
         self.step = step
         self.message_bytes = message_bytes
         self.capacity = 1 << 30
@@ -65,10 +65,14 @@ class QueueTwin:
 
     @property
     def used_bytes(self) -> int:
-        return sum(shelf.used_bytes for shelf in self.shelves)
+        return sum(subqueue.used_bytes for subqueue in self.subqueues)
 
     def needed(self, applied: int) -> int:
-        kept = [message.index for shelf in self.shelves for message in shelf.messages[shelf.start - 1 :]]
+        kept = [
+            message.index
+            for subqueue in self.subqueues
+            for message in subqueue.messages[subqueue.start - 1 :]
+        ]
         return min(kept, default=applied + 1)
 
     def _judge(self, stamp: Stamp) -> Result | None:
@@ -100,7 +104,7 @@ class QueueTwin:
         size, used = frame + self.message_bytes * count, self.used_bytes
         if used and used + size > self.capacity:
             return Rejected(Reason.QUEUE_FULL, used, size)
-        first = self.shelves[0].append(index, count, size, self.step)
+        first = self.subqueues[0].append(index, count, size, self.step)
         self._note(stamp, first, count)
         return Accepted(first, count)
 
@@ -109,9 +113,9 @@ class QueueTwin:
         verdict = self._judge(stamp)
         if verdict is not None:
             return verdict
-        shelf = self.shelves[command.shelf]
+        subqueue = self.subqueues[command.subqueue]
         for first, count, deliveries in sorted(command.runs):
-            those = shelf.those(first, count)
+            those = subqueue.those(first, count)
             right = [not each.done and each.deliveries == deliveries for each in those]
             if first < 1:
                 return Rejected(Reason.NOT_HELD, 0, first)
@@ -119,7 +123,7 @@ class QueueTwin:
                 return Rejected(Reason.NOT_HELD, 0, first + [*right, False].index(False))
         counts = []
         for runs, is_done in ((command.accepted, True), (command.returned, False), (command.moved, True)):
-            those = [each for first, count, _ in runs for each in shelf.those(first, count)]
+            those = [each for first, count, _ in runs for each in subqueue.those(first, count)]
             for each in those:
                 each.done = is_done
                 each.deliveries += not is_done
@@ -127,7 +131,7 @@ class QueueTwin:
         moved_to = 0
         if counts[2]:
             size = frame + self.message_bytes * counts[2]
-            moved_to = self.shelves[1 - command.shelf].append(index, counts[2], size, self.step)
+            moved_to = self.subqueues[1 - command.subqueue].append(index, counts[2], size, self.step)
         self._note(stamp, min(command.runs)[0], sum(counts))
         return Settled(counts[0], counts[1], counts[2], moved_to)
 

@@ -10,17 +10,25 @@ import pytest
 
 from hawser.log.entry import Kind
 from hawser.log.queue import claims as claims_module
-from hawser.log.queue import dispatcher as desk_module
-from hawser.log.queue.claims import NO_TOKEN, Lending, Token
-from hawser.log.queue.dispatcher import Desk, Get, Proposal, Settlement, Turned, Why
+from hawser.log.queue import dispatcher as dispatcher_module
+from hawser.log.queue.claims import NO_TOKEN, DeliveryPolicy, Token
+from hawser.log.queue.dispatcher import (
+    Dispatcher,
+    Get,
+    Proposal,
+    RefusalReason,
+    Settlement,
+    SettlementRefusal,
+)
 from hawser.log.state import queue as queue_module
-from hawser.log.state import range_map, subqueue
+from hawser.log.state import range_map
 from hawser.log.state.commands import QueueLimit, QueueSettle, Run, decoder, encode_command
 from hawser.log.state.machine import Machine
 from hawser.log.state.part import BadState, Part
 from hawser.log.state.producers import Producers
-from hawser.log.state.queue import LETTERS, MESSAGE_BYTES, MESSAGES, Queue
+from hawser.log.state.queue import DEAD_LETTERS, MESSAGE_BYTES, MESSAGES, Queue
 from hawser.log.state.results import Reason, Rejected, Repeated, Result, Settled
+from hawser.log.state.subqueue import Subqueue
 from hawser.record.batch import Batch
 from hawser.record.record import NO_STAMP, Record, Stamp
 
@@ -34,8 +42,8 @@ reached: Counter[str] = Counter()
 _read_settle = decoder(QueueSettle)
 
 
-def parts(run_places: int = 3) -> tuple[Part, ...]:
-    return Queue(run_places, STEP_BYTES), Producers()
+def parts(page_places: int = 3) -> tuple[Part, ...]:
+    return Queue(page_places, STEP_BYTES), Producers()
 
 
 def values(count: int, begin: int = 0) -> list[Record]:
@@ -98,22 +106,26 @@ class Pair:
     def compare(self) -> None:
         assert self.queue.used_bytes == self.twin.used_bytes
         assert self.shard.machine.needed == self.twin.needed(self.shard.machine.applied)
-        for shelf, twin in zip(self.queue.shelves, self.twin.shelves, strict=True):
+        for subqueue, twin in zip(self.queue.subqueues, self.twin.subqueues, strict=True):
             left = [each for each in twin.messages if not each.done]
-            assert (shelf.start, shelf.end, shelf.count) == (twin.start, len(twin.messages) + 1, len(left))
+            assert (subqueue.start, subqueue.end, subqueue.count) == (
+                twin.start,
+                len(twin.messages) + 1,
+                len(left),
+            )
             for offset, message in enumerate(twin.messages, 1):
-                assert shelf.deliveries(offset) == (None if message.done else message.deliveries)
-                if offset >= shelf.start:
-                    assert shelf.locate(offset).index == message.index  # type: ignore[union-attr]
+                assert subqueue.deliveries(offset) == (None if message.done else message.deliveries)
+                if offset >= subqueue.start:
+                    assert subqueue.locate(offset).index == message.index  # type: ignore[union-attr]
 
 
 # Entries as they come.
 
 
-def some_runs(pair: Pair, chance: random.Random, shelf: int) -> list[Run]:
+def some_runs(pair: Pair, chance: random.Random, subqueue: int) -> list[Run]:
     """Runs that do not overlap, most of them as the messages are."""
     runs: list[Run] = []
-    twin = pair.twin.shelves[shelf]
+    twin = pair.twin.subqueues[subqueue]
     offset = max(1, twin.start - chance.choice([0] * 20 + [1]))
     for _ in range(chance.randrange(1, 4)):
         offset += chance.choice((0, 0, 1, 3))
@@ -131,9 +143,9 @@ def some_runs(pair: Pair, chance: random.Random, shelf: int) -> list[Run]:
 
 
 def settle_some(pair: Pair, chance: random.Random) -> None:
-    shelf = chance.choice([MESSAGES] * 4 + [LETTERS])
+    subqueue = chance.choice([MESSAGES] * 4 + [DEAD_LETTERS])
     split: tuple[list[Run], list[Run], list[Run]] = ([], [], [])
-    runs = some_runs(pair, chance, shelf)
+    runs = some_runs(pair, chance, subqueue)
     for run in runs:
         chance.choice((split[0], split[0], split[1], split[2])).append(run)
     if not runs:
@@ -146,7 +158,7 @@ def settle_some(pair: Pair, chance: random.Random) -> None:
         incarnation = chance.choice([1] * 30 + [2])
         stamp = pair.stamp(consumer, incarnation, chance.choice([0] * 20 + [1, -1, -3, -64, -70]))
     accepted, returned, to_move = map(tuple, split)
-    pair.settle(encode_command(QueueSettle(shelf, accepted, returned, to_move, batch, *stamp)))
+    pair.settle(encode_command(QueueSettle(subqueue, accepted, returned, to_move, batch, *stamp)))
 
 
 def walk(seed: int, steps: int) -> Pair:
@@ -216,9 +228,9 @@ class Office:
                 self.apply(proposal, wanted)
         self.pending = []
         self.epoch += 1
-        lending = Lending(SESSION, LEASE, MOST_DELIVERIES, MOST_HELD)
+        policy = DeliveryPolicy(SESSION, LEASE, MOST_DELIVERIES, MOST_HELD)
         shard = self.pair.shard
-        self.desk = Desk(shard.machine, lambda index: shard.log[index - 1], self.epoch, lending)
+        self.dispatcher = Dispatcher(shard.machine, lambda index: shard.log[index - 1], self.epoch, policy)
         reached["leader"] += 1
 
     def get(self, session: str) -> None:
@@ -227,18 +239,18 @@ class Office:
         most, ahead = self.chance.choice((0, 1, 3, 9)), self.chance.choice((0, 0, 1, 5))
         wanted = Get(session, self.requests[session], received, most, ahead=ahead)
         ready = self.ready(session, received)
-        got = self.desk.get(wanted, self.now)
+        got = self.dispatcher.get(wanted, self.now)
         offsets = [delivery.offset for delivery in got]
-        held = self.desk.claims.holders[session] - len(got)
+        held = self.dispatcher.claims.holders[session] - len(got)
         assert offsets == ready[: min(wanted.most, MOST_HELD - held)]
         for delivery in got:
-            message = self.pair.twin.shelves[0].messages[delivery.offset - 1]
+            message = self.pair.twin.subqueues[0].messages[delivery.offset - 1]
             assert delivery.delivery_count == message.deliveries + 1 <= MOST_DELIVERIES
             assert delivery.redelivered or delivery.offset not in self.given
             assert delivery.record.value == f"message {delivery.offset}".encode()
         if self.chance.random() < 0.9:
             # The answer arrives, and so does its repeat.
-            assert self.desk.get(wanted, self.now) == got
+            assert self.dispatcher.get(wanted, self.now) == got
             for delivery in got:
                 self.held.setdefault(session, {})[delivery.token] = delivery.offset
                 self.received[session] = delivery.token
@@ -250,15 +262,15 @@ class Office:
     def ready(self, session: str, received: Token) -> list[int]:
         """All that may be lent, in order, by a look at every message: also what the session did not get."""
         known = received.number if received.epoch == self.epoch else 0
-        lent = {
+        delivered = {
             claim.offset
-            for claim in self.desk.claims
+            for claim in self.dispatcher.claims
             if claim.session != session or claim.number <= known or claim.pending
         }
         return [
             offset
-            for offset, message in enumerate(self.pair.twin.shelves[0].messages, 1)
-            if not message.done and offset not in lent and message.deliveries < MOST_DELIVERIES
+            for offset, message in enumerate(self.pair.twin.subqueues[0].messages, 1)
+            if not message.done and offset not in delivered and message.deliveries < MOST_DELIVERIES
         ]
 
     def settle(self, session: str) -> None:
@@ -272,9 +284,9 @@ class Office:
             self.chance.choice((verdicts[0], verdicts[0], verdicts[1], verdicts[2])).append(token)
         sequence = self.sequences[session, self.epoch] + 1
         wanted = Settlement(session, self.epoch, sequence, *map(tuple, verdicts))
-        answer = self.desk.settle(wanted, self.now)
-        if isinstance(answer, Turned):
-            assert answer.why is Why.NOT_HELD
+        answer = self.dispatcher.settle(wanted, self.now)
+        if isinstance(answer, SettlementRefusal):
+            assert answer.why is RefusalReason.NOT_HELD
             reached["turned"] += 1
             for token in answer.tokens:
                 del held[token]
@@ -289,15 +301,15 @@ class Office:
         if token in self.held.get(session, {}):
             return
         wanted = Settlement(session, self.epoch + 1_000, 1, (token,))
-        before = len(self.desk.claims)
-        answer = self.desk.settle(wanted, self.now)
-        assert isinstance(answer, Turned) and answer.tokens == (token,)
-        assert len(self.desk.claims) == before
+        before = len(self.dispatcher.claims)
+        answer = self.dispatcher.settle(wanted, self.now)
+        assert isinstance(answer, SettlementRefusal) and answer.tokens == (token,)
+        assert len(self.dispatcher.claims) == before
         reached["lie"] += 1
 
     def tick(self) -> None:
         self.now += self.chance.choice((1, 30, SESSION + 1))
-        proposal = self.desk.tick(self.now)
+        proposal = self.dispatcher.tick(self.now)
         if proposal is not None:
             reached["taken back"] += 1
             self.pending.append((proposal, None))
@@ -311,7 +323,7 @@ class Office:
             self.apply(proposal, wanted)
         else:
             reached["refused"] += 1
-        self.desk.resolve(proposal)
+        self.dispatcher.resolve(proposal)
 
     def apply(self, proposal: Proposal, wanted: Settlement | None) -> None:
         result = self.pair.settle(proposal.payload)
@@ -338,8 +350,8 @@ class Office:
         while self.pending:
             proposal, wanted = self.pending.pop(0)
             self.apply(proposal, wanted)
-            self.desk.resolve(proposal)
-        assert len(self.desk.claims) == 0 or self.desk.tick(self.now) is not None
+            self.dispatcher.resolve(proposal)
+        assert len(self.dispatcher.claims) == 0 or self.dispatcher.tick(self.now) is not None
 
 
 def work(seed: int, steps: int) -> Office:
@@ -367,10 +379,10 @@ def test_the_desk_lends_each_message_to_one(record_property: Record_property) ->
     for name, count in sorted(reached.items()):
         record_property(name, count)
     accepted = sum(len(office.accepted) for office in services)
-    letters = sum(len(office.pair.twin.shelves[1].messages) for office in services)
+    dead_letters = sum(len(office.pair.twin.subqueues[1].messages) for office in services)
     record_property("accepted", accepted)
-    record_property("dead letters", letters)
-    assert accepted > 300 and letters > 30
+    record_property("dead letters", dead_letters)
+    assert accepted > 300 and dead_letters > 30
     assert min(reached[name] for name in ("given", "turned", "lie", "taken back", "leader")) > 10
 
 
@@ -422,7 +434,7 @@ def test_canary_a_delivery_that_ended_is_ended_again(
         offsets = range(first, first + count)
         return all(self.deliveries(offset) is not None for offset in offsets)
 
-    monkeypatch.setattr(subqueue.Shelf, "are_there", are_there)
+    monkeypatch.setattr(Subqueue, "are_there", are_there)
     must_be_caught(walk_far, record_property)
 
 
@@ -435,10 +447,10 @@ def test_canary_a_part_of_a_settlement_takes_effect(
         result = real(self, entry, context)
         command = _read_settle(entry)
         if isinstance(result, Rejected) and result.reason is Reason.NOT_HELD and command is not None:
-            shelf = self.shelves[command.shelf]
+            subqueue = self.subqueues[command.subqueue]
             for first, count, deliveries in command.accepted:
-                if shelf.are_there(first, count, deliveries):
-                    shelf.settle(first, count)
+                if subqueue.are_there(first, count, deliveries):
+                    subqueue.settle(first, count)
         return result
 
     monkeypatch.setattr(queue_module.Queue, "_settle", settle)
@@ -448,13 +460,13 @@ def test_canary_a_part_of_a_settlement_takes_effect(
 def test_canary_room_is_counted_anew_after_a_restart(
     monkeypatch: pytest.MonkeyPatch, record_property: Record_property
 ) -> None:
-    real = subqueue.Shelf.load
+    real = Subqueue.load
 
     def load(self: Any, data: bytes) -> None:
         real(self, data)
         self._total_bytes = self._rung_bytes[-1] if self._rung_bytes else 0
 
-    monkeypatch.setattr(subqueue.Shelf, "load", load)
+    monkeypatch.setattr(Subqueue, "load", load)
     must_be_caught(walk_far, record_property)
 
 
@@ -499,6 +511,6 @@ def test_canary_the_last_delivery_is_one_of_many(
 def test_canary_sessions_share_their_numbers(
     monkeypatch: pytest.MonkeyPatch, record_property: Record_property
 ) -> None:
-    real = desk_module.consumer_id
-    monkeypatch.setattr(desk_module, "consumer_id", lambda session: real(session)[:9])
+    real = dispatcher_module.consumer_id
+    monkeypatch.setattr(dispatcher_module, "consumer_id", lambda session: real(session)[:9])
     must_be_caught(work_long, record_property)

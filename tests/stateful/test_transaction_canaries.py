@@ -13,7 +13,7 @@ from hawser.log.state.results import Finished, Outcome, Prepared, Result
 from hawser.transaction.client import Transaction
 from hawser.transaction.commands import id_of
 from hawser.transaction.coordinator.coordinator import Coordinator
-from hawser.transaction.coordinator.decisions import Home
+from hawser.transaction.coordinator.decisions import Decisions
 from hawser.transaction.coordinator.ledger import Ledger
 from hawser.transaction.coordinator.record import Phase
 from hawser.transaction.identity import LANE_FORMAT, TransactionId
@@ -144,7 +144,7 @@ def test_home_forgets_when_the_first_was_told(monkeypatch: Patch, record_propert
 
 
 def test_a_second_decision_counts(monkeypatch: Patch, record_property: Record_property) -> None:
-    real = Home._decide
+    real = Decisions._decide
 
     def decide(self: Any, entry: Any) -> Result:
         result = real(self, entry)
@@ -153,7 +153,7 @@ def test_a_second_decision_counts(monkeypatch: Patch, record_property: Record_pr
                 record.outcome = Outcome.ROLLED_BACK
         return result
 
-    monkeypatch.setattr(Home, "_decide", decide)
+    monkeypatch.setattr(Decisions, "_decide", decide)
     must_be_caught(record_property)
 
 
@@ -285,7 +285,7 @@ def test_a_snapshot_forgets_who_is_prepared(monkeypatch: Patch, record_property:
     def load(self: Any, state: bytes) -> None:
         real(self, state)
         for _, branch in self.register:
-            branch.home = ""
+            branch.coordinator = ""
 
     monkeypatch.setattr(Branches, "load", load)
     must_be_caught(record_property)
@@ -310,11 +310,11 @@ def test_an_accept_locks_nothing(monkeypatch: Patch, record_property: Record_pro
     def stage(entry: Any, context: Any) -> Any:
         command = staged._read_settle(entry)
         assert command is not None
-        shelf = context.part(Queue).shelves[command.shelf]
+        subqueue = context.part(Queue).subqueues[command.subqueue]
         for first, count, deliveries in command.accepted:
-            if not shelf.are_there(first, count, deliveries):
+            if not subqueue.are_there(first, count, deliveries):
                 return staged._BAD
-        return staged.StagedAccept(command.shelf, command.accepted)
+        return staged.StagedAccept(command.subqueue, command.accepted)
 
     monkeypatch.setattr(staged, "_stage_accept", stage)
     must_be_caught(record_property)

@@ -95,11 +95,15 @@ def audit(world: World) -> None:
     for name in world.names:
         queue = world.shards[name].part(Queue)
         assert queue.reserved_bytes == 0
-        shelf = queue.messages
-        assert not any(shelf.is_locked(offset) for offset in range(shelf.start, shelf.end))
-        lent = world.shards[name].claims.lend("auditor", 1, NO_TOKEN, 99, int(world.now))
-        left = [offset for offset in range(shelf.start, shelf.end) if shelf.deliveries(offset) is not None]
-        assert [claim.offset for claim in lent] == left, "a message is lent to nobody"
+        subqueue = queue.messages
+        assert not any(subqueue.is_locked(offset) for offset in range(subqueue.start, subqueue.end))
+        delivered = world.shards[name].claims.deliver("auditor", 1, NO_TOKEN, 99, int(world.now))
+        left = [
+            offset
+            for offset in range(subqueue.start, subqueue.end)
+            if subqueue.deliveries(offset) is not None
+        ]
+        assert [claim.offset for claim in delivered] == left, "a message is lent to nobody"
 
 
 def test_tokens_move_in_a_ring(record_property: Record_property) -> None:

@@ -10,8 +10,8 @@ from hawser.log.state.results import Answered, Finished, Outcome, Rejected, Resu
 from hawser.log.state.topic import Topic
 from hawser.testing.transaction_service import recoverable
 from hawser.transaction.client import Progress, Request, Transaction
-from hawser.transaction.commands import HomeBatch, HomeDecide, to_fields
-from hawser.transaction.coordinator.decisions import Home
+from hawser.transaction.commands import CoordinatorBatch, CoordinatorDecide, to_fields
+from hawser.transaction.coordinator.decisions import Decisions
 from hawser.transaction.identity import APPLICATION_FORMAT, LANE_FORMAT, TransactionId, Xid, owner_of
 from hawser.transaction.participant.branches import Branches
 from hawser.transaction.xa.table import Call, Code
@@ -86,10 +86,10 @@ class Worker:
             self.move_group(source)
             return
         shard = world.shards[source]
-        lent = shard.take(self.session)
-        if lent is None:
+        delivered = shard.take(self.session)
+        if delivered is None:
             return
-        token, offset = lent
+        token, offset = delivered
         place = shard.part(Queue).messages.locate(offset)
         records = shard.values(Queue, place.first_offset)
         value = records[offset - place.first_offset].split("/")[0]
@@ -132,7 +132,7 @@ class Worker:
         """Send again what may be lost."""
         transaction = self.transaction
         assert transaction is not None
-        for shard in dict.fromkeys((*transaction.shards, transaction.home)):
+        for shard in dict.fromkeys((*transaction.shards, transaction.coordinator)):
             self.send(transaction.again(shard))
 
 
@@ -188,7 +188,7 @@ class Mover(Worker):
         self.unsent = None
         self.mean(transaction.id)
         self.send(transaction.commit(unsent))
-        withheld = sum(each.shard == transaction.home for each in unsent)
+        withheld = sum(each.shard == transaction.coordinator for each in unsent)
         reached["withheld for the commit"] += withheld if transaction.progress is Progress.COMMITTING else 0
 
     def finish(self, transaction: Transaction) -> None:
@@ -410,8 +410,8 @@ class Outsider(Session):
         self.session = f"{self.name}+{next(self.world.numbers)}"
         self.transaction = self.call = None
         self.lose_helper()
-        home = self.world.shards[self.world.home_of(self.xid)]
-        self.incarnation = home.part(Home).ledger.register.latest(self.xid)
+        coordinator = self.world.shards[self.world.coordinator_of(self.xid)]
+        self.incarnation = coordinator.part(Decisions).ledger.register.latest(self.xid)
         self.ask(Call.ROLLBACK if self.world.chance.random() < 0.5 else Call.COMMIT)
 
     def wind_up(self) -> None:
@@ -481,8 +481,8 @@ class Driver:
             task.publish(name, Kind.BATCH, f"{transaction.id} {next(self.world.numbers)}")
         elif transaction.is_staged:
             task.mean(transaction.id)
-            home = self.world.home_of(transaction.id.xid)
-            task.send(transaction.prepare(home, self.name.encode(), self.batch, 1_000))
+            coordinator = self.world.coordinator_of(transaction.id.xid)
+            task.send(transaction.prepare(coordinator, self.name.encode(), self.batch, 1_000))
         elif self.world.chance.random() < 0.3:
             task.nudge()
 
@@ -490,7 +490,9 @@ class Driver:
         """Ask until it is known; a batch that is decided stays as it is."""
         batch, named = self.batch, self.named
         application = self.name.encode()
-        command = HomeBatch(application, application, batch, tuple(each.xid.branch_id for each in named))
+        command = CoordinatorBatch(
+            application, application, batch, tuple(each.xid.branch_id for each in named)
+        )
 
         def answer(result: Result) -> None:
             if self.batch != batch or self.named is not named:
@@ -503,37 +505,37 @@ class Driver:
             self.launch()
 
         self.world.batches.setdefault(batch, []).append(set(named))
-        home = self.world.home_of(named[0].xid)
-        self.world.send(Message(home, Kind.HOME_BATCH, encode_command(command), b"", answer))
+        coordinator = self.world.coordinator_of(named[0].xid)
+        self.world.send(Message(coordinator, Kind.HOME_BATCH, encode_command(command), b"", answer))
 
     def wind_up(self) -> None:
         """What is not decided is dropped by the batch behind it."""
         self.named = []
         application = self.name.encode()
-        payload = encode_command(HomeBatch(application, application, self.batch + 10, ()))
-        home = self.world.home_of(Xid(APPLICATION_FORMAT, application, b""))
-        self.world.send(Message(home, Kind.HOME_BATCH, payload, b"", lambda result: None))
+        payload = encode_command(CoordinatorBatch(application, application, self.batch + 10, ()))
+        coordinator = self.world.coordinator_of(Xid(APPLICATION_FORMAT, application, b""))
+        self.world.send(Message(coordinator, Kind.HOME_BATCH, payload, b"", lambda result: None))
 
 
 def meddle(world: World) -> None:
     """A person decides about something prepared."""
-    home = world.shards[world.chance.choice(world.homes)]
-    register = home.part(Home).ledger.register
-    found = [id for id in recoverable(home.part(Home)) if not register.get(id).heuristic]
+    coordinator = world.shards[world.chance.choice(world.homes)]
+    register = coordinator.part(Decisions).ledger.register
+    found = [id for id in recoverable(coordinator.part(Decisions)) if not register.get(id).heuristic]
     found = [id for id in found if id.xid.format != APPLICATION_FORMAT]
     if found:
         reached["heuristic"] += 1
         outcome = world.chance.choice((Outcome.COMMITTED, Outcome.ROLLED_BACK))
-        command = HomeDecide(to_fields(found[0]), outcome, heuristic="the test wants it so")
-        home.propose(Kind.HOME_DECIDE, encode_command(command))
+        command = CoordinatorDecide(to_fields(found[0]), outcome, heuristic="the test wants it so")
+        coordinator.propose(Kind.HOME_DECIDE, encode_command(command))
 
 
 def complete(world: World) -> None:
     """Whoever finds something by `recover` may end it."""
     for name in world.homes:
-        home = world.shards[name]
-        for transaction in recoverable(home.part(Home)):
-            record = home.part(Home).ledger.register.get(transaction)
+        coordinator = world.shards[name]
+        for transaction in recoverable(coordinator.part(Decisions)):
+            record = coordinator.part(Decisions).ledger.register.get(transaction)
             call = Call.FORGET if record.heuristic else Call.ROLLBACK
             fields = {"call": call, "incarnation": transaction.incarnation}
             message = world.call(transaction.xid, fields, lambda result: None)
@@ -544,5 +546,5 @@ def complete(world: World) -> None:
 def is_quiet(world: World) -> bool:
     """Whether nothing is left of any transaction but how it ended."""
     branches = [len(shard.part(Branches).register) for shard in world.shards.values()]
-    records = [len(shard.part(Home).ledger.register) for shard in world.shards.values()]
+    records = [len(shard.part(Decisions).ledger.register) for shard in world.shards.values()]
     return not any(branches + records) and not world.bag

@@ -10,7 +10,7 @@ from hawser.log.state.queue import MESSAGES, Queue
 from hawser.log.state.results import Answered, Outcome, Result
 from hawser.transaction import commands as t
 from hawser.transaction.commands import to_fields
-from hawser.transaction.coordinator.decisions import Home
+from hawser.transaction.coordinator.decisions import Decisions
 from hawser.transaction.coordinator.ledger import Ledger
 from hawser.transaction.identity import APPLICATION_FORMAT, LANE_FORMAT, Label, TransactionId, Xid
 from hawser.transaction.participant.branches import Branches, transactional_parts
@@ -50,12 +50,12 @@ class Site(Shard):
         return self.machine.part(Queue)
 
     @property
-    def home(self) -> Home:
-        return self.machine.part(Home)
+    def decisions(self) -> Decisions:
+        return self.machine.part(Decisions)
 
     @property
     def ledger(self) -> Ledger:
-        return self.home.ledger
+        return self.decisions.ledger
 
     # A branch.
 
@@ -90,9 +90,9 @@ class Site(Shard):
     def end(self, transaction: TransactionId, kind: int, command: Payload) -> Result:
         return self.put(kind, encode_command(command), transaction=Label(transaction).encode())
 
-    def prepare(self, transaction: TransactionId, *counts: int, home: str = HOME) -> Result:
+    def prepare(self, transaction: TransactionId, *counts: int, coordinator: str = HOME) -> Result:
         """With these counts of the workers from 0 on."""
-        command = t.BranchPrepare(tuple(enumerate(counts)), home)
+        command = t.BranchPrepare(tuple(enumerate(counts)), coordinator)
         return self.end(transaction, Kind.BRANCH_PREPARE, command)
 
     def commit(self, transaction: TransactionId, *counts: int, others: t.Shards = ()) -> Result:
@@ -125,7 +125,7 @@ class Site(Shard):
     ) -> Result:
         """A branch of an application."""
         participants = tuple((shard, ((0, 1),)) for shard in shards)
-        command = t.HomeClose(to_fields(transaction), participants, query, batch, orphan_seconds)
+        command = t.CoordinatorClose(to_fields(transaction), participants, query, batch, orphan_seconds)
         return self.put(Kind.HOME_CLOSE, encode_command(command))
 
     def commit_in_one_phase(self, xid: Xid, *shards: str) -> TransactionId:
@@ -138,14 +138,16 @@ class Site(Shard):
         return TransactionId(xid, started.incarnation)
 
     def vote(self, transaction: TransactionId, *shards: str) -> Result:
-        return self.put(Kind.HOME_VOTES, encode_command(t.HomeVotes(to_fields(transaction), shards)))
+        return self.put(Kind.HOME_VOTES, encode_command(t.CoordinatorVotes(to_fields(transaction), shards)))
 
     def decide(self, transaction: TransactionId, outcome: Outcome, **fields: Any) -> Result:
-        command = t.HomeDecide(to_fields(transaction), outcome, **fields)
+        command = t.CoordinatorDecide(to_fields(transaction), outcome, **fields)
         return self.put(Kind.HOME_DECIDE, encode_command(command))
 
     def tell(self, transaction: TransactionId, *shards: str) -> Result:
-        return self.put(Kind.HOME_TOLD, encode_command(t.HomeTold(((to_fields(transaction), shards),))))
+        return self.put(
+            Kind.HOME_TOLD, encode_command(t.CoordinatorTold(((to_fields(transaction), shards),)))
+        )
 
     def call(
         self, xid: Xid, call: Call, session: str = "s", incarnation: int | None = None, **fields: Any
@@ -154,18 +156,18 @@ class Site(Shard):
         if incarnation is None:
             register = self.ledger.register
             incarnation = max(register.latest(xid), register.forgotten if call is Call.START else 0)
-        command = t.HomeCall((*xid, incarnation), call, session, **fields)
+        command = t.CoordinatorCall((*xid, incarnation), call, session, **fields)
         return self.put(Kind.HOME_CALL, encode_command(command))
 
     def forget(self, transaction: TransactionId) -> Result:
         """What became of it, at home."""
-        return self.put(Kind.HOME_FORGET, encode_command(t.HomeForget((to_fields(transaction),))))
+        return self.put(Kind.HOME_FORGET, encode_command(t.CoordinatorForget((to_fields(transaction),))))
 
     def lose(self, session: str) -> Result:
-        return self.put(Kind.HOME_SESSION_LOST, encode_command(t.HomeSessionLost(session)))
+        return self.put(Kind.HOME_SESSION_LOST, encode_command(t.CoordinatorSessionLost(session)))
 
     def decide_batch(self, number: int, *branches: bytes, query: bytes = b"q", source: bytes = b"") -> Result:
-        command = t.HomeBatch(b"app", query, number, branches, source)
+        command = t.CoordinatorBatch(b"app", query, number, branches, source)
         return self.put(Kind.HOME_BATCH, encode_command(command))
 
     def restart_equal(self) -> None:

@@ -45,9 +45,9 @@ class Client:
 
     def spread(self) -> list[str]:
         """A new leader of the site that decides tells others, and writes down that it has; whom it told."""
-        name = self.transaction.home
+        name = self.transaction.coordinator
         site = self.sites[name]
-        coordinator = c.Coordinator(site.home, name)
+        coordinator = c.Coordinator(site.decisions, name)
         tells = [each for each in coordinator.step(c.Began(0.0)) if isinstance(each, c.Tell)]
         for tell in tells:
             result = self.sites[tell.shard].put(tell.kind, tell.payload, transaction=tell.label)

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from hawser.log.entry import Entry, Kind
-from hawser.log.queue.claims import NO_TOKEN, Claims, Lending, Token
-from hawser.log.queue.dispatcher import Turned, batch_of
+from hawser.log.queue.claims import NO_TOKEN, Claims, DeliveryPolicy, Token
+from hawser.log.queue.dispatcher import SettlementRefusal, batch_of
 from hawser.log.state.commands import QueueLimit, TrimTo, encode_command
 from hawser.log.state.groups import Groups
 from hawser.log.state.machine import Machine, Saved
@@ -29,16 +29,16 @@ from hawser.log.state.results import Accepted, Expired, Finished, Outcome, Place
 from hawser.log.state.topic import Topic
 from hawser.record.batch import Batch
 from hawser.record.record import Record
-from hawser.transaction.commands import HomeCall, HomeSessionLost, to_fields
+from hawser.transaction.commands import CoordinatorCall, CoordinatorSessionLost, to_fields
 from hawser.transaction.coordinator import coordinator as c
-from hawser.transaction.coordinator.decisions import Home
+from hawser.transaction.coordinator.decisions import Decisions
 from hawser.transaction.identity import (
     APPLICATION_FORMAT,
     LANE_FORMAT,
     Label,
     TransactionId,
     Xid,
-    home_number,
+    coordinator_number,
     owner_of,
 )
 from hawser.transaction.participant import maintenance as k
@@ -73,7 +73,7 @@ class Message(NamedTuple):
 
 def parts() -> tuple[Part, ...]:
     """As those of any shard, with room for few messages."""
-    return (Topic(3), Producers(), Groups(), Queue(3, STEP_BYTES), Branches(), Home())
+    return (Topic(3), Producers(), Groups(), Queue(3, STEP_BYTES), Branches(), Decisions())
 
 
 def batch(value: str) -> bytes:
@@ -105,10 +105,10 @@ class Shard:
     def lead(self) -> None:
         """Somebody begins to lead here, and knows what was applied."""
         self.epoch += 1
-        self.claims = Claims(self.part(Queue).messages, self.epoch, Lending(SESSION_SECONDS))
+        self.claims = Claims(self.part(Queue).messages, self.epoch, DeliveryPolicy(SESSION_SECONDS))
         self.received: dict[str, Token] = {}
-        self.keeper = k.Keeper(self.part(Branches))
-        self.coordinator = c.Coordinator(self.part(Home), self.name)
+        self.branch_maintenance = k.BranchMaintenance(self.part(Branches))
+        self.coordinator = c.Coordinator(self.part(Decisions), self.name)
         self.waiting: list[Callable[[Result], None]] = []
         # What was told to others and is not answered, by its number.
         self.told: dict[int, tuple[c.Tell, float] | None] = {}
@@ -174,7 +174,7 @@ class Shard:
         """Whether a client has ended a branch with those of others, which have not heard."""
         if message.kind not in (Kind.BRANCH_COMMIT, Kind.BRANCH_ABORT) or message.call is None:
             return False
-        record = self.part(Home).ledger.register.get(message.call[0])
+        record = self.part(Decisions).ledger.register.get(message.call[0])
         return record is not None and bool(record.waiting)
 
     def wait(self, message: Message) -> None:
@@ -189,7 +189,7 @@ class Shard:
         if verdict is not None:
             return verdict  # type: ignore[no-any-return]
         proposal = lock(self.claims, MESSAGES, message.session, message.tokens)
-        if isinstance(proposal, Turned):
+        if isinstance(proposal, SettlementRefusal):
             reached["turned away"] += 1
             return Rejected(Reason.NOT_HELD)
         result = self.propose(Kind.QUEUE_SETTLE, proposal.payload, message.label)
@@ -203,11 +203,11 @@ class Shard:
         """A token that this session is lent."""
         self.requests[session] += 1
         received = self.received.get(session, NO_TOKEN)
-        lent = self.claims.lend(session, self.requests[session], received, 1, int(self.world.now))
-        if not lent:
+        delivered = self.claims.deliver(session, self.requests[session], received, 1, int(self.world.now))
+        if not delivered:
             return None
-        self.received[session] = token = Token(self.epoch, lent[0].number)
-        return token, lent[0].offset
+        self.received[session] = token = Token(self.epoch, delivered[0].number)
+        return token, delivered[0].offset
 
     def do(self, effects: list[c.Effect]) -> None:
         """What the coordinator wants."""
@@ -249,11 +249,11 @@ class Shard:
     def tick(self) -> None:
         world = self.world
         self.give_up()
-        sessions = self.part(Home).ledger.sessions
+        sessions = self.part(Decisions).ledger.sessions
         lost = tuple(sorted(each for each in sessions if owner_of(each) in world.lost))
         self.do(self.coordinator.step(c.Tick(world.now, lost)))
         carry_before = self.machine.applied + 1 - CARRY_ENTRIES
-        actions = self.keeper.tick(world.now, world.lost.__contains__, carry_before=carry_before)
+        actions = self.branch_maintenance.tick(world.now, world.lost.__contains__, carry_before=carry_before)
         for action in actions:
             if isinstance(action, k.Propose):
                 world.later(partial(self.propose_mine, self.epoch, action))
@@ -267,17 +267,17 @@ class Shard:
 
     def ask(self, action: k.Ask) -> None:
         """A linearizable read at home; what is not decided there is disowned, which takes its time."""
-        name = action.home or self.world.home_of(action.transaction.xid)
-        home, transaction = self.world.shards[name], action.transaction
-        ledger = home.part(Home).ledger
-        outcome = home.part(Branches).decision(transaction, ledger)
+        name = action.coordinator or self.world.coordinator_of(action.transaction.xid)
+        coordinator, transaction = self.world.shards[name], action.transaction
+        ledger = coordinator.part(Decisions).ledger
+        outcome = coordinator.part(Branches).decision(transaction, ledger)
         reached["asked home"] += 1
-        is_past = home.part(Branches).register.latest(transaction.xid) > transaction.incarnation
+        is_past = coordinator.part(Branches).register.latest(transaction.xid) > transaction.incarnation
         reached["told of a commit when its lane had gone on"] += is_past and outcome is Outcome.COMMITTED
         is_unknown = outcome is None and ledger.register.get(transaction) is None
         if is_unknown and action.reason is not None:
             reached["disowned"] += 1
-            disowned = self.keeper.disown(transaction, action.reason)
+            disowned = self.branch_maintenance.disown(transaction, action.reason)
             heard = partial(self.hear_home, self.epoch, transaction)
             self.world.send(Message(name, disowned.kind, disowned.payload, disowned.label, heard))
         if outcome is not None:
@@ -293,17 +293,17 @@ class Shard:
     def end(self, transaction: TransactionId, outcome: Outcome) -> None:
         """Home has decided so."""
         reached["heard from home"] += 1
-        decided = self.keeper.decided(transaction, outcome)
+        decided = self.branch_maintenance.decided(transaction, outcome)
         self.propose(decided.kind, decided.payload, decided.label)
 
     def values(self, kind: type, first: int) -> list[str]:
         """What can be read from this offset on."""
         part = self.part(kind)
-        shelf = part.messages if kind is Queue else part
+        subqueue = part.messages if kind is Queue else part
         found: list[str] = []
         offset = first
-        while offset < shelf.end:
-            place = shelf.locate(offset)
+        while offset < subqueue.end:
+            place = subqueue.locate(offset)
             assert isinstance(place, Place)
             entry = self.read(place.index)
             records = batch_of(entry) if kind is Queue else Batch.read(entry.payload)
@@ -344,8 +344,8 @@ class World:
         self.plain = 0
         self.numbers = count(1)
 
-    def home_of(self, xid: Xid) -> str:
-        return self.homes[home_number(xid, len(self.homes))]
+    def coordinator_of(self, xid: Xid) -> str:
+        return self.homes[coordinator_number(xid, len(self.homes))]
 
     # The network.
 
@@ -424,8 +424,8 @@ class World:
                 LANE_FORMAT,
                 APPLICATION_FORMAT,
             ):
-                home = self.shards[self.home_of(label.id.xid)].part(Home).ledger
-                assert home.outcome(label.id) is not None, "a branch of XA was ended, and not by home"
+                coordinator = self.shards[self.coordinator_of(label.id.xid)].part(Decisions).ledger
+                assert coordinator.outcome(label.id) is not None, "a branch of XA was ended, and not by home"
             commits = label.last or entry.kind == Kind.BRANCH_COMMIT
             committed = commits and result.outcome is Outcome.COMMITTED
             reached[result.outcome.name] += 1
@@ -444,7 +444,7 @@ class World:
         elif label is not None:
             assert not shown, "visible before the commit"
         elif entry.kind == Kind.HOME_SESSION_LOST:
-            session = msgspec.msgpack.decode(entry.payload, type=HomeSessionLost).session
+            session = msgspec.msgpack.decode(entry.payload, type=CoordinatorSessionLost).session
             assert session not in self.ended_sessions or result == Expired(0), "ended work was lost"
         self.watch_prepared(shard, label)
 
@@ -455,11 +455,11 @@ class World:
 
     def watch_prepared(self, shard: Shard, label: Label | None) -> None:
         register = shard.part(Branches).register
-        now = {transaction: branch.home for transaction, branch in register if branch.is_prepared}
+        now = {transaction: branch.coordinator for transaction, branch in register if branch.is_prepared}
         for transaction in shard.prepared.keys() - now.keys():
             assert label is not None and label.id == transaction, "a prepared branch is gone by itself"
-            home = self.shards[shard.prepared[transaction]]
-            decided = home.part(Branches).decision(transaction, home.part(Home).ledger)
+            coordinator = self.shards[shard.prepared[transaction]]
+            decided = coordinator.part(Branches).decision(transaction, coordinator.part(Decisions).ledger)
             assert decided is not None, "a prepared branch was ended before it was decided"
             assert (decided is Outcome.COMMITTED) == self.outcomes[transaction], "ended against the decision"
             reached["prepared ended"] += 1
@@ -491,10 +491,10 @@ class World:
         """Where all tokens are: on queues, locked ones too."""
         found: Counter[str] = Counter()
         for name in self.names:
-            shelf = self.shards[name].part(Queue).messages
-            for offset in range(shelf.start, shelf.end):
-                if shelf.deliveries(offset) is not None or shelf.is_locked(offset):
-                    place = shelf.locate(offset)
+            subqueue = self.shards[name].part(Queue).messages
+            for offset in range(subqueue.start, subqueue.end):
+                if subqueue.deliveries(offset) is not None or subqueue.is_locked(offset):
+                    place = subqueue.locate(offset)
                     records = list(batch_of(self.shards[name].log[place.index - 1]).records())
                     value = bytes(records[offset - place.first_offset].value).decode()
                     found[value.split("/")[0]] += 1
@@ -504,9 +504,9 @@ class World:
         """A call of the XA interface, at the xid's home."""
         incarnation = fields.pop("incarnation", 0)
         transaction = TransactionId(xid, incarnation)
-        command = HomeCall(to_fields(transaction), **fields)
+        command = CoordinatorCall(to_fields(transaction), **fields)
         return Message(
-            self.home_of(xid),
+            self.coordinator_of(xid),
             Kind.HOME_CALL,
             encode_command(command),
             b"",

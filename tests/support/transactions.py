@@ -13,14 +13,14 @@ from hawser.log.state.commands import Payload, encode_command
 from hawser.log.state.results import AnyResult, Outcome, decode_result
 from hawser.record.batch import Batch
 from hawser.record.record import Record
-from hawser.transaction.commands import BranchAbort, BranchCommit, BranchPrepare, HomeClose, to_fields
+from hawser.transaction.commands import BranchAbort, BranchCommit, BranchPrepare, CoordinatorClose, to_fields
 from hawser.transaction.identity import (
     APPLICATION_FORMAT,
     LANE_FORMAT,
     Label,
     TransactionId,
     Xid,
-    home_number,
+    coordinator_number,
     owner_of,
 )
 from tests.support.cluster import RunningCluster
@@ -39,7 +39,7 @@ def does(request: wire.Transact, *kinds: int) -> bool:
     """Whether an entry is of one of these kinds, or says what one would with the last operation."""
     for each in request.entries:
         label = Label.read(each.label)
-        said = Kind.BRANCH_PREPARE if label is not None and label.home else Kind.BRANCH_COMMIT
+        said = Kind.BRANCH_PREPARE if label is not None and label.coordinator else Kind.BRANCH_COMMIT
         if each.kind in kinds or (label is not None and label.last and said in kinds):
             return True
     return False
@@ -99,9 +99,9 @@ class Peer:
     def shard(self, name: str, partition: int = 0) -> str:
         return self.cluster.run(self._shards(name))[partition]
 
-    def home(self, xid: Xid) -> str:
+    def coordinator(self, xid: Xid) -> str:
         homes = self.cluster.run(self._shards(wire.HOMES))
-        return homes[home_number(xid, len(homes))]
+        return homes[coordinator_number(xid, len(homes))]
 
     async def _shards(self, name: str) -> list[str]:
         while True:
@@ -173,8 +173,8 @@ class Peer:
         """Commit the branch of this shard, and with it those of the others."""
         return entry(Kind.BRANCH_COMMIT, BranchCommit(((0, count),), others), self.label(transaction))
 
-    def prepare(self, transaction: TransactionId, count: int, home: str, **how: int) -> wire.Labelled:
-        vote = BranchPrepare(((0, count),), home)
+    def prepare(self, transaction: TransactionId, count: int, coordinator: str, **how: int) -> wire.Labelled:
+        vote = BranchPrepare(((0, count),), coordinator)
         return entry(Kind.BRANCH_PREPARE, vote, self.label(transaction, **how))
 
     def abort(self, transaction: TransactionId, *others: str) -> wire.Labelled:
@@ -185,7 +185,7 @@ class Peer:
     def close(self, transaction: TransactionId, counts: dict[str, int], batch: int = 1) -> wire.Labelled:
         """At home: have a branch of an application prepared."""
         participants = tuple((shard, ((0, count),)) for shard, count in sorted(counts.items()))
-        return entry(Kind.HOME_CLOSE, HomeClose(to_fields(transaction), participants, QUERY, batch))
+        return entry(Kind.HOME_CLOSE, CoordinatorClose(to_fields(transaction), participants, QUERY, batch))
 
     # What there is.
 

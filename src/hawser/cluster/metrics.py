@@ -83,7 +83,7 @@ def _of_queue(shard: Shard) -> Iterator[Metric]:
         return
     labels = (("queue", delivery.queue),)
     queue, claimed = shard.replica.machine.part(Queue), delivery.lent(MESSAGES)
-    counts = {"ready": queue.messages.count - claimed, "claimed": claimed, "dead": queue.letters.count}
+    counts = {"ready": queue.messages.count - claimed, "claimed": claimed, "dead": queue.dead_letters.count}
     for state, count in counts.items():
         text = "Messages that wait for a consumer, are held by one, or are dead letters."
         yield Metric("hawser_queue_messages", text, count, (*labels, ("state", state)))

@@ -15,7 +15,7 @@ from hawser.log.entry import HEADER_BYTES, MAX_BODY_BYTES, MAX_TRANSACTION_BYTES
 from hawser.log.journal.errors import BadSnapshot, Damaged
 from hawser.log.journal.journal import Journal, Sync
 from hawser.log.journal.journal import Settings as JournalSettings
-from hawser.log.journal.reader import RunReader
+from hawser.log.journal.reader import SequentialReader
 from hawser.log.journal.storage import Storage, StorageFailed, StorageFull, StorageRefused
 from hawser.log.protocol import messages as m
 from hawser.log.protocol.events import (
@@ -48,7 +48,7 @@ from hawser.log.snapshot_transfer import Pulling, Serving
 from hawser.log.state.machine import Machine, shard_parts
 from hawser.log.state.part import BadState, Part, Unsupported
 from hawser.log.state.results import OutOfRange, Result
-from hawser.log.state.topic import RUN_PLACES, Topic
+from hawser.log.state.topic import PAGE_PLACES, Topic
 
 __all__ = ["Done", "Output", "Replica", "Retired", "Settings"]
 
@@ -99,7 +99,7 @@ class Settings(msgspec.Struct, frozen=True):
     spare_bytes: int = 8 << 20
     # What the state machine is made of, given how many batches make one block of an index.
     parts: Callable[[int], Sequence[Part]] = shard_parts
-    index_places: int = RUN_PLACES
+    index_places: int = PAGE_PLACES
     # Bytes in one piece of a snapshot.
     piece_bytes: int = 1 << 20
     # Ticks for which a snapshot that nobody reads holds retention back.
@@ -131,7 +131,7 @@ class Replica:
         self.node = Node(
             journal.member,
             incarnation,
-            journal.vow,
+            journal.promise,
             journal.epochs.copy(),
             self.machine.applied,
             journal,
@@ -152,7 +152,7 @@ class Replica:
         # While there was no room for a snapshot, none is pulled.
         self._no_room_ticks = 0
         # What `entry` has read; dropped at each tick and whenever entries are replaced.
-        self._reader: RunReader | None = None
+        self._reader: SequentialReader | None = None
         self._serving = Serving(journal, settings.piece_bytes, settings.snapshot_ticks)
         self._outputs: list[Output] = []
         # Effects not carried out yet: the answers among them are owed, also by a member that halts.
@@ -284,7 +284,7 @@ class Replica:
     ) -> list[tuple[int, Entry]] | OutOfRange:
         """The batches that hold the committed records from `offset` on, each with the offset of its first:
         those that fit, but one at least; none if there are none yet. It reads at most `most_entries`."""
-        topic, reader = self.machine.part(Topic), RunReader(self.journal.read)
+        topic, reader = self.machine.part(Topic), SequentialReader(self.journal.read)
         batches: list[tuple[int, Entry]] = []
         while max_bytes > 0 and not (offset == topic.end and offset >= topic.start):
             place = topic.locate(offset)
@@ -309,7 +309,7 @@ class Replica:
     def entry(self, index: int) -> Entry:
         """The entry at this index, which must be kept; Corrupt if it cannot be read."""
         if self._reader is None:
-            self._reader = RunReader(self.journal.read)
+            self._reader = SequentialReader(self.journal.read)
         try:
             return self._reader.entry(index, max(index, self.machine.applied))
         except StorageFailed as error:
@@ -384,7 +384,7 @@ class Replica:
         self._results.clear()
 
     def _persist(self, effect: Persist) -> None:
-        self.journal.promise(effect.vow)
+        self.journal.save_promise(effect.promise)
 
     def _append(self, effect: Append) -> None:
         self.journal.append(effect.entries)
@@ -536,7 +536,7 @@ class Replica:
         if effect.leader is not None and self._no_room_ticks:
             self._run(self.node.step(Abandoned()))
         elif effect.leader is not None:
-            self._pulling = Pulling(self.journal, effect.leader, effect.vow, effect.above)
+            self._pulling = Pulling(self.journal, effect.leader, effect.promise, effect.above)
             self._outputs.append(self._pulling.request())
 
     def _pulled(self, sender: str, message: m.ReadSnapshotResponse) -> None:
@@ -559,7 +559,7 @@ class Replica:
         if pulling.is_complete:
             self._pulling = self._reader = None
             self.machine = self._load_machine()
-            self._run(self.node.step(Installed(pulling.vow, self.journal.epochs.copy())))
+            self._run(self.node.step(Installed(pulling.promise, self.journal.epochs.copy())))
         else:
             self._outputs.append(pulling.request())
 

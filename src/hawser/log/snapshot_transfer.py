@@ -9,7 +9,7 @@ from hawser.log.journal.errors import BadSnapshot, Gone
 from hawser.log.journal.journal import Journal
 from hawser.log.journal.snapshot import Snapshot
 from hawser.log.protocol import messages as m
-from hawser.log.protocol.events import Send, Vow
+from hawser.log.protocol.events import Promise, Send
 from hawser.log.protocol.messages import Member
 
 __all__ = ["Pulling", "Serving"]
@@ -59,9 +59,9 @@ class Pulling:
     Pieces of an earlier snapshot of the same leader may come again; one that does not end above `above` is
     such a one, and would take away what was acknowledged since."""
 
-    def __init__(self, journal: Journal, leader: Member, vow: Vow, above: int) -> None:
+    def __init__(self, journal: Journal, leader: Member, promise: Promise, above: int) -> None:
         self.leader = leader
-        self.vow = vow
+        self.promise = promise
         self._above = above
         self.received = 0
         self.is_complete = False
@@ -76,7 +76,7 @@ class Pulling:
 
     def request(self) -> Send:
         """What to ask for next, or once more."""
-        asked = m.ReadSnapshotRequest(self.vow.epoch, self._snapshot, self._part, self._position)
+        asked = m.ReadSnapshotRequest(self.promise.epoch, self._snapshot, self._part, self._position)
         return Send(self.leader, asked)
 
     def take(self, response: m.ReadSnapshotResponse) -> bool:
@@ -113,7 +113,7 @@ class Pulling:
 
     def finish(self) -> None:
         """Put it in place of the log; durable when it returns."""
-        self._installation.finish(self.vow)
+        self._installation.finish(self.promise)
 
     def drop(self) -> None:
         self._installation.drop()

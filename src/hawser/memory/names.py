@@ -4,8 +4,8 @@
 from hawser.errors import UsageError
 from hawser.limits import (
     CONSUMER_PREFIX,
+    DEAD_LETTERS_PREFIX,
     GROUP_PREFIX,
-    LETTERS_PREFIX,
     MAX_PARTICIPANT_NAME_BYTES,
     TOPIC_SUFFIX,
 )
@@ -17,7 +17,7 @@ __all__ = ["check_bus_name", "check_topic_name", "file_name_of", "group_record",
 def check_bus_name(name: str) -> str:
     """The name itself if a bus may have it, otherwise a UsageError that says why not."""
     _check_participant_name(name, "bus name")
-    for prefix in (GROUP_PREFIX, CONSUMER_PREFIX, LETTERS_PREFIX):
+    for prefix in (GROUP_PREFIX, CONSUMER_PREFIX, DEAD_LETTERS_PREFIX):
         if name.startswith(prefix):
             raise UsageError(f"bus name {name!r} begins with {prefix!r}, which is kept; choose another")
     return name

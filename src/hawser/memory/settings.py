@@ -148,8 +148,8 @@ def queue_request(settings: dict[str, Any], fingerprint: str | None = None) -> R
     if "max_deliveries" in settings:
         given["max_deliveries"] = _deliveries(settings["max_deliveries"])
     if "dead_letter" in settings:
-        letters = settings["dead_letter"]
-        given["dead_letter"] = "" if letters is None else check_topic_name(letters, "dead_letter")
+        dead_letters = settings["dead_letter"]
+        given["dead_letter"] = "" if dead_letters is None else check_topic_name(dead_letters, "dead_letter")
     if "lease" in settings:
         given["lease_ns"] = _lease(settings["lease"])
     return Request(given, unused, trace)

@@ -13,8 +13,8 @@ from hawser.errors import Corrupt, UsageError
 __all__ = [
     "decode_metadata",
     "encode_metadata",
-    "LETTER_HEADER",
-    "origin_of_letter",
+    "DEAD_LETTER_HEADER",
+    "dead_letter_origin",
     "with_origin",
     "without_origin",
 ]
@@ -65,7 +65,7 @@ def _checked_headers(headers: Any) -> dict[str, bytes]:
     return dict(headers)
 
 
-LETTER_HEADER: Final = "hawser-dead-letter"
+DEAD_LETTER_HEADER: Final = "hawser-dead-letter"
 
 
 class _Origin(msgspec.Struct, frozen=True):
@@ -82,15 +82,15 @@ _decode_origin = msgspec.json.Decoder(_Origin).decode
 def with_origin(metadata: bytes, queue: str, offset: int, deliveries: int) -> bytes:
     """The metadata of a message of that queue as a dead letter."""
     key, headers = decode_metadata(metadata)
-    headers[LETTER_HEADER] = msgspec.json.encode(_Origin(queue, offset, deliveries))
+    headers[DEAD_LETTER_HEADER] = msgspec.json.encode(_Origin(queue, offset, deliveries))
     return encode_metadata(key, headers) or b""
 
 
-def origin_of_letter(metadata: bytes) -> str | None:
+def dead_letter_origin(metadata: bytes) -> str | None:
     """The queue that a dead letter comes from; None if it does not say so."""
     _, headers = decode_metadata(metadata)
     try:
-        return _decode_origin(headers.get(LETTER_HEADER, b"")).queue
+        return _decode_origin(headers.get(DEAD_LETTER_HEADER, b"")).queue
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # Any client may put a message with such a header there.
         return None
@@ -99,5 +99,5 @@ def origin_of_letter(metadata: bytes) -> str | None:
 def without_origin(metadata: bytes) -> bytes:
     """The metadata it had before it was a dead letter."""
     key, headers = decode_metadata(metadata)
-    headers.pop(LETTER_HEADER, None)
+    headers.pop(DEAD_LETTER_HEADER, None)
     return encode_metadata(key, headers) or b""

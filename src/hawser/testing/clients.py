@@ -15,7 +15,7 @@ import msgspec
 
 from hawser.log.protocol.events import Command, Reason
 from hawser.log.queue.claims import Token
-from hawser.log.queue.dispatcher import Delivery, Get, Settlement, Turned
+from hawser.log.queue.dispatcher import Delivery, Get, Settlement, SettlementRefusal
 from hawser.log.state.results import Outcome as Ending
 from hawser.log.state.results import Result
 from hawser.testing.network import host_of
@@ -66,7 +66,7 @@ class Inquiry(msgspec.Struct, frozen=True):
 class Errand(msgspec.Struct, frozen=True):
     """What a consumer wants of a shelf of the queue, or somebody of home."""
 
-    shelf: int
+    subqueue: int
     wanted: Get | Settlement | Lock | Inquiry
 
 
@@ -122,7 +122,7 @@ class Verdict(msgspec.Struct, frozen=True):
     is_known: bool = True
 
 
-Answer = Result | View | Excerpt | Deliveries | Turned | Verdict
+Answer = Result | View | Excerpt | Deliveries | SettlementRefusal | Verdict
 Outcome = Answer | Failure
 
 

@@ -29,7 +29,7 @@ from hawser.testing.judge import Judge
 from hawser.testing.network import SimNetwork, host_of
 from hawser.testing.node import SimNode
 from hawser.testing.operators import SimOperator
-from hawser.testing.probes import Marks
+from hawser.testing.probes import Probes
 from hawser.testing.store import SimStore
 from hawser.testing.swarm import Swarm
 from hawser.testing.truth import Truth, shard_parts
@@ -75,7 +75,7 @@ class Cluster:
         self.network: SimNetwork = SimNetwork(
             self.clock, self.stream("network"), encoded_share=self.swarm.encoded_share
         )
-        self.marks = Marks()
+        self.probes = Probes()
         self.truth: Truth = Truth(shard, beside.truth.transactions.book if beside is not None else None)
         self.gone: set[Member] = set()
         self.clients: list[Client] = []
@@ -251,7 +251,7 @@ class Cluster:
     def reported(self, report: Report) -> None:
         """An operator is done with an order."""
         self.reports[report.tag] = report
-        self.marks.reported(report)
+        self.probes.reported(report)
         self.note(f"order {report.tag}: {'done' if report.done else 'not done'}, {report.text}")
 
     def replica_of(self, member: Member | None) -> Replica | None:
@@ -261,8 +261,8 @@ class Cluster:
 
     def _stored(self, old: Metadata, new: Metadata, writer: str) -> None:
         self.judge.stored(old, new, self.replica_of(new.leader), self.gone)
-        self.marks.stored(old, new, self.gone)
-        self.marks.count("change given up for want of room", self._had_no_room(old, new))
+        self.probes.stored(old, new, self.gone)
+        self.probes.count("change given up for want of room", self._had_no_room(old, new))
         self.note(f"{writer} stored {new}")
 
     def _had_no_room(self, old: Metadata, new: Metadata) -> bool:

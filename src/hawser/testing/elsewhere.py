@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Final
 
 from hawser.log.entry import Entry, Kind
 from hawser.log.protocol.events import Command
-from hawser.log.queue.dead_letters import next_letters, sent
+from hawser.log.queue.dead_letters import next_dead_letters, sent
 from hawser.log.replica import Replica
 from hawser.log.state.commands import QueueLimit, QueueSettle, encode_command
 from hawser.log.state.machine import Machine
 from hawser.log.state.queue import MESSAGES, Queue
 from hawser.log.state.results import Accepted, Reason, Rejected, Repeated, Result
-from hawser.log.state.topic import RUN_PLACES
+from hawser.log.state.topic import PAGE_PLACES
 from hawser.record.batch import Batch
 from hawser.testing.checks import Violation
 from hawser.testing.clients import Reply, Request
@@ -24,7 +24,7 @@ from hawser.testing.truth import Blocks, shard_parts
 if TYPE_CHECKING:
     from hawser.testing.cluster import Cluster
 
-__all__ = ["Elsewhere", "Forwarding", "Parcel"]
+__all__ = ["Elsewhere", "Forwarding", "ForwardedBatch"]
 
 _HOST: Final = "elsewhere"
 _SHARD: Final = "shard"
@@ -39,7 +39,7 @@ class Elsewhere:
 
     def __init__(self, cluster: "Cluster") -> None:
         self._cluster = cluster
-        self._machine = Machine(Blocks(), shard_parts(RUN_PLACES))
+        self._machine = Machine(Blocks(), shard_parts(PAGE_PLACES))
         self._index = 0
         self.values: list[bytes] = []
         self.fenced = 0
@@ -57,22 +57,22 @@ class Elsewhere:
         result = self._apply(Kind.QUEUE_PUT, command.payload)
         if isinstance(result, Accepted):
             self.values += [record.value for record in Batch.read(command.payload).records()]
-        marks = self._cluster.marks
-        marks.count("letter went to another queue", isinstance(result, Accepted))
-        marks.count("letter was there already", isinstance(result, Repeated))
+        probes = self._cluster.probes
+        probes.count("letter went to another queue", isinstance(result, Accepted))
+        probes.count("letter was there already", isinstance(result, Repeated))
         self.fenced += _has(result, Reason.FENCED)
-        marks.count("no room for a letter", _has(result, Reason.QUEUE_FULL))
+        probes.count("no room for a letter", _has(result, Reason.QUEUE_FULL))
         self._cluster.network.send(_HOST, sender, Reply(payload.tag, result))
 
     def _accept_all(self) -> None:
         self._cluster.clock.after(_ACCEPTING_INTERVAL, self._accept_all)
-        shelf = self._machine.part(Queue).messages
-        if shelf.start < shelf.end:
-            run = (shelf.start, shelf.end - shelf.start, 0)
+        subqueue = self._machine.part(Queue).messages
+        if subqueue.start < subqueue.end:
+            run = (subqueue.start, subqueue.end - subqueue.start, 0)
             self._apply(Kind.QUEUE_SETTLE, encode_command(QueueSettle(MESSAGES, accepted=(run,))))
 
 
-class Parcel:
+class ForwardedBatch:
     """The tag of the entry that ends letters at home. No two are the same."""
 
     tag = None
@@ -110,7 +110,7 @@ class Forwarding:
         leading, now = replica.node.leadership, self._cluster.clock.now
         if leading is None or not leading.ready or now < self._until:
             return
-        self._batch = next_letters(
+        self._batch = next_dead_letters(
             replica.machine, lambda index: replica.journal.read(index, index, 1)[0], _SHARD
         )
         if self._batch is None:
@@ -120,7 +120,7 @@ class Forwarding:
         command = Command(Kind.QUEUE_PUT, bytes(self._batch.data))
         self._cluster.network.send(self._host, _HOST, Request((self._host, self._number, 0), (command,)))
 
-    def receive(self, reply: Reply) -> Parcel | None:
+    def receive(self, reply: Reply) -> ForwardedBatch | None:
         """What to propose now that the other queue has answered."""
         batch, result = self._batch, reply.outcome
         if batch is None or reply.tag[1] != self._number:
@@ -130,10 +130,10 @@ class Forwarding:
             return None
         self._until = 0
         if isinstance(result, Accepted | Repeated):
-            return Parcel(batch, result.count)
+            return ForwardedBatch(batch, result.count)
         if not _has(result, Reason.FENCED):
             raise Violation(0, f"{batch.stamp} was sent to another queue and got {result}")
-        return Parcel(batch, batch.count)
+        return ForwardedBatch(batch, batch.count)
 
 
 def _has(result: object, reason: Reason) -> bool:

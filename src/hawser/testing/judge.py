@@ -72,10 +72,10 @@ class Judge:
         node, journal = replica.node, replica.journal
         watch = self.watches[replica.member]
         entered = False
-        if node.vow.epoch != watch.epoch or node.role is not watch.role:
-            checks.epoch_grows(watch, node.vow.epoch, journal.vow.epoch)
+        if node.promise.epoch != watch.epoch or node.role is not watch.role:
+            checks.epoch_grows(watch, node.promise.epoch, journal.promise.epoch)
             entered = node.role is Role.LEADER
-            watch.epoch, watch.role = node.vow.epoch, node.role
+            watch.epoch, watch.role = node.promise.epoch, node.role
         if journal.head != watch.head:
             self._log_changed(replica, watch)
         watch.synced = journal.synced

@@ -35,7 +35,7 @@ class NetworkFaults(msgspec.Struct, frozen=True):
 _OLD_DELAY_MOST = 2_000
 _NEWEST = 32
 # (sender's address, receiver's address, message)
-_Letter = tuple[str, str, Message]
+_DeadLetter = tuple[str, str, Message]
 
 
 def host_of(address: str) -> str:
@@ -50,10 +50,10 @@ class _Memory:
 
     def __init__(self) -> None:
         self._count = 0
-        self._newest: deque[_Letter] = deque(maxlen=_NEWEST)
-        self._sample: list[_Letter] = []
+        self._newest: deque[_DeadLetter] = deque(maxlen=_NEWEST)
+        self._sample: list[_DeadLetter] = []
 
-    def keep(self, letter: _Letter, most: int, random: Random) -> None:
+    def keep(self, letter: _DeadLetter, most: int, random: Random) -> None:
         self._count += 1
         self._newest.append(letter)
         if len(self._sample) < most:
@@ -63,10 +63,10 @@ class _Memory:
             if place < most:
                 self._sample[place] = letter
 
-    def newest_between(self, sender: str, to: str) -> list[_Letter]:
+    def newest_between(self, sender: str, to: str) -> list[_DeadLetter]:
         return [letter for letter in self._newest if letter[:2] == (sender, to)]
 
-    def recall(self, random: Random) -> _Letter:
+    def recall(self, random: Random) -> _DeadLetter:
         return random.choice(self._newest if random.random() < 0.5 else self._sample)
 
 

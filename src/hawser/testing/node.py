@@ -47,9 +47,9 @@ from hawser.testing.clients import (
     View,
 )
 from hawser.testing.disk import PowerLoss, SimDisk
-from hawser.testing.elsewhere import Forwarding, Parcel
-from hawser.testing.queue_dispatchers import Desks, Ending
-from hawser.testing.transaction_service import Chore, Office
+from hawser.testing.elsewhere import ForwardedBatch, Forwarding
+from hawser.testing.queue_dispatchers import Dispatchers, Ending
+from hawser.testing.transaction_service import Chore, TransactionService
 
 if TYPE_CHECKING:
     from hawser.testing.cluster import Cluster
@@ -95,9 +95,9 @@ class SimNode:
         self._tick_duration = int(TICK * cluster.swarm.slowness ** random.uniform(-1.0, 1.0))
         self._formatted = False
         self._most_values: dict[object, int] = {}
-        self._desks = Desks(cluster)
+        self._dispatchers = Dispatchers(cluster)
         self._forwarding = Forwarding(cluster, name)
-        self.office = Office(cluster, self)
+        self.transaction_service = TransactionService(cluster, self)
         self._errands: dict[object, Errand] = {}
         # How often each tag was asked of this process and not answered yet.
         self._asked: Counter[object] = Counter()
@@ -140,7 +140,7 @@ class SimNode:
             self.disk.fail_sync = False
             self.replica = self._open()
         except PowerLoss:
-            self.cluster.marks.count("power lost at the start")
+            self.cluster.probes.count("power lost at the start")
             self.disk.crash(self.random)
             self.cluster.clock.after(1 + int(self.random.random() * 10_000), self.start_if_down)
             return
@@ -155,9 +155,9 @@ class SimNode:
         except (Damaged, NotFormatted) as damage:
             self.cluster.note(f"{self.member}: {damage}")
             if self._was_retiring() and isinstance(damage, NotFormatted):
-                self.cluster.marks.count("retired")
+                self.cluster.probes.count("retired")
             elif self.member in self.cluster.gone:
-                self.cluster.marks.count("damaged disk found")
+                self.cluster.probes.count("damaged disk found")
             else:
                 raise Violation(12, f"{self.member} is damaged, and nobody damaged it: {damage}") from damage
             self.new_disk()
@@ -181,7 +181,7 @@ class SimNode:
     def _started(self, replica: Replica) -> None:
         interrupted, self._interrupted = self._interrupted, None
         cutting = isinstance(interrupted, Receive) and isinstance(interrupted.message, _CUTTING)
-        self.cluster.marks.started(replica, self.cluster.judge.watch(replica.member))
+        self.cluster.probes.started(replica, self.cluster.judge.watch(replica.member))
         self.cluster.judge.started(replica, self.incarnation, cutting)
         self.cluster.note(f"{self.name} started")
         self.cluster.clock.after(self.cluster.drift(self._tick_duration), self._tick, self.incarnation)
@@ -191,9 +191,9 @@ class SimNode:
         self.replica = None
         self.paused = False
         self._most_values.clear()
-        self._desks.forget()
+        self._dispatchers.forget()
         self._forwarding.forget()
-        self.office.forget()
+        self.transaction_service.forget()
         self._errands.clear()
         self._asked.clear()
         self._was_full = False
@@ -298,9 +298,9 @@ class SimNode:
         if isinstance(payload, Request):
             self._serve(payload)
         elif isinstance(payload, Reply):
-            parcel = self._forwarding.receive(payload)
-            if parcel is not None:
-                self.propose(parcel.command())
+            delivery_batch = self._forwarding.receive(payload)
+            if delivery_batch is not None:
+                self.propose(delivery_batch.command())
         elif to == self.member:
             assert isinstance(payload, Message)
             event = Receive(sender, payload)
@@ -316,7 +316,7 @@ class SimNode:
         if self.replica is None:
             return
         try:
-            endings = self._desks.tick(self.replica)
+            endings = self._dispatchers.tick(self.replica)
             if self.cluster.swarm.forwards:
                 self._forwarding.tick(self.replica)
         except Damaged as damage:
@@ -329,7 +329,7 @@ class SimNode:
         if self.replica is None:
             return
         try:
-            self.office.tick(self.replica)
+            self.transaction_service.tick(self.replica)
         except Damaged as damage:
             self._ended(Halt(str(damage)))
 
@@ -348,7 +348,7 @@ class SimNode:
             self._step(Read(request.tag))
             return
         try:
-            answer = self._desks.settle(self.replica, errand, request.tag)
+            answer = self._dispatchers.settle(self.replica, errand, request.tag)
         except Damaged as damage:
             self._ended(Halt(str(damage)))
             return
@@ -362,7 +362,7 @@ class SimNode:
             self._run_errand(request, request.errand)
         elif request.commands:
             self._asked.update(command.tag for command in request.commands)
-            self.office.expect(request.commands)
+            self.transaction_service.expect(request.commands)
             self._step(Propose(request.commands))
         elif request.offset:
             self._show(request)
@@ -381,25 +381,25 @@ class SimNode:
         except Damaged as damage:
             self._ended(Halt(str(damage)))
             return
-        self.cluster.marks.count("read at a follower", not self.is_leading)
+        self.cluster.probes.count("read at a follower", not self.is_leading)
         outcome = Excerpt(replica.machine.applied, request.offset, topic.start, topic.end, values)
         self.cluster.network.send(self.name, request.tag[0], Reply(request.tag, outcome))
 
     def _step(self, event: Event) -> list[Output]:
         replica = self.replica
         assert replica is not None
-        marks = self.cluster.marks
-        before, reads, files = marks.before(replica), self.disk.reads, len(self.disk.names())
+        probes = self.cluster.probes
+        before, reads, files = probes.before(replica), self.disk.reads, len(self.disk.names())
         try:
             outputs = replica.step(event)
         except PowerLoss:
             self._lose_power(event)
             return []
         reads_are_bounded(self.member, event, self.disk.reads - reads, files + len(outputs))
-        marks.stepped(before, replica, event, outputs)
+        probes.stepped(before, replica, event, outputs)
         node = replica.node
         is_request = isinstance(event, Receive) and isinstance(event.message, m.SnapshotRequest)
-        if is_request and before.pulling is None and node.vow.installed == node.epoch:
+        if is_request and before.pulling is None and node.promise.installed == node.epoch:
             # It has installed what it was asked to pull.
             repeat_changes_nothing(self.member, event, None, node.pulling)
         if replica.halted is not None and self.disk.fail_sync:
@@ -428,10 +428,10 @@ class SimNode:
         assert self.replica is not None
         node = self.replica.node
         leading = node.leadership
-        return (node.vow, node.role, node.head, node.commit, leading.members if leading else None)
+        return (node.promise, node.role, node.head, node.commit, leading.members if leading else None)
 
     def _lose_power(self, event: Event) -> None:
-        self.cluster.marks.count("power lost within a step")
+        self.cluster.probes.count("power lost within a step")
         self._interrupted = event
         self.stop(power_loss=True)
 
@@ -439,8 +439,8 @@ class SimNode:
         judge, send = self.cluster.judge, self.cluster.network.send
         if replica.halted is None:
             judge.look(replica)
-            self._desks.open(replica)
-            self.office.open(replica)
+            self._dispatchers.open(replica)
+            self.transaction_service.open(replica)
         end: Halt | Retired | None = None
         for output in outputs:
             if isinstance(output, Send):
@@ -477,14 +477,14 @@ class SimNode:
         again on the same disk, otherwise it comes back as a new one."""
         self.cluster.note(f"{self.name}: {output}")
         if isinstance(output, Retired):
-            self.cluster.marks.count("retired")
+            self.cluster.probes.count("retired")
             self.lose_disk()
         elif self.disk.fail_sync:
-            self.cluster.marks.count("halted by a failed sync")
+            self.cluster.probes.count("halted by a failed sync")
             self.stop(power_loss=True)
             self.disk.fail_sync = False
         elif self.member in self.cluster.gone:
-            self.cluster.marks.count("halted by damage")
+            self.cluster.probes.count("halted by damage")
             self.lose_disk()
         else:
             raise Violation(0, f"{self.member} halted: {output.reason}")
@@ -493,7 +493,7 @@ class SimNode:
     def _answer(self, output: Done | Serve | Refuse) -> None:
         tag = output.tag
         self._close(tag)
-        if isinstance(tag, Ending | Parcel):
+        if isinstance(tag, Ending | ForwardedBatch):
             tag.resolve()
             tag = tag.tag
         if isinstance(tag, Chore) and isinstance(output, Done) and output.result == _BAD:
@@ -504,11 +504,11 @@ class SimNode:
         outcome: Outcome
         if isinstance(output, Done):
             outcome = output.result
-            if self.office.is_to_wait(tag, outcome):
+            if self.transaction_service.is_to_wait(tag, outcome):
                 return
             if self._was_full and isinstance(outcome, Accepted):
                 self._was_full = False
-                self.cluster.marks.count("full leader went on")
+                self.cluster.probes.count("full leader went on")
         elif isinstance(output, Refuse):
             outcome = Failure(output.reason)
             self._was_full = self._was_full or output.reason is Reason.FULL
@@ -525,9 +525,9 @@ class SimNode:
         assert self.replica is not None
         errand = self._errands.get(tag)
         if errand is not None and isinstance(errand.wanted, Inquiry):
-            return self.office.inquire(self.replica, errand.wanted)
+            return self.transaction_service.inquire(self.replica, errand.wanted)
         if errand is not None:
-            return self._desks.get(self.replica, errand)
+            return self._dispatchers.get(self.replica, errand)
         return self.view(self._most_values.get(tag, 0))
 
     def _close(self, tag: object) -> None:
@@ -574,7 +574,7 @@ class SimNode:
         if self.paused:
             self.cluster.clock.after(TICK, self._finish_sync, replica, sync)
             return
-        before, reads = self.cluster.marks.before(replica), self.disk.reads
+        before, reads = self.cluster.probes.before(replica), self.disk.reads
         try:
             sync.run()
             outputs = replica.finish_sync(sync)
@@ -584,7 +584,7 @@ class SimNode:
             self._lose_power(Tick())
             return
         reads_are_bounded(self.member, Tick(), self.disk.reads - reads, len(self.disk.names()) + len(outputs))
-        self.cluster.marks.stepped(before, replica, Tick(), outputs)
+        self.cluster.probes.stepped(before, replica, Tick(), outputs)
         self._carry_out(replica, outputs)
         if self.cluster.trace is not None:
             self.cluster.note(f"{self.name}: synced {sync.index}")

@@ -16,7 +16,7 @@ from hawser.log.protocol.tables import CursorState
 from hawser.log.replica import Output, Replica
 from hawser.testing.checks import Watch
 
-__all__ = ["EVERY_MARK", "Marks"]
+__all__ = ["EVERY_MARK", "Probes"]
 
 EVERY_MARK: Final = (
     "truncation",
@@ -127,7 +127,7 @@ class Before(NamedTuple):
     pulling: Member | None
 
 
-class Marks:
+class Probes:
     """Counts by name. What is not in `EVERY_MARK` cannot be counted."""
 
     def __init__(self) -> None:
@@ -156,7 +156,13 @@ class Marks:
             for cursor in leading.cursors.values():
                 unknown += cursor.state is CursorState.UNKNOWN
         return Before(
-            node.role, node.vow.epoch, node.commit, node.epochs, node.epochs.head.index, unknown, node.pulling
+            node.role,
+            node.promise.epoch,
+            node.commit,
+            node.epochs,
+            node.epochs.head.index,
+            unknown,
+            node.pulling,
         )
 
     def stepped(self, before: Before, replica: Replica, event: Event, outputs: list[Output]) -> None:
@@ -195,7 +201,7 @@ class Marks:
             self.count("follower met after a change of epoch", leading.since < replica.node.epoch)
 
     def _followed(self, before: Before, replica: Replica, message: m.Message) -> None:
-        entered = replica.node.vow.epoch > before.epoch > 0
+        entered = replica.node.promise.epoch > before.epoch > 0
         self.count("epoch entered by following", entered)
 
     def _beaten(self, before: Before, replica: Replica, message: m.HeartbeatResponse) -> None:
@@ -205,7 +211,7 @@ class Marks:
         node = replica.node
         if before.pulling is not None and message.snapshot == 0 and message.epoch == node.epoch:
             self.counts["snapshot begun again"] += 1
-        if node.epochs is not before.epochs and node.vow.installed != node.vow.epoch:
+        if node.epochs is not before.epochs and node.promise.installed != node.promise.epoch:
             self.counts["snapshot for a follower left behind"] += 1
 
     def _sent(self, output: Send) -> None:
@@ -233,7 +239,7 @@ class Marks:
     def started(self, replica: Replica, watch: Watch) -> None:
         """A process began; `watch` is as the last one was."""
         self.count("unsynced tail lost", replica.journal.head.index < len(watch.epochs))
-        self.count("leader restarted in its epoch", replica.journal.vow.led)
+        self.count("leader restarted in its epoch", replica.journal.promise.led)
 
     def reported(self, report: Report) -> None:
         self.count("order not carried out", not report.done)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 from hawser.log.entry import Kind
 from hawser.log.protocol.events import Command
 from hawser.log.queue.claims import NO_TOKEN, Token
-from hawser.log.queue.dispatcher import Delivery, Get, Settlement, Turned, Why, shown_as
+from hawser.log.queue.dispatcher import Delivery, Get, RefusalReason, Settlement, SettlementRefusal, shown_as
 from hawser.log.state.commands import QueueLimit, encode_command
-from hawser.log.state.queue import LETTERS, MESSAGES
+from hawser.log.state.queue import DEAD_LETTERS, MESSAGES
 from hawser.log.state.results import Accepted, Limited, Reason, Rejected, Repeated, Settled
 from hawser.record.record import NO_STAMP, Stamp
 from hawser.testing.checks import Violation
@@ -28,7 +28,7 @@ __all__ = ["Consumer", "Drain", "Putter"]
 
 
 # Accepted, released or rejected, as often as here: a dead letter is moved back as often as not.
-_VERDICTS: Final = {MESSAGES: (0, 0, 0, 0, 0, 1, 1, 2), LETTERS: (0, 1, 2, 2)}
+_VERDICTS: Final = {MESSAGES: (0, 0, 0, 0, 0, 1, 1, 2), DEAD_LETTERS: (0, 1, 2, 2)}
 
 
 class Putter(Producer):
@@ -59,7 +59,7 @@ class Putter(Producer):
         if isinstance(outcome, Limited):
             return True
         if isinstance(outcome, Rejected) and outcome.retryable:
-            self.cluster.marks.count("queue full", outcome.reason is Reason.QUEUE_FULL)
+            self.cluster.probes.count("queue full", outcome.reason is Reason.QUEUE_FULL)
             return False
         stamp = self._stamps[place]
         if isinstance(outcome, Rejected) and outcome.reason is Reason.UNKNOWN_PRODUCER:
@@ -78,7 +78,7 @@ class Consumer(Client):
     lying_share = 0.04
     leaving_share = 0.1
     moving_share = 0.3
-    letters_share = 0.25
+    dead_letters_share = 0.25
 
     def __init__(self, cluster: "Cluster", name: str, random: Random) -> None:
         super().__init__(cluster, name, random)
@@ -103,7 +103,7 @@ class Consumer(Client):
         self._lives += 1
         self._session = f"{self.name}/{self._lives}"
         here = not self.cluster.swarm.forwards
-        self._shelf = LETTERS if here and self.random.random() < self.letters_share else MESSAGES
+        self._subqueue = DEAD_LETTERS if here and self.random.random() < self.dead_letters_share else MESSAGES
         self._received = NO_TOKEN
         self._requests = 0
         self._incarnation, self._sequence = 1, 1
@@ -116,7 +116,7 @@ class Consumer(Client):
         if self._found_nothing and not self._held and self.random.random() < self.moving_share:
             self._begin_life()  # perhaps at the other shelf
         elif self.random.random() < self.dying_share:
-            self.cluster.marks.count("consumer died with messages", bool(self._held))
+            self.cluster.probes.count("consumer died with messages", bool(self._held))
             self._begin_life()
         self._asked = self.cluster.clock.now
         self._is_lying = self.random.random() < self.lying_share
@@ -128,7 +128,7 @@ class Consumer(Client):
             self._requests += 1
             most = self.random.choice((0, 1, 1, 3, 8))
             wanted = Get(self._session, self._requests, self._received, most)
-        self.errand = Errand(self._shelf, wanted)
+        self.errand = Errand(self._subqueue, wanted)
         return ()
 
     def gives_up(self) -> bool:
@@ -140,14 +140,14 @@ class Consumer(Client):
     def rest(self) -> int:
         """Most often for a moment, sometimes for longer than anybody waits for a session."""
         if self.random.random() < self.hanging_share:
-            return 2 * self.cluster.swarm.lending.session_duration
+            return 2 * self.cluster.swarm.policy.session_duration
         return super().rest()
 
     def _settlement(self) -> Settlement:
         """Some of what it holds, most of it accepted."""
         verdicts: tuple[list[Token], list[Token], list[Token]] = ([], [], [])
         for token in list(self._held)[: self.random.randint(1, len(self._held))]:
-            verdicts[self.random.choice(_VERDICTS[self._shelf])].append(token)
+            verdicts[self.random.choice(_VERDICTS[self._subqueue])].append(token)
         accepted, released, rejected = map(tuple, verdicts)
         return Settlement(self._session, self._incarnation, self._sequence, accepted, released, rejected)
 
@@ -176,7 +176,7 @@ class Consumer(Client):
             return True
         wanted = errand.wanted
         assert isinstance(wanted, Settlement), (wanted, outcome)
-        if isinstance(outcome, Turned):
+        if isinstance(outcome, SettlementRefusal):
             return self._turned(wanted, outcome)
         if isinstance(outcome, Rejected) and outcome.retryable:
             return False
@@ -185,14 +185,14 @@ class Consumer(Client):
             return True
         if self._is_lying or not isinstance(outcome, Settled | Repeated):
             raise Violation(0, f"{self.name} asked for {wanted} and was told {outcome}")
-        marks = self.cluster.marks
-        marks.count("settlement repeated", isinstance(outcome, Repeated))
-        marks.count(
-            "dead letter", self._shelf == MESSAGES and isinstance(outcome, Settled) and outcome.moved > 0
+        probes = self.cluster.probes
+        probes.count("settlement repeated", isinstance(outcome, Repeated))
+        probes.count(
+            "dead letter", self._subqueue == MESSAGES and isinstance(outcome, Settled) and outcome.moved > 0
         )
-        marks.count("dead letter moved back", self._shelf == LETTERS and bool(wanted.rejected))
+        probes.count("dead letter moved back", self._subqueue == DEAD_LETTERS and bool(wanted.rejected))
         offsets = {token: delivery.offset for token, delivery in self._held.items()}
-        self.cluster.truth.queue.settled(self._shelf, wanted, offsets, self.cluster.clock.now)
+        self.cluster.truth.queue.settled(self._subqueue, wanted, offsets, self.cluster.clock.now)
         self._sequence += 1
         for token in (*wanted.accepted, *wanted.released, *wanted.rejected):
             del self._held[token]
@@ -200,24 +200,24 @@ class Consumer(Client):
 
     def _is_true(self, lie: Settlement) -> bool:
         """Whether it has guessed what was lent to it, and has not come."""
-        return self.cluster.truth.queue.lent.issuperset((self._session, token) for token in lie.accepted)
+        return self.cluster.truth.queue.delivered.issuperset((self._session, token) for token in lie.accepted)
 
     def _take(self, outcome: Deliveries) -> None:
         now = self.cluster.clock.now
         self._found_nothing = not outcome.deliveries
         for delivery in outcome.deliveries:
-            self.cluster.truth.queue.give(self._shelf, delivery, self._asked, now)
+            self.cluster.truth.queue.give(self._subqueue, delivery, self._asked, now)
             self._held[delivery.token] = delivery
             self._received = delivery.token
 
-    def _turned(self, wanted: Settlement, outcome: Turned) -> bool:
+    def _turned(self, wanted: Settlement, outcome: SettlementRefusal) -> bool:
         """Whether that is the end of it."""
-        if outcome.why is Why.OTHER_LEADER and not self._is_lying:
+        if outcome.why is RefusalReason.OTHER_LEADER and not self._is_lying:
             return False
-        marks = self.cluster.marks
-        marks.count("lie refused", self._is_lying)
-        marks.count("came back too late", not self._is_lying)
-        if outcome.why is Why.NOT_HELD:
+        probes = self.cluster.probes
+        probes.count("lie refused", self._is_lying)
+        probes.count("came back too late", not self._is_lying)
+        if outcome.why is RefusalReason.NOT_HELD:
             self.cluster.truth.queue.turned(wanted)
         self._incarnation, self._sequence = self._incarnation + 1, 1
         for token in outcome.tokens:
@@ -230,9 +230,9 @@ class Drain(Consumer):
 
     dying_share = hanging_share = lying_share = leaving_share = moving_share = 0.0
 
-    def __init__(self, cluster: "Cluster", name: str, random: Random, shelf: int) -> None:
+    def __init__(self, cluster: "Cluster", name: str, random: Random, subqueue: int) -> None:
         super().__init__(cluster, name, random)
-        self._shelf = shelf
+        self._subqueue = subqueue
 
     @property
     def idle(self) -> bool:

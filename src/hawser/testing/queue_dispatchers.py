@@ -10,9 +10,17 @@ import msgspec
 
 from hawser.log.entry import Entry, Kind
 from hawser.log.protocol.events import Command, Reason
-from hawser.log.queue.dispatcher import Delivery, Desk, Get, Proposal, Settlement, Turned, Why
+from hawser.log.queue.dispatcher import (
+    Delivery,
+    Dispatcher,
+    Get,
+    Proposal,
+    RefusalReason,
+    Settlement,
+    SettlementRefusal,
+)
 from hawser.log.replica import Replica
-from hawser.log.state.queue import LETTERS, MESSAGES, Queue
+from hawser.log.state.queue import DEAD_LETTERS, MESSAGES, Queue
 from hawser.log.state.results import Reason as Refusal
 from hawser.log.state.results import Rejected, Result
 from hawser.testing.checks import Violation
@@ -24,41 +32,43 @@ from hawser.transaction.participant.locks import lock
 if TYPE_CHECKING:
     from hawser.testing.cluster import Cluster
 
-__all__ = ["Desks", "Ending"]
+__all__ = ["Dispatchers", "Ending"]
 
 
 class Ending:
     """The tag of an entry that settles messages: who asked for it, if anybody, and what is to be told which
     desk. No two are the same."""
 
-    def __init__(self, desk: Desk, proposal: Proposal, tag: Tag | None, label: bytes = b"") -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, proposal: Proposal, tag: Tag | None, label: bytes = b""
+    ) -> None:
         self.tag = tag
         self._label = label
         self.proposal = proposal
-        self._desk = desk
+        self._dispatcher = dispatcher
 
     def __repr__(self) -> str:
         return f"Ending({self.tag})"
 
     def resolve(self) -> None:
-        self._desk.resolve(self.proposal)
+        self._dispatcher.resolve(self.proposal)
 
     def command(self) -> Command:
         return Command(Kind.QUEUE_SETTLE, self.proposal.payload, self, transaction=self._label)
 
 
-class Desks:
+class Dispatchers:
     """Those of one process."""
 
     def __init__(self, cluster: "Cluster") -> None:
         self._cluster = cluster
-        self._desks: dict[int, Desk] = {}
+        self._dispatchers: dict[int, Dispatcher] = {}
         # In which this process began to lead, if it has desks.
         self._epoch = 0
 
     def forget(self) -> None:
         """The process ended, or leads no more."""
-        self._desks = {}
+        self._dispatchers = {}
         self._epoch = 0
 
     def open(self, replica: Replica) -> None:
@@ -70,55 +80,57 @@ class Desks:
             self.forget()
             if leading.ready:
                 self._epoch = leading.since
-                self._cluster.marks.count("queue led by another one", leading.since > 1)
-                self._desks = {shelf: self._make(replica, shelf) for shelf in (MESSAGES, LETTERS)}
+                self._cluster.probes.count("queue led by another one", leading.since > 1)
+                self._dispatchers = {
+                    subqueue: self._make(replica, subqueue) for subqueue in (MESSAGES, DEAD_LETTERS)
+                }
 
-    def _make(self, replica: Replica, shelf: int) -> Desk:
-        lending = self._cluster.swarm.lending
-        if shelf == LETTERS:
-            lending = msgspec.structs.replace(lending, max_deliveries=0)
+    def _make(self, replica: Replica, subqueue: int) -> Dispatcher:
+        policy = self._cluster.swarm.policy
+        if subqueue == DEAD_LETTERS:
+            policy = msgspec.structs.replace(policy, max_deliveries=0)
 
         def read(index: int) -> Entry:
             return replica.journal.read(index, index, 1)[0]
 
-        return Desk(replica.machine, read, self._epoch, lending, shelf)
+        return Dispatcher(replica.machine, read, self._epoch, policy, subqueue)
 
-    def _desk(self, replica: Replica, shelf: int) -> Desk | None:
+    def _dispatcher(self, replica: Replica, subqueue: int) -> Dispatcher | None:
         self.open(replica)
-        return self._desks.get(shelf)
+        return self._dispatchers.get(subqueue)
 
     def get(self, replica: Replica, errand: Errand) -> Deliveries | Failure:
         """A read of the newest state is served."""
         wanted = errand.wanted
         assert isinstance(wanted, Get)
-        desk = self._desk(replica, errand.shelf)
-        if desk is None:
+        dispatcher = self._dispatcher(replica, errand.subqueue)
+        if dispatcher is None:
             return Failure(Reason.NOT_LEADER)
-        before = {claim.number for claim in desk.claims}
-        held_before = desk.claims.holders.get(wanted.session, 0)
-        deliveries = desk.get(wanted, self._cluster.clock.now)
-        self._cluster.truth.queue.lent.update((wanted.session, each.token) for each in deliveries)
-        held = desk.claims.holders[wanted.session]
+        before = {claim.number for claim in dispatcher.claims}
+        held_before = dispatcher.claims.holders.get(wanted.session, 0)
+        deliveries = dispatcher.get(wanted, self._cluster.clock.now)
+        self._cluster.truth.queue.delivered.update((wanted.session, each.token) for each in deliveries)
+        held = dispatcher.claims.holders[wanted.session]
         is_new = any(each.token.number not in before for each in deliveries)
         if is_new:
-            self._check_order(self._ready(replica, desk, errand.shelf), deliveries, wanted, held)
-        marks = self._cluster.marks
-        marks.count("lent again to who asked again", bool(deliveries) and not is_new)
-        marks.count("lent in vain", held < held_before + len(deliveries) * is_new)
+            self._check_order(self._ready(replica, dispatcher, errand.subqueue), deliveries, wanted, held)
+        probes = self._cluster.probes
+        probes.count("lent again to who asked again", bool(deliveries) and not is_new)
+        probes.count("lent in vain", held < held_before + len(deliveries) * is_new)
         for delivery in deliveries:
-            marks.count("maybe redelivered", delivery.redelivered and delivery.delivery_count == 1)
-            marks.count("redelivered", delivery.delivery_count > 1)
+            probes.count("maybe redelivered", delivery.redelivered and delivery.delivery_count == 1)
+            probes.count("redelivered", delivery.delivery_count > 1)
         return Deliveries(deliveries)
 
-    def _ready(self, replica: Replica, desk: Desk, shelf: int) -> list[int]:
+    def _ready(self, replica: Replica, dispatcher: Dispatcher, subqueue: int) -> list[int]:
         """Every message that may still be lent, in order."""
-        part = replica.machine.part(Queue).shelves[shelf]
-        most = self._cluster.swarm.lending.max_deliveries if shelf == MESSAGES else 0
-        lent = {claim.offset for claim in desk.claims}
+        part = replica.machine.part(Queue).subqueues[subqueue]
+        most = self._cluster.swarm.policy.max_deliveries if subqueue == MESSAGES else 0
+        delivered = {claim.offset for claim in dispatcher.claims}
         ready = []
         for offset in range(part.start, part.end):
             deliveries = part.deliveries(offset)
-            if deliveries is not None and offset not in lent and not 0 < most <= deliveries:
+            if deliveries is not None and offset not in delivered and not 0 < most <= deliveries:
                 ready.append(offset)
         return ready
 
@@ -127,24 +139,26 @@ class Desks:
     ) -> None:
         """The first ones, and as many as were wanted and may be held."""
         offsets = [delivery.offset for delivery in deliveries]
-        most = min(wanted.most, self._cluster.swarm.lending.most_held - held + len(offsets))
+        most = min(wanted.most, self._cluster.swarm.policy.most_held - held + len(offsets))
         if offsets != sorted(offsets + ready)[:most]:
             raise Violation(0, f"{wanted} was given {offsets}, and {ready} were left")
 
-    def settle(self, replica: Replica, errand: Errand, tag: Tag) -> "Ending | Result | Turned | Failure":
+    def settle(
+        self, replica: Replica, errand: Errand, tag: Tag
+    ) -> "Ending | Result | SettlementRefusal | Failure":
         """A consumer wants messages settled: what to propose, or the answer."""
         wanted = errand.wanted
-        desk = self._desk(replica, errand.shelf)
-        if desk is None:
+        dispatcher = self._dispatcher(replica, errand.subqueue)
+        if dispatcher is None:
             return Failure(Reason.NOT_LEADER)
         if isinstance(wanted, Lock):
-            return self._lock(replica, desk, errand.shelf, wanted, tag)
+            return self._lock(replica, dispatcher, errand.subqueue, wanted, tag)
         assert isinstance(wanted, Settlement)
-        answer = desk.settle(wanted, self._cluster.clock.now)
-        return Ending(desk, answer, tag) if isinstance(answer, Proposal) else answer
+        answer = dispatcher.settle(wanted, self._cluster.clock.now)
+        return Ending(dispatcher, answer, tag) if isinstance(answer, Proposal) else answer
 
     def _lock(
-        self, replica: Replica, desk: Desk, shelf: int, wanted: Lock, tag: Tag
+        self, replica: Replica, dispatcher: Dispatcher, subqueue: int, wanted: Lock, tag: Tag
     ) -> "Ending | Result | Failure":
         """They are accepted in a transaction; what is staged already needs no entry."""
         label = Label.read(wanted.label)
@@ -152,30 +166,32 @@ class Desks:
         verdict = replica.machine.part(Branches).judge(label)
         if verdict is not None:
             return verdict
-        answer = lock(desk.claims, shelf, wanted.session, wanted.tokens)
+        answer = lock(dispatcher.claims, subqueue, wanted.session, wanted.tokens)
         if isinstance(answer, Proposal):
-            return Ending(desk, answer, tag, wanted.label)
-        if answer.why is Why.OTHER_LEADER:
+            return Ending(dispatcher, answer, tag, wanted.label)
+        if answer.why is RefusalReason.OTHER_LEADER:
             return Failure(Reason.NOT_LEADER)
         return Rejected(Refusal.NOT_HELD)
 
     def tick(self, replica: Replica) -> list[Ending]:
         """What time has ended."""
         endings = []
-        for shelf in (MESSAGES, LETTERS):
-            desk = self._desk(replica, shelf)
-            if desk is None:
+        for subqueue in (MESSAGES, DEAD_LETTERS):
+            dispatcher = self._dispatcher(replica, subqueue)
+            if dispatcher is None:
                 continue
-            before = desk.claims.holders
-            proposal = desk.tick(self._cluster.clock.now)
+            before = dispatcher.claims.holders
+            proposal = dispatcher.tick(self._cluster.clock.now)
             if proposal is not None:
-                self._count(desk, before, proposal)
-                endings.append(Ending(desk, proposal, None))
+                self._count(dispatcher, before, proposal)
+                endings.append(Ending(dispatcher, proposal, None))
         return endings
 
-    def _count(self, desk: Desk, before: dict[str, int], proposal: Proposal) -> None:
+    def _count(self, dispatcher: Dispatcher, before: dict[str, int], proposal: Proposal) -> None:
         """By what time has ended deliveries; `before` is what each session held."""
-        marks, after = self._cluster.marks, desk.claims.holders
-        marks.count("session lost with messages", any(before[name] for name in before.keys() - after.keys()))
-        marks.count("lease over", any(held < before[name] for name, held in after.items()))
-        marks.count("dead letter of who never answered", any(map(desk.claims.is_last, proposal.claims)))
+        probes, after = self._cluster.probes, dispatcher.claims.holders
+        probes.count("session lost with messages", any(before[name] for name in before.keys() - after.keys()))
+        probes.count("lease over", any(held < before[name] for name, held in after.items()))
+        probes.count(
+            "dead letter of who never answered", any(map(dispatcher.claims.is_last, proposal.claims))
+        )

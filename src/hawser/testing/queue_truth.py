@@ -15,7 +15,7 @@ from hawser.log.queue.claims import Token
 from hawser.log.queue.dispatcher import Delivery, Settlement, batch_of, consumer_id
 from hawser.log.replica import Replica
 from hawser.log.state.commands import QueueLimit, QueueSettle, Run, decoder
-from hawser.log.state.queue import CAPACITY_BYTES, LETTERS, MESSAGE_BYTES, MESSAGES, Queue
+from hawser.log.state.queue import CAPACITY_BYTES, DEAD_LETTERS, MESSAGE_BYTES, MESSAGES, Queue
 from hawser.log.state.results import Accepted, Limited, Place, Reason, Rejected, Repeated, Result, Settled
 from hawser.record.batch import Batch
 from hawser.record.record import Stamp
@@ -57,7 +57,7 @@ class QueueTruth:
     """The queue as committed. `shelves[s][o - 1]` is message o of shelf s."""
 
     def __init__(self) -> None:
-        self.shelves: tuple[list[Message], list[Message]] = ([], [])
+        self.subqueues: tuple[list[Message], list[Message]] = ([], [])
         self.capacity_bytes = CAPACITY_BYTES
         # What prepared transactions will put.
         self.reserved_bytes = 0
@@ -70,18 +70,18 @@ class QueueTruth:
         # What another queue has got of the dead letters, if they go there.
         self.elsewhere: list[bytes] | None = None
         # What each session was lent, whether it has heard so or not.
-        self.lent: set[tuple[str, Token]] = set()
+        self.delivered: set[tuple[str, Token]] = set()
         self._told: dict[tuple[int, int], Told] = {}
 
-    def left(self, shelf: int) -> Iterator[tuple[int, bytes]]:
+    def left(self, subqueue: int) -> Iterator[tuple[int, bytes]]:
         """(offset, value) of each message that is not done."""
-        for offset, message in enumerate(self.shelves[shelf], 1):
+        for offset, message in enumerate(self.subqueues[subqueue], 1):
             if not message.done:
                 yield offset, message.value
 
     @property
     def is_empty(self) -> bool:
-        return all(message.done for shelf in self.shelves for message in shelf)
+        return all(message.done for subqueue in self.subqueues for message in subqueue)
 
     # Entries.
 
@@ -104,7 +104,7 @@ class QueueTruth:
         size_bytes = len(entry.frame) + MESSAGE_BYTES * batch.count
         is_full = isinstance(result, Rejected) and result.reason is Reason.QUEUE_FULL
         took = is_next and not is_full
-        expected = Accepted(len(self.shelves[MESSAGES]) + 1, batch.count) if took else None
+        expected = Accepted(len(self.subqueues[MESSAGES]) + 1, batch.count) if took else None
         if is_next:
             self.judge_room(size_bytes, is_full)
         if (expected is not None and result != expected) or isinstance(result, Accepted) != took:
@@ -118,8 +118,8 @@ class QueueTruth:
 
     def judge_room(self, size_bytes: int, is_full: bool) -> None:
         """Bytes are counted from the first message on, at most so much too high."""
-        kept_bytes = self.reserved_bytes + sum(self._kept_bytes(shelf) for shelf in self.shelves)
-        largest_bytes = max((each.batch_bytes for shelf in self.shelves for each in shelf), default=0)
+        kept_bytes = self.reserved_bytes + sum(self._kept_bytes(subqueue) for subqueue in self.subqueues)
+        largest_bytes = max((each.batch_bytes for subqueue in self.subqueues for each in subqueue), default=0)
         slack_bytes = 2 * (STEP_BYTES + largest_bytes)
         fits = not kept_bytes or kept_bytes + size_bytes <= self.capacity_bytes
         may_fit = fits and (not kept_bytes or kept_bytes + size_bytes + slack_bytes <= self.capacity_bytes)
@@ -130,26 +130,28 @@ class QueueTruth:
             )
 
     @staticmethod
-    def _kept_bytes(shelf: list[Message]) -> int:
+    def _kept_bytes(subqueue: list[Message]) -> int:
         """Of the batches from the first message that is not done on."""
-        first = next((place for place, each in enumerate(shelf) if not each.done), None)
+        first = next((place for place, each in enumerate(subqueue) if not each.done), None)
         if first is None:
             return 0
-        begin = first - shelf[first].place
-        return sum(message.batch_bytes for message in shelf[begin:] if not message.place)
+        begin = first - subqueue[first].place
+        return sum(message.batch_bytes for message in subqueue[begin:] if not message.place)
 
-    def append(self, shelf: int, values: Sequence[bytes], size_bytes: int) -> None:
-        self.shelves[shelf].extend(Message(value, size_bytes, place) for place, value in enumerate(values))
+    def append(self, subqueue: int, values: Sequence[bytes], size_bytes: int) -> None:
+        self.subqueues[subqueue].extend(
+            Message(value, size_bytes, place) for place, value in enumerate(values)
+        )
 
     def _settle(self, entry: Entry, is_next: bool, result: Result) -> bool:
         command = _read_settle(entry)
         assert command is not None
-        shelf = self.shelves[command.shelf]
+        subqueue = self.subqueues[command.subqueue]
         stamp = Stamp(command.consumer, command.incarnation, command.sequence)
         took = (is_next or not command.consumer) and all(
             not each.done and not each.locked and each.deliveries == run[2]
             for run in command.runs
-            for each in those(shelf, run)
+            for each in those(subqueue, run)
         )
         if took != isinstance(result, Settled):
             raise Violation(0, f"{command} of {entry.id} was to take effect: {took}; it had {result}")
@@ -158,11 +160,11 @@ class QueueTruth:
         if stamp in self.void:
             raise Violation(0, f"{stamp} took effect, and somebody was told that it would not")
         for run in (*command.accepted, *command.moved):
-            for each in those(shelf, run):
+            for each in those(subqueue, run):
                 each.done = True
-        self.taken.update(each.value for run in command.accepted for each in those(shelf, run))
+        self.taken.update(each.value for run in command.accepted for each in those(subqueue, run))
         for run in command.returned:
-            for each in those(shelf, run):
+            for each in those(subqueue, run):
                 each.deliveries += 1
         self._move(command, entry, result)
         self.receipts[stamp] = result
@@ -171,21 +173,21 @@ class QueueTruth:
     def _judge_sent(self, command: QueueSettle) -> None:
         """Letters leave when they have arrived."""
         assert self.elsewhere is not None
-        sent = [each.value for run in command.accepted for each in those(self.shelves[LETTERS], run)]
+        sent = [each.value for run in command.accepted for each in those(self.subqueues[DEAD_LETTERS], run)]
         if command.runs != command.accepted or not set(sent) <= set(self.elsewhere):
             raise Violation(0, f"{command} ends letters that are nowhere else")
 
     def _move(self, command: QueueSettle, entry: Entry, result: Settled) -> None:
-        shelf = self.shelves[command.shelf]
-        values = [each.value for run in command.moved for each in those(shelf, run)]
+        subqueue = self.subqueues[command.subqueue]
+        values = [each.value for run in command.moved for each in those(subqueue, run)]
         carried = [record.value for record in batch_of(entry).records()] if command.batch else []
         if values != carried:
             raise Violation(0, f"{command} of {entry.id} moves {values} and carries {carried}")
-        first = len(self.shelves[1 - command.shelf]) + 1 if values else 0
+        first = len(self.subqueues[1 - command.subqueue]) + 1 if values else 0
         if result.first_offset != first:
             raise Violation(0, f"{command} of {entry.id} moves {values} to {first}, not as {result}")
         size_bytes = len(entry.frame) + MESSAGE_BYTES * len(values)
-        self.append(1 - command.shelf, values, size_bytes)
+        self.append(1 - command.subqueue, values, size_bytes)
 
     # What clients are told.
 
@@ -195,11 +197,11 @@ class QueueTruth:
         if not isinstance(receipt, Accepted) or tuple(_fields(receipt)) != tuple(_fields(outcome)):
             raise Violation(0, f"{stamp} was put as {receipt}, and acknowledged as {outcome}")
 
-    def give(self, shelf: int, delivery: Delivery, asked: int, now: int) -> None:
+    def give(self, subqueue: int, delivery: Delivery, asked: int, now: int) -> None:
         """A consumer that asked at `asked` was given a message."""
         offset = delivery.offset
-        messages = self.shelves[shelf]
-        told = self._told.setdefault((shelf, offset), Told())
+        messages = self.subqueues[subqueue]
+        told = self._told.setdefault((subqueue, offset), Told())
         if offset > len(messages) or messages[offset - 1].value != delivery.record.value:
             raise Violation(0, f"message {offset} was delivered as {delivery}, which was never put")
         if told.done_since is not None and told.done_since < asked:
@@ -215,7 +217,7 @@ class QueueTruth:
         if delivery.delivery_count > told.deliveries:
             told.deliveries, told.deliveries_since = delivery.delivery_count, now
 
-    def settled(self, shelf: int, wanted: Settlement, offsets: dict[Token, int], now: int) -> None:
+    def settled(self, subqueue: int, wanted: Settlement, offsets: dict[Token, int], now: int) -> None:
         """A consumer was told that all of this is done; `offsets` are those of its messages."""
         stamp = Stamp(consumer_id(wanted.session), wanted.incarnation, wanted.sequence)
         receipt = self.receipts.get(stamp)
@@ -231,12 +233,12 @@ class QueueTruth:
         if not done or stamp in self.void:
             raise Violation(0, f"{wanted} was said to be done, and {receipt} was")
         for token in wanted.accepted:
-            self.accepted(shelf, offsets[token], token, now)
+            self.accepted(subqueue, offsets[token], token, now)
 
-    def accepted(self, shelf: int, offset: int, token: Token, now: int) -> None:
+    def accepted(self, subqueue: int, offset: int, token: Token, now: int) -> None:
         """Whoever held it by this token was told that it is done."""
-        told = self._told[shelf, offset]
-        if not self.shelves[shelf][offset - 1].done:
+        told = self._told[subqueue, offset]
+        if not self.subqueues[subqueue][offset - 1].done:
             raise Violation(0, f"message {offset} was said to be accepted, and is not done")
         if told.winner not in (None, token):
             raise Violation(0, f"message {offset} was accepted by {told.winner} and by {token}")
@@ -254,19 +256,21 @@ class QueueTruth:
     def compare(self, replica: Replica) -> None:
         """A member that has applied everything: all that is left can be read there, byte for byte, and what
         went to another queue is there once, in order."""
-        letters = [message.value for message in self.shelves[LETTERS] if message.done]
-        if self.elsewhere is not None and letters != self.elsewhere:
-            raise Violation(0, f"the letters are {letters}, and {self.elsewhere} came to the other queue")
-        for shelf in (MESSAGES, LETTERS):
-            here, expected = values_of(replica, shelf), dict(self.left(shelf))
+        dead_letters = [message.value for message in self.subqueues[DEAD_LETTERS] if message.done]
+        if self.elsewhere is not None and dead_letters != self.elsewhere:
+            raise Violation(
+                0, f"the letters are {dead_letters}, and {self.elsewhere} came to the other queue"
+            )
+        for subqueue in (MESSAGES, DEAD_LETTERS):
+            here, expected = values_of(replica, subqueue), dict(self.left(subqueue))
             if here != expected:
-                raise Violation(0, f"{replica.member} holds {here} on shelf {shelf}, and not {expected}")
+                raise Violation(0, f"{replica.member} holds {here} on shelf {subqueue}, and not {expected}")
 
 
-def values_of(replica: Replica, shelf: int) -> dict[int, bytes]:
+def values_of(replica: Replica, subqueue: int) -> dict[int, bytes]:
     """The messages on a shelf of a member, by offset, as they lie in its journal."""
     found: dict[int, bytes] = {}
-    part = replica.machine.part(Queue).shelves[shelf]
+    part = replica.machine.part(Queue).subqueues[subqueue]
     for offset in range(part.start, part.end):
         if part.deliveries(offset) is None:
             continue
@@ -277,10 +281,10 @@ def values_of(replica: Replica, shelf: int) -> dict[int, bytes]:
     return found
 
 
-def those(shelf: list[Message], run: Run) -> list[Message]:
+def those(subqueue: list[Message], run: Run) -> list[Message]:
     """The messages of a run."""
     first, count, _ = run
-    return shelf[first - 1 : first - 1 + count]
+    return subqueue[first - 1 : first - 1 + count]
 
 
 def _fields(receipt: Accepted | Repeated) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from time import perf_counter
 
 import msgspec
 
-from hawser.log.state.queue import LETTERS, MESSAGES
+from hawser.log.state.queue import DEAD_LETTERS, MESSAGES
 from hawser.testing.adversary import Adversary
 from hawser.testing.cluster import Cluster, Stuck
 from hawser.testing.network import NetworkFaults, host_of
@@ -23,7 +23,7 @@ from hawser.testing.queue_clients import Consumer, Drain, Putter
 from hawser.testing.store import StoreFaults
 from hawser.testing.swarm import Swarm
 from hawser.testing.transaction_ring import Ring
-from hawser.testing.workload import Keeper, Producer, Reader, Visitor
+from hawser.testing.workload import BranchMaintenance, Producer, Reader, Visitor
 
 __all__ = ["Outcome", "Simulation", "simulate"]
 
@@ -44,7 +44,7 @@ class Outcome(msgspec.Struct, frozen=True):
     messages: int
     transactions: int
     requests: int
-    marks: dict[str, int]
+    probes: dict[str, int]
     deeds: dict[str, int]
 
 
@@ -73,7 +73,7 @@ class Simulation:
             (Producer, swarm.producers),
             (Reader, swarm.readers),
             (Visitor, swarm.visitors),
-            (Keeper, swarm.keepers),
+            (BranchMaintenance, swarm.branch_maintenances),
             (Putter, swarm.putters),
             (Consumer, swarm.consumers),
         ):
@@ -94,19 +94,19 @@ class Simulation:
         cluster = self.cluster
         cluster.compare()
         self.ring.compare()
-        cluster.marks.count("write lost to another operator", cluster.store.conflicts > 0)
-        cluster.marks.count("old messages came again", cluster.network.recalled > 0)
-        cluster.marks.count("batch of a producer that was replaced", cluster.truth.zombies > 0)
+        cluster.probes.count("write lost to another operator", cluster.store.conflicts > 0)
+        cluster.probes.count("old messages came again", cluster.network.recalled > 0)
+        cluster.probes.count("batch of a producer that was replaced", cluster.truth.zombies > 0)
         return Outcome(
             seed=self.seed,
             events=cluster.clock.events,
             looks=cluster.judge.looks,
             committed=cluster.truth.last,
             records=len(cluster.truth.values),
-            messages=sum(map(len, cluster.truth.queue.shelves)),
+            messages=sum(map(len, cluster.truth.queue.subqueues)),
             transactions=self.ring.book.committed,
             requests=sum(client.done for client in cluster.clients),
-            marks=cluster.marks.counts,
+            probes=cluster.probes.counts,
             deeds=self.adversary.deeds,
         )
 
@@ -134,9 +134,9 @@ class Simulation:
             operator.start_if_down()
             if number and random.random() < 0.5:
                 operator.crash()
-        for shelf in (MESSAGES,) if self.swarm.forwards else (MESSAGES, LETTERS):
-            name = f"drain{shelf}"
-            Drain(cluster, name, cluster.stream(name), shelf).begin()
+        for subqueue in (MESSAGES,) if self.swarm.forwards else (MESSAGES, DEAD_LETTERS):
+            name = f"drain{subqueue}"
+            Drain(cluster, name, cluster.stream(name), subqueue).begin()
         self.ring.heal()
 
     def restart_everything(self) -> None:

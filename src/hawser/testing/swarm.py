@@ -11,7 +11,7 @@ import msgspec
 
 from hawser.log.journal.journal import Settings as JournalSettings
 from hawser.log.protocol.node import Limits
-from hawser.log.queue.claims import Lending
+from hawser.log.queue.claims import DeliveryPolicy
 from hawser.log.replica import Settings
 from hawser.testing.network import NetworkFaults
 from hawser.testing.store import StoreFaults
@@ -29,7 +29,7 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
     producers: int = 1
     readers: int = 1
     visitors: int = 0
-    keepers: int = 1
+    branch_maintenances: int = 1
     putters: int = 1
     consumers: int = 1
     pace: int = 2_000
@@ -39,7 +39,7 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
     capacity_bytes: int = 8_192
     # Whether dead letters go to a queue of another name; then nobody gets them here.
     forwards: bool = False
-    lending: Lending = Lending(session_duration=30_000)
+    policy: DeliveryPolicy = DeliveryPolicy(session_duration=30_000)
     # Transactions: shards beside the first one and members of each, who runs them and how often.
     sides: int = 1
     side_members: int = 1
@@ -118,7 +118,7 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
             producers=random.randint(1, 3),
             readers=random.randint(0, 2),
             visitors=random.randint(0, 1),
-            keepers=random.randint(0, 2),
+            branch_maintenances=random.randint(0, 2),
             pace=random.choice((200, 1_000, 3_000)),
             events=random.randint(2_000, 15_000),
             interval=random.choice((6_000, 20_000, 60_000)),
@@ -156,7 +156,7 @@ _SHORT_QUEUE: dict[str, Any] = {
     "getting_pace": 3_000,
     "capacity_bytes": 500,
     "forwards": True,
-    "lending": Lending(session_duration=5_000, lease_duration=5_000, max_deliveries=2),
+    "policy": DeliveryPolicy(session_duration=5_000, lease_duration=5_000, max_deliveries=2),
 }
 # Leaders that write what nobody else gets, one after the other: logs that part in several places.
 _CHURN: dict[str, Any] = {
@@ -386,7 +386,7 @@ def _draw_queue(random: Random) -> dict[str, Any]:
         "getting_pace": random.choice((1_000, 3_000, 10_000)),
         "capacity_bytes": random.choice((1_000, 4_000, 30_000)),
         "forwards": random.choice((False, False, True)),
-        "lending": Lending(
+        "policy": DeliveryPolicy(
             session_duration=random.choice((10_000, 40_000)),
             lease_duration=random.choice((0, 0, 15_000)),
             max_deliveries=random.choice((0, 2, 4)),

@@ -16,8 +16,8 @@ from hawser.testing.clients import Outcome as Heard
 from hawser.testing.transaction_service import recoverable
 from hawser.testing.transaction_workers import Worker
 from hawser.transaction.client import Progress, Transaction
-from hawser.transaction.commands import HomeBatch, HomeCall, HomeDecide, to_fields
-from hawser.transaction.coordinator.decisions import Home
+from hawser.transaction.commands import CoordinatorBatch, CoordinatorCall, CoordinatorDecide, to_fields
+from hawser.transaction.coordinator.decisions import Decisions
 from hawser.transaction.identity import APPLICATION_FORMAT, LANE_FORMAT, TransactionId, Xid
 from hawser.transaction.xa.table import Call, Code
 
@@ -103,7 +103,7 @@ class Mover(Actor):
         elif transaction.progress is Progress.OVER:
             self._finish(transaction)
         elif self.random.random() < self.dying_share and not self.stopped:
-            self.ring.marks.count("client died in a transaction")
+            self.ring.probes.count("client died in a transaction")
             self.ring.lose(self.session)
             self.begin_session()
         elif transaction.progress is Progress.OPEN:
@@ -131,13 +131,13 @@ class Mover(Actor):
             self.work(self._shards)
         elif transaction.is_staged or is_hasty:
             self._waited = 0
-            self.ring.marks.count("committed before everything was staged", not transaction.is_staged)
+            self.ring.probes.count("committed before everything was staged", not transaction.is_staged)
             last = [self.last_line(shard) for shard in self._shards if self.random.random() < 0.5]
             is_short = len(transaction.shards) == 1 and len(last) == 1
-            self.ring.marks.count("committed by the last operation", is_short)
+            self.ring.probes.count("committed by the last operation", is_short)
             touched = len(transaction.shards)
             self.send(transaction.commit(last))
-            self.ring.marks.count("committed with deliveries", len(transaction.shards) < touched)
+            self.ring.probes.count("committed with deliveries", len(transaction.shards) < touched)
         elif drawn < 0.5:
             self.nudge()
 
@@ -145,7 +145,7 @@ class Mover(Actor):
         self._waited += 1
         patient = self._waited < 20 or self.stopped
         if transaction.progress is Progress.COMMITTING and not patient and self.random.random() < 0.3:
-            self.ring.marks.count("outcome asked for by a rollback")
+            self.ring.probes.count("outcome asked for by a rollback")
             self.send(transaction.resolve())
         elif self.random.random() < 0.3:
             self.nudge()
@@ -159,7 +159,7 @@ class Outsider(Actor):
     def __init__(self, ring: "Ring", name: str, random: Random) -> None:
         super().__init__(ring, name, random)
         self._xid = Xid(7, name.encode(), b"branch")
-        self._home = ring.home_of(self._xid)
+        self._coordinator = ring.coordinator_of(self._xid)
         self._calls = 0
 
     def begin_session(self) -> None:
@@ -191,8 +191,8 @@ class Outsider(Actor):
             if not self._is_hasty and self.random.random() < 0.5:
                 self._send()
         elif not self.stopped and self.random.random() < self._crashing_share:
-            self.ring.marks.count("coordinator crashed")
-            self.ring.marks.count("coordinator crashed with a prepared branch", self._call is Call.PREPARE)
+            self.ring.probes.count("coordinator crashed")
+            self.ring.probes.count("coordinator crashed with a prepared branch", self._call is Call.PREPARE)
             self.ring.lose(self.session)
             self.begin_session()
         else:
@@ -214,7 +214,7 @@ class Outsider(Actor):
             self.stop_working()
         self._request = request
         named = (*self._xid, self._incarnation)
-        command = HomeCall(named, call, self.session, request, 5, participants if ends else ())
+        command = CoordinatorCall(named, call, self.session, request, 5, participants if ends else ())
         self._command = Command(Kind.HOME_CALL, encode_command(command))
         self._send()
 
@@ -228,11 +228,11 @@ class Outsider(Actor):
                 self._worker = outcome.worker or self._worker
             elif getattr(outcome, "reason", None) is Reason.OLD_INCARNATION and self._request == request:
                 assert isinstance(outcome, Rejected) and self._call is Call.START
-                self.ring.marks.count("xid found to have been used before")
+                self.ring.probes.count("xid found to have been used before")
                 self._incarnation = outcome.current
                 self._ask(Call.START)
 
-        self.ask(self._home, answer, self._command)
+        self.ask(self._coordinator, answer, self._command)
 
     def _recover(self) -> None:
         """What it finds prepared it completes; anything else of its own is in the way of the next start."""
@@ -243,11 +243,11 @@ class Outsider(Actor):
             assert isinstance(outcome, Verdict), outcome
             self._is_recovering = False
             found = [each.incarnation for each in outcome.prepared if each.xid == self._xid]
-            self.ring.marks.count("prepared branch recovered", bool(found))
+            self.ring.probes.count("prepared branch recovered", bool(found))
             self._incarnation = found[0] if found else 0
             self._ask(self.random.choice((Call.COMMIT, Call.ROLLBACK)) if found else Call.START)
 
-        self.ask(self._home, recover, errand=Errand(0, Inquiry()))
+        self.ask(self._coordinator, recover, errand=Errand(0, Inquiry()))
 
     def _go_on(self, call: Call, code: Code) -> None:
         """What follows the answer to the last call."""
@@ -286,7 +286,7 @@ class Outsider(Actor):
     def _learn(self, call: Call, code: Code) -> None:
         """It is over, one way or the other; what a person has decided is to be forgotten first."""
         if code in _HEURISTIC:
-            self.ring.marks.count("told of a decision by a person")
+            self.ring.probes.count("told of a decision by a person")
             self._tell(_HEURISTIC[code])
             self._ask(Call.FORGET)
             return
@@ -301,7 +301,7 @@ class Outsider(Actor):
         self._call = None
 
     def _tell(self, committed: bool) -> None:
-        self.ring.marks.count("branch of an outsider committed", committed)
+        self.ring.probes.count("branch of an outsider committed", committed)
         if self.transaction is not None:
             self.finish(committed)
         elif self._incarnation:
@@ -318,7 +318,7 @@ class Application(Actor):
     def __init__(self, ring: "Ring", name: str, random: Random) -> None:
         super().__init__(ring, name, random)
         self._application = name.encode()
-        self._home = ring.home_of(Xid(APPLICATION_FORMAT, self._application, b""))
+        self._coordinator = ring.coordinator_of(Xid(APPLICATION_FORMAT, self._application, b""))
         self._batch = 0
         self._runs = 0
         self._tasks = [Worker(ring, f"{name}task{number}", random) for number in range(self.tasks_a_batch)]
@@ -345,7 +345,7 @@ class Application(Actor):
         if self.stopped:
             self._drop_all()
         elif self.random.random() < self.restarting_share:
-            self.ring.marks.count("application restarted")
+            self.ring.probes.count("application restarted")
             self._launch()
         elif self._named:
             self._decide(self._batch, self._named)
@@ -380,25 +380,25 @@ class Application(Actor):
         elif len(transaction.shards) < 2:
             task.publish(self.random.choice(self.ring.names))
         elif transaction.is_staged:
-            task.send(transaction.prepare(self._home, self._application, self._batch, 6))
+            task.send(transaction.prepare(self._coordinator, self._application, self._batch, 6))
         elif self.random.random() < 0.3:
             task.nudge()
 
     def _decide(self, batch: int, named: list[TransactionId]) -> None:
         """Ask until it is known; a batch that is decided stays as it is."""
         branches = tuple(each.xid.branch_id for each in named)
-        command = HomeBatch(self._application, self._application, batch, branches)
+        command = CoordinatorBatch(self._application, self._application, batch, branches)
 
         def answer(outcome: Heard) -> None:
             if self._batch != batch or self._named is not named:
                 return
-            self.ring.marks.count("batch decided", isinstance(outcome, Finished))
-            self.ring.marks.count("batch refused", isinstance(outcome, Rejected))
+            self.ring.probes.count("batch decided", isinstance(outcome, Finished))
+            self.ring.probes.count("batch refused", isinstance(outcome, Rejected))
             self._batch += isinstance(outcome, Finished)
             self._is_over = self.stopped and isinstance(outcome, Finished)
             self._launch()
 
-        self.ask(self._home, answer, Command(Kind.HOME_BATCH, encode_command(command)))
+        self.ask(self._coordinator, answer, Command(Kind.HOME_BATCH, encode_command(command)))
 
     def _drop_all(self) -> None:
         """What is not decided is dropped by a batch behind it, which names nothing."""
@@ -418,15 +418,15 @@ class Person(Actor):
     """Decides now and then what is prepared and not his."""
 
     def step(self) -> None:
-        home = self.random.choice(self.ring.homes)
-        part = self.ring.shards[home].truth.machine.part(Home)
+        coordinator = self.random.choice(self.ring.homes)
+        part = self.ring.shards[coordinator].truth.machine.part(Decisions)
         prepared = [each for each in recoverable(part) if each.xid.format != APPLICATION_FORMAT]
         if not prepared or self.random.random() < 0.8:
             return
         outcome = self.random.choice((Outcome.COMMITTED, Outcome.ROLLED_BACK))
-        command = HomeDecide(to_fields(prepared[0]), outcome, heuristic="he knows better")
+        command = CoordinatorDecide(to_fields(prepared[0]), outcome, heuristic="he knows better")
 
         def answer(result: Heard) -> None:
-            self.ring.marks.count("decided by a person", isinstance(result, Finished))
+            self.ring.probes.count("decided by a person", isinstance(result, Finished))
 
-        self.ask(home, answer, Command(Kind.HOME_DECIDE, encode_command(command)))
+        self.ask(coordinator, answer, Command(Kind.HOME_DECIDE, encode_command(command)))

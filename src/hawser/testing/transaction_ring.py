@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from hawser.log.state.queue import LETTERS, MESSAGES
+from hawser.log.state.queue import DEAD_LETTERS, MESSAGES
 from hawser.log.state.results import Outcome
 from hawser.testing.adversary import Adversary
 from hawser.testing.checks import Violation
 from hawser.testing.clients import Request
 from hawser.testing.cluster import Cluster
 from hawser.testing.network import NetworkFaults, host_of
-from hawser.testing.probes import Marks
+from hawser.testing.probes import Probes
 from hawser.testing.queue_clients import Drain, Putter
 from hawser.testing.store import StoreFaults
 from hawser.testing.swarm import Swarm
 from hawser.testing.transaction_clients import Actor, Application, Mover, Outsider, Person
-from hawser.transaction.coordinator.decisions import Home
-from hawser.transaction.identity import Xid, home_number, owner_of
+from hawser.transaction.coordinator.decisions import Decisions
+from hawser.transaction.identity import Xid, coordinator_number, owner_of
 
 if TYPE_CHECKING:
     from hawser.testing.transaction_truth import Book
@@ -50,7 +50,7 @@ class Ring:
     def __init__(self, main: Cluster, swarm: Swarm) -> None:
         self.main = main
         self.swarm = swarm
-        self.marks: Marks = main.marks
+        self.probes: Probes = main.probes
         self.book: Book = main.truth.transactions.book
         self.unheard_share = swarm.unheard_share
         self.actors: list[Actor] = []
@@ -70,7 +70,7 @@ class Ring:
             cluster.ring = self
             for node in cluster.nodes.values():
                 for other in self.clusters.values():
-                    other.network.attach(node.office.address, node.office.receive)
+                    other.network.attach(node.transaction_service.address, node.transaction_service.receive)
         self._populate()
 
     @property
@@ -85,7 +85,7 @@ class Ring:
             interval=60_000,
             putting_pace=20_000,
             capacity_bytes=20_000,
-            lending=swarm.lending,
+            policy=swarm.policy,
             checkpoint_entries=swarm.checkpoint_entries,
             spare_entries=swarm.spare_entries,
             weights=_WEIGHTS,
@@ -119,8 +119,8 @@ class Ring:
 
     # For those who take part.
 
-    def home_of(self, xid: Xid) -> str:
-        return self.homes[home_number(xid, len(self.homes))]
+    def coordinator_of(self, xid: Xid) -> str:
+        return self.homes[coordinator_number(xid, len(self.homes))]
 
     def home_on(self, cluster: Cluster) -> str:
         """The name of the home that this cluster is."""
@@ -146,11 +146,11 @@ class Ring:
     def count(self, outcome: Outcome, shards: int) -> None:
         """A client was told."""
         committed = outcome is Outcome.COMMITTED
-        self.marks.count("committed on one shard", committed and shards == 1)
-        self.marks.count("committed on several shards", committed and shards > 1)
-        self.marks.count("rolled back: a part was lost", outcome is Outcome.INCOMPLETE)
-        self.marks.count("rolled back: no room", outcome is Outcome.NO_ROOM)
-        self.marks.count("rolled back: not in time", outcome is Outcome.TIMED_OUT)
+        self.probes.count("committed on one shard", committed and shards == 1)
+        self.probes.count("committed on several shards", committed and shards > 1)
+        self.probes.count("rolled back: a part was lost", outcome is Outcome.INCOMPLETE)
+        self.probes.count("rolled back: no room", outcome is Outcome.NO_ROOM)
+        self.probes.count("rolled back: not in time", outcome is Outcome.TIMED_OUT)
 
     # The end.
 
@@ -175,8 +175,8 @@ class Ring:
             for operator in side.operators.values():
                 operator.resume()
                 operator.start_if_down()
-            for shelf in (MESSAGES, LETTERS):
-                Drain(side, f"drain{shelf}", side.stream(f"drain{shelf}"), shelf).begin()
+            for subqueue in (MESSAGES, DEAD_LETTERS):
+                Drain(side, f"drain{subqueue}", side.stream(f"drain{subqueue}"), subqueue).begin()
 
     def unsettled(self) -> str:
         """What is left of any transaction but how it ended; empty if nothing is."""
@@ -185,7 +185,7 @@ class Ring:
             return f"transactions are not over: {busy}"
         for cluster in self.clusters.values():
             open_branches = list(cluster.truth.transactions.branches)
-            records = list(cluster.truth.machine.part(Home).ledger.register)
+            records = list(cluster.truth.machine.part(Decisions).ledger.register)
             if open_branches or records:
                 return f"{cluster.shard} has open branches {open_branches}, and at home {records}"
         return next(filter(None, (side.unsettled() for side in self._sides)), "")

@@ -14,9 +14,9 @@ from hawser.log.protocol.events import Command
 from hawser.log.replica import Replica
 from hawser.log.state.results import Answered, Outcome, Reason, Rejected, Result
 from hawser.testing.clients import Errand, Failure, Inquiry, Reply, Request, Tag, Verdict
-from hawser.transaction.commands import HomeCall, HomeClose, id_of
+from hawser.transaction.commands import CoordinatorCall, CoordinatorClose, id_of
 from hawser.transaction.coordinator import coordinator as c
-from hawser.transaction.coordinator.decisions import Home
+from hawser.transaction.coordinator.decisions import Decisions
 from hawser.transaction.identity import LANE_FORMAT, TransactionId
 from hawser.transaction.participant import maintenance as k
 from hawser.transaction.participant.branches import Branches
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hawser.testing.cluster import Cluster
     from hawser.testing.node import SimNode
 
-__all__ = ["SECOND", "Chore", "Office", "recoverable"]
+__all__ = ["SECOND", "Chore", "TransactionService", "recoverable"]
 
 # A second of the keepers and the coordinators, in microseconds.
 SECOND: Final = 15_000
@@ -37,16 +37,16 @@ _HESITATION: Final = 60_000
 # How far back a staged batch lies before it is carried forward.
 CARRY_ENTRIES: Final = 80
 
-_read_close: Final = msgspec.msgpack.Decoder(HomeClose).decode
-_read_call: Final = msgspec.msgpack.Decoder(HomeCall).decode
+_read_close: Final = msgspec.msgpack.Decoder(CoordinatorClose).decode
+_read_call: Final = msgspec.msgpack.Decoder(CoordinatorCall).decode
 
 # What a client waits for: a transaction, or what a call of this name gets.
 _Awaited = tuple[TransactionId, Call | None, bytes]
 
 
-def recoverable(home: Home) -> list[TransactionId]:
+def recoverable(coordinator: Decisions) -> list[TransactionId]:
     """What coordinators are told that ask for it, in order."""
-    return sorted(each for each, record in home.ledger.register if record.state("") in RECOVERABLE)
+    return sorted(each for each, record in coordinator.ledger.register if record.state("") in RECOVERABLE)
 
 
 class Chore:
@@ -56,7 +56,7 @@ class Chore:
         return "Chore()"
 
 
-class Office:
+class TransactionService:
     """That of one process. `address` is where other shards send their answers."""
 
     def __init__(self, cluster: "Cluster", host: "SimNode") -> None:
@@ -71,7 +71,7 @@ class Office:
     def forget(self) -> None:
         """The process ended, or leads no more."""
         self._epoch = 0
-        self._keeper: k.Keeper | None = None
+        self._branch_maintenance: k.BranchMaintenance | None = None
         self._coordinator: c.Coordinator | None = None
         self._asked.clear()
         self._awaited: dict[Tag, _Awaited] = {}
@@ -96,25 +96,27 @@ class Office:
             if not leading.ready:
                 return
             self._begin(replica, leading.since)
-        elif replica.machine.applied != self._applied and len(replica.machine.part(Home).ledger.register):
+        elif replica.machine.applied != self._applied and len(
+            replica.machine.part(Decisions).ledger.register
+        ):
             self._add(c.Changed(self._now))
         self._applied = replica.machine.applied
 
     def _begin(self, replica: Replica, epoch: int) -> None:
         self._epoch = epoch
-        branches, home = replica.machine.part(Branches), replica.machine.part(Home)
-        marks = self._cluster.marks
-        marks.count("led by another one, with open branches", branches.open_count > 0 and epoch > 1)
-        marks.count("led by another one, with prepared branches", branches.prepared_count > 0)
-        marks.count("home led by another one", len(home.ledger.register) > 0)
-        is_lane = any(each.xid.format == LANE_FORMAT for each, _ in home.ledger.register)
-        marks.count("others told by another leader", is_lane and epoch > 1)
-        self._keeper = k.Keeper(branches)
-        self._coordinator = c.Coordinator(home, self._home_name)
+        branches, coordinator = replica.machine.part(Branches), replica.machine.part(Decisions)
+        probes = self._cluster.probes
+        probes.count("led by another one, with open branches", branches.open_count > 0 and epoch > 1)
+        probes.count("led by another one, with prepared branches", branches.prepared_count > 0)
+        probes.count("home led by another one", len(coordinator.ledger.register) > 0)
+        is_lane = any(each.xid.format == LANE_FORMAT for each, _ in coordinator.ledger.register)
+        probes.count("others told by another leader", is_lane and epoch > 1)
+        self._branch_maintenance = k.BranchMaintenance(branches)
+        self._coordinator = c.Coordinator(coordinator, self._coordinator_name)
         self._add(c.Began(self._now))
 
     @property
-    def _home_name(self) -> str:
+    def _coordinator_name(self) -> str:
         ring = self._cluster.ring
         assert ring is not None
         return ring.home_on(self._cluster)
@@ -135,35 +137,39 @@ class Office:
 
     def tick(self, replica: Replica) -> None:
         """Time has passed."""
-        if self._keeper is None or self._coordinator is None or self._now - self._ticked < TICK_SECONDS:
+        if (
+            self._branch_maintenance is None
+            or self._coordinator is None
+            or self._now - self._ticked < TICK_SECONDS
+        ):
             return
         self._ticked = self._now
         ring = self._cluster.ring
         assert ring is not None
-        sessions = replica.machine.part(Home).ledger.sessions
+        sessions = replica.machine.part(Decisions).ledger.sessions
         lost = tuple(sorted(sessions & ring.lost_sessions)) if sessions else ()
-        keeper = self._keeper
+        branch_maintenance = self._branch_maintenance
         self._do(self._coordinator.step(c.Tick(self._now, lost)))
         carry_before = replica.machine.applied + 1 - CARRY_ENTRIES
         is_lost = ring.lost_owners.__contains__
-        for action in keeper.tick(self._now, is_lost, carry_before=carry_before):
-            if self._host.replica is replica and self._keeper is keeper:
+        for action in branch_maintenance.tick(self._now, is_lost, carry_before=carry_before):
+            if self._host.replica is replica and self._branch_maintenance is branch_maintenance:
                 self._carry_out(replica, action)
 
     def _carry_out(self, replica: Replica, action: k.Action) -> None:
         if isinstance(action, k.Propose):
             self._propose(action.kind, action.payload, action.label)
         elif isinstance(action, k.Carry):
-            self._cluster.marks.count("staged batch carried forward")
+            self._cluster.probes.count("staged batch carried forward")
             entry = replica.journal.read(action.index, action.index, 1)[0]
             self._propose(entry.kind, bytes(entry.payload), action.label)
         else:
-            self._cluster.marks.count("home asked by a branch")
+            self._cluster.probes.count("home asked by a branch")
             ring = self._cluster.ring
             assert ring is not None
-            home = action.home or ring.home_of(action.transaction.xid)
-            asked = k.Ask(home, action.transaction, action.reason)
-            self._ask(home, asked, errand=Errand(0, Inquiry(action.transaction)))
+            coordinator = action.coordinator or ring.coordinator_of(action.transaction.xid)
+            asked = k.Ask(coordinator, action.transaction, action.reason)
+            self._ask(coordinator, asked, errand=Errand(0, Inquiry(action.transaction)))
 
     def _do(self, effects: list[c.Effect]) -> None:
         """What the coordinator wants."""
@@ -222,12 +228,12 @@ class Office:
 
     def _hear_of_branch(self, asked: k.Ask, outcome: object) -> None:
         """Home has said what became of it, or knows nothing of it and is told to roll it back."""
-        assert self._keeper is not None and self._cluster.ring is not None
+        assert self._branch_maintenance is not None and self._cluster.ring is not None
         if isinstance(outcome, Verdict) and not outcome.is_known:
             if asked.reason is None:
                 return
-            self._cluster.ring.marks.count("branch disowned by home")
-            disowned = self._keeper.disown(asked.transaction, asked.reason)
+            self._cluster.ring.probes.count("branch disowned by home")
+            disowned = self._branch_maintenance.disown(asked.transaction, asked.reason)
             command = Command(disowned.kind, disowned.payload, transaction=disowned.label)
             is_slow = self._cluster.ring.unheard_share > 0
             wait = 1 + int(self._random.random() * _HESITATION) if is_slow else 1
@@ -236,13 +242,13 @@ class Office:
         is_old = isinstance(outcome, Rejected) and outcome.reason is Reason.OLD_INCARNATION
         found = Outcome.ROLLED_BACK if is_old else getattr(outcome, "outcome", None)
         if isinstance(found, Outcome):
-            self._cluster.marks.count("branch ended by asking home")
-            decided = self._keeper.decided(asked.transaction, found)
+            self._cluster.probes.count("branch ended by asking home")
+            decided = self._branch_maintenance.decided(asked.transaction, found)
             self._propose(decided.kind, decided.payload, decided.label)
 
     def _disown(self, incarnation: int, epoch: int, asked: k.Ask, command: Command) -> None:
         if (incarnation, epoch) == (self._host.incarnation, self._epoch):
-            self._ask(asked.home, asked, command)
+            self._ask(asked.coordinator, asked, command)
 
     # Clients.
 
@@ -267,13 +273,13 @@ class Office:
 
     def inquire(self, replica: Replica, inquiry: Inquiry) -> Verdict:
         """A read of the newest state of home is served."""
-        home, branches = replica.machine.part(Home), replica.machine.part(Branches)
+        coordinator, branches = replica.machine.part(Decisions), replica.machine.part(Branches)
         transaction = inquiry.transaction
         if transaction is None:
-            return Verdict(None, tuple(recoverable(home)))
-        outcome = branches.decision(transaction, home.ledger)
+            return Verdict(None, tuple(recoverable(coordinator)))
+        outcome = branches.decision(transaction, coordinator.ledger)
         has_gone_on = branches.register.latest(transaction.xid) > transaction.incarnation
         is_late = has_gone_on and outcome is Outcome.COMMITTED and transaction.xid.format == LANE_FORMAT
-        self._cluster.marks.count("decision asked for after the lane went on", is_late)
-        is_known = outcome is not None or home.ledger.register.get(transaction) is not None
+        self._cluster.probes.count("decision asked for after the lane went on", is_late)
+        is_known = outcome is not None or coordinator.ledger.register.get(transaction) is not None
         return Verdict(outcome, is_known=is_known)

@@ -20,8 +20,15 @@ from hawser.log.state.results import Finished, Outcome, Prepared, Result, Staged
 from hawser.record.batch import Batch
 from hawser.testing.checks import Violation
 from hawser.testing.queue_truth import Message, those
-from hawser.transaction.commands import BranchAbort, BranchCommit, BranchPrepare, Counts, HomeDecide, id_of
-from hawser.transaction.coordinator.decisions import Home
+from hawser.transaction.commands import (
+    BranchAbort,
+    BranchCommit,
+    BranchPrepare,
+    CoordinatorDecide,
+    Counts,
+    id_of,
+)
+from hawser.transaction.coordinator.decisions import Decisions
 from hawser.transaction.identity import Label, TransactionId, Xid
 
 if TYPE_CHECKING:
@@ -33,7 +40,7 @@ _read_settle: Final = decoder(QueueSettle)
 _read_prepare: Final = decoder(BranchPrepare)
 _read_commit: Final = decoder(BranchCommit)
 _read_abort: Final = decoder(BranchAbort)
-_read_decide: Final = decoder(HomeDecide)
+_read_decide: Final = decoder(CoordinatorDecide)
 
 
 class Book:
@@ -60,10 +67,12 @@ class Book:
         place = transaction.xid, shard
         self._latest[place] = max(transaction.incarnation, self._latest.get(place, 0))
 
-    def promise(self, transaction: TransactionId, shard: str, home: str) -> None:
+    def promise(self, transaction: TransactionId, shard: str, coordinator: str) -> None:
         self.promised.setdefault(transaction, set()).add(shard)
-        if self.homes.setdefault(transaction, home) != home:
-            raise Violation(0, f"{transaction} is to be decided by {self.homes[transaction]} and by {home}")
+        if self.homes.setdefault(transaction, coordinator) != coordinator:
+            raise Violation(
+                0, f"{transaction} is to be decided by {self.homes[transaction]} and by {coordinator}"
+            )
 
     def decide(
         self,
@@ -109,9 +118,9 @@ class Book:
 
     def _decided(self, transaction: TransactionId) -> Outcome | None:
         """What was decided: also by a home that has rolled its own branch back, or has gone on without."""
-        home = self.homes.get(transaction, "")
-        is_forsaken = self._latest.get((transaction.xid, home), 0) > transaction.incarnation
-        if (transaction, home) in self._rolled_back or is_forsaken:
+        coordinator = self.homes.get(transaction, "")
+        is_forsaken = self._latest.get((transaction.xid, coordinator), 0) > transaction.incarnation
+        if (transaction, coordinator) in self._rolled_back or is_forsaken:
             self.decisions.setdefault(transaction, Outcome.ROLLED_BACK)
         return self.decisions.get(transaction)
 
@@ -194,7 +203,7 @@ class TransactionTruth:
         else:
             self._stage(entry, label, result)
 
-    def extend_home(self, entry: Entry, result: Result, home: Home) -> None:
+    def extend_coordinator(self, entry: Entry, result: Result, coordinator: Decisions) -> None:
         """An entry of home is committed; all that home has decided is in the book."""
         if entry.kind == Kind.HOME_DECIDE and isinstance(result, Finished):
             command = _read_decide(entry)
@@ -202,7 +211,7 @@ class TransactionTruth:
             transaction = id_of(command.transaction)
             if not _is_commit(result.outcome):
                 self.book.decide(transaction, result.outcome, frozenset())
-        for transaction, record in home.ledger.register:
+        for transaction, record in coordinator.ledger.register:
             if record.outcome is not None:
                 self.book.decide(transaction, record.outcome, frozenset(record.participants))
 
@@ -215,7 +224,7 @@ class TransactionTruth:
         branch = self.branches.get(label.id)
         last = branch.counts[label.worker] if branch is not None else 0
         is_other = isinstance(result, Staged) and (label.last or result.number != label.number)
-        is_other = is_other or (isinstance(result, Prepared) and not label.home)
+        is_other = is_other or (isinstance(result, Prepared) and not label.coordinator)
         if isinstance(result, Finished) and label.others and self._is_repeat(entry, label.id, result):
             return
         if label.id in self.outcomes or is_other:
@@ -232,8 +241,8 @@ class TransactionTruth:
         elif entry.kind == Kind.QUEUE_SETTLE:
             branch.operations.append(self._lock(entry))
         counts = ((label.worker, label.number),)
-        if label.home:
-            self._close(entry, label.id, BranchPrepare(counts, label.home), result)
+        if label.coordinator:
+            self._close(entry, label.id, BranchPrepare(counts, label.coordinator), result)
         elif isinstance(result, Finished):
             self._end_alone(entry, label.id, branch, BranchCommit(counts, label.others), result.outcome)
 
@@ -241,11 +250,11 @@ class TransactionTruth:
         """In the order in which home has committed them, each once."""
         if not isinstance(result, Finished) or self._is_repeat(entry, label.id, result):
             return
-        if label.delivery <= self._delivered.get(label.home, 0):
+        if label.delivery <= self._delivered.get(label.coordinator, 0):
             raise Violation(0, f"{label} of {entry.id} was delivered behind a later one on {self.shard}")
         if self.book.deliveries.get(label.id, {}).get(self.shard) != bytes(entry.payload):
             raise Violation(0, f"{label} of {entry.id} is not what was to be delivered to {self.shard}")
-        self._delivered[label.home] = label.delivery
+        self._delivered[label.coordinator] = label.delivery
         self.branches[label.id] = _Branch(Counter(), [self._put(entry)])
         self._end(label.id, result.outcome)
 
@@ -269,7 +278,7 @@ class TransactionTruth:
         assert command is not None
         locked = []
         for run in command.accepted:
-            for message in those(self._truth.queue.shelves[command.shelf], run):
+            for message in those(self._truth.queue.subqueues[command.subqueue], run):
                 if message.done or message.locked or message.deliveries != run[2]:
                     raise Violation(0, f"{command} of {entry.id} was staged, and {message} is not there")
                 message.locked = True
@@ -294,7 +303,7 @@ class TransactionTruth:
             if not branch.prepared:
                 branch.prepared = True
                 self._truth.queue.reserved_bytes += branch.put_bytes
-                self.book.promise(transaction, self.shard, command.home)
+                self.book.promise(transaction, self.shard, command.coordinator)
         elif isinstance(result, Finished) and not self._is_repeat(entry, transaction, result):
             self._voted_down(entry, transaction, command.counts, result.outcome)
 

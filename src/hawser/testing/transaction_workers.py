@@ -126,7 +126,7 @@ class Worker:
     def nudge(self) -> None:
         """Send again what may be lost."""
         assert self.transaction is not None
-        for shard in dict.fromkeys((*self.transaction.shards, self.transaction.home)):
+        for shard in dict.fromkeys((*self.transaction.shards, self.transaction.coordinator)):
             self.send(self.transaction.again(shard))
 
     # Working.
@@ -231,7 +231,7 @@ class Worker:
         is_over = refused.reason is Reason.TRANSACTION_OVER and refused.current == Outcome.COMMITTED
         if refused.reason not in _PLAUSIBLE or is_over:
             raise Violation(0, f"{self.transaction.id} of {self.name} was refused: {refused}")
-        self.ring.marks.count("operation refused")
+        self.ring.probes.count("operation refused")
 
     def finish(self, committed: bool | None) -> None:
         """It is known how it ended, or that nobody will ever know."""
@@ -254,5 +254,5 @@ class Worker:
         now = self.ring.main.clock.now
         for shard, delivery in self._taken:
             truth = self.ring.shards[shard].truth
-            if truth.queue.shelves[MESSAGES][delivery.offset - 1].done:
+            if truth.queue.subqueues[MESSAGES][delivery.offset - 1].done:
                 truth.queue.accepted(MESSAGES, delivery.offset, delivery.token, now)

@@ -15,14 +15,14 @@ from hawser.log.state.machine import Machine, topic_parts
 from hawser.log.state.part import Part
 from hawser.log.state.queue import Queue
 from hawser.log.state.results import Accepted, Place, Result, Trimmed
-from hawser.log.state.topic import RUN_PLACES
+from hawser.log.state.topic import PAGE_PLACES
 from hawser.record.batch import Batch
 from hawser.record.record import NO_STAMP, Stamp
 from hawser.testing.checks import Violation
 from hawser.testing.clients import View
 from hawser.testing.queue_truth import STEP_BYTES, QueueTruth
 from hawser.testing.transaction_truth import Book, TransactionTruth
-from hawser.transaction.coordinator.decisions import Home
+from hawser.transaction.coordinator.decisions import Decisions
 from hawser.transaction.participant.branches import Branches
 
 __all__ = ["Blocks", "Truth", "shard_parts"]
@@ -31,9 +31,9 @@ _QUEUE_KINDS: Final = (Kind.QUEUE_PUT, Kind.QUEUE_SETTLE, Kind.QUEUE_LIMIT)
 _read_settle: Final = decoder(QueueSettle)
 
 
-def shard_parts(run_places: int) -> tuple[Part, ...]:
+def shard_parts(page_places: int) -> tuple[Part, ...]:
     """What a simulated shard is made of: a topic, a queue, transactions."""
-    return (*topic_parts(run_places), Queue(run_places, STEP_BYTES), Branches(), Home())
+    return (*topic_parts(page_places), Queue(page_places, STEP_BYTES), Branches(), Decisions())
 
 
 class Blocks(dict[str, bytes]):
@@ -53,7 +53,7 @@ class Truth:
         self.places: dict[Stamp, Place] = {}
         self.queue: Final = QueueTruth()
         self.transactions: Final = TransactionTruth(self, shard, book or Book())
-        self.machine: Final = Machine(Blocks(), shard_parts(RUN_PLACES))
+        self.machine: Final = Machine(Blocks(), shard_parts(PAGE_PLACES))
         self._hashes = [self.machine.hash]
         self._bounds = [(1, 1)]
         self._latest: dict[bytes, tuple[int, int]] = {}
@@ -87,8 +87,8 @@ class Truth:
             self._extend_twin(entry, result)
         elif entry.kind in _QUEUE_KINDS:
             self._extend_queue(entry, result)
-        elif entry.kind in Home.kinds:
-            self.transactions.extend_home(entry, result, self.machine.part(Home))
+        elif entry.kind in Decisions.kinds:
+            self.transactions.extend_coordinator(entry, result, self.machine.part(Decisions))
         start = result.start if isinstance(result, Trimmed) else self._bounds[-1][0]
         self._bounds.append((start, self.end))
 

@@ -25,7 +25,7 @@ from hawser.testing.clients import ALL_VALUES, Answer, Client, Excerpt, View
 if TYPE_CHECKING:
     from hawser.testing.cluster import Cluster
 
-__all__ = ["Hand", "Keeper", "Producer", "Reader", "Visitor"]
+__all__ = ["Hand", "BranchMaintenance", "Producer", "Reader", "Visitor"]
 
 
 def batch_command(stamp: Stamp, values: Sequence[bytes], kind: Kind = Kind.BATCH) -> Command:
@@ -79,7 +79,7 @@ class Producer(Client):
         stamp = self._stamps[place]
         if not isinstance(outcome, Accepted | Repeated):
             raise Violation(0, f"{self.name} published {stamp} and was told {outcome}")
-        self.cluster.marks.count("repeated batch", isinstance(outcome, Repeated))
+        self.cluster.probes.count("repeated batch", isinstance(outcome, Repeated))
         self.cluster.truth.acknowledge(stamp, outcome.first_offset, outcome.count)
         return True
 
@@ -141,13 +141,13 @@ class Visitor(Client):
         last = min(outcome.end, first + self.most_values) if first >= outcome.start else first
         if list(outcome.values) != truth.values[first - 1 : last - 1]:
             raise Violation(0, f"{self.name} read {outcome}, which is not what was published")
-        self.cluster.marks.count("read at a node that was behind", outcome.end < truth.told[1])
-        self.cluster.marks.count("read where nobody had known of it", outcome.end > truth.told[1])
+        self.cluster.probes.count("read at a node that was behind", outcome.end < truth.told[1])
+        self.cluster.probes.count("read where nobody had known of it", outcome.end > truth.told[1])
         truth.tell(outcome.start, outcome.end)
         return True
 
 
-class Keeper(Client):
+class BranchMaintenance(Client):
     """A consumer group of one, which moves on, and a retention that follows it."""
 
     def __init__(self, cluster: "Cluster", name: str, random: Random) -> None:

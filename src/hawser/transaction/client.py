@@ -35,8 +35,8 @@ from hawser.transaction.commands import (
     BranchAbort,
     BranchCommit,
     BranchPrepare,
+    CoordinatorClose,
     Deliveries,
-    HomeClose,
     Participants,
     to_fields,
 )
@@ -96,7 +96,7 @@ class Transaction:
     ) -> None:
         self.id = transaction
         # The shard that decides: of a lane, one that it touches, from the commit over several on.
-        self.home = ""
+        self.coordinator = ""
         self.progress = Progress.OPEN
         self.outcome: Outcome | None = None
         # Why an operation was refused, and where; the transaction can only be rolled back since.
@@ -146,8 +146,8 @@ class Transaction:
         self, unsent: Sequence[Request] = (), leader: Callable[[str], object | None] = lambda shard: shard
     ) -> list[Request]:
         """Commit; what was refused is rolled back instead. Without operations it is over at once. With the
-        last operations, if they were not sent yet: what is to be sent in their place, which for `home` is
-        nothing as long as others are asked to prepare. `leader` says who leads a shard now, None if nobody
+        last operations, if they were not sent yet: what is to be sent in their place, which for `coordinator`
+        is nothing as long as others are asked to prepare. `leader` says who leads a shard now, None if nobody
         does."""
         assert self.progress is Progress.OPEN
         if self.refused is not None:
@@ -163,24 +163,24 @@ class Transaction:
             self._ending = [self._end(shard, Kind.BRANCH_COMMIT, BranchCommit(((0, touched.count),)))]
             return list(self._ending)
         deliverable = self._deliverable(unsent, leader)
-        self.home = self._choose_home(self._shards.keys() - deliverable.keys(), unsent, leader)
-        deliverable.pop(self.home, None)
+        self.coordinator = self._choose_coordinator(self._shards.keys() - deliverable.keys(), unsent, leader)
+        deliverable.pop(self.coordinator, None)
         self._deliveries = deliverable
         for shard in deliverable:
             del self._shards[shard]
         # The last that were not sent, by shard.
         last = {request.shard: request for request in unsent}
-        self._is_last_unsent = self.home in last
-        self._voting = self._shards.keys() - {self.home}
+        self._is_last_unsent = self.coordinator in last
+        self._voting = self._shards.keys() - {self.coordinator}
         if not self._voting:
             return self._decide()
         self._ending = [
-            self._end(shard, Kind.BRANCH_PREPARE, BranchPrepare(((0, touched.count),), self.home))
+            self._end(shard, Kind.BRANCH_PREPARE, BranchPrepare(((0, touched.count),), self.coordinator))
             for shard, touched in self._shards.items()
             if shard in self._voting and shard not in last
         ]
         sent = [
-            self._last(each, self.home) if each is last[each.shard] else each
+            self._last(each, self.coordinator) if each is last[each.shard] else each
             for each in unsent
             if each.shard in self._voting
         ]
@@ -204,7 +204,7 @@ class Transaction:
                 found[each.shard] = each.payload
         return found
 
-    def _choose_home(
+    def _choose_coordinator(
         self, asked: AbstractSet[str], unsent: Sequence[Request], leader: Callable[[str], object | None]
     ) -> str:
         """Of those that have to be asked, or else of all, one that somebody leads: the others wait for it. Of
@@ -219,25 +219,25 @@ class Transaction:
         all_leaders = list(leaders.values())
         return min(led, key=lambda shard: (sent[shard], -all_leaders.count(leaders[shard])))
 
-    def _last(self, unsent: Request, home: str = "", others: tuple[str, ...] = ()) -> Request:
+    def _last(self, unsent: Request, coordinator: str = "", others: tuple[str, ...] = ()) -> Request:
         """The same operation, which prepares for this home, or commits, for the others too."""
         touched = self._shards[unsent.shard]
         assert unsent.number == touched.count
-        label = as_last(unsent.label, home, others)
-        last = Request(unsent.shard, unsent.kind, unsent.payload, label, unsent.number, not home)
+        label = as_last(unsent.label, coordinator, others)
+        last = Request(unsent.shard, unsent.kind, unsent.payload, label, unsent.number, not coordinator)
         touched.unacknowledged[last.number] = last
         return last
 
-    def prepare(self, home: str, query: bytes, batch: int, orphan_seconds: int) -> list[Request]:
+    def prepare(self, coordinator: str, query: bytes, batch: int, orphan_seconds: int) -> list[Request]:
         """Have it prepared as a branch of its application's batch: one decision at home will commit it with
         others, or drop it; so will an entry, if there is none for as long as is said."""
         assert self.progress is Progress.OPEN and self._shards
         if self.refused is not None:
             return self.rollback()
         self.progress = Progress.PREPARING
-        self.home = home
-        close = HomeClose(to_fields(self.id), self._participants(), query, batch, orphan_seconds)
-        self._ending = [Request(home, Kind.HOME_CLOSE, encode_command(close))]
+        self.coordinator = coordinator
+        close = CoordinatorClose(to_fields(self.id), self._participants(), query, batch, orphan_seconds)
+        self._ending = [Request(coordinator, Kind.HOME_CLOSE, encode_command(close))]
         return self._ending
 
     def _participants(self) -> Participants:
@@ -256,7 +256,7 @@ class Transaction:
         """It is not known what became of the commit: find out, and have it rolled back if it was not done."""
         assert self.outcome is None and self.progress not in (Progress.OPEN, Progress.PREPARED)
         self.progress = Progress.RESOLVING
-        self._ending = [self._abort_all(Outcome.ROLLED_BACK)] if self.home else self._aborts()
+        self._ending = [self._abort_all(Outcome.ROLLED_BACK)] if self.coordinator else self._aborts()
         return list(self._ending)
 
     def left(self) -> list[Request]:
@@ -272,7 +272,7 @@ class Transaction:
 
     def _unacknowledged(self, shard: str) -> Iterator[Request]:
         staging = self.progress in (Progress.OPEN, Progress.COMMITTING, Progress.PREPARING)
-        is_early = shard == self.home and not self._is_decided
+        is_early = shard == self.coordinator and not self._is_decided
         if staging and shard in self._shards and not is_early:
             yield from self._shards[shard].unacknowledged.values()
 
@@ -305,7 +305,7 @@ class Transaction:
             return self._hear_vote(request.shard, result)
         if isinstance(result, Finished):
             # Of several shards only home knows.
-            if self._is_alone or request.shard == self.home:
+            if self._is_alone or request.shard == self.coordinator:
                 self._finish(result.outcome)
             return []
         if isinstance(result, Rejected) and result.reason is Reason.GAP:
@@ -324,15 +324,15 @@ class Transaction:
                 self._finish(Outcome(result.current))
                 return []
             # What ended home before the commit has told nobody; what was committed others may not have heard.
-            is_over_at_home = over and request.shard == self.home
-            if self.progress is Progress.COMMITTING and (is_over_at_home or self.refused is not None):
+            is_over_at_coordinator = over and request.shard == self.coordinator
+            if self.progress is Progress.COMMITTING and (is_over_at_coordinator or self.refused is not None):
                 return self._give_up() if self._is_alone else self.resolve()
         return []
 
     @property
     def _is_alone(self) -> bool:
         """Whether what one shard says of it is all there is."""
-        return len(self._shards) == 1 and not self.home
+        return len(self._shards) == 1 and not self.coordinator
 
     def _give_up(self) -> list[Request]:
         """An operation was refused, and the last one, which was to commit, cannot behind it."""
@@ -369,13 +369,13 @@ class Transaction:
     def _decide(self) -> list[Request]:
         """All others are prepared: home is to commit."""
         self._is_decided = True
-        touched, others = self._shards[self.home], self._others
+        touched, others = self._shards[self.coordinator], self._others
         if self._is_last_unsent and not self._deliveries and len(others) <= MOST_NAMED:
             self._last(touched.unacknowledged[touched.count], "", others)
         else:
             commit = BranchCommit(((0, touched.count),), others, self._deliveries)
-            self._ending = [self._end(self.home, Kind.BRANCH_COMMIT, commit)]
-        return self.again(self.home)
+            self._ending = [self._end(self.coordinator, Kind.BRANCH_COMMIT, commit)]
+        return self.again(self.coordinator)
 
     def _hear_end(self, request: Request, outcome: Outcome) -> list[Request]:
         self._ending = [each for each in self._ending if each != request]
@@ -404,11 +404,11 @@ class Transaction:
 
     @property
     def _others(self) -> tuple[str, ...]:
-        return tuple(sorted(self._shards.keys() - {self.home}))
+        return tuple(sorted(self._shards.keys() - {self.coordinator}))
 
     def _abort_all(self, outcome: Outcome) -> Request:
         """Home decides so, unless it has decided."""
-        return self._end(self.home, Kind.BRANCH_ABORT, BranchAbort(outcome, others=self._others))
+        return self._end(self.coordinator, Kind.BRANCH_ABORT, BranchAbort(outcome, others=self._others))
 
     def _aborts(self) -> list[Request]:
         abort = BranchAbort(Outcome.ROLLED_BACK)
@@ -439,10 +439,10 @@ class Transaction:
         if self.outcome is not None:
             why = self.why_refused or self.outcome.text
             return TransactionAborted(f"transaction {self.id} was rolled back: {why}. It may be run again")
-        if self.home and self.progress is Progress.RESOLVING:
+        if self.coordinator and self.progress is Progress.RESOLVING:
             return InDoubt(
-                f"transaction {self.id} was to be committed and {self.home} does not answer; it will be "
-                f"committed or rolled back as a whole. {self._ask_again}"
+                f"transaction {self.id} was to be committed and {self.coordinator} does not answer; it will "
+                f"be committed or rolled back as a whole. {self._ask_again}"
             )
         return OutcomeUnknown(
             f"transaction {self.id} was to be committed and nobody said whether it was. {self._ask_again}"

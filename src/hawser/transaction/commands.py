@@ -21,14 +21,14 @@ __all__ = [
     "BranchPrepare",
     "Counts",
     "Deliveries",
-    "HomeBatch",
-    "HomeCall",
-    "HomeClose",
-    "HomeDecide",
-    "HomeForget",
-    "HomeSessionLost",
-    "HomeTold",
-    "HomeVotes",
+    "CoordinatorBatch",
+    "CoordinatorCall",
+    "CoordinatorClose",
+    "CoordinatorDecide",
+    "CoordinatorForget",
+    "CoordinatorSessionLost",
+    "CoordinatorTold",
+    "CoordinatorVotes",
     "MOST_DELIVERED_BYTES",
     "Participants",
     "Shards",
@@ -68,12 +68,12 @@ def id_of(fields: XidFields) -> TransactionId:
 
 
 class BranchPrepare(Payload, frozen=True):
-    """Close the branch and promise that it can be committed, if these are the operations it has; `home` is
-    the shard that decides: that of another branch, or one that is there for it. `asked_ns` is the time by the
-    clock of the leader that wrote this, for people alone: nothing is decided by it."""
+    """Close the branch and promise that it can be committed, if these are the operations it has;
+    `coordinator` is the shard that decides: that of another branch, or one that is there for it. `asked_ns`
+    is the time by the clock of the leader that wrote this, for people alone: nothing is decided by it."""
 
     counts: Counts
-    home: Name
+    coordinator: Name
     asked_ns: Number = 0
 
 
@@ -119,7 +119,7 @@ class BranchLimit(Payload, frozen=True):
 # Entries of home.
 
 
-class HomeCall(Payload, frozen=True):
+class CoordinatorCall(Payload, frozen=True):
     """A call of the XA interface (`xa.Call`), about this use of the xid; a start names the highest that its
     client has heard of from home. `end` names the worker that ends, if there is one, and what it has staged
     in each shard. `request` is the caller's own name for this call, under which the call may be repeated."""
@@ -133,7 +133,7 @@ class HomeCall(Payload, frozen=True):
     worker: Small = 0
 
 
-class HomeClose(Payload, frozen=True):
+class CoordinatorClose(Payload, frozen=True):
     """These shards take part in a branch of an application's batch, and nothing joins it from here on. They
     are to prepare; then it waits for the decision, at most for as long as is said."""
 
@@ -144,14 +144,14 @@ class HomeClose(Payload, frozen=True):
     orphan_seconds: Number = 0
 
 
-class HomeVotes(Payload, frozen=True):
+class CoordinatorVotes(Payload, frozen=True):
     """All of these have prepared their branches."""
 
     transaction: XidFields
     shards: Shards
 
 
-class HomeDecide(Payload, frozen=True):
+class CoordinatorDecide(Payload, frozen=True):
     """Commit the transaction, or roll it back for this reason. A prepared one is decided only by somebody who
     may: its coordinator, or a person who says why (`heuristic`)."""
 
@@ -161,19 +161,19 @@ class HomeDecide(Payload, frozen=True):
     heuristic: Annotated[str, Meta(max_length=500)] = ""
 
 
-class HomeTold(Payload, frozen=True):
+class CoordinatorTold(Payload, frozen=True):
     """These shards have it in their logs what became of their branches."""
 
     told: tuple[tuple[XidFields, Shards], ...]
 
 
-class HomeSessionLost(Payload, frozen=True):
+class CoordinatorSessionLost(Payload, frozen=True):
     """The session is gone: what it had started and not ended can only be rolled back."""
 
     session: Name
 
 
-class HomeBatch(Payload, frozen=True):
+class CoordinatorBatch(Payload, frozen=True):
     """Commit these prepared branches of the application together, as its batch of this number, and drop its
     others up to this batch. `source` is what its writer knows of what it was made of, for example a
     digest."""
@@ -185,7 +185,7 @@ class HomeBatch(Payload, frozen=True):
     source: Identifier = b""
 
 
-class HomeForget(Payload, frozen=True):
+class CoordinatorForget(Payload, frozen=True):
     """Forget the outcomes of these, unless the xid was used again since. With nothing to forget it is a mark
     (`ageing.py`)."""
 

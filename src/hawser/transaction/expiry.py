@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 
 from hawser.transaction.identity import MAX_TIMEOUT_SECONDS
 
-__all__ = ["KEEP_SECONDS", "MARK_SECONDS", "OLD_MARKS", "Marking"]
+__all__ = ["KEEP_SECONDS", "MARK_SECONDS", "OLD_MARKS", "ExpiryTimer"]
 
 # Nobody asks for longer than a transaction may last, nor is a request under way for that long.
 KEEP_SECONDS: Final = 2 * MAX_TIMEOUT_SECONDS
@@ -31,7 +31,7 @@ MOST_AT_ONCE: Final = 4096
 K = TypeVar("K")
 
 
-class Marking:
+class ExpiryTimer:
     """The times at which one leader writes marks and looks for old tombstones."""
 
     def __init__(self) -> None:

@@ -48,7 +48,7 @@ __all__ = [
     "TransactionId",
     "Xid",
     "as_last",
-    "home_number",
+    "coordinator_number",
     "owner_of",
 ]
 
@@ -125,8 +125,9 @@ class TransactionId(NamedTuple):
 
 class Label(NamedTuple):
     """What an entry says of the transaction it belongs to. An operation that is the `last` one here ends the
-    branch as well: prepares it, with a `home`, or commits it, for the `others` too. With a `delivery` it has
-    no branch here: `home` has committed it under that number, and wants the one `before` it to be here."""
+    branch as well: prepares it, with a `coordinator`, or commits it, for the `others` too. With a `delivery`
+    it has no branch here: `coordinator` has committed it under that number, and wants the one `before` it to
+    be here."""
 
     id: TransactionId
     number: int = 0
@@ -135,22 +136,24 @@ class Label(NamedTuple):
     timeout_seconds: int = DEFAULT_TIMEOUT_SECONDS
     carried: bool = False
     last: bool = False
-    home: str = ""
+    coordinator: str = ""
     others: tuple[str, ...] = NO_SHARDS
     delivery: int = 0
     before: int = 0
 
     def encode(self) -> bytes:
-        transaction, number, worker, owner, timeout, carried, last, home, others, delivery, before = self
+        transaction, number, worker, owner, timeout, carried, last, coordinator, others, delivery, before = (
+            self
+        )
         (form, global_id, branch_id), incarnation = transaction
-        assert not (home or others) or (last and not branch_id)
+        assert not (coordinator or others) or (last and not branch_id)
         flag = _DELIVERED if delivery else carried
         fields = _pack(form, incarnation, owner, number, worker, timeout, flag, len(global_id))
         label = fields + global_id + branch_id
         if delivery:
-            assert last and home and before < delivery
-            return label + _NUMBERS.pack(delivery, before) + home.encode()
-        return as_last(label, home, others) if last else label
+            assert last and coordinator and before < delivery
+            return label + _NUMBERS.pack(delivery, before) + coordinator.encode()
+        return as_last(label, coordinator, others) if last else label
 
     @classmethod
     def read(cls, data: bytes) -> "Label | None":
@@ -163,7 +166,7 @@ class Label(NamedTuple):
         if not sound or not 0 < incarnation < 1 << 63 or flag > _DELIVERED or timeout > MAX_TIMEOUT_SECONDS:
             return None
         branch_id: bytes = data[middle:]
-        home, others, delivery, before = "", NO_SHARDS, 0, 0
+        coordinator, others, delivery, before = "", NO_SHARDS, 0, 0
         if flag > _COMMITS:
             if flag == _DELIVERED:
                 if len(branch_id) <= _NUMBERS.size:
@@ -177,7 +180,7 @@ class Label(NamedTuple):
                 return None
             branch_id = b""
             if flag >= _PREPARES:
-                home, *rest = others
+                coordinator, *rest = others
                 others = NO_SHARDS
                 if rest:
                     return None
@@ -186,17 +189,17 @@ class Label(NamedTuple):
         # Two thirds of the time of Xid(...), and a replica reads one for each entry.
         xid = _new(Xid, (form, data[_FIELDS_BYTES:middle], branch_id))
         transaction = _new(TransactionId, (xid, incarnation))
-        ends = flag == _CARRIED, flag >= _COMMITS, home, others, delivery, before
+        ends = flag == _CARRIED, flag >= _COMMITS, coordinator, others, delivery, before
         return _new(cls, (transaction, number, worker, owner, timeout, *ends))
 
 
-def as_last(label: bytes, home: str = "", others: tuple[str, ...] = NO_SHARDS) -> bytes:
+def as_last(label: bytes, coordinator: str = "", others: tuple[str, ...] = NO_SHARDS) -> bytes:
     """The encoded label of the same operation, as the last one: of a lane, if there are names."""
     before, behind = label[:_FLAG], label[_FLAG + 1 :]
-    if not home and not others:
+    if not coordinator and not others:
         return before + _COMMITS_BYTE + behind
-    flag = _PREPARES if home else _COMMITS_FOR_OTHERS
-    names = "\0".join(others) or home
+    flag = _PREPARES if coordinator else _COMMITS_FOR_OTHERS
+    names = "\0".join(others) or coordinator
     return before + bytes((flag,)) + behind + names.encode()
 
 
@@ -215,6 +218,6 @@ def owner_of(session: str) -> int:
     return xxh3_64_intdigest(session.encode())
 
 
-def home_number(xid: Xid, homes: int) -> int:
+def coordinator_number(xid: Xid, homes: int) -> int:
     """Which of so many homes decides about this xid; all branches of one global id have the same."""
     return xxh3_64_intdigest(xid.global_id) % homes

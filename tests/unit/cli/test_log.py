@@ -123,9 +123,9 @@ def test_nothing_is_changed_not_even_what_a_node_would_mend(node: Path) -> None:
     data = bytearray(last.read_bytes())
     data[-20:-10] = b"torn write"
     last.write_bytes(data)
-    vow = bytearray((_shard(node) / "vow").read_bytes())
-    vow[4096:4106] = b"torn write"
-    (_shard(node) / "vow").write_bytes(vow)
+    promise = bytearray((_shard(node) / "vow").read_bytes())
+    promise[4096:4106] = b"torn write"
+    (_shard(node) / "vow").write_bytes(promise)
     (_shard(node) / "block-00000009-left").write_bytes(b"left over")
     before = _fingerprint(node)
     assert _run("verify", "--dir", node).exit_code == 0

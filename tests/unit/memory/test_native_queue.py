@@ -161,35 +161,35 @@ def test_a_busy_consumer_notices_the_dead(directory: Path) -> None:
 
 
 def moving(directory: Path) -> tuple[Region, Consumer, Region, Publisher]:
-    region, letters = region_of(directory), region_of(directory, "letters", capacity=1)
+    region, dead_letters = region_of(directory), region_of(directory, "letters", capacity=1)
     put(region.publisher("producer"), 2)
     consumer = region.consumer("consumer")
     consumer.reject_many(consumer.claim_many(2, 0))
-    return region, consumer, letters, letters.publisher("mover")
+    return region, consumer, dead_letters, dead_letters.publisher("mover")
 
 
 def test_a_consumer_that_has_left_moves_nothing(directory: Path) -> None:
-    region, consumer, letters, publisher = moving(directory)
+    region, consumer, dead_letters, publisher = moving(directory)
 
     def leave(metadata: bytes, offset: int, deliveries: int) -> bytes:
         consumer.close()
         return metadata
 
     assert consumer.bury(publisher, leave) == 0
-    assert (region.queue_state()["dying"], letters.queue_state()["ready"]) == (2, 0)
+    assert (region.queue_state()["dying"], dead_letters.queue_state()["ready"]) == (2, 0)
 
 
 def test_there_and_back_when_there_is_no_room(directory: Path) -> None:
-    region, consumer, letters, publisher = moving(directory)
+    region, consumer, dead_letters, publisher = moving(directory)
     assert consumer.bury(publisher, as_it_is) == 1
     with pytest.raises(hawser.Full, match="no message can be moved"):
         consumer.bury(publisher, as_it_is)
     home = region.publisher("mover")
     home.publish_many([b"x"] * 64)
-    reader = letters.consumer("reader")
+    reader = dead_letters.consumer("reader")
     with pytest.raises(hawser.Full, match="no message can be moved"):
         reader.retry(home, as_it_is)
-    assert (letters.queue_state()["ready"], region.queue_state()["ready"]) == (1, 64)
+    assert (dead_letters.queue_state()["ready"], region.queue_state()["ready"]) == (1, 64)
     topic = Region.attach(
         str(directory / "t.topic"), str(directory / ".lock"), "t", complete(request({}).given)
     )

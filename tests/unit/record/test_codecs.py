@@ -9,7 +9,7 @@ import pyarrow
 import pytest
 
 from hawser.errors import Corrupt, UsageError
-from hawser.record.metadata import LETTER_HEADER, decode_metadata, encode_metadata, origin_of_letter
+from hawser.record.metadata import DEAD_LETTER_HEADER, dead_letter_origin, decode_metadata, encode_metadata
 from hawser.record.payload import array_layout, arrow_bytes, as_array, as_arrow, as_payload, as_payloads
 from hawser.record.schema import codec_of
 
@@ -244,9 +244,9 @@ def test_bytes_that_no_encoder_writes_are_corrupt() -> None:
 
 def test_a_foreign_origin_of_a_dead_letter_is_none() -> None:
     for value in (b'{"queue":"\xff","offset":1,"deliveries":1}', b"", b"\xff", b"{}", b"[" * 99_999):
-        metadata = encode_metadata(None, {LETTER_HEADER: value})
+        metadata = encode_metadata(None, {DEAD_LETTER_HEADER: value})
         assert metadata is not None
-        assert origin_of_letter(metadata) is None
+        assert dead_letter_origin(metadata) is None
 
 
 def test_arrow_schemas_are_checked() -> None:

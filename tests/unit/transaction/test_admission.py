@@ -19,7 +19,7 @@ from hawser.transaction.commands import (
     BranchAbort,
     BranchCommit,
     BranchPrepare,
-    HomeClose,
+    CoordinatorClose,
     to_fields,
 )
 from hawser.transaction.identity import Label, TransactionId, Xid
@@ -82,15 +82,15 @@ def is_last_admitted(**last: Any) -> bool:
 
 def test_the_last_operation_of_a_lane_prepares_or_commits_for_others_that_are_others() -> None:
     other = "another@1/0"
-    assert is_last_admitted(home=other) and is_last_admitted(others=(other, "third@1/0"))
+    assert is_last_admitted(coordinator=other) and is_last_admitted(others=(other, "third@1/0"))
     for wrong in (SHARD, HOME):
-        assert not is_last_admitted(home=wrong) and not is_last_admitted(others=(other, wrong))
+        assert not is_last_admitted(coordinator=wrong) and not is_last_admitted(others=(other, wrong))
 
 
 @pytest.mark.parametrize("end", [PREPARE, COMMIT, COMMIT_ALL, ABORT, ABORT_ALL])
 def test_what_is_no_operation_is_not_the_last_one(end: tuple[int, Payload]) -> None:
     kind, payload = end
-    for label in (Label(LANE, last=True), Label(LANE, last=True, home="another@1/0")):
+    for label in (Label(LANE, last=True), Label(LANE, last=True, coordinator="another@1/0")):
         request = Transact(SHARD, (Labelled(kind, encode_command(payload), label.encode()),))
         assert isinstance(admit(request, PeerRole.CLIENT, ("topic",)), Failed)
 
@@ -102,9 +102,9 @@ def test_only_nodes_say_what_was_decided(end: tuple[int, Payload], transaction: 
     assert is_admitted(end, transaction, PeerRole.NODE)
 
 
-@pytest.mark.parametrize("home", [SHARD, HOME])
-def test_what_nobody_would_decide_about_is_not_prepared(home: str) -> None:
-    prepare = Kind.BRANCH_PREPARE, BranchPrepare(COUNTS, home)
+@pytest.mark.parametrize("coordinator", [SHARD, HOME])
+def test_what_nobody_would_decide_about_is_not_prepared(coordinator: str) -> None:
+    prepare = Kind.BRANCH_PREPARE, BranchPrepare(COUNTS, coordinator)
     assert not is_admitted(prepare, LANE)
     assert is_admitted(prepare, XA, PeerRole.NODE)
 
@@ -134,7 +134,7 @@ def test_the_client_of_a_lane_has_small_batches_delivered() -> None:
 
 
 def test_only_nodes_deliver_and_they_stage_nothing() -> None:
-    staged, delivered = Label(LANE, 1), Label(LANE, 1, last=True, home=OTHER, delivery=5)
+    staged, delivered = Label(LANE, 1), Label(LANE, 1, last=True, coordinator=OTHER, delivery=5)
     for label, role in ((staged, PeerRole.CLIENT), (delivered, PeerRole.NODE)):
         for other in PeerRole:
             request = Transact(SHARD, (Labelled(Kind.BATCH, batch(1), label.encode()),))
@@ -164,7 +164,7 @@ def test_what_cannot_be_delivered_is_refused_before_it_is_committed() -> None:
 
 
 def test_lanes_have_no_branches_on_homes_and_other_shards_close_nothing() -> None:
-    close = Kind.HOME_CLOSE, HomeClose(to_fields(TASK), ((SHARD, COUNTS),), b"query", 0)
+    close = Kind.HOME_CLOSE, CoordinatorClose(to_fields(TASK), ((SHARD, COUNTS),), b"query", 0)
     for end in (PREPARE, COMMIT_ALL, ABORT_ALL):
         assert not is_admitted(end, LANE, shard=HOME)
     assert is_admitted(close, TASK, shard=HOME)

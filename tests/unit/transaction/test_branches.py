@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from hawser.log.entry import Kind
-from hawser.log.queue.claims import NO_TOKEN, Claims, Lending, Token
-from hawser.log.queue.dispatcher import Proposal, Turned, Why
+from hawser.log.queue.claims import NO_TOKEN, Claims, DeliveryPolicy, Token
+from hawser.log.queue.dispatcher import Proposal, RefusalReason, SettlementRefusal
 from hawser.log.state.commands import (
     GroupCommit,
     GroupDelete,
@@ -247,8 +247,8 @@ def test_a_locked_message_is_nobodys_and_a_second_locker_fails_at_once() -> None
     assert site.stage_accept(ONE, (2, 1, 0)) == Staged(1)
     assert site.stage_accept(TWO, (2, 1, 0)) == Rejected(Reason.LOCKED, 0, 2)
     assert site.stage_accept(ONE, (2, 1, 0), number=2) == Rejected(Reason.LOCKED, 0, 2)
-    shelf = site.queue.messages
-    assert shelf.deliveries(2) is None and shelf.next_from(2) == 3
+    subqueue = site.queue.messages
+    assert subqueue.deliveries(2) is None and subqueue.next_from(2) == 3
     settle = QueueSettle(0, ((2, 1, 0),))
     assert site.put(Kind.QUEUE_SETTLE, encode_command(settle)) == Rejected(Reason.NOT_HELD, 0, 2)
     assert site.commit(ONE, 1) == COMMITTED
@@ -282,60 +282,62 @@ def test_rollback_returns_messages_to_their_places_and_counts_the_delivery() -> 
     site = a_site(4)
     site.stage_accept(ONE, (2, 2, 0))
     site.abort(ONE)
-    shelf = site.queue.messages
-    assert [shelf.deliveries(offset) for offset in (1, 2, 3, 4)] == [0, 1, 1, 0]
-    assert shelf.next_from(2) == 2
+    subqueue = site.queue.messages
+    assert [subqueue.deliveries(offset) for offset in (1, 2, 3, 4)] == [0, 1, 1, 0]
+    assert subqueue.next_from(2) == 2
     assert site.put(Kind.QUEUE_SETTLE, encode_command(QueueSettle(0, ((2, 2, 1),)))) == Settled(2, 0, 0, 0)
 
 
 def test_what_a_transaction_gives_back_is_lent_again_once() -> None:
     site = a_site(3)
-    claims = Claims(site.queue.messages, 1, Lending(1000))
-    lent = claims.lend("a", 1, NO_TOKEN, 2, 0)
-    proposal = lock(claims, 0, "a", [Token(1, each.number) for each in lent])
+    claims = Claims(site.queue.messages, 1, DeliveryPolicy(1000))
+    delivered = claims.deliver("a", 1, NO_TOKEN, 2, 0)
+    proposal = lock(claims, 0, "a", [Token(1, each.number) for each in delivered])
     assert isinstance(proposal, Proposal)
     assert site.operation(ONE, Kind.QUEUE_SETTLE, proposal.payload) == Staged(1)
     site.abort(ONE)  # before anybody could say that it is locked
     claims.resolve(proposal.claims)
-    assert [each.offset for each in claims.lend("b", 1, NO_TOKEN, 9, 0)] == [1, 2, 3]
-    assert claims.lend("c", 1, NO_TOKEN, 9, 0) == []
+    assert [each.offset for each in claims.deliver("b", 1, NO_TOKEN, 9, 0)] == [1, 2, 3]
+    assert claims.deliver("c", 1, NO_TOKEN, 9, 0) == []
 
 
 def test_what_was_locked_when_a_leader_began_is_lent_when_it_comes_back() -> None:
     site = a_site(3)
     site.stage_accept(ONE, (1, 1, 0), (2, 1, 0))
-    claims = Claims(site.queue.messages, 2, Lending(1000))
-    assert [each.offset for each in claims.lend("a", 1, NO_TOKEN, 9, 0)] == [3]
+    claims = Claims(site.queue.messages, 2, DeliveryPolicy(1000))
+    assert [each.offset for each in claims.deliver("a", 1, NO_TOKEN, 9, 0)] == [3]
     site.abort(ONE)
-    again = claims.lend("b", 1, NO_TOKEN, 9, 0)
+    again = claims.deliver("b", 1, NO_TOKEN, 9, 0)
     assert [(each.offset, each.deliveries) for each in again] == [(1, 1), (2, 1)]
 
 
 def test_only_the_holder_accepts_in_a_transaction() -> None:
     site = a_site(2)
-    claims = Claims(site.queue.messages, 3, Lending(1000))
-    (claim,) = claims.lend("a", 1, NO_TOKEN, 1, 0)
+    claims = Claims(site.queue.messages, 3, DeliveryPolicy(1000))
+    (claim,) = claims.deliver("a", 1, NO_TOKEN, 1, 0)
     token = Token(3, claim.number)
-    assert lock(claims, 0, "b", [token]) == Turned(Why.NOT_HELD, (token,))
-    assert lock(claims, 0, "a", [token, token]) == Turned(Why.NOT_HELD, (token, token))
-    assert lock(claims, 0, "a", [Token(2, claim.number)]) == Turned(Why.NOT_HELD, (Token(2, claim.number),))
-    assert lock(claims, 0, "a", [Token(4, 1)]) == Turned(Why.OTHER_LEADER)
-    assert lock(claims, 0, "a", []) == Turned(Why.NOT_HELD)
+    assert lock(claims, 0, "b", [token]) == SettlementRefusal(RefusalReason.NOT_HELD, (token,))
+    assert lock(claims, 0, "a", [token, token]) == SettlementRefusal(RefusalReason.NOT_HELD, (token, token))
+    assert lock(claims, 0, "a", [Token(2, claim.number)]) == SettlementRefusal(
+        RefusalReason.NOT_HELD, (Token(2, claim.number),)
+    )
+    assert lock(claims, 0, "a", [Token(4, 1)]) == SettlementRefusal(RefusalReason.OTHER_LEADER)
+    assert lock(claims, 0, "a", []) == SettlementRefusal(RefusalReason.NOT_HELD)
     assert isinstance(lock(claims, 0, "a", [token]), Proposal)
 
 
 def test_messages_that_lie_together_are_locked_together_and_come_back_so() -> None:
     site = a_site(6)
-    claims = Claims(site.queue.messages, 3, Lending(1000))
-    mine = claims.lend("a", 1, NO_TOKEN, 4, 0)
-    other = claims.lend("b", 1, NO_TOKEN, 1, 0)
+    claims = Claims(site.queue.messages, 3, DeliveryPolicy(1000))
+    mine = claims.deliver("a", 1, NO_TOKEN, 4, 0)
+    other = claims.deliver("b", 1, NO_TOKEN, 1, 0)
     found = lock(claims, 0, "a", [Token(3, claim.number) for claim in reversed(mine)])
     assert isinstance(found, Proposal)
     assert msgspec.msgpack.decode(found.payload, type=QueueSettle).accepted == ((1, 4, 0),)
     assert site.operation(ONE, Kind.QUEUE_SETTLE, found.payload) == Staged(1)
     claims.resolve(found.claims)
     site.abort(ONE)
-    again = claims.lend("c", 1, NO_TOKEN, 9, 0)
+    again = claims.deliver("c", 1, NO_TOKEN, 9, 0)
     assert [(each.offset, each.deliveries) for each in again] == [(1, 1), (2, 1), (3, 1), (4, 1), (6, 0)]
     assert [each.offset for each in other] == [5]
 

@@ -42,7 +42,7 @@ def test_a_branch_that_its_last_operation_prepared_is_carried_forward(kind: Kind
     carries it, which was refused again and again."""
     site = Site()
     site.operation(ONE, kind, batch(2))
-    assert site.operation(ONE, kind, batch(2), last=True, home=HOME) == Prepared(2)
+    assert site.operation(ONE, kind, batch(2), last=True, coordinator=HOME) == Prepared(2)
     reserved = site.queue.reserved_bytes
     for number in (1, 2):
         label = Label(ONE, number, carried=True).encode()

@@ -51,7 +51,7 @@ def test_what_is_refused_before_the_last_operation_is_rolled_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("leaders", "sent", "home"),
+    ("leaders", "sent", "coordinator"),
     [
         # Whoever leads most of them tells itself.
         ({"p": 1, "q": 2, "r": 2, "s": 3}, (), "q"),
@@ -64,14 +64,14 @@ def test_what_is_refused_before_the_last_operation_is_rolled_back() -> None:
         ({"p": None, "q": None, "r": None, "s": None}, ("p",), "q"),
     ],
 )
-def test_who_decides(leaders: dict[str, int | None], sent: tuple[str, ...], home: str) -> None:
+def test_who_decides(leaders: dict[str, int | None], sent: tuple[str, ...], coordinator: str) -> None:
     client = Client(*leaders)
     for shard in sent:
         client.deliver(client.publish(shard))
     unsent = [client.accept_nothing(shard) for shard in leaders]
     votes = client.transaction.commit(unsent, leaders.__getitem__)
-    assert client.transaction.home == home
-    assert [each.shard for each in votes] == [each for each in leaders if each != home]
+    assert client.transaction.coordinator == coordinator
+    assert [each.shard for each in votes] == [each for each in leaders if each != coordinator]
 
 
 def test_nothing_is_committed_without_asking_anybody() -> None:

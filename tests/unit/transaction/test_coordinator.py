@@ -27,7 +27,7 @@ class Leader:
 
     def __init__(self, site: Site | None = None) -> None:
         self.site = site or Site()
-        self.coordinator = c.Coordinator(self.site.home, HOME)
+        self.coordinator = c.Coordinator(self.site.decisions, HOME)
         self.replies: list[tuple[Any, Any]] = []
         self.proposed: list[int] = []
         self.began = self.step(c.Began(0.0))
@@ -226,7 +226,7 @@ def test_others_are_told_what_a_branch_has_decided_and_then_nothing_is_left() ->
     leader.hear("q", Kind.BRANCH_COMMIT, COMMITTED, of=ONE)
     assert leader.replies == [("client", COMMITTED)] and leader.proposed == []
     leader.step(c.Tick(0.5))
-    assert leader.proposed == [Kind.HOME_TOLD] and leader.site.home.is_unused
+    assert leader.proposed == [Kind.HOME_TOLD] and leader.site.decisions.is_unused
     # Whoever asks when nothing is left is told what is known.
     leader.step(c.Await(1.0, "late", ONE, known=COMMITTED))
     assert leader.replies[-1] == ("late", COMMITTED)
@@ -239,12 +239,12 @@ def test_others_are_told_that_a_branch_was_rolled_back_and_why() -> None:
     assert isinstance(tell, c.Tell) and tell.shard == "p"
     other = Site()
     other.stage(ONE)
-    other.prepare(ONE, 1, home="here")
+    other.prepare(ONE, 1, coordinator="here")
     heard = other.put(tell.kind, tell.payload, transaction=tell.label)
     assert heard == Finished(Outcome.NO_ROOM) and other.branches.prepared_count == 0
     leader.hear("p", tell.kind, heard, of=ONE)
     leader.step(c.Tick(0.5))
-    assert leader.site.home.is_unused
+    assert leader.site.decisions.is_unused
 
 
 def test_a_new_leader_tells_others_what_a_branch_has_decided() -> None:
@@ -267,7 +267,7 @@ def test_a_new_leader_tells_others_what_a_branch_has_decided() -> None:
     second.hear("q", Kind.BRANCH_COMMIT, Rejected(Reason.TRANSACTION_OVER), of=ONE)
     second.hear("p", Kind.BRANCH_COMMIT, COMMITTED, of=lane(2))
     second.step(c.Tick(2.5))
-    assert second.site.home.is_unused
+    assert second.site.decisions.is_unused
 
 
 def test_calls_of_the_xa_interface_are_answered_when_the_votes_are_in() -> None:
@@ -308,10 +308,10 @@ def test_old_tombstones_are_forgotten() -> None:
     leader.site.decide_batch(0, query=ONCE)
     for seconds in range(0, KEEP_SECONDS + 1, 60):
         leader.step(c.Tick(float(seconds)))
-    assert list(leader.site.ledger.register.tombstones) and leader.site.home.applications
+    assert list(leader.site.ledger.register.tombstones) and leader.site.decisions.applications
     for seconds in range(KEEP_SECONDS, KEEP_SECONDS + 2 * MARK_SECONDS, 60):
         leader.step(c.Tick(float(seconds)))
-    assert not list(leader.site.ledger.register.tombstones) and not leader.site.home.applications
+    assert not list(leader.site.ledger.register.tombstones) and not leader.site.decisions.applications
 
 
 def test_what_was_decided_is_what_has_happened_or_it_stops() -> None:
@@ -338,28 +338,28 @@ def carry_out(site: Site, actions: list[k.Action]) -> None:
 
 def test_an_open_branch_ends_at_its_time_out_and_a_prepared_one_asks() -> None:
     site = Site()
-    keeper = k.Keeper(site.branches)
+    branch_maintenance = k.BranchMaintenance(site.branches)
     site.stage(ONE, timeout_seconds=30)
     other = lane(name=b"other")
     site.stage(other)
     site.prepare(other, 1)
-    assert keeper.tick(0.0, nobody) == []
-    assert keeper.tick(29.0, nobody) == [k.Ask(HOME, other)]
-    carry_out(site, [each for each in keeper.tick(30.0, nobody) if isinstance(each, k.Propose)])
+    assert branch_maintenance.tick(0.0, nobody) == []
+    assert branch_maintenance.tick(29.0, nobody) == [k.Ask(HOME, other)]
+    carry_out(site, [each for each in branch_maintenance.tick(30.0, nobody) if isinstance(each, k.Propose)])
     assert site.branches.register.outcome(ONE) is Outcome.TIMED_OUT
-    carry_out(site, [keeper.decided(other, Outcome.COMMITTED)])
+    carry_out(site, [branch_maintenance.decided(other, Outcome.COMMITTED)])
     assert site.branches.register.outcome(other) is Outcome.COMMITTED
     assert site.topic.end == 2
 
 
 def test_what_a_lost_session_has_open_is_rolled_back() -> None:
     site = Site()
-    keeper = k.Keeper(site.branches)
+    branch_maintenance = k.BranchMaintenance(site.branches)
     site.stage(ONE, owner=owner_of("s"))
     other = lane(name=b"other")
     site.stage(other, owner=owner_of("s"))
     site.prepare(other, 1)
-    actions = keeper.tick(0.0, {owner_of("s")}.__contains__)
+    actions = branch_maintenance.tick(0.0, {owner_of("s")}.__contains__)
     carry_out(site, [each for each in actions if isinstance(each, k.Propose)])
     assert site.branches.register.outcome(ONE) is Outcome.SESSION_LOST
     assert site.branches.prepared_count == 1
@@ -367,117 +367,127 @@ def test_what_a_lost_session_has_open_is_rolled_back() -> None:
 
 def test_a_proposal_to_time_out_that_comes_behind_prepare_does_nothing() -> None:
     site = Site()
-    keeper = k.Keeper(site.branches)
+    branch_maintenance = k.BranchMaintenance(site.branches)
     site.stage(ONE)
-    keeper.tick(0.0, nobody)
-    late = keeper.tick(60.0, nobody)
+    branch_maintenance.tick(0.0, nobody)
+    late = branch_maintenance.tick(60.0, nobody)
     site.prepare(ONE, 1)
     carry_out(site, late)
     assert site.branches.prepared_count == 1
 
 
 def test_a_branch_that_home_has_not_decided_about_is_rolled_back() -> None:
-    site, home = Site(), Site()
-    keeper = k.Keeper(site.branches)
+    site, coordinator = Site(), Site()
+    branch_maintenance = k.BranchMaintenance(site.branches)
     task = branch(b"task")
-    home.stage(ONE)
+    coordinator.stage(ONE)
     for each in (ONE, task):
         site.stage(each)
         site.prepare(each, 1)
-        assert home.decision(each) is None
-        carry_out(home, [keeper.disown(each, Outcome.SESSION_LOST)])
-        outcome = home.decision(each)
+        assert coordinator.decision(each) is None
+        carry_out(coordinator, [branch_maintenance.disown(each, Outcome.SESSION_LOST)])
+        outcome = coordinator.decision(each)
         assert outcome is not None
-        carry_out(site, [keeper.decided(each, outcome)])
+        carry_out(site, [branch_maintenance.decided(each, outcome)])
         assert site.branches.register.outcome(each) is Outcome.SESSION_LOST
     # It is too late for whoever had it prepared.
-    assert home.commit(ONE, 1, others=("p",)) == Finished(Outcome.SESSION_LOST)
-    assert home.close(task, "p") == Finished(Outcome.SESSION_LOST)
-    assert home.topic.end == 1
+    assert coordinator.commit(ONE, 1, others=("p",)) == Finished(Outcome.SESSION_LOST)
+    assert coordinator.close(task, "p") == Finished(Outcome.SESSION_LOST)
+    assert coordinator.topic.end == 1
 
 
 def test_a_branch_that_home_has_committed_is_not_disowned() -> None:
-    site, home = Site(), Site()
-    keeper = k.Keeper(site.branches)
-    for each in (site, home):
+    site, coordinator = Site(), Site()
+    branch_maintenance = k.BranchMaintenance(site.branches)
+    for each in (site, coordinator):
         each.stage(ONE)
     site.prepare(ONE, 1)
-    home.commit(ONE, 1, others=("p",))
+    coordinator.commit(ONE, 1, others=("p",))
     # The question was asked before that.
-    disowned = keeper.disown(ONE, Outcome.TIMED_OUT)
-    assert home.put(disowned.kind, disowned.payload, transaction=disowned.label) == COMMITTED
-    assert home.decision(ONE) is Outcome.COMMITTED
+    disowned = branch_maintenance.disown(ONE, Outcome.TIMED_OUT)
+    assert coordinator.put(disowned.kind, disowned.payload, transaction=disowned.label) == COMMITTED
+    assert coordinator.decision(ONE) is Outcome.COMMITTED
 
 
 def test_home_is_only_asked_while_the_client_is_there_and_has_time() -> None:
     site = Site()
-    keeper = k.Keeper(site.branches)
+    branch_maintenance = k.BranchMaintenance(site.branches)
     site.stage(ONE, owner=7, timeout_seconds=3600)
     site.prepare(ONE, 1)
-    asked = [second for second in range(400) if keeper.tick(float(second), nobody) == [k.Ask(HOME, ONE)]]
+    asked = [
+        second
+        for second in range(400)
+        if branch_maintenance.tick(float(second), nobody) == [k.Ask(HOME, ONE)]
+    ]
     assert asked == [5, 15, 35, 75, 135, 195, 255, 315, 375]
     # It leaves: that is said at once, then again after a while.
     lost = {7}.__contains__
-    assert keeper.tick(400.0, lost) == [k.Ask(HOME, ONE, Outcome.SESSION_LOST)]
-    assert keeper.tick(404.0, lost) == []
-    assert keeper.tick(405.0, lost) == [k.Ask(HOME, ONE, Outcome.SESSION_LOST)]
-    assert keeper.tick(3600.0, nobody) == [k.Ask(HOME, ONE, Outcome.TIMED_OUT)]
+    assert branch_maintenance.tick(400.0, lost) == [k.Ask(HOME, ONE, Outcome.SESSION_LOST)]
+    assert branch_maintenance.tick(404.0, lost) == []
+    assert branch_maintenance.tick(405.0, lost) == [k.Ask(HOME, ONE, Outcome.SESSION_LOST)]
+    assert branch_maintenance.tick(3600.0, nobody) == [k.Ask(HOME, ONE, Outcome.TIMED_OUT)]
 
 
 def test_an_open_branch_of_xa_asks_home_which_has_its_time_out() -> None:
-    site, home = Site(), Site()
-    keeper = k.Keeper(site.branches)
+    site, coordinator = Site(), Site()
+    branch_maintenance = k.BranchMaintenance(site.branches)
     xid = Xid(7, b"xa", b"")
-    started = home.call(xid, Call.START)
+    started = coordinator.call(xid, Call.START)
     assert isinstance(started, Answered)
     outside = TransactionId(xid, started.incarnation)
     site.stage(outside, worker=1, timeout_seconds=3600)
     site.stage(ONE, timeout_seconds=3600)
-    asked = [second for second in range(40) if keeper.tick(float(second), nobody)]
+    asked = [second for second in range(40) if branch_maintenance.tick(float(second), nobody)]
     assert asked == [5, 15, 35]
-    assert keeper.tick(80.0, nobody) == [k.Ask("", outside, Outcome.ROLLED_BACK)]
-    assert home.ledger.outcome(outside) is None and home.ledger.register.get(outside) is not None
-    home.decide(outside, Outcome.TIMED_OUT)
-    outcome = home.ledger.outcome(outside)
+    assert branch_maintenance.tick(80.0, nobody) == [k.Ask("", outside, Outcome.ROLLED_BACK)]
+    assert (
+        coordinator.ledger.outcome(outside) is None and coordinator.ledger.register.get(outside) is not None
+    )
+    coordinator.decide(outside, Outcome.TIMED_OUT)
+    outcome = coordinator.ledger.outcome(outside)
     assert outcome is Outcome.TIMED_OUT
-    carry_out(site, [keeper.decided(outside, outcome)])
+    carry_out(site, [branch_maintenance.decided(outside, outcome)])
     assert site.branches.register.outcome(outside) is Outcome.TIMED_OUT
-    assert keeper.waiting(1e9, 0, 1.0) == 0
+    assert branch_maintenance.waiting(1e9, 0, 1.0) == 0
 
 
 def test_an_open_branch_of_xa_is_left_to_home_which_knows_whether_its_work_was_ended() -> None:
-    site, home = Site(), Site()
-    keeper = k.Keeper(site.branches)
+    site, coordinator = Site(), Site()
+    branch_maintenance = k.BranchMaintenance(site.branches)
     xid, owner = Xid(7, b"xa", b""), owner_of("s")
-    started = home.call(xid, Call.START)
+    started = coordinator.call(xid, Call.START)
     assert isinstance(started, Answered)
     outside = TransactionId(xid, started.incarnation)
     site.stage(outside, worker=1, owner=owner, timeout_seconds=3600)
-    home.call(xid, Call.END, participants=(("p", 1),))
-    assert home.ledger.sessions == set()
+    coordinator.call(xid, Call.END, participants=(("p", 1),))
+    assert coordinator.ledger.sessions == set()
     ask = k.Ask("", outside, Outcome.ROLLED_BACK)
-    assert [second for second in range(60) if keeper.tick(float(second), nobody) == [ask]] == [5, 15, 35]
+    assert [second for second in range(60) if branch_maintenance.tick(float(second), nobody) == [ask]] == [
+        5,
+        15,
+        35,
+    ]
     # The session leaves. The keeper asks at once, then with growing pauses, and proposes nothing by itself.
     lost = {owner}.__contains__
-    asked = {second: keeper.tick(float(second), lost) for second in range(60, 100)}
+    asked = {second: branch_maintenance.tick(float(second), lost) for second in range(60, 100)}
     assert all(actions in ([], [ask]) for actions in asked.values())
     assert [second for second, actions in asked.items() if actions] == [60, 65, 75, 95]
     # Neither does it end the branch at the branch's own time-out, since home's may run anew.
-    assert keeper.tick(7200.0, nobody) == [ask]
+    assert branch_maintenance.tick(7200.0, nobody) == [ask]
     assert site.prepare(outside, 0, 1) == Prepared(1)
 
 
 def test_what_home_has_committed_without_an_open_branch_is_rolled_back() -> None:
     """Home collects the votes of all participants first; so a branch that is still open is none of them."""
     site = Site()
-    keeper = k.Keeper(site.branches)
+    branch_maintenance = k.BranchMaintenance(site.branches)
     outside = TransactionId(Xid(7, b"xa", b""), 1)
     site.stage(outside, worker=1)
-    carry_out(site, [keeper.decided(outside, Outcome.COMMITTED)])
+    carry_out(site, [branch_maintenance.decided(outside, Outcome.COMMITTED)])
     assert site.branches.register.outcome(outside) is Outcome.ROLLED_BACK
     site.stage(ONE)
     site.prepare(ONE, 1)
-    carry_out(site, [keeper.decided(ONE, Outcome.COMMITTED)])
+    carry_out(site, [branch_maintenance.decided(ONE, Outcome.COMMITTED)])
     assert site.branches.register.outcome(ONE) is Outcome.COMMITTED
 
 
@@ -487,23 +497,23 @@ def carries(actions: list[k.Action]) -> list[k.Carry]:
 
 def test_few_are_carried_at_a_time() -> None:
     site = Site()
-    keeper = k.Keeper(site.branches)
+    branch_maintenance = k.BranchMaintenance(site.branches)
     for _ in range(k.MOST_CARRIES + 5):
         site.stage(ONE)
     applied = site.machine.applied + 1
-    assert len(keeper.tick(0.0, nobody, carry_before=applied)) == k.MOST_CARRIES
+    assert len(branch_maintenance.tick(0.0, nobody, carry_before=applied)) == k.MOST_CARRIES
 
 
 def test_those_behind_the_first_that_are_carried_have_their_turn() -> None:
     """Also if none of the first can be; these are tried again, with growing pauses."""
     site = Site()
-    keeper = k.Keeper(site.branches)
+    branch_maintenance = k.BranchMaintenance(site.branches)
     most = 2 * k.MOST_CARRIES + 5
     for number in range(most):
         site.stage(lane(1, b"lane-%d" % number), timeout_seconds=3600)
     applied = site.machine.applied + 1
     ticks = [
-        [each.index for each in carries(keeper.tick(float(second), nobody, carry_before=applied))]
+        [each.index for each in carries(branch_maintenance.tick(float(second), nobody, carry_before=applied))]
         for second in range(20)
     ]
     first, second, third, *rest = ticks
@@ -514,34 +524,34 @@ def test_those_behind_the_first_that_are_carried_have_their_turn() -> None:
 
 def test_not_too_many_bytes_are_carried_at_a_time() -> None:
     site = Site()
-    keeper = k.Keeper(site.branches)
+    branch_maintenance = k.BranchMaintenance(site.branches)
     for _ in range(3):
         site.operation(ONE, Kind.BATCH, bytes(Batch.of([Record(bytes(k.MOST_CARRY_BYTES * 2 // 3))]).data))
     applied = site.machine.applied + 1
     for index in (1, 2, 3):
-        (carry,) = keeper.tick(0.0, nobody, carry_before=applied)
+        (carry,) = branch_maintenance.tick(0.0, nobody, carry_before=applied)
         assert isinstance(carry, k.Carry) and carry.index == index
 
 
 def test_what_lies_far_back_is_carried_forward() -> None:
     site = Site()
-    keeper = k.Keeper(site.branches)
+    branch_maintenance = k.BranchMaintenance(site.branches)
     site.stage(ONE)
     site.publish()
-    assert keeper.tick(0.0, nobody, carry_before=1) == []
-    (carry,) = keeper.tick(0.0, nobody, carry_before=2)
+    assert branch_maintenance.tick(0.0, nobody, carry_before=1) == []
+    (carry,) = branch_maintenance.tick(0.0, nobody, carry_before=2)
     assert carry == k.Carry(1, Label(ONE, 1, carried=True).encode())
     site.put(Kind.BATCH, batch(), transaction=carry.label)
-    assert keeper.tick(0.0, nobody, carry_before=2) == []
+    assert branch_maintenance.tick(0.0, nobody, carry_before=2) == []
 
 
 def test_old_tombstones_of_a_shard_are_forgotten() -> None:
     site = Site()
-    keeper = k.Keeper(site.branches)
+    branch_maintenance = k.BranchMaintenance(site.branches)
     site.abort(ONE)
     for seconds in range(0, KEEP_SECONDS + 1, 60):
-        carry_out(site, keeper.tick(float(seconds), nobody))
+        carry_out(site, branch_maintenance.tick(float(seconds), nobody))
     assert list(site.branches.register.tombstones)
     for seconds in range(KEEP_SECONDS, KEEP_SECONDS + 2 * MARK_SECONDS, 60):
-        carry_out(site, keeper.tick(float(seconds), nobody))
+        carry_out(site, branch_maintenance.tick(float(seconds), nobody))
     assert not list(site.branches.register.tombstones)

@@ -16,8 +16,8 @@ from hawser.log.state.results import (
     Rejected,
     Result,
 )
-from hawser.transaction.commands import HomeClose, HomeForget, Participants, to_fields
-from hawser.transaction.coordinator.decisions import Home
+from hawser.transaction.commands import CoordinatorClose, CoordinatorForget, Participants, to_fields
+from hawser.transaction.coordinator.decisions import Decisions
 from hawser.transaction.identity import APPLICATION_FORMAT, LANE_FORMAT, ONCE, TransactionId, Xid
 from hawser.transaction.xa.table import Call, Code
 from tests.stateful.transaction_shard import Site, branch, lane
@@ -108,7 +108,7 @@ def test_an_old_incarnation_is_turned_away() -> None:
 def test_xids_of_lanes_and_applications_have_no_calls(form: int) -> None:
     site = Site()
     assert site.call(Xid(form, b"global", b"branch"), Call.START) == Rejected(Reason.BAD_PAYLOAD)
-    assert site.home.is_unused
+    assert site.decisions.is_unused
 
 
 def test_home_is_bounded() -> None:
@@ -123,12 +123,12 @@ def test_home_is_bounded() -> None:
 
 def test_tombstones_are_forgotten_by_an_entry() -> None:
     site = Site()
-    is_unused = [site.home.is_unused]
+    is_unused = [site.decisions.is_unused]
     site.decide(ONE, Outcome.ROLLED_BACK)
-    is_unused.append(site.home.is_unused)
-    command = encode_command(HomeForget((to_fields(ONE), to_fields(TransactionId(ONE.xid, 2)))))
+    is_unused.append(site.decisions.is_unused)
+    command = encode_command(CoordinatorForget((to_fields(ONE), to_fields(TransactionId(ONE.xid, 2)))))
     assert site.put(Kind.HOME_FORGET, command) == Expired(1)
-    is_unused.append(site.home.is_unused)
+    is_unused.append(site.decisions.is_unused)
     assert list(site.ledger.register.tombstones) == [] and is_unused == [True, False, True]
 
 
@@ -146,9 +146,9 @@ def test_what_is_closed_is_a_branch_of_an_application_with_shards_and_operations
     transaction: TransactionId, participants: Participants
 ) -> None:
     site = Site()
-    command = HomeClose(to_fields(transaction), participants, b"q", 0)
+    command = CoordinatorClose(to_fields(transaction), participants, b"q", 0)
     assert site.put(Kind.HOME_CLOSE, encode_command(command)) == BAD
-    assert site.home.is_unused
+    assert site.decisions.is_unused
 
 
 # Applications.
@@ -184,7 +184,7 @@ def test_a_batch_that_comes_again_changes_nothing() -> None:
     assert site.decide_batch(0, b"a") == COMMITTED
     assert site.decide_batch(0, b"nobody", source=b"elsewhere") == Finished(Outcome.DROPPED)
     assert site.ledger.outcome(branch(b"c")) is None
-    assert site.home.applications == {b"app": (b"q", 1)} and site.home.sources == {}
+    assert site.decisions.applications == {b"app": (b"q", 1)} and site.decisions.sources == {}
 
 
 def test_what_the_last_batch_was_made_of_is_kept() -> None:
@@ -192,18 +192,18 @@ def test_what_the_last_batch_was_made_of_is_kept() -> None:
     for number, source in enumerate((b"one", b"other", b"")):
         assert site.decide_batch(number, source=source) == COMMITTED
         site.restart_equal()
-        assert site.home.sources == ({b"app": source} if source else {})
+        assert site.decisions.sources == ({b"app": source} if source else {})
 
 
 def test_an_application_that_writes_once_is_forgotten_and_no_other() -> None:
-    command = encode_command(HomeForget((to_fields(TransactionId(branch(b"").xid, 1)),)))
+    command = encode_command(CoordinatorForget((to_fields(TransactionId(branch(b"").xid, 1)),)))
     for query, forgotten in ((b"q", 0), (ONCE, 1)):
         site = Site()
         site.decide_batch(0, query=query)
-        assert len(list(site.home.old(0))) == forgotten
+        assert len(list(site.decisions.old(0))) == forgotten
         assert site.put(Kind.HOME_FORGET, command) == Expired(forgotten)
         assert site.put(Kind.HOME_FORGET, command) == Expired(0)
-        assert len(site.home.applications) == 1 - forgotten and not list(site.home.old(0))
+        assert len(site.decisions.applications) == 1 - forgotten and not list(site.decisions.old(0))
     # Whatever it is, it has gone on.
     site.decide_batch(1, query=ONCE)
     assert site.put(Kind.HOME_FORGET, command) == Expired(0)
@@ -216,7 +216,7 @@ def test_naming_a_branch_that_is_missing_fails_the_batch() -> None:
     site.close(branch(b"voting"), "p", query=b"q", batch=3)
     for missing in (b"gone", b"other batch", b"voting"):
         assert site.decide_batch(3, b"a", missing) == Rejected(Reason.NO_BRANCH, 0, 1)
-    assert site.home.applications == {}
+    assert site.decisions.applications == {}
     assert site.decide_batch(3, b"a") == COMMITTED
 
 
@@ -254,14 +254,14 @@ def test_discarding_never_touches_what_is_committed_and_never_bars_the_batch() -
 @pytest.mark.parametrize("state", [b"", b"\x95", msgspec.msgpack.encode([[], [], []])])
 def test_a_state_that_was_never_saved_is_refused(state: bytes) -> None:
     with pytest.raises(BadState):
-        Home().load(state)
+        Decisions().load(state)
 
 
 def test_a_state_that_contradicts_itself_is_refused() -> None:
     site = Site()
     site.close(ONE, "p")
-    records, *rest = msgspec.msgpack.decode(site.home.save()[0])
+    records, *rest = msgspec.msgpack.decode(site.decisions.save()[0])
     decided = [*records[0][:4], [4, *records[0][4][1:]]]
     for changed in ([decided], [records[0], records[0]]):
         with pytest.raises(BadState):
-            Home().load(msgspec.msgpack.encode([changed, *rest]))
+            Decisions().load(msgspec.msgpack.encode([changed, *rest]))

@@ -52,7 +52,7 @@ def test_a_commit_without_others_announces_nothing() -> None:
     site = Site()
     site.stage(ONE)
     assert site.commit(ONE, 1) == COMMITTED
-    assert site.home.is_unused and site.decision(ONE) is Outcome.COMMITTED
+    assert site.decisions.is_unused and site.decision(ONE) is Outcome.COMMITTED
 
 
 @pytest.mark.parametrize("staged", [0, 1])
@@ -85,7 +85,7 @@ def test_a_commit_of_what_is_rolled_back_answers_so_and_announces_it() -> None:
     site = Site()
     site.stage(ONE)
     site.abort(ONE, Outcome.TIMED_OUT)
-    assert site.home.is_unused
+    assert site.decisions.is_unused
     assert site.commit(ONE, 1, others=OTHERS) == Finished(Outcome.TIMED_OUT)
     assert announced(site) == (Outcome.TIMED_OUT, ["p", "q"]) and site.topic.end == 1
 
@@ -107,12 +107,12 @@ def test_what_waits_for_another_shard_decides_for_nobody() -> None:
     site.prepare(ONE, 1)
     assert site.commit(ONE, 1, others=OTHERS) == Rejected(Reason.TRANSACTION_CLOSED)
     assert site.abort(ONE, others=OTHERS) == Prepared(1)
-    assert site.home.is_unused and site.decision(ONE) is None
+    assert site.decisions.is_unused and site.decision(ONE) is None
 
 
 def test_a_repeat_changes_nothing() -> None:
     site = committed()
-    before = site.branches.digest(), site.home.digest()
+    before = site.branches.digest(), site.decisions.digest()
     for result in (
         site.commit(ONE, 1, others=OTHERS),
         site.abort(ONE, Outcome.TIMED_OUT, others=OTHERS),
@@ -121,7 +121,7 @@ def test_a_repeat_changes_nothing() -> None:
         site.commit(ONE, 2, others=("r",)),
     ):
         assert result == COMMITTED
-    assert (site.branches.digest(), site.home.digest()) == before and site.topic.end == 2
+    assert (site.branches.digest(), site.decisions.digest()) == before and site.topic.end == 2
 
 
 # Until everybody has heard.
@@ -132,7 +132,7 @@ def test_nothing_is_left_of_it_when_all_have_heard() -> None:
     assert site.tell(ONE, "q") == Expired(0)
     assert announced(site) == (Outcome.COMMITTED, ["p"])
     assert site.tell(ONE, "p") == Expired(1)
-    assert site.home.is_unused and len(site.branches.register) == 0
+    assert site.decisions.is_unused and len(site.branches.register) == 0
     # The branch remembers it.
     assert site.decision(ONE) is Outcome.COMMITTED
     assert site.abort(ONE) == COMMITTED
@@ -145,7 +145,7 @@ def test_a_repeat_when_all_have_heard_has_them_told_the_same_once_more() -> None
     assert site.commit(ONE, 1, others=OTHERS) == COMMITTED
     assert announced(site) == (Outcome.COMMITTED, ["p", "q"]) and site.topic.end == 2
     site.tell(ONE, *OTHERS)
-    assert site.home.is_unused
+    assert site.decisions.is_unused
 
 
 @pytest.mark.parametrize("goes_on", ["commits", "commits for others", "aborts", "is open"])
@@ -170,7 +170,7 @@ def test_a_commit_is_known_until_all_have_heard_though_the_lane_goes_on(goes_on:
     site.tell(ONE, "q")
     assert announced(site) is None
     site.tell(later, "r")
-    assert site.home.is_unused
+    assert site.decisions.is_unused
 
 
 def test_a_rollback_is_known_though_the_lane_goes_on() -> None:
@@ -239,7 +239,7 @@ def test_a_snapshot_has_what_others_are_to_be_told() -> None:
     assert announced(site, lane(name=b"other")) == (Outcome.TIMED_OUT, ["r"])
     site.tell(ONE, "q")
     site.tell(lane(name=b"other"), "r")
-    assert site.home.is_unused
+    assert site.decisions.is_unused
     site.restart_equal()
 
 

@@ -50,12 +50,12 @@ def test_small_batches_for_topics_go_with_the_commit_in_one_entry() -> None:
     assert (commit.shard, commit.kind, commit.commits) == ("p", Kind.BRANCH_COMMIT, True)
     batches = {each.shard: each.payload for each in unsent}
     assert commit.payload == encode_command(BranchCommit(((0, 1),), (), batches))
-    assert client.transaction.home == "p" and client.transaction.again("p") == [commit]
+    assert client.transaction.coordinator == "p" and client.transaction.again("p") == [commit]
     client.deliver(commit)
     assert client.transaction.outcome is Outcome.COMMITTED
     assert ends(client, "p", "q", "r") == [1, 0, 0] and client.branches("p", "q", "r") == [0, 0, 0]
     assert client.spread() == ["q", "r"]
-    assert ends(client, "p", "q", "r") == [1, 1, 1] and client.sites["p"].home.is_unused
+    assert ends(client, "p", "q", "r") == [1, 1, 1] and client.sites["p"].decisions.is_unused
 
 
 def test_if_nobody_has_to_be_asked_one_of_them_decides() -> None:
@@ -115,7 +115,7 @@ def test_whatever_may_be_refused_or_is_much_is_asked_for(why: str) -> None:
         unsent = [client.publish("q")]
     led = {"p", "r"} if why == "nobody leads it" else {"p", "q", "r"}
     client.transaction.commit(unsent, lambda shard: shard if shard in led else None)
-    decided = {client.transaction.home} | client.transaction._voting
+    decided = {client.transaction.coordinator} | client.transaction._voting
     assert decided == {"p", "q"}
 
 
@@ -187,7 +187,7 @@ def test_what_a_topic_would_refuse_is_not_committed(wrong: bytes) -> None:
     site.stage(lane())
     commit = BranchCommit(((0, 1),), (), {"q": batch(1), "r": wrong})
     assert site.end(lane(), Kind.BRANCH_COMMIT, commit) == Rejected(Reason.BAD_PAYLOAD)
-    assert site.topic.end == 1 and len(site.branches.register) == 1 and site.home.is_unused
+    assert site.topic.end == 1 and len(site.branches.register) == 1 and site.decisions.is_unused
 
 
 # Nobody answers.
@@ -207,7 +207,7 @@ def test_a_commit_that_comes_again_delivers_nothing_twice(told: bool, asked: boo
     client.deliver(commit)
     assert client.transaction.outcome is Outcome.COMMITTED
     client.spread()
-    assert ends(client, "p", "q") == [1, 1] and client.sites["p"].home.is_unused
+    assert ends(client, "p", "q") == [1, 1] and client.sites["p"].decisions.is_unused
 
 
 def test_that_it_is_over_is_not_believed_of_an_operation() -> None:
@@ -233,17 +233,17 @@ class Homes:
         self.target = Site()
         self.count = 0
 
-    def commit(self, home: str = "p") -> TransactionId:
+    def commit(self, coordinator: str = "p") -> TransactionId:
         self.count += 1
         transaction = lane(name=b"lane %d" % self.count)
-        site = self.sites[home]
+        site = self.sites[coordinator]
         site.stage(transaction)
         command = BranchCommit(((0, 1),), (), {"q": batch(1)})
         assert site.end(transaction, Kind.BRANCH_COMMIT, command) == COMMITTED
         return transaction
 
-    def tells(self, home: str = "p") -> list[c.Tell]:
-        effects = c.Coordinator(self.sites[home].home, home).step(c.Began(0.0))
+    def tells(self, coordinator: str = "p") -> list[c.Tell]:
+        effects = c.Coordinator(self.sites[coordinator].decisions, coordinator).step(c.Began(0.0))
         return [each for each in effects if isinstance(each, c.Tell)]
 
     def deliver(self, tell: c.Tell) -> Result:
@@ -314,7 +314,7 @@ def test_a_copy_of_home_that_was_loaded_numbers_as_the_others_do(told: Sequence[
 def test_what_is_too_early_is_told_again_as_soon_as_the_one_before_it_is_there() -> None:
     homes = Homes()
     transactions = [homes.commit() for _ in range(3)]
-    coordinator = c.Coordinator(homes.sites["p"].home, "p")
+    coordinator = c.Coordinator(homes.sites["p"].decisions, "p")
     first, *early = [each for each in coordinator.step(c.Began(0.0)) if isinstance(each, c.Tell)]
     for tag, transaction in enumerate(transactions):
         assert not coordinator.step(c.Await(0.0, tag, transaction, known=COMMITTED))
@@ -331,7 +331,7 @@ def test_what_is_too_early_is_told_again_as_soon_as_the_one_before_it_is_there()
 def test_what_is_behind_one_that_is_lost_is_told_again_and_whoever_waits_hears_that_it_is_committed() -> None:
     homes = Homes()
     first, second = homes.commit(), homes.commit()
-    coordinator = c.Coordinator(homes.sites["p"].home, "p")
+    coordinator = c.Coordinator(homes.sites["p"].decisions, "p")
     tells = [each for each in coordinator.step(c.Began(0.0)) if isinstance(each, c.Tell)]
     assert [each.transaction for each in tells] == [first, second]
     assert not coordinator.step(c.Await(0.0, "tag", second, known=COMMITTED))
@@ -345,13 +345,13 @@ def test_what_is_behind_one_that_is_lost_is_told_again_and_whoever_waits_hears_t
     (report,) = coordinator.step(c.Tick(1.5))
     assert isinstance(report, c.Propose)
     homes.sites["p"].put(report.kind, report.payload)
-    assert homes.delivered == 2 and homes.sites["p"].home.is_unused
+    assert homes.delivered == 2 and homes.sites["p"].decisions.is_unused
 
 
 def test_who_commits_for_a_shard_that_is_away_does_not_wait_for_the_next_try() -> None:
     homes = Homes()
     first = homes.commit()
-    coordinator = c.Coordinator(homes.sites["p"].home, "p")
+    coordinator = c.Coordinator(homes.sites["p"].decisions, "p")
     coordinator.step(c.Began(0.0))
     coordinator.step(c.Lost(3.0, "q", first))
     coordinator.step(c.Tick(4.0))
@@ -368,12 +368,12 @@ def test_what_waits_for_one_shard_keeps_nothing_from_others(monkeypatch: pytest.
         site.stage(transaction)
         site.end(transaction, Kind.BRANCH_COMMIT, BranchCommit(((0, 1),), (), {"away": batch(1)}))
     copy = Site()
-    copy.home.load(site.home.save()[0])
+    copy.decisions.load(site.decisions.save()[0])
     for each in (site, copy):
         each.ledger.most = 3
         assert each.ledger.why_full() is None
         each.ledger.announce(lane(name=b"voted against"), Outcome.NO_ROOM, ("queue",))
-        effects = c.Coordinator(each.home, "p").step(c.Began(0.0))
+        effects = c.Coordinator(each.decisions, "p").step(c.Began(0.0))
         assert {tell.shard for tell in effects if isinstance(tell, c.Tell)} == {"away", "queue"}
     told = {transaction: record.waiting for transaction, record in site.ledger.register}
     site.ledger.tell(told)
@@ -385,7 +385,7 @@ def test_so_many_are_on_their_way_at_a_time() -> None:
     homes = Homes()
     count = 2 * c.MOST_UNDER_WAY + 5
     transactions = [homes.commit() for _ in range(count)]
-    coordinator = c.Coordinator(homes.sites["p"].home, "p")
+    coordinator = c.Coordinator(homes.sites["p"].decisions, "p")
 
     def step(event: c.Event) -> list[c.Tell]:
         return [each for each in coordinator.step(event) if isinstance(each, c.Tell)]
@@ -409,13 +409,13 @@ def test_so_many_are_on_their_way_at_a_time() -> None:
 def test_a_shard_that_is_gone_has_heard() -> None:
     homes = Homes()
     transaction = homes.commit()
-    coordinator = c.Coordinator(homes.sites["p"].home, "p")
+    coordinator = c.Coordinator(homes.sites["p"].decisions, "p")
     coordinator.step(c.Began(0.0))
     coordinator.step(c.Heard(0.0, "q", transaction, Kind.BATCH, Rejected(Reason.TRANSACTION_OVER)))
     (report,) = coordinator.step(c.Tick(0.5))
     assert isinstance(report, c.Propose)
     homes.sites["p"].put(report.kind, report.payload)
-    assert homes.sites["p"].home.is_unused
+    assert homes.sites["p"].decisions.is_unused
 
 
 def test_nothing_but_a_batch_is_delivered() -> None:
@@ -483,9 +483,9 @@ def test_what_a_deleted_home_has_delivered_is_forgotten_after_a_while(leader_sec
     homes.deliver(*homes.tells("other"))
     site, now = homes.target, 0.0
     while "other" in site.branches.delivered and now < 4 * KEEP_SECONDS:
-        keeper, until = k.Keeper(site.branches), now + leader_seconds
+        branch_maintenance, until = k.BranchMaintenance(site.branches), now + leader_seconds
         while now < until and "other" in site.branches.delivered:
-            for each in keeper.tick(now, lambda owner: False, lambda shard: shard == "other"):
+            for each in branch_maintenance.tick(now, lambda owner: False, lambda shard: shard == "other"):
                 assert isinstance(each, k.Propose)
                 site.put(each.kind, each.payload)
             now += 60.0

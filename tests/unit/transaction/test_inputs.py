@@ -21,8 +21,8 @@ from hawser.log.state.results import (
     encode_result,
 )
 from hawser.record.record import Stamp
-from hawser.transaction.coordinator.decisions import Home
-from hawser.transaction.identity import Label, TransactionId, Xid, home_number
+from hawser.transaction.coordinator.decisions import Decisions
+from hawser.transaction.identity import Label, TransactionId, Xid, coordinator_number
 from hawser.transaction.participant.branches import Branches
 from tests.stateful.log_shard import batch
 from tests.stateful.transaction_shard import Site, lane
@@ -49,7 +49,11 @@ def test_a_label_that_is_none_is_rejected(label: bytes, kind: Kind) -> None:
     assert len(site.branches.register) == 0
 
 
-@given(st.binary(max_size=80), st.binary(max_size=80), st.sampled_from([*Branches.kinds, *Home.kinds, *Kind]))
+@given(
+    st.binary(max_size=80),
+    st.binary(max_size=80),
+    st.sampled_from([*Branches.kinds, *Decisions.kinds, *Kind]),
+)
 def test_any_bytes_have_a_result(label: bytes, payload: bytes, kind: int) -> None:
     site = a_site()
     site.stage(ONE)
@@ -111,7 +115,7 @@ def test_a_label_is_what_was_encoded(
     xid.check()
     label = Label(TransactionId(xid, incarnation), number, worker, 5, seconds, carried)
     assert Label.read(label.encode()) == label
-    assert home_number(xid, 8) == home_number(Xid(1, global_id, b""), 8) < 8
+    assert coordinator_number(xid, 8) == coordinator_number(Xid(1, global_id, b""), 8) < 8
 
 
 NO_XIDS: list[tuple[Any, Any, Any]] = [

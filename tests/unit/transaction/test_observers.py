@@ -7,7 +7,7 @@ import pytest
 
 from hawser.log.entry import Kind
 from hawser.log.state.commands import GroupCommit, GroupJoin, QueueSettle, Run, encode_command
-from hawser.log.state.queue import LETTERS
+from hawser.log.state.queue import DEAD_LETTERS
 from hawser.log.state.results import Finished, Outcome
 from hawser.transaction.identity import TransactionId
 from hawser.transaction.participant.observers import Observers, TransactionObserverFactory
@@ -70,7 +70,7 @@ def test_observers_are_made_for_each_transaction_and_told_in_order() -> None:
     site.stage(ONE, 2)
     site.stage_accept(ONE, (1, 1, 0), (3, 1, 0))
     site.stage_put(ONE)
-    site.operation(ONE, Kind.QUEUE_SETTLE, encode_command(QueueSettle(LETTERS, ((1, 1, 0),))))
+    site.operation(ONE, Kind.QUEUE_SETTLE, encode_command(QueueSettle(DEAD_LETTERS, ((1, 1, 0),))))
     site.stage_move(ONE, GroupCommit("group", "member", 1, 1, 2))
     site.stage(ONE, number=1)  # a repeat is nothing new
     site.prepare(ONE, 5)

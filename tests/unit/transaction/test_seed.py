@@ -26,11 +26,11 @@ def put(site: Site, transaction: TransactionId, value: str) -> None:
 
 def messages(machine: Machine, log: list[Entry]) -> str:
     """The values on the queue, in order."""
-    shelf = machine.part(Queue).messages
+    subqueue = machine.part(Queue).messages
     values = ""
-    for offset in range(shelf.start, shelf.end):
-        if shelf.deliveries(offset) is not None:
-            place = shelf.locate(offset)
+    for offset in range(subqueue.start, subqueue.end):
+        if subqueue.deliveries(offset) is not None:
+            place = subqueue.locate(offset)
             (record,) = Batch.read(log[place.index - 1].payload).records()  # type: ignore[union-attr]
             values += bytes(record.value).decode()
     return values

@@ -12,7 +12,7 @@ from hawser.log.state.results import Finished, Outcome, Prepared, Reason, Reject
 from hawser.transaction.client import Progress, Request
 from hawser.transaction.commands import BranchAbort, BranchCommit, BranchLimit, BranchPrepare
 from hawser.transaction.identity import TransactionId, Xid
-from hawser.transaction.participant.maintenance import Keeper
+from hawser.transaction.participant.maintenance import BranchMaintenance
 from tests.stateful.transaction_shard import HOME, lane
 from tests.stateful.transaction_sites import Client
 
@@ -23,7 +23,7 @@ def a_vote(client: Client, *names: str) -> list[Request]:
     """One operation is staged on each of these, and the first will decide: the questions for votes."""
     client.deliver_all([client.publish(name) for name in names])
     votes = client.transaction.commit()
-    assert client.transaction.home == names[0] and [each.shard for each in votes] == list(names[1:])
+    assert client.transaction.coordinator == names[0] and [each.shard for each in votes] == list(names[1:])
     return votes
 
 
@@ -36,7 +36,7 @@ def a_decision(client: Client) -> Request:
 
 def is_waiting(client: Client, outcome: Outcome, *others: str) -> bool:
     """Whether the shard that decides has these told so."""
-    record = client.sites[client.transaction.home].ledger.register.get(lane())
+    record = client.sites[client.transaction.coordinator].ledger.register.get(lane())
     return record is not None and (record.outcome, record.waiting) == (outcome, list(others))
 
 
@@ -66,7 +66,7 @@ def test_the_others_are_prepared_and_then_one_commits_for_all_in_one_entry() -> 
     assert [client.end(name) for name in ("p", "q", "r")] == [2, 1, 1]
     assert client.spread() == ["q", "r"]
     assert [client.end(name) for name in ("p", "q", "r")] == [2, 3, 3]
-    assert client.sites["p"].home.is_unused and client.branches("p", "q", "r") == [0, 0, 0]
+    assert client.sites["p"].decisions.is_unused and client.branches("p", "q", "r") == [0, 0, 0]
     assert len(client.sites[HOME].log) == 0
 
 
@@ -75,7 +75,7 @@ def test_the_one_that_least_was_sent_to_decides() -> None:
     client.deliver_all([client.publish("p"), client.publish("q"), client.publish("q")])
     unsent = [client.publish("q"), client.publish("r"), client.publish("r"), client.publish("r")]
     client.transaction.commit(unsent)
-    assert client.transaction.home == "r"
+    assert client.transaction.coordinator == "r"
 
 
 def test_what_was_not_sent_goes_with_the_question_or_with_the_decision() -> None:
@@ -83,7 +83,7 @@ def test_what_was_not_sent_goes_with_the_question_or_with_the_decision() -> None
     client.deliver_all([client.publish("p"), client.publish("r")])
     unsent = [client.publish("q"), client.publish("r"), client.publish("q", 2)]
     there, asked = client.transaction.commit(unsent)
-    assert client.transaction.home == "q" and client.transaction.again("q") == []
+    assert client.transaction.coordinator == "q" and client.transaction.again("q") == []
     assert (there.shard, there.kind, there.number) == ("r", Kind.BATCH, 2) and not there.commits
     assert (asked.shard, asked.kind) == ("p", Kind.BRANCH_PREPARE)
     assert client.apply(there) == client.apply(there) == Prepared(2)
@@ -112,7 +112,7 @@ def test_what_came_too_early_for_the_one_that_decides_goes_again_with_the_decisi
     first, second = client.publish("p"), client.publish("p")
     client.deliver_all([client.publish("q"), client.publish("q"), client.publish("q")])
     (vote,) = client.transaction.commit()
-    assert client.transaction.home == "p"
+    assert client.transaction.coordinator == "p"
     assert client.deliver(second) == []  # the first one was lost
     last = client.deliver(vote)
     assert last[:2] == [first, second]
@@ -165,11 +165,11 @@ def test_what_is_refused_by_the_one_that_decides_is_rolled_back_for_all() -> Non
 def test_what_the_one_that_decides_has_given_up_is_not_committed_by_votes_that_come_late() -> None:
     client = Client("p", "q")
     commit = a_decision(client)
-    home = client.sites["p"]
-    assert home.decision(lane()) is None
-    disowned = Keeper(client.sites["q"].branches).disown(lane(), Outcome.SESSION_LOST)
-    result = home.put(disowned.kind, disowned.payload, transaction=disowned.label)
-    assert result == Finished(Outcome.SESSION_LOST) and home.home.is_unused
+    coordinator = client.sites["p"]
+    assert coordinator.decision(lane()) is None
+    disowned = BranchMaintenance(client.sites["q"].branches).disown(lane(), Outcome.SESSION_LOST)
+    result = coordinator.put(disowned.kind, disowned.payload, transaction=disowned.label)
+    assert result == Finished(Outcome.SESSION_LOST) and coordinator.decisions.is_unused
     client.deliver(commit)
     assert isinstance(client.transaction.error(), TransactionAborted) and client.end("p") == 1
     assert is_waiting(client, Outcome.SESSION_LOST, "q")
@@ -177,14 +177,14 @@ def test_what_the_one_that_decides_has_given_up_is_not_committed_by_votes_that_c
 
 def test_votes_that_come_late_find_the_rollback_behind_however_many_others() -> None:
     client = Client("p", "q")
-    home = client.sites["p"]
-    register = home.branches.register
+    coordinator = client.sites["p"]
+    register = coordinator.branches.register
     register._most = register._most_lanes = 2
     commit = a_decision(client)
-    home.abort(lane(), Outcome.SESSION_LOST)
+    coordinator.abort(lane(), Outcome.SESSION_LOST)
     for number in range(5):
-        home.abort(lane(name=b"other %d" % number))
-        home.abort(TransactionId(Xid(7, b"%d" % number, b""), 1))
+        coordinator.abort(lane(name=b"other %d" % number))
+        coordinator.abort(TransactionId(Xid(7, b"%d" % number, b""), 1))
     client.deliver(commit)
     assert client.transaction.outcome is Outcome.SESSION_LOST
 
@@ -192,10 +192,10 @@ def test_votes_that_come_late_find_the_rollback_behind_however_many_others() -> 
 def test_a_shard_with_too_many_lanes_decides_for_no_other_and_can_still_roll_back() -> None:
     client, unlucky = Client("p", "q"), Client("p", "q")
     for each, lanes in ((client, 2), (unlucky, 4)):
-        home = each.sites["p"]
-        home.branches.register._most_lanes = 2
+        coordinator = each.sites["p"]
+        coordinator.branches.register._most_lanes = 2
         for number in range(lanes):
-            home.abort(lane(name=b"other %d" % number))
+            coordinator.abort(lane(name=b"other %d" % number))
         each.deliver(each.publish("q"))
         (vote,) = each.commit_asking([each.publish("p")])
         each.deliver_all(each.deliver(vote))
@@ -205,7 +205,7 @@ def test_a_shard_with_too_many_lanes_decides_for_no_other_and_can_still_roll_bac
     # Where not even that can be kept nobody is told how it ends.
     assert unlucky.transaction.progress is Progress.OVER and unlucky.transaction.outcome is None
     assert isinstance(unlucky.transaction.error(), OutcomeUnknown)
-    assert unlucky.sites["p"].decision(lane()) is None and unlucky.sites["p"].home.is_unused
+    assert unlucky.sites["p"].decision(lane()) is None and unlucky.sites["p"].decisions.is_unused
 
 
 def test_a_shard_that_tells_too_many_others_rolls_back_for_sure() -> None:
@@ -241,7 +241,7 @@ def test_only_the_one_that_decides_says_that_it_is_over() -> None:
 def test_however_many_vote_against_it_home_is_told() -> None:
     client = Client("p", "q", "r", "s")
     requests = client.commit_asking([client.publish(name) for name in ("p", "q", "r", "s")])
-    assert client.transaction.home == "p"
+    assert client.transaction.coordinator == "p"
     for name in ("q", "r"):
         client.sites[name].put(Kind.BRANCH_LIMIT, encode_command(BranchLimit(9, 1 << 20, 0, 9)))
     answers = {each.shard: (each, client.apply(each)) for each in requests}
@@ -326,7 +326,7 @@ def test_answers_come_in_any_order_and_twice(fault: str, order: tuple[int, ...],
     unsent = [client.publish(name) for name in ("q", "p", "r", "r")]
     client.commit_asking([*unsent, lock_or_publish("p")])
     # Nothing was sent to any, so the first one decides.
-    assert client.transaction.home == "q"
+    assert client.transaction.coordinator == "q"
     requests = [each for name in ("p", "r") for each in client.transaction.again(name)]
     assert [each.number for each in requests] == [1, 2, 1, 2]
     if fault == "against":
@@ -348,4 +348,4 @@ def test_answers_come_in_any_order_and_twice(fault: str, order: tuple[int, ...],
     client.spread()
     assert client.branches("p", "q", "r") == [0, 0, 0]
     assert [client.end(name) for name in ("p", "q", "r")] == ([3, 2, 3] if is_committed else [1, 1, 1])
-    assert client.sites["q"].home.is_unused
+    assert client.sites["q"].decisions.is_unused

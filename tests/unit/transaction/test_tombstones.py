@@ -9,9 +9,9 @@ from hawser.log.entry import Kind
 from hawser.log.state.commands import encode_command
 from hawser.log.state.part import BadState
 from hawser.log.state.results import Expired, Finished, Outcome, Reason, Rejected, Staged
-from hawser.transaction.commands import BranchForget, HomeForget, to_fields
+from hawser.transaction.commands import BranchForget, CoordinatorForget, to_fields
 from hawser.transaction.coordinator import coordinator as c
-from hawser.transaction.coordinator.decisions import Home
+from hawser.transaction.coordinator.decisions import Decisions
 from hawser.transaction.expiry import KEEP_SECONDS
 from hawser.transaction.identity import ONCE, TransactionId, Xid
 from hawser.transaction.participant import maintenance as k
@@ -86,7 +86,7 @@ def test_an_entry_forgets_what_was_not_used_since() -> None:
 
 
 MARK = encode_command(BranchForget(()))
-MARK_AT_HOME = encode_command(HomeForget(()))
+MARK_AT_HOME = encode_command(CoordinatorForget(()))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -99,7 +99,10 @@ def test_tombstones_are_forgotten_also_if_no_leader_lasts_for_long_and_none_too_
     while now < end:
         site.restart_equal()
         clock = random.random() * 1e6 - now
-        keeper, coordinator = k.Keeper(site.branches), c.Coordinator(site.home, "home")
+        branch_maintenance, coordinator = (
+            k.BranchMaintenance(site.branches),
+            c.Coordinator(site.decisions, "home"),
+        )
         actions: list[k.Action | c.Effect] = [*coordinator.step(c.Began(now + clock))]
         for _ in range(random.choice([1, 20, 75, 150])):
             now += 20
@@ -108,7 +111,7 @@ def test_tombstones_are_forgotten_also_if_no_leader_lasts_for_long_and_none_too_
                 for transaction in (lane(name=b"%d" % number), outside(number)):
                     site.abort(transaction)
                     written[transaction] = now
-            actions += keeper.tick(now + clock, lambda owner: False)
+            actions += branch_maintenance.tick(now + clock, lambda owner: False)
             actions += coordinator.step(c.Tick(now + clock))
             for each in actions:
                 assert isinstance(each, k.Propose | c.Propose)
@@ -124,8 +127,8 @@ def test_applications_that_write_once_are_forgotten_under_many_leaders() -> None
     site = Site()
     site.decide_batch(0, query=ONCE)
     marks = 0
-    while site.home.applications:
-        coordinator = c.Coordinator(site.home, "home")
+    while site.decisions.applications:
+        coordinator = c.Coordinator(site.decisions, "home")
         for seconds in (0.0, 301.0):
             for effect in coordinator.step(c.Tick(seconds)):
                 assert isinstance(effect, c.Propose)
@@ -133,34 +136,34 @@ def test_applications_that_write_once_are_forgotten_under_many_leaders() -> None
                 site.put(effect.kind, effect.payload)
         site.restart_equal()
     assert marks * 300 >= KEEP_SECONDS
-    assert not site.home.is_remembering
+    assert not site.decisions.is_remembering
 
 
 def test_a_state_is_loaded_with_all_its_ages_or_not_at_all() -> None:
     site = Site()
     site.abort(ONE)
     site.decide_batch(0, query=ONCE)
-    for part in (site.branches, site.home):
+    for part in (site.branches, site.decisions):
         saved = msgspec.msgpack.decode(part.digest())
         loaded = type(part)()
         loaded.load(part.digest())
         assert loaded.digest() == part.digest()
         with pytest.raises(BadState):
             type(part)().load(msgspec.msgpack.encode(saved[:-1]))
-    home = Home()
-    home.load(site.home.digest())
-    assert list(home.old(0)) and not list(home.old(1))
+    coordinator = Decisions()
+    coordinator.load(site.decisions.digest())
+    assert list(coordinator.old(0)) and not list(coordinator.old(1))
 
 
 @pytest.mark.parametrize("once", [{}, {b"another": 0}, {b"app": 1}])
 def test_ages_of_applications_that_cannot_be_are_a_bad_state(once: dict[bytes, int]) -> None:
     site = Site()
     site.decide_batch(0, query=ONCE)
-    saved = msgspec.msgpack.decode(site.home.digest())
+    saved = msgspec.msgpack.decode(site.decisions.digest())
     assert saved[-2] == {b"app": 0}
     saved[-2] = once
     with pytest.raises(BadState, match="ages"):
-        Home().load(msgspec.msgpack.encode(saved))
+        Decisions().load(msgspec.msgpack.encode(saved))
 
 
 @pytest.mark.parametrize("ages", [[(0, 2)], [(3, 1)]])

@@ -25,7 +25,7 @@ class Branch(Site):
         return TransactionId(XID, self.ledger.register.latest(XID))
 
     def state(self, session: str = MINE) -> State:
-        return self.home.calls.state(self.id, session)
+        return self.decisions.calls.state(self.id, session)
 
     def ask(self, call: Call, session: str = MINE, **fields: Any) -> Answered:
         answer = self.call(XID, call, session, **fields)
@@ -330,7 +330,7 @@ def test_a_prepared_branch_is_not_timed_out_also_not_after_a_restart() -> None:
     branch.restart_equal()
     assert branch.decide(branch.id, Outcome.TIMED_OUT) == Prepared(1)
     assert branch.lose(MINE).count == 0  # type: ignore[attr-defined]
-    assert recoverable(branch.home) == [branch.id]
+    assert recoverable(branch.decisions) == [branch.id]
     assert branch.ask(Call.COMMIT, OTHER).code == Code.OK
 
 
@@ -366,13 +366,13 @@ def test_a_late_start_begins_nothing_however_many_calls_came_between(how: str) -
     elif how == "forgotten":
         assert branch.forget(branch.id) == Expired(1)
     assert branch.ask(Call.START, **late) == started
-    branch.home.calls.answers.clear()
+    branch.decisions.calls.answers.clear()
     branch.restart_equal()
-    before = branch.home.digest()
+    before = branch.decisions.digest()
     refused = branch.call(XID, Call.START, MINE, **late)
     assert isinstance(refused, Rejected) and refused.reason is Reason.OLD_INCARNATION
     assert refused.current == branch.machine.applied, "up to its own entry"
-    assert branch.home.digest() == before
+    assert branch.decisions.digest() == before
     # Whoever means to start it says that it has heard.
     assert branch.ask(Call.START, request=b"start 2", incarnation=refused.current).code == Code.OK
 
@@ -390,11 +390,11 @@ def test_what_names_an_earlier_use_finds_nothing(call: Call, state: State, told:
     if told:
         branch.tell(first, "p")
     REACH[state](branch)
-    before = branch.home.digest()
+    before = branch.decisions.digest()
     for incarnation in (first.incarnation, 0):
         late = branch.ask(call, incarnation=incarnation)
         assert late == Answered(TABLE[call, State.UNKNOWN], incarnation)
-    assert branch.state() is state and branch.home.digest() == before
+    assert branch.state() is state and branch.decisions.digest() == before
 
 
 def test_a_late_retry_changes_nothing_however_many_calls_came_between() -> None:
@@ -539,10 +539,10 @@ def test_a_person_decides_once_and_is_remembered_until_forgotten() -> None:
     assert branch.decide(branch.id, Outcome.ROLLED_BACK, heuristic="no") == Finished(Outcome.COMMITTED)
     branch.tell(branch.id, "p")
     branch.restart_equal()
-    assert recoverable(branch.home) == [branch.id]
+    assert recoverable(branch.decisions) == [branch.id]
     assert [branch.ask(call).code for call in (Call.COMMIT, Call.ROLLBACK)] == [Code.HEUR_COM] * 2
     assert branch.ask(Call.FORGET).code == Code.OK
-    assert recoverable(branch.home) == []
+    assert recoverable(branch.decisions) == []
     assert branch.ask(Call.FORGET).code == Code.NOT_FOUND
 
 

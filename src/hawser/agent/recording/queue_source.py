@@ -77,7 +77,7 @@ class QueueSource(Source):
         if not fits_in_batch(message):
             offset, nbytes = message.offset, len(message)
             message.reject()
-            if self._queue.holds_letters:
+            if self._queue.holds_dead_letters:
                 raise UsageError(
                     f"message {offset} of queue {self._queue.name!r} has {nbytes} bytes, which no batch of a "
                     "cluster holds, and as a dead letter it cannot be put aside; get it out of the way"

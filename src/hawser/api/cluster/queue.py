@@ -25,7 +25,7 @@ from hawser.cluster.client.queue.handle import QueueHandle
 from hawser.cluster.client.queue.session import MOST_HELD
 from hawser.cluster.wire import Looked
 from hawser.errors import Closed, HawserError
-from hawser.log.state.queue import LETTERS
+from hawser.log.state.queue import DEAD_LETTERS
 from hawser.record.record import Receipt
 
 if TYPE_CHECKING:
@@ -283,7 +283,7 @@ class ClusterQueue(Queue[T]):
         self._lock = threading.RLock()
         # For whoever gets messages, and for transactions.
         self._sessions: dict[bool, ThreadSession] = {}
-        self._letters: ClusterQueue[T] | None = None
+        self._dead_letters: ClusterQueue[T] | None = None
         self._closed = False
 
     # Putting.
@@ -367,20 +367,20 @@ class ClusterQueue(Queue[T]):
 
     def dead_letters(self, *, create: bool = True) -> Queue[T]:
         self._require_open()
-        if self._queue.shelf == LETTERS:
+        if self._queue.subqueue == DEAD_LETTERS:
             return self
-        known = self._letters
+        known = self._dead_letters
         if known is not None and known._queue.is_gone:
             known.close()
         if known is not None and not known._closed:
             return known
-        letters = self._thread.call(self._queue.dead_letters(create))
+        dead_letters = self._thread.call(self._queue.dead_letters(create))
         with self._lock:
             self._require_open()
             # Another thread may have made it meanwhile.
-            if self._letters is None or self._letters._closed:
-                self._letters = ClusterQueue(self._bus, letters, self._codec, {})
-            return self._letters
+            if self._dead_letters is None or self._dead_letters._closed:
+                self._dead_letters = ClusterQueue(self._bus, dead_letters, self._codec, {})
+            return self._dead_letters
 
     def retry_dead_letters(self, count: int | None = None) -> int:
         self._require_open()
@@ -408,8 +408,8 @@ class ClusterQueue(Queue[T]):
             self._thread.check_may_close()
             self._closed = True
         try:
-            if self._letters is not None:
-                self._letters.close()
+            if self._dead_letters is not None:
+                self._dead_letters.close()
             if self._thread.is_usable:
                 self._thread.call(self._queue.close())
         finally:
@@ -446,7 +446,7 @@ def queue_info(
         unused=unused,
         ready=looked.count - looked.lent,
         claimed=looked.lent,
-        dead=0 if queue.shelf == LETTERS else looked.letters,
+        dead=0 if queue.subqueue == DEAD_LETTERS else looked.dead_letters,
         oldest_age_seconds=age,
         head=looked.end - 1,
         owners=[

@@ -14,10 +14,10 @@ from hawser.limits import DEAD_LETTER_SUFFIX, QUEUE_SETTING_BOUNDS
 from hawser.memory import Consumer, Domain, Publisher, Region
 from hawser.memory.names import check_topic_name
 from hawser.memory.settings import RegionSettings
-from hawser.record.metadata import origin_of_letter, with_origin, without_origin
+from hawser.record.metadata import dead_letter_origin, with_origin, without_origin
 from hawser.record.names import check_is_another
 
-__all__ = ["Letters", "check_dead_letter"]
+__all__ = ["DeadLetters", "check_dead_letter"]
 
 # A letter says in a header where it comes from.
 _HEADER_BYTES: Final = 1024
@@ -41,17 +41,17 @@ class Owner(Protocol):
     def _queue(self, name: str, schema: Any, create: bool, settings: dict[str, Any]) -> LazyHandle: ...
 
 
-class Letters:
+class DeadLetters:
     """Where the dead letters of one queue go; `stay` if they are in that queue already."""
 
     def __init__(self, bus: Owner, region: Region) -> None:
         settings = region.settings()
-        self.name = _name_of_letters(region.name, settings)
+        self.name = _name_of_dead_letters(region.name, settings)
         self.stay = self.name == region.name
         self._own = not settings["dead_letter"]
         self._bus = bus
         self._source = region
-        self._settings = _settings_of_letters(self.name, settings)
+        self._settings = _settings_of_dead_letters(self.name, settings)
         self._problem = ""
         self._paused_until = 0.0
 
@@ -75,10 +75,10 @@ class Letters:
             self._problem = str(error)
 
     def _bury(self, consumer: Consumer) -> None:
-        letters = self.open()
-        self._unpin_deleted(letters)
+        target = self.open()
+        self._unpin_deleted(target)
         # Only while it moves: nobody is to be told of producers that do not produce.
-        publisher = letters.publisher(self._bus.name)
+        publisher = target.publisher(self._bus.name)
         try:
             consumer.bury(publisher, self._as_letter)
         finally:
@@ -133,33 +133,33 @@ class Letters:
 
     def _as_message(self, metadata: bytes, offset: int, deliveries: int) -> bytes | None:
         """None for a letter of another queue; one that does not say is this queue's only in its own."""
-        origin = origin_of_letter(metadata)
+        origin = dead_letter_origin(metadata)
         ours = self._own if origin is None else origin == self._source.name
         return without_origin(metadata) if ours else None
 
 
 def check_dead_letter(domain: Domain, name: str, given: RegionSettings, create: bool) -> None:
     """UsageError if a queue of that name could not have its dead letters where they should go."""
-    letters = _name_of_letters(name, given)
-    check_is_another(name, letters)
+    target = _name_of_dead_letters(name, given)
+    check_is_another(name, target)
     if given.get("dead_letter"):
-        if domain.kind_of(letters) == "topic":
-            raise UsageError(f"dead_letter={letters!r} is a topic; dead letters need a queue")
+        if domain.kind_of(target) == "topic":
+            raise UsageError(f"dead_letter={target!r} is a topic; dead letters need a queue")
     elif create and domain.kind_of(name) is None:
         try:
-            check_topic_name(letters)
+            check_topic_name(target)
         except UsageError as error:
             raise UsageError(
-                f"queue {name!r} would have its dead letters in {letters!r}, and {error}; choose a shorter "
+                f"queue {name!r} would have its dead letters in {target!r}, and {error}; choose a shorter "
                 "name, or give a dead_letter"
             ) from None
 
 
-def _name_of_letters(queue: str, settings: RegionSettings) -> str:
+def _name_of_dead_letters(queue: str, settings: RegionSettings) -> str:
     return str(settings.get("dead_letter", "")) or queue + DEAD_LETTER_SUFFIX
 
 
-def _settings_of_letters(name: str, queue: RegionSettings) -> RegionSettings:
+def _settings_of_dead_letters(name: str, queue: RegionSettings) -> RegionSettings:
     """As the queue's; letters stay where they are, and every consumer may have one to put there."""
     numbers = {key: int(value) for key, value in queue.items() if isinstance(value, int)}
     bounds = QUEUE_SETTING_BOUNDS

@@ -10,7 +10,7 @@ import msgspec
 
 from hawser.api.info import KeptPosition, QueueInfo, QueueOwner
 from hawser.api.local.consuming import LocalConsumer, end_waits, settle_all
-from hawser.api.local.dead_letters import Letters
+from hawser.api.local.dead_letters import DeadLetters
 from hawser.api.local.publishing import LocalPublishing
 from hawser.api.local.topic import is_removed, participants_of
 from hawser.api.message import Message, Messages, Values
@@ -71,7 +71,7 @@ class LocalQueue(Queue[T]):
         self._lock = threading.RLock()
         self._producing = _Producing(self, codec)
         self._schema = schema
-        self._letters = Letters(bus, region)
+        self._dead_letters = DeadLetters(bus, region)
         self._own_producer: NativePublisher | None = None
         self._own_consumer: NativeConsumer | None = None
         # Weak, so that a consumer nobody refers to any more leaves by itself.
@@ -140,7 +140,7 @@ class LocalQueue(Queue[T]):
             "uuid": region.uuid,
             "settings": {**readable(region.settings()), "trace": trace_of(region)},
             "unused": self._unused,
-            "dead": state["dying"] + state["moving"] + self._letters.count(),
+            "dead": state["dying"] + state["moving"] + self._dead_letters.count(),
             "owners": [
                 QueueOwner(name=name, pid=pid, claimed=claimed) for name, pid, _, claimed in state["owners"]
             ],
@@ -153,22 +153,22 @@ class LocalQueue(Queue[T]):
 
     def dead_letters(self, *, create: bool = True) -> "LocalQueue[T]":
         self._require_open()
-        if self._letters.stay:
+        if self._dead_letters.stay:
             return self
         if create:
-            self._letters.open()
-        return self._bus._queue(self._letters.name, self._schema, False, {})
+            self._dead_letters.open()
+        return self._bus._queue(self._dead_letters.name, self._schema, False, {})
 
     def retry_dead_letters(self, count: int | None = None) -> int:
         self._require_open()
         if count is not None:
             check_count(count, 0)
-        return self._letters.retry(self._producer(), count)
+        return self._dead_letters.retry(self._producer(), count)
 
     @property
-    def holds_letters(self) -> bool:
+    def holds_dead_letters(self) -> bool:
         """Whether nothing in it can die, because dead letters are what it holds."""
-        return self._letters.stay
+        return self._dead_letters.stay
 
     def forget(self, name: str) -> bool:
         self._require_open()
@@ -251,7 +251,7 @@ class LocalQueue(Queue[T]):
             return self._join(reserve=True)
 
     def _join(self, reserve: bool = False) -> NativeConsumer:
-        dying = self._letters.bury
+        dying = self._dead_letters.bury
         return self._region.consumer(self._bus.name, decode=self._decode, dying=dying, reserve=reserve)
 
     @property

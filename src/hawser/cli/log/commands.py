@@ -14,14 +14,14 @@ from hawser.log.entry import Entry, Kind
 from hawser.log.journal import checkpoints
 from hawser.log.journal.errors import Damaged, NotFormatted
 from hawser.log.journal.journal import Journal
-from hawser.log.journal.promise import VowFile
+from hawser.log.journal.promise import PromiseFile
 from hawser.log.journal.storage import StorageFailed
 from hawser.log.state.commands import QueueSettle, count_of, decoder
 from hawser.log.state.machine import Machine
 from hawser.log.state.part import Unsupported
 from hawser.log.state.queue import Queue
 from hawser.log.state.results import Accepted, Place, Settled
-from hawser.log.state.subqueue import Shelf
+from hawser.log.state.subqueue import Subqueue
 from hawser.log.state.topic import Topic
 from hawser.record.batch import BadBatch, Header
 from hawser.transaction.participant.branches import transactional_parts
@@ -107,8 +107,8 @@ def _verified(shard: ShardFiles) -> tuple[int, int]:
         return 0, 0
     # A node can do without a damaged checkpoint while it has the whole log; it is damage all the same.
     frozen = FrozenFiles(shard.path)
-    vows = VowFile.open(frozen)
-    checkpoints.load(frozen, vows.generation, vows.identity.shard)
+    promises = PromiseFile.open(frozen)
+    checkpoints.load(frozen, promises.generation, promises.identity.shard)
     files = sum(1 for _ in journal.verify())
     return files, journal.head.index - journal.first + 1
 
@@ -178,7 +178,7 @@ class _Offsets:
         if journal.checkpoint is not None:
             self._machine.load(journal.checkpoint.state)
         queue = self._machine.part(Queue)
-        parts = (self._machine.part(Topic), queue.messages, queue.letters)
+        parts = (self._machine.part(Topic), queue.messages, queue.dead_letters)
         self._known = {index: offset for part in parts for index, offset in _places(part)}
 
     def of(self, entry: Entry) -> int | None:
@@ -197,7 +197,7 @@ class _Offsets:
         return result.first_offset if isinstance(result, Accepted) else None
 
 
-def _places(part: Topic | Shelf) -> Iterator[tuple[int, int]]:
+def _places(part: Topic | Subqueue) -> Iterator[tuple[int, int]]:
     offset = part.start
     while offset < part.end:
         place = part.locate(offset)

@@ -237,5 +237,5 @@ def delete(name: str, force: bool, yes: bool) -> None:
 
 def _contents(queue: "hawser.Queue[Any]") -> str:
     found = queue.info()
-    letters = f" and {count(found.dead)} dead letters" if found.dead and found.partitions else ""
-    return f"{count(found.ready + found.claimed)} messages{letters}"
+    dead_letters = f" and {count(found.dead)} dead letters" if found.dead and found.partitions else ""
+    return f"{count(found.ready + found.claimed)} messages{dead_letters}"

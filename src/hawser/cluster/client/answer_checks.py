@@ -13,7 +13,7 @@ from hawser.cluster import wire
 from hawser.cluster.transport import Address, BadAddress, Malformed
 from hawser.errors import HawserError
 from hawser.log.entry import Kind
-from hawser.log.queue.dispatcher import Parcel
+from hawser.log.queue.dispatcher import DeliveryBatch
 from hawser.log.state import results as r
 from hawser.record.batch import Batch
 from hawser.transaction.xa.table import State
@@ -124,10 +124,13 @@ def _check_alive(_: wire.KeepAlive, answer: wire.GroupState) -> None:
     _require(len(answer.settled) <= len(answer.members), "more settled members than there are")
 
 
-def _check_parcels(parcels: tuple[Parcel, ...]) -> None:
-    for parcel in parcels:
-        batch = _batch(parcel.batch)
-        _require(batch.count == parcel.count and parcel.offset > 0, "messages that are not as many as told")
+def _check_delivery_batches(delivery_batches: tuple[DeliveryBatch, ...]) -> None:
+    for delivery_batch in delivery_batches:
+        batch = _batch(delivery_batch.batch)
+        _require(
+            batch.count == delivery_batch.count and delivery_batch.offset > 0,
+            "messages that are not as many as told",
+        )
         try:
             # Before it gives the first record it checks the body.
             next(batch.records(), None)
@@ -135,8 +138,8 @@ def _check_parcels(parcels: tuple[Parcel, ...]) -> None:
             raise Malformed(f"messages that cannot be read: {error}") from None
 
 
-def _check_lent(_: wire.QueueGet, answer: wire.Lent) -> None:
-    _check_parcels(answer.parcels)
+def _check_delivered(_: wire.QueueGet, answer: wire.Delivered) -> None:
+    _check_delivery_batches(answer.delivery_batches)
 
 
 def _check_settled(request: wire.QueueSettle, answer: wire.Executed | wire.Turned) -> None:
@@ -152,11 +155,11 @@ def _check_settled(request: wire.QueueSettle, answer: wire.Executed | wire.Turne
 
 def _check_looked(request: wire.QueueLook, answer: wire.Looked) -> None:
     _require(0 <= answer.lent <= answer.count, "more claimed messages than there are")
-    _check_parcels(answer.parcels)
+    _check_delivery_batches(answer.delivery_batches)
     offset = request.first
-    for parcel in answer.parcels:
-        _require(parcel.offset >= offset, "messages out of their order")
-        offset = parcel.offset + parcel.count
+    for delivery_batch in answer.delivery_batches:
+        _require(delivery_batch.offset >= offset, "messages out of their order")
+        offset = delivery_batch.offset + delivery_batch.count
 
 
 def _check_transacted(request: wire.Transact, answer: wire.Transacted) -> None:
@@ -192,7 +195,7 @@ _SHAPES: Final[dict[type[Any], _Shape]] = {
     wire.Fetch: (wire.Batches, _check_batches),
     wire.Inspect: (wire.Inspected, _check_inspected),
     wire.KeepAlive: (wire.GroupState, _check_alive),
-    wire.QueueGet: (wire.Lent, _check_lent),
+    wire.QueueGet: (wire.Delivered, _check_delivered),
     wire.QueueSettle: ((wire.Executed, wire.Turned), _check_settled),
     wire.QueueLook: (wire.Looked, _check_looked),
     wire.Transact: (wire.Transacted, _check_transacted),

@@ -113,7 +113,7 @@ class NodeDirectory:
             # The disk is full, or the shards have a file system of their own. Without its vow a journal is
             # never opened, even if only a part of it can be deleted.
             _log.info("%s is deleted where it is: %s", path, error)
-            (path / file_names.VOW).unlink(missing_ok=True)
+            (path / file_names.PROMISE).unlink(missing_ok=True)
             self._sync(path)
         self._sync(path.parent)
         self._sync(self.path / "shards")

@@ -18,7 +18,7 @@ from hawser.cluster.shard_map import ShardMap, topic_of
 from hawser.cluster.transport import Body, PeerRole, Request
 from hawser.log.entry import Kind
 from hawser.log.state.results import encode_result
-from hawser.transaction.identity import Xid, home_number
+from hawser.transaction.identity import Xid, coordinator_number
 
 __all__ = ["ClientRequests", "encode_answer"]
 
@@ -243,12 +243,12 @@ class ClientRequests:
         else:
             shard.transactions.transact(entries, shard.delivery(residents.get("queue")), answer)
 
-    def home_of(self, xid: Xid) -> str | None:
+    def coordinator_of(self, xid: Xid) -> str | None:
         """The shard that decides about it, if that is known."""
         entry = self._map.topics.get(wire.HOMES)
         if entry is None:
             return None
-        return wire.shards_of(wire.HOMES, entry)[home_number(xid, entry.partitions)]
+        return wire.shards_of(wire.HOMES, entry)[coordinator_number(xid, entry.partitions)]
 
     def look(self, request: wire.TransactionLook) -> _Answering:
         """What is true now of the transactions of a shard."""

@@ -52,7 +52,7 @@ from hawser.log.journal.journal import Settings as JournalSettings
 from hawser.log.journal.storage import StorageFailed, StorageFull, StorageRefused
 from hawser.log.protocol import messages as m
 from hawser.log.protocol.node import Limits
-from hawser.log.queue.dead_letters import shard_of_letters
+from hawser.log.queue.dead_letters import shard_of_dead_letters
 from hawser.log.replica import Replica, Settings
 from hawser.log.state.part import BadState, Unsupported
 from hawser.transaction.participant.branches import DEFAULT_LIMIT, transactional_parts
@@ -295,7 +295,7 @@ class Node(Handler):
     def _is_needed(self, producer: bytes) -> bool:
         """Whether it puts the dead letters of a queue that there is on another one: without the place that is
         kept for it some would be put twice."""
-        shard = shard_of_letters(producer)
+        shard = shard_of_dead_letters(producer)
         return shard is not None and shard in self.map.shards
 
     # Links.

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from hawser.cluster.operator.catalog import claim_shard, create_topic, list_topics
-from hawser.cluster.operator.validation import check_host, check_letters
+from hawser.cluster.operator.validation import check_dead_letters, check_host
 from hawser.cluster.shard_map import node_of
 from hawser.cluster.stores.store import Store
 from hawser.cluster.wire import Admin, TopicEntry
@@ -31,7 +31,7 @@ def create(store: Store, message: Admin, alive: Collection[str]) -> TopicEntry:
     new one cannot be as it is wanted, or has no place on the nodes that are alive; for homes, which nobody
     can do without, that is Unavailable, and is asked again."""
     known = list_topics(store)
-    check_letters(message, known)
+    check_dead_letters(message, known)
     entry = known.get(message.name)
     if entry is not None:
         return entry

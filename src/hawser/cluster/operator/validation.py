@@ -23,7 +23,7 @@ __all__ = [
     "check_creation",
     "check_deletion",
     "check_host",
-    "check_letters",
+    "check_dead_letters",
     "check_nodes",
     "check_transactions",
     "matches_uuid",
@@ -59,11 +59,11 @@ def check_creation(message: wire.Admin) -> None:
         is_right, wanted = known[name]
         if not is_right(value):
             raise ValueError(f"{name}={repr(value)[:80]}: {wanted}")
-    letters = message.settings.get("dead_letter")
-    if isinstance(letters, str):
-        _check_is_free(letters)
+    dead_letters = message.settings.get("dead_letter")
+    if isinstance(dead_letters, str):
+        _check_is_free(dead_letters)
     if kind == "queue":
-        check_queue_names(message.name, letters)
+        check_queue_names(message.name, dead_letters)
     if message.settings.get("colocate") == message.name:
         raise ValueError(f"queue {message.name!r} cannot live with itself; colocate names a topic")
 
@@ -76,13 +76,13 @@ def _check_is_free(name: str) -> None:
         )
 
 
-def check_letters(message: wire.Admin, known: Mapping[str, wire.TopicEntry]) -> None:
+def check_dead_letters(message: wire.Admin, known: Mapping[str, wire.TopicEntry]) -> None:
     """ValueError if the dead letters of a queue are to go to what is no queue."""
     name = message.settings.get("dead_letter")
-    letters = known.get(name) if isinstance(name, str) else None
-    if letters is not None and letters.kind != "queue" and not letters.deleted:
+    dead_letters = known.get(name) if isinstance(name, str) else None
+    if dead_letters is not None and dead_letters.kind != "queue" and not dead_letters.deleted:
         raise ValueError(
-            f"dead_letter={name!r} is a {letters.kind}, and letters go to a queue; name another one"
+            f"dead_letter={name!r} is a {dead_letters.kind}, and letters go to a queue; name another one"
         )
 
 

@@ -38,7 +38,7 @@ from hawser.cluster.wire.map import (
 )
 from hawser.cluster.wire.messages import MAX_SESSION_SECONDS, MAX_WAIT_SECONDS, Code, Failed
 from hawser.cluster.wire.queue import (
-    Lent,
+    Delivered,
     Looked,
     QueueGet,
     QueueLock,
@@ -98,7 +98,7 @@ __all__ = [
     "Inspected",
     "KeepAlive",
     "Labelled",
-    "Lent",
+    "Delivered",
     "Looked",
     "Map",
     "MapPushed",
@@ -142,7 +142,7 @@ Request = (
 )  # fmt: skip
 Answer = (
     Map | Batches | Executed | Inspected | GroupState | AdminDone | Rolled | Hosted | ClockReading | Failed
-    | Lent | Turned | Looked | Transacted | TransactionsSeen
+    | Delivered | Turned | Looked | Transacted | TransactionsSeen
 )  # fmt: skip
 
 encode: Final = msgspec.msgpack.Encoder().encode

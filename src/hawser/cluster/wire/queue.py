@@ -7,10 +7,10 @@ from msgspec import Meta
 
 from hawser.cluster.wire.messages import MAX_SESSION_SECONDS, MAX_WAIT_SECONDS, Body, Count
 from hawser.log.queue.claims import Token
-from hawser.log.queue.dispatcher import Parcel
+from hawser.log.queue.dispatcher import DeliveryBatch
 
 __all__ = [
-    "Lent",
+    "Delivered",
     "Looked",
     "QueueGet",
     "QueueLock",
@@ -41,7 +41,7 @@ class QueueGet(Body, frozen=True, tag="get"):
     whether it knew best."""
 
     shard: str
-    shelf: Annotated[int, Meta(ge=0, le=1)]
+    subqueue: Annotated[int, Meta(ge=0, le=1)]
     session: Annotated[str, Meta(min_length=1, max_length=200)]
     request: Annotated[int, Meta(ge=1)]
     received: Token
@@ -59,7 +59,7 @@ class QueueSettle(Body, frozen=True, tag="settle"):
     """Ends deliveries of messages that the session holds, as `hawser.log.queue.dispatcher.Settlement`."""
 
     shard: str
-    shelf: Annotated[int, Meta(ge=0, le=1)]
+    subqueue: Annotated[int, Meta(ge=0, le=1)]
     session: Annotated[str, Meta(min_length=1, max_length=200)]
     incarnation: Annotated[int, Meta(ge=1)]
     sequence: Annotated[int, Meta(ge=1)]
@@ -73,7 +73,7 @@ class QueueLook(Body, frozen=True, tag="look"):
     many; or those from one offset up to another, also the ones that transactions have."""
 
     shard: str
-    shelf: Annotated[int, Meta(ge=0, le=1)] = 0
+    subqueue: Annotated[int, Meta(ge=0, le=1)] = 0
     most: Count = 0
     most_bytes: Annotated[int, Meta(gt=0)] = 1
     between: tuple[Count, Count] | None = None
@@ -84,15 +84,15 @@ class QueueLock(msgspec.Struct, frozen=True, array_like=True):
     """How a session accepts messages that it holds in a transaction. The entry, of kind QUEUE_SETTLE, travels
     with this payload; the leader that delivered the messages writes which messages these are."""
 
-    shelf: Annotated[int, Meta(ge=0, le=1)]
+    subqueue: Annotated[int, Meta(ge=0, le=1)]
     session: Annotated[str, Meta(min_length=1, max_length=200)]
     tokens: tuple[TokenRun, ...]
 
 
-class Lent(Body, frozen=True, tag="lent"):
+class Delivered(Body, frozen=True, tag="lent"):
     """What a session is lent."""
 
-    parcels: tuple[Parcel, ...] = ()
+    delivery_batches: tuple[DeliveryBatch, ...] = ()
 
 
 class Turned(Body, frozen=True, tag="turned"):
@@ -103,16 +103,16 @@ class Turned(Body, frozen=True, tag="turned"):
 
 
 class Looked(Body, frozen=True, tag="looked"):
-    """One shelf of a queue: how many messages are not done, how many of those are lent, and to which session
-    how many, by a digest of its id; the offset behind the newest, and when the oldest came. `letters` are all
-    dead letters at home, and the bytes are those of the whole queue. `parcels` have no tokens."""
+    """One subqueue: its messages that are not accepted, those of them that are delivered, and how many each
+    session holds, by a digest of its id; the offset behind the newest, and when the oldest came. The count of
+    dead letters and the bytes are those of the whole queue. `delivery_batches` have no tokens."""
 
     count: int
     lent: int
     holders: dict[str, int]
     end: int
     oldest_ns: int | None
-    letters: int
+    dead_letters: int
     used_bytes: int
     capacity_bytes: int
-    parcels: tuple[Parcel, ...] = ()
+    delivery_batches: tuple[DeliveryBatch, ...] = ()

@@ -57,13 +57,13 @@ class TransactionLook(Body, frozen=True, tag="look at transactions"):
 
 
 class BranchSeen(msgspec.Struct, frozen=True, array_like=True):
-    """A branch on a shard; the coordinator on `home` decides it once it is prepared. The leader counts its
-    age from when it first saw the branch, or from the recorded time of its prepare."""
+    """A branch on a shard; the coordinator on `coordinator` decides it once it is prepared. The leader counts
+    its age from when it first saw the branch, or from the recorded time of its prepare."""
 
     xid: XidFields
     incarnation: int
     prepared: bool
-    home: str
+    coordinator: str
     operations: int
     size_bytes: int
     age_seconds: float

@@ -7,12 +7,12 @@ which one counts, and files of any other are left over from something that was i
 import re
 from typing import Final, NamedTuple
 
-__all__ = ["BALLAST", "NEW_VOW", "VOW", "FileName", "block_name", "checkpoint_name", "new_checkpoint_name",
-           "parse", "segment_name"]  # fmt: skip
+__all__ = ["BALLAST", "NEW_PROMISE", "PROMISE", "FileName", "block_name", "checkpoint_name",
+           "new_checkpoint_name", "parse", "segment_name"]  # fmt: skip
 
-VOW: Final = "vow"
+PROMISE: Final = "vow"
 BALLAST: Final = "ballast"
-NEW_VOW: Final = "vow.new"
+NEW_PROMISE: Final = "vow.new"
 
 _SEGMENT: Final = re.compile(r"(log)-([0-9a-f]{8})-([0-9a-f]{16})()")
 _CHECKPOINT: Final = re.compile(r"(checkpoint)-([0-9a-f]{8})()(\.new)?")

@@ -18,7 +18,7 @@ from hawser.log.journal.sealed import Broken, Magic, unseal
 from hawser.log.journal.segment import Segment
 from hawser.log.journal.snapshot import FIRST_BLOCK_PART, Manifest
 from hawser.log.journal.storage import Storage
-from hawser.log.protocol.events import Vow
+from hawser.log.protocol.events import Promise
 
 __all__ = ["Installation"]
 
@@ -36,7 +36,7 @@ class Installation:
         identity: Identity,
         generation: int,
         segment_bytes: int,
-        switch: Callable[["Installation", Vow, Log], None],
+        switch: Callable[["Installation", Promise, Log], None],
     ) -> None:
         self._storage = storage
         self._identity = identity
@@ -81,7 +81,7 @@ class Installation:
         self._position = 0
         self._is_done = done
 
-    def finish(self, vow: Vow) -> None:
+    def finish(self, promise: Promise) -> None:
         """The snapshot is the log from now on, and this the vow, as one and durably."""
         assert not self.is_over
         record = self._record
@@ -94,7 +94,7 @@ class Installation:
         self._blocks.sync(record.blocks)
         checkpoints.save(self._storage, self.generation, record)
         self.is_over = True
-        self._switch(self, vow, Log(self._segments, record.epochs(), record))
+        self._switch(self, promise, Log(self._segments, record.epochs(), record))
 
     def drop(self) -> None:
         """Forget it; the log is as it was."""

@@ -26,14 +26,14 @@ from hawser.log.journal import checkpoints, file_names, recovery
 from hawser.log.journal.checkpoints import Blocks, Record
 from hawser.log.journal.errors import Damaged
 from hawser.log.journal.installation import Installation
-from hawser.log.journal.promise import Identity, VowFile
+from hawser.log.journal.promise import Identity, PromiseFile
 from hawser.log.journal.reader import Tail
 from hawser.log.journal.recovery import scan
 from hawser.log.journal.segment import Segment
 from hawser.log.journal.segment_list import Segments
 from hawser.log.journal.snapshot import Snapshot
 from hawser.log.journal.storage import Storage, StorageFull
-from hawser.log.protocol.events import Vow
+from hawser.log.protocol.events import Promise
 
 __all__ = ["Journal", "Settings", "Sync"]
 
@@ -87,10 +87,12 @@ class Sync:
 class Journal:
     """See the top of the file; made by `format` and `open`."""
 
-    def __init__(self, storage: Storage, settings: Settings, vows: VowFile, log: recovery.Log) -> None:
+    def __init__(
+        self, storage: Storage, settings: Settings, promises: PromiseFile, log: recovery.Log
+    ) -> None:
         self._storage = storage
         self._settings = settings
-        self._vows = vows
+        self._promises = promises
         self._sync_under_way: Sync | None = None
         self._installation: Installation | None = None
         self._take_over(log)
@@ -99,23 +101,23 @@ class Journal:
     def format(cls, storage: Storage, shard: str, member: str, settings: Settings | None = None) -> Self:
         """An empty journal, durable when this returns; FileExistsError if the storage holds one."""
         identity = Identity(shard, member).check()
-        if file_names.VOW in storage.names():
+        if file_names.PROMISE in storage.names():
             raise FileExistsError("there is a journal here; open it, or destroy it first")
         recovery.check_unformatted(storage)
         recovery.remove_leftovers(storage, 0, None)
         settings = settings or Settings()
         segment = Segment.create(storage, identity, _FIRST_GENERATION, 1, settings.segment_bytes)
-        vows = VowFile.create(storage, identity, _FIRST_GENERATION)
-        return cls(storage, settings, vows, recovery.Log([segment], Epochs(), None))
+        promises = PromiseFile.create(storage, identity, _FIRST_GENERATION)
+        return cls(storage, settings, promises, recovery.Log([segment], Epochs(), None))
 
     @classmethod
     def open(cls, storage: Storage, settings: Settings | None = None) -> Self:
         """What is there, mended after a crash, and on disk when this returns.
 
         Raises NotFormatted, OtherVersion, or Damaged if something that was synced is lost."""
-        vows = recovery.open_vow(storage)
-        log = recovery.open_log(storage, vows)
-        journal = cls(storage, settings or Settings(), vows, log)
+        promises = recovery.open_promise(storage)
+        log = recovery.open_log(storage, promises)
+        journal = cls(storage, settings or Settings(), promises, log)
         journal._segments.sync_what_was_read()
         journal._segments.write_marks(journal.synced)
         return journal
@@ -123,13 +125,13 @@ class Journal:
     def _take_over(self, log: recovery.Log) -> None:
         self._segments = Segments(
             self._storage,
-            self._vows.identity,
+            self._promises.identity,
             self._settings.segment_bytes,
             self._settings.syncs_a_mark,
             log.segments,
         )
         self._record = log.record
-        self._blocks = Blocks(self._storage, self._vows.generation, log.record)
+        self._blocks = Blocks(self._storage, self._promises.generation, log.record)
         self._tail = Tail(self._settings.tail_bytes, log.epochs.head.index + 1)
         self.epochs = log.epochs
         self.checkpoint = log.record.checkpoint if log.record else None
@@ -137,15 +139,15 @@ class Journal:
 
     @property
     def shard(self) -> str:
-        return self._vows.identity.shard
+        return self._promises.identity.shard
 
     @property
     def member(self) -> str:
-        return self._vows.identity.member
+        return self._promises.identity.member
 
     @property
-    def vow(self) -> Vow:
-        return self._vows.vow
+    def promise(self) -> Promise:
+        return self._promises.promise
 
     @property
     def head(self) -> EntryId:
@@ -156,10 +158,10 @@ class Journal:
         """The first entry that is still there; head.index + 1 if none is."""
         return self._segments.first
 
-    def promise(self, vow: Vow) -> None:
+    def save_promise(self, promise: Promise) -> None:
         """Durable when it returns; a full disk cannot stop it."""
-        assert vow.epoch >= self.vow.epoch, "a vow is never taken back"
-        self._vows.save(vow=vow)
+        assert promise.epoch >= self.promise.epoch, "a vow is never taken back"
+        self._promises.save(promise=promise)
 
     def reserve(self, size: int) -> bool:
         """Whether there is room for frames of so many bytes in all. If so, it is this journal's until they
@@ -268,7 +270,7 @@ class Journal:
         covered = self.checkpoint.index if self.checkpoint else 0
         unneeded = self._segments.take_unneeded(min(first - 1, covered))
         if unneeded:
-            self._vows.save(first=self.first)
+            self._promises.save(first=self.first)
             for segment in unneeded:
                 segment.remove()
         return self.first
@@ -319,7 +321,7 @@ class Journal:
         sequence = self._record.sequence + 1 if self._record else 1
         record = Record(self.shard, sequence, index, tuple(epochs.pairs()), listed, state)
         self._blocks.sync(blocks)
-        checkpoints.save(self._storage, self._vows.generation, record)
+        checkpoints.save(self._storage, self._promises.generation, record)
         self._record = record
         self.checkpoint = record.checkpoint
         self._blocks.keep(record)
@@ -343,17 +345,17 @@ class Journal:
             self._installation.drop()
         self._installation = Installation(
             self._storage,
-            self._vows.identity,
-            self._vows.generation + 1,
+            self._promises.identity,
+            self._promises.generation + 1,
             self._settings.segment_bytes,
             self._switch,
         )
         return self._installation
 
-    def _switch(self, installation: Installation, vow: Vow, log: recovery.Log) -> None:
+    def _switch(self, installation: Installation, promise: Promise, log: recovery.Log) -> None:
         """A snapshot is on disk: make it the log."""
-        assert installation is self._installation and vow.epoch >= self.vow.epoch
-        self._vows.save(vow=vow, generation=installation.generation, first=log.segments[0].first)
+        assert installation is self._installation and promise.epoch >= self.promise.epoch
+        self._promises.save(promise=promise, generation=installation.generation, first=log.segments[0].first)
         self._installation = None
         if self._sync_under_way is not None:
             self._sync_under_way.index = 0
@@ -366,20 +368,20 @@ class Journal:
         """Check every byte that is kept, file by file; yields each file's name once it is found whole.
 
         Damaged names the first that is not."""
-        VowFile.open(self._storage)
-        yield file_names.VOW
+        PromiseFile.open(self._storage)
+        yield file_names.PROMISE
         pairs = self._pairs_before_first()
         for segment in list(self._segments):
-            copy = Segment.open(self._storage, self._vows.identity, segment.generation, segment.first)
+            copy = Segment.open(self._storage, self._promises.identity, segment.generation, segment.first)
             stop = scan(copy, segment.last, pairs)
             if stop is not None:
                 raise Damaged(copy.name, stop.byte, stop.index, stop.reason)
             yield segment.name
         for block in self.checkpoint.blocks if self.checkpoint else ():
             self._blocks.read(block)
-            yield file_names.block_name(self._vows.generation, block)
-        if checkpoints.load(self._storage, self._vows.generation, self.shard) is not None:
-            yield file_names.checkpoint_name(self._vows.generation)
+            yield file_names.block_name(self._promises.generation, block)
+        if checkpoints.load(self._storage, self._promises.generation, self.shard) is not None:
+            yield file_names.checkpoint_name(self._promises.generation)
 
     def _pairs_before_first(self) -> list[tuple[int, int]]:
         epochs = self.epochs.copy()
@@ -388,8 +390,8 @@ class Journal:
 
     def destroy(self) -> None:
         """Remove everything, durably; this object is of no use any more."""
-        self._vows.save(generation=0)
+        self._promises.save(generation=0)
         recovery.remove_leftovers(self._storage, 0, None)
         self.drop_ballast()
-        self._storage.remove(file_names.VOW)
+        self._storage.remove(file_names.PROMISE)
         self._storage.sync_names()

@@ -15,9 +15,9 @@ from hawser.log.journal import file_names
 from hawser.log.journal.errors import Damaged
 from hawser.log.journal.sealed import Broken, Magic, seal, unseal
 from hawser.log.journal.storage import Storage
-from hawser.log.protocol.events import Vow
+from hawser.log.protocol.events import Promise
 
-__all__ = ["Identity", "VowFile"]
+__all__ = ["Identity", "PromiseFile"]
 
 _SLOT_BYTES: Final = 4096
 _SLOTS: Final = 2
@@ -43,13 +43,13 @@ class _Body(msgspec.Struct, frozen=True, array_like=True):
     identity: Identity
     generation: int
     first: int
-    vow: Vow
+    promise: Promise
 
 
 _decode: Final = msgspec.msgpack.Decoder(_Body).decode
 
 
-class VowFile:
+class PromiseFile:
     """What is in the file; `generation` 0 means that the journal is being destroyed."""
 
     def __init__(self, storage: Storage, body: _Body) -> None:
@@ -59,32 +59,32 @@ class VowFile:
     @classmethod
     def create(cls, storage: Storage, identity: Identity, generation: int) -> Self:
         """Durable when it returns; under its own name only when it is whole."""
-        vows = cls(storage, _Body(1, identity, generation, 1, Vow()))
-        storage.create(file_names.NEW_VOW, _SLOTS * _SLOT_BYTES)
-        vows._write_slots(file_names.NEW_VOW)
-        storage.rename(file_names.NEW_VOW, file_names.VOW)
+        promises = cls(storage, _Body(1, identity, generation, 1, Promise()))
+        storage.create(file_names.NEW_PROMISE, _SLOTS * _SLOT_BYTES)
+        promises._write_slots(file_names.NEW_PROMISE)
+        storage.rename(file_names.NEW_PROMISE, file_names.PROMISE)
         storage.sync_names()
-        return vows
+        return promises
 
     @classmethod
     def open(cls, storage: Storage) -> Self:
         """The newest of the slots that are whole; both are alike when it returns."""
-        if (size := storage.size(file_names.VOW)) != _SLOTS * _SLOT_BYTES:
-            raise Damaged(file_names.VOW, 0, 0, f"it has {size} bytes, not {_SLOTS * _SLOT_BYTES}")
-        slots = [storage.read(file_names.VOW, slot * _SLOT_BYTES, _SLOT_BYTES) for slot in range(_SLOTS)]
+        if (size := storage.size(file_names.PROMISE)) != _SLOTS * _SLOT_BYTES:
+            raise Damaged(file_names.PROMISE, 0, 0, f"it has {size} bytes, not {_SLOTS * _SLOT_BYTES}")
+        slots = [storage.read(file_names.PROMISE, slot * _SLOT_BYTES, _SLOT_BYTES) for slot in range(_SLOTS)]
         bodies: list[_Body] = []
         reasons = []
         for slot in slots:
             try:
-                bodies.append(_decode(unseal(Magic.VOW, slot)))
+                bodies.append(_decode(unseal(Magic.PROMISE, slot)))
             except (Broken, msgspec.MsgspecError) as reason:
                 reasons.append(str(reason))
         if not bodies:
-            raise Damaged(file_names.VOW, 0, 0, " and ".join(reasons))
-        vows = cls(storage, max(bodies, key=lambda body: body.sequence))
+            raise Damaged(file_names.PROMISE, 0, 0, " and ".join(reasons))
+        promises = cls(storage, max(bodies, key=lambda body: body.sequence))
         if slots[0] != slots[1]:
-            vows._write_slots(file_names.VOW)
-        return vows
+            promises._write_slots(file_names.PROMISE)
+        return promises
 
     @property
     def identity(self) -> Identity:
@@ -99,17 +99,17 @@ class VowFile:
         return self._body.first
 
     @property
-    def vow(self) -> Vow:
-        return self._body.vow
+    def promise(self) -> Promise:
+        return self._body.promise
 
-    def save(self, **changes: Vow | int) -> None:
-        """Change `vow`, `generation`, `first`, all at once; durable when it returns."""
+    def save(self, **changes: Promise | int) -> None:
+        """Change `promise`, `generation`, `first`, all at once; durable when it returns."""
         sequence = self._body.sequence + 1
         self._body = msgspec.structs.replace(self._body, sequence=sequence, **changes)
-        self._write_slots(file_names.VOW)
+        self._write_slots(file_names.PROMISE)
 
     def _write_slots(self, name: str) -> None:
-        data = seal(Magic.VOW, msgspec.msgpack.encode(self._body)).ljust(_SLOT_BYTES, b"\0")
+        data = seal(Magic.PROMISE, msgspec.msgpack.encode(self._body)).ljust(_SLOT_BYTES, b"\0")
         assert len(data) == _SLOT_BYTES
         for slot in range(_SLOTS):
             self._storage.write(name, slot * _SLOT_BYTES, data)

@@ -10,7 +10,7 @@ from hawser.log.journal.errors import Damaged
 from hawser.log.journal.segment import Segment
 from hawser.log.journal.storage import StorageFailed
 
-__all__ = ["RunReader", "Tail", "read_segment"]
+__all__ = ["SequentialReader", "Tail", "read_segment"]
 
 _LENGTH_AND_INDEX: Final = struct.Struct("<4xI8xQ")
 _CHUNK_BYTES: Final = 32 << 10
@@ -68,7 +68,7 @@ class Tail:
         del self._entries[index - self.first + 1 :]
 
 
-class RunReader:
+class SequentialReader:
     """Single entries by their indices. While these go up without large gaps, more and more entries are read
     at once. `count` is how many were read, used or not."""
 

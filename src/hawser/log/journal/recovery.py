@@ -26,7 +26,7 @@ from hawser.log.epochs import Epochs
 from hawser.log.journal import checkpoints, file_names
 from hawser.log.journal.checkpoints import Record
 from hawser.log.journal.errors import Damaged, NotFormatted
-from hawser.log.journal.promise import Identity, VowFile
+from hawser.log.journal.promise import Identity, PromiseFile
 from hawser.log.journal.segment import FRAMES_START, Segment
 from hawser.log.journal.storage import Storage
 
@@ -34,7 +34,7 @@ __all__ = [
     "Log",
     "check_unformatted",
     "open_log",
-    "open_vow",
+    "open_promise",
     "remove_leftovers",
     "Stop",
     "scan",
@@ -49,18 +49,18 @@ class Log(NamedTuple):
     record: Record | None
 
 
-def open_vow(storage: Storage) -> VowFile:
+def open_promise(storage: Storage) -> PromiseFile:
     """NotFormatted if there is no journal, Damaged if there must have been one."""
-    if file_names.VOW not in storage.names():
+    if file_names.PROMISE not in storage.names():
         check_unformatted(storage)
         raise NotFormatted("there is no journal here; format one, or look for the right directory")
-    vows = VowFile.open(storage)
-    if vows.generation == 0:
+    promises = PromiseFile.open(storage)
+    if promises.generation == 0:
         remove_leftovers(storage, 0, None)
-        storage.remove(file_names.VOW)
+        storage.remove(file_names.PROMISE)
         storage.sync_names()
         raise NotFormatted("the journal that was here has been destroyed; format a new one")
-    return vows
+    return promises
 
 
 def check_unformatted(storage: Storage) -> None:
@@ -71,7 +71,7 @@ def check_unformatted(storage: Storage) -> None:
             continue
         segment = Segment(storage, parsed.generation, int(parsed.rest, 16), storage.size(name))
         if not segment.is_clear(FRAMES_START):
-            raise Damaged(file_names.VOW, 0, 0, f"it is missing, and {name} holds entries")
+            raise Damaged(file_names.PROMISE, 0, 0, f"it is missing, and {name} holds entries")
 
 
 def remove_leftovers(storage: Storage, generation: int, record: Record | None) -> None:
@@ -81,7 +81,7 @@ def remove_leftovers(storage: Storage, generation: int, record: Record | None) -
     found = False
     for name in storage.names():
         parsed = file_names.parse(name)
-        if name == file_names.NEW_VOW:
+        if name == file_names.NEW_PROMISE:
             is_left_over = True
         elif parsed is None:
             is_left_over = False
@@ -95,19 +95,19 @@ def remove_leftovers(storage: Storage, generation: int, record: Record | None) -
         storage.sync_names()
 
 
-def open_log(storage: Storage, vows: VowFile) -> Log:
+def open_log(storage: Storage, promises: PromiseFile) -> Log:
     """Everything of this generation, mended; Damaged if that would lose something that was synced."""
-    identity, generation = vows.identity, vows.generation
+    identity, generation = promises.identity, promises.generation
     firsts = sorted(
         int(parsed.rest, 16)
         for parsed in map(file_names.parse, storage.names())
         if parsed is not None and parsed.kind == "log" and parsed.generation == generation
     )
-    if vows.first not in firsts:
+    if promises.first not in firsts:
         raise Damaged(
-            file_names.segment_name(generation, vows.first), 0, vows.first, "the segment is missing"
+            file_names.segment_name(generation, promises.first), 0, promises.first, "the segment is missing"
         )
-    while firsts[0] < vows.first:
+    while firsts[0] < promises.first:
         storage.remove(file_names.segment_name(generation, firsts.pop(0)))
     record = _load_checkpoint(storage, generation, identity.shard, firsts[0])
     remove_leftovers(storage, generation, record)

@@ -29,7 +29,7 @@ _CRC: Final = struct.Struct("<I")
 class Magic:
     """What a sealed piece of data is."""
 
-    VOW: Final = b"HAWSERvo"
+    PROMISE: Final = b"HAWSERvo"
     SEGMENT: Final = b"HAWSERlo"
     CHECKPOINT: Final = b"HAWSERch"
     BLOCK: Final = b"HAWSERbl"

@@ -47,7 +47,7 @@ __all__ = [
     "Tag",
     "Tick",
     "Truncate",
-    "Vow",
+    "Promise",
     "Contract",
     "Elect",
     "Expand",
@@ -61,7 +61,7 @@ __all__ = [
 Tag = object
 
 
-class Vow(msgspec.Struct, frozen=True, array_like=True):
+class Promise(msgspec.Struct, frozen=True, array_like=True):
     """What a member has bound itself to, durably.
 
     It does nothing for an epoch below `epoch`; it never begins to lead in `epoch` again if it `led`; the
@@ -122,7 +122,7 @@ class Installed(msgspec.Struct, frozen=True):
     """A pulled snapshot is on disk in place of the log: whole, with this vow. `epochs` are those of the new
     log, which ends at the entry that the snapshot's state has applied."""
 
-    vow: Vow
+    promise: Promise
     epochs: Epochs
 
 
@@ -142,7 +142,7 @@ class Send(msgspec.Struct, frozen=True):
 
 
 class Persist(msgspec.Struct, frozen=True):
-    vow: Vow
+    promise: Promise
 
 
 class Append(msgspec.Struct, frozen=True):
@@ -167,7 +167,7 @@ class Pull(msgspec.Struct, frozen=True):
     Without a leader: stop pulling."""
 
     leader: Member | None
-    vow: Vow
+    promise: Promise
     above: int = 0
 
 

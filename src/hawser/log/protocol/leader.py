@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hawser.log.entry import Entry, EntryId
 from hawser.log.protocol import messages as m
-from hawser.log.protocol.events import Answer, Command, Reason, Refuse, Serve, Tag, Vow
+from hawser.log.protocol.events import Answer, Command, Promise, Reason, Refuse, Serve, Tag
 from hawser.log.protocol.messages import Change, ChangeKind, Member
 from hawser.log.protocol.metadata import majority
 from hawser.log.protocol.tables import CURSORS, CursorState
@@ -438,7 +438,7 @@ class Leadership:
         if message.epoch <= node.epoch or not self._possible(change):
             return
         self._forget_change()
-        node.promise(Vow(message.epoch, True, node.vow.installed))
+        node.save_promise(Promise(message.epoch, True, node.promise.installed))
         self.change, self._changed = change, None
         self.successor = None
         if change.old is not None:

@@ -28,6 +28,7 @@ from hawser.log.protocol.events import (
     Halt,
     Installed,
     Persist,
+    Promise,
     Propose,
     Pull,
     Read,
@@ -39,7 +40,6 @@ from hawser.log.protocol.events import (
     Synced,
     Tick,
     Truncate,
-    Vow,
 )
 from hawser.log.protocol.leader import Leadership
 from hawser.log.protocol.messages import Member, Role
@@ -91,7 +91,7 @@ class Node:
         self,
         member: Member,
         incarnation: int,
-        vow: Vow,
+        promise: Promise,
         epochs: Epochs,
         applied: int,
         source: Source,
@@ -102,9 +102,9 @@ class Node:
         self.incarnation: Final = incarnation
         self.source: Final = source
         self.limits: Final = limits
-        self.vow = vow
+        self.promise = promise
         self.epochs = epochs
-        self.role = Role.FENCED if vow.epoch else Role.NOT_MEMBER
+        self.role = Role.FENCED if promise.epoch else Role.NOT_MEMBER
         self.synced = epochs.head.index
         self.commit = applied
         self.applied = applied
@@ -145,7 +145,7 @@ class Node:
 
     @property
     def epoch(self) -> int:
-        return self.vow.epoch
+        return self.promise.epoch
 
     @property
     def head(self) -> EntryId:
@@ -199,11 +199,13 @@ class Node:
     def send(self, to: str, message: m.Message) -> None:
         self.effects.append(Send(to, message))
 
-    def promise(self, vow: Vow) -> None:
+    def save_promise(self, promise: Promise) -> None:
         """Bind this member, durably, before anything else is said."""
-        assert vow.epoch > self.vow.epoch or (vow.epoch == self.vow.epoch and vow.led >= self.vow.led)
-        self.vow = vow
-        self.emit(Persist(vow))
+        assert promise.epoch > self.promise.epoch or (
+            promise.epoch == self.promise.epoch and promise.led >= self.promise.led
+        )
+        self.promise = promise
+        self.emit(Persist(promise))
 
     def append(self, entries: tuple[Entry, ...]) -> None:
         """The head moves; what is said about it waits for the sync."""
@@ -240,8 +242,8 @@ class Node:
         self.step_down()
         if self._pulling:
             self._pulling = None
-            self.emit(Pull(None, self.vow))
-        self.promise(Vow(epoch, False, self.vow.installed))
+            self.emit(Pull(None, self.promise))
+        self.save_promise(Promise(epoch, False, self.promise.installed))
         self._become(Role.FENCED)
         self.matched = 0
         self._leader = None
@@ -252,7 +254,7 @@ class Node:
         """Whether a message of the leader of `epoch` is to be obeyed; a higher epoch is entered."""
         if epoch > self.epoch:
             self._enter(epoch)
-        return epoch == self.epoch and self.leadership is None and not self.vow.led
+        return epoch == self.epoch and self.leadership is None and not self.promise.led
 
     # The log reaches the disk.
 
@@ -284,7 +286,7 @@ class Node:
             return
         if message.epoch > self.epoch:
             self._enter(message.epoch)
-        elif self.vow.led:
+        elif self.promise.led:
             return
         if self.synced == self.head.index:
             self.send(sender, m.FenceResponse(self.epoch, self.head))
@@ -296,8 +298,8 @@ class Node:
             return
         if self.leadership is not None and self.leadership.since == message.epoch:
             self.send(sender, m.BecomeLeaderResponse(self.epoch))
-        elif self.role is Role.FENCED and not self.vow.led and self.member in message.members:
-            self.promise(Vow(self.epoch, True, self.vow.installed))
+        elif self.role is Role.FENCED and not self.promise.led and self.member in message.members:
+            self.save_promise(Promise(self.epoch, True, self.promise.installed))
             self._become(Role.LEADER)
             self.leadership = Leadership(self, message.members)
             self.leadership.begin(message.followers)
@@ -388,37 +390,37 @@ class Node:
         if not self._follow(message.epoch) or self._pulling or self.synced != self.head.index:
             return
         if self.head == message.head:
-            self._pull(sender, None, self.vow, self.head.index)
+            self._pull(sender, None, self.promise, self.head.index)
         else:
             self.send(sender, m.TruncateResponse(self.epoch, self.head))
 
     def _snapshot(self, sender: str, message: m.SnapshotRequest) -> None:
         """An operator wants this node to become a member."""
-        if message.epoch < self.epoch or (self.vow.led and message.epoch == self.epoch):
+        if message.epoch < self.epoch or (self.promise.led and message.epoch == self.epoch):
             return
         if message.epoch > self.epoch:
             self._enter(message.epoch)
-        if self.vow.installed == self.epoch:
+        if self.promise.installed == self.epoch:
             if self.synced == self.head.index:
                 self.send(sender, m.SnapshotResponse(self.epoch, self.head))
         elif self._pulling is None:
-            self._pull(message.leader, sender, Vow(self.epoch, False, self.epoch), self.commit - 1)
+            self._pull(message.leader, sender, Promise(self.epoch, False, self.epoch), self.commit - 1)
 
-    def _pull(self, leader: Member, operator: str | None, vow: Vow, above: int) -> None:
+    def _pull(self, leader: Member, operator: str | None, promise: Promise, above: int) -> None:
         self._pulling = (leader, operator)
         self.pulled = 0
-        self.emit(Pull(leader, vow, above))
+        self.emit(Pull(leader, promise, above))
 
     def _abandoned(self, _: Abandoned) -> None:
         self._pulling = None
 
     def _installed(self, event: Installed) -> None:
-        assert self._pulling is not None and event.vow.epoch == self.epoch
+        assert self._pulling is not None and event.promise.epoch == self.epoch
         leader, operator = self._pulling
         self._pulling = None
         if event.epochs.head.index < self.commit:
             raise _Broken(f"a snapshot ends at {event.epochs.head}, but {self.commit} is committed")
-        self.vow = event.vow
+        self.promise = event.promise
         self.epochs = event.epochs
         self.matched = self.synced = self.readable = self.commit = self.applied = self.head.index
         if operator is not None:
@@ -446,7 +448,7 @@ class Node:
             self.epoch,
             self.incarnation,
             self.role,
-            self.vow.led,
+            self.promise.led,
             leading is not None and leading.successor is not None,
             self.head,
             self.commit,

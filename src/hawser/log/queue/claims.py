@@ -31,9 +31,9 @@ from typing import Final
 import msgspec
 
 from hawser.log.entry import Number
-from hawser.log.state.subqueue import Shelf
+from hawser.log.state.subqueue import Subqueue
 
-__all__ = ["NO_TOKEN", "Claim", "Claims", "Lending", "Token"]
+__all__ = ["NO_TOKEN", "Claim", "Claims", "DeliveryPolicy", "Token"]
 
 _NOBODY: Final = ""
 # Leases of claims that are gone are kept until there are so many more of them than claims.
@@ -50,7 +50,7 @@ class Token(msgspec.Struct, frozen=True, array_like=True):
 NO_TOKEN: Final = Token(0, 0)
 
 
-class Lending(msgspec.Struct, frozen=True):
+class DeliveryPolicy(msgspec.Struct, frozen=True):
     """How messages are lent, in the caller's unit of time. 0 is no lease, and no bound of deliveries. A
     session may say another duration of its own."""
 
@@ -78,9 +78,10 @@ class Claim:
 
 
 class _Session:
-    """`lent` is what the last request, `request`, was given; of what it holds up to `ahead` were not seen."""
+    """`delivered` is what the last request, `request`, was given; of what it holds up to `ahead` were not
+    seen."""
 
-    __slots__ = ("ahead", "duration", "heard", "held", "lent", "request")
+    __slots__ = ("ahead", "duration", "heard", "held", "delivered", "request")
 
     def __init__(self, duration: int) -> None:
         self.duration = duration
@@ -88,16 +89,16 @@ class _Session:
         self.heard = 0
         self.held: dict[int, Claim] = {}
         self.request = 0
-        self.lent: list[Claim] = []
+        self.delivered: list[Claim] = []
 
 
 class Claims:
     """The claims of one leader on one shelf, which it must have applied everything to that came before it."""
 
-    def __init__(self, shelf: Shelf, epoch: int, lending: Lending) -> None:
+    def __init__(self, subqueue: Subqueue, epoch: int, policy: DeliveryPolicy) -> None:
         self.epoch = epoch
-        self._shelf = shelf
-        self._lending = lending
+        self._subqueue = subqueue
+        self._policy = policy
         # By the numbers of their tokens.
         self._number = 0
         self._claims: dict[int, Claim] = {}
@@ -110,12 +111,12 @@ class Claims:
         # Offsets that came back, a heap; all others from `_next` on were not lent yet. Nothing happens to
         # those but that others come behind them: up to `_alike_end` as many deliveries of each have ended.
         self._returned: list[int] = []
-        self._next = shelf.start
+        self._next = subqueue.start
         self._alike_end = self._alike_deliveries = 0
-        self._began_at = shelf.end
+        self._began_at = subqueue.end
         # Offsets of what was perhaps seen, and not counted.
         self._unsure: set[int] = set()
-        shelf.on_return = self._came_back
+        subqueue.on_return = self._came_back
 
     def __len__(self) -> int:
         """How many messages are lent, or not back yet."""
@@ -132,7 +133,7 @@ class Claims:
     @property
     def is_any_ready(self) -> bool:
         """Whether there may be something to lend."""
-        return bool(self._returned) or self._shelf.next_from(self._next) < self._shelf.end
+        return bool(self._returned) or self._subqueue.next_from(self._next) < self._subqueue.end
 
     @property
     def is_any_over(self) -> bool:
@@ -149,7 +150,7 @@ class Claims:
         assert name != _NOBODY
         session = self._sessions.get(name)
         if session is None:
-            session = self._sessions[name] = _Session(self._lending.session_duration)
+            session = self._sessions[name] = _Session(self._policy.session_duration)
         session.heard = now
         session.duration = duration or session.duration
         session.ahead = session.ahead if ahead is None else ahead
@@ -164,7 +165,7 @@ class Claims:
                     claim.was_ahead = place >= seen
                     self._end(claim)
 
-    def lend(
+    def deliver(
         self,
         name: str,
         request: int,
@@ -186,15 +187,15 @@ class Claims:
             return []
         if request > session.request:
             session.request = request
-            session.lent = []
+            session.delivered = []
             known = received.number if received.epoch == self.epoch else 0
             self._take_back([claim for number, claim in session.held.items() if number > known])
         if not most:
             return []
-        if not session.lent:
-            session.lent = self._lend(name, session, most, now, takes)
-            return session.lent
-        again = [claim for claim in session.lent if claim.number in session.held]
+        if not session.delivered:
+            session.delivered = self._deliver(name, session, most, now, takes)
+            return session.delivered
+        again = [claim for claim in session.delivered if claim.number in session.held]
         return again if takes is None else list(takewhile(takes, again))
 
     def is_outdated(self, name: str, request: int) -> bool:
@@ -213,26 +214,26 @@ class Claims:
                 self._forget(claim)
                 heappush(self._returned, claim.offset)
 
-    def _lend(
+    def _deliver(
         self, name: str, session: _Session, most: int, now: int, takes: Callable[[Claim], bool] | None
     ) -> list[Claim]:
-        lent: list[Claim] = []
+        delivered: list[Claim] = []
         try:
-            for claim in self._fresh(name, min(most, self._lending.most_held - len(session.held))):
+            for claim in self._fresh(name, min(most, self._policy.most_held - len(session.held))):
                 session.held[claim.number] = claim
-                lent.append(claim)
+                delivered.append(claim)
                 if takes is not None and not takes(claim):
-                    self._take_back([lent.pop()])
+                    self._take_back([delivered.pop()])
                     break
         except Exception:
-            self._take_back(lent)
+            self._take_back(delivered)
             raise
-        if self._lending.lease_duration:
-            end = now + self._lending.lease_duration
-            self._leases.extend((end, claim.number) for claim in lent)
+        if self._policy.lease_duration:
+            end = now + self._policy.lease_duration
+            self._leases.extend((end, claim.number) for claim in delivered)
             if len(self._leases) > 2 * len(self._claims) + _SPARE_LEASES:
                 self._leases = deque(lease for lease in self._leases if lease[1] in self._claims)
-        return lent
+        return delivered
 
     def _fresh(self, name: str, most: int) -> Iterator[Claim]:
         """Claims of what is not lent, up to so many. Those that were delivered too often are not lent, but
@@ -249,14 +250,14 @@ class Claims:
         """The first message that is not lent, and how many deliveries of it have ended; None if all are."""
         while self._returned:
             offset = heappop(self._returned)
-            deliveries = self._shelf.deliveries(offset)
+            deliveries = self._subqueue.deliveries(offset)
             if deliveries is not None:
                 return offset, deliveries
         if self._next >= self._alike_end:
-            self._next = self._shelf.next_from(self._next)
-            if self._next >= self._shelf.end:
+            self._next = self._subqueue.next_from(self._next)
+            if self._next >= self._subqueue.end:
                 return None
-            self._alike_end, self._alike_deliveries = self._shelf.alike_from(self._next)
+            self._alike_end, self._alike_deliveries = self._subqueue.alike_from(self._next)
         self._next += 1
         return self._next - 1, self._alike_deliveries
 
@@ -278,7 +279,7 @@ class Claims:
         return self._is_last(claim.deliveries)
 
     def _is_last(self, deliveries: int) -> bool:
-        return 0 < self._lending.max_deliveries <= deliveries + 1
+        return 0 < self._policy.max_deliveries <= deliveries + 1
 
     def find(self, name: str, token: Token) -> Claim | None:
         """The claim with this token, if this session holds it."""
@@ -319,7 +320,7 @@ class Claims:
             if claim.was_ahead:
                 self.come_back(claim)
                 continue
-            deliveries = self._shelf.deliveries(claim.offset)
+            deliveries = self._subqueue.deliveries(claim.offset)
             if deliveries != claim.deliveries:
                 self._unsure.discard(claim.offset)
                 self._forget(claim)

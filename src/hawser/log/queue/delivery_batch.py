@@ -17,7 +17,15 @@ from hawser.log.state.results import Place
 from hawser.record.batch import Batch
 from hawser.record.record import Record
 
-__all__ = ["Delivery", "Opened", "Packing", "Parcel", "batch_of", "deliveries_of", "nbytes_of"]
+__all__ = [
+    "Delivery",
+    "DecodedBatch",
+    "BatchPacker",
+    "DeliveryBatch",
+    "batch_of",
+    "deliveries_of",
+    "nbytes_of",
+]
 
 # What a message counts beside its bytes: its place in a batch, and the header that a dead letter gets.
 _MESSAGE_BYTES: Final = 256
@@ -26,7 +34,7 @@ _HEADER_BYTES: Final = 16
 _read_settle = decoder(QueueSettle)
 
 # A batch of a shelf, where it lies, and its records.
-Opened = tuple[Place, Batch, list[Record]]
+DecodedBatch = tuple[Place, Batch, list[Record]]
 
 
 class Delivery(msgspec.Struct, frozen=True):
@@ -40,7 +48,7 @@ class Delivery(msgspec.Struct, frozen=True):
     redelivered: bool
 
 
-class Parcel(msgspec.Struct, frozen=True, array_like=True):
+class DeliveryBatch(msgspec.Struct, frozen=True, array_like=True):
     """Messages that are lent together: `count` of them, with tokens and offsets one behind the other, as a
     batch. Each was lent `delivery_count` times, this one included, as far as is known; `redelivered` if it
     may have been lent before."""
@@ -53,43 +61,43 @@ class Parcel(msgspec.Struct, frozen=True, array_like=True):
     batch: bytes
 
 
-class Packing:
+class BatchPacker:
     """Parcels of so many bytes at most, unless one message alone has more; `open` gives the batch that holds
     an offset."""
 
-    def __init__(self, open_batch: Callable[[int], Opened], epoch: int, most_bytes: int) -> None:
+    def __init__(self, open_batch: Callable[[int], DecodedBatch], epoch: int, most_bytes: int) -> None:
         self._open = open_batch
         self._epoch = epoch
         self._left_bytes = most_bytes
-        self._parcels: list[Parcel] = []
+        self._delivery_batches: list[DeliveryBatch] = []
         # The parcel that is being packed: its claims, their bytes, and what they lie in.
         self._claims: list[Claim] = []
         self._nbytes = 0
-        self._opened: Opened | None = None
+        self._decoded: DecodedBatch | None = None
 
     def take(self, claim: Claim) -> bool:
         """Pack the message of this claim; False if there is no room for it."""
-        opened = self._open(claim.offset)
-        nbytes = nbytes_of(opened[2][claim.offset - opened[0].first_offset])
-        if nbytes > self._left_bytes and (self._claims or self._parcels):
+        decoded = self._open(claim.offset)
+        nbytes = nbytes_of(decoded[2][claim.offset - decoded[0].first_offset])
+        if nbytes > self._left_bytes and (self._claims or self._delivery_batches):
             return False
-        if self._claims and not (opened is self._opened and _follows(claim, self._claims[-1])):
+        if self._claims and not (decoded is self._decoded and _follows(claim, self._claims[-1])):
             self._close()
-        self._opened = opened
+        self._decoded = decoded
         self._claims.append(claim)
         self._nbytes += nbytes
         self._left_bytes -= nbytes
         return True
 
-    def parcels(self) -> list[Parcel]:
+    def delivery_batches(self) -> list[DeliveryBatch]:
         """All that was packed."""
         if self._claims:
             self._close()
-        return self._parcels
+        return self._delivery_batches
 
     def _close(self) -> None:
-        assert self._opened is not None
-        (place, batch, records), claims = self._opened, self._claims
+        assert self._decoded is not None
+        (place, batch, records), claims = self._decoded, self._claims
         first, count = claims[0], len(claims)
         data = batch.data
         # As it lies there, unless that has more than what is taken from it.
@@ -98,8 +106,8 @@ class Packing:
             data = Batch.of(records[at : at + count], batch.stamp).data
         redelivered = first.deliveries > 0 or first.maybe_redelivered
         token = Token(self._epoch, first.number)
-        self._parcels.append(
-            Parcel(token, first.offset, count, first.deliveries + 1, redelivered, bytes(data))
+        self._delivery_batches.append(
+            DeliveryBatch(token, first.offset, count, first.deliveries + 1, redelivered, bytes(data))
         )
         self._claims, self._nbytes = [], 0
 
@@ -114,12 +122,18 @@ def _follows(claim: Claim, last: Claim) -> bool:
     )
 
 
-def deliveries_of(parcel: Parcel) -> Iterator[Delivery]:
+def deliveries_of(delivery_batch: DeliveryBatch) -> Iterator[Delivery]:
     """Its messages one by one."""
-    epoch, number = parcel.token.epoch, parcel.token.number
-    for place, record in enumerate(Batch.read(parcel.batch).records()):
+    epoch, number = delivery_batch.token.epoch, delivery_batch.token.number
+    for place, record in enumerate(Batch.read(delivery_batch.batch).records()):
         token = Token(epoch, number + place)
-        yield Delivery(token, parcel.offset + place, record, parcel.delivery_count, parcel.redelivered)
+        yield Delivery(
+            token,
+            delivery_batch.offset + place,
+            record,
+            delivery_batch.delivery_count,
+            delivery_batch.redelivered,
+        )
 
 
 def batch_of(entry: Entry) -> Batch:

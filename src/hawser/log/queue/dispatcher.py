@@ -25,12 +25,12 @@ import msgspec
 from hawser.errors import Corrupt, UsageError
 from hawser.limits import CONSUMER_PREFIX
 from hawser.log.entry import Entry
-from hawser.log.queue.claims import NO_TOKEN, Claim, Claims, Lending, Token
+from hawser.log.queue.claims import NO_TOKEN, Claim, Claims, DeliveryPolicy, Token
 from hawser.log.queue.delivery_batch import (
+    BatchPacker,
+    DecodedBatch,
     Delivery,
-    Opened,
-    Packing,
-    Parcel,
+    DeliveryBatch,
     batch_of,
     deliveries_of,
     nbytes_of,
@@ -38,32 +38,32 @@ from hawser.log.queue.delivery_batch import (
 from hawser.log.state.commands import QueueSettle, Run, encode_command
 from hawser.log.state.machine import Machine
 from hawser.log.state.producers import Producers
-from hawser.log.state.queue import LETTERS, MESSAGES, Queue
+from hawser.log.state.queue import DEAD_LETTERS, MESSAGES, Queue
 from hawser.log.state.results import Place, Result
 from hawser.record.batch import Batch
-from hawser.record.metadata import LETTER_HEADER
+from hawser.record.metadata import DEAD_LETTER_HEADER
 from hawser.record.record import Record
 
 __all__ = [
     "MOST_MOVED_BYTES",
     "Delivery",
-    "Desk",
+    "Dispatcher",
     "Get",
-    "Parcel",
+    "DeliveryBatch",
     "Proposal",
     "Settlement",
-    "Turned",
-    "Why",
+    "SettlementRefusal",
+    "RefusalReason",
     "batch_of",
     "consumer_id",
     "nbytes_of",
-    "runs_of",
+    "ranges_of",
     "shown_as",
 ]
 
 # Of messages that move together, and that are lent together; one alone may have more.
 MOST_MOVED_BYTES: Final = 8 << 20
-MOST_LENT_BYTES: Final = 8 << 20
+MOST_DELIVERED_BYTES: Final = 8 << 20
 
 
 class Get(msgspec.Struct, frozen=True):
@@ -77,7 +77,7 @@ class Get(msgspec.Struct, frozen=True):
     request: int
     received: Token
     most: int
-    most_bytes: int = MOST_LENT_BYTES
+    most_bytes: int = MOST_DELIVERED_BYTES
     unseen: tuple[Token, ...] = ()
     session_duration: int = 0
     ahead: int = 0
@@ -94,7 +94,7 @@ class Settlement(msgspec.Struct, frozen=True):
     rejected: tuple[Token, ...] = ()
 
 
-class Why(StrEnum):
+class RefusalReason(StrEnum):
     """Why a settlement was turned away; nothing of it was done, nor will be."""
 
     NOT_HELD = "the session does not hold these messages, or no longer"
@@ -102,10 +102,10 @@ class Why(StrEnum):
     TOO_MUCH = "these messages are too large to be moved together; settle fewer at once"
 
 
-class Turned(msgspec.Struct, frozen=True):
+class SettlementRefusal(msgspec.Struct, frozen=True):
     """A settlement was turned away, because of these of its tokens."""
 
-    why: Why
+    why: RefusalReason
     tokens: tuple[Token, ...] = ()
 
 
@@ -117,10 +117,10 @@ class Proposal(msgspec.Struct, frozen=True):
 
 
 # A message that is moved.
-_Letter = tuple[Claim, Record]
+_DeadLetter = tuple[Claim, Record]
 
 
-class Desk:
+class Dispatcher:
     """The desk of one shelf of `queue`, at a leader that began in this epoch; `read` gives the entry at an
     index."""
 
@@ -129,76 +129,80 @@ class Desk:
         machine: Machine,
         read: Callable[[int], Entry],
         epoch: int,
-        lending: Lending,
-        shelf: int = MESSAGES,
+        policy: DeliveryPolicy,
+        subqueue: int = MESSAGES,
         queue: str = "",
     ) -> None:
         self._queue = queue
-        self._shelf_number = shelf
-        self._shelf = machine.part(Queue).shelves[shelf]
+        self._subqueue_number = subqueue
+        self._subqueue = machine.part(Queue).subqueues[subqueue]
         self._producers = machine.part(Producers)
         self._read = read
         # The batch that was read last, and where it lies: mostly the next messages are in it, too. It is kept
         # for as long as something of it is wanted between two ticks: to open a large one takes milliseconds.
-        self._opened: Opened | None = None
-        self._is_opened_wanted = False
-        self.claims = Claims(self._shelf, epoch, lending)
+        self._decoded: DecodedBatch | None = None
+        self._is_decoded_wanted = False
+        self.claims = Claims(self._subqueue, epoch, policy)
 
     def get(self, wanted: Get, now: int) -> tuple[Delivery, ...]:
         """What the session is lent, message by message."""
-        return tuple(each for parcel in self.lend(wanted, now) for each in deliveries_of(parcel))
+        return tuple(
+            each for delivery_batch in self.deliver(wanted, now) for each in deliveries_of(delivery_batch)
+        )
 
-    def lend(self, wanted: Get, now: int) -> list[Parcel]:
+    def deliver(self, wanted: Get, now: int) -> list[DeliveryBatch]:
         """What the session is lent. If a message cannot be read that is an error, and nothing is lent."""
-        packing = Packing(self._open, self.claims.epoch, wanted.most_bytes)
-        self._lend(wanted, wanted.most, now, packing.take)
-        return packing.parcels()
+        packer = BatchPacker(self._open, self.claims.epoch, wanted.most_bytes)
+        self._deliver(wanted, wanted.most, now, packer.take)
+        return packer.delivery_batches()
 
     def hear(self, wanted: Get, now: int) -> None:
         """The session asks for this and nothing else any more: what it got for nothing is for others."""
-        self._lend(wanted, 0, now)
+        self._deliver(wanted, 0, now)
 
-    def _lend(self, wanted: Get, most: int, now: int, takes: Callable[[Claim], bool] | None = None) -> None:
+    def _deliver(
+        self, wanted: Get, most: int, now: int, takes: Callable[[Claim], bool] | None = None
+    ) -> None:
         claims = self.claims
         claims.hear(wanted.session, now, wanted.session_duration, wanted.ahead)
         claims.take_back(wanted.session, wanted.unseen)
-        claims.lend(wanted.session, wanted.request, wanted.received, most, now, takes)
+        claims.deliver(wanted.session, wanted.request, wanted.received, most, now, takes)
 
-    def peek(self, first: int, most: int, most_bytes: int) -> list[Parcel]:
+    def peek(self, first: int, most: int, most_bytes: int) -> list[DeliveryBatch]:
         """Messages that are not done, from `first` on, the oldest first, lent or not; their tokens are
         none."""
-        packing = Packing(self._open, self.claims.epoch, most_bytes)
-        offset = self._shelf.next_from(min(first, self._shelf.end))
+        packer = BatchPacker(self._open, self.claims.epoch, most_bytes)
+        offset = self._subqueue.next_from(min(first, self._subqueue.end))
         for number in range(most):
-            deliveries = self._shelf.deliveries(offset)
-            if deliveries is None or not packing.take(Claim(number, offset, deliveries, "", False)):
+            deliveries = self._subqueue.deliveries(offset)
+            if deliveries is None or not packer.take(Claim(number, offset, deliveries, "", False)):
                 break
-            offset = self._shelf.next_from(offset + 1)
-        return self._copies(packing)
+            offset = self._subqueue.next_from(offset + 1)
+        return self._copies(packer)
 
-    def read(self, first: int, end: int, most: int, most_bytes: int) -> list[Parcel]:
+    def read(self, first: int, end: int, most: int, most_bytes: int) -> list[DeliveryBatch]:
         """As `peek`, of those from `first` up to `end`, but not behind so many offsets; the ones that
         transactions have, too."""
-        packing = Packing(self._open, self.claims.epoch, most_bytes)
-        shelf = self._shelf
-        for offset in range(max(first, shelf.start), min(end, first + most, shelf.end)):
-            is_there = shelf.deliveries(offset) is not None or shelf.is_locked(offset)
-            if is_there and not packing.take(Claim(offset, offset, 0, "", False)):
+        packer = BatchPacker(self._open, self.claims.epoch, most_bytes)
+        subqueue = self._subqueue
+        for offset in range(max(first, subqueue.start), min(end, first + most, subqueue.end)):
+            is_there = subqueue.deliveries(offset) is not None or subqueue.is_locked(offset)
+            if is_there and not packer.take(Claim(offset, offset, 0, "", False)):
                 break
-        return self._copies(packing)
+        return self._copies(packer)
 
-    def _copies(self, packing: Packing) -> list[Parcel]:
-        self._opened = None
+    def _copies(self, packer: BatchPacker) -> list[DeliveryBatch]:
+        self._decoded = None
         return [
             msgspec.structs.replace(each, token=NO_TOKEN, delivery_count=each.delivery_count - 1)
-            for each in packing.parcels()
+            for each in packer.delivery_batches()
         ]
 
-    def settle(self, wanted: Settlement, now: int) -> Proposal | Result | Turned:
+    def settle(self, wanted: Settlement, now: int) -> Proposal | Result | SettlementRefusal:
         """What to propose; or the answer, if there is one without."""
         tokens = (*wanted.accepted, *wanted.released, *wanted.rejected)
         if any(token.epoch > self.claims.epoch for token in tokens):
-            return Turned(Why.OTHER_LEADER)
+            return SettlementRefusal(RefusalReason.OTHER_LEADER)
         consumer = consumer_id(wanted.session)
         verdict = self._producers.judge(consumer, wanted.incarnation, wanted.sequence)
         if verdict is not None:
@@ -208,44 +212,44 @@ class Desk:
         times = Counter(tokens) if len(found) < len(tokens) else {}
         strange = tuple(token for token, claim in found.items() if claim is None or times.get(token, 1) > 1)
         if strange or not tokens:
-            return Turned(Why.NOT_HELD, strange)
+            return SettlementRefusal(RefusalReason.NOT_HELD, strange)
         accepted, released, rejected = (
             [claim for token in part if (claim := found[token]) is not None]
             for part in (wanted.accepted, wanted.released, wanted.rejected)
         )
         moved = rejected + [claim for claim in released if self.claims.is_last(claim)]
         returned = [claim for claim in released if not self.claims.is_last(claim)]
-        letters = self._movable(moved)
-        if len(letters) < len(moved):
-            return Turned(Why.TOO_MUCH, wanted.rejected)
+        dead_letters = self._movable(moved)
+        if len(dead_letters) < len(moved):
+            return SettlementRefusal(RefusalReason.TOO_MUCH, wanted.rejected)
         stamp = (consumer, wanted.incarnation, wanted.sequence)
-        return self._propose(accepted, returned, letters, stamp)
+        return self._propose(accepted, returned, dead_letters, stamp)
 
     @property
     def is_idle(self) -> bool:
         """Whether a tick would change nothing."""
-        return self.claims.is_idle and self._opened is None
+        return self.claims.is_idle and self._decoded is None
 
     def tick(self, now: int) -> Proposal | None:
         """Time has passed: what was lent for too long is to be returned, or moved if it was the last time."""
-        if not self._is_opened_wanted:
-            self._opened = None
-        self._is_opened_wanted = False
+        if not self._is_decoded_wanted:
+            self._decoded = None
+        self._is_decoded_wanted = False
         over = self.claims.overdue(now)
         seen = [claim for claim in over if not claim.was_ahead]
         ahead = [claim for claim in over if claim.was_ahead]
         last = [claim for claim in seen if self.claims.is_last(claim)]
         returned = [claim for claim in seen if not self.claims.is_last(claim)]
-        letters: list[_Letter] = []
+        dead_letters: list[_DeadLetter] = []
         try:
-            letters = self._movable(last)
+            dead_letters = self._movable(last)
         except (Corrupt, OSError):
             # What cannot be read does not hold up the others.
             if not returned and not ahead:
                 raise
-        if returned or letters:
+        if returned or dead_letters:
             # Those that were ahead need no entry, but come back with the ones before them, which do.
-            return self._propose([], returned, letters, ahead=ahead)
+            return self._propose([], returned, dead_letters, ahead=ahead)
         for claim in ahead:
             self.claims.come_back(claim)
         return None
@@ -258,14 +262,14 @@ class Desk:
         self,
         accepted: list[Claim],
         returned: list[Claim],
-        letters: list[_Letter],
+        dead_letters: list[_DeadLetter],
         stamp: tuple[bytes, int, int] = (b"", 0, 0),
         ahead: Sequence[Claim] = (),
     ) -> Proposal:
-        moved = [claim for claim, _ in letters]
-        batch = self._batch(letters) if letters else b""
+        moved = [claim for claim, _ in dead_letters]
+        batch = self._batch(dead_letters) if dead_letters else b""
         command = QueueSettle(
-            self._shelf_number, runs_of(accepted), runs_of(returned), runs_of(moved), batch, *stamp
+            self._subqueue_number, ranges_of(accepted), ranges_of(returned), ranges_of(moved), batch, *stamp
         )
         proposal = Proposal(encode_command(command), [*accepted, *returned, *moved, *ahead])
         for claim in proposal.claims:
@@ -274,42 +278,42 @@ class Desk:
 
     # The messages themselves.
 
-    def _open(self, offset: int) -> Opened:
+    def _open(self, offset: int) -> DecodedBatch:
         """The batch that holds this message."""
-        self._is_opened_wanted = True
-        opened = self._opened
-        if opened is None or not 0 <= offset - opened[0].first_offset < opened[0].count:
-            place = self._shelf.locate(offset)
+        self._is_decoded_wanted = True
+        decoded = self._decoded
+        if decoded is None or not 0 <= offset - decoded[0].first_offset < decoded[0].count:
+            place = self._subqueue.locate(offset)
             assert isinstance(place, Place)
             batch = batch_of(self._read(place.index))
-            opened = self._opened = place, batch, list(batch.records())
-        return opened
+            decoded = self._decoded = place, batch, list(batch.records())
+        return decoded
 
-    def _movable(self, claims: list[Claim]) -> list[_Letter]:
+    def _movable(self, claims: list[Claim]) -> list[_DeadLetter]:
         """The first of these, as many as can be moved together, one at least."""
-        letters: list[_Letter] = []
+        dead_letters: list[_DeadLetter] = []
         size_bytes = 0
         for claim in sorted(claims, key=_offset):
             place, _, records = self._open(claim.offset)
             record = records[claim.offset - place.first_offset]
             size_bytes += nbytes_of(record)
-            if letters and size_bytes > MOST_MOVED_BYTES:
+            if dead_letters and size_bytes > MOST_MOVED_BYTES:
                 break
-            letters.append((claim, record))
-        return letters
+            dead_letters.append((claim, record))
+        return dead_letters
 
-    def _batch(self, letters: list[_Letter]) -> bytes:
+    def _batch(self, dead_letters: list[_DeadLetter]) -> bytes:
         """What moves; a dead letter says where it was and how often it was delivered."""
-        if self._shelf_number == LETTERS:
-            return bytes(Batch.of([_without_origin(record) for _, record in letters]).data)
+        if self._subqueue_number == DEAD_LETTERS:
+            return bytes(Batch.of([_without_origin(record) for _, record in dead_letters]).data)
         try:
-            return bytes(Batch.of([self._with_origin(claim, record) for claim, record in letters]).data)
+            return bytes(Batch.of([self._with_origin(claim, record) for claim, record in dead_letters]).data)
         except UsageError:  # one that fills a batch alone, without a byte to spare
-            return bytes(Batch.of([record for _, record in letters]).data)
+            return bytes(Batch.of([record for _, record in dead_letters]).data)
 
     def _with_origin(self, claim: Claim, record: Record) -> Record:
         origin = {"queue": self._queue, "offset": claim.offset, "deliveries": claim.deliveries + 1}
-        return record._replace(headers={**record.headers, LETTER_HEADER: msgspec.json.encode(origin)})
+        return record._replace(headers={**record.headers, DEAD_LETTER_HEADER: msgspec.json.encode(origin)})
 
 
 def consumer_id(session: str) -> bytes:
@@ -327,7 +331,7 @@ def _offset(claim: Claim) -> int:
     return claim.offset
 
 
-def runs_of(claims: list[Claim]) -> tuple[Run, ...]:
+def ranges_of(claims: list[Claim]) -> tuple[Run, ...]:
     """These as they stand in an entry."""
     runs: list[Run] = []
     for claim in sorted(claims, key=_offset):
@@ -341,5 +345,5 @@ def runs_of(claims: list[Claim]) -> tuple[Run, ...]:
 
 
 def _without_origin(record: Record) -> Record:
-    headers = {name: value for name, value in record.headers.items() if name != LETTER_HEADER}
+    headers = {name: value for name, value in record.headers.items() if name != DEAD_LETTER_HEADER}
     return record._replace(headers=headers)

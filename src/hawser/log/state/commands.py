@@ -117,7 +117,7 @@ class QueueSettle(Payload, frozen=True):
     With a stamp it is the request of a consumer, and counts once; without one it is the leader's own.
     """
 
-    shelf: Annotated[int, Meta(ge=0, le=1)]
+    subqueue: Annotated[int, Meta(ge=0, le=1)]
     accepted: tuple[Run, ...] = ()
     returned: tuple[Run, ...] = ()
     moved: tuple[Run, ...] = ()

@@ -21,7 +21,7 @@ from hawser.log.state.part import BadState, Blocks, Context, Part, Unsupported
 from hawser.log.state.producers import Producers
 from hawser.log.state.queue import Queue
 from hawser.log.state.results import Done, Result, encode_result
-from hawser.log.state.topic import RUN_PLACES, Topic
+from hawser.log.state.topic import PAGE_PLACES, Topic
 
 __all__ = ["Machine", "Saved", "shard_parts", "topic_parts"]
 
@@ -51,15 +51,15 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_State).decode
 
 
-def topic_parts(run_places: int = RUN_PLACES) -> tuple[Part, ...]:
-    """The parts of a topic's partition; `run_places` batches make a block of its index."""
-    return (Topic(run_places), Producers(), Groups(), LogTime())
+def topic_parts(page_places: int = PAGE_PLACES) -> tuple[Part, ...]:
+    """The parts of a topic's partition; `page_places` batches make a block of its index."""
+    return (Topic(page_places), Producers(), Groups(), LogTime())
 
 
-def shard_parts(run_places: int = RUN_PLACES) -> tuple[Part, ...]:
+def shard_parts(page_places: int = PAGE_PLACES) -> tuple[Part, ...]:
     """The parts of any shard: a topic's partition and a queue, of which it uses one. A member need not be
     told what its shard is for, not even before its first entry, and what is not used costs nothing."""
-    return (*topic_parts(run_places), Queue(run_places))
+    return (*topic_parts(page_places), Queue(page_places))
 
 
 class Machine:

@@ -26,7 +26,7 @@ from hawser.log.state.results import Place
 
 __all__ = ["Index"]
 
-CACHED_RUNS: Final = 8
+CACHED_PAGES: Final = 8
 BLOCK_VERSION: Final = 1
 
 _HEADER: Final = struct.Struct("<IIQ")  # version, places, end
@@ -92,15 +92,15 @@ class Index:
     timestamp there ever was."""
 
     __slots__ = (
-        "start", "end", "latest_ns", "_run_places", "_prefix", "_blocks", "_tail", "_first_run", "_firsts",
+        "start", "end", "latest_ns", "_page_places", "_prefix", "_blocks", "_tail", "_first_run", "_firsts",
         "_latests", "_lowests", "_highests", "_unsaved", "_cache", "_lowest",
     )  # fmt: skip
 
-    def __init__(self, blocks: Blocks, prefix: str, run_places: int) -> None:
-        assert run_places > 0
+    def __init__(self, blocks: Blocks, prefix: str, page_places: int) -> None:
+        assert page_places > 0
         self._blocks = blocks
         self._prefix = prefix
-        self._run_places = run_places
+        self._page_places = page_places
         self.start = self.end = 1
         self.latest_ns = _LOWEST_TIMESTAMP
         self._tail = _Run(1)
@@ -126,7 +126,7 @@ class Index:
         tail.latests.append(latest)
         self.end = tail.end = first + count
         self._lowest = min(self._lowest, index)
-        if len(tail.firsts) >= self._run_places:
+        if len(tail.firsts) >= self._page_places:
             self._seal()
         return first
 
@@ -231,7 +231,7 @@ class Index:
     def _remember(self, number: int, run: _Run) -> None:
         """The least recently used one makes room."""
         self._cache[number] = run
-        if len(self._cache) > CACHED_RUNS:
+        if len(self._cache) > CACHED_PAGES:
             del self._cache[next(iter(self._cache))]
 
     def _name(self, number: int) -> str:

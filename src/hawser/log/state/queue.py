@@ -27,12 +27,12 @@ from hawser.log.state.commands import QueueLimit, QueueSettle, count_of, decoder
 from hawser.log.state.part import BadState, Blocks, Context, Part
 from hawser.log.state.producers import Producers
 from hawser.log.state.results import Accepted, Limited, Reason, Rejected, Result, Settled
-from hawser.log.state.subqueue import Shelf
+from hawser.log.state.subqueue import Subqueue
 from hawser.record.batch import BadBatch, Header
 
 __all__ = [
     "CAPACITY_BYTES",
-    "LETTERS",
+    "DEAD_LETTERS",
     "MESSAGES",
     "MESSAGE_BYTES",
     "STEP_BYTES",
@@ -43,7 +43,7 @@ __all__ = [
 
 # The shelves, as entries name them.
 MESSAGES: Final = 0
-LETTERS: Final = 1
+DEAD_LETTERS: Final = 1
 
 # How much a queue holds unless an entry says otherwise; what a message counts beside its bytes, so that this
 # bounds their number too; how exactly bytes are counted.
@@ -61,7 +61,7 @@ _BAD = Rejected(Reason.BAD_PAYLOAD)
 class _State(msgspec.Struct, frozen=True, array_like=True):
     capacity_bytes: int
     messages: bytes
-    letters: bytes
+    dead_letters: bytes
     reserved_bytes: int
 
 
@@ -75,8 +75,8 @@ class Queue(Part):
     name: ClassVar = "queue"
     kinds: ClassVar = {Kind.QUEUE_PUT: 1, Kind.QUEUE_SETTLE: 1, Kind.QUEUE_LIMIT: 1}
 
-    def __init__(self, run_places: int, step_bytes: int = STEP_BYTES) -> None:
-        self._run_places = run_places
+    def __init__(self, page_places: int, step_bytes: int = STEP_BYTES) -> None:
+        self._page_places = page_places
         self._step_bytes = step_bytes
         self.capacity_bytes = CAPACITY_BYTES
         self.reserved_bytes = 0
@@ -88,25 +88,25 @@ class Queue(Part):
 
     def begin(self, blocks: Blocks) -> None:
         names = (self.name, f"{self.name}-letters")
-        self.shelves = tuple(Shelf(blocks, name, self._run_places, self._step_bytes) for name in names)
+        self.subqueues = tuple(Subqueue(blocks, name, self._page_places, self._step_bytes) for name in names)
 
     @property
-    def messages(self) -> Shelf:
-        return self.shelves[MESSAGES]
+    def messages(self) -> Subqueue:
+        return self.subqueues[MESSAGES]
 
     @property
-    def letters(self) -> Shelf:
+    def dead_letters(self) -> Subqueue:
         """The dead letters."""
-        return self.shelves[LETTERS]
+        return self.subqueues[DEAD_LETTERS]
 
     @property
     def used_bytes(self) -> int:
         """What counts against the capacity."""
-        return self.messages.used_bytes + self.letters.used_bytes + self.reserved_bytes
+        return self.messages.used_bytes + self.dead_letters.used_bytes + self.reserved_bytes
 
     @property
     def needed(self) -> int | None:
-        needs = [shelf.needed for shelf in self.shelves]
+        needs = [subqueue.needed for subqueue in self.subqueues]
         return min((need for need in needs if need is not None), default=None)
 
     def apply(self, entry: Entry, context: Context) -> Result:
@@ -158,10 +158,10 @@ class Queue(Part):
         verdict = producers.judge(name, command.incarnation, command.sequence) if name else None
         if verdict is not None:
             return verdict
-        shelf = self.shelves[command.shelf]
+        subqueue = self.subqueues[command.subqueue]
         for first, count, deliveries in sorted(command.runs):
-            if not shelf.are_there(first, count, deliveries):
-                return Rejected(Reason.NOT_HELD, 0, shelf.first_other(first, deliveries))
+            if not subqueue.are_there(first, count, deliveries):
+                return Rejected(Reason.NOT_HELD, 0, subqueue.first_other(first, deliveries))
         moved_first = self._carry_out(command, entry)
         if name:
             first = min(command.runs)[0]
@@ -172,11 +172,11 @@ class Queue(Part):
 
     def _carry_out(self, command: QueueSettle, entry: Entry) -> int:
         """The offset on the other shelf of the first one that moves; 0 if none does."""
-        shelf, other = self.shelves[command.shelf], self.shelves[1 - command.shelf]
+        subqueue, other = self.subqueues[command.subqueue], self.subqueues[1 - command.subqueue]
         for first, count, deliveries in command.returned:
-            shelf.give_back(first, count, deliveries)
+            subqueue.give_back(first, count, deliveries)
         for first, count, _ in (*command.accepted, *command.moved):
-            shelf.settle(first, count)
+            subqueue.settle(first, count)
         if not command.batch:
             return 0
         header = Header.read(command.batch)
@@ -192,8 +192,8 @@ class Queue(Part):
 
     def save(self) -> tuple[bytes, Sequence[str]]:
         messages, names = self.messages.save()
-        letters, more_names = self.letters.save()
-        state = _State(self.capacity_bytes, messages, letters, self.reserved_bytes)
+        dead_letters, more_names = self.dead_letters.save()
+        state = _State(self.capacity_bytes, messages, dead_letters, self.reserved_bytes)
         return _encode(state), [*names, *more_names]
 
     def load(self, state: bytes) -> None:
@@ -204,11 +204,11 @@ class Queue(Part):
         self.capacity_bytes = saved.capacity_bytes
         self.reserved_bytes = saved.reserved_bytes
         self.messages.load(saved.messages)
-        self.letters.load(saved.letters)
+        self.dead_letters.load(saved.dead_letters)
 
     def digest(self) -> bytes:
-        shelves = [shelf.observe() for shelf in self.shelves]
-        return _encode((self.capacity_bytes, self.reserved_bytes, shelves))
+        subqueues = [subqueue.observe() for subqueue in self.subqueues]
+        return _encode((self.capacity_bytes, self.reserved_bytes, subqueues))
 
 
 def size_of(entry: Entry, count: int) -> int:

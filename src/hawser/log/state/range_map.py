@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 from hawser.log.state.part import BadState
 
-__all__ = ["Runs"]
+__all__ = ["RangeMap"]
 
 
-class Runs:
+class RangeMap:
     """Every offset has the number 0 until it is given another."""
 
     __slots__ = ("_ends", "_firsts", "_values")

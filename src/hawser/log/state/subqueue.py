@@ -20,10 +20,10 @@ import msgspec
 
 from hawser.log.state.offset_index import Index
 from hawser.log.state.part import BadState, Blocks
-from hawser.log.state.range_map import Runs
+from hawser.log.state.range_map import RangeMap
 from hawser.log.state.results import OutOfRange, Place
 
-__all__ = ["DONE", "LOCKED", "Shelf"]
+__all__ = ["DONE", "LOCKED", "Subqueue"]
 
 # Numbers of messages that cannot be delivered; those of the others are deliveries.
 DONE: Final = -1
@@ -42,7 +42,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_State).decode
 
 
-class Shelf:
+class Subqueue:
     """Messages from `start` up to but not including `end`; `count` of them are not done. Whoever lends them
     is told by `on_return` which ones a transaction gave back: (first, how many)."""
 
@@ -50,9 +50,9 @@ class Shelf:
         "_index", "_rung_bytes", "_rung_firsts", "_runs", "_step_bytes", "_total_bytes", "count", "on_return",
     )  # fmt: skip
 
-    def __init__(self, blocks: Blocks, prefix: str, run_places: int, step_bytes: int) -> None:
-        self._index = Index(blocks, prefix, run_places)
-        self._runs = Runs()
+    def __init__(self, blocks: Blocks, prefix: str, page_places: int, step_bytes: int) -> None:
+        self._index = Index(blocks, prefix, page_places)
+        self._runs = RangeMap()
         self.count = 0
         self.on_return: Callable[[int, int], None] | None = None
         # Of each rung its first offset, and the bytes of all that came before it.

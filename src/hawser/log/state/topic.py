@@ -23,9 +23,9 @@ from hawser.log.state.producers import Producers
 from hawser.log.state.results import Accepted, OutOfRange, Place, Reason, Rejected, Result, Trimmed
 from hawser.record.batch import BadBatch, Header
 
-__all__ = ["RUN_PLACES", "Topic"]
+__all__ = ["PAGE_PLACES", "Topic"]
 
-RUN_PLACES: Final = 4096
+PAGE_PLACES: Final = 4096
 
 _read_trim = decoder(TrimTo)
 _BAD = Rejected(Reason.BAD_PAYLOAD)
@@ -38,11 +38,11 @@ class Topic(Offsets):
     name: ClassVar = "topic"
     kinds: ClassVar = {Kind.BATCH: 1, Kind.TRIM: 1}
 
-    def __init__(self, run_places: int = RUN_PLACES) -> None:
-        self._run_places = run_places
+    def __init__(self, page_places: int = PAGE_PLACES) -> None:
+        self._page_places = page_places
 
     def begin(self, blocks: Blocks) -> None:
-        self._index = Index(blocks, self.name, self._run_places)
+        self._index = Index(blocks, self.name, self._page_places)
 
     @property
     def start(self) -> int:

@@ -213,17 +213,19 @@ class Connection:
         entry = self.open(wanted.topic, "queue")
         first = wanted.first
         while first < wanted.end:
-            parcels = self.call(self._look(wanted.topic, entry, (first, wanted.end))).parcels
-            if not parcels or parcels[0].offset != first:
+            delivery_batches = self.call(
+                self._look(wanted.topic, entry, (first, wanted.end))
+            ).delivery_batches
+            if not delivery_batches or delivery_batches[0].offset != first:
                 raise OffsetOutOfRange(
                     f"message {first} of queue {wanted.topic!r} is done, though a batch of this query has "
                     "claimed it and is not: its claim was committed or given back by somebody else. Begin "
                     "anew, with a new checkpoint and another claimName"
                 )
-            for parcel in parcels:
-                if parcel.offset == first:
-                    yield [BatchSlice(Batch.read(parcel.batch), 0, parcel.count, first)]
-                    first += parcel.count
+            for delivery_batch in delivery_batches:
+                if delivery_batch.offset == first:
+                    yield [BatchSlice(Batch.read(delivery_batch.batch), 0, delivery_batch.count, first)]
+                    first += delivery_batch.count
 
     def queue_end(self, queue: str, entry: wire.TopicEntry) -> int:
         """The offset behind the newest message."""

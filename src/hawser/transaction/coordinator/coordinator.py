@@ -37,16 +37,16 @@ from hawser.transaction.commands import (
     BranchAbort,
     BranchCommit,
     BranchPrepare,
-    HomeDecide,
-    HomeForget,
-    HomeSessionLost,
-    HomeTold,
-    HomeVotes,
+    CoordinatorDecide,
+    CoordinatorForget,
+    CoordinatorSessionLost,
+    CoordinatorTold,
+    CoordinatorVotes,
     to_fields,
 )
-from hawser.transaction.coordinator.decisions import Home
+from hawser.transaction.coordinator.decisions import Decisions
 from hawser.transaction.coordinator.record import Phase, Record
-from hawser.transaction.expiry import OLD_MARKS, Marking
+from hawser.transaction.expiry import OLD_MARKS, ExpiryTimer
 from hawser.transaction.identity import Label, TransactionId
 from hawser.transaction.xa.table import Call, Code
 
@@ -211,9 +211,9 @@ class _Line:
 class Coordinator:
     """The coordinator of one home, whose shard has this name."""
 
-    def __init__(self, home: Home, shard: str) -> None:
-        self._home = home
-        self._ledger = home.ledger
+    def __init__(self, decisions: Decisions, shard: str) -> None:
+        self._decisions = decisions
+        self._ledger = decisions.ledger
         self._shard = shard
         self._works: dict[TransactionId, _Work] = {}
         self._touched: dict[TransactionId, None] = {}
@@ -221,7 +221,7 @@ class Coordinator:
         self._finished: set[TransactionId] = set()
         self._lines: dict[str, _Line] = {}
         self._effects: list[Effect] = []
-        self._marking = Marking()
+        self._expiry = ExpiryTimer()
         self._ledger.on_change = self._touch
         self._do: dict[type, Callable[[Any], None]] = {
             Began: self._begin,
@@ -265,17 +265,17 @@ class Coordinator:
     def _tick(self, event: Tick) -> None:
         self._report()
         for session in event.lost:
-            self._propose(Kind.HOME_SESSION_LOST, HomeSessionLost(session))
+            self._propose(Kind.HOME_SESSION_LOST, CoordinatorSessionLost(session))
         for transaction, work in self._works.items():
             if not work.is_in_line:
                 self._touch(transaction)
         for shard, line in self._lines.items():
             self._advance(shard, line, event.now)
-        old = self._marking.old(self._home.old(OLD_MARKS), event.now)
+        old = self._expiry.old(self._decisions.old(OLD_MARKS), event.now)
         if old:
-            self._propose(Kind.HOME_FORGET, HomeForget(tuple(map(to_fields, old))))
-        if self._home.is_remembering and self._marking.is_due(event.now):
-            self._propose(Kind.HOME_FORGET, HomeForget(()))
+            self._propose(Kind.HOME_FORGET, CoordinatorForget(tuple(map(to_fields, old))))
+        if self._decisions.is_remembering and self._expiry.is_due(event.now):
+            self._propose(Kind.HOME_FORGET, CoordinatorForget(()))
 
     def _await(self, event: Await) -> None:
         self._works.setdefault(event.transaction, _Work(event.now)).waiters.append(event)
@@ -404,7 +404,7 @@ class Coordinator:
                 label = Label(transaction).encode()
                 self._effects.append(Tell(shard, transaction, Kind.BRANCH_PREPARE, prepare, label))
         if shards <= work.votes and work.begin_to_propose(now):
-            votes = HomeVotes(to_fields(transaction), tuple(sorted(shards)))
+            votes = CoordinatorVotes(to_fields(transaction), tuple(sorted(shards)))
             self._propose(Kind.HOME_VOTES, votes)
 
     def _spread(self, transaction: TransactionId, record: Record, work: _Work, now: float) -> None:
@@ -446,7 +446,7 @@ class Coordinator:
         if shard in record.deliveries:
             before, batch = record.deliveries[shard]
             number = record.delivery
-            label = Label(transaction, 1, last=True, home=self._shard, delivery=number, before=before)
+            label = Label(transaction, 1, last=True, coordinator=self._shard, delivery=number, before=before)
             return Tell(shard, transaction, Kind.BATCH, batch, label.encode())
         kind: int = Kind.BRANCH_COMMIT
         payload: Payload = BranchCommit()
@@ -462,7 +462,7 @@ class Coordinator:
             if waiter.call is None:
                 result = waiter.known or self._ledger.answer(transaction)
             else:
-                result = self._home.calls.later(waiter.call, transaction, waiter.request)
+                result = self._decisions.calls.later(waiter.call, transaction, waiter.request)
             if isinstance(result, Answered) and result.code == Code.PENDING:
                 left.append(waiter)
             else:
@@ -472,7 +472,7 @@ class Coordinator:
     # Effects.
 
     def _decide(self, transaction: TransactionId, outcome: Outcome) -> None:
-        self._propose(Kind.HOME_DECIDE, HomeDecide(to_fields(transaction), outcome))
+        self._propose(Kind.HOME_DECIDE, CoordinatorDecide(to_fields(transaction), outcome))
 
     def _report(self) -> None:
         """Which shards know the outcome of what."""
@@ -484,7 +484,7 @@ class Coordinator:
             if shards:
                 told.append((to_fields(transaction), shards))
         if told:
-            self._propose(Kind.HOME_TOLD, HomeTold(tuple(told)))
+            self._propose(Kind.HOME_TOLD, CoordinatorTold(tuple(told)))
 
     def _propose(self, kind: int, payload: Payload) -> None:
         self._effects.append(Propose(kind, encode_command(payload)))

@@ -30,14 +30,14 @@ from hawser.log.state.commands import decoder
 from hawser.log.state.part import BadState, Context, Part
 from hawser.log.state.results import Expired, Finished, Outcome, Prepared, Reason, Rejected, Result
 from hawser.transaction.commands import (
-    HomeBatch,
-    HomeCall,
-    HomeClose,
-    HomeDecide,
-    HomeForget,
-    HomeSessionLost,
-    HomeTold,
-    HomeVotes,
+    CoordinatorBatch,
+    CoordinatorCall,
+    CoordinatorClose,
+    CoordinatorDecide,
+    CoordinatorForget,
+    CoordinatorSessionLost,
+    CoordinatorTold,
+    CoordinatorVotes,
     id_of,
 )
 from hawser.transaction.coordinator.ledger import Ledger
@@ -47,16 +47,16 @@ from hawser.transaction.register import SavedAge, SavedTombstone
 from hawser.transaction.xa.calls import Calls, SavedAnswer
 from hawser.transaction.xa.table import Call
 
-__all__ = ["Home"]
+__all__ = ["Decisions"]
 
-_read_call = decoder(HomeCall)
-_read_close = decoder(HomeClose)
-_read_votes = decoder(HomeVotes)
-_read_decide = decoder(HomeDecide)
-_read_told = decoder(HomeTold)
-_read_lost = decoder(HomeSessionLost)
-_read_batch = decoder(HomeBatch)
-_read_forget = decoder(HomeForget)
+_read_call = decoder(CoordinatorCall)
+_read_close = decoder(CoordinatorClose)
+_read_votes = decoder(CoordinatorVotes)
+_read_decide = decoder(CoordinatorDecide)
+_read_told = decoder(CoordinatorTold)
+_read_lost = decoder(CoordinatorSessionLost)
+_read_batch = decoder(CoordinatorBatch)
+_read_forget = decoder(CoordinatorForget)
 _BAD = Rejected(Reason.BAD_PAYLOAD)
 _CALLS = frozenset(Call)
 _OWN_FORMATS = (LANE_FORMAT, APPLICATION_FORMAT)
@@ -83,7 +83,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_State).decode
 
 
-class Home(Part):
+class Decisions(Part):
     """Every transaction that is decided on this shard."""
 
     name: ClassVar = "home"
@@ -176,7 +176,7 @@ class Home(Part):
         ledger.begin(transaction, record)
         return ledger.answer(transaction)
 
-    def _refuse(self, transaction: TransactionId, command: HomeClose) -> Result | None:
+    def _refuse(self, transaction: TransactionId, command: CoordinatorClose) -> Result | None:
         """Why a branch is too late; None if it is not."""
         query, undecided = self.applications.get(transaction.xid.global_id, (command.query, 0))
         if query != command.query:
@@ -259,7 +259,7 @@ class Home(Part):
         self._decide_all(command, frozenset(named))
         return Finished(Outcome.COMMITTED)
 
-    def _decide_all(self, command: HomeBatch, named: frozenset[TransactionId]) -> None:
+    def _decide_all(self, command: CoordinatorBatch, named: frozenset[TransactionId]) -> None:
         for transaction, record in list(self.ledger.register):
             xid = transaction.xid
             concerned = xid.format == APPLICATION_FORMAT and xid.global_id == command.application

@@ -53,7 +53,7 @@ from hawser.log.state.results import (
     Result,
     Staged,
 )
-from hawser.log.state.topic import RUN_PLACES
+from hawser.log.state.topic import PAGE_PLACES
 from hawser.transaction.commands import (
     BranchAbort,
     BranchCommit,
@@ -64,7 +64,7 @@ from hawser.transaction.commands import (
     Shards,
     id_of,
 )
-from hawser.transaction.coordinator.decisions import Home
+from hawser.transaction.coordinator.decisions import Decisions
 from hawser.transaction.coordinator.ledger import Ledger
 from hawser.transaction.identity import LANE_FORMAT, Label, TransactionId
 from hawser.transaction.participant import staged
@@ -95,8 +95,8 @@ DEFAULT_LIMIT: Final = BranchLimit(
 
 class Branch(msgspec.Struct, array_like=True):
     """What one transaction has on this shard. `opened` is the index of its first entry, `owners` are those
-    who worked in it, `places` the worker and the number of each operation; `home` is the shard that decides
-    once it is prepared, and `prepared_ns` when that was, by some leader's clock, if it is known."""
+    who worked in it, `places` the worker and the number of each operation; `coordinator` is the shard that
+    decides once it is prepared, and `prepared_ns` when that was, by some leader's clock, if it is known."""
 
     opened: int
     timeout_seconds: int
@@ -105,12 +105,12 @@ class Branch(msgspec.Struct, array_like=True):
     operations: list[Operation] = []
     places: list[tuple[int, int]] = []
     size_bytes: int = 0
-    home: str = ""
+    coordinator: str = ""
     prepared_ns: int = 0
 
     @property
     def is_prepared(self) -> bool:
-        return bool(self.home)
+        return bool(self.coordinator)
 
     def add(self, label: Label, operation: Operation, size_bytes: int) -> None:
         """The next operation of its worker."""
@@ -223,7 +223,7 @@ class Branches(Part):
     def judge(self, label: Label) -> Result | None:
         """What an operation with this label gets; None if it is to be staged. Changes nothing."""
         if label.delivery:
-            is_here = label.delivery <= self.delivered.get(label.home, 0)
+            is_here = label.delivery <= self.delivered.get(label.coordinator, 0)
             return _COMMITTED if is_here else None
         return self._judge(label, self.register.get(label.id))
 
@@ -237,7 +237,7 @@ class Branches(Part):
             return _COMMITTED if label.others and is_done else verdict
         last = branch.counts.get(label.worker, 0)
         if 0 < label.number <= last:
-            return self._vote(label.id) if label.home and branch.is_prepared else Staged(label.number)
+            return self._vote(label.id) if label.coordinator and branch.is_prepared else Staged(label.number)
         if branch.is_prepared:
             return Rejected(Reason.TRANSACTION_CLOSED)
         return None if label.number == last + 1 else Rejected(Reason.GAP, last + 1, label.number)
@@ -266,14 +266,14 @@ class Branches(Part):
 
     def _deliver(self, entry: Entry, label: Label, context: Context) -> Result:
         """Home has committed this."""
-        last = self.delivered.get(label.home, 0)
+        last = self.delivered.get(label.coordinator, 0)
         if label.before > last:
             return Rejected(Reason.GAP, last, label.before)
         if label.delivery > last:
             operation = staged.stage(entry, (), context) if entry.kind == Kind.BATCH else _BAD
             if isinstance(operation, Rejected):
                 return operation
-            self.delivered[label.home] = label.delivery
+            self.delivered[label.coordinator] = label.delivery
             staged.commit((operation,), context, False)
             if self.observers is not None:
                 self.observers.ended_at_once(label.id, operation, Outcome.COMMITTED)
@@ -290,7 +290,7 @@ class Branches(Part):
             return Rejected(Reason.TOO_MANY_TRANSACTIONS, self._open.count)
         full = self.register.why_full(label.id.xid) if branch is None else None
         if label.others:
-            full = full or context.part(Home).ledger.why_not_for_all(label.id)
+            full = full or context.part(Decisions).ledger.why_not_for_all(label.id)
         if full is not None:
             return full
         full = self._why_full(size_bytes)
@@ -299,7 +299,7 @@ class Branches(Part):
         operation = staged.stage(entry, branch.operations if branch is not None else (), context)
         if isinstance(operation, Rejected):
             return operation
-        if branch is None and label.last and not label.home:
+        if branch is None and label.last and not label.coordinator:
             return self._commit_alone(label, operation, context)
         if branch is None:
             branch = self._begin(entry, label, context)
@@ -313,8 +313,8 @@ class Branches(Part):
         if not label.last:
             return Staged(label.number)
         counts = ((label.worker, label.number),)
-        if label.home:
-            return self._close(label.id, counts, label.home, context)
+        if label.coordinator:
+            return self._close(label.id, counts, label.coordinator, context)
         outcome = self._obstacle(branch, counts, context) or Outcome.COMMITTED
         return self._announced(label.id, self._end(label.id, outcome, context), label.others, context)
 
@@ -380,10 +380,15 @@ class Branches(Part):
         branch = self.register.get(label.id)
         if branch is not None and branch.is_prepared:
             return self._vote(label.id)
-        return self._close(label.id, command.counts, command.home, context, command.asked_ns)
+        return self._close(label.id, command.counts, command.coordinator, context, command.asked_ns)
 
     def _close(
-        self, transaction: TransactionId, counts: Counts, home: str, context: Context, asked_ns: int = 0
+        self,
+        transaction: TransactionId,
+        counts: Counts,
+        coordinator: str,
+        context: Context,
+        asked_ns: int = 0,
     ) -> Result:
         """It is prepared, if these are the operations it has, and can be committed; otherwise it is over."""
         branch = self.register.get(transaction)
@@ -395,7 +400,7 @@ class Branches(Part):
         staged.reserve(branch.operations, context)
         self._open.remove(branch)
         self._prepared.add(branch)
-        branch.home, branch.prepared_ns = home, asked_ns
+        branch.coordinator, branch.prepared_ns = coordinator, asked_ns
         if self.observers is not None:
             self.observers.prepared(transaction, branch.operations)
         return self._vote(transaction)
@@ -412,7 +417,7 @@ class Branches(Part):
         outcome = self.register.outcome(transaction)
         is_lane = transaction.xid.format == LANE_FORMAT
         if is_lane and outcome is None and self.register.get(transaction) is None:
-            record = context.part(Home).ledger.register.get(transaction)
+            record = context.part(Decisions).ledger.register.get(transaction)
             outcome = record.outcome if record is not None else None
         return self.register.verdict(transaction) if outcome is None else Finished(outcome)
 
@@ -434,7 +439,7 @@ class Branches(Part):
         if command.counts is not None:
             if branch is not None and branch.is_prepared:
                 return Rejected(Reason.TRANSACTION_CLOSED)
-            ledger, deliveries = context.part(Home).ledger, command.deliveries
+            ledger, deliveries = context.part(Decisions).ledger, command.deliveries
             if not all(map(staged.is_deliverable, deliveries.values())):
                 return _BAD
             refused = ledger.why_not_for_all(label.id, deliveries) if command.others or deliveries else None
@@ -471,7 +476,7 @@ class Branches(Part):
     ) -> Result:
         """The same, with the others to be told."""
         if others and isinstance(ended, Finished):
-            context.part(Home).ledger.announce(transaction, ended.outcome, others)
+            context.part(Decisions).ledger.announce(transaction, ended.outcome, others)
         return ended
 
     def _end(self, transaction: TransactionId, outcome: Outcome, context: Context) -> Result:
@@ -497,12 +502,12 @@ class Branches(Part):
             return _BAD
         if not command.transactions and not command.homes and not command.deleted:
             self.register.marks += 1
-        for home in command.deleted:
-            if home in self.delivered:
-                self.deleted.setdefault(home, self.register.marks)
-        for home in command.homes:
-            self.delivered.pop(home, None)
-            self.deleted.pop(home, None)
+        for coordinator in command.deleted:
+            if coordinator in self.delivered:
+                self.deleted.setdefault(coordinator, self.register.marks)
+        for coordinator in command.homes:
+            self.delivered.pop(coordinator, None)
+            self.deleted.pop(coordinator, None)
         return Expired(sum(self.register.forget(id_of(fields)) for fields in command.transactions))
 
     def _set_limit(self, entry: Entry) -> Result:
@@ -539,6 +544,6 @@ class Branches(Part):
             (self._prepared if branch.is_prepared else self._open).add(branch)
 
 
-def transactional_parts(run_places: int = RUN_PLACES) -> tuple[Part, ...]:
+def transactional_parts(page_places: int = PAGE_PLACES) -> tuple[Part, ...]:
     """The parts of any shard, with transactions; what is not used costs nothing."""
-    return (*shard_parts(run_places), Branches(), Home())
+    return (*shard_parts(page_places), Branches(), Decisions())

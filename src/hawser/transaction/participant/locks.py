@@ -9,17 +9,19 @@ from collections import Counter
 from collections.abc import Sequence
 
 from hawser.log.queue.claims import Claim, Claims, Token
-from hawser.log.queue.dispatcher import Proposal, Turned, Why, runs_of
+from hawser.log.queue.dispatcher import Proposal, RefusalReason, SettlementRefusal, ranges_of
 from hawser.log.state.commands import QueueSettle, encode_command
 
 __all__ = ["lock"]
 
 
-def lock(claims: Claims, shelf: int, session: str, tokens: Sequence[Token]) -> Proposal | Turned:
+def lock(
+    claims: Claims, subqueue: int, session: str, tokens: Sequence[Token]
+) -> Proposal | SettlementRefusal:
     """What to propose under the label of a transaction; `Claims.resolve` is to be called with its claims when
     it is applied, or refused."""
     if any(token.epoch > claims.epoch for token in tokens):
-        return Turned(Why.OTHER_LEADER)
+        return SettlementRefusal(RefusalReason.OTHER_LEADER)
     times = Counter(tokens)
     held: list[Claim] = []
     strange: list[Token] = []
@@ -30,7 +32,7 @@ def lock(claims: Claims, shelf: int, session: str, tokens: Sequence[Token]) -> P
         else:
             held.append(claim)
     if strange or not held:
-        return Turned(Why.NOT_HELD, tuple(strange))
+        return SettlementRefusal(RefusalReason.NOT_HELD, tuple(strange))
     for claim in held:
         claim.pending += 1
-    return Proposal(encode_command(QueueSettle(shelf, runs_of(held))), held)
+    return Proposal(encode_command(QueueSettle(subqueue, ranges_of(held))), held)

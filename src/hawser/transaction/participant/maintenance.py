@@ -25,8 +25,8 @@ import msgspec
 from hawser.log.entry import Kind
 from hawser.log.state.commands import Payload, encode_command
 from hawser.log.state.results import Outcome
-from hawser.transaction.commands import BranchAbort, BranchCommit, BranchForget, HomeDecide, to_fields
-from hawser.transaction.expiry import OLD_MARKS, Marking
+from hawser.transaction.commands import BranchAbort, BranchCommit, BranchForget, CoordinatorDecide, to_fields
+from hawser.transaction.expiry import OLD_MARKS, ExpiryTimer
 from hawser.transaction.identity import (
     APPLICATION_FORMAT,
     DEFAULT_TIMEOUT_SECONDS,
@@ -37,7 +37,7 @@ from hawser.transaction.identity import (
 from hawser.transaction.participant.branches import Branch, Branches
 from hawser.transaction.participant.staged import StagedBatch
 
-__all__ = ["Action", "Ask", "Carry", "Keeper", "Propose"]
+__all__ = ["Action", "Ask", "Carry", "BranchMaintenance", "Propose"]
 
 # From one question to the next: longer and longer.
 ASK_SECONDS: Final = 5.0
@@ -59,7 +59,7 @@ class Ask(msgspec.Struct, frozen=True):
     """Ask this home, or if none is named the xid's, what became of the transaction; and `disown` it, if home
     knows nothing of it and there is a reason for that."""
 
-    home: str
+    coordinator: str
     transaction: TransactionId
     reason: Outcome | None = None
 
@@ -86,7 +86,7 @@ class _Waiting:
         self.reason: Outcome | None = None
 
 
-class Keeper:
+class BranchMaintenance:
     """The keeper of one shard's branches."""
 
     def __init__(self, branches: Branches) -> None:
@@ -95,7 +95,7 @@ class Keeper:
         self._seen: dict[TransactionId, float] = {}
         # Those that ask home, and whether they are prepared.
         self._waiting: dict[tuple[TransactionId, bool], _Waiting] = {}
-        self._marking = Marking()
+        self._expiry = ExpiryTimer()
         # For each entry that was proposed again: the time before which it is not repeated, and the pause
         # after that.
         self._carried: dict[int, tuple[float, float]] = {}
@@ -120,13 +120,13 @@ class Keeper:
         actions += self._carry(now, carry_before)
         actions += self._forget(now, is_gone)
         is_remembering = register.is_remembering or bool(self._branches.deleted)
-        if is_remembering and self._marking.is_due(now):
+        if is_remembering and self._expiry.is_due(now):
             actions.append(_propose(Kind.BRANCH_FORGET, BranchForget(())))
         return actions
 
     def _forget(self, now: float, is_gone: Callable[[str], bool]) -> list[Action]:
         """The outcomes and the deleted homes that are old, and the homes that are deleted since."""
-        found = self._marking.old(self._forgettable(is_gone), now)
+        found = self._expiry.old(self._forgettable(is_gone), now)
         if not found:
             return []
         forget = BranchForget(
@@ -139,10 +139,10 @@ class Keeper:
     def _forgettable(self, is_gone: Callable[[str], bool]) -> Iterator[TransactionId | str]:
         branches = self._branches
         yield from branches.register.old(OLD_MARKS)
-        for home in filter(is_gone, branches.delivered):
-            noted = branches.deleted.get(home)
+        for coordinator in filter(is_gone, branches.delivered):
+            noted = branches.deleted.get(coordinator)
             if noted is None or branches.register.marks - noted >= OLD_MARKS:
-                yield home
+                yield coordinator
 
     # To be shown. `clock_ns` is the time of day here, and what another leader wrote was by its own.
 
@@ -178,7 +178,7 @@ class Keeper:
         """For home, which has not decided: it is not to be committed any more."""
         if transaction.xid.format == LANE_FORMAT:
             return _propose(Kind.BRANCH_ABORT, BranchAbort(reason), transaction)
-        return _propose(Kind.HOME_DECIDE, HomeDecide(to_fields(transaction), reason))
+        return _propose(Kind.HOME_DECIDE, CoordinatorDecide(to_fields(transaction), reason))
 
     def _ask(
         self, transaction: TransactionId, branch: Branch, now: float, is_lost: Callable[[int], bool]
@@ -191,7 +191,7 @@ class Keeper:
         waiting.asked, waiting.reason = now, reason
         waiting.pause_seconds = ASK_SECONDS if is_news else min(2 * waiting.pause_seconds, MOST_ASK_SECONDS)
         # Home knew an open branch before it existed here.
-        return [Ask(branch.home, transaction, reason if branch.is_prepared else Outcome.ROLLED_BACK)]
+        return [Ask(branch.coordinator, transaction, reason if branch.is_prepared else Outcome.ROLLED_BACK)]
 
     def _expire(
         self, transaction: TransactionId, branch: Branch, now: float, is_lost: Callable[[int], bool]

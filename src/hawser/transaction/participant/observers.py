@@ -114,7 +114,7 @@ class Observers:
             target = self._name(operation.for_queue)
             self._tell(transaction, observers, "publish", target, operation.records, operation.index)
         elif isinstance(operation, StagedAccept):
-            suffix = "" if operation.shelf == MESSAGES else DEAD_LETTER_SUFFIX
+            suffix = "" if operation.subqueue == MESSAGES else DEAD_LETTER_SUFFIX
             self._tell(transaction, observers, "accept", self._name(True) + suffix, operation.runs)
         else:
             move = operation.command

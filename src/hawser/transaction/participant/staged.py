@@ -58,7 +58,7 @@ class StagedBatch(msgspec.Struct, frozen=True, array_like=True, tag="batch"):
 class StagedAccept(msgspec.Struct, frozen=True, array_like=True, tag="accept"):
     """Messages of a shelf, locked."""
 
-    shelf: int
+    subqueue: int
     runs: tuple[Run, ...]
 
 
@@ -120,13 +120,13 @@ def _stage_accept(entry: Entry, context: Context) -> Operation | Rejected:
     command = _read_settle(entry)
     if command is None or not is_sound(command) or command.consumer or command.runs != command.accepted:
         return _BAD
-    shelf = context.part(Queue).shelves[command.shelf]
+    subqueue = context.part(Queue).subqueues[command.subqueue]
     for first, count, deliveries in sorted(command.accepted):
-        if not shelf.are_there(first, count, deliveries):
-            return Rejected(Reason.LOCKED if shelf.is_locked(first) else Reason.NOT_HELD, 0, first)
+        if not subqueue.are_there(first, count, deliveries):
+            return Rejected(Reason.LOCKED if subqueue.is_locked(first) else Reason.NOT_HELD, 0, first)
     for run in command.accepted:
-        shelf.lock(*run)
-    return StagedAccept(command.shelf, command.accepted)
+        subqueue.lock(*run)
+    return StagedAccept(command.subqueue, command.accepted)
 
 
 def _stage_move(entry: Entry, before: Sequence[Operation], context: Context) -> Operation | Rejected:
@@ -193,17 +193,17 @@ def commit(operations: Sequence[Operation], context: Context, reserved: bool) ->
         if isinstance(each, StagedBatch):
             _commit_batch(each, context)
         elif isinstance(each, StagedAccept):
-            shelf = context.part(Queue).shelves[each.shelf]
+            subqueue = context.part(Queue).subqueues[each.subqueue]
             for first, count, _ in each.runs:
-                shelf.settle(first, count)
+                subqueue.settle(first, count)
         else:
             context.part(Groups).move(each.command)
 
 
 def _commit_batch(batch: StagedBatch, context: Context) -> None:
     if batch.for_queue:
-        shelf = context.part(Queue).messages
-        shelf.append(batch.index, batch.records, batch.latest_ns, batch.size_bytes)
+        subqueue = context.part(Queue).messages
+        subqueue.append(batch.index, batch.records, batch.latest_ns, batch.size_bytes)
     else:
         context.part(Topic).commit_staged(batch.index, batch.records, batch.latest_ns)
 
@@ -214,6 +214,6 @@ def undo(operations: Sequence[Operation], context: Context, reserved: bool) -> N
         release(operations, context)
     for each in operations:
         if isinstance(each, StagedAccept):
-            shelf = context.part(Queue).shelves[each.shelf]
+            subqueue = context.part(Queue).subqueues[each.subqueue]
             for run in each.runs:
-                shelf.unlock(*run)
+                subqueue.unlock(*run)

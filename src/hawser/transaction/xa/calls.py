@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from hawser.log.state.results import Answered, Outcome, Reason, Rejected, Result
-from hawser.transaction.commands import HomeCall, id_of
+from hawser.transaction.commands import CoordinatorCall, id_of
 from hawser.transaction.coordinator.ledger import Ledger
 from hawser.transaction.coordinator.record import Phase, Record, state_of
 from hawser.transaction.identity import (
@@ -43,7 +43,7 @@ class Calls:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.answers: dict[bytes, Answered] = {}
-        self._do: dict[Call, Callable[[TransactionId, Record, HomeCall, int], Result]] = {
+        self._do: dict[Call, Callable[[TransactionId, Record, CoordinatorCall, int], Result]] = {
             Call.START_JOIN: self._join,
             Call.START_RESUME: self._join,
             Call.PREPARE: self._prepare,
@@ -54,7 +54,7 @@ class Calls:
             Call.SET_TIMEOUT: self._set_timeout,
         }
 
-    def find(self, command: HomeCall) -> TransactionId:
+    def find(self, command: CoordinatorCall) -> TransactionId:
         """What the call is about: the use that it names. A start is about the latest."""
         transaction = id_of(command.xid)
         if command.call != Call.START:
@@ -72,7 +72,7 @@ class Calls:
         outcome = register.outcome(transaction)
         return State.UNKNOWN if outcome is None else state_of(outcome)
 
-    def apply(self, command: HomeCall, index: int) -> Result:
+    def apply(self, command: CoordinatorCall, index: int) -> Result:
         """What the call in the entry at this index gets; what it does is done."""
         call = Call(command.call)
         earlier = self.answers.get(command.request) if command.request else None
@@ -83,7 +83,7 @@ class Calls:
             self._keep(command, answer)
         return answer
 
-    def _keep(self, command: HomeCall, answer: Answered) -> None:
+    def _keep(self, command: CoordinatorCall, answer: Answered) -> None:
         self.answers[command.request] = answer
         if len(self.answers) > MOST_ANSWERS:
             del self.answers[next(iter(self.answers))]
@@ -119,7 +119,7 @@ class Calls:
             return self._ledger.register.outcome(transaction) or 0
         return record.timeout_seconds if call is Call.GET_TIMEOUT else record.outcome or 0
 
-    def _first(self, call: Call, command: HomeCall, index: int) -> Result:
+    def _first(self, call: Call, command: CoordinatorCall, index: int) -> Result:
         if call is Call.SET_TIMEOUT and command.seconds > MAX_TIMEOUT_SECONDS:
             return Answered(Code.INVALID_ARGUMENT)
         transaction = self.find(command)
@@ -139,7 +139,7 @@ class Calls:
     def _on_record(
         self,
         call: Call,
-        command: HomeCall,
+        command: CoordinatorCall,
         index: int,
         transaction: TransactionId,
         record: Record,
@@ -166,7 +166,7 @@ class Calls:
 
     # What is done.
 
-    def _start(self, command: HomeCall, index: int) -> Result:
+    def _start(self, command: CoordinatorCall, index: int) -> Result:
         """A new incarnation: the index of this entry is higher than all that were given out before."""
         xid, heard = id_of(command.xid)
         register = self._ledger.register
@@ -183,7 +183,9 @@ class Calls:
         self._ledger.relate(transaction, record, command.session, 1, False)
         return Answered(Code.OK, index, 1)
 
-    def _join(self, transaction: TransactionId, record: Record, command: HomeCall, index: int) -> Result:
+    def _join(
+        self, transaction: TransactionId, record: Record, command: CoordinatorCall, index: int
+    ) -> Result:
         """The session becomes a new worker, even if it had suspended its work: the suspension named all that
         the old worker staged."""
         if record.workers >= MOST_WORKERS:
@@ -192,7 +194,7 @@ class Calls:
         self._ledger.relate(transaction, record, command.session, record.workers, False)
         return Answered(Code.OK, transaction.incarnation, record.workers)
 
-    def _end(self, call: Call, transaction: TransactionId, record: Record, command: HomeCall) -> None:
+    def _end(self, call: Call, transaction: TransactionId, record: Record, command: CoordinatorCall) -> None:
         """What the session has staged is known, also if it can only be rolled back."""
         worker = self._ledger.part(transaction, record, command.session)
         assert worker is not None
@@ -204,7 +206,9 @@ class Calls:
         elif call is Call.END_FAIL:
             self._ledger.decide(transaction, record, Outcome.FAILED)
 
-    def _prepare(self, transaction: TransactionId, record: Record, command: HomeCall, index: int) -> Answered:
+    def _prepare(
+        self, transaction: TransactionId, record: Record, command: CoordinatorCall, index: int
+    ) -> Answered:
         if record.phase is Phase.ACTIVE:
             if not record.participants:
                 # There is none any more; but it can be told from one that never was.
@@ -214,7 +218,7 @@ class Calls:
         return self.answer(Call.PREPARE, transaction, command.session)
 
     def _commit_one_phase(
-        self, transaction: TransactionId, record: Record, command: HomeCall, index: int
+        self, transaction: TransactionId, record: Record, command: CoordinatorCall, index: int
     ) -> Answered:
         if record.phase is Phase.ACTIVE:
             self._ledger.close(transaction, record, one_phase=True)
@@ -222,14 +226,16 @@ class Calls:
                 self._ledger.decide(transaction, record, Outcome.COMMITTED)
         return self.answer(Call.COMMIT_ONE_PHASE, transaction, command.session)
 
-    def _commit(self, transaction: TransactionId, record: Record, command: HomeCall, index: int) -> Answered:
+    def _commit(
+        self, transaction: TransactionId, record: Record, command: CoordinatorCall, index: int
+    ) -> Answered:
         if record.outcome is None:
             assert record.phase is Phase.PREPARED
             self._ledger.decide(transaction, record, Outcome.COMMITTED)
         return Answered(Code.OK, transaction.incarnation)
 
     def _roll_back(
-        self, transaction: TransactionId, record: Record, command: HomeCall, index: int
+        self, transaction: TransactionId, record: Record, command: CoordinatorCall, index: int
     ) -> Answered:
         if record.outcome is None:
             self._ledger.decide(transaction, record, Outcome.ROLLED_BACK)
@@ -238,14 +244,16 @@ class Calls:
             self._ledger.acknowledge(transaction)
         return Answered(Code.OK, transaction.incarnation)
 
-    def _forget(self, transaction: TransactionId, record: Record, command: HomeCall, index: int) -> Answered:
+    def _forget(
+        self, transaction: TransactionId, record: Record, command: CoordinatorCall, index: int
+    ) -> Answered:
         record.heuristic = ""
         record.acknowledged = record.outcome is not Outcome.COMMITTED
         self._ledger.settle(transaction, record)
         return Answered(Code.OK, transaction.incarnation)
 
     def _set_timeout(
-        self, transaction: TransactionId, record: Record, command: HomeCall, index: int
+        self, transaction: TransactionId, record: Record, command: CoordinatorCall, index: int
     ) -> Answered:
         """Its time runs from here, also if it is the same; 0 is the default."""
         record.timeout_seconds = command.seconds or DEFAULT_TIMEOUT_SECONDS

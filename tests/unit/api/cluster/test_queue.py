@@ -186,25 +186,25 @@ def test_rejected_messages_are_dead_letters(queue: hawser.Queue[Any]) -> None:
     got(queue).accept()
     got(queue).reject()
     assert queue.get(timeout=0) is None
-    letters = queue.dead_letters()
-    assert letters is queue.dead_letters() and letters.dead_letters() is letters
-    assert (queue.info().dead, letters.info().ready, letters.name) == (1, 1, f"{queue.name}.dead")
-    (copy,) = letters.peek(5)
-    letter = got(letters)
+    dead_letters = queue.dead_letters()
+    assert dead_letters is queue.dead_letters() and dead_letters.dead_letters() is dead_letters
+    assert (queue.info().dead, dead_letters.info().ready, dead_letters.name) == (1, 1, f"{queue.name}.dead")
+    (copy,) = dead_letters.peek(5)
+    letter = got(dead_letters)
     assert bytes(copy) == bytes(letter) == b"bad"
     origin = msgspec.json.decode(letter.headers["hawser-dead-letter"])
     assert origin == {"queue": queue.name, "offset": 2, "deliveries": 1}
     letter.reject()
-    assert got(letters).delivery_count == 2
+    assert got(dead_letters).delivery_count == 2
     gc.collect()
-    wait_until(lambda: letters.info().ready == 1)
+    wait_until(lambda: dead_letters.info().ready == 1)
     assert queue.retry_dead_letters() == 1
     again = got(queue)
     assert (bytes(again), again.headers, again.delivery_count) == (b"bad", {}, 1)
     with pytest.raises(hawser.UsageError, match="among the dead letters"):
-        letters.put(b"x")
+        dead_letters.put(b"x")
     with pytest.raises(hawser.UsageError, match="deleted with it"):
-        letters.delete()
+        dead_letters.delete()
 
 
 def test_the_name_of_dead_letters_is_no_other_queues(queue: hawser.Queue[Any], bus: hawser.Bus) -> None:
@@ -246,20 +246,22 @@ def test_letters_go_to_a_queue_of_another_name(bus: hawser.Bus) -> None:
     queue.put_many([b"1", b"2"])
     other.put(b"3")
     queue.get_many(2, timeout=SECONDS).release()
-    letters = queue.dead_letters()
-    assert letters.name == morgue
-    wait_until(lambda: letters.info().ready == 2)
+    dead_letters = queue.dead_letters()
+    assert dead_letters.name == morgue
+    wait_until(lambda: dead_letters.info().ready == 2)
     got(other).reject()
-    wait_until(lambda: letters.info().ready == 3)
+    wait_until(lambda: dead_letters.info().ready == 3)
     assert morgue in bus.queues()
-    assert [bytes(each) for each in letters.peek(9)] == [b"1", b"2", b"3"]
+    assert [bytes(each) for each in dead_letters.peek(9)] == [b"1", b"2", b"3"]
     assert queue.retry_dead_letters(1) == 1
     # Held: one that is dropped is a letter again, and goes back there.
     first = got(queue)
     assert bytes(first) == b"1"
     assert other.retry_dead_letters() == 1
     assert bytes(got(other)) == b"3"
-    assert [(bytes(each), list(each.headers)) for each in letters.peek(9)] == [(b"2", ["hawser-dead-letter"])]
+    assert [(bytes(each), list(each.headers)) for each in dead_letters.peek(9)] == [
+        (b"2", ["hawser-dead-letter"])
+    ]
 
 
 def test_a_full_queue_makes_producers_wait(bus: hawser.Bus) -> None:

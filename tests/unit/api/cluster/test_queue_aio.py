@@ -35,10 +35,10 @@ def test_the_same_in_an_event_loop(cluster: RunningCluster) -> None:
         rejected = await queue.get(SECONDS)
         assert rejected is not None
         await rejected.reject()
-        letters = queue.dead_letters()
-        assert queue.dead_letters(create=False) is letters
-        assert [bytes(each) for each in await letters.peek(3)] == [b"4"]
-        assert ((await queue.info()).dead, (await letters.info()).ready) == (1, 1)
+        dead_letters = queue.dead_letters()
+        assert queue.dead_letters(create=False) is dead_letters
+        assert [bytes(each) for each in await dead_letters.peek(3)] == [b"4"]
+        assert ((await queue.info()).dead, (await dead_letters.info()).ready) == (1, 1)
         assert await queue.retry_dead_letters() == 1
         seen = []
         async with queue.consume() as consumer:
@@ -50,7 +50,7 @@ def test_the_same_in_an_event_loop(cluster: RunningCluster) -> None:
         assert seen == [b"5", b"4"]
         assert await queue.get(0) is None
         with pytest.raises(hawser.UsageError, match="among the dead letters"):
-            await letters.put(b"x")
+            await dead_letters.put(b"x")
         assert not await queue.forget("x")
         await queue.delete()
         with pytest.raises(hawser.Closed):

@@ -17,7 +17,7 @@ from hawser.cluster.node.queue import dead_letter_forwarder
 from hawser.cluster.node.shard import Shard
 from hawser.cluster.transport import Link, LinkClosed
 from hawser.log.entry import Kind
-from hawser.log.queue.dead_letters import next_letters
+from hawser.log.queue.dead_letters import next_dead_letters
 from hawser.record.batch import Batch
 from tests.support.cluster import RunningCluster
 from tests.support.processes import hawser_command
@@ -283,25 +283,25 @@ def test_letters_arrive_once_though_their_mover_dies_between_the_steps(
         return await execute(shard, kind, payload)
 
     def other_stamp(*arguments: Any) -> Batch | None:
-        batch = next_letters(*arguments)
+        batch = next_dead_letters(*arguments)
         return None if batch is None else batch.stamped(batch.stamp._replace(producer=f"{sends}".encode()))
 
     monkeypatch.setattr(Shard, "execute", die)
     monkeypatch.setattr(dead_letter_forwarder, "_PAUSE_SECONDS", 0.01)
     if forgets_who_it_is:
-        monkeypatch.setattr(dead_letter_forwarder, "next_letters", other_stamp)
+        monkeypatch.setattr(dead_letter_forwarder, "next_dead_letters", other_stamp)
     queue = new_queue(bus, dead_letter=f"morgue-{forgets_who_it_is}")
     for number in range(6):
         queue.put_many([f"{number}.{each}".encode() for each in range(3)])
         queue.get_many(3, timeout=SECONDS).reject()
-    wait_until(lambda: _letters_at_home(queue) == 0)
-    letters = queue.dead_letters()
-    found = [bytes(each).decode() for each in letters.peek(1000)]
+    wait_until(lambda: _dead_letters_at_home(queue) == 0)
+    dead_letters = queue.dead_letters()
+    found = [bytes(each).decode() for each in dead_letters.peek(1000)]
     wanted = [f"{number}.{each}" for number in range(6) for each in range(3)]
     assert (found == wanted) is not forgets_who_it_is
     assert set(found) == set(wanted)
     record_property("sent", sends)
 
 
-def _letters_at_home(queue: Any) -> int:
-    return int(queue._thread.call(queue._queue.query_contents()).letters)
+def _dead_letters_at_home(queue: Any) -> int:
+    return int(queue._thread.call(queue._queue.query_contents()).dead_letters)

@@ -39,10 +39,10 @@ def test_a_rejected_message_becomes_a_dead_letter(local: LocalBus) -> None:
     got(queue).reject()
     good.accept()
     assert queue.get(0) is None
-    letters = queue.dead_letters()
-    assert (letters.name, letters.dead_letters()) == ("jobs.dead", letters)
+    dead_letters = queue.dead_letters()
+    assert (dead_letters.name, dead_letters.dead_letters()) == ("jobs.dead", dead_letters)
     assert bus.queues() == ["jobs", "jobs.dead"]
-    letter = got(letters)
+    letter = got(dead_letters)
     origin = letter.headers["hawser-dead-letter"]
     assert (bytes(letter), letter.key, letter.headers["h"]) == (b"bad", b"k", b"v")
     assert json.loads(origin) == {"queue": "jobs", "offset": 2, "deliveries": 1}
@@ -148,13 +148,13 @@ def test_a_dead_letter_stays_one(local: LocalBus) -> None:
     queue = local.connect().queue("jobs", **SETTINGS)
     queue.put(b"bad")
     got(queue).reject()
-    letters = queue.dead_letters()
+    dead_letters = queue.dead_letters()
     for _ in range(3):
-        got(letters).reject()
-    assert contents(letters) == [b"bad"]
+        got(dead_letters).reject()
+    assert contents(dead_letters) == [b"bad"]
     assert local.connect().queues() == ["jobs", "jobs.dead"]
     with pytest.raises(hawser.UsageError, match=r"retry|dead letters"):
-        letters.retry_dead_letters()
+        dead_letters.retry_dead_letters()
 
 
 def test_letters_of_several_queues_in_one(local: LocalBus) -> None:

@@ -56,9 +56,9 @@ def test_the_whole_of_a_queue() -> None:
             await messages.accept()
             assert await queue.get(0.01) is None
             assert await queue.get_many(2, 0.01) == []
-            letters = await queue.dead_letters()
-            assert [bytes(each) for each in await letters.peek(5)] == [b"3"]
-            assert letters.dead_letters() is letters
+            dead_letters = await queue.dead_letters()
+            assert [bytes(each) for each in await dead_letters.peek(5)] == [b"3"]
+            assert dead_letters.dead_letters() is dead_letters
             assert await queue.retry_dead_letters() == 1
             assert (await queue.info()).ready == 1
             assert await bus.queues() == ["jobs", "jobs.dead"]

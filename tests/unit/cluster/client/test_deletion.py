@@ -215,13 +215,13 @@ def test_a_bus_of_an_event_loop_gives_what_was_made_anew(url: str, kind: str, na
 def test_dead_letters_are_those_of_a_queue_that_was_made_anew(
     cluster: RunningCluster, name: str, is_async: bool
 ) -> None:
-    letters = f"{name}-letters"
+    dead_letters = f"{name}-letters"
 
     async def run(bus: aio.AsyncBus) -> None:
         async with bus:
-            queue = await bus.queue(name, dead_letter=letters)
+            queue = await bus.queue(name, dead_letter=dead_letters)
             assert await queue.dead_letters().peek(1) == []
-            await asyncio.to_thread(made_anew, other, "queue", letters)
+            await asyncio.to_thread(made_anew, other, "queue", dead_letters)
             with contextlib.suppress(hawser.Closed):
                 await queue.dead_letters().peek(1)
             assert [bytes(each) for each in await queue.dead_letters().peek(1)] == [b"new"]
@@ -230,9 +230,9 @@ def test_dead_letters_are_those_of_a_queue_that_was_made_anew(
         if is_async:
             asyncio.run(run(aio.connect(cluster.url)))
             return
-        queue: Any = bus.queue(name, dead_letter=letters)
+        queue: Any = bus.queue(name, dead_letter=dead_letters)
         assert queue.dead_letters().peek(1) == []
-        made_anew(other, "queue", letters)
+        made_anew(other, "queue", dead_letters)
         with contextlib.suppress(hawser.Closed):
             queue.dead_letters().peek(1)
         assert [bytes(each) for each in queue.dead_letters().peek(1)] == [b"new"]

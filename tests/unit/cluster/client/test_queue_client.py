@@ -119,8 +119,8 @@ def test_letters_can_be_opened_again(bus: hawser.Bus) -> None:
     queue = new_queue(bus)
     queue.put(b"x")
     got(queue).reject()
-    with queue.dead_letters() as letters:
-        assert letters.info().ready == 1
+    with queue.dead_letters() as dead_letters:
+        assert dead_letters.info().ready == 1
     assert bytes(got(queue.dead_letters())) == b"x"
 
 
@@ -361,8 +361,8 @@ def test_letters_come_back_once_though_the_one_who_retries_dies(
     count = 150
     queue.put_many([str(number).encode() for number in range(count)])
     queue.get_many(count, timeout=SECONDS).reject()
-    letters = queue.dead_letters()
-    wait_until(lambda: letters.info().ready == count)
+    dead_letters = queue.dead_letters()
+    wait_until(lambda: dead_letters.info().ready == count)
     settle, deaths = QueueSession.settle, 0
 
     async def die(queue_session: QueueSession, *arguments: Any) -> None:
@@ -382,7 +382,7 @@ def test_letters_come_back_once_though_the_one_who_retries_dies(
     monkeypatch.undo()
     found = queue.get_many(1000, timeout=SECONDS)
     assert [int(bytes(each)) for each in found] == list(range(count))
-    assert deaths > 3 and letters.info().ready + letters.info().claimed == 0
+    assert deaths > 3 and dead_letters.info().ready + dead_letters.info().claimed == 0
     partition = queue.info().partitions[0]
     assert partition.leader is not None
     shard = cluster._nodes[partition.leader].shards[partition.shard]
@@ -396,8 +396,8 @@ def test_letters_that_could_not_be_put_are_as_before(
     queue = new_queue(bus, dead_letter=unused_name())
     queue.put_many([b"1", b"2"])
     queue.get_many(2, timeout=SECONDS).reject()
-    letters = queue.dead_letters()
-    wait_until(lambda: letters.info().ready == 2)
+    dead_letters = queue.dead_letters()
+    wait_until(lambda: dead_letters.info().ready == 2)
 
     async def full(*_: Any) -> None:
         raise hawser.Full("no room")
@@ -405,4 +405,4 @@ def test_letters_that_could_not_be_put_are_as_before(
     monkeypatch.setattr(StampedPartition, "publish", full)
     with pytest.raises(hawser.Full):
         queue.retry_dead_letters()
-    assert [each.delivery_count for each in letters.get_many(9, timeout=SECONDS)] == [1, 1]
+    assert [each.delivery_count for each in dead_letters.get_many(9, timeout=SECONDS)] == [1, 1]

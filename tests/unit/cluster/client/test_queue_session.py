@@ -48,10 +48,10 @@ def test_what_a_leader_of_earlier_lends_is_not_taken(
 
     async def ask(link: Any, body: bytes, timeout_seconds: float) -> wire.Answer:
         answer = await rpc.ask(link, body, timeout_seconds)
-        if isinstance(answer, wire.Lent) and answer.parcels and outdated == [False]:
+        if isinstance(answer, wire.Delivered) and answer.delivery_batches and outdated == [False]:
             outdated[:] = [True]
-            (parcel,) = answer.parcels
-            return wire.Lent((msgspec.structs.replace(parcel, token=Token(0, 77)),))
+            (delivery_batch,) = answer.delivery_batches
+            return wire.Delivered((msgspec.structs.replace(delivery_batch, token=Token(0, 77)),))
         return answer
 
     async def story() -> None:

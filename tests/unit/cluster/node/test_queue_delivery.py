@@ -17,7 +17,7 @@ from hawser.log.entry import Kind
 from hawser.log.journal.errors import Damaged
 from hawser.log.protocol.events import Serve
 from hawser.log.protocol.leader import Leadership
-from hawser.log.queue import dispatcher as desk_module
+from hawser.log.queue import dispatcher as dispatcher_module
 from hawser.log.queue.claims import NO_TOKEN, Token
 from hawser.log.state.results import Reason, Rejected, decode_result
 from hawser.record.batch import Batch
@@ -75,8 +75,8 @@ def counter(cluster: RunningCluster, bus: hawser.Bus) -> Iterator[Counter]:
 
 
 def count_of(answer: Any) -> int:
-    assert isinstance(answer, wire.Lent), answer
-    return sum(parcel.count for parcel in answer.parcels)
+    assert isinstance(answer, wire.Delivered), answer
+    return sum(delivery_batch.count for delivery_batch in answer.delivery_batches)
 
 
 def test_what_is_taken_back_from_one_wakes_the_next(counter: Counter) -> None:
@@ -131,8 +131,8 @@ def test_what_cannot_be_read_is_said_and_stays_with_nobody(counter: Counter) -> 
     counter.queue.put(b"1")
     counter.queue.put(b"2")
     assert counter.shard.current_delivery is not None
-    desk = counter.shard.current_delivery._desks[0]
-    read = desk._read
+    dispatcher = counter.shard.current_delivery._dispatchers[0]
+    read = dispatcher._read
     second = counter.shard.replica.machine.applied
 
     def fail(index: int) -> Any:
@@ -140,14 +140,14 @@ def test_what_cannot_be_read_is_said_and_stays_with_nobody(counter: Counter) -> 
             raise Damaged("segment", 1, index, "bad checksum")
         return read(index)
 
-    desk._opened, desk._read = None, fail
+    dispatcher._decoded, dispatcher._read = None, fail
     answer = counter.get("a", 1, most=2)
     assert isinstance(answer, wire.Failed) and answer.code is wire.Code.DAMAGED, answer
     assert "bad checksum" in answer.text and not answer.retryable
     assert counter.queue.info().claimed == 0
     with pytest.raises(hawser.Corrupt, match="bad checksum"):
         counter.queue.peek(2)
-    desk._read = read
+    dispatcher._read = read
     message = got(counter.queue)
     assert (bytes(message), message.delivery_count, message.redelivered) == (b"1", 1, False)
 
@@ -175,9 +175,9 @@ def test_what_is_too_much_to_move_is_held_as_before(
     counter: Counter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counter.queue.put_many([b"1", b"2"])
-    (parcel,) = counter.get("a", 1, most=2).parcels
-    monkeypatch.setattr(desk_module, "MOST_MOVED_BYTES", 10)
-    runs = ((parcel.token.epoch, parcel.token.number, 2),)
+    (delivery_batch,) = counter.get("a", 1, most=2).delivery_batches
+    monkeypatch.setattr(dispatcher_module, "MOST_MOVED_BYTES", 10)
+    runs = ((delivery_batch.token.epoch, delivery_batch.token.number, 2),)
     wanted = wire.QueueSettle(counter.name, 0, "a", 1, 1, rejected=runs)
     answer = counter.cluster.ask(wanted, counter.leader)
     assert isinstance(answer, wire.Failed) and answer.code is wire.Code.BAD_REQUEST
@@ -263,7 +263,7 @@ def test_what_is_shown_of_a_session_does_not_speak_for_it(cluster: RunningCluste
             (result,) = cluster.ask(wire.Transact(shard, (lock,)), place.leader).results
             assert decode_result(result) == Rejected(Reason.NOT_HELD)
             get = wire.QueueGet(shard, 0, name, 1 << 40, NO_TOKEN, 0, 1, 60.0, unseen=held, is_last=True)
-            assert cluster.ask(get, place.leader) == wire.Lent()
+            assert cluster.ask(get, place.leader) == wire.Delivered()
         assert [(each.session, each.claimed) for each in queue.info().owners] == [(owner.session, 2)]
         messages.accept()
         info = queue.info()

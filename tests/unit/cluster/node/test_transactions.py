@@ -312,7 +312,7 @@ def test_what_waits_for_a_decision_is_counted_with_its_age(
         for name in ("one", "two"):
             peer.create(name, replication=1)
         one, two, waits = peer.shard("one"), peer.shard("two"), lane("waits")
-        label = peer.label(waits, 1)._replace(last=True, home=two)
+        label = peer.label(waits, 1)._replace(last=True, coordinator=two)
         peer.transact(one, entry(Kind.BATCH, batch_of(b"x"), label))
         until(lambda: all(waiting(cluster, tmp_path)[::2]), "it is prepared and has an age")
         monkeypatch.setattr(participant.Participant, "_now", property(lambda self: self._loop.time() + 20.0))

@@ -144,13 +144,15 @@ def test_a_wrong_setting_is_refused(settings: dict[str, wire.Setting]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "letters", "words"),
+    ("name", "dead_letters", "words"),
     [("q", "q", "its own"), ("q.dead", None, "dead letters"), ("q", "p.dead", "dead letters")],
 )
 def test_a_queue_and_its_dead_letters_have_names_of_their_own(
-    name: str, letters: str | None, words: str
+    name: str, dead_letters: str | None, words: str
 ) -> None:
-    asked = wire.Admin(wire.AdminKind.CREATE, name, settings={"dead_letter": letters}, topic_kind="queue")
+    asked = wire.Admin(
+        wire.AdminKind.CREATE, name, settings={"dead_letter": dead_letters}, topic_kind="queue"
+    )
     with pytest.raises(ValueError, match=words):
         check_creation(asked)
     check_creation(wire.Admin(wire.AdminKind.CREATE, "q.dead"))

@@ -333,13 +333,13 @@ def test_a_topic_and_a_queue_are_recorded_onto_one_shard(cluster: RunningCluster
 def test_a_recorder_of_a_queue_is_not_judged_by_the_topics_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 10 * DAY_SECONDS
     monkeypatch.setattr(maintenance, "time", SimpleNamespace(monotonic=lambda: now))
-    replica, keeper, recorder = leading_replica(), Maintenance(), recorder_id("r", "region")
+    replica, branch_maintenance, recorder = leading_replica(), Maintenance(), recorder_id("r", "region")
     propose(replica, Kind.QUEUE_PUT, bytes(Batch.of([Record(b"x")], Stamp(recorder, 1, 1)).data))
     propose(replica, Kind.BATCH, bytes(Batch.of([Record(b"x"), Record(b"y")], Stamp(b"p", 1, 1)).data))
     propose(replica, Kind.TRIM, encode_command(TrimTo(3)))
-    known_after(replica, keeper)
+    known_after(replica, branch_maintenance)
     now += 8 * DAY_SECONDS
-    assert known_after(replica, keeper) == {recorder}
+    assert known_after(replica, branch_maintenance) == {recorder}
     assert replica.machine.part(Producers).newest(recorder) is not None
 
 
@@ -368,11 +368,17 @@ def test_a_prepared_transaction_keeps_its_queue(cluster: RunningCluster, peer: P
     name, other, tx = unused("jobs"), unused("orders"), lane(unused("tx"))
     peer.create(name, "queue")
     peer.create(other)
-    shard, home = peer.shard(name), peer.shard(other)
-    assert peer.transact(shard, peer.put(tx, 1, b"x"), peer.prepare(tx, 1, home)) == [Staged(1), Prepared(1)]
+    shard, coordinator = peer.shard(name), peer.shard(other)
+    assert peer.transact(shard, peer.put(tx, 1, b"x"), peer.prepare(tx, 1, coordinator)) == [
+        Staged(1),
+        Prepared(1),
+    ]
     refused = delete(cluster, name)
     assert isinstance(refused, wire.Failed) and "0 open, 1 prepared and 0 committed" in refused.text, refused
-    assert peer.transact(home, peer.publish(tx, 1, b"y"), peer.commit(tx, 1, shard)) == [Staged(1), COMMITTED]
+    assert peer.transact(coordinator, peer.publish(tx, 1, b"y"), peer.commit(tx, 1, shard)) == [
+        Staged(1),
+        COMMITTED,
+    ]
     assert delete(cluster, name).done
 
 
@@ -401,13 +407,13 @@ def decide(
     name, other, tx = unused("orders"), unused("orders"), lane(unused("tx"))
     for each in (name, other):
         peer.create(each)
-    home, shard = peer.shard(name), peer.shard(other)
-    peer.transact(shard, peer.publish(tx, 1, b"x"), peer.prepare(tx, 1, home))
+    coordinator, shard = peer.shard(name), peer.shard(other)
+    peer.transact(shard, peer.publish(tx, 1, b"x"), peer.prepare(tx, 1, coordinator))
     held = Held(shard, monkeypatch)
     end = peer.commit(tx, 1, shard) if outcome is Outcome.COMMITTED else peer.abort(tx, shard)
     # Who cannot be reached is not waited for.
-    assert peer.transact(home, peer.publish(tx, 1, b"y"), end) == [Staged(1), Finished(outcome)]
-    assert held.told and peer.look(home, tx).records[0].waiting == (shard,)
+    assert peer.transact(coordinator, peer.publish(tx, 1, b"y"), end) == [Staged(1), Finished(outcome)]
+    assert held.told and peer.look(coordinator, tx).records[0].waiting == (shard,)
     return tx, name, shard, held
 
 
@@ -415,14 +421,14 @@ def test_what_others_have_not_heard_keeps_the_shard_that_decided(
     cluster: RunningCluster, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tx, name, shard, held = decide(peer, monkeypatch, Outcome.COMMITTED)
-    home = peer.shard(name)
+    coordinator = peer.shard(name)
     operator = cluster._cluster.operator
     assert operator is not None
     monkeypatch.setattr(operator._transaction_gate, "_seconds", 2.0)
     with pytest.raises(hawser.Rejected, match="0 open, 0 prepared and 1 committed"):
         cluster.connect().topic(name).delete()
     held.is_let_go = True
-    until(lambda: not peer.look(home, tx).records, "the other one has heard")
+    until(lambda: not peer.look(coordinator, tx).records, "the other one has heard")
     assert peer.look(shard, tx).outcome == Outcome.COMMITTED and not peer.look(shard, tx).branches
     assert peer.values(shard) == [b"x"]
     assert delete(cluster, name).done
@@ -520,11 +526,11 @@ def test_a_leader_lets_transactions_begin_again(monkeypatch: pytest.MonkeyPatch)
     """Where an operator has closed a shard, and was killed before it could delete the topic."""
     now = 1.0
     monkeypatch.setattr(maintenance, "time", SimpleNamespace(monotonic=lambda: now))
-    replica, keeper = leading_replica(), Maintenance()
+    replica, branch_maintenance = leading_replica(), Maintenance()
     propose(replica, Kind.BRANCH_LIMIT, encode_command(BranchLimit(0, 1, 1, 1)))
 
     def looked_after(learned: float) -> BranchLimit:
-        for kind, payload in keeper.due(replica, Retention(), learned=learned):
+        for kind, payload in branch_maintenance.due(replica, Retention(), learned=learned):
             propose(replica, kind, payload)
         return replica.machine.part(Branches).limit
 
@@ -539,15 +545,17 @@ def test_a_leader_lets_transactions_begin_again(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_leader_limits_transactions_as_its_node_is_set_to() -> None:
     replica, wanted = leading_replica(), msgspec.structs.replace(DEFAULT_LIMIT, most_bytes=1 << 20)
-    keeper = Maintenance(wanted)
+    branch_maintenance = Maintenance(wanted)
     for _ in range(2):
-        for kind, payload in keeper.due(replica, Retention()):
+        for kind, payload in branch_maintenance.due(replica, Retention()):
             propose(replica, kind, payload)
     branches = replica.machine.part(Branches)
-    assert branches.limit == wanted and keeper.due(replica, Retention()) == []
+    assert branches.limit == wanted and branch_maintenance.due(replica, Retention()) == []
     closed = msgspec.structs.replace(DEFAULT_LIMIT, most_open=0)
     propose(replica, Kind.BRANCH_LIMIT, encode_command(closed))
-    assert keeper.due(replica, Retention()) == [] and branches.limit == closed, "not while it is deleted"
+    assert branch_maintenance.due(replica, Retention()) == [] and branches.limit == closed, (
+        "not while it is deleted"
+    )
 
 
 def test_a_shard_on_a_full_disk_can_be_closed() -> None:

@@ -19,7 +19,7 @@ from hawser.log.journal import (
     StorageFailed,
     StorageFull,
 )
-from hawser.log.protocol.events import Vow
+from hawser.log.protocol.events import Promise
 from hawser.testing.disk import Fate, SimDisk
 
 SETTINGS = Settings(segment_bytes=1000, tail_bytes=600)
@@ -53,7 +53,7 @@ def test_a_new_journal_is_empty() -> None:
     for journal in (new(disk), Journal.open(disk)):
         assert (journal.shard, journal.member) == ("shard", "node.disk")
         assert (journal.head, journal.first, journal.synced) == (NO_ENTRY, 1, 0)
-        assert journal.vow == Vow()
+        assert journal.promise == Promise()
         assert journal.checkpoint is None
         assert journal.epochs.pairs() == []
 
@@ -186,11 +186,11 @@ def test_a_full_disk_refuses_and_changes_nothing() -> None:
     with pytest.raises(StorageFull):
         journal.save_checkpoint(5, b"state", [])
     assert (journal.head.index, journal.checkpoint) == (7, None)
-    journal.promise(Vow(4))
+    journal.save_promise(Promise(4))
     journal.truncate(6)
     again = Journal.open(disk, SETTINGS)
     assert everything(again) == made(1, 6)
-    assert again.vow == Vow(4)
+    assert again.promise == Promise(4)
     disk.capacity_bytes = None
     again.append(made(7, 20))
     assert again.sync() == 20
@@ -209,12 +209,12 @@ def test_a_failed_sync_is_told() -> None:
 def test_vows_are_kept() -> None:
     disk = SimDisk()
     journal = new(disk)
-    journal.promise(Vow(3))
-    journal.promise(Vow(3, led=True))
-    journal.promise(Vow(8, installed=8))
-    assert journal.vow == Journal.open(disk).vow == Vow(8, installed=8)
+    journal.save_promise(Promise(3))
+    journal.save_promise(Promise(3, led=True))
+    journal.save_promise(Promise(8, installed=8))
+    assert journal.promise == Journal.open(disk).promise == Promise(8, installed=8)
     with pytest.raises(AssertionError):
-        journal.promise(Vow(7))
+        journal.save_promise(Promise(7))
 
 
 @pytest.mark.parametrize("index", range(21))

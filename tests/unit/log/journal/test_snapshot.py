@@ -16,11 +16,11 @@ from hawser.log.journal import (
     Snapshot,
     StorageFull,
 )
-from hawser.log.protocol.events import Vow
+from hawser.log.protocol.events import Promise
 from hawser.testing.disk import SimDisk
 
 SETTINGS = Settings(segment_bytes=1000, tail_bytes=0)
-VOW = Vow(7, installed=7)
+PROMISE = Promise(7, installed=7)
 BLOCKS = {"one": b"1" * 500, "empty": b"", "two": bytes(range(256)) * 3}
 Pieces = list[tuple[int, int, bytes, bool, bool]]
 
@@ -76,12 +76,12 @@ def test_the_receiver_becomes_what_the_sender_was(max_bytes: int, kept_from: int
     installation = mine.begin_install()
     put(installation, pieces_of(theirs.snapshot(), max_bytes))
     assert mine.head == EntryId(1, 9)
-    installation.finish(VOW)
+    installation.finish(PROMISE)
     for each in (mine, Journal.open(disk, SETTINGS)):
         assert (each.head, each.synced, each.first) == (EntryId(2, 33), 33, theirs.first)
         assert each.epochs.pairs() == [(1, 1), (2, 31)]
         assert each.checkpoint == theirs.checkpoint
-        assert each.vow == VOW
+        assert each.promise == PROMISE
         assert each.member == "b.1"
         assert {name: each.read_block(name) for name in BLOCKS} == BLOCKS
         expected = (made(1, 30) + made(31, 33, epoch=2))[theirs.first - 1 :]
@@ -95,7 +95,7 @@ def test_the_receiver_goes_on_from_there() -> None:
     mine = target(disk)
     installation = mine.begin_install()
     put(installation, pieces_of(source().snapshot(), 300))
-    installation.finish(VOW)
+    installation.finish(PROMISE)
     mine.append(made(34, 60, epoch=8))
     mine.sync()
     mine.truncate(50)
@@ -118,7 +118,7 @@ def test_a_snapshot_without_any_entry_kept() -> None:
     mine = target(disk)
     installation = mine.begin_install()
     put(installation, pieces_of(theirs.snapshot(), 10))
-    installation.finish(VOW)
+    installation.finish(PROMISE)
     assert (mine.first, mine.head) == (6, EntryId(1, 5))
     assert Journal.open(disk).head == EntryId(1, 5)
 
@@ -137,7 +137,7 @@ def test_nothing_of_the_log_is_touched_before_the_end() -> None:
     assert all("00000001" in name or name == "vow" for name in disk.names())
     assert mine.read(1, 12, 1 << 30) == made(1, 12)
     put(again := mine.begin_install(), pieces)
-    again.finish(VOW)
+    again.finish(PROMISE)
     assert mine.head == EntryId(2, 33)
 
 
@@ -147,7 +147,7 @@ def test_beginning_again_ends_the_first() -> None:
     put(mine.begin_install(), pieces[:10])
     again = mine.begin_install()
     put(again, pieces)
-    again.finish(VOW)
+    again.finish(PROMISE)
     assert mine.head == EntryId(2, 33)
 
 
@@ -164,7 +164,7 @@ def test_half_a_snapshot_is_not_installed(kept: int) -> None:
     installation = mine.begin_install()
     put(installation, pieces_of(source().snapshot(), 300)[:kept])
     with pytest.raises(BadSnapshot, match="not complete"):
-        installation.finish(VOW)
+        installation.finish(PROMISE)
     assert mine.head == EntryId(1, 9)
 
 
@@ -176,7 +176,7 @@ def test_a_snapshot_that_ends_early_is_refused() -> None:
     ):
         with pytest.raises(BadSnapshot):
             put(installation := target().begin_install(), early)
-            installation.finish(VOW)
+            installation.finish(PROMISE)
 
 
 def test_another_shards_snapshot_is_refused() -> None:
@@ -202,7 +202,7 @@ def test_changed_bytes_are_refused() -> None:
         installation = target().begin_install()
         with pytest.raises(BadSnapshot):
             put(installation, [*pieces[:place], (part, position, changed, last, done), *pieces[place + 1 :]])
-            installation.finish(VOW)
+            installation.finish(PROMISE)
 
 
 def test_a_damaged_sender_says_so() -> None:
@@ -263,7 +263,7 @@ def test_a_sync_of_the_old_log_does_not_count_for_the_new() -> None:
     sync = mine.begin_sync()
     installation = mine.begin_install()
     put(installation, pieces_of(source().snapshot(), 300))
-    installation.finish(VOW)
+    installation.finish(PROMISE)
     mine.append(made(34, 36, epoch=8))
     sync.run()
     assert mine.end_sync(sync) == 33

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from hawser.log.entry import Entry
 from hawser.log.journal import Journal, Settings, StorageFull
-from hawser.log.protocol.events import Vow
+from hawser.log.protocol.events import Promise
 from hawser.testing.disk import SimDisk
 
 SIZES = st.lists(st.integers(0, 400), min_size=1, max_size=6)
@@ -64,7 +64,7 @@ class JournalAgainstList(RuleBasedStateMachine):
     @rule(by=st.integers(1, 3))
     def next_epoch(self, by: int) -> None:
         self.epoch += by
-        self.journal.promise(Vow(self.epoch))
+        self.journal.save_promise(Promise(self.epoch))
 
     @rule(share=st.floats(0, 1))
     def truncate(self, share: float) -> None:

@@ -49,7 +49,7 @@ def bound(replica: Replica) -> object:
     node = replica.node
     leading = node.leadership
     return (
-        node.vow,
+        node.promise,
         node.epochs.pairs(),
         node.head,
         node.synced,
@@ -85,7 +85,7 @@ def was_taken(replica: Replica, letter: Letter) -> bool:
     if isinstance(message, m.AddEntriesRequest) and message.entries:
         return message.entries[-1].id in node.epochs
     if isinstance(message, m.BecomeLeaderRequest) and message.epoch == node.epoch:
-        return node.vow.led
+        return node.promise.led
     return bool(message.epoch <= node.epoch)
 
 

@@ -13,13 +13,13 @@ from hawser.log.protocol.events import (
     Apply,
     Effect,
     Persist,
+    Promise,
     Read,
     Reason,
     Refuse,
     Send,
     Serve,
     Tick,
-    Vow,
 )
 from hawser.log.protocol.messages import Change, ChangeKind, Role
 from hawser.log.protocol.node import Limits
@@ -255,7 +255,7 @@ def test_attached_only_where_the_logs_agree(logs: tuple[list[int], list[int]]) -
     shared = 0
     while shared < min(len(mine), len(theirs)) and mine[shared] == theirs[shared]:
         shared += 1
-    leader, follower = Bare("n1", log_of(*mine), Vow(6)), Bare("n2", log_of(*theirs), Vow(6))
+    leader, follower = Bare("n1", log_of(*mine), Promise(6)), Bare("n2", log_of(*theirs), Promise(6))
     effects = leader.lead(7, ("n1", "n2"), {"n2": follower.node.head})
     rounds = 0
     while cursor(leader, "n2")[0] is CursorState.TRUNCATE:
@@ -336,7 +336,7 @@ def test_a_fence_ends_it_too() -> None:
     bare.sync()
     effects = bare.hear("o", m.FenceRequest(2))
     assert effects[-1] == Refuse("a", Reason.UNKNOWN)
-    assert effects[:-1] == [Persist(Vow(2)), Send("o", m.FenceResponse(2, EntryId(1, 2)))]
+    assert effects[:-1] == [Persist(Promise(2)), Send("o", m.FenceResponse(2, EntryId(1, 2)))]
 
 
 # Reads.
@@ -377,7 +377,7 @@ def test_prepare_moves_the_epoch_and_is_answered_every_time() -> None:
     bare = settled()
     request = m.PrepareReconfigurationRequest(2, SWAP)
     effects = bare.hear("o", request)
-    assert effects[0] == Persist(Vow(2, led=True))
+    assert effects[0] == Persist(Promise(2, led=True))
     assert sent(effects, "n3") == []
     assert cursor(bare, "n3")[0] is CursorState.REMOVING
     head = bare.node.head

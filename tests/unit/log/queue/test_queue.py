@@ -13,8 +13,8 @@ from hawser.log.entry import Kind
 from hawser.log.state.commands import QueueLimit, QueueSettle, Run, encode_command
 from hawser.log.state.machine import Machine, shard_parts
 from hawser.log.state.part import BadState, Part
-from hawser.log.state.queue import LETTERS, MESSAGES, Queue
-from hawser.log.state.range_map import Runs
+from hawser.log.state.queue import DEAD_LETTERS, MESSAGES, Queue
+from hawser.log.state.range_map import RangeMap
 from hawser.log.state.results import (
     Accepted,
     Limited,
@@ -52,8 +52,8 @@ def put(shard: Shard, count: int = 1, stamp: Stamp | None = None) -> Result:
     return shard.put(Kind.QUEUE_PUT, batch(count, stamp or Stamp()))
 
 
-def settle(shard: Shard, shelf: int = MESSAGES, **fields: Any) -> Result:
-    return shard.put(Kind.QUEUE_SETTLE, encode_command(QueueSettle(shelf, **fields)))
+def settle(shard: Shard, subqueue: int = MESSAGES, **fields: Any) -> Result:
+    return shard.put(Kind.QUEUE_SETTLE, encode_command(QueueSettle(subqueue, **fields)))
 
 
 def accept(shard: Shard, *runs: Run, **fields: Any) -> Result:
@@ -65,11 +65,11 @@ def test_messages_have_dense_offsets_and_are_done_when_accepted() -> None:
     assert put(shard, 2) == Accepted(1, 2)
     assert put(shard, 3) == Accepted(3, 3)
     assert accept(shard, (2, 2, 0)) == Settled(2, 0, 0, 0)
-    shelf = queue(shard).messages
-    assert (shelf.start, shelf.end, shelf.count) == (1, 6, 3)
-    assert [shelf.deliveries(offset) for offset in range(7)] == [None, 0, None, None, 0, 0, None]
-    assert shelf.next_from(2) == 4
-    assert shelf.locate(4) == Place(2, 3, 3)
+    subqueue = queue(shard).messages
+    assert (subqueue.start, subqueue.end, subqueue.count) == (1, 6, 3)
+    assert [subqueue.deliveries(offset) for offset in range(7)] == [None, 0, None, None, 0, 0, None]
+    assert subqueue.next_from(2) == 4
+    assert subqueue.locate(4) == Place(2, 3, 3)
 
 
 def test_of_two_accepts_one_takes_effect() -> None:
@@ -145,13 +145,13 @@ def test_a_dead_letter_is_done_here_and_new_there_in_one_entry() -> None:
     shard = a_queue(3)
     assert settle(shard, moved=((1, 1, 0), (3, 1, 0)), batch=batch(2)) == Settled(0, 0, 2, 1)
     both = queue(shard)
-    assert (both.messages.count, both.letters.count) == (1, 2)
-    assert both.letters.locate(2) == Place(2, 1, 2)
-    assert settle(shard, LETTERS, moved=((2, 1, 0),), batch=batch(1)) == Settled(0, 0, 1, 4)
-    assert (both.messages.count, both.letters.count) == (2, 1)
+    assert (both.messages.count, both.dead_letters.count) == (1, 2)
+    assert both.dead_letters.locate(2) == Place(2, 1, 2)
+    assert settle(shard, DEAD_LETTERS, moved=((2, 1, 0),), batch=batch(1)) == Settled(0, 0, 1, 4)
+    assert (both.messages.count, both.dead_letters.count) == (2, 1)
     assert both.messages.locate(4) == Place(3, 4, 1)
-    assert settle(shard, LETTERS, accepted=((1, 1, 0),)) == Settled(1, 0, 0, 0)
-    assert both.letters.start == both.letters.end == 3
+    assert settle(shard, DEAD_LETTERS, accepted=((1, 1, 0),)) == Settled(1, 0, 0, 0)
+    assert both.dead_letters.start == both.dead_letters.end == 3
 
 
 def test_the_log_is_needed_from_the_first_message_on() -> None:
@@ -166,7 +166,7 @@ def test_the_log_is_needed_from_the_first_message_on() -> None:
     settle(shard, moved=((15, 1, 0),), batch=batch(1))
     accept(shard, (16, 1, 0))
     assert shard.machine.needed == 11
-    settle(shard, LETTERS, accepted=((1, 1, 0),))
+    settle(shard, DEAD_LETTERS, accepted=((1, 1, 0),))
     assert shard.machine.needed == shard.machine.applied + 1
 
 
@@ -176,7 +176,7 @@ def test_memory_does_not_depend_on_the_number_of_messages() -> None:
         put(shard, 50)
     accept(shard, (2, 9_000, 0))
     settle(shard, returned=((9_002, 900, 0),))
-    assert [len(shelf._runs) for shelf in queue(shard).shelves] == [2, 0]
+    assert [len(subqueue._runs) for subqueue in queue(shard).subqueues] == [2, 0]
     shard.save()
     assert len(shard.blocks.kept) == 200 // 3
 
@@ -285,8 +285,8 @@ def test_it_is_the_same_after_it_was_saved_and_loaded() -> None:
 def damaged_states() -> list[bytes]:
     """The state of a used queue with one thing in it that cannot be."""
     state, _ = queue(a_used_queue()).save()
-    capacity, messages, letters, _ = msgspec.msgpack.decode(state)
-    shelf = msgspec.msgpack.decode(messages)
+    capacity, messages, dead_letters, _ = msgspec.msgpack.decode(state)
+    subqueue = msgspec.msgpack.decode(messages)
     changes: list[tuple[int, object]] = [
         (1, [[5, 5, 1]]),
         (1, [[5, 7, 0]]),
@@ -299,11 +299,11 @@ def damaged_states() -> list[bytes]:
         b"",
         b"\x93",
         msgspec.msgpack.encode([capacity, messages]),
-        msgspec.msgpack.encode([capacity, b"", letters]),
+        msgspec.msgpack.encode([capacity, b"", dead_letters]),
     ]
     for place, value in changes:
-        changed = [*shelf[:place], value, *shelf[place + 1 :]]
-        damaged.append(msgspec.msgpack.encode([capacity, msgspec.msgpack.encode(changed), letters]))
+        changed = [*subqueue[:place], value, *subqueue[place + 1 :]]
+        damaged.append(msgspec.msgpack.encode([capacity, msgspec.msgpack.encode(changed), dead_letters]))
     return damaged
 
 
@@ -315,13 +315,13 @@ def test_a_state_that_was_never_saved_is_refused(place: int) -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(1, 9), st.integers(-1, 2)), max_size=30))
 def test_runs_are_a_list_of_numbers(steps: list[tuple[int, int, int]]) -> None:
-    runs, twin = Runs(), [0] * 50
+    runs, twin = RangeMap(), [0] * 50
     for first, count, value in steps:
         runs.put(first, first + count, value)
         twin[first : first + count] = [value] * count
         assert [runs.get(offset) for offset in range(50)] == twin
     saved = runs.save()
-    other = Runs()
+    other = RangeMap()
     other.load(saved)
     assert other.save() == saved
     assert all(end < first or old != new for (_, end, old), (first, _, new) in pairwise(saved))

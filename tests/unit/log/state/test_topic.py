@@ -6,11 +6,11 @@ import pytest
 
 from hawser.log.entry import Kind
 from hawser.log.state.commands import AT_END, GroupCommit, GroupDelete, GroupJoin, TrimTo
-from hawser.log.state.offset_index import CACHED_RUNS
+from hawser.log.state.offset_index import CACHED_PAGES
 from hawser.log.state.part import BadState
 from hawser.log.state.results import Accepted, OutOfRange, Place, Reason, Rejected, Trimmed
 from hawser.record.record import Stamp
-from tests.stateful.log_shard import RUN_PLACES, Shard
+from tests.stateful.log_shard import PAGE_PLACES, Shard
 
 
 def shard_of(counts: list[int]) -> Shard:
@@ -35,7 +35,7 @@ def test_what_is_rejected_takes_no_offsets() -> None:
     assert shard.publish() == Accepted(3, 1)
 
 
-@pytest.mark.parametrize("batches", range(1, 3 * RUN_PLACES + 2))
+@pytest.mark.parametrize("batches", range(1, 3 * PAGE_PLACES + 2))
 @pytest.mark.parametrize("saved", [False, True])
 def test_every_offset_is_located(batches: int, saved: bool) -> None:
     counts = [number % 3 + 1 for number in range(batches)]
@@ -54,7 +54,7 @@ def test_every_offset_is_located(batches: int, saved: bool) -> None:
 
 @pytest.mark.parametrize("saved", [False, True])
 def test_trimming_forgets_from_the_start(saved: bool) -> None:
-    shard = shard_of([2] * (3 * RUN_PLACES + 1))
+    shard = shard_of([2] * (3 * PAGE_PLACES + 1))
     end = shard.topic.end
     for start in range(2, end + 1):
         assert shard.do(TrimTo(start)) == Trimmed(start, end, None)
@@ -117,7 +117,7 @@ def test_a_group_that_moves_or_goes_holds_no_more() -> None:
 
 @pytest.mark.parametrize("saved", [False, True])
 def test_a_time_is_found(saved: bool) -> None:
-    batches = 3 * RUN_PLACES + 2
+    batches = 3 * PAGE_PLACES + 2
     shard = shard_of([2] * batches)
     if saved:
         shard.save()
@@ -145,7 +145,7 @@ def test_times_out_of_order_miss_nothing() -> None:
 def test_a_late_time_that_was_trimmed_is_remembered() -> None:
     """Everything after it is as late: the answer may come too early, never too late."""
     shard = Shard()
-    for time in [900, *range(2 * RUN_PLACES - 1)]:
+    for time in [900, *range(2 * PAGE_PLACES - 1)]:
         shard.publish(1, timestamp_ns=time)
     shard.do(TrimTo(AT_END))
     shard.save()
@@ -156,23 +156,23 @@ def test_a_late_time_that_was_trimmed_is_remembered() -> None:
 
 
 def test_blocks_are_written_once_and_when_full() -> None:
-    shard = shard_of([1] * RUN_PLACES)
+    shard = shard_of([1] * PAGE_PLACES)
     assert shard.blocks.writes == 0, "applying writes nothing"
     assert shard.save().blocks == ("topic-0",)
     assert shard.save().blocks == ("topic-0",)
-    for _ in range(2 * RUN_PLACES - 1):
+    for _ in range(2 * PAGE_PLACES - 1):
         shard.publish()
     assert shard.save().blocks == ("topic-0", "topic-1")
     shard.publish()
     assert shard.save().blocks == ("topic-0", "topic-1", "topic-2")
     assert shard.blocks.writes == 3
-    shard.do(TrimTo(RUN_PLACES + 1))
+    shard.do(TrimTo(PAGE_PLACES + 1))
     assert shard.save().blocks == ("topic-1", "topic-2")
 
 
 def test_blocks_are_read_when_they_are_looked_into() -> None:
-    runs = CACHED_RUNS + 2
-    shard = shard_of([1] * (RUN_PLACES * runs))
+    runs = CACHED_PAGES + 2
+    shard = shard_of([1] * (PAGE_PLACES * runs))
     shard.save()
     shard.restart()
     assert shard.blocks.reads == 0
@@ -180,16 +180,16 @@ def test_blocks_are_read_when_they_are_looked_into() -> None:
         shard.topic.locate(1)
     assert shard.blocks.reads == 1
     for number in range(1, runs):
-        shard.topic.locate(RUN_PLACES * number + 1)
+        shard.topic.locate(PAGE_PLACES * number + 1)
     assert shard.blocks.reads == runs
-    shard.topic.locate(RUN_PLACES * 2 + 1)
+    shard.topic.locate(PAGE_PLACES * 2 + 1)
     assert shard.blocks.reads == runs, "the recent ones are remembered"
     shard.topic.locate(1)
     assert shard.blocks.reads == runs + 1, "the first one made room"
 
 
 def test_a_block_that_is_not_the_one_is_refused() -> None:
-    shard = shard_of([1] * (2 * RUN_PLACES))
+    shard = shard_of([1] * (2 * PAGE_PLACES))
     shard.save()
     good = dict(shard.blocks.kept)
     for damaged in (b"", b"\x02" + good["topic-0"][1:], good["topic-0"][:-1], good["topic-1"]):
@@ -200,7 +200,7 @@ def test_a_block_that_is_not_the_one_is_refused() -> None:
 
 
 def test_saving_that_fails_can_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    shard = shard_of([1] * (3 * RUN_PLACES + 1))
+    shard = shard_of([1] * (3 * PAGE_PLACES + 1))
     before = shard.machine.digest()
     write = shard.blocks.write
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hawser.errors import Corrupt
 from hawser.record.recording import Gap, recorder_id
 from hawser.record.trace import TraceKind, region_number, trace_key
-from hawser.spark.pipelines.auditing.evidence import BLOCK_MESSAGES, Group, Messages, mixed, runs_of
+from hawser.spark.pipelines.auditing.evidence import BLOCK_MESSAGES, Group, Messages, mixed, ranges_of
 from hawser.spark.pipelines.auditing.log_evidence import landed_evidence, log_evidence
 from hawser.spark.pipelines.auditing.trace_evidence import trace_evidence
 
@@ -49,7 +49,7 @@ def test_runs_say_of_their_messages_what_is_true_of_each(steps: list[tuple[int, 
     hashes = mixed(number, times)
     sizes = numpy.arange(len(steps))
     groups = [Group("taken", "camera", who="a"), Group("taken", "camera", who="b")]
-    rows = runs_of(Messages(group, number, times, at, hashes, sizes, latency, 50), groups).to_pylist()
+    rows = ranges_of(Messages(group, number, times, at, hashes, sizes, latency, 50), groups).to_pylist()
     place = 0
     for row in rows:
         count = row["last"] - row["first"] + 1
@@ -217,7 +217,7 @@ def test_clocks_that_differ_do_not_cut_runs() -> None:
     numbers = numpy.arange(1, count + 1)
     times = NOW_US + numbers * 100_000 + numbers % 2 * 10_000_000
     nothing = numpy.zeros(count, "i8")
-    runs = runs_of(
+    runs = ranges_of(
         Messages(nothing, numbers, times, numbers, mixed(numbers, times), nothing), [Group("taken", "x")]
     )
     assert len(runs) <= count * 100_000 // MINUTE_US + 2

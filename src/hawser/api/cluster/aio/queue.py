@@ -172,7 +172,7 @@ class ClusterAsyncQueue(AsyncQueue[T]):
         self._queue: QueueHandle | None = None
         # For whoever gets messages, and for transactions.
         self._sessions: dict[bool, Session] = {}
-        self._letters: ClusterAsyncQueue[T] | None = None
+        self._dead_letters: ClusterAsyncQueue[T] | None = None
         self._once = Once()
 
     @property
@@ -304,10 +304,10 @@ class ClusterAsyncQueue(AsyncQueue[T]):
     def dead_letters(self, *, create: bool = True) -> AsyncQueue[T]:
         if self._parent is not None:
             return self
-        if self._letters is None or not self._letters._is_usable:
-            self._letters = ClusterAsyncQueue(self._bus, self._name, self._schema, create, {}, self)
-        self._letters._create = self._letters._create or create
-        return self._letters
+        if self._dead_letters is None or not self._dead_letters._is_usable:
+            self._dead_letters = ClusterAsyncQueue(self._bus, self._name, self._schema, create, {}, self)
+        self._dead_letters._create = self._dead_letters._create or create
+        return self._dead_letters
 
     async def retry_dead_letters(self, count: int | None = None) -> int:
         if count is not None:
@@ -328,8 +328,8 @@ class ClusterAsyncQueue(AsyncQueue[T]):
         await self._once.close(self._leave)
 
     async def _leave(self) -> None:
-        if self._letters is not None:
-            await self._letters.close()
+        if self._dead_letters is not None:
+            await self._dead_letters.close()
         if self._queue is not None:
             await self._queue.close()
         self._bus._forget_queue(self)

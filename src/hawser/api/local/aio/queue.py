@@ -186,8 +186,8 @@ class LocalAsyncQueue(AsyncQueue[T]):
         return self._queue.info()
 
     def dead_letters(self, *, create: bool = True) -> "LocalAsyncQueue[T]":
-        letters = self._queue.dead_letters(create=create)
-        return self if letters is self._queue else LocalAsyncQueue(letters)
+        dead_letters = self._queue.dead_letters(create=create)
+        return self if dead_letters is self._queue else LocalAsyncQueue(dead_letters)
 
     async def retry_dead_letters(self, count: int | None = None) -> int:
         return self._queue.retry_dead_letters(count)

@@ -21,8 +21,8 @@ from hawser.log.entry import Kind
 from hawser.log.state.commands import Payload, encode_command
 from hawser.log.state.results import Answered, AnyResult, Finished, Outcome, decode_result
 from hawser.log.state.results import Rejected as RejectedResult
-from hawser.transaction.commands import HomeCall, HomeDecide, to_fields
-from hawser.transaction.identity import LANE_FORMAT, TransactionId, Xid, home_number
+from hawser.transaction.commands import CoordinatorCall, CoordinatorDecide, to_fields
+from hawser.transaction.identity import LANE_FORMAT, TransactionId, Xid, coordinator_number
 from hawser.transaction.xa.table import Call, Code, State
 
 __all__ = [
@@ -181,11 +181,11 @@ def _coordinators(router: Router) -> list[str]:
     return [] if entry is None else wire.shards_of(wire.HOMES, entry)
 
 
-def _home_of(router: Router, xid: Xid) -> str:
+def _coordinator_of(router: Router, xid: Xid) -> str:
     coordinators = _coordinators(router)
     if not coordinators:
         raise NotFound(f"nobody knows transaction {xid}: this cluster never had one of a coordinator")
-    return coordinators[home_number(xid, len(coordinators))]
+    return coordinators[coordinator_number(xid, len(coordinators))]
 
 
 async def _ask_all(
@@ -242,7 +242,7 @@ def _id(seen: wire.BranchSeen | wire.RecordSeen) -> TransactionId:
 def _seen(transaction: TransactionId, found: _Found) -> TransactionStatus:
     record, branches = found.record, found.branches
     ages = [each.age_seconds for each in branches.values()]
-    named = next((each.home for each in branches.values() if each.home), "")
+    named = next((each.coordinator for each in branches.values() if each.coordinator), "")
     participants = {} if record is None else record.participants
     # On a lane the shard that decides takes part, and counts neither time nor operations for the others.
     is_lane = transaction.xid.format == LANE_FORMAT
@@ -295,8 +295,8 @@ async def decide(
     assert outcome in (Outcome.COMMITTED, Outcome.ROLLED_BACK) and reason
     deadline = router.loop.time() + timeout_seconds
     transaction = await _at_home(router, wanted, deadline)
-    command = HomeDecide(to_fields(transaction), outcome, heuristic=reason)
-    result = await _tell_home(router, transaction, Kind.HOME_DECIDE, command, deadline)
+    command = CoordinatorDecide(to_fields(transaction), outcome, heuristic=reason)
+    result = await _tell_coordinator(router, transaction, Kind.HOME_DECIDE, command, deadline)
     if isinstance(result, Finished):
         kept = await _reason(router, transaction, deadline)
         if result.outcome is not outcome or not kept:
@@ -311,7 +311,7 @@ async def decide(
 
 async def _reason(router: Router, transaction: TransactionId, deadline: float) -> str:
     """Why a person has decided about it, which has an outcome; nothing if that was somebody else."""
-    home = _home_of(router, transaction.xid)
+    home = _coordinator_of(router, transaction.xid)
     try:
         answer = await _query(router, home, transaction, deadline)
     except HawserError as error:
@@ -327,8 +327,8 @@ async def forget(router: Router, wanted: TransactionId, timeout_seconds: float) 
     is forgotten."""
     deadline = router.loop.time() + timeout_seconds
     transaction = await _at_home(router, wanted, deadline)
-    command = HomeCall(to_fields(transaction), Call.FORGET, request=secrets.token_bytes(16))
-    result = await _tell_home(router, transaction, Kind.HOME_CALL, command, deadline)
+    command = CoordinatorCall(to_fields(transaction), Call.FORGET, request=secrets.token_bytes(16))
+    result = await _tell_coordinator(router, transaction, Kind.HOME_CALL, command, deadline)
     assert isinstance(result, Answered), result
     if result.code != Code.OK:
         raise Rejected(
@@ -346,17 +346,17 @@ async def _at_home(router: Router, wanted: TransactionId, deadline: float) -> Tr
             "soon. A person decides about what is prepared for a coordinator; see `hawser tx show`"
         )
     await _know(router, deadline)
-    home = _home_of(router, wanted.xid)
+    home = _coordinator_of(router, wanted.xid)
     answer = await _query(router, home, wanted, deadline)
     if not _latest(answer):
         raise _unknown(wanted, {})
     return TransactionId(wanted.xid, _latest(answer))
 
 
-async def _tell_home(
+async def _tell_coordinator(
     router: Router, transaction: TransactionId, kind: int, command: Payload, deadline: float
 ) -> AnyResult:
-    home = _home_of(router, transaction.xid)
+    home = _coordinator_of(router, transaction.xid)
     request = wire.Transact(home, (wire.Labelled(kind, encode_command(command)),))
     what = f"telling home about transaction {transaction}"
     answer = await router.ask_leader(wire.HOMES, home, request, what, deadline)

@@ -24,7 +24,7 @@ from hawser.errors import Closed, Fenced, HawserError, OutcomeUnknown, Unavailab
 from hawser.log.queue.dispatcher import MOST_MOVED_BYTES
 from hawser.log.state.results import Reason, Rejected, decode_result
 
-__all__ = ["HeldMessage", "Acknowledger", "State", "Disposition", "runs_of"]
+__all__ = ["HeldMessage", "Acknowledger", "State", "Disposition", "ranges_of"]
 
 _log = logging.getLogger("hawser.cluster.client")
 
@@ -88,7 +88,7 @@ class Acknowledger:
         router: Router,
         queue: str,
         shard: str,
-        shelf: int,
+        subqueue: int,
         session: str,
         ended: Callable[[HeldMessage], None],
     ) -> None:
@@ -97,7 +97,7 @@ class Acknowledger:
         self._loop = router.loop
         self._queue = queue
         self._shard = shard
-        self._shelf = shelf
+        self._subqueue = subqueue
         self._session = session
         self._ended = ended
         self._incarnation, self._sequence = 1, 0
@@ -322,11 +322,11 @@ class Acknowledger:
             verdicts[each.disposition].append((each.epoch, each.number))
         return wire.QueueSettle(
             self._shard,
-            self._shelf,
+            self._subqueue,
             self._session,
             self._incarnation,
             self._sequence,
-            *(runs_of(tokens) for tokens in verdicts.values()),
+            *(ranges_of(tokens) for tokens in verdicts.values()),
         )
 
     def _decided(self, together: list[HeldMessage], answer: wire.Answer) -> None:
@@ -377,7 +377,7 @@ class Acknowledger:
             outcome.future.exception()
 
 
-def runs_of(tokens: Iterable[_Token]) -> tuple[wire.TokenRun, ...]:
+def ranges_of(tokens: Iterable[_Token]) -> tuple[wire.TokenRun, ...]:
     """Tokens as they travel."""
     runs: list[wire.TokenRun] = []
     for epoch, number in sorted(tokens):

@@ -20,9 +20,9 @@ from hawser.cluster.client.queue.handle import QueueHandle
 from hawser.cluster.client.queue.session import MOST_HELD, QueueSession
 from hawser.errors import Fenced, HawserError, NotFound, UsageError
 from hawser.log.queue.dispatcher import MOST_MOVED_BYTES
-from hawser.log.state.queue import LETTERS
+from hawser.log.state.queue import DEAD_LETTERS
 from hawser.record.batch import Batch
-from hawser.record.metadata import LETTER_HEADER
+from hawser.record.metadata import DEAD_LETTER_HEADER
 from hawser.record.record import Record, Stamp
 
 __all__ = ["retry_dead_letters"]
@@ -38,7 +38,7 @@ async def retry_dead_letters(queue: QueueHandle, count: int | None) -> int:
     """Move dead letters to the end of their queue, oldest first, and return how many were moved. Dead letters
     that arrive meanwhile, and those that a consumer holds, stay. UsageError for a queue of dead letters
     itself. `published` of any other error is the number moved before it."""
-    if queue.shelf == LETTERS:
+    if queue.subqueue == DEAD_LETTERS:
         raise UsageError(
             f"{queue.full_name!r} holds dead letters itself; retry them at the queue they are of"
         )
@@ -148,11 +148,11 @@ def _fitting(dead_letters: list[_DeadLetter]) -> list[_DeadLetter]:
 def _origin_of(headers: Mapping[str, bytes]) -> str | None:
     """The queue that a dead letter was in; None if it is none."""
     try:
-        return str(msgspec.json.decode(headers[LETTER_HEADER])["queue"])
+        return str(msgspec.json.decode(headers[DEAD_LETTER_HEADER])["queue"])
     except (KeyError, TypeError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 
 def _without_origin(record: Record) -> Record:
-    headers = {name: value for name, value in record.headers.items() if name != LETTER_HEADER}
+    headers = {name: value for name, value in record.headers.items() if name != DEAD_LETTER_HEADER}
     return record._replace(headers=headers)

@@ -12,7 +12,7 @@ from hawser.cluster.client.queue.session import Make, QueueSession
 from hawser.cluster.client.sample import FetchedSample
 from hawser.errors import NotFound, UsageError
 from hawser.limits import DEAD_LETTER_SUFFIX
-from hawser.log.state.queue import LETTERS, MESSAGES
+from hawser.log.state.queue import DEAD_LETTERS, MESSAGES
 from hawser.record.batch import Batch
 from hawser.record.record import Receipt
 from hawser.record.rows import Records
@@ -34,20 +34,20 @@ class QueueHandle(Handle):
         name: str,
         entry: wire.TopicEntry,
         decode: Callable[[Any], Any] | None,
-        shelf: int = MESSAGES,
+        subqueue: int = MESSAGES,
     ) -> None:
         super().__init__(client, name, entry, decode)
-        self.shelf = shelf
+        self.subqueue = subqueue
         self._dead_letters: QueueHandle | None = None
         self._putters: QueuePublisher | None = None
-        if shelf == MESSAGES:
+        if subqueue == MESSAGES:
             self._putters = QueuePublisher(self.router, name, entry, client.name)
             self.use(self._putters)
 
     @property
     def full_name(self) -> str:
         """With which it is shown: dead letters have that of their queue, and something behind it."""
-        return self.name if self.shelf == MESSAGES else self.name + DEAD_LETTER_SUFFIX
+        return self.name if self.subqueue == MESSAGES else self.name + DEAD_LETTER_SUFFIX
 
     @property
     def publisher(self) -> QueuePublisher:
@@ -70,7 +70,9 @@ class QueueHandle(Handle):
         to be made, as this one is."""
         if self.dead_letter_queue is None:
             if self._dead_letters is None:
-                self._dead_letters = QueueHandle(self.client, self.name, self.entry, self.decode, LETTERS)
+                self._dead_letters = QueueHandle(
+                    self.client, self.name, self.entry, self.decode, DEAD_LETTERS
+                )
                 self.use(self._dead_letters)
             return self._dead_letters
         try:
@@ -109,7 +111,7 @@ class QueueHandle(Handle):
             self.router,
             self.name,
             self.shard(0),
-            self.shelf,
+            self.subqueue,
             self.client.name,
             make,
             prefetch,
@@ -122,7 +124,7 @@ class QueueHandle(Handle):
     # Looking.
 
     async def delete(self) -> None:
-        if self.shelf == LETTERS:
+        if self.subqueue == DEAD_LETTERS:
             raise UsageError(
                 f"the dead letters of queue {self.name!r} are deleted with it; accept them instead"
             )
@@ -130,7 +132,7 @@ class QueueHandle(Handle):
 
     async def query_contents(self, most: int = 0, first: int = 0) -> wire.Looked:
         """The queue as it is now, with its oldest messages from `first` on, as far as one answer goes."""
-        request = wire.QueueLook(self.shard(0), self.shelf, most, _PEEKED_BYTES, first=first)
+        request = wire.QueueLook(self.shard(0), self.subqueue, most, _PEEKED_BYTES, first=first)
         answer = await self.router.ask_leader(
             self.name, self.shard(0), request, f"looking at queue {self.name!r}", self.client.deadline(None)
         )
@@ -144,11 +146,11 @@ class QueueHandle(Handle):
         while len(found) < count and first < end:
             looked = await self.query_contents(count - len(found), first)
             first = end = looked.end
-            for parcel in looked.parcels:
-                batch = Batch.read(parcel.batch)
+            for delivery_batch in looked.delivery_batches:
+                batch = Batch.read(delivery_batch.batch)
                 publisher = batch.header.producer.decode(errors="replace").rpartition("#")[0]
                 for place, record in enumerate(batch.records()):
-                    offset = parcel.offset + place
+                    offset = delivery_batch.offset + place
                     found.append(FetchedSample(record, 0, offset, publisher, 0, self.decode))
                     first = offset + 1
         return found

@@ -24,15 +24,15 @@ from typing import Any, Final
 
 from hawser.cluster import wire
 from hawser.cluster.client.errors import Backoff, copy_of, given_up, refused
-from hawser.cluster.client.queue.acknowledger import Acknowledger, Disposition, HeldMessage, State, runs_of
+from hawser.cluster.client.queue.acknowledger import Acknowledger, Disposition, HeldMessage, State, ranges_of
 from hawser.cluster.client.queue.waiters import Waiters
 from hawser.cluster.client.router import Router
 from hawser.cluster.client.rpc import ask, checked
 from hawser.cluster.transport import TransportError
 from hawser.errors import Closed, Full, HawserError
-from hawser.log.queue.claims import NO_TOKEN, Lending, Token
-from hawser.log.queue.dispatcher import Parcel, nbytes_of
-from hawser.log.state.queue import LETTERS
+from hawser.log.queue.claims import NO_TOKEN, DeliveryPolicy, Token
+from hawser.log.queue.dispatcher import DeliveryBatch, nbytes_of
+from hawser.log.state.queue import DEAD_LETTERS
 from hawser.record.batch import Batch
 from hawser.record.record import Record
 
@@ -49,7 +49,7 @@ _LEASE_PART: Final = 0.25
 # A session that closes late has at least so long for its last request.
 _LAST_SECONDS: Final = 0.5
 # A session holds no more, and names no more in a request.
-MOST_HELD: Final = Lending(session_duration=1).most_held
+MOST_HELD: Final = DeliveryPolicy(session_duration=1).most_held
 
 
 class _Interrupted(Exception):
@@ -65,7 +65,7 @@ class QueueSession:
         router: Router,
         queue: str,
         shard: str,
-        shelf: int,
+        subqueue: int,
         name: str,
         make: Make,
         prefetch: int = 0,
@@ -77,14 +77,14 @@ class QueueSession:
         self._loop = router.loop
         self.queue = queue
         self.shard = shard
-        self._shelf = shelf
+        self._subqueue = subqueue
         self._make = make
         self._prefetch = prefetch
         self._ahead_seconds = _LEASE_PART * lease_seconds
         self._for_transactions = for_transactions
         # A secret: whoever knows it speaks for this session.
         self.session = f"{name}#{secrets.token_hex(16)}"
-        self._acknowledger = Acknowledger(router, queue, shard, shelf, self.session, self._ended)
+        self._acknowledger = Acknowledger(router, queue, shard, subqueue, self.session, self._ended)
         self._request = 0
         self._received = NO_TOKEN
         # Until then the leader may have lent something in an answer that nobody got.
@@ -243,9 +243,9 @@ class QueueSession:
                 answer = await self._poll(wanted, wait_seconds)
             except _Interrupted:
                 continue
-            if isinstance(answer, wire.Lent):
+            if isinstance(answer, wire.Delivered):
                 backoff = Backoff(self._settings)
-                self._lent(answer.parcels)
+                self._lent(answer.delivery_batches)
                 if looking:
                     self._waiters.dismiss(looking)
             elif isinstance(answer, wire.Failed) and not answer.retryable:
@@ -300,7 +300,7 @@ class QueueSession:
         unseen = tuple(islice(self._unseen, MOST_HELD))
         request = wire.QueueGet(
             self.shard,
-            self._shelf,
+            self._subqueue,
             self.session,
             self._request,
             self._received,
@@ -308,7 +308,7 @@ class QueueSession:
             self._settings.fetch_bytes,
             self._settings.session_seconds,
             wait_seconds,
-            runs_of(unseen),
+            ranges_of(unseen),
             is_last,
             self._for_transactions,
             0 if is_last else self._prefetch,
@@ -324,9 +324,9 @@ class QueueSession:
             return None
         # What follows is no waiting that could be interrupted.
         self._is_polling = False
-        if isinstance(answer, wire.Lent) and self._is_outdated(answer.parcels):
+        if isinstance(answer, wire.Delivered) and self._is_outdated(answer.delivery_batches):
             return None
-        if isinstance(answer, wire.Lent):
+        if isinstance(answer, wire.Delivered):
             self._acknowledger.heard = self._loop.time()
             self._doubt_until = 0.0
             self._unseen.difference_update(unseen)
@@ -338,9 +338,9 @@ class QueueSession:
             self._doubt_until = before
         return answer
 
-    def _is_outdated(self, parcels: tuple[Parcel, ...]) -> bool:
+    def _is_outdated(self, delivery_batches: tuple[DeliveryBatch, ...]) -> bool:
         """Whether they are of a leader that is none any more, and does not know it."""
-        return bool(parcels) and parcels[0].token.epoch < self._received.epoch
+        return bool(delivery_batches) and delivery_batches[0].token.epoch < self._received.epoch
 
     async def _look_elsewhere(self, answer: wire.Answer | None, backoff: Backoff) -> None:
         if isinstance(answer, wire.Failed) and self.router.note(self.shard, answer):
@@ -348,21 +348,23 @@ class QueueSession:
         await asyncio.sleep(backoff.next())
         await self.router.look_after(self.queue, self.shard)
 
-    def _lent(self, parcels: tuple[Parcel, ...]) -> None:
+    def _lent(self, delivery_batches: tuple[DeliveryBatch, ...]) -> None:
         self._is_refused = False
-        if parcels and self._received.epoch < parcels[0].token.epoch:
+        if delivery_batches and self._received.epoch < delivery_batches[0].token.epoch:
             self._return_ahead()
         now = self._loop.time()
-        for parcel in parcels:
-            batch = Batch.read(parcel.batch)
+        for delivery_batch in delivery_batches:
+            batch = Batch.read(delivery_batch.batch)
             publisher = batch.header.producer.decode(errors="replace").rpartition("#")[0]
-            epoch, number = parcel.token.epoch, parcel.token.number
-            told = (publisher, parcel.delivery_count, parcel.redelivered)
+            epoch, number = delivery_batch.token.epoch, delivery_batch.token.number
+            told = (publisher, delivery_batch.delivery_count, delivery_batch.redelivered)
             for place, record in enumerate(batch.records()):
-                held_message = HeldMessage(epoch, number + place, parcel.offset + place, nbytes_of(record))
+                held_message = HeldMessage(
+                    epoch, number + place, delivery_batch.offset + place, nbytes_of(record)
+                )
                 self._ahead.append((held_message, self._make(held_message, record, *told), now))
-            self._received = Token(epoch, number + parcel.count - 1)
-            self._held += parcel.count
+            self._received = Token(epoch, number + delivery_batch.count - 1)
+            self._held += delivery_batch.count
         self._waiters.serve(self._take)
         self._return_too_many()
 
@@ -383,7 +385,7 @@ class QueueSession:
 
     def disposition(self, wanted: Disposition) -> Disposition:
         """What is asked of the leader: a dead letter that is rejected stays one."""
-        return "release" if wanted == "reject" and self._shelf == LETTERS else wanted
+        return "release" if wanted == "reject" and self._subqueue == DEAD_LETTERS else wanted
 
     def settle(self, messages: Sequence[HeldMessage], disposition: Disposition) -> Coroutine[Any, Any, None]:
         """As `Acknowledger.settle`."""
@@ -435,8 +437,8 @@ class QueueSession:
 
     def lock_of(self, messages: Iterable[HeldMessage]) -> wire.QueueLock:
         """What the leader is told so that a transaction has these."""
-        tokens = runs_of((each.epoch, each.number) for each in messages)
-        return wire.QueueLock(self._shelf, self.session, tokens)
+        tokens = ranges_of((each.epoch, each.number) for each in messages)
+        return wire.QueueLock(self._subqueue, self.session, tokens)
 
     def _ended(self, _: HeldMessage) -> None:
         self._held -= 1

@@ -24,7 +24,7 @@ from hawser.log.entry import Kind
 from hawser.log.state.commands import Payload, encode_command
 from hawser.log.state.results import AnyResult, Finished, Outcome, Reason, Rejected, Result, decode_result
 from hawser.transaction.client import Progress, Request, Transaction
-from hawser.transaction.commands import BranchAbort, HomeBatch, HomeDecide, to_fields
+from hawser.transaction.commands import BranchAbort, CoordinatorBatch, CoordinatorDecide, to_fields
 from hawser.transaction.expiry import KEEP_SECONDS
 from hawser.transaction.identity import (
     APPLICATION_FORMAT,
@@ -122,9 +122,9 @@ class BatchBranch:
         await self._until(lambda: self._inner.is_staged)
         inner, batch = self._inner, self._batch
         deadline = self._router.loop.time() + self._router.settings.timeout
-        home = await self._coordinators.of(inner.id.xid, deadline)
-        self._pipelines[home] = ShardPipeline(self._router, wire.HOMES, home)
-        self._carry(inner.prepare(home, batch.query, batch.number, orphan_seconds))
+        coordinator = await self._coordinators.of(inner.id.xid, deadline)
+        self._pipelines[coordinator] = ShardPipeline(self._router, wire.HOMES, coordinator)
+        self._carry(inner.prepare(coordinator, batch.query, batch.number, orphan_seconds))
         await self._until(lambda: inner.progress in (Progress.PREPARED, Progress.OVER))
         if inner.progress is Progress.PREPARED:
             self._stop()
@@ -224,9 +224,9 @@ async def query_batches(
     """How far the application of this batch is."""
     xid = batch.branch(b"").xid
     deadline = router.loop.time() + router.settings.timeout
-    home = await coordinators.of(xid, deadline)
-    look = wire.TransactionLook(home, xid)
-    answer = await router.ask_leader(wire.HOMES, home, look, f"looking for {batch.text}", deadline)
+    coordinator = await coordinators.of(xid, deadline)
+    look = wire.TransactionLook(coordinator, xid)
+    answer = await router.ask_leader(wire.HOMES, coordinator, look, f"looking for {batch.text}", deadline)
     assert isinstance(answer, wire.TransactionsSeen), answer
     return BatchDecision(answer.incarnation, answer.source)
 
@@ -244,8 +244,8 @@ async def decide_batch(
     OutcomeUnknown if that may be because home has forgotten the batch since it was asked first. `source`, a
     digest of what the batch was made of, is kept with the last batch."""
     began = boot_seconds()
-    command = HomeBatch(batch.application, batch.query, batch.number, tuple(branches), source)
-    (result,) = await _ask_home(router, coordinators, batch, [(Kind.HOME_BATCH, command)])
+    command = CoordinatorBatch(batch.application, batch.query, batch.number, tuple(branches), source)
+    (result,) = await _ask_coordinator(router, coordinators, batch, [(Kind.HOME_BATCH, command)])
     if isinstance(result, Rejected):
         is_too_late = batch.query == ONCE and boot_seconds() - began >= KEEP_SECONDS
         if is_too_late and result.reason is Reason.NO_BRANCH:
@@ -263,22 +263,22 @@ async def drop_branches(
 ) -> None:
     """Drop these branches, unless they are committed."""
     named = [batch.branch(name) for name in branches]
-    drops = [HomeDecide(to_fields(each), Outcome.DROPPED, prepared=True) for each in named]
+    drops = [CoordinatorDecide(to_fields(each), Outcome.DROPPED, prepared=True) for each in named]
     if drops:
-        await _ask_home(router, coordinators, batch, [(Kind.HOME_DECIDE, each) for each in drops])
+        await _ask_coordinator(router, coordinators, batch, [(Kind.HOME_DECIDE, each) for each in drops])
 
 
-async def _ask_home(
+async def _ask_coordinator(
     router: Router,
     coordinators: CoordinatorShards,
     batch: ApplicationBatch,
     commands: Sequence[tuple[Kind, Payload]],
 ) -> list[AnyResult]:
     deadline = router.loop.time() + router.settings.timeout
-    home = await coordinators.of(batch.branch(b"").xid, deadline)
+    coordinator = await coordinators.of(batch.branch(b"").xid, deadline)
     entries = tuple(wire.Labelled(kind, encode_command(command)) for kind, command in commands)
-    request = wire.Transact(home, entries)
-    answer = await router.ask_leader(wire.HOMES, home, request, f"deciding {batch.text}", deadline)
+    request = wire.Transact(coordinator, entries)
+    answer = await router.ask_leader(wire.HOMES, coordinator, request, f"deciding {batch.text}", deadline)
     assert isinstance(answer, wire.Transacted), answer
     return [decode_result(result) for result in answer.results]
 

@@ -6,7 +6,7 @@ from hawser.cluster import wire
 from hawser.cluster.client.admin import catalog
 from hawser.cluster.client.router import Router
 from hawser.errors import NotFound
-from hawser.transaction.identity import Xid, home_number
+from hawser.transaction.identity import Xid, coordinator_number
 
 __all__ = ["CoordinatorShards", "boot_seconds"]
 
@@ -26,7 +26,7 @@ class CoordinatorShards:
     async def of(self, xid: Xid, deadline: float) -> str:
         """The shard that decides about an xid."""
         shards = await self.all(deadline, create=True)
-        return shards[home_number(xid, len(shards))]
+        return shards[coordinator_number(xid, len(shards))]
 
     async def all(self, deadline: float, create: bool = False) -> list[str]:
         """All of them; none if nobody has needed any yet and none is to be made. There never are others."""

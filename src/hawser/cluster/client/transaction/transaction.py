@@ -184,20 +184,20 @@ class OpenTransaction(Workspace):
         if self.has_failed:
             return
         requests = self.inner.commit(last, self.router.leader_link)
-        if self.inner.home:
-            self._go_alone_to(self.inner.home)
+        if self.inner.coordinator:
+            self._go_alone_to(self.inner.coordinator)
         self._carry(requests)
         if self.inner.progress is Progress.OVER:
             self._finish()
         else:
             self._lanes.patience_timer.set(self)
 
-    def _go_alone_to(self, home: str) -> None:
+    def _go_alone_to(self, coordinator: str) -> None:
         """It answers when others have heard: nobody else is to wait for that. What it has not acknowledged
         goes with the decision."""
-        shared = self._pipelines[home]
+        shared = self._pipelines[coordinator]
         shared.leave(self)
-        self._pipelines[home] = self._client_pipelines.apart(shared)
+        self._pipelines[coordinator] = self._client_pipelines.apart(shared)
 
     def _begin_ending(self, got: Sequence[Held]) -> None:
         """What is taken from here on is taken without waiting for the end."""

@@ -48,7 +48,7 @@ from hawser.log.entry import Kind
 from hawser.log.state.commands import encode_command
 from hawser.log.state.results import Answered, Outcome, Reason, Rejected, decode_result
 from hawser.transaction.client import Transaction
-from hawser.transaction.commands import HomeCall
+from hawser.transaction.commands import CoordinatorCall
 from hawser.transaction.coordinator.record import state_of
 from hawser.transaction.identity import (
     APPLICATION_FORMAT,
@@ -186,8 +186,8 @@ class Resource:
         self._heard: dict[str, int] = {}
         self._turns: WeakValueDictionary[Xid, asyncio.Lock] = WeakValueDictionary()
         # The last start for each, and the last other call, if it was not answered.
-        self._starts: dict[Xid, HomeCall] = {}
-        self._unanswered: dict[Xid, HomeCall] = {}
+        self._starts: dict[Xid, CoordinatorCall] = {}
+        self._unanswered: dict[Xid, CoordinatorCall] = {}
 
     def branch(self, xid: Xid) -> OpenBranch | None:
         """What this session works in under that name."""
@@ -202,8 +202,8 @@ class Resource:
         """How this session finds the branch now; that of incarnation 0 is the latest use of the xid."""
         xid, incarnation = transaction
         deadline = self._router.loop.time() + self._router.settings.attempt_seconds
-        home = await self._coordinators.of(xid, deadline)
-        query = wire.TransactionLook(home, (*xid,), incarnation)
+        coordinator = await self._coordinators.of(xid, deadline)
+        query = wire.TransactionLook(coordinator, (*xid,), incarnation)
         answer = await self._query(query, f"looking at branch {xid}", deadline)
         for record in answer.records:
             branch = self._branches.get(xid)
@@ -230,16 +230,16 @@ class Resource:
             turn = self._turns[xid] = asyncio.Lock()
         return turn
 
-    async def _start_again(self, xid: Xid, named: HomeCall) -> Answered | None:
+    async def _start_again(self, xid: Xid, named: CoordinatorCall) -> Answered | None:
         """What a start got that was not answered, with the work that it has begun; None if it began none
         and is to be made anew."""
         deadline = self._router.loop.time() + self._router.settings.timeout
-        home = await self._coordinators.of(xid, deadline)
+        coordinator = await self._coordinators.of(xid, deadline)
         call = Call(named.call)
-        result = await self._ask(xid, home, named, _what(call, xid), deadline)
+        result = await self._ask(xid, coordinator, named, _what(call, xid), deadline)
         if isinstance(result, Rejected):
             return None
-        self._learn(xid, call, result, home)
+        self._learn(xid, call, result, coordinator)
         self._started(xid, result)
         return result
 
@@ -325,33 +325,35 @@ class Resource:
     ) -> Answered:
         """What a call gets, about the use that is named, or else the one that is meant."""
         deadline = self._router.loop.time() + self._router.settings.timeout
-        home = await self._coordinators.of(xid, deadline)
+        coordinator = await self._coordinators.of(xid, deadline)
         what = _what(call, xid)
         backoff = Backoff(self._router.settings)
         while True:
-            meant = incarnation or await self._find(xid, call, home, what, deadline)
-            new = HomeCall((*xid, meant), call, self._router.run, b"", seconds, tuple(participants), worker)
-            result = await self._ask(xid, home, self._named(xid, new), what, deadline)
+            meant = incarnation or await self._find(xid, call, coordinator, what, deadline)
+            new = CoordinatorCall(
+                (*xid, meant), call, self._router.run, b"", seconds, tuple(participants), worker
+            )
+            result = await self._ask(xid, coordinator, self._named(xid, new), what, deadline)
             if isinstance(result, Answered):
-                self._learn(xid, call, result, home)
+                self._learn(xid, call, result, coordinator)
                 return result
             if result.reason is not Reason.OLD_INCARNATION:
                 raise Full(f"{what}: {result.text}")
             # Others have used the xid, or so many xids that home cannot tell.
-            self._heard[home] = result.current
+            self._heard[coordinator] = result.current
             if self._router.loop.time() >= deadline:
                 raise Unavailable(f"{what}: others begin and end branches all the time; call it again")
             await asyncio.sleep(backoff.next())
 
     async def _ask(
-        self, xid: Xid, home: str, named: HomeCall, what: str, deadline: float
+        self, xid: Xid, coordinator: str, named: CoordinatorCall, what: str, deadline: float
     ) -> Answered | Rejected:
         """What home says, as soon as it can."""
         entry = wire.Labelled(Kind.HOME_CALL, encode_command(named))
         backoff = Backoff(self._router.settings)
         while True:
             answer = await self._router.ask_leader(
-                wire.HOMES, home, wire.Transact(home, (entry,)), what, deadline
+                wire.HOMES, coordinator, wire.Transact(coordinator, (entry,)), what, deadline
             )
             assert isinstance(answer, wire.Transacted), answer
             result = decode_result(answer.results[0])
@@ -366,7 +368,7 @@ class Resource:
         assert isinstance(result, Answered | Rejected), result
         return result
 
-    def _named(self, xid: Xid, new: HomeCall) -> HomeCall:
+    def _named(self, xid: Xid, new: CoordinatorCall) -> CoordinatorCall:
         """Under the name that it has, or a new one. Whoever only looks needs none."""
         if new.call == Call.GET_TIMEOUT:
             return new
@@ -377,11 +379,11 @@ class Resource:
             _put(kept, xid, named)
         return named
 
-    def _kept(self, call: HomeCall) -> dict[Xid, HomeCall]:
+    def _kept(self, call: CoordinatorCall) -> dict[Xid, CoordinatorCall]:
         """Where it is, until it is answered."""
         return self._starts if call.call in _ANY_START else self._unanswered
 
-    async def _find(self, xid: Xid, call: Call, home: str, what: str, deadline: float) -> int:
+    async def _find(self, xid: Xid, call: Call, coordinator: str, what: str, deadline: float) -> int:
         """Which use the call is about, or 0 if there is none; of a start, behind which it is."""
         unanswered, started = self._unanswered.get(xid), self._starts.get(xid)
         if started is not None and started.call != Call.START:
@@ -389,7 +391,7 @@ class Resource:
         if call in _STARTS:
             self._uses.pop(xid, None)
         if call is Call.START:
-            return started.xid[-1] if started is not None else self._heard.get(home, 0)
+            return started.xid[-1] if started is not None else self._heard.get(coordinator, 0)
         if call is Call.START_JOIN or started is not None:
             unanswered = None
         meant = self._uses.get(xid) or (unanswered.xid[-1] if unanswered is not None else 0)
@@ -398,7 +400,7 @@ class Resource:
         if meant:
             # Also when another call is answered first.
             _put(self._uses, xid, meant)
-        answer = await self._query(wire.TransactionLook(home, xid), what, deadline)
+        answer = await self._query(wire.TransactionLook(coordinator, xid), what, deadline)
         if meant and answer.incarnation > meant:
             raise OutcomeUnknown(
                 f"{what}: nobody has answered the call before it, and the xid has been used again since; "
@@ -406,9 +408,9 @@ class Resource:
             )
         return meant or answer.incarnation
 
-    def _learn(self, xid: Xid, call: Call, answer: Answered, home: str) -> None:
+    def _learn(self, xid: Xid, call: Call, answer: Answered, coordinator: str) -> None:
         """Which use is meant from here on, and whether there is still work in it."""
-        self._heard[home] = max(self._heard.get(home, 0), answer.incarnation)
+        self._heard[coordinator] = max(self._heard.get(coordinator, 0), answer.incarnation)
         is_over = call in _COMPLETIONS and answer.code in _OVER
         if is_over or answer.code in (Code.READONLY, Code.NOT_FOUND):
             self._uses.pop(xid, None)
@@ -424,7 +426,8 @@ class Resource:
         deadline = self._router.loop.time() + self._router.settings.timeout
         coordinators = await self._coordinators.all(deadline)
         queries = (
-            self._query(wire.TransactionLook(home), "recovering branches", deadline) for home in coordinators
+            self._query(wire.TransactionLook(coordinator), "recovering branches", deadline)
+            for coordinator in coordinators
         )
         seen = [record for each in await asyncio.gather(*queries) for record in each.records]
         found = {Xid(*each.xid): each.incarnation for each in seen if State(each.state) in RECOVERABLE}

@@ -20,7 +20,7 @@ from hawser.cluster.transport import PeerRole
 from hawser.cluster.wire import Failed
 from hawser.errors import Full, HawserError
 from hawser.log.entry import Kind
-from hawser.log.queue.dead_letters import next_letters, sent
+from hawser.log.queue.dead_letters import next_dead_letters, sent
 
 __all__ = ["DeadLetterForwarder"]
 
@@ -76,7 +76,7 @@ class DeadLetterForwarder:
             partition = StampedPartition(target, 0)
             replica = shard.replica
             while shard.leads:
-                batch = next_letters(replica.machine, replica.entry, shard.name)
+                batch = next_dead_letters(replica.machine, replica.entry, shard.name)
                 if batch is None:
                     break
                 landed = await partition.publish(batch, _SEND_SECONDS)

@@ -21,9 +21,9 @@ from typing import Any, Final, Protocol
 from hawser.cluster.transport import Request
 from hawser.cluster.wire import (
     Code,
+    Delivered,
     Executed,
     Failed,
-    Lent,
     Looked,
     QueueGet,
     QueueLock,
@@ -35,13 +35,20 @@ from hawser.cluster.wire import (
 )
 from hawser.errors import Corrupt
 from hawser.log.entry import Kind
-from hawser.log.queue.claims import Lending, Token
+from hawser.log.queue.claims import DeliveryPolicy, Token
 from hawser.log.queue.delivery_batch import batch_of
-from hawser.log.queue.dispatcher import Desk, Get, Proposal, Settlement, Why, shown_as
-from hawser.log.queue.dispatcher import Turned as TurnedAway
+from hawser.log.queue.dispatcher import (
+    Dispatcher,
+    Get,
+    Proposal,
+    RefusalReason,
+    Settlement,
+    SettlementRefusal,
+    shown_as,
+)
 from hawser.log.replica import Replica
 from hawser.log.state.commands import QueueLimit, encode_command
-from hawser.log.state.queue import CAPACITY_BYTES, LETTERS, MESSAGES, Queue
+from hawser.log.state.queue import CAPACITY_BYTES, DEAD_LETTERS, MESSAGES, Queue
 from hawser.log.state.results import Place, Reason, Rejected, encode_result
 from hawser.transaction.participant import locks
 
@@ -69,20 +76,21 @@ class _PendingGet:
     """Somebody who wants messages; the tag of the reads that are made for him."""
 
     __slots__ = (
-        "answer", "desk", "for_transactions", "is_asking", "is_known", "delivery", "line", "timer", "wanted"
+        "answer", "delivery", "dispatcher", "for_transactions", "is_asking", "is_known", "line", "timer",
+        "wanted"
     )  # fmt: skip
 
     def __init__(
         self,
         delivery: "QueueDelivery",
-        desk: Desk,
+        dispatcher: Dispatcher,
         line: "_PendingGets",
         wanted: Get,
         for_transactions: bool,
         answer: "_Answer",
     ) -> None:
         self.delivery = delivery
-        self.desk = desk
+        self.dispatcher = dispatcher
         self.line = line
         self.wanted = wanted
         self.for_transactions = for_transactions
@@ -113,10 +121,10 @@ _Answer = Callable[[Any], None]
 class _SettlementTag:
     """The tag of an entry that settles messages: the desk has to hear of its end, whoever else wants to."""
 
-    __slots__ = ("_answer", "_desk", "_proposal")
+    __slots__ = ("_answer", "_dispatcher", "_proposal")
 
-    def __init__(self, desk: Desk, proposal: Proposal, answer: _Answer | None) -> None:
-        self._desk = desk
+    def __init__(self, dispatcher: Dispatcher, proposal: Proposal, answer: _Answer | None) -> None:
+        self._dispatcher = dispatcher
         self._proposal = proposal
         self._answer = answer
 
@@ -124,7 +132,7 @@ class _SettlementTag:
         return False
 
     def set_result(self, result: Any) -> None:
-        self._desk.resolve(self._proposal)
+        self._dispatcher.resolve(self._proposal)
         if self._answer is not None:
             self._answer(result if isinstance(result, Failed) else Executed(encode_result(result)))
 
@@ -140,21 +148,21 @@ class QueueDelivery:
         self._machine = host.replica.machine
         self._queue = self._machine.part(Queue)
         self._loop = asyncio.get_running_loop()
-        self._letters_to = settings.get("dead_letter")
+        self._dead_letters_to = settings.get("dead_letter")
         capacity = settings.get("capacity_bytes")
         self._capacity_bytes = capacity if isinstance(capacity, int) else CAPACITY_BYTES
         self._limiting: asyncio.Future[Any] | None = None
         lease, deliveries = settings.get("lease"), settings.get("max_deliveries")
-        lending = Lending(
+        lending = DeliveryPolicy(
             session_duration=_milliseconds(_SESSION_SECONDS),
             lease_duration=max(1, _milliseconds(lease)) if isinstance(lease, int | float) else 0,
             max_deliveries=deliveries if isinstance(deliveries, int) else 0,
             most_held=_MOST_HELD,
         )
-        letters = Lending(lending.session_duration, lending.lease_duration, most_held=_MOST_HELD)
-        self._desks = [
-            Desk(self._machine, host.replica.entry, epoch, each, shelf, queue)
-            for shelf, each in ((MESSAGES, lending), (LETTERS, letters))
+        dead_letters = DeliveryPolicy(lending.session_duration, lending.lease_duration, most_held=_MOST_HELD)
+        self._dispatchers = [
+            Dispatcher(self._machine, host.replica.entry, epoch, each, subqueue, queue)
+            for subqueue, each in ((MESSAGES, lending), (DEAD_LETTERS, dead_letters))
         ]
         self._lines: list[_PendingGets] = [{}, {}]
         # Of each shelf its first message, and when that came.
@@ -171,13 +179,13 @@ class QueueDelivery:
 
     def get(self, message: QueueGet, request: Request, answer: _Answer) -> None:
         """`answer` is called once, now or when there is something, unless the request is cancelled."""
-        if message.shelf == LETTERS and self._letters_to is not None:
-            answer(_elsewhere(self._letters_to))
+        if message.subqueue == DEAD_LETTERS and self._dead_letters_to is not None:
+            answer(_elsewhere(self._dead_letters_to))
             return
         if _count(message.unseen) > _MOST_HELD:
             answer(_TOO_MANY)
             return
-        desk, line = self._desks[message.shelf], self._lines[message.shelf]
+        dispatcher, line = self._dispatchers[message.subqueue], self._lines[message.subqueue]
         wanted = Get(
             message.session,
             message.request,
@@ -188,15 +196,17 @@ class QueueDelivery:
             _milliseconds(message.session_seconds),
             message.ahead,
         )
-        self._hear(desk, line, wanted)
+        self._hear(dispatcher, line, wanted)
         if message.is_last:
-            desk.claims.leave(message.session)
-            self._end_expired(desk)
-        is_outdated = desk.claims.is_outdated(message.session, message.request) or message.session in line
+            dispatcher.claims.leave(message.session)
+            self._end_expired(dispatcher)
+        is_outdated = (
+            dispatcher.claims.is_outdated(message.session, message.request) or message.session in line
+        )
         if message.is_last or not message.most or is_outdated:
-            answer(Lent())
+            answer(Delivered())
             return
-        waiting = _PendingGet(self, desk, line, wanted, message.for_transactions, answer)
+        waiting = _PendingGet(self, dispatcher, line, wanted, message.for_transactions, answer)
         request.on_cancel = lambda: self._leave(waiting)
         if message.wait_seconds > 0:
             # Not so long that nobody hears of the session.
@@ -204,15 +214,15 @@ class QueueDelivery:
             waiting.timer = self._loop.call_later(seconds, self._time_is_over, waiting)
         self._ask(waiting)
 
-    def _hear(self, desk: Desk, line: _PendingGets, wanted: Get) -> None:
+    def _hear(self, dispatcher: Dispatcher, line: _PendingGets, wanted: Get) -> None:
         """What it asked for before is over, and what that had got for nothing is for others. This needs no
         read: nothing is lent."""
-        before = len(desk.claims)
-        desk.hear(wanted, self._now)
+        before = len(dispatcher.claims)
+        dispatcher.hear(wanted, self._now)
         earlier = line.get(wanted.session)
         if earlier is not None and earlier.wanted.request <= wanted.request:
-            self._answer(earlier, Lent())
-        if len(desk.claims) < before:
+            self._answer(earlier, Delivered())
+        if len(dispatcher.claims) < before:
             self.wake()
 
     def _ask(self, waiting: _PendingGet) -> None:
@@ -233,29 +243,29 @@ class QueueDelivery:
             return
         waiting.is_known = True
         if not self._lend(waiting) and waiting.timer is None:
-            self._answer(waiting, Lent())
+            self._answer(waiting, Delivered())
 
     def _lend(self, waiting: _PendingGet) -> bool:
         """Whether it has its answer."""
         try:
-            parcels = waiting.desk.lend(waiting.wanted, self._now)
+            delivery_batches = waiting.dispatcher.deliver(waiting.wanted, self._now)
         except (Corrupt, OSError) as error:
             self._answer(waiting, _damaged(error))
             return True
-        self._end_expired(waiting.desk)
-        if parcels:
-            self._answer(waiting, Lent(tuple(parcels)))
-        return bool(parcels)
+        self._end_expired(waiting.dispatcher)
+        if delivery_batches:
+            self._answer(waiting, Delivered(tuple(delivery_batches)))
+        return bool(delivery_batches)
 
     def _time_is_over(self, waiting: _PendingGet) -> None:
         if waiting.is_known:
-            waiting.desk.claims.hear(waiting.wanted.session, self._now)
-            self._answer(waiting, Lent())
+            waiting.dispatcher.claims.hear(waiting.wanted.session, self._now)
+            self._answer(waiting, Delivered())
         else:
             text = "too few nodes answer the leader for it to know that it is one; ask again"
             self._answer(waiting, Failed(Code.BUSY, text, True))
 
-    def _answer(self, waiting: _PendingGet, answer: Lent | Failed) -> None:
+    def _answer(self, waiting: _PendingGet, answer: Delivered | Failed) -> None:
         self._leave(waiting)
         waiting.answer(answer)
 
@@ -268,9 +278,11 @@ class QueueDelivery:
     def wake(self) -> None:
         """Something was applied, or came back. If there is something to lend, it is for the first in line, as
         many as there are messages."""
-        for desk, line, shelf in zip(self._desks, self._lines, self._queue.shelves, strict=True):
-            if line and desk.claims.is_any_ready:
-                ready = max(1, shelf.count - len(desk.claims))
+        for dispatcher, line, subqueue in zip(
+            self._dispatchers, self._lines, self._queue.subqueues, strict=True
+        ):
+            if line and dispatcher.claims.is_any_ready:
+                ready = max(1, subqueue.count - len(dispatcher.claims))
                 for waiting in list(islice(line.values(), ready)):
                     self._ask(waiting)
 
@@ -282,7 +294,7 @@ class QueueDelivery:
         if _count(runs) > _MOST_HELD:
             answer(_TOO_MANY)
             return
-        desk = self._desks[message.shelf]
+        dispatcher = self._dispatchers[message.subqueue]
         wanted = Settlement(
             message.session,
             message.incarnation,
@@ -292,17 +304,17 @@ class QueueDelivery:
             tuple(_tokens(message.rejected)),
         )
         try:
-            found = desk.settle(wanted, self._now)
+            found = dispatcher.settle(wanted, self._now)
         except (Corrupt, OSError) as error:
             answer(_damaged(error))
             return
         if isinstance(found, Proposal):
-            self._propose(desk, found, answer)
-        elif not isinstance(found, TurnedAway):
+            self._propose(dispatcher, found, answer)
+        elif not isinstance(found, SettlementRefusal):
             answer(Executed(encode_result(found)))
-        elif found.why is Why.OTHER_LEADER:
+        elif found.why is RefusalReason.OTHER_LEADER:
             answer(Failed(Code.NOT_LEADER, found.why.value, True))
-        elif found.why is Why.TOO_MUCH:
+        elif found.why is RefusalReason.TOO_MUCH:
             answer(Failed(Code.BAD_REQUEST, found.why.value, False))
         else:
             answer(Turned(found.why.value, tuple((each.epoch, each.number, 1) for each in found.tokens)))
@@ -312,76 +324,80 @@ class QueueDelivery:
         when that is applied, or refused."""
         if _count(message.tokens) > _MOST_HELD:
             return _TOO_MANY
-        claims = self._desks[message.shelf].claims
+        claims = self._dispatchers[message.subqueue].claims
         claims.hear(message.session, self._now)
-        found = locks.lock(claims, message.shelf, message.session, _tokens(message.tokens))
+        found = locks.lock(claims, message.subqueue, message.session, _tokens(message.tokens))
         if isinstance(found, Proposal):
             return found
-        if found.why is Why.OTHER_LEADER:
+        if found.why is RefusalReason.OTHER_LEADER:
             return Failed(Code.NOT_LEADER, found.why.value, True)
         return Rejected(Reason.NOT_HELD)
 
-    def resolve(self, shelf: int, proposal: Proposal) -> None:
+    def resolve(self, subqueue: int, proposal: Proposal) -> None:
         """It is applied, or was refused."""
-        self._desks[shelf].resolve(proposal)
+        self._dispatchers[subqueue].resolve(proposal)
 
-    def _propose(self, desk: Desk, proposal: Proposal, answer: _Answer | None = None) -> None:
-        self._host.propose(Kind.QUEUE_SETTLE, proposal.payload, _SettlementTag(desk, proposal, answer))
+    def _propose(self, dispatcher: Dispatcher, proposal: Proposal, answer: _Answer | None = None) -> None:
+        self._host.propose(Kind.QUEUE_SETTLE, proposal.payload, _SettlementTag(dispatcher, proposal, answer))
 
-    def _end_expired(self, desk: Desk) -> None:
+    def _end_expired(self, dispatcher: Dispatcher) -> None:
         """Now, and not at the next tick: others may wait for it."""
-        if desk.claims.is_any_over:
-            self._tick(desk)
+        if dispatcher.claims.is_any_over:
+            self._tick(dispatcher)
 
-    def _tick(self, desk: Desk) -> None:
+    def _tick(self, dispatcher: Dispatcher) -> None:
         try:
-            proposal = desk.tick(self._now)
+            proposal = dispatcher.tick(self._now)
         except (Corrupt, OSError) as error:
             if str(error) != self._damage:
                 self._damage = str(error)
                 _log.error("shard %s: no message can become a dead letter. %s", self._host.name, error)
         else:
             if proposal is not None:
-                self._propose(desk, proposal)
+                self._propose(dispatcher, proposal)
 
     # Looking.
 
     def look(self, message: QueueLook) -> Looked | Failed:
         """After a read of the newest state."""
-        desk, shelf = self._desks[message.shelf], self._queue.shelves[message.shelf]
+        dispatcher, subqueue = self._dispatchers[message.subqueue], self._queue.subqueues[message.subqueue]
         try:
             bounds = min(message.most, _MOST_HELD), min(message.most_bytes, _MOST_LENT_BYTES)
             between = message.between
-            parcels = desk.peek(message.first, *bounds) if between is None else desk.read(*between, *bounds)
-            oldest_ns = self.oldest_ns(message.shelf)
+            delivery_batches = (
+                dispatcher.peek(message.first, *bounds)
+                if between is None
+                else dispatcher.read(*between, *bounds)
+            )
+            oldest_ns = self.oldest_ns(message.subqueue)
         except (Corrupt, OSError) as error:
             return _damaged(error)
         return Looked(
-            shelf.count,
-            len(desk.claims),
-            {shown_as(session): held for session, held in desk.claims.holders.items()},
-            shelf.end,
+            subqueue.count,
+            len(dispatcher.claims),
+            {shown_as(session): held for session, held in dispatcher.claims.holders.items()},
+            subqueue.end,
             oldest_ns,
-            self._queue.letters.count,
+            self._queue.dead_letters.count,
             self._queue.used_bytes,
             self._queue.capacity_bytes,
-            tuple(parcels),
+            tuple(delivery_batches),
         )
 
-    def lent(self, shelf: int) -> int:
+    def lent(self, subqueue: int) -> int:
         """How many messages of a shelf are lent."""
-        return len(self._desks[shelf].claims)
+        return len(self._dispatchers[subqueue].claims)
 
     def oldest_ns(self, number: int) -> int | None:
         """When the first message of a shelf that is not done came, or the first that came with it."""
-        shelf = self._queue.shelves[number]
-        if shelf.start == shelf.end:
+        subqueue = self._queue.subqueues[number]
+        if subqueue.start == subqueue.end:
             return None
-        if self._oldest[number][0] != shelf.start:
-            place = shelf.locate(shelf.start)
+        if self._oldest[number][0] != subqueue.start:
+            place = subqueue.locate(subqueue.start)
             assert isinstance(place, Place)
             self._oldest[number] = (
-                shelf.start,
+                subqueue.start,
                 batch_of(self._host.replica.entry(place.index)).header.earliest_ns,
             )
         return self._oldest[number][1]
@@ -389,15 +405,15 @@ class QueueDelivery:
     @property
     def has_dead_letters(self) -> bool:
         """Whether there are dead letters for another queue."""
-        return self._letters_to is not None and self._queue.letters.count > 0
+        return self._dead_letters_to is not None and self._queue.dead_letters.count > 0
 
     # Time.
 
     def tick(self) -> None:
         """End what has lasted too long, and see that the queue holds as much as its settings say."""
-        for desk in self._desks:
-            if not desk.is_idle:
-                self._tick(desk)
+        for dispatcher in self._dispatchers:
+            if not dispatcher.is_idle:
+                self._tick(dispatcher)
         self.limit()
 
     def limit(self) -> None:

@@ -15,16 +15,16 @@ import msgspec
 from hawser.cluster.shard_map import topic_of
 from hawser.cluster.transport import PeerRole
 from hawser.cluster.wire import HOMES, Code, Failed, Labelled, QueueLock, Transact
-from hawser.limits import CONSUMER_PREFIX, LETTERS_PREFIX
+from hawser.limits import CONSUMER_PREFIX, DEAD_LETTERS_PREFIX
 from hawser.log.entry import Kind
 from hawser.log.state.commands import GroupCommit
 from hawser.record.batch import BadBatch, Batch
 from hawser.transaction import commands as c
 from hawser.transaction.identity import LANE_FORMAT, Label
 
-__all__ = ["OPERATIONS", "Admitted", "admit", "is_of_home", "of_another_kind", "read_batch"]
+__all__ = ["OPERATIONS", "Admitted", "admit", "is_of_coordinator", "of_another_kind", "read_batch"]
 
-_PRODUCERS_OF_NODES: Final = (CONSUMER_PREFIX.encode(), LETTERS_PREFIX.encode())
+_PRODUCERS_OF_NODES: Final = (CONSUMER_PREFIX.encode(), DEAD_LETTERS_PREFIX.encode())
 
 # Operations, and whose shard each is for.
 OPERATIONS: Final[dict[int, str]] = {
@@ -41,10 +41,10 @@ _PAYLOADS: Final[dict[int, Any]] = {
     Kind.BRANCH_COMMIT: c.BranchCommit,
     Kind.BRANCH_ABORT: c.BranchAbort,
     Kind.BRANCH_LIMIT: c.BranchLimit,
-    Kind.HOME_CALL: c.HomeCall,
-    Kind.HOME_CLOSE: c.HomeClose,
-    Kind.HOME_DECIDE: c.HomeDecide,
-    Kind.HOME_BATCH: c.HomeBatch,
+    Kind.HOME_CALL: c.CoordinatorCall,
+    Kind.HOME_CLOSE: c.CoordinatorClose,
+    Kind.HOME_DECIDE: c.CoordinatorDecide,
+    Kind.HOME_BATCH: c.CoordinatorBatch,
 }
 _OF_HOME: Final = frozenset(kind for kind in _PAYLOADS if kind >= Kind.HOME_CALL)
 _READERS: Final[dict[int, Callable[[bytes], Any]]] = {
@@ -64,7 +64,7 @@ class Admitted(msgspec.Struct, frozen=True):
     may_wait: bool
 
 
-def is_of_home(kind: int) -> bool:
+def is_of_coordinator(kind: int) -> bool:
     """Whether entries of this kind are about what is decided on a shard that is there for it."""
     return kind in _OF_HOME
 
@@ -112,7 +112,7 @@ def admit(request: Transact, role: PeerRole, residents: Collection[str]) -> list
         wanted = OPERATIONS.get(found.kind)
         if wanted is not None and residents and wanted not in residents:
             return of_another_kind(request.shard, residents, wanted)
-        if not is_node and _is_for_home(found):
+        if not is_node and _is_for_coordinator(found):
             return _bad("only home has this transaction prepared or committed; ask home to")
         if not is_node and _is_for_nobody(found, request.shard):
             return _bad("another shard that the transaction touches decides, and not a home apart")
@@ -137,7 +137,7 @@ def _admit(each: Labelled, is_node: bool) -> Admitted | Failed:
             command = read(each.payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             return _bad(f"an entry of kind {kind} cannot be read: {error}")
-        if not is_node and _is_word_of_home(command):
+        if not is_node and _is_word_of_coordinator(command):
             return _bad("only home says what was decided; ask home to commit or roll back")
     if kind not in _OF_BRANCHES:
         return Admitted(kind, each.payload, None, b"", command, False)
@@ -150,7 +150,7 @@ def _admit(each: Labelled, is_node: bool) -> Admitted | Failed:
     return Admitted(kind, each.payload, label, each.label, command, is_node)
 
 
-def _is_for_home(asked: Admitted) -> bool:
+def _is_for_coordinator(asked: Admitted) -> bool:
     """Whether it prepares or commits what is not on a lane, or ends it for others: home would not know."""
     label = asked.label
     if label is None or label.id.xid.format == LANE_FORMAT:
@@ -164,9 +164,9 @@ def _is_for_nobody(asked: Admitted, shard: str) -> bool:
     shard itself nor a home apart does."""
     label = asked.label
     if label is not None and label.last:
-        named: tuple[str, ...] = (label.home,) if label.home else label.others
+        named: tuple[str, ...] = (label.coordinator,) if label.coordinator else label.others
     elif asked.kind == Kind.BRANCH_PREPARE:
-        named = (asked.command.home,)
+        named = (asked.command.coordinator,)
     elif asked.kind == Kind.BRANCH_COMMIT:
         named = (*asked.command.others, *asked.command.deliveries)
     elif asked.kind == Kind.BRANCH_ABORT:
@@ -194,7 +194,7 @@ def _refuse_deliveries(asked: Admitted) -> Failed | None:
     return None
 
 
-def _is_word_of_home(command: Any) -> bool:
+def _is_word_of_coordinator(command: Any) -> bool:
     if isinstance(command, c.BranchCommit):
         return command.counts is None
     return isinstance(command, c.BranchAbort) and command.decided

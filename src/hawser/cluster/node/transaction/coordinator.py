@@ -17,9 +17,15 @@ from hawser.cluster.node.transaction.client_registry import ABSENT_SECONDS, UNSE
 from hawser.cluster.node.transaction.context import DEPOSED, AnswerCollector, Host, NodeServices, Slot
 from hawser.log.entry import Kind
 from hawser.log.state.results import Answered, Finished, Outcome, Reason, Rejected, Result, decode_result
-from hawser.transaction.commands import HomeBatch, HomeCall, HomeClose, HomeDecide, id_of
+from hawser.transaction.commands import (
+    CoordinatorBatch,
+    CoordinatorCall,
+    CoordinatorClose,
+    CoordinatorDecide,
+    id_of,
+)
 from hawser.transaction.coordinator import coordinator as c
-from hawser.transaction.coordinator.decisions import Home
+from hawser.transaction.coordinator.decisions import Decisions
 from hawser.transaction.coordinator.record import Record
 from hawser.transaction.identity import APPLICATION_FORMAT, CLAIMS, TransactionId, Xid, owner_of
 from hawser.transaction.xa.table import Call, Code
@@ -38,14 +44,14 @@ _SKIPPED: Final = Finished(Outcome.DROPPED)
 class CoordinatorDriver:
     """Of one shard, as long as this node leads it."""
 
-    def __init__(self, host: Host, home: Home, services: NodeServices) -> None:
+    def __init__(self, host: Host, decisions: Decisions, services: NodeServices) -> None:
         self._host = host
         self._services = services
         self._loop = asyncio.get_running_loop()
         self._closed = False
-        self._home = home
-        self._ledger = home.ledger
-        self._coordinator = c.Coordinator(home, host.name)
+        self._decisions = decisions
+        self._ledger = decisions.ledger
+        self._coordinator = c.Coordinator(decisions, host.name)
         self._events: deque[c.Event] = deque()
         self._is_working = False
         # Clients that hear later.
@@ -130,7 +136,7 @@ class CoordinatorDriver:
 
     def tick(self) -> None:
         """Time has passed."""
-        if self._home.is_unused:
+        if self._decisions.is_unused:
             return
         now = self._now
         self._add(
@@ -146,17 +152,17 @@ class CoordinatorDriver:
 
     def begin(self, each: Admitted, slot: Slot) -> bytes | None:
         """The payload to be proposed; None if the slot gets its result without, or later."""
-        if isinstance(each.command, HomeClose) and self._is_known(each.command):
+        if isinstance(each.command, CoordinatorClose) and self._is_known(each.command):
             slot.before = partial(self._settle, each.command)
             slot.set_result(self._ledger.answer(id_of(each.command.transaction)))
             return None
-        if isinstance(each.command, HomeCall | HomeClose | HomeDecide):
+        if isinstance(each.command, CoordinatorCall | CoordinatorClose | CoordinatorDecide):
             slot.before = partial(self._settle, each.command)
-        elif isinstance(each.command, HomeBatch):
+        elif isinstance(each.command, CoordinatorBatch):
             slot.before = partial(self._settle_batch, each.command)
         return each.payload
 
-    def _is_known(self, command: HomeClose) -> bool:
+    def _is_known(self, command: CoordinatorClose) -> bool:
         """Whether to close it again would change nothing."""
         return self._ledger.register.get(id_of(command.transaction)) is not None
 
@@ -167,7 +173,9 @@ class CoordinatorDriver:
         self._wait(slot, transaction, known=result)
         return False
 
-    def _settle(self, command: HomeCall | HomeClose | HomeDecide, slot: Slot, result: Any) -> bool:
+    def _settle(
+        self, command: CoordinatorCall | CoordinatorClose | CoordinatorDecide, slot: Slot, result: Any
+    ) -> bool:
         """Whether whoever asked is told the result now."""
         transaction, call, request = self._subject(command)
         if isinstance(result, Answered) and result.code == Code.PENDING:
@@ -178,7 +186,7 @@ class CoordinatorDriver:
             return True
         return False
 
-    def _settle_batch(self, command: HomeBatch, slot: Slot, result: Any) -> bool:
+    def _settle_batch(self, command: CoordinatorBatch, slot: Slot, result: Any) -> bool:
         """As `_settle`, for all branches that the batch names."""
         # The commit of a claim that is repeated after home has forgotten it skips nothing.
         is_claim = command.application.startswith(CLAIMS)
@@ -209,10 +217,10 @@ class CoordinatorDriver:
             self._add(c.Await(self._now, slot, transaction, call, request, known))
 
     def _subject(
-        self, command: HomeCall | HomeClose | HomeDecide
+        self, command: CoordinatorCall | CoordinatorClose | CoordinatorDecide
     ) -> tuple[TransactionId, Call | None, bytes]:
         """What it was about: the transaction, and of a call what it was and its name."""
-        if not isinstance(command, HomeCall):
+        if not isinstance(command, CoordinatorCall):
             return id_of(command.transaction), None, b""
         return id_of(command.xid), Call(command.call), command.request
 

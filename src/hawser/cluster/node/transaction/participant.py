@@ -58,7 +58,7 @@ class Participant:
         self._closed = False
         self._branches = branches
         self._branches.observers = services.observers.for_shard(host.name)
-        self._keeper = k.Keeper(branches)
+        self._branch_maintenance = k.BranchMaintenance(branches)
         # Why staged messages could not be read last.
         self._damage = ""
         # Questions for a vote that wait for operations, until then.
@@ -81,12 +81,12 @@ class Participant:
     @property
     def in_doubt_count(self) -> int:
         """How many have waited for a decision for long."""
-        return self._keeper.waiting(self._now, time.time_ns(), _DOUBT_SECONDS)
+        return self._branch_maintenance.waiting(self._now, time.time_ns(), _DOUBT_SECONDS)
 
     @property
     def oldest_age_seconds(self) -> float:
         """Of the branches here; 0 without one."""
-        return self._keeper.oldest(self._now, time.time_ns())
+        return self._branch_maintenance.oldest(self._now, time.time_ns())
 
     # Requests.
 
@@ -94,9 +94,9 @@ class Participant:
         """The payload to be proposed; None if the slot gets its result without, or later."""
         if each.kind in OPERATIONS:
             assert each.label is not None
-            if each.label.delivery and self._services.peers.is_gone(each.label.home, self._now):
+            if each.label.delivery and self._services.peers.is_gone(each.label.coordinator, self._now):
                 # It has nothing to deliver, and what it had is forgotten here: this one was late for long.
-                return wire.Failed(wire.Code.NOT_FOUND, f"shard {each.label.home} was deleted", False)
+                return wire.Failed(wire.Code.NOT_FOUND, f"shard {each.label.coordinator} was deleted", False)
             if each.label.others:
                 slot.before = partial(self._driver.settle_branch, each.label.id)
             verdict = self._branches.judge(each.label)
@@ -127,7 +127,7 @@ class Participant:
             return each.payload
         found = delivery.lock(each.command)
         if isinstance(found, Proposal):
-            slot.before = partial(self._resolve, delivery, each.command.shelf, found, slot.before)
+            slot.before = partial(self._resolve, delivery, each.command.subqueue, found, slot.before)
             return found.payload
         if isinstance(found, Rejected):
             slot.tell(found)
@@ -137,13 +137,13 @@ class Participant:
     def _resolve(
         self,
         delivery: QueueDelivery,
-        shelf: int,
+        subqueue: int,
         lock: Proposal,
         then: Before | None,
         slot: Slot,
         result: Any,
     ) -> bool:
-        delivery.resolve(shelf, lock)
+        delivery.resolve(subqueue, lock)
         return then is None or then(slot, result)
 
     def _is_early(self, each: Admitted) -> bool:
@@ -171,7 +171,7 @@ class Participant:
     def tick(self) -> None:
         """Time has passed."""
         now, clients = self._now, self._services.clients
-        actions = self._keeper.tick(
+        actions = self._branch_maintenance.tick(
             now,
             lambda owner: clients.is_lost(owner, now),
             lambda shard: self._services.peers.is_gone(shard, now),
@@ -187,13 +187,15 @@ class Participant:
 
     def _ask(self, asked: k.Ask) -> None:
         transaction = asked.transaction
-        home = asked.home or self._services.peers.home_of(transaction.xid)
+        coordinator = asked.coordinator or self._services.peers.coordinator_of(transaction.xid)
         is_lane = transaction.xid.format == LANE_FORMAT
-        if is_lane and self._services.peers.is_gone(asked.home, self._now):
+        if is_lane and self._services.peers.is_gone(asked.coordinator, self._now):
             self._end(transaction, Outcome.ROLLED_BACK)
-        elif home is not None:
-            look = wire.TransactionLook(home, transaction.xid, transaction.incarnation)
-            self._services.peers.tell(look, partial(self._hear, k.Ask(home, transaction, asked.reason)))
+        elif coordinator is not None:
+            look = wire.TransactionLook(coordinator, transaction.xid, transaction.incarnation)
+            self._services.peers.tell(
+                look, partial(self._hear, k.Ask(coordinator, transaction, asked.reason))
+            )
 
     def _carry(self, action: k.Carry) -> None:
         try:
@@ -215,9 +217,11 @@ class Participant:
                 # It waits for another shard, perhaps for this one, and decides for none.
                 outcome = Outcome.ROLLED_BACK
             if outcome is None and not answer.records and asked.reason is not None:
-                disowned = self._keeper.disown(asked.transaction, asked.reason)
+                disowned = self._branch_maintenance.disown(asked.transaction, asked.reason)
                 entry = wire.Labelled(disowned.kind, disowned.payload, disowned.label)
-                self._services.peers.tell(wire.Transact(asked.home, (entry,)), partial(self._hear, asked))
+                self._services.peers.tell(
+                    wire.Transact(asked.coordinator, (entry,)), partial(self._hear, asked)
+                )
         elif isinstance(answer, wire.Transacted):
             result = decode_result(answer.results[0])
             is_old = isinstance(result, Rejected) and result.reason is Reason.OLD_INCARNATION
@@ -227,7 +231,7 @@ class Participant:
 
     def _end(self, transaction: TransactionId, outcome: Outcome) -> None:
         """Home has decided so."""
-        decided = self._keeper.decided(transaction, outcome)
+        decided = self._branch_maintenance.decided(transaction, outcome)
         self._host.propose(decided.kind, decided.payload, None, decided.label)
 
     # Looking.
@@ -240,10 +244,10 @@ class Participant:
                 transaction.xid,
                 transaction.incarnation,
                 branch.is_prepared,
-                branch.home,
+                branch.coordinator,
                 len(branch.operations),
                 branch.size_bytes,
-                self._keeper.age(transaction, branch, now, clock_ns),
+                self._branch_maintenance.age(transaction, branch, now, clock_ns),
             )
             for transaction, branch in branches
         )

@@ -40,7 +40,7 @@ class Here(Protocol):
 
     def led(self, name: str) -> object | None: ...
     def transact(self, role: PeerRole, message: wire.Transact, answer: Heard) -> None: ...
-    def home_of(self, xid: Xid) -> str | None: ...
+    def coordinator_of(self, xid: Xid) -> str | None: ...
     def look(self, request: wire.TransactionLook) -> Coroutine[Any, Any, wire.Answer] | wire.Answer: ...
 
 
@@ -137,9 +137,9 @@ class PeerClient:
         answering = self._here.look(request)
         return await answering if asyncio.iscoroutine(answering) else answering
 
-    def home_of(self, xid: Xid) -> str | None:
+    def coordinator_of(self, xid: Xid) -> str | None:
         """The shard that decides about it, if that is known."""
-        return self._here.home_of(xid)
+        return self._here.coordinator_of(xid)
 
     def knows(self, shard: str) -> bool:
         """Whether the map has this shard."""

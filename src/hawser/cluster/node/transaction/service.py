@@ -16,11 +16,11 @@ from collections.abc import Sequence
 
 from hawser.cluster import wire
 from hawser.cluster.node.queue.delivery import QueueDelivery
-from hawser.cluster.node.transaction.admission import Admitted, is_of_home
+from hawser.cluster.node.transaction.admission import Admitted, is_of_coordinator
 from hawser.cluster.node.transaction.context import Answer, AnswerCollector, Host, NodeServices, Slot
 from hawser.cluster.node.transaction.coordinator import CoordinatorDriver
 from hawser.cluster.node.transaction.participant import Participant
-from hawser.transaction.coordinator.decisions import Home
+from hawser.transaction.coordinator.decisions import Decisions
 from hawser.transaction.identity import APPLICATION_FORMAT, TransactionId, Xid
 from hawser.transaction.participant.branches import Branches
 
@@ -35,9 +35,9 @@ class TransactionService:
     def __init__(self, host: Host, epoch: int, services: NodeServices) -> None:
         self.epoch = epoch
         self._host = host
-        self._home = host.replica.machine.part(Home)
+        self._decisions = host.replica.machine.part(Decisions)
         self._branches = host.replica.machine.part(Branches)
-        self.coordinator = CoordinatorDriver(host, self._home, services)
+        self.coordinator = CoordinatorDriver(host, self._decisions, services)
         self.participant = Participant(host, self._branches, services, self.coordinator)
 
     def transact(self, entries: Sequence[Admitted], delivery: QueueDelivery | None, answer: Answer) -> None:
@@ -63,7 +63,7 @@ class TransactionService:
         self, each: Admitted, slot: Slot, delivery: QueueDelivery | None
     ) -> bytes | wire.Failed | None:
         """The payload to be proposed; None if the slot gets its result without, or later."""
-        if is_of_home(each.kind):
+        if is_of_coordinator(each.kind):
             return self.coordinator.begin(each, slot)
         return self.participant.begin(each, slot, delivery)
 
@@ -79,13 +79,13 @@ class TransactionService:
 
     def look(self, request: wire.TransactionLook) -> wire.TransactionsSeen:
         """After a read of the newest state. What is only presumed has no incarnation."""
-        branches, records = self._branches.register, self._home.ledger.register
+        branches, records = self._branches.register, self._decisions.ledger.register
         if request.xid is None:
             return wire.TransactionsSeen(self.participant.seen(branches), self.coordinator.seen(records))
         xid = Xid(*request.xid)
         if xid.format == APPLICATION_FORMAT and not xid.branch_id:
-            _, undecided = self._home.applications.get(xid.global_id, (b"", 0))
-            source = self._home.sources.get(xid.global_id, b"")
+            _, undecided = self._decisions.applications.get(xid.global_id, (b"", 0))
+            source = self._decisions.sources.get(xid.global_id, b"")
             return wire.TransactionsSeen((), (), None, undecided, source)
         latest = max(branches.latest(xid), records.latest(xid))
         transaction = TransactionId(xid, request.incarnation or latest)
@@ -95,7 +95,7 @@ class TransactionService:
         return wire.TransactionsSeen(
             self.participant.seen([(transaction, branch)] if branch is not None else []),
             self.coordinator.seen([(transaction, record)] if record is not None else []),
-            self._branches.decision(transaction, self._home.ledger) or remembered,
+            self._branches.decision(transaction, self._decisions.ledger) or remembered,
             transaction.incarnation if is_known else 0,
         )
 

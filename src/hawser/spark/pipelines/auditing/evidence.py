@@ -24,7 +24,7 @@ import numpy
 import pyarrow
 
 __all__ = [
-    "BLOCK_MESSAGES", "BUCKETS_PER_OCTAVE", "COLUMNS", "Group", "Messages", "batch_of", "mixed", "runs_of",
+    "BLOCK_MESSAGES", "BUCKETS_PER_OCTAVE", "COLUMNS", "Group", "Messages", "batch_of", "mixed", "ranges_of",
 ]  # fmt: skip
 
 BLOCK_MESSAGES: Final = 1 << 12
@@ -111,7 +111,7 @@ def mixed(number: Any, timestamp_us: Any) -> Any:
     return found
 
 
-def runs_of(messages: Messages, groups: Sequence[Group]) -> Any:
+def ranges_of(messages: Messages, groups: Sequence[Group]) -> Any:
     """The runs of these messages, as a pyarrow.RecordBatch of `COLUMNS`."""
     if len(messages.number) == 0:
         return batch_of([], {})

@@ -15,7 +15,7 @@ import pyarrow
 
 from hawser.record.recording import Gap, is_recorder
 from hawser.record.trace import region_number
-from hawser.spark.pipelines.auditing.evidence import Group, Messages, batch_of, mixed, runs_of
+from hawser.spark.pipelines.auditing.evidence import Group, Messages, batch_of, mixed, ranges_of
 from hawser.spark.pipelines.auditing.trace_evidence import region_text
 
 __all__ = ["landed_evidence", "log_evidence", "recorder_of"]
@@ -37,7 +37,7 @@ def log_evidence(batches: Iterable[Any]) -> Iterator[Any]:
     """Batches with the columns topic, partition, offset, timestamp, producer, producer_sequence, hash, bytes
     and gap, the header of a gap record; as batches of evidence."""
     for batch in batches:
-        yield runs_of(*_replicated(batch))
+        yield ranges_of(*_replicated(batch))
         recorded = [
             (place, producer, recorder)
             for place, producer in _values(batch.column("producer"))
@@ -104,7 +104,7 @@ def _recorded(batch: Any, name: str, region: str, producer: str) -> Iterator[Any
     sizes = _numbers(samples.column("bytes")).astype("i8")
     at = _numbers(samples.column("offset"))
     messages = Messages(places, numbers, times, at, mixed(numbers, times), sizes, has_sizes=True)
-    yield runs_of(messages, [group])
+    yield ranges_of(messages, [group])
     if gaps:
         those = batch.filter(pyarrow.array(is_gap))
         columns = {
@@ -135,7 +135,7 @@ def landed_evidence(late_ns: int) -> Callable[[Iterable[Any]], Iterator[Any]]:
 
     def make(batches: Iterable[Any]) -> Iterator[Any]:
         for batch in batches:
-            yield runs_of(*_landed(batch, late_ns))
+            yield ranges_of(*_landed(batch, late_ns))
 
     return make
 

@@ -16,7 +16,7 @@ import pyarrow.compute
 from hawser.errors import Corrupt
 from hawser.record.recording import is_recorder
 from hawser.record.trace import RECORD_BYTES, TraceKind, split_trace_key, trace_columns
-from hawser.spark.pipelines.auditing.evidence import Group, Messages, batch_of, mixed, runs_of
+from hawser.spark.pipelines.auditing.evidence import Group, Messages, batch_of, mixed, ranges_of
 
 __all__ = ["region_text", "trace_evidence"]
 
@@ -92,7 +92,7 @@ def _of_ring(batch: Any, topic: str, carrier: str, late_ns: int) -> Iterator[Any
     mask = numpy.isin(records["kind"], list(_MESSAGES))
     done, whose = records[mask], codes[mask]
     firsts, groups = _grouped(done, whose, _stretches(records)[mask])
-    yield runs_of(
+    yield ranges_of(
         _messages(done, groups, late_ns), [_group(done[each], names[whose[each]], carrier) for each in firsts]
     )
     mask = numpy.isin(records["kind"], list(_EVENTS))
@@ -119,7 +119,7 @@ def _traced(places: Any, topic: str, carrier: str) -> Any:
     """Which records of the trace are known at all."""
     nothing = numpy.zeros(len(places), "i8")
     messages = Messages(nothing, places, nothing, places, nothing, nothing)
-    return runs_of(messages, [Group("traced", topic, carrier=carrier)])
+    return ranges_of(messages, [Group("traced", topic, carrier=carrier)])
 
 
 def _stretches(records: Any) -> Any:
