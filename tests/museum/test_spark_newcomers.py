@@ -3,6 +3,7 @@
 The reader runs here as beside a driver, over topics that the test lists.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -44,8 +45,8 @@ class Cluster:
             for name, entry in topics.items()
         }
 
-    def record_bytes(self, wanted: Range) -> int:
-        return RECORD_BYTES
+    def record_bytes(self, wanted: Sequence[Range]) -> list[int]:
+        return [RECORD_BYTES] * len(wanted)
 
     def _entry(self, name: str) -> TopicEntry:
         uuid, ends = (self.appearing | self.listed)[name]

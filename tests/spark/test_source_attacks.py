@@ -170,6 +170,20 @@ def test_a_limit_of_bytes_holds_behind_what_is_lost(cluster: RunningCluster, bus
     assert 25 <= end[topic.name]["0"] - start[topic.name]["0"] <= 31
 
 
+def test_a_limit_of_bytes_holds_where_records_grow(cluster: RunningCluster, bus: hawser.Bus) -> None:
+    """A micro-batch is weighed by its first, its middle and its last records."""
+    topic = bus.topic("growing", partitions=1)
+    for size in [1] * 10 + [LARGE] * 60:
+        topic.publish(bytes(size))
+    given = {"endpoints": cluster.url, "subscribe": topic.name, "startingOffsets": "earliest"}
+    schema = choosing.schema(given)
+    assert not isinstance(schema, str)
+    reader = choosing.stream_reader(given, schema)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadMaxBytes(20 * LARGE))
+    assert 15 <= end[topic.name]["0"] - start[topic.name]["0"] <= 20
+
+
 def test_a_reader_that_skips_is_caught(
     cluster: RunningCluster, bus: hawser.Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -241,10 +241,16 @@ class Connection:
         assert isinstance(answer, wire.Looked), answer
         return answer
 
-    def record_bytes(self, wanted: Range) -> int:
-        """About how many bytes a record has, by the first batch that is still kept of the range."""
+    def record_bytes(self, wanted: Sequence[Range]) -> list[int]:
+        """About how many bytes a record has, by the first batch that is still kept of each range."""
+        return self.call(self._record_bytes(wanted))
+
+    async def _record_bytes(self, wanted: Sequence[Range]) -> list[int]:
+        return await asyncio.gather(*map(self._record_bytes_of, wanted))
+
+    async def _record_bytes_of(self, wanted: Range) -> int:
         reader = RangeReader(self.router, *wanted, fetch_bytes=1)
-        while isinstance(found := self.call(reader.next()), LostRange):
+        while isinstance(found := await reader.next(), LostRange):
             pass
         return 1 if found is None else max(1, len(found[0].batch.data) // found[0].batch.count)
 

@@ -49,6 +49,7 @@ from hawser.spark.source.placing import beginning
 from hawser.spark.source.planning import Split, plan
 from hawser.spark.source.reading import lost, read_split
 from hawser.spark.source.schemas import check_topics, table_of
+from hawser.spark.source.weights import weights
 
 __all__ = ["StreamReader"]
 
@@ -86,7 +87,7 @@ class RecordSizes:
 
 def _record_bytes(wanted: Range, cluster: Connection) -> int:
     try:
-        return cluster.record_bytes(wanted)
+        return cluster.record_bytes([wanted])[0]
     except HawserError as error:
         _log.debug("the lag of topic %s is not known in bytes: %s", wanted.topic, error)
         return 0
@@ -173,9 +174,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadMaxRows):
             return advance(offsets, bounds, limit.max_rows, {}, self._turn)
         if isinstance(limit, ReadMaxBytes):
-            behind = ranges(offsets, ends(bounds))
-            weights = {(each.topic, each.partition): self._cluster.record_bytes(each) for each in behind}
-            return advance(offsets, bounds, limit.max_bytes, weights, self._turn)
+            behind = list(ranges(offsets, ends(bounds)))
+            found = weights(behind, limit.max_bytes, self._cluster.record_bytes)
+            return advance(offsets, bounds, limit.max_bytes, found, self._turn)
         return advance(offsets, bounds, None, {})
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
