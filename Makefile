@@ -53,8 +53,16 @@ $(environment): pyproject.toml scripts/install_system_packages.sh scripts/instal
 	@$(install) --group dev
 	@touch $@
 
+# The editable install lists the modules it has found, so the list of them is a source of it. It is written anew only
+# when it differs.
+modules := build/modules.txt
+ifeq ($(wildcard src),src)
+$(shell mkdir -p build && find src -name '*.py' | sort > $(modules).new && \
+  { cmp --silent $(modules).new $(modules) || cp $(modules).new $(modules); } && rm $(modules).new)
+endif
+
 # The folder itself is listed so that a file added or taken away counts as a change.
-$(native): $(environment) CMakeLists.txt $(wildcard native native/*)
+$(native): $(environment) CMakeLists.txt $(modules) $(wildcard native native/*)
 	@echo "setup: building the native module"
 	@$(editable) .
 	@touch $@

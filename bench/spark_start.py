@@ -14,8 +14,8 @@ import sys
 from statistics import median
 
 from hawser.spark.archive import make_archive
-from hawser.spark.home import installed_home
-from hawser.spark.sessions import spark_home
+from hawser.spark.runtime.session import spark_home
+from hawser.spark.runtime.spark_home import installed_home
 
 WAYS = {
     "bare PySpark": {},

@@ -29,26 +29,26 @@ else:
             return "hawser"
 
         def schema(self) -> "StructType | str":
-            from hawser.spark.source import choosing
+            from hawser.spark.source import factory
 
-            return choosing.schema(self.options)
+            return factory.schema(self.options)
 
         def reader(self, schema: "StructType") -> "DataSourceReader":
-            from hawser.spark.source import choosing
+            from hawser.spark.source import factory
 
-            return choosing.reader(self.options, schema)
+            return factory.reader(self.options, schema)
 
         def streamReader(self, schema: "StructType") -> "DataSourceStreamReader":  # noqa: N802
-            from hawser.spark.source import choosing
+            from hawser.spark.source import factory
 
-            return choosing.stream_reader(self.options, schema)
+            return factory.stream_reader(self.options, schema)
 
         def writer(self, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
-            from hawser.spark.sink import choosing
+            from hawser.spark.sink import factory
 
-            return choosing.writer(self.options, schema, overwrite)
+            return factory.writer(self.options, schema, overwrite)
 
         def streamWriter(self, schema: "StructType", overwrite: bool) -> "DataSourceStreamWriter":  # noqa: N802
-            from hawser.spark.sink import choosing
+            from hawser.spark.sink import factory
 
-            return choosing.stream_writer(self.options, schema)
+            return factory.stream_writer(self.options, schema)

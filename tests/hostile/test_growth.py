@@ -29,7 +29,7 @@ from hawser.api.local.aio.bus import LocalAsyncBus
 from hawser.cluster import wire
 from hawser.cluster.client.router import Router
 from hawser.cluster.client.settings import ClientSettings
-from hawser.spark.source import connection as spark_connection
+from hawser.spark import connection as spark_connection
 from hawser.testing import LocalBus
 from tests.support.processes import LIMIT_SECONDS, Daemon
 

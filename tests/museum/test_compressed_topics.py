@@ -16,12 +16,12 @@ from hawser.cluster.client.subscribe.range_reader import BatchSlice
 from hawser.record.arrow import one_time, schema
 from hawser.record.batch import Batch, Compression
 from hawser.record.record import Record
-from hawser.spark.source import reading
+from hawser.spark.source import task
 from hawser.spark.source.columns import Table, full_schema
 from hawser.spark.source.offsets import Range
 from hawser.spark.source.options import Options
 from hawser.spark.source.planning import Split
-from hawser.spark.source.schemas import table_of
+from hawser.spark.source.schema import table_of
 
 MIB = 1 << 20
 OPTIONS = Options.of({"endpoints": "hawser://127.0.0.1:1", "subscribe": "t"}, streaming=False)
@@ -44,8 +44,8 @@ def read(
 ) -> Iterator[pyarrow.RecordBatch]:
     """A partition with so many copies of a batch, as a task reads it."""
     parts = [BatchSlice(batch, 0, batch.count, 1 + batch.count * each) for each in range(copies)]
-    monkeypatch.setattr(reading, "_found", lambda *_: iter([parts]))
-    return reading.read_split(Split(Range("t", "u", 0, 1, 1 + batch.count * copies), 0), options, table)
+    monkeypatch.setattr(task, "_found", lambda *_: iter([parts]))
+    return task.read_split(Split(Range("t", "u", 0, 1, 1 + batch.count * copies), 0), options, table)
 
 
 @pytest.mark.parametrize(

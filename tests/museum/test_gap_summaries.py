@@ -11,7 +11,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from hawser.spark.pipelines.summary import summarize
+from hawser.spark.pipelines.report.landing_summary import summarize
 
 GAPS = pyarrow.schema(
     [

@@ -19,8 +19,8 @@ import pytest
 
 import hawser
 from hawser.cli.pipeline.display import Lines
-from hawser.spark.pipelines.place import Place
-from hawser.spark.pipelines.running import Plan, Report, run
+from hawser.spark.pipelines.directory import Place
+from hawser.spark.pipelines.runner import Plan, Report, run
 from hawser.spark.pipelines.server import _listens, server
 from tests.spark.landing import Landing
 from tests.support.cluster import RunningCluster

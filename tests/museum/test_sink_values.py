@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 import hawser
 from hawser.spark.sink.options import Options
 from hawser.spark.sink.rows import rows_of
-from hawser.spark.source.values import _decoder
+from hawser.spark.values import _decoder
 
 MAPS = pyarrow.struct(
     [

@@ -10,8 +10,8 @@ from pyspark.sql.types import BinaryType
 import hawser
 from hawser.spark.source.columns import full_schema
 from hawser.spark.source.options import Options
-from hawser.spark.source.queues import QueueReader
-from hawser.spark.source.streaming import StreamReader
+from hawser.spark.source.queue import QueueReader
+from hawser.spark.source.stream import StreamReader
 from tests.support.cluster import RunningCluster
 from tests.support.source import trim
 

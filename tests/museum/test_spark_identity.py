@@ -17,10 +17,10 @@ from pyspark.sql.types import StructType
 
 import hawser
 from hawser.cluster.client.transaction.application_batch import ApplicationBatch, decide_batch
+from hawser.spark.connection import connection
 from hawser.spark.sink.checkpoint import source_of
 from hawser.spark.sink.options import Options
-from hawser.spark.sink.writing import BatchWriter, StreamWriter
-from hawser.spark.source.connection import connection
+from hawser.spark.sink.writer import BatchWriter, StreamWriter
 from tests.support.cluster import RunningCluster
 
 VALUES = StructType().add("value", "binary")

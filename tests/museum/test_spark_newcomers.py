@@ -12,11 +12,11 @@ from pyspark.sql.types import BinaryType
 
 from hawser.cluster.client.admin.offsets import Bounds
 from hawser.cluster.wire import TopicEntry
-from hawser.spark.source import streaming
+from hawser.spark.source import stream
 from hawser.spark.source.columns import full_schema
 from hawser.spark.source.offsets import Bounded, Range
 from hawser.spark.source.options import Options
-from hawser.spark.source.streaming import StreamReader
+from hawser.spark.source.stream import StreamReader
 
 LIMIT = ReadMinRows(10)
 RECORD_BYTES = 100
@@ -70,7 +70,7 @@ class Query:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster()
-    monkeypatch.setattr(streaming, "connection", lambda endpoints: made)
+    monkeypatch.setattr(stream, "connection", lambda endpoints: made)
     return made
 
 

@@ -12,9 +12,9 @@ from pyspark.sql.types import ArrayType, LongType, StringType, StructType
 
 import hawser
 from hawser.errors import NotFound
-from hawser.spark.sink import choosing as sink
-from hawser.spark.source import choosing as source
-from hawser.spark.source import connection
+from hawser.spark import connection
+from hawser.spark.sink import factory as sink
+from hawser.spark.source import factory as source
 from tests.support.cluster import RunningCluster
 
 RAW = StructType().add("value", StringType())

@@ -15,7 +15,7 @@ from hawser.record.record import NULL_HEADER, Record
 from hawser.spark.sink.options import Options
 from hawser.spark.sink.rows import payloads, rows_of
 from hawser.spark.source.columns import CORRUPT, Chunk, Rows
-from hawser.spark.source.values import typed
+from hawser.spark.values import typed
 
 HEADERS = pyarrow.list_(pyarrow.struct([("key", pyarrow.string()), ("value", pyarrow.binary())]))
 ROW = {"id": 7}

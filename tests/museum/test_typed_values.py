@@ -53,7 +53,7 @@ from hawser.record.schema import codec_of
 from hawser.spark.sink.options import Options
 from hawser.spark.sink.rows import check_columns, rows_of
 from hawser.spark.source.columns import Chunk, Rows
-from hawser.spark.source.values import type_of_arrow, typed
+from hawser.spark.values import type_of_arrow, typed
 
 UTC = datetime.UTC
 SOMEWHERE = {"endpoints": "hawser://127.0.0.1:1", "topic": "t"}

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 import hawser
 import hawser.spark
 from hawser.spark.archive import make_archive
-from hawser.spark.sessions import spark_home
+from hawser.spark.runtime.session import spark_home
 from tests.support.cluster import RunningCluster
 from tests.support.spark import SMALL, need_java
 

@@ -12,9 +12,9 @@ import pytest
 from hawser.record.record import Record
 from hawser.record.trace import TraceKind, trace_records
 from hawser.spark.pipelines.auditing.document import Document, Problem
-from hawser.spark.pipelines.auditing.progress import reached_by
 from hawser.spark.pipelines.auditing.scope import Scope, widened
 from hawser.spark.pipelines.server import server
+from hawser.spark.pipelines.stream_progress import reached_by
 from hawser.spark.source.offsets import Place, to_json
 from hawser.testing import LocalBus
 from tests.agent.recorded import Row, rows_of

@@ -164,7 +164,7 @@ def test_a_topic_of_another_format(bus: hawser.Bus, landing: Landing) -> None:
 
 
 def test_a_directory_in_use(bus: hawser.Bus, landing: Landing) -> None:
-    from hawser.spark.pipelines.place import Place
+    from hawser.spark.pipelines.directory import Place
 
     bus.topic("orders", replication=1, partitions=2)
     with Place(landing.directory).lock():

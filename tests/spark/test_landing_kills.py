@@ -19,7 +19,7 @@ import pytest
 import hawser
 from hawser.spark.pipelines import tables
 from hawser.spark.pipelines.coverage import coverage
-from hawser.spark.pipelines.summary import summarize
+from hawser.spark.pipelines.report.landing_summary import summarize
 from hawser.spark.pipelines.topics import PartitionEnds
 from tests.spark.landing import Landing
 from tests.support.cluster import RunningCluster

@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 import hawser
 import hawser.spark
 from hawser.cluster.health import exposition
-from hawser.spark import listener as listening
-from hawser.spark.listener import Listener, listen
-from hawser.spark.progress import Figures, lag_records, line_of
+from hawser.spark.runtime import listener as listening
+from hawser.spark.runtime.listener import Listener, listen
+from hawser.spark.runtime.progress import Figures, lag_records, line_of
 from tests.support.cluster import RunningCluster
 from tests.support.etcd import free_ports
 from tests.support.processes import page, until

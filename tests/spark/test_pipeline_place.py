@@ -8,8 +8,8 @@ import pytest
 from pyspark.errors import PySparkException
 
 import hawser
-from hawser.spark.pipelines.failures import failure_of
-from hawser.spark.pipelines.place import Place
+from hawser.spark.pipelines.directory import Place
+from hawser.spark.pipelines.update import failure_of
 from tests.support.children import Channel, sleep_for_ever, victim
 from tests.support.processes import hawser_command
 

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 import hawser
 from hawser.cli.pipeline import run
-from hawser.spark.pipelines import running, tables, topics
+from hawser.spark.pipelines import runner, tables, topics
 from hawser.spark.pipelines.coverage import Range, coverage
-from hawser.spark.pipelines.definitions import Definitions
-from hawser.spark.pipelines.page import LandingReport, page_of
-from hawser.spark.pipelines.place import Place
-from hawser.spark.pipelines.plots import Bar, Spread, columns, spreads
-from hawser.spark.pipelines.summary import summarize
+from hawser.spark.pipelines.directory import Place
+from hawser.spark.pipelines.registration import Definitions
+from hawser.spark.pipelines.report.landing_page import LandingReport, page_of
+from hawser.spark.pipelines.report.landing_summary import summarize
+from hawser.spark.pipelines.report.plots import Bar, Spread, columns, spreads
 from hawser.spark.pipelines.topics import PartitionEnds, check_kept
-from hawser.spark.pipelines.updating import Order
+from hawser.spark.pipelines.update import Order
 
 RECORD = pyarrow.schema(
     [
@@ -291,9 +291,9 @@ def test_a_run_that_is_ended_before_it_begins_ends_as_interrupted(
     def ended(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(running, "run", ended)
+    monkeypatch.setattr(runner, "run", ended)
     monkeypatch.setattr(topics, "look", lambda *_: [])
-    plan = running.Plan(place=Place(tmp_path), conf={"spark.hawser.url": ""}, every_seconds=1.0)
+    plan = runner.Plan(place=Place(tmp_path), conf={"spark.hawser.url": ""}, every_seconds=1.0)
     with pytest.raises(KeyboardInterrupt):
         run._land(plan, [], "raw")
 
@@ -304,13 +304,13 @@ def test_a_run_that_is_ended_in_an_update_reports_the_rows_that_are_there(
     """It reported those that were there when the update began."""
     sink = Sink(tmp_path, "raw")
 
-    def ended(_: object, watcher: running.Watcher, __: object) -> None:
+    def ended(_: object, watcher: runner.Watcher, __: object) -> None:
         watcher.begin(["raw"])
         sink.commit(sink.write(("orders", 0, 1), ("orders", 0, 2)))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(running, "run", ended)
-    plan = running.Plan(place=Place(tmp_path), every_seconds=1.0)
+    monkeypatch.setattr(runner, "run", ended)
+    plan = runner.Plan(place=Place(tmp_path), every_seconds=1.0)
     assert run.run_and_show(plan) == {"raw": {"rows": 2, "new": 2}}
 
 

@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import hawser
 from hawser.cluster.client.transaction.application_batch import ApplicationBatch, drop_branches
-from hawser.spark.source.claiming import Claim, Claims
-from hawser.spark.source.connection import connection
+from hawser.spark.connection import connection
+from hawser.spark.source.claims import Claim, Claims
 from hawser.spark.source.offsets import Range
 from hawser.spark.source.options import Options
 from tests.support.cluster import RunningCluster

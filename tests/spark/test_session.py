@@ -13,7 +13,7 @@ import hawser
 import hawser.spark
 from hawser.spark import requirements
 from hawser.spark.requirements import Package, check_packages
-from hawser.spark.sessions import environment, settings
+from hawser.spark.runtime.session import environment, settings
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 

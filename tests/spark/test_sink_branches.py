@@ -20,7 +20,7 @@ from hawser.cluster.client.transaction.application_batch import (
 from hawser.log.entry import Kind
 from hawser.record.batch import Batch
 from hawser.record.record import Record
-from hawser.spark.source.connection import Connection, connection
+from hawser.spark.connection import Connection, connection
 from hawser.transaction.expiry import KEEP_SECONDS
 from hawser.transaction.identity import ONCE
 from tests.support.cluster import RunningCluster

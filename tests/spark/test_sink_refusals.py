@@ -7,10 +7,10 @@ import pytest
 from pyspark.sql.types import StructType
 
 import hawser
+from hawser.spark.connection import connection
 from hawser.spark.sink.options import Options
 from hawser.spark.sink.rows import check_columns
 from hawser.spark.sink.targets import Targets
-from hawser.spark.source.connection import connection
 from tests.support.cluster import RunningCluster
 
 SOMEWHERE = "127.0.0.1:7400"

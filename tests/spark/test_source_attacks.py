@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
 import hawser
 from hawser.bench.spark.source import python_workers
-from hawser.spark.source import choosing, reading
+from hawser.spark.source import factory, task
 from hawser.spark.source.batch import BatchReader
 from tests.support.cluster import RunningCluster
 from tests.support.source import (
@@ -116,9 +116,9 @@ def test_lost_ranges_are_logged_exactly(
     """What a task does, here in this process: what was read and what was logged is all there was."""
     topic = filled(bus, "logged")
     given = {"endpoints": cluster.url, "subscribe": topic.name, "failOnDataLoss": "false"}
-    schema = choosing.schema(given)
+    schema = factory.schema(given)
     assert not isinstance(schema, str)
-    reader = choosing.reader(given, schema)
+    reader = factory.reader(given, schema)
     assert isinstance(reader, BatchReader)
     (split,) = reader.partitions()
     batches = reader.read(split)
@@ -141,9 +141,9 @@ def test_a_topic_is_deleted_in_a_batch_that_has_to_be_read_again(
     topic = bus.topic("forgotten")
     topic.publish_many([b"x"] * 10)
     given = {"endpoints": cluster.url, "subscribe": topic.name, "startingOffsets": "earliest"}
-    schema = choosing.schema(given)
+    schema = factory.schema(given)
     assert not isinstance(schema, str)
-    reader = choosing.stream_reader(given, schema)
+    reader = factory.stream_reader(given, schema)
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadAllAvailable())
     topic.delete()
@@ -151,7 +151,7 @@ def test_a_topic_is_deleted_in_a_batch_that_has_to_be_read_again(
     words = "topic 'forgotten', partition 0: records 1 to 10 (10) are no longer kept and were not read"
     with pytest.raises(hawser.OffsetOutOfRange, match=re.escape(words)):
         list(reader.read(split))
-    careless = choosing.stream_reader({**given, "failOnDataLoss": "false"}, schema)
+    careless = factory.stream_reader({**given, "failOnDataLoss": "false"}, schema)
     with caplog.at_level(logging.WARNING, "hawser.spark.source"):
         assert list(careless.read(split)) == []
     lines = [each.getMessage() for each in caplog.records if each.name == "hawser.spark.source"]
@@ -161,9 +161,9 @@ def test_a_topic_is_deleted_in_a_batch_that_has_to_be_read_again(
 def test_a_limit_of_bytes_holds_behind_what_is_lost(cluster: RunningCluster, bus: hawser.Bus) -> None:
     topic = filled(bus, "weighed")
     given = {"endpoints": cluster.url, "subscribe": topic.name, "startingOffsets": "earliest"}
-    schema = choosing.schema(given)
+    schema = factory.schema(given)
     assert not isinstance(schema, str)
-    reader = choosing.stream_reader({**given, "failOnDataLoss": "false"}, schema)
+    reader = factory.stream_reader({**given, "failOnDataLoss": "false"}, schema)
     start = reader.initialOffset()
     trim(cluster, topic, 11)
     end = reader.latestOffset(start, ReadMaxBytes(30 * LARGE))
@@ -176,9 +176,9 @@ def test_a_limit_of_bytes_holds_where_records_grow(cluster: RunningCluster, bus:
     for size in [1] * 10 + [LARGE] * 60:
         topic.publish(bytes(size))
     given = {"endpoints": cluster.url, "subscribe": topic.name, "startingOffsets": "earliest"}
-    schema = choosing.schema(given)
+    schema = factory.schema(given)
     assert not isinstance(schema, str)
-    reader = choosing.stream_reader(given, schema)
+    reader = factory.stream_reader(given, schema)
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadMaxBytes(20 * LARGE))
     assert 15 <= end[topic.name]["0"] - start[topic.name]["0"] <= 20
@@ -189,12 +189,12 @@ def test_a_reader_that_skips_is_caught(
 ) -> None:
     """A planted bug: ranges that end too early do not pass for whole."""
     topic = filled(bus, "skipped")
-    found = reading._found
-    monkeypatch.setattr(reading, "_found", lambda *given: list(found(*given))[:-1])
+    found = task._found
+    monkeypatch.setattr(task, "_found", lambda *given: list(found(*given))[:-1])
     given = {"endpoints": cluster.url, "subscribe": topic.name}
-    schema = choosing.schema(given)
+    schema = factory.schema(given)
     assert not isinstance(schema, str)
-    reader = choosing.reader(given, schema)
+    reader = factory.reader(given, schema)
     with pytest.raises(AssertionError):
         list(reader.read(reader.partitions()[0]))
 

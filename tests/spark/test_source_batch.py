@@ -240,14 +240,14 @@ def test_topics_of_this_host(spark: SparkSession) -> None:
 
 
 def test_a_task_on_another_host_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hawser.spark.source import choosing
+    from hawser.spark.source import factory
 
     with LocalBus() as local, hawser.connect(local.url) as bus:
         bus.topic("frames").publish(b"x")
         given = {"endpoints": local.url, "subscribe": "frames"}
-        schema = choosing.schema(given)
+        schema = factory.schema(given)
         assert not isinstance(schema, str)
-        reader = choosing.reader(given, schema)
+        reader = factory.reader(given, schema)
         (partition,) = reader.partitions()
         assert next(iter(reader.read(partition))).num_rows == 1
         monkeypatch.setattr("hawser.spark.source.local._boot", lambda: "another")

@@ -11,7 +11,7 @@ import hawser
 from hawser.cluster import wire
 from hawser.record.batch import Batch
 from hawser.record.record import Record, Stamp
-from hawser.spark.source import choosing
+from hawser.spark.source import factory
 from tests.support.cluster import RunningCluster
 
 NOON_MS = 1_767_268_800_000
@@ -49,9 +49,9 @@ def tasks_of(url: str, **options: Any) -> list[list[Row]]:
     from pyspark.sql.types import StructType
 
     given = {"endpoints": url, **{name: str(value) for name, value in options.items()}}
-    full = choosing.schema(given)
+    full = factory.schema(given)
     assert isinstance(full, StructType)
-    reader: Any = choosing.reader(given, StructType([full[name] for name in SCHEMA.split(", ")]))
+    reader: Any = factory.reader(given, StructType([full[name] for name in SCHEMA.split(", ")]))
     found = []
     for partition in reader.partitions():
         batches = [batch.to_pylist() for batch in reader.read(partition)]

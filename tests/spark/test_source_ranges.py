@@ -16,7 +16,7 @@ from hawser.cluster.client.settings import ClientSettings
 from hawser.cluster.client.subscribe.range_reader import LostRange, RangeReader
 from hawser.cluster.embedded import EmbeddedCluster
 from hawser.cluster.wire import Code
-from hawser.spark.source import connection
+from hawser.spark import connection
 from hawser.spark.source.options import Options
 from tests.support.cluster import RunningCluster
 from tests.support.source import shard_of, trim

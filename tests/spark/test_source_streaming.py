@@ -11,10 +11,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import BinaryType
 
 import hawser
+from hawser.spark.connection import connection
 from hawser.spark.source.columns import full_schema
-from hawser.spark.source.connection import connection
 from hawser.spark.source.options import Options
-from hawser.spark.source.streaming import StreamReader
+from hawser.spark.source.stream import StreamReader
 from tests.support.cluster import RunningCluster
 from tests.support.source import follow, land, landed, trim, wait_for
 

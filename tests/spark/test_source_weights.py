@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hawser.spark.source.offsets import Range
-from hawser.spark.source.weights import weights
+from hawser.spark.source.offsets import Range, weights
 
 some_sizes = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 1 << 20)), min_size=1, max_size=8)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hawser.spark.source import workers
+from hawser.spark import python_workers
 
 pytest.importorskip("pyspark")
 
@@ -16,7 +16,7 @@ WORKER = """
 import gc, sys
 import pyarrow, pandas, pyspark.daemon
 sys.modules["__main__"].__spec__ = pyspark.daemon.__spec__
-from hawser.spark.source.workers import set_imports_aside
+from hawser.spark.python_workers import set_imports_aside
 before = len(gc.get_objects())
 set_imports_aside()
 first, left = gc.get_freeze_count(), len(gc.get_objects())
@@ -36,5 +36,5 @@ def test_a_worker_sets_them_aside_once(record_property: Callable[[str, object], 
 
 def test_nobody_else_does() -> None:
     before = gc.get_freeze_count()
-    workers.set_imports_aside()
+    python_workers.set_imports_aside()
     assert gc.get_freeze_count() == before

@@ -13,13 +13,13 @@ import pyarrow
 
 from hawser.record.recording import recorder_id
 from hawser.record.trace import TraceKind, region_number, trace_key
-from hawser.spark.pipelines.auditing.collecting import Asked, document_of
+from hawser.spark.pipelines.auditing.collection import Asked, document_of
 from hawser.spark.pipelines.auditing.document import Document
 from hawser.spark.pipelines.auditing.evidence import mixed
-from hawser.spark.pipelines.auditing.judging import judge
 from hawser.spark.pipelines.auditing.lines import Run
 from hawser.spark.pipelines.auditing.log_evidence import landed_evidence, log_evidence
 from hawser.spark.pipelines.auditing.trace_evidence import trace_evidence
+from hawser.spark.pipelines.auditing.verdicts import judge
 from hawser.spark.pipelines.ranges import Range
 
 NOW_US: Final = 1_800_000_000 * 10**6

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import hawser
 from hawser.cluster.client.admin.transactions import Stage, survey_transactions
-from hawser.spark.source.connection import connection
+from hawser.spark.connection import connection
 from tests.support.source import follow
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from hawser import UsageError
 from hawser.spark.archive import archive_options
-from hawser.spark.java import find_java
-from hawser.spark.sessions import environment, spark_home
+from hawser.spark.runtime.java import find_java
+from hawser.spark.runtime.session import environment, spark_home
 from tests.support.etcd import dying_with_parent, free_ports
 from tests.support.processes import page, until
 

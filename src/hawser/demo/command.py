@@ -46,8 +46,8 @@ def demo(messages: int, publishers: int, seconds: float, directory: Path | None,
     from hawser.demo.orchestrator import Orchestrator
     from hawser.demo.parts.part import Plan
     from hawser.demo.processes import Failure
-    from hawser.spark.java import find_java
     from hawser.spark.requirements import check_packages
+    from hawser.spark.runtime.java import find_java
 
     check_packages()
     find_java()

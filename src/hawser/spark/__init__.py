@@ -7,12 +7,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from hawser.spark.listener import listen
-    from hawser.spark.sessions import session
+    from hawser.spark.runtime.listener import listen
+    from hawser.spark.runtime.session import session
 
 __all__ = ["listen", "session"]
 
-_HOMES: Final = {"listen": "hawser.spark.listener", "session": "hawser.spark.sessions"}
+_HOMES: Final = {"listen": "hawser.spark.runtime.listener", "session": "hawser.spark.runtime.session"}
 
 
 def __getattr__(name: str) -> Any:

@@ -5,8 +5,8 @@ Spark; both are in its name. Its length is there, too: Java checks the contents 
 (`VerifySharedSpaces`) and goes on without a damaged one, but a truncated one would kill it.
 
 One process makes an archive at a time, told by a lock that dies with it, from a rehearsal of what programs
-do (`rehearsal.py`), and puts it in its place once Java has accepted it. Whatever goes wrong on the way, Spark
-starts as it does without one. `HAWSER_SPARK_ARCHIVE=no` leaves it all alone.
+do (`runtime/warmup.py`), and puts it in its place once Java has accepted it. Whatever goes wrong on the way,
+Spark starts as it does without one. `HAWSER_SPARK_ARCHIVE=no` leaves it all alone.
 """
 
 import atexit
@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Final
 
 from hawser.errors import UsageError
-from hawser.spark.cache import cache_directory, key_of
-from hawser.spark.java import Java, find_java
 from hawser.spark.requirements import check_packages
+from hawser.spark.runtime.cache import cache_directory, key_of
+from hawser.spark.runtime.java import Java, find_java
 
 __all__ = ["archive_options", "make_archive", "make_archive_at_exit"]
 
@@ -37,7 +37,7 @@ _ROOM_BYTES: Final = 1 << 30
 _UNUSED_SECONDS: Final = 30 * 24 * 3600.0
 _RETRY_SECONDS: Final = 24 * 3600.0
 _MAKING_SECONDS: Final = 600.0
-_REHEARSAL: Final = ("-m", "hawser.spark.rehearsal")
+_REHEARSAL: Final = ("-m", "hawser.spark.runtime.warmup")
 # Nobody waits for it, and whatever else runs should not notice.
 _GENTLY: Final = "--gently"
 _QUIET: Final = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
@@ -190,7 +190,7 @@ def _output(command: list[str], cwd: Path | None = None, env: dict[str, str] | N
 
 def main() -> int:
     """Make the archive now, even if an attempt failed lately; the exit code."""
-    from hawser.spark.sessions import spark_home
+    from hawser.spark.runtime.session import spark_home
 
     if _GENTLY in sys.argv[1:]:
         os.nice(19)

@@ -19,10 +19,10 @@ from pyspark.sql.types import StructType
 
 from hawser.cluster import wire
 from hawser.log.state.results import Accepted, decode_result
+from hawser.spark.connection import Connection, connection
+from hawser.spark.python_workers import set_imports_aside
 from hawser.spark.sink.options import Options
 from hawser.spark.sink.targets import Targets
-from hawser.spark.source.connection import Connection, connection
-from hawser.spark.source.workers import set_imports_aside
 
 if TYPE_CHECKING:
     from hawser.cluster.client.transaction.application_batch import Operation

@@ -14,8 +14,8 @@ import msgspec
 
 from hawser.cli.doctor import Finding
 from hawser.errors import UsageError
-from hawser.spark.java import find_java
 from hawser.spark.requirements import PACKAGES
+from hawser.spark.runtime.java import find_java
 
 __all__ = ["spark_checks"]
 

@@ -12,7 +12,7 @@ from hawser.cli.options import chosen_url, shared_options, wants_json
 from hawser.cli.output import Cell, Column, count, exit_with, notice, print_json, print_table
 
 if TYPE_CHECKING:
-    from hawser.spark.pipelines.auditing.collecting import Asked
+    from hawser.spark.pipelines.auditing.collection import Asked
     from hawser.spark.pipelines.auditing.document import Document
 
 __all__ = ["audit"]
@@ -73,10 +73,10 @@ def audit(directory: Path, landing: Path | None, **options: Any) -> None:
     from hawser.spark.requirements import check_packages
 
     check_packages()
-    from hawser.spark.pipelines.auditing.collecting import Asked, collect
-    from hawser.spark.pipelines.auditing.progress import progress_of, reached_by
+    from hawser.spark.pipelines.auditing.collection import Asked, collect
+    from hawser.spark.pipelines.auditing.report.page import write
     from hawser.spark.pipelines.auditing.scope import Scope, check_ends, widened
-    from hawser.spark.pipelines.auditing.writing import write
+    from hawser.spark.pipelines.stream_progress import progress_of, reached_by
     from hawser.spark.pipelines.topics import look_if_there
 
     topics, trace = options["topics"], options["trace"]
@@ -136,8 +136,8 @@ def _landed_uuids(landing: Path) -> dict[str, set[str]]:
 
 def _run(directory: Path, asked: "Asked", conf: dict[str, str], options: dict[str, Any]) -> None:
     from hawser.cli.pipeline.run import run_and_show, settings_of
-    from hawser.spark.pipelines.place import Place
-    from hawser.spark.pipelines.running import AUDIT, Plan
+    from hawser.spark.pipelines.directory import Place
+    from hawser.spark.pipelines.runner import AUDIT, Plan
 
     conf = {
         **conf,

@@ -11,8 +11,8 @@ from hawser.cli.output import count, notice
 
 if TYPE_CHECKING:
     from hawser.errors import HawserError
-    from hawser.spark.pipelines.place import Place
-    from hawser.spark.pipelines.updating import Event
+    from hawser.spark.pipelines.directory import Place
+    from hawser.spark.pipelines.update import Event
 
 __all__ = ["Lines", "displayed"]
 

@@ -13,7 +13,7 @@ from hawser.cli.options import chosen_url, shared_options, wants_json
 from hawser.cli.output import Column, count, exit_with, notice, print_json, print_table
 
 if TYPE_CHECKING:
-    from hawser.spark.pipelines.running import Plan, Report
+    from hawser.spark.pipelines.runner import Plan, Report
 
 __all__ = ["run", "run_and_show", "settings_of"]
 
@@ -75,8 +75,8 @@ def run(pipeline: str, directory: Path, topics: tuple[str, ...], every: float | 
     from hawser.spark.requirements import check_packages
 
     check_packages()
-    from hawser.spark.pipelines.place import Place
-    from hawser.spark.pipelines.running import LANDING, Plan
+    from hawser.spark.pipelines.directory import Place
+    from hawser.spark.pipelines.runner import LANDING, Plan
 
     is_landing = pipeline == "landing"
     file = LANDING if is_landing else _file(pipeline)
@@ -159,8 +159,8 @@ def _settings_of_file(topics: Sequence[str], options: dict[str, Any]) -> dict[st
 def run_and_show(plan: "Plan", report: "Report | None" = None) -> dict[str, dict[str, int]]:
     """The rows of each table, and how many of them are new, once the run is over."""
     from hawser.cli.pipeline.display import displayed
-    from hawser.spark.pipelines.running import Report
-    from hawser.spark.pipelines.running import run as run_plan
+    from hawser.spark.pipelines.runner import Report
+    from hawser.spark.pipelines.runner import run as run_plan
 
     # One that is to run until it is ended has done its work then.
     ending = nullcontext() if plan.every_seconds is None else suppress(KeyboardInterrupt, SystemExit)
@@ -170,7 +170,7 @@ def run_and_show(plan: "Plan", report: "Report | None" = None) -> dict[str, dict
 
 
 def _land(plan: "Plan", topics: Sequence[str], value_format: str) -> None:
-    from hawser.spark.pipelines.page import LandingReport
+    from hawser.spark.pipelines.report.landing_page import LandingReport
     from hawser.spark.pipelines.topics import look
 
     ends = look(plan.conf["spark.hawser.url"], topics, value_format)

@@ -35,7 +35,7 @@ def decoded(value_format: str, kind: str) -> "Column":
 def _faults_of(value_format: str, kind: DataType) -> Callable[[Any], tuple[Any, Any]]:
     """What gives the typed values of an array of bytes, and what is wrong with the others."""
     from hawser.spark.source.columns import CORRUPT
-    from hawser.spark.source.values import typed
+    from hawser.spark.values import typed
 
     permissive, strict = typed(value_format, kind, True), typed(value_format, kind, False)
 

@@ -12,17 +12,24 @@ import socket
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from pyspark.errors import PySparkException
+from pyspark.sql.connect.client.retries import DefaultPolicy
 
 from hawser.errors import HawserError, Unavailable
 from hawser.spark.archive import make_archive_at_exit
 from hawser.spark.requirements import check_packages
-from hawser.spark.sessions import environment, settings, spark_home
+from hawser.spark.runtime.session import environment, settings, spark_home
 
-__all__ = ["Server", "server"]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Server", "connected", "server"]
 
 _CLASS: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
 _STARTING_SECONDS: Final = 120.0
@@ -193,3 +200,30 @@ def _failure(master: str, log: Path) -> HawserError:
     said = [line for line in _last_words(log).splitlines() if line.strip() and not line.startswith("\tat ")]
     last = said[-1].strip() if said else "it says nothing"
     return Unavailable(f"Spark does not start at {master}: {last} (all it said is in {log})")
+
+
+# By default a client tries for ten minutes to reach a server that is gone. Ours is on this machine, or dead;
+# with another one whoever runs the pipeline can run it again.
+_TRIES: Final = 6
+_LONGEST_PAUSE_MS: Final = 1000
+
+
+@contextmanager
+def connected(url: str) -> Iterator["SparkSession"]:
+    """Unavailable if nobody answers at `url`, without what may be secret in it."""
+    check_packages()
+    from pyspark.sql import SparkSession
+
+    try:
+        spark = SparkSession.builder.remote(url).create()
+        client = cast(Any, spark).client
+        client.set_retry_policies([DefaultPolicy(max_retries=_TRIES, max_backoff=_LONGEST_PAUSE_MS)])
+        assert spark.version
+    except PySparkException as error:
+        address = url.partition(";")[0].rstrip("/")
+        raise Unavailable(f"no Spark Connect server answers at {address}: {error}") from error
+    try:
+        yield spark
+    finally:
+        with suppress(PySparkException), warnings.catch_warnings(action="ignore", category=UserWarning):
+            spark.stop()

@@ -1,11 +1,11 @@
 """The sink behind `format("hawser")`: rows become messages of topics or of a queue, each exactly once.
 
-    choosing.py     which writer serves a query
+    factory.py      the writer that serves a query
     options.py      what the user asked for, checked
     targets.py      the topics or the queue, and the partition that each row goes to
     rows.py         rows as messages, from Arrow
     checkpoint.py   what a micro-batch is made of
-    writing.py      what a task does, and what the driver decides
+    writer.py       what a task does, and what the driver decides
 
 Each attempt of a task prepares a branch of its own; the driver commits those of a batch with one decision
 (`hawser.cluster.client.transaction.application_batch`). An attempt that failed, was doubled or comes back

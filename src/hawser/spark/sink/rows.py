@@ -36,7 +36,7 @@ from hawser.record.batch import Batch, Compression
 from hawser.record.batch_body import encode_header_pairs
 from hawser.record.record import NULL_HEADER
 from hawser.spark.sink.options import Options
-from hawser.spark.source.values import check_kind
+from hawser.spark.values import check_kind
 
 __all__ = ["check_columns", "payloads", "rows_of"]
 

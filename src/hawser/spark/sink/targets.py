@@ -21,10 +21,10 @@ from hawser.cluster.client.transaction.application_batch import Operation
 from hawser.errors import UsageError
 from hawser.log.entry import Kind
 from hawser.record.batch import Compression
+from hawser.spark.connection import Connection, connection
 from hawser.spark.sink.options import Options
 from hawser.spark.sink.rows import payloads, rows_of
-from hawser.spark.source.connection import Connection, connection
-from hawser.spark.source.values import check_fingerprint
+from hawser.spark.values import check_fingerprint
 
 __all__ = ["Targets", "check_target"]
 

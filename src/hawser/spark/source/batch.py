@@ -6,14 +6,13 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from hawser.spark.source.connection import connection
+from hawser.spark.connection import connection
+from hawser.spark.python_workers import set_imports_aside
 from hawser.spark.source.offsets import ranges
 from hawser.spark.source.options import Options
-from hawser.spark.source.placing import batch_end, beginning
-from hawser.spark.source.planning import Split, plan
-from hawser.spark.source.reading import read_split
-from hawser.spark.source.schemas import check_topics, table_of
-from hawser.spark.source.workers import set_imports_aside
+from hawser.spark.source.planning import Split, batch_end, beginning, plan
+from hawser.spark.source.schema import check_topics, table_of
+from hawser.spark.source.task import read_split
 
 __all__ = ["BatchReader"]
 

@@ -15,7 +15,7 @@ from hawser.record.batch import Batch
 from hawser.record.record import Record, Stamp
 from hawser.spark.source.columns import Chunk, Rows
 from hawser.spark.source.options import Options
-from hawser.spark.source.schemas import table_of
+from hawser.spark.source.schema import table_of
 
 __all__ = ["LocalReader"]
 

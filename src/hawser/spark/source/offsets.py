@@ -20,7 +20,7 @@ the end of a log, as its leader confirms it, is a loss: the log was restored fro
 newest records. Such a partition begins anew.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hawser.cluster.client.admin.offsets import Bounds
@@ -28,7 +28,7 @@ from hawser.errors import UsageError
 
 __all__ = [
     "Bounded", "Loss", "Offsets", "Patience", "Range", "advance", "begun", "clipped", "ends", "from_json",
-    "has_new", "is_at", "losses", "lost_text", "ranges", "rewound", "share", "starts", "to_json",
+    "has_new", "is_at", "losses", "lost_text", "ranges", "rewound", "share", "starts", "to_json", "weights",
 ]  # fmt: skip
 
 
@@ -330,3 +330,35 @@ def _told(place: Place) -> str:
     return ", ".join(
         f"offset {at - 1} of partition {number}" for number, at in sorted(place.partitions.items())
     )
+
+
+def weights(
+    behind: Sequence[Range], limit: int, sizes: Callable[[Sequence[Range]], Sequence[int]]
+) -> dict[tuple[str, int], int]:
+    """The bytes that a record of each partition counts for in a micro-batch of at most `limit` bytes.
+
+    Sizes are known only by reading records. `sizes` reads the first records of each range and returns their
+    size, at least 1. Records are read where the micro-batch begins, in its middle and at its end. If the later
+    ones are larger, the micro-batch becomes shorter and is read again; each round but the last finds records
+    of twice the size.
+    """
+    found = dict(zip(behind, sizes(behind), strict=True))
+    growing = list(behind)
+    while growing:
+        looks = [_places(each, limit // found[each]) for each in growing]
+        larger = iter(sizes([look for places in looks for look in places]))
+        growing_still = []
+        for each, places in zip(growing, looks, strict=True):
+            before = found[each]
+            found[each] = max([before, *(next(larger) for _ in places)])
+            if found[each] >= 2 * before:
+                growing_still.append(each)
+        growing = growing_still
+    return {(each.topic, each.partition): size for each, size in found.items()}
+
+
+def _places(behind: Range, count: int) -> list[Range]:
+    """Where to look at a micro-batch of so many records."""
+    count = min(count, behind.records)
+    middle, last = behind.first + count // 2, behind.first + count - 1
+    return [behind._replace(first=at, end=at + 1) for at in sorted({middle, last}) if at > behind.first]

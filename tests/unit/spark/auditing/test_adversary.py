@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hawser.record.trace import TraceKind
 from hawser.spark.pipelines.auditing import lines
-from hawser.spark.pipelines.auditing.comparing import Comparison
+from hawser.spark.pipelines.auditing.comparison import Comparison
 from hawser.spark.pipelines.auditing.document import MISMATCHES, UNKNOWN, Document
 from hawser.spark.pipelines.auditing.evidence import BLOCK_MESSAGES
 from hawser.spark.pipelines.auditing.lines import Run

@@ -9,11 +9,11 @@ import pyarrow.parquet
 import pytest
 
 from hawser.errors import Corrupt, UsageError
-from hawser.spark.pipelines.auditing.collecting import Asked, collect
+from hawser.spark.pipelines.auditing.collection import Asked, collect
 from hawser.spark.pipelines.auditing.document import Document
-from hawser.spark.pipelines.auditing.progress import Batch
+from hawser.spark.pipelines.auditing.report.page import write
 from hawser.spark.pipelines.auditing.scope import Scope, check_ends, widened
-from hawser.spark.pipelines.auditing.writing import write
+from hawser.spark.pipelines.stream_progress import Batch
 from hawser.spark.pipelines.topics import PartitionEnds
 from hawser.spark.source.offsets import Place
 

@@ -246,8 +246,8 @@ def test_a_table() -> None:
 
 
 def test_progress_of_a_landing(tmp_path: Any) -> None:
-    from hawser.spark.pipelines.auditing.progress import progress_of
     from hawser.spark.pipelines.ranges import Range
+    from hawser.spark.pipelines.stream_progress import progress_of
 
     (tmp_path / "tables" / "raw").mkdir(parents=True)
     assert progress_of(tmp_path).committed == {}
@@ -282,7 +282,7 @@ def test_progress_of_a_landing(tmp_path: Any) -> None:
 
 def test_how_far_a_stream_is_to_go(tmp_path: Any) -> None:
     """By its last batch, committed or not: a run that goes on reads as far."""
-    from hawser.spark.pipelines.auditing.progress import reached_by
+    from hawser.spark.pipelines.stream_progress import reached_by
     from hawser.spark.source.offsets import Place
 
     assert reached_by(tmp_path, "log_runs") == {}

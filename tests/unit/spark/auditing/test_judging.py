@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hawser.spark.pipelines.auditing.judging import judge
 from hawser.spark.pipelines.auditing.lines import Finding, Run, Verdict
+from hawser.spark.pipelines.auditing.verdicts import judge
 from hawser.spark.pipelines.ranges import Piece, Range, common, disjoint, doubled, holes, merged, without
 
 RANGES = st.lists(

@@ -26,8 +26,8 @@ from hawser.spark.pipelines.auditing.document import (
     TierTotal,
     Word,
 )
-from hawser.spark.pipelines.auditing.report import page_of
-from hawser.spark.pipelines.plots import Spread, duration, spreads
+from hawser.spark.pipelines.auditing.report.page import page_of
+from hawser.spark.pipelines.report.plots import Spread, duration, spreads
 
 BEGAN = 1_763_240_400
 REGION = "5f2c9a01b7e3d468"

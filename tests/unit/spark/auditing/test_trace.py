@@ -10,9 +10,9 @@ from hawser import Corrupt
 from hawser.memory import Domain
 from hawser.memory.trace_ring import TraceNames, open_ring
 from hawser.record.trace import RECORD_BYTES, trace_key, trace_records
-from hawser.spark.pipelines.auditing.judging import judge
 from hawser.spark.pipelines.auditing.lines import Run
 from hawser.spark.pipelines.auditing.trace_evidence import trace_evidence
+from hawser.spark.pipelines.auditing.verdicts import judge
 from hawser.testing import LocalBus
 
 Told = dict[str, tuple[int, int, list[tuple[str, int, int]]]]

@@ -14,8 +14,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from hawser.record.recording import GAP_HEADER
 from hawser.spark.pipelines.auditing.evidence import BLOCK_MESSAGES
-from hawser.spark.pipelines.auditing.judging import judge
 from hawser.spark.pipelines.auditing.lines import VERDICT, Run, Verdict
+from hawser.spark.pipelines.auditing.verdicts import judge
 from hawser.spark.pipelines.ranges import Range
 
 if TYPE_CHECKING:

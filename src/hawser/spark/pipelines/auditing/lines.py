@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from hawser.spark.pipelines.auditing.comparing import WORD_MASK, compare
+from hawser.spark.pipelines.auditing.comparison import WORD_MASK, compare
 from hawser.spark.pipelines.auditing.document import Tier, Word
 from hawser.spark.pipelines.ranges import Piece, Range, common, disjoint, doubled, merged, without
 

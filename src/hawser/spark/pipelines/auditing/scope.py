@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from hawser.errors import Corrupt, UsageError
-from hawser.spark.pipelines.paper import put
+from hawser.spark.pipelines.report.elements import put
 from hawser.spark.pipelines.topics import PartitionEnds
 from hawser.spark.source.offsets import Offsets
 

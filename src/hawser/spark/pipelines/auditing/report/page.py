@@ -5,17 +5,29 @@ It says no more than the document does, which is beside it as audit.json.
 
 from collections.abc import Collection, Iterator, Sequence
 from html import escape
+from pathlib import Path
 from typing import Final
 
-from hawser.spark.pipelines.auditing.document import MISMATCHES, TIERS, UNKNOWN, WORDS, Document, Event, Word
-from hawser.spark.pipelines.auditing.report_path import ABSENT, path
-from hawser.spark.pipelines.auditing.report_time import picture
-from hawser.spark.pipelines.auditing.report_topics import fold, in_html, topics_of
-from hawser.spark.pipelines.auditing.report_words import SIGNS, chip, chips, mismatches_of
-from hawser.spark.pipelines.paper import Figure, figures, moment, ranges_text, sentence, sheet, table
-from hawser.spark.pipelines.ranges import Range
+import msgspec
 
-__all__ = ["page_of"]
+from hawser.spark.pipelines.auditing.document import MISMATCHES, TIERS, UNKNOWN, WORDS, Document, Event, Word
+from hawser.spark.pipelines.auditing.report.path_diagram import ABSENT, path
+from hawser.spark.pipelines.auditing.report.timeline import picture
+from hawser.spark.pipelines.auditing.report.topics import fold, in_html, topics_of
+from hawser.spark.pipelines.auditing.report.words import SIGNS, chip, chips, mismatches_of
+from hawser.spark.pipelines.ranges import Range
+from hawser.spark.pipelines.report.elements import (
+    Figure,
+    figures,
+    moment,
+    put,
+    ranges_text,
+    sentence,
+    sheet,
+    table,
+)
+
+__all__ = ["page_of", "write"]
 
 _MOST_EVENTS: Final = 12
 _MOST_LOSSES: Final = 12
@@ -204,3 +216,11 @@ def _legend(mismatches: Collection[Word]) -> Iterator[str]:
     ]
     yield table(["Word", "Means", ""], lines)
     yield '<p class="soft">Every line with every minute is in audit.json beside this page.</p>'
+
+
+def write(directory: Path, document: Document) -> Path:
+    """Write `audit.json` and `audit.html`, each replaced as a whole; where the page is."""
+    put(directory / "audit.json", msgspec.json.format(msgspec.json.encode(document), indent=1))
+    page = directory / "audit.html"
+    put(page, page_of(document).encode())
+    return page

@@ -7,11 +7,11 @@ from html import escape
 from typing import Final, NamedTuple
 
 from hawser.spark.pipelines.auditing.document import TIERS, Document, Event, Latency, Line, Problem, Word
-from hawser.spark.pipelines.auditing.report_time import picture
-from hawser.spark.pipelines.auditing.report_words import chip, chips
-from hawser.spark.pipelines.paper import Markup, clock, ranges_text, table
-from hawser.spark.pipelines.plots import Spread, size, spreads
+from hawser.spark.pipelines.auditing.report.timeline import picture
+from hawser.spark.pipelines.auditing.report.words import chip, chips
 from hawser.spark.pipelines.ranges import Range
+from hawser.spark.pipelines.report.elements import Markup, clock, ranges_text, table
+from hawser.spark.pipelines.report.plots import Spread, size, spreads
 
 __all__ = ["fold", "in_html", "topics_of"]
 

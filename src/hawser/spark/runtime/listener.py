@@ -18,7 +18,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from hawser.cluster.health import Health
 from hawser.cluster.transport import BadAddress, Unreachable
 from hawser.errors import UsageError
-from hawser.spark.progress import Figures, line_of
+from hawser.spark.runtime.progress import Figures, line_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

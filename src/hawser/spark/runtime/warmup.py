@@ -14,7 +14,7 @@ import pyarrow
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
-from hawser.spark.sessions import session
+from hawser.spark.runtime.session import session
 
 _ROWS = 10
 

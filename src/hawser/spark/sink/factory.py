@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from hawser.errors import UsageError
+from hawser.spark.python_workers import set_imports_aside
 from hawser.spark.requirements import check_packages
-from hawser.spark.source.workers import set_imports_aside
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
@@ -18,7 +18,7 @@ def writer(given: Mapping[str, str], schema: "StructType", overwrite: bool) -> "
     check_packages()
     from hawser.spark.sink.options import Options
     from hawser.spark.sink.targets import check_target
-    from hawser.spark.sink.writing import BatchWriter
+    from hawser.spark.sink.writer import BatchWriter
 
     if overwrite:
         raise UsageError('topics and queues are written behind what they have; use mode("append")')
@@ -33,7 +33,7 @@ def stream_writer(given: Mapping[str, str], schema: "StructType") -> "DataSource
     check_packages()
     from hawser.spark.sink.options import Options
     from hawser.spark.sink.targets import check_target
-    from hawser.spark.sink.writing import StreamWriter
+    from hawser.spark.sink.writer import StreamWriter
 
     options = Options.of(given, streaming=True)
     made = StreamWriter(options, schema)

@@ -9,10 +9,19 @@ from typing import Final
 import msgspec
 
 from hawser.spark.pipelines.coverage import coverage
-from hawser.spark.pipelines.paper import Figure, clock, figures, put, ranges_text, sentence, sheet, table
-from hawser.spark.pipelines.plots import Bar, Spread, columns, spreads
-from hawser.spark.pipelines.running import Report
-from hawser.spark.pipelines.summary import Partition, Summary, summarize
+from hawser.spark.pipelines.report.elements import (
+    Figure,
+    clock,
+    figures,
+    put,
+    ranges_text,
+    sentence,
+    sheet,
+    table,
+)
+from hawser.spark.pipelines.report.landing_summary import Partition, Summary, summarize
+from hawser.spark.pipelines.report.plots import Bar, Spread, columns, spreads
+from hawser.spark.pipelines.runner import Report
 from hawser.spark.pipelines.topics import PartitionEnds, check_kept
 
 __all__ = ["LandingReport", "page_of"]

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from hawser.errors import HawserError, Unavailable
-from hawser.spark.pipelines.place import Place
+from hawser.spark.pipelines.directory import Place
 from hawser.spark.pipelines.server import Server, server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from hawser.spark.pipelines.updating import Event
+    from hawser.spark.pipelines.update import Event
 
 __all__ = ["AUDIT", "LANDING", "Plan", "Report", "Watcher", "run"]
 
@@ -107,7 +107,7 @@ def _spark(plan: Plan, lock: int, watcher: Watcher) -> Iterator[tuple["SparkSess
         else server(plan.master, plan.place.directory, plan.place.log, _of_spark(plan.conf), [lock])
     )
     with own as started:
-        from hawser.spark.pipelines.connecting import connected
+        from hawser.spark.pipelines.server import connected
 
         url = plan.remote if started is None else started.url
         assert url is not None
@@ -119,7 +119,7 @@ def _spark(plan: Plan, lock: int, watcher: Watcher) -> Iterator[tuple["SparkSess
 def _updates(
     plan: Plan, spark: "SparkSession", own_server: Server | None, watcher: Watcher, to_refresh: list[str]
 ) -> Iterator[None]:
-    from hawser.spark.pipelines.updating import Pipeline
+    from hawser.spark.pipelines.update import Pipeline
 
     # A server of our own got the others when it was started; many can be set only then.
     conf = plan.conf if own_server is None else _of_pipeline(plan.conf)

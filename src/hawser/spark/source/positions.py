@@ -15,7 +15,7 @@ from hawser.errors import HawserError
 from hawser.log.entry import Kind
 from hawser.log.state.commands import GroupCommit, GroupJoin, Payload, encode_command
 from hawser.log.state.results import AnyResult, Joined, decode_result
-from hawser.spark.source.connection import Connection
+from hawser.spark.connection import Connection
 from hawser.spark.source.offsets import Offsets
 
 __all__ = ["Mark", "group_of"]

@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from hawser.spark.pipelines.auditing.hosts import host_lines
+from hawser.spark.pipelines.auditing.host_tiers import host_lines
 from hawser.spark.pipelines.auditing.lines import Run, Verdict, by
-from hawser.spark.pipelines.auditing.partitions import partition_lines
+from hawser.spark.pipelines.auditing.partition_tiers import partition_lines
 from hawser.spark.pipelines.auditing.witness import Witness
 from hawser.spark.pipelines.ranges import Range
 

@@ -24,8 +24,7 @@ from pyspark.sql.types import StructType
 
 from hawser.cluster.wire import TopicEntry
 from hawser.errors import Closed, HawserError
-from hawser.spark.source.connection import Connection, connection
-from hawser.spark.source.marks import Mark
+from hawser.spark.connection import Connection, connection
 from hawser.spark.source.offsets import (
     Bounded,
     Loss,
@@ -43,13 +42,13 @@ from hawser.spark.source.offsets import (
     ranges,
     rewound,
     to_json,
+    weights,
 )
 from hawser.spark.source.options import Options
-from hawser.spark.source.placing import beginning
-from hawser.spark.source.planning import Split, plan
-from hawser.spark.source.reading import lost, read_split
-from hawser.spark.source.schemas import check_topics, table_of
-from hawser.spark.source.weights import weights
+from hawser.spark.source.planning import Split, beginning, lost, plan
+from hawser.spark.source.positions import Mark
+from hawser.spark.source.schema import check_topics, table_of
+from hawser.spark.source.task import read_split
 
 __all__ = ["StreamReader"]
 

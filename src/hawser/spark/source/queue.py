@@ -25,13 +25,13 @@ from pyspark.sql.types import StructType
 from hawser.cluster.client.queue.session import MOST_HELD
 from hawser.cluster.wire import TopicEntry
 from hawser.errors import Closed
-from hawser.spark.source.claiming import Claim, Claims
-from hawser.spark.source.connection import Connection, connection
+from hawser.spark.connection import Connection, connection
+from hawser.spark.source.claims import Claim, Claims
 from hawser.spark.source.offsets import Range
 from hawser.spark.source.options import Options
 from hawser.spark.source.planning import Split, plan
-from hawser.spark.source.reading import read_split
-from hawser.spark.source.schemas import check_topics, table_of
+from hawser.spark.source.schema import check_topics, table_of
+from hawser.spark.source.task import read_split
 
 __all__ = ["QueueReader"]
 

@@ -14,15 +14,18 @@ from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, star
 
 from hawser.errors import NotFound, UsageError
 from hawser.spark.pipelines import tables
-from hawser.spark.pipelines.definitions import Definitions, create_database, declare, register
-from hawser.spark.pipelines.failures import failure_of
-from hawser.spark.pipelines.place import Place
+from hawser.spark.pipelines.directory import Place
+from hawser.spark.pipelines.registration import Definitions, create_database, declare, register
 from hawser.spark.pipelines.tables import DataFile
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Event", "Order", "Pipeline"]
+
+from hawser import errors
+from hawser.errors import HawserError, Unavailable
+
+__all__ = ["Event", "Order", "Pipeline", "failure_of"]
 
 _FLOW: Final = re.compile(r"Flow (?:\S+\.)?(?P<name>\w+) (?:is|has) (?P<state>[A-Z]+)\b")
 
@@ -158,3 +161,24 @@ class Order:
             return frozenset(tables.files(self._directory, table))
         except (NotFound, FileNotFoundError):
             return frozenset()
+
+
+# An error of Hawser, raised in one of Spark's Python processes, at the end of a traceback.
+_OURS: Final = re.compile(r"hawser\.errors\.(?P<kind>\w+): (?P<text>[^\n]+)")
+_CAUSE: Final = re.compile(r"^Caused by: (?:[\w.$]+(?:Exception|Error): )?(?P<text>.+)$", re.MULTILINE)
+_CLASS: Final = re.compile(r"^(?:\([\w.$]+\) )?(?:[\w.$]+(?:Exception|Error): )*")
+
+
+def failure_of(error: PySparkException, faults: list[str]) -> HawserError:
+    """The error to raise for it: the one of Hawser at its root, if there is one."""
+    told = "\n".join([*faults, str(error)])
+    ours = _OURS.search(told)
+    if ours is not None:
+        kind = getattr(errors, ours["kind"], HawserError)
+        assert issubclass(kind, HawserError)
+        return kind(ours["text"].strip())
+    if "StatusCode.UNAVAILABLE" in told or "Connection refused" in told:
+        return Unavailable("Spark is gone; run the pipeline again, it goes on where it was")
+    causes = _CAUSE.findall(told)
+    text = causes[-1] if causes else next(line for line in told.splitlines() if line.strip())
+    return HawserError(f"Spark: {_CLASS.sub('', text.strip())}")

@@ -6,37 +6,25 @@ records may become a thousand times as large. So the memory of a task is bounded
 batch of the log and one for Spark, however long the range is.
 """
 
-import logging
 from collections.abc import Iterator
 from typing import Any, Final
 
 from hawser.cluster.client.subscribe.range_reader import BatchSlice, LostRange
-from hawser.errors import Closed, OffsetOutOfRange
+from hawser.errors import Closed
+from hawser.spark.connection import connection
+from hawser.spark.python_workers import set_imports_aside
 from hawser.spark.source.columns import Chunk, Rows, Table
-from hawser.spark.source.connection import connection
 from hawser.spark.source.offsets import lost_text
 from hawser.spark.source.options import Options
-from hawser.spark.source.planning import Split
-from hawser.spark.source.workers import set_imports_aside
+from hawser.spark.source.planning import Split, lost
 
-__all__ = ["lost", "read_split"]
+__all__ = ["read_split"]
 
 _MOST_ROWS: Final = 20_000
 _MOST_BYTES: Final = 8 << 20
 
-_log = logging.getLogger("hawser.spark.source")
 
 _Piece = tuple[Chunk, int, int, int]
-
-
-def lost(text: str, fail: bool) -> None:
-    """Something cannot be read any more: an error, or a line in the log."""
-    if fail:
-        raise OffsetOutOfRange(
-            f"{text}. Set failOnDataLoss=false to go on without them, and see the topic's retention, which a "
-            "groupId holds back"
-        )
-    _log.warning("%s", text)
 
 
 def read_split(split: Split, options: Options, table: Table) -> Iterator[Any]:

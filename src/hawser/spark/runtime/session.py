@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hawser.spark.archive import archive_options, make_archive_at_exit
-from hawser.spark.home import linked_home, logging_file
-from hawser.spark.java import find_java
 from hawser.spark.requirements import check_packages
+from hawser.spark.runtime.java import find_java
+from hawser.spark.runtime.spark_home import linked_home, logging_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,7 +47,7 @@ def session(app: str = "hawser", master: str | None = None, **conf: Any) -> "Spa
     default. UsageError if Java, PySpark, pyarrow or pandas are missing or do not fit, with what to install.
     """
     check_packages()
-    from hawser.spark.listener import is_heard, listen
+    from hawser.spark.runtime.listener import is_heard, listen
 
     found = _connected(app, master, conf) if _is_remote(master) else _started(app, master, conf)
     if not is_heard(found):

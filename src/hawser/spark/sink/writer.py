@@ -25,12 +25,12 @@ from hawser.cluster.client.transaction.application_batch import (
     query_batches,
 )
 from hawser.errors import Fenced, HawserError, OffsetOutOfRange, TransactionAborted, UsageError
+from hawser.spark.connection import connection
+from hawser.spark.python_workers import set_imports_aside
 from hawser.spark.sink.checkpoint import source_of
 from hawser.spark.sink.options import Options
 from hawser.spark.sink.rows import check_columns
 from hawser.spark.sink.targets import Targets
-from hawser.spark.source.connection import connection
-from hawser.spark.source.workers import set_imports_aside
 from hawser.transaction.identity import ONCE
 
 __all__ = ["BatchWriter", "StreamWriter"]

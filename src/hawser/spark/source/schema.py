@@ -7,13 +7,13 @@ from pyspark.sql.types import BinaryType, DataType, StructType
 
 from hawser.cluster.wire import TopicEntry
 from hawser.errors import UsageError
+from hawser.spark.connection import connection
 from hawser.spark.source.columns import Table, check_schema, full_schema
-from hawser.spark.source.connection import connection
 from hawser.spark.source.offsets import ends, ranges, starts
 from hawser.spark.source.options import Options
 from hawser.spark.source.planning import Split
-from hawser.spark.source.reading import read_split
-from hawser.spark.source.values import check_fingerprint, type_of_arrow, typed
+from hawser.spark.source.task import read_split
+from hawser.spark.values import check_fingerprint, type_of_arrow, typed
 
 __all__ = ["check_topics", "schema_of", "table_of"]
 

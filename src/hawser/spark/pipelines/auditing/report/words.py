@@ -5,7 +5,7 @@ from html import escape
 from typing import Final, Literal, NamedTuple
 
 from hawser.spark.pipelines.auditing.document import MISMATCHES, UNKNOWN, WORDS, Document, Word
-from hawser.spark.pipelines.paper import Markup
+from hawser.spark.pipelines.report.elements import Markup
 
 __all__ = ["SIGNS", "Kind", "Sign", "chip", "chips", "kind_of", "mismatches_of", "worst"]
 

@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from hawser.spark.pipelines.auditing.document import Document, Line, Tier, TierTotal, Word
-from hawser.spark.pipelines.auditing.report_words import chips
-from hawser.spark.pipelines.plots import size
+from hawser.spark.pipelines.auditing.report.words import chips
+from hawser.spark.pipelines.report.plots import size
 
 __all__ = ["ABSENT", "path"]
 

@@ -17,7 +17,7 @@ from shlex import quote
 from typing import Final
 
 from hawser.errors import UsageError
-from hawser.spark.cache import cache_directory, kept, key_of
+from hawser.spark.runtime.cache import cache_directory, kept, key_of
 
 __all__ = ["LEAST_VERSION", "Java", "find_java"]
 

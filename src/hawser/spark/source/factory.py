@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from hawser.spark.python_workers import set_imports_aside
 from hawser.spark.requirements import check_packages
-from hawser.spark.source.workers import set_imports_aside
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
@@ -17,7 +17,7 @@ def schema(given: Mapping[str, str]) -> "StructType | str":
     """The columns of a query whose user gave no schema."""
     check_packages()
     from hawser.spark.source.options import Options
-    from hawser.spark.source.schemas import schema_of
+    from hawser.spark.source.schema import schema_of
 
     found = schema_of(Options.of(given))
     set_imports_aside()
@@ -29,7 +29,7 @@ def reader(given: Mapping[str, str], schema: "StructType") -> "DataSourceReader"
     from hawser.spark.source.batch import BatchReader
     from hawser.spark.source.local import LocalReader
     from hawser.spark.source.options import Options
-    from hawser.spark.source.schemas import table_of
+    from hawser.spark.source.schema import table_of
 
     options = Options.of(given, streaming=False)
     # What a task would find wrong with the schema is told before there are tasks.
@@ -40,9 +40,9 @@ def reader(given: Mapping[str, str], schema: "StructType") -> "DataSourceReader"
 def stream_reader(given: Mapping[str, str], schema: "StructType") -> "DataSourceStreamReader":
     check_packages()
     from hawser.spark.source.options import Options
-    from hawser.spark.source.queues import QueueReader
-    from hawser.spark.source.schemas import table_of
-    from hawser.spark.source.streaming import StreamReader
+    from hawser.spark.source.queue import QueueReader
+    from hawser.spark.source.schema import table_of
+    from hawser.spark.source.stream import StreamReader
 
     options = Options.of(given, streaming=True)
     table_of(options, schema)

@@ -13,9 +13,9 @@ from html import escape
 from typing import Final, NamedTuple
 
 from hawser.spark.pipelines.auditing.document import TIERS, Event, Line, Tier, Word
-from hawser.spark.pipelines.auditing.report_words import SIGNS, kind_of, worst
-from hawser.spark.pipelines.paper import clock
-from hawser.spark.pipelines.plots import WIDTH, drawing, round_up, short, text
+from hawser.spark.pipelines.auditing.report.words import SIGNS, kind_of, worst
+from hawser.spark.pipelines.report.elements import clock
+from hawser.spark.pipelines.report.plots import WIDTH, drawing, round_up, short, text
 
 __all__ = ["picture"]
 

@@ -23,7 +23,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from hawser.errors import UsageError
 from hawser.spark.pipelines import tables
-from hawser.spark.pipelines.place import Place
+from hawser.spark.pipelines.directory import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from hawser.spark.cache import cache_directory, kept, key_of
+from hawser.spark.runtime.cache import cache_directory, kept, key_of
 
 __all__ = ["installed_home", "linked_home", "logging_file"]
 

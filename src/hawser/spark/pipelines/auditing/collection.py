@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from hawser.errors import NotFound
 from hawser.spark.pipelines import tables
-from hawser.spark.pipelines.auditing.comparing import WORD_MASK
+from hawser.spark.pipelines.auditing.comparison import WORD_MASK
 from hawser.spark.pipelines.auditing.document import (
     MISMATCHES,
     TIERS,
@@ -27,8 +27,8 @@ from hawser.spark.pipelines.auditing.document import (
 )
 from hawser.spark.pipelines.auditing.evidence import BUCKETS_PER_OCTAVE
 from hawser.spark.pipelines.auditing.lines import Run
-from hawser.spark.pipelines.auditing.progress import Batch
 from hawser.spark.pipelines.auditing.witness import Witness
+from hawser.spark.pipelines.stream_progress import Batch
 
 __all__ = ["Asked", "collect", "document_of"]
 
