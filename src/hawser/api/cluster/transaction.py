@@ -152,18 +152,26 @@ class ClusterWork(Work):
     def _publish(self, target: Handle, records: Records) -> None:
         self._thread.check()
         with self._lock:
+            ends = self._work.ends
             self._check_working()
             # Count only operations that were handed over: one that is refused here never arrives.
             self._work.begin(records)
-            self._work.hand_over(self._work.publish, target, records)
+            self._hand_over(ends, self._work.publish, target, records)
         if self._work.has_to_wait:
             self._thread.call(self._work.room())
 
     def _do(self, step: Callable[..., None], *arguments: Any) -> None:
         self._thread.check()
         with self._lock:
+            ends = self._work.ends
             self._check_working()
-            self._work.hand_over(step, *arguments)
+            self._hand_over(ends, step, *arguments)
+
+    def _hand_over(self, ends: int, step: Callable[..., None], *arguments: Any) -> None:
+        """Hand over what was checked after `ends` was read; UsageError if it came too late."""
+        handed = self._work.hand_over(step, *arguments)
+        if self._work.ends != ends:
+            self._thread.call(self._work.require_taken(handed))
 
     def _check_working(self) -> None:
         """UsageError once it has ended, TransactionAborted if it can only be rolled back."""

@@ -176,34 +176,16 @@ class _ClusterBranch(ClusterWork):
 
     _work: OpenBranch
 
-    def __init__(self, thread: LoopThread, work: OpenBranch) -> None:
-        super().__init__(thread, work)
-        # The number of ends in progress.
-        self._ends = 0
-
-    def stop(self) -> None:
-        """Nothing is handed over until it is known whether it goes on."""
-        with self._lock:
-            self._is_ended = True
-            self._ends += 1
-
-    def goes_on(self) -> bool:
-        """Whether the work goes on; called once for each `stop`. If not, messages that were got and not
-        accepted are given back."""
-        with self._lock:
-            self._ends -= 1
-            is_open = self._work.is_open
-            if is_open and not self._ends:
-                self._is_ended = False
-        if not is_open:
-            self._release()
-        return is_open
-
     def finish(self) -> None:
         """End the work: give back messages that were got and not accepted."""
         with self._lock:
             self._is_ended = True
         self._release()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it may be worked in."""
+        return self._work.is_open
 
     @property
     def is_over(self) -> bool:
@@ -229,12 +211,11 @@ class ClusterXA(XA):
 
     def end(self, xid: Xid, suspend: bool = False, fail: bool = False) -> None:
         work = self._works.get(check_xid(xid))
-        if work is not None:
-            work.stop()
         try:
             self._thread.call(self._calls.end(xid, suspend, fail))
         finally:
-            if work is not None and not work.goes_on():
+            if work is not None and not work.is_open:
+                work.finish()
                 self._leave(xid, work)
 
     def _call(self, call: Coroutine[Any, Any, Result]) -> Result:

@@ -41,7 +41,7 @@ from hawser.record.batch import Compression
 from hawser.record.rows import Records
 from hawser.transaction.client import Request, Transaction
 
-__all__ = ["Held", "Workspace", "check_held"]
+__all__ = ["Handed", "Held", "Workspace", "check_held"]
 
 # What waits for a shard goes out when there is so much of it, at the latest.
 _ENOUGH_BYTES: Final = 256 << 10
@@ -52,6 +52,8 @@ _LASTING: Final = (UsageError, Closed, NotFound, SettingsMismatch)
 
 # A message, and the session that was lent it.
 Held = tuple[QueueSession, HeldMessage]
+# A step for the event loop, and its arguments.
+Handed = tuple[Callable[..., None], tuple[Any, ...]]
 
 
 class Workspace(ABC):
@@ -64,6 +66,9 @@ class Workspace(ABC):
         "_done_bytes", "_failure", "_handed", "_is_called", "_is_due", "_keyless", "_kept", "_locked",
         "_locking", "_loop", "_pipelines", "_sent", "_settings",
     )  # fmt: skip
+
+    # How often another thread has begun to end it.
+    ends = 0
 
     def __init__(self, router: Router, pipelines: ShardPipelines, transaction: Transaction) -> None:
         self.inner = transaction
@@ -86,19 +91,24 @@ class Workspace(ABC):
         self._sent: dict[tuple[str, int], Operation] = {}
         # Sessions live as long as somebody has a message of theirs.
         self._kept: list[object] = []
-        self._handed: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._handed: deque[Handed] = deque()
         self._is_called = False
         # One is written by whoever works, the other by the event loop.
         self._begun_bytes = self._done_bytes = 0
 
     # Handing over.
 
-    def hand_over(self, step: Callable[..., None], *arguments: Any) -> None:
+    def hand_over(self, step: Callable[..., None], *arguments: Any) -> Handed:
         """Do this in the event loop, in order; those that come before the loop has its turn cost one call."""
-        self._handed.append((step, arguments))
+        handed = step, arguments
+        self._handed.append(handed)
         if not self._is_called:
             self._is_called = True
             self.router.post(self._take_over)
+        return handed
+
+    async def require_taken(self, handed: Handed) -> None:  # noqa: B027
+        """UsageError if an end that another thread has begun came before this was handed over."""
 
     def _take_over(self) -> None:
         # Before looking: what is handed over from here on calls again.
@@ -151,6 +161,10 @@ class Workspace(ABC):
         if self.has_failed:
             raise self.aborted()
 
+    def _check_taking(self) -> None:
+        """As `check`, in the event loop: what was handed over before an end is taken as it begins."""
+        self.check()
+
     @property
     def has_failed(self) -> bool:
         """Whether it can only be rolled back."""
@@ -176,7 +190,7 @@ class Workspace(ABC):
 
     def publish(self, target: Handle, records: Records) -> None:
         """To a topic or a queue."""
-        self.check()
+        self._check_taking()
         if isinstance(target, QueueHandle):
             self._add(target.name, target.shard(0), Put(Kind.QUEUE_PUT, Compression.NONE, records))
             return
@@ -196,7 +210,7 @@ class Workspace(ABC):
 
     def accept(self, held: Sequence[Held], kept: object) -> None:
         """These messages; those that this transaction has already stay as they are."""
-        self.check()
+        self._check_taking()
         new = [each for each in held if each[1] not in self._locking and each[1] not in self._locked]
         lost = [each for each in new if each[1].state is State.LOST]
         if lost:

@@ -42,7 +42,7 @@ from hawser.cluster.client.errors import Backoff
 from hawser.cluster.client.router import Router
 from hawser.cluster.client.transaction.coordinators import CoordinatorShards
 from hawser.cluster.client.transaction.shard_pipeline import ShardPipelines
-from hawser.cluster.client.transaction.workspace import Workspace
+from hawser.cluster.client.transaction.workspace import Handed, Workspace
 from hawser.errors import Full, HawserError, OutcomeUnknown, Unavailable, UsageError
 from hawser.log.entry import Kind
 from hawser.log.state.commands import encode_command
@@ -109,6 +109,9 @@ class OpenBranch(Workspace):
     def __init__(self, router: Router, pipelines: ShardPipelines, transaction: Transaction) -> None:
         super().__init__(router, pipelines, transaction)
         self.association = Association.OPEN
+        self._takes_last = False
+        # What was handed over too late, until the thread that did so is told.
+        self._late: list[Handed] = []
 
     @property
     def is_open(self) -> bool:
@@ -146,17 +149,47 @@ class OpenBranch(Workspace):
         """Take no more operations, because of this end; return when all are staged, or something has failed.
         If this is cancelled nothing has happened."""
         before = self.association
-        self._take_over()
-        if call is Call.END_SUSPEND or before is Association.SUSPENDING:
-            self.association = Association.SUSPENDING
-        else:
-            self.association = Association.ENDING
+        is_suspension = call is Call.END_SUSPEND or before is Association.SUSPENDING
+        self._begin_ending(Association.SUSPENDING if is_suspension else Association.ENDING)
         self.send_waiting()
         try:
             await self._until(lambda: self.inner.is_staged or self.is_over, "to take what was published")
         except BaseException:
             self.stand_back(before)
             raise
+
+    def _begin_ending(self, association: Association) -> None:
+        """Take what was handed over before, if the work is open, and nothing from here on.
+
+        A thread that hands over reads `ends`, checks that the work is open, hands over, and reads `ends`
+        again. If `ends` has not changed, what it handed over is taken here; otherwise the thread asks.
+        """
+        self._takes_last = self.is_open
+        self.association = association
+        self.ends += 1
+        self._take_over()
+        self._takes_last = False
+
+    def _take_over(self) -> None:
+        if self.is_open or self._takes_last:
+            super()._take_over()
+            return
+        self._is_called = False
+        while self._handed:
+            self._late.append(self._handed.popleft())
+
+    def _check_taking(self) -> None:
+        if not (self.is_open or self._takes_last):
+            raise self.over()
+        if self.has_failed:
+            raise self.aborted()
+
+    async def require_taken(self, handed: Handed) -> None:
+        self._take_over()
+        for place, late in enumerate(self._late):
+            if late is handed:
+                del self._late[place]
+                raise self.over()
 
     def stand_back(self, before: Association) -> None:
         """The end was not made."""
@@ -167,6 +200,7 @@ class OpenBranch(Workspace):
         """Nothing more is done in it here. Its messages are the coordinator's business from here on, but for
         those that it never got, as far as is known: they are given back."""
         self.association = Association.OVER
+        self.ends += 1
         self._stop()
         self._give_back()
 
