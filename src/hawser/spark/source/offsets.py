@@ -338,9 +338,9 @@ def weights(
     """The bytes that a record of each partition counts for in a micro-batch of at most `limit` bytes.
 
     Sizes are known only by reading records. `sizes` reads the first records of each range and returns their
-    size, at least 1. Records are read where the micro-batch begins, in its middle and at its end. If the later
-    ones are larger, the micro-batch becomes shorter and is read again; each round but the last finds records
-    of twice the size.
+    size, at least 1. Records are read where the micro-batch begins, in its middle and at its end. If the
+    later ones are larger, the micro-batch becomes shorter and is read again; each round but the last finds
+    records of twice the size.
     """
     found = dict(zip(behind, sizes(behind), strict=True))
     growing = list(behind)
