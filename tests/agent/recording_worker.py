@@ -41,7 +41,7 @@ class TrustsItsMark(Stream):
         self._target.producer_state()
 
     def _publish(self, batch: Batch) -> bool:
-        self._target.publish(batch)
+        self._target.publish(batch, 0)
         self.position = batch.header.incarnation + batch.count
         return True
 

@@ -303,8 +303,10 @@ def test_what_was_never_answered_is_counted_once_it_is_there(
     publish = StampedPartition.publish
     unanswered: list[AppendResult | None] = []
 
-    async def lose_the_answer(self: StampedPartition, batch: Batch, timeout: float) -> AppendResult | None:
-        landed = await publish(self, batch, timeout)
+    async def lose_the_answer(
+        self: StampedPartition, batch: Batch, timeout: float, follows: int
+    ) -> AppendResult | None:
+        landed = await publish(self, batch, timeout, follows)
         if not unanswered:
             unanswered.append(landed)
             raise hawser.OutcomeUnknown("no answer")
@@ -314,7 +316,7 @@ def test_what_was_never_answered_is_counted_once_it_is_there(
     a_topic(local, history=3).publish_many([b"x"] * 3)
     with recording(local.url, "t", cluster.url, target=target) as recorder:
         until(lambda: recorder.status().recorded == 3, "all that is recorded")
-    assert unanswered == [AppendResult(3, True)]
+    assert unanswered == [AppendResult(1, 3, True)]
     assert check_tiling(rows_of(cluster.url, target)) == (3, 0)
 
 

@@ -16,7 +16,7 @@ from hawser.agent.recording.source import Source
 from hawser.agent.recording.stream import Counts, QueueStream
 from hawser.agent.recording.target import Target
 from hawser.record.batch import Batch
-from tests.agent.test_recording_stamps import DeadlyTarget, Killed, Partition
+from tests.agent.test_recording_stamps import DeadlyTarget, Killed, Partition, Sent
 
 Note = Callable[[str, object], None]
 
@@ -74,6 +74,9 @@ class FakeQueueSource:
     def _is_cut(self, taken: list[int]) -> bool:
         return taken[-1] - taken[0] >= len(taken)
 
+    def take_again(self, first: int, last: int) -> None:
+        """They are gone."""
+
     def commit(self) -> None:
         """One by one, so a killed one has accepted a prefix."""
         for offset in self._taken:
@@ -100,7 +103,7 @@ def storm(
 ) -> int:
     """How many messages a queue has that is recorded through kills until its end."""
     chance = random.Random(seed)
-    messages, partition, under_way = Messages(chance), Partition(), list[Batch]()
+    messages, partition, under_way = Messages(chance), Partition(), list[Sent]()
     prepare(messages, chance)
     runs = 0
     while True:
@@ -132,7 +135,7 @@ class DoesNotAsk(QueueStream):
         self.position = 1
 
     def _publish(self, batch: Batch) -> bool:
-        self._target.publish(batch)
+        self._target.publish(batch, 0)
         self.position = batch.header.incarnation + batch.count
         return True
 

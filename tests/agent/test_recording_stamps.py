@@ -21,6 +21,8 @@ from hawser.record.batch import Batch
 from hawser.record.recording import GAP_HEADER, Gap
 
 Note = Callable[[str, object], None]
+# A batch, and the sample that it follows.
+Sent = tuple[Batch, int]
 
 
 class Killed(BaseException):
@@ -61,6 +63,17 @@ class FakeSource:
         self._cursor = last
         if first == last and self._random.random() < 0.1:
             return Gap(first, last)
+        return self._block(first, last)
+
+    def take_again(self, first: int, last: int) -> Block | Gap | None:
+        first = max(first, self._region.oldest)
+        if first > last:
+            return None
+        if self._random.random() < 0.1:
+            return Gap(first, first)
+        return self._block(first, min(last, first + self._random.randrange(6)))
+
+    def _block(self, first: int, last: int) -> Block:
         numbers = range(first, last + 1)
         offsets = pack(f"<{len(numbers) + 1}i", *(8 * place for place in range(len(numbers) + 1)))
         return Block(first, array("q", numbers), offsets, b"".join(b"%08d" % each for each in numbers), None)
@@ -77,44 +90,63 @@ class Partition:
         self.producers = Producers()
         self.end = 1
 
-    def publish(self, batch: Batch) -> AppendResult | None:
+    def publish(self, batch: Batch, follows: int) -> AppendResult | None:
+        newest = self.producers.newest(batch.stamp.producer) or (0, 0, 0)
+        if follows and newest[0] < batch.stamp.incarnation and newest[0] + newest[2] != follows:
+            return None
         verdict = self.producers.judge(*batch.stamp)
         if isinstance(verdict, Repeated):
-            return AppendResult(verdict.count, False)
+            return AppendResult(verdict.first_offset, verdict.count, False)
         if verdict is not None:
             assert isinstance(verdict, Rejected)
             return None
         self.producers.accept(*batch.stamp, self.end, batch.count)
         self.log.append(batch)
         self.end += batch.count
-        return AppendResult(batch.count, True)
+        return AppendResult(self.end - batch.count, batch.count, True)
 
     def producer_state(self, producer: bytes) -> ProducerState:
         newest = self.producers.newest(producer)
         return ProducerState(1, None if newest is None else Newest(*newest))
+
+    def restore(self, batches: int) -> None:
+        """As a backup has it that was made when there were only so many."""
+        kept = self.log[:batches]
+        self.log, self.producers, self.end = [], Producers(), 1
+        for batch in kept:
+            self.publish(batch, 0)
 
 
 class DeadlyTarget:
     """As `Target`, of a cluster far away: a recorder may be killed before a batch arrives or after it, and a
     batch that was under way then arrives at any later moment, more than once perhaps."""
 
-    def __init__(self, partition: Partition, chance: random.Random, under_way: list[Batch]) -> None:
+    name = "topic t"
+    uuid = "topic"
+
+    def __init__(
+        self, partition: Partition, chance: random.Random, under_way: list[Sent], restores: float = 0.0
+    ) -> None:
         self._partition = partition
         self._random = chance
         self._under_way = under_way
-        self.deaths = 0
+        self._restores = restores
+        self.restored = 0
 
     def producer_state(self) -> ProducerState:
         self._something_lands()
         return self._partition.producer_state(b"recorder:name/region")
 
-    def publish(self, batch: Batch) -> AppendResult | None:
+    def publish(self, batch: Batch, follows: int) -> AppendResult | None:
         self._something_lands()
+        if self._random.random() < self._restores:
+            self.restored += 1
+            self._partition.restore(self._random.randrange(len(self._partition.log) + 1))
         fate = self._random.random()
         if fate < 0.15:
-            self._under_way.append(batch)
+            self._under_way.append((batch, follows))
             raise Killed
-        landed = self._partition.publish(batch)
+        landed = self._partition.publish(batch, follows)
         if fate < 0.3:
             raise Killed
         self._something_lands()
@@ -122,10 +154,10 @@ class DeadlyTarget:
 
     def _something_lands(self) -> None:
         while self._under_way and self._random.random() < 0.4:
-            batch = self._random.choice(self._under_way)
-            self._partition.publish(batch)
+            sent = self._random.choice(self._under_way)
+            self._partition.publish(*sent)
             if self._random.random() < 0.7:
-                self._under_way.remove(batch)
+                self._under_way.remove(sent)
 
 
 def judge(log: list[Batch], head: int) -> tuple[int, int, int]:
@@ -148,11 +180,12 @@ def judge(log: list[Batch], head: int) -> tuple[int, int, int]:
     return len(samples), len(gone), named - len(gone)
 
 
-def storm(seed: int, kind: type[Stream]) -> tuple[int, ...]:
-    """(kills, samples, samples gone, those in two gaps) of a region, recorded through kills until its end."""
+def storm(seed: int, kind: type[Stream], restores: float = 0.0) -> tuple[int, ...]:
+    """(kills, samples, samples gone, those in two gaps, restores) of a region, recorded through kills, and
+    through restores of the cluster, until its end."""
     chance = random.Random(seed)
-    region, partition, under_way = Region(), Partition(), list[Batch]()
-    kills = 0
+    region, partition, under_way = Region(), Partition(), list[Sent]()
+    kills = restored = 0
     while True:
         if kills < 12:
             region.head += chance.randrange(12)
@@ -160,30 +193,37 @@ def storm(seed: int, kind: type[Stream]) -> tuple[int, ...]:
                 region.oldest = max(region.oldest, region.head - chance.randrange(8))
         stop = threading.Event()
         source = cast(Source, FakeSource(region, chance, stop))
-        target = cast(Target, DeadlyTarget(partition, chance, under_way))
+        target = DeadlyTarget(partition, chance, under_way, restores if kills < 12 else 0.0)
         try:
-            kind(source, target, "name", Counts()).record(stop)
+            kind(source, cast(Target, target), "name", Counts()).record(stop)
         except Killed:
             kills += 1
             continue
+        finally:
+            restored += target.restored
         if kills >= 12:
             break
         kills += 1
-    return kills, *judge(partition.log, region.head)
+    return kills, *judge(partition.log, region.head), restored
 
 
-def test_killed_recorders_leave_each_sample_once(record_property: Note) -> None:
-    totals = [0, 0, 0, 0]
+@pytest.mark.parametrize("restores", [0.0, 0.1])
+def test_killed_recorders_leave_each_sample_once(restores: float, record_property: Note) -> None:
+    totals = [0, 0, 0, 0, 0]
     for seed in range(1500):
-        for place, count in enumerate(storm(seed, Stream)):
+        for place, count in enumerate(storm(seed, Stream, restores)):
             totals[place] += count
-    for name, total in zip(("kills", "samples", "samples gone", "in two gaps"), totals, strict=True):
+    names = ("kills", "samples", "samples gone", "in two gaps", "restores")
+    for name, total in zip(names, totals, strict=True):
         record_property(name, total)
 
 
 class LateTarget:
     """As `Target`, of a cluster whose answers are lost now and then: a batch that is there already is sent
     again, or the recorder gives up the connection and asks what is there."""
+
+    name = "topic t"
+    uuid = "topic"
 
     def __init__(self, partition: Partition, chance: random.Random) -> None:
         self._partition = partition
@@ -192,14 +232,14 @@ class LateTarget:
     def producer_state(self) -> ProducerState:
         return self._partition.producer_state(b"recorder:name/region")
 
-    def publish(self, batch: Batch) -> AppendResult | None:
+    def publish(self, batch: Batch, follows: int) -> AppendResult | None:
         fate = self._random.random()
         if fate < 0.1:
             raise Replaced
-        landed = self._partition.publish(batch)
+        landed = self._partition.publish(batch, follows)
         if fate < 0.2:
             raise Replaced
-        return self._partition.publish(batch) if fate < 0.5 else landed
+        return self._partition.publish(batch, follows) if fate < 0.5 else landed
 
 
 def test_what_was_never_answered_is_counted_all_the_same() -> None:
@@ -224,7 +264,7 @@ class TrustsItsMark(Stream):
         self.position = self._source.mark + 1
 
     def _publish(self, batch: Batch) -> bool:
-        self._target.publish(batch)
+        self._target.publish(batch, 0)
         self.position = batch.header.incarnation + batch.count
         return True
 
@@ -236,6 +276,14 @@ class WritesGapsAtOnce(Stream):
         self._put_part(gap)
 
 
+class NamesNothingBefore(Stream):
+    """Sends batches to be accepted whatever comes before them."""
+
+    def _publish(self, batch: Batch) -> bool:
+        self._follows = 0
+        return super()._publish(batch)
+
+
 class ForgetsWhatIsThere(Stream):
     """Believes that all it sent is there, when something is."""
 
@@ -245,11 +293,19 @@ class ForgetsWhatIsThere(Stream):
         return is_new
 
 
-@pytest.mark.parametrize("planted", [TrustsItsMark, WritesGapsAtOnce, ForgetsWhatIsThere])
-def test_planted_bugs_are_found(planted: type[Stream], record_property: Note) -> None:
+@pytest.mark.parametrize(
+    ("planted", "restores"),
+    [
+        (TrustsItsMark, 0.0),
+        (WritesGapsAtOnce, 0.0),
+        (ForgetsWhatIsThere, 0.0),
+        (NamesNothingBefore, 0.1),
+    ],
+)
+def test_planted_bugs_are_found(planted: type[Stream], restores: float, record_property: Note) -> None:
     for seed in range(1500):
         try:
-            storm(seed, planted)
+            storm(seed, planted, restores)
         except AssertionError as error:
             record_property("found", f"by seed {seed}: {str(error).splitlines()[0]}")
             return
@@ -293,6 +349,8 @@ class Turns:
 class SharedTarget:
     """As `Target`, for one of several recorders that take turns."""
 
+    uuid = "topic"
+
     def __init__(self, partition: Partition, turns: Turns, number: int) -> None:
         self._partition = partition
         self._turns = turns
@@ -302,9 +360,9 @@ class SharedTarget:
         self._turns.take(self._number)
         return self._partition.producer_state(b"recorder:name/region")
 
-    def publish(self, batch: Batch) -> AppendResult | None:
+    def publish(self, batch: Batch, follows: int) -> AppendResult | None:
         self._turns.take(self._number)
-        return self._partition.publish(batch)
+        return self._partition.publish(batch, follows)
 
 
 def side_by_side(seed: int, kind: type[Stream]) -> int:

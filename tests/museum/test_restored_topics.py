@@ -3,6 +3,7 @@ grown to where they were, and never got the records before that. Found by review
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,13 @@ import pytest
 
 import hawser
 from hawser import aio
+from hawser.record.recording import Gap
+from hawser.testing import LocalBus
+from tests.agent.recorded import check_tiling, recording, rows_of, until_recorded, until_state
 from tests.support.cluster import RunningCluster
 
 SECONDS = 60.0
+NOWHERE = "hawser://127.0.0.1:1"
 GONE = r"topic 'orders', partition 0: the log ends at record 4, and .* up to record 9\. So 5 records are gone"
 
 
@@ -22,12 +27,19 @@ def cluster(tmp_path: Path) -> Iterator[RunningCluster]:
         yield running
 
 
+@pytest.fixture
+def local() -> Iterator[LocalBus]:
+    with LocalBus() as made:
+        yield made
+
+
 def publish(topic: Any, first: int, last: int) -> None:
     topic.publish_many([b"%d" % number for number in range(first, last + 1)])
 
 
-def values(samples: Any) -> list[bytes]:
-    return [bytes(sample) for sample in samples]
+def publish_one_by_one(topic: Any, first: int, last: int) -> None:
+    for number in range(first, last + 1):
+        topic.publish(b"%d" % number)
 
 
 def taken(subscription: Any, count: int) -> list[bytes]:
@@ -76,3 +88,56 @@ def test_the_same_with_asyncio(
 
     publish(topic, 5, 9)
     asyncio.run(read())
+
+
+@pytest.mark.parametrize("lives_on", [True, False])
+def test_a_recorder_records_again_what_its_region_has(
+    cluster: RunningCluster, local: LocalBus, tmp_path: Path, caplog: pytest.LogCaptureFixture, lives_on: bool
+) -> None:
+    """It went on behind what it had recorded: nothing said that the samples between were missing."""
+    region = local.connect("publisher").topic("t", history=3, depth=4)
+    with ExitStack() as first:
+        recorder = first.enter_context(recording(local.url, "t", cluster.url))
+        until_state(recorder, "recording")
+        publish_one_by_one(region, 1, 4)
+        until_recorded(recorder, 4)
+        cluster.back_up(tmp_path / "backup")
+        publish_one_by_one(region, 5, 20)
+        until_recorded(recorder, 20)
+        if not lives_on:
+            first.close()
+            recorder = first.enter_context(recording(local.url, "t", NOWHERE))
+        cluster.restore(tmp_path / "backup")
+        if not lives_on:
+            first.close()
+            recorder = first.enter_context(recording(local.url, "t", cluster.url))
+        publish_one_by_one(region, 21, 21)
+        until_recorded(recorder, 21)
+        status = recorder.status()
+    rows = rows_of(cluster.url, "t")
+    assert check_tiling(rows) == (21 - status.lost, status.lost)
+    assert {Gap(5, 5), Gap(6, 13), Gap(6, 14)} >= {row.gap for row in rows if row.gap is not None}
+    recorded = [int(row.record.value) for row in rows if row.gap is None]
+    assert recorded[:4] == [1, 2, 3, 4] and recorded[4:] == list(range(22 - len(recorded[4:]), 22))
+    assert set(range(15, 21)) <= set(recorded)
+    assert "ends behind sample 4, and samples up to 20 were recorded before" in caplog.text
+
+
+def test_a_recorded_queue_says_what_is_gone(
+    cluster: RunningCluster, local: LocalBus, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = local.connect("producer").queue("q")
+    with recording(local.url, "q", cluster.url) as recorder:
+        until_state(recorder, "recording")
+        for run in range(2):
+            queue.put_many([b"%d" % (4 * run + number) for number in range(1, 5)])
+            until_recorded(recorder, 4 * run + 4)
+            if run == 0:
+                cluster.back_up(tmp_path / "backup")
+        cluster.restore(tmp_path / "backup")
+        queue.put(b"9")
+        until_recorded(recorder, 9)
+        assert recorder.status().lost == 4
+    recorded = cluster.connect("consumer").queue("q")
+    assert recorded.get_values(5, SECONDS) == [b"1", b"2", b"3", b"4", b"9"]
+    assert "messages 5 to 8 were recorded before and are in no queue any more" in caplog.text

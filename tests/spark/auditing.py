@@ -60,7 +60,7 @@ def publish_stamped(
     with Target(addresses_of(url), topic, "topic", {}, None, producer.encode(), threading.Event()) as target:
         target.producer_state()
         for first, records in parts:
-            landed = target.publish(Batch.of(list(records), Stamp(producer.encode(), first, 1)))
+            landed = target.publish(Batch.of(list(records), Stamp(producer.encode(), first, 1)), 0)
             assert landed is not None and landed.is_new, (first, landed)
 
 

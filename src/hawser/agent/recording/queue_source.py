@@ -59,6 +59,9 @@ class QueueSource(Source):
         self._claims = columns[5]
         return Block.of(columns[:5])
 
+    def take_again(self, first: int, last: int) -> None:
+        """What was recorded was accepted, and is gone."""
+
     def commit(self) -> None:
         claims, self._claims = self._claims, None
         assert claims is not None

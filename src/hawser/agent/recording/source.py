@@ -36,6 +36,11 @@ class Source(ABC):
         `timeout` seconds. Closed if the region was deleted."""
 
     @abstractmethod
+    def take_again(self, first: int, last: int) -> Block | Gap | None:
+        """Samples that were taken before, of those from `first` to `last`: the first ones that are still
+        there, or a gap as in `take`; None if none is."""
+
+    @abstractmethod
     def commit(self) -> None:
         """All that was taken is recorded."""
 

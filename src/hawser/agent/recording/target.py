@@ -72,6 +72,16 @@ class Target:
         """What is in the way; None if the last call was answered."""
         self._is_reported = False
 
+    @property
+    def name(self) -> str:
+        """As people know it."""
+        return f"{self._kind} {self._topic}"
+
+    @property
+    def uuid(self) -> str:
+        """Of the topic of the last `producer_state`."""
+        return "" if self._partition is None else self._partition.uuid
+
     def producer_state(self) -> ProducerState:
         """What the cluster knows of the producer now. The topic is opened if it is not, or not any more."""
         while True:
@@ -80,12 +90,12 @@ class Target:
             except Replaced:
                 self._pause(_PAUSE_LEAST_SECONDS)
 
-    def publish(self, batch: Batch) -> AppendResult | None:
+    def publish(self, batch: Batch, follows: int) -> AppendResult | None:
         """As `StampedPartition.publish`. Replaced if the topic is not that of the last `producer_state`."""
         partition = self._partition
         if partition is None:
             raise Replaced
-        return self._retry(lambda: partition.publish(batch, _CALL_SECONDS))
+        return self._retry(lambda: partition.publish(batch, _CALL_SECONDS, follows))
 
     def close(self) -> None:
         try:

@@ -7,6 +7,7 @@ For tracing nobody waits: a traced topic is taken at the tracer's place, which i
 overwritten before it is taken is a gap.
 """
 
+from itertools import takewhile
 from typing import Final
 
 from hawser.agent.recording.blocks import BLOCK_BYTES, Block, fits_in_batch
@@ -37,6 +38,7 @@ class TopicSource(Source):
         try:
             settings = self._region.settings()
             self.uuid, self.schema = self._region.uuid, str(settings["schema"]) or None
+            self._most_again = max(1, BLOCK_BYTES // int(settings["slot_size"]))
             history, kept = int(settings["history"]), int(settings["history"]) + int(settings["depth"])
             if max_lag is not None and max_lag > kept:
                 raise SettingsMismatch(
@@ -78,6 +80,14 @@ class TopicSource(Source):
             return None
         with sample:
             return Block.of_samples([sample]) if fits_in_batch(sample) else Gap(sample.offset, sample.offset)
+
+    def take_again(self, first: int, last: int) -> Block | Gap | None:
+        samples, _, _ = self._region.read_oldest(min(self._most_again, last - first + 1), first - 1)
+        found = [each for each in samples if each.offset <= last]
+        fitting = list(takewhile(fits_in_batch, found))
+        if fitting:
+            return Block.of_samples(fitting)
+        return Gap(found[0].offset, found[0].offset) if found else None
 
     def commit(self) -> None:
         """All that was taken is recorded: publishers may go on."""

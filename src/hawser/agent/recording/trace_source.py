@@ -65,6 +65,11 @@ class TraceSource(Source):
                 return None
             time.sleep(_LOOK_SECONDS)
 
+    def take_again(self, first: int, last: int) -> Block | Gap | None:
+        start, data = self._ring.read(first - 1, min(_BLOCK_RECORDS, last - first + 1))
+        data = data[: max(0, last - start) * RECORD_BYTES]
+        return self._block(start, data) if data else None
+
     def commit(self) -> None:
         """Nobody waits to hear it, and the next run asks the cluster."""
         self.mark = self._position

@@ -131,7 +131,7 @@ class _Evidence:
         offsets = array("i", range(0, len(values) + 1, size)).tobytes()
         stamp = Stamp(target[1], first, 1)
         batch = Batch.of_columns(array("q", times), offsets, values, keys, (), stamp)
-        landed = target[0].publish(batch)
+        landed = target[0].publish(batch, 0)
         if landed is None or not landed.is_new:
             raise RuntimeError(f"a batch from {first} on was not accepted: {landed}")
 

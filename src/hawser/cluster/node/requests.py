@@ -17,7 +17,8 @@ from hawser.cluster.node.transaction.admission import admit, of_another_kind, re
 from hawser.cluster.shard_map import ShardMap, topic_of
 from hawser.cluster.transport import Body, PeerRole, Request
 from hawser.log.entry import Kind
-from hawser.log.state.results import encode_result
+from hawser.log.state.producers import Producers
+from hawser.log.state.results import Reason, Rejected, encode_result
 from hawser.transaction.identity import Xid, coordinator_number
 
 __all__ = ["ClientRequests", "encode_answer"]
@@ -151,6 +152,12 @@ class ClientRequests:
         if residents and wanted not in residents:
             return of_another_kind(message.shard, residents, wanted)
         publishing = _Publishing(request, partial(self._helpful, message.shard))
+        if message.follows:
+            newest = shard.replica.machine.part(Producers).newest(batch.header.producer) or (0, 0, 0)
+            end = newest[0] + newest[2]
+            if newest[0] < batch.header.incarnation and end != message.follows:
+                publishing.set_result(Rejected(Reason.GAP, end, message.follows))
+                return None
         if wanted == "topic":
             shard.propose(Kind.BATCH, message.batch, publishing)
             return None

@@ -31,6 +31,7 @@ class QueuePut(Body, frozen=True, tag="put"):
 
     shard: str
     batch: bytes
+    follows: Count = 0
 
 
 class QueueGet(Body, frozen=True, tag="get"):

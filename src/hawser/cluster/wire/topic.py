@@ -22,10 +22,12 @@ __all__ = [
 
 
 class Publish(Body, frozen=True, tag="publish"):
-    """A batch for the leader of a shard. Answered when it is on the disks of a majority."""
+    """A batch for the leader of a shard. Answered when it is on the disks of a majority. A recorder says
+    which sample it `follows`: a new batch is refused as a gap unless the newest one ends before that."""
 
     shard: str
     batch: bytes
+    follows: Count = 0
 
 
 class Execute(Body, frozen=True, tag="execute"):

@@ -32,9 +32,10 @@ class ProducerState(NamedTuple):
 
 
 class AppendResult(NamedTuple):
-    """So many records are in the topic under the stamp; if not `is_new`, they were there before, and may be
-    others than those that were sent."""
+    """So many records, from offset `first_offset` on, are in the topic under the stamp; if not `is_new`, they
+    were there before, and may be others than those that were sent."""
 
+    first_offset: int
     records: int
     is_new: bool
 
@@ -56,6 +57,11 @@ class StampedPartition:
             return f"queue {self._topic.name!r}"
         return f"topic {self._topic.name!r}, partition {self._partition}"
 
+    @property
+    def uuid(self) -> str:
+        """Of the topic or queue."""
+        return self._topic.entry.uuid
+
     async def producer_state(self, producer: bytes, timeout: float) -> ProducerState:
         """What is true now, by the leader."""
         request = wire.Inspect(self._shard, producer=producer, queue=self._topic.entry.kind == "queue")
@@ -63,19 +69,19 @@ class StampedPartition:
         assert isinstance(answer, wire.Inspected), answer
         return ProducerState(answer.start, None if answer.newest is None else Newest(*answer.newest))
 
-    async def publish(self, batch: Batch, timeout: float) -> AppendResult | None:
-        """What is in the topic under the stamp of this batch, on the disks of a majority; None if a newer
-        stamp is there, and so this batch is not and never will be. After an error it may be sent again; Full
-        says that a queue has no room for it."""
+    async def publish(self, batch: Batch, timeout: float, follows: int = 0) -> AppendResult | None:
+        """What is in the topic under the stamp of this batch, on the disks of a majority; None if the newest
+        stamp there is newer, or its batch does not end right before sample `follows`: then this batch is not
+        there. After an error it may be sent again; Full says that a queue has no room for it."""
         make = wire.QueuePut if self._topic.entry.kind == "queue" else wire.Publish
-        request = make(self._shard, bytes(self._compressed(batch).data))
+        request = make(self._shard, bytes(self._compressed(batch).data), follows)
         answer = await self._ask(request, f"publishing to {self._name}", timeout)
         assert isinstance(answer, wire.Executed), answer
         result = decode_result(answer.result)
         if isinstance(result, Accepted | Repeated):
-            return AppendResult(result.count, isinstance(result, Accepted))
+            return AppendResult(result.first_offset, result.count, isinstance(result, Accepted))
         assert isinstance(result, Rejected), result
-        if result.reason is Reason.FENCED:
+        if result.reason in (Reason.FENCED, Reason.GAP):
             return None
         if result.reason is Reason.QUEUE_FULL:
             raise Full(f"putting into {self._name}: {result.text}")

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections import deque
+from contextlib import suppress
 from typing import Any
 
 from hawser.cluster import wire
@@ -11,7 +12,7 @@ from hawser.cluster.client.errors import Backoff, error_of
 from hawser.cluster.client.router import Router
 from hawser.cluster.client.rpc import ask, checked
 from hawser.cluster.transport import TransportError
-from hawser.errors import HawserError, OffsetOutOfRange
+from hawser.errors import HawserError, OffsetOutOfRange, Unavailable
 from hawser.record.batch import Batch
 
 __all__ = ["Chunk", "Inbox", "Fetcher"]
@@ -178,23 +179,19 @@ class Fetcher:
             self._lost += failed.start - self._offset
             self._offset = failed.start
         elif failed.code is wire.Code.OUT_OF_RANGE and self._offset > failed.end:
-            await self._check_end()
+            with suppress(Unavailable):
+                await self.check()
             await self._pause()
         elif not failed.retryable:
             raise error_of(failed, f"reading topic {self._topic!r}, partition {self.partition}")
         elif not self._router.note(self.shard, failed):
             await self._pause()
 
-    async def _check_end(self) -> None:
+    async def check(self) -> None:
         """OffsetOutOfRange if the leader confirms that the log ends before the offset: records that were read
         are gone. A replica that lags only has not applied them yet."""
         deadline = self._router.loop.time() + self._router.settings.timeout
-        try:
-            found = await offsets.inspect(self._router, self._topic, self.shard, deadline)
-        except HawserError as error:
-            if not error.retryable:
-                raise
-            return
+        found = await offsets.inspect(self._router, self._topic, self.shard, deadline)
         if self._offset > found.end:
             raise OffsetOutOfRange(
                 f"topic {self._topic!r}, partition {self.partition}: the log ends at record {found.end - 1}, "

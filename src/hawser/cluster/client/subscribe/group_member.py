@@ -42,22 +42,8 @@ from hawser.cluster.client.subscribe.takers import Claim, Taken, Takers
 from hawser.cluster.wire import TopicEntry
 from hawser.errors import Fenced, HawserError, Unavailable, UsageError
 from hawser.log.entry import Kind
-from hawser.log.state.commands import (
-    AT_END,
-    GroupCommit,
-    GroupJoin,
-    GroupLeave,
-    Payload,
-    encode_command,
-)
-from hawser.log.state.results import (
-    AnyResult,
-    Committed,
-    Joined,
-    Reason,
-    Rejected,
-    decode_result,
-)
+from hawser.log.state.commands import AT_END, GroupCommit, GroupJoin, GroupLeave, Payload, encode_command
+from hawser.log.state.results import AnyResult, Committed, Joined, Reason, Rejected, decode_result
 
 __all__ = ["GroupMember", "share_of"]
 
@@ -214,7 +200,7 @@ class GroupMember(Consumer):
         self.inbox.fail(failure)
 
     async def _follow(self) -> NoReturn:
-        while True:
+        while self.inbox.failure is None:
             try:
                 if self._is_out:
                     await self._begin_anew()
@@ -229,9 +215,11 @@ class GroupMember(Consumer):
                     raise
                 _log.warning("%s", error)
                 await asyncio.sleep(self._backoff.next())
+        raise self.inbox.failure
 
     async def _begin_anew(self) -> None:
-        """The group went on without us: everything we had is somebody else's."""
+        """The group went on without us: everything we had is somebody else's, or the log has gone back."""
+        await asyncio.gather(*(reader.check() for reader in list(self._readers.values())))
         async with self._changing:
             for partition in list(self._owned):
                 await self._give_up(partition)
