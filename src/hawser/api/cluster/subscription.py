@@ -157,6 +157,7 @@ class ClusterSubscription(Subscription[T]):
         return sample
 
     async def __anext__(self) -> Sample:
+        self._consumer.raise_kept_error()
         try:
             while True:
                 sample, arrived = self._consumer.take_in_thread(self._consumer.next_sample)

@@ -262,6 +262,8 @@ class ClusterTransaction(ClusterWork, Transaction):
             # Also if it can only be rolled back: the subscription follows that.
             self._work.hand_over(self._work.commit_offsets, member, taken)
             self._work.check()
+        # The transaction has claimed the message, so that it is taken again if this error ends the block.
+        member.raise_kept_error()
 
     def commit(self) -> None:
         self._thread.check_may_wait()

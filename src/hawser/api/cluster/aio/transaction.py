@@ -203,6 +203,8 @@ class ClusterAsyncTransaction(ClusterAsyncWork, AsyncTransaction):
         if member.router is not work.router:
             raise foreign(subscription)
         work.do(work.commit_offsets, member, member.taken(asyncio.current_task()))
+        # The transaction has claimed the message, so that it is taken again if this error ends the block.
+        member.raise_kept_error()
 
     async def commit(self) -> None:
         work = await self._begun()

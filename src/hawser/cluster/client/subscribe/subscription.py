@@ -174,8 +174,11 @@ class Consumer:
 
     def raise_kept_error(self) -> None:
         """Raise the error that an earlier call kept."""
-        if self._errors:
-            raise self._errors.popleft()
+        try:
+            error = self._errors.popleft()
+        except IndexError:
+            return
+        raise error
 
     def next_sample(self) -> FetchedSample | None:
         """The next message, if one is there; the reason why none will come is raised."""
