@@ -81,7 +81,7 @@ class ForwardedBatch:
         self._payload = sent(batch, count)
 
     def __repr__(self) -> str:
-        return "Parcel()"
+        return "ForwardedBatch()"
 
     def resolve(self) -> None:
         """What became of it shows on the shelf."""

@@ -1,16 +1,15 @@
-"""Transactions: publishes, puts, accepts and positions of groups that happen together or not at all.
+"""Transactions: publishes, puts, accepts and group positions that take effect together or not at all.
 
-Pure, as the log is: whatever is decided is decided by applying entries, and by nothing else.
+Pure, like the log: every decision is the result of applying an entry.
 
-- `identity.py`: xids, incarnations and the label that every entry of a transaction carries;
-- `branches.py`: what a shard keeps of the transactions that touch it, from their first operation to the end;
-  `staged.py` is what an operation does then, `register.py` what is remembered;
-- `coordinator.py`: where the outcome of a transaction that others complete is decided, in one entry, and
-those of
-  clients are kept until everybody has heard; `ledger.py` has the steps, `calls.py` those of the XA interface;
-- `xa.py`: what each call of that gets in each state, as one table;
-- `coordinator.py` and `branch_maintenance.py`: what the leaders of home and of a shard do about them, sans
-I/O;
-- `client.py`: one transaction as its client sees it, sans I/O;
-- `observers.py`: whoever wants to be told.
-"""
+- `identity.py`: xids, incarnations, and the label that every entry of a transaction carries.
+- `commands.py`: the payloads of the entries.
+- `client.py`: one transaction as its client runs it.
+- `participant/`: the branches of a shard, from the first operation to the end.
+- `coordinator/`: decisions about transactions of several shards, and how the other shards learn them.
+- `xa/`: the calls of the XA interface and the table of their results.
+- `register.py`, `expiry.py`: what a shard remembers of transactions that have ended, and for how long.
+
+The state machines (`branches.py`, `decisions.py`, `ledger.py`, `calls.py`) apply entries on every replica.
+The machines of a leader (`maintenance.py`, `coordinator.py`) propose entries and keep nothing that a new
+leader needs."""

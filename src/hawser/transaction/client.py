@@ -1,22 +1,31 @@
-"""One transaction as its client runs it: what to send where, what to send again, and what came of it.
+"""A transaction at its client: which requests to send, which to repeat, and the outcome.
 
-Pure: requests come out, results go in. Operations on one shard are numbered and may be sent one behind the
-other without waiting; what is not acknowledged is sent again when the shard has another leader, and costs
-nothing if it was there. One shard commits alone. With several, one of them decides: its home. Each of the
-others is asked to prepare, behind its operations; when all have, home gets its own operations, if they were
-not sent yet, and is asked to commit. If one has not, home is told to roll it back. Either way home tells the
-others. What prepares or commits is said with the last operation, or in an entry of its own if that was sent
-before. A shard that gets no more than one small message for its topic, which was not sent yet, is not asked:
-no topic refuses one. The message goes with the commit, and home delivers it.
+Pure: requests come out, results go in.
 
-    open --commit--> committing --votes, then home's result--> over
-    open --rollback, or an operation is refused--> rolling back --result--> over
-    open --prepare--> preparing --result--> prepared, or over
+| state | event | action | next state |
+|---|---|---|---|
+| OPEN | `operation` | stage it | OPEN |
+| OPEN | `commit`, one shard | commit there | COMMITTING |
+| OPEN | `commit`, several shards | ask all but the coordinator to prepare | COMMITTING |
+| OPEN | `prepare` | close the branch at the application's coordinator | PREPARING |
+| OPEN | `rollback` | abort on every shard | ROLLING_BACK |
+| COMMITTING | all others are prepared | ask the coordinator to commit | COMMITTING |
+| COMMITTING | a vote against, or `resolve` | ask the coordinator to abort | the same, or RESOLVING |
+| COMMITTING, RESOLVING | result of the coordinator, or of the only shard | | OVER |
+| PREPARING | prepared | | PREPARED |
+| ROLLING_BACK | every shard answered | | OVER |
 
-Whoever has no answer to a commit and waits no longer asks for a rollback of what is not prepared (`resolve`).
-That decides: what comes back is how it ended, and if it was not committed by then it never will be. Only if
-nobody answers that either is the outcome unknown.
-"""
+Promise: `outcome` is COMMITTED only if every shard commits, and anything else only if none does. The outcome
+stays unknown only while the coordinator does not answer `resolve` either; `resolve` rolls back whatever is
+not committed, so its answer is final.
+
+Operations on one shard are numbered and sent without waiting for each other. After a change of leader the
+client repeats the operations that are not acknowledged; a repeat has no effect if the shard has the
+operation. With several shards one of them becomes the coordinator (`_choose_coordinator`). It receives its
+own unsent operations with the request to commit, and tells the other shards the outcome. The last operation
+of a shard carries its prepare or commit if it was not sent before the commit. A shard that only receives one
+small message for its topic is not asked to prepare, because a topic never refuses one: the message goes with
+the commit, and the coordinator delivers it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -48,7 +57,7 @@ _OPERATIONS: Final = (Kind.BATCH, Kind.QUEUE_PUT, Kind.QUEUE_SETTLE, Kind.GROUP_
 
 
 class Progress(IntEnum):
-    """How far a transaction is, for its client."""
+    """The states of a transaction; the table above has the transitions."""
 
     OPEN = 1
     ROLLING_BACK = 2
@@ -60,8 +69,7 @@ class Progress(IntEnum):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """Propose this entry on that shard; number 0 is no operation. Nothing is committed without one that
-    `commits`."""
+    """An entry to propose on a shard. Number 0 is no operation. Only a request that `commits` can commit."""
 
     shard: str
     kind: int
@@ -72,8 +80,8 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class _Shard:
-    """`unacknowledged` operations by their numbers, in order; `count` were numbered; `early` are those that
-    came before the one in front of them."""
+    """The operations on one shard: how many there are, those without an acknowledgement by their numbers, in
+    order, and those that the shard rejected because an earlier one was missing (`early`)."""
 
     __slots__ = ("count", "early", "unacknowledged")
 
@@ -84,8 +92,8 @@ class _Shard:
 
 
 class Transaction:
-    """A transaction on a lane. Or a branch of an application's batch, which is prepared. Or, with a worker,
-    the work of one session in a branch of the XA interface, which is ended and completed by calls."""
+    """A transaction on a lane; a branch of an application's batch, which is prepared; or, with a worker, the
+    work of one session in an XA branch, which calls of the XA interface end and complete."""
 
     def __init__(
         self,
@@ -95,34 +103,34 @@ class Transaction:
         worker: int = 0,
     ) -> None:
         self.id = transaction
-        # The shard that decides: of a lane, one that it touches, from the commit over several on.
+        # The shard that decides. On a lane it is one of the shards touched, chosen by `commit`.
         self.coordinator = ""
         self.progress = Progress.OPEN
         self.outcome: Outcome | None = None
-        # Why an operation was refused, and where; the transaction can only be rolled back since.
+        # The first refusal of an operation, and the shard it came from. After it only a rollback is possible.
         self.refused: Rejected | None = None
         self._refusing = ""
         self._owner = owner
         self.timeout_seconds = timeout_seconds
         self.worker = worker
         self._shards: dict[str, _Shard] = {}
-        # What ends it, in entries of its own: sent until it is answered.
+        # Requests that end it in entries of their own, repeated until they are answered.
         self._ending: list[Request] = []
-        # Shards that are asked to prepare and have not answered.
+        # Shards that were asked to prepare and have not answered.
         self._voting: set[str] = set()
-        # What home is to deliver, to shards that have no branch.
+        # Messages that the coordinator delivers to shards without a branch.
         self._deliveries: Deliveries = {}
-        # Whether the last operation at home was not sent before the commit; whether home was asked to commit.
+        # Whether the coordinator's last operation was unsent at the commit; whether it was asked to commit.
         self._is_last_unsent = self._is_decided = False
 
     @property
     def shards(self) -> list[str]:
-        """Those that it touches."""
+        """The shards it touches."""
         return list(self._shards)
 
     @property
     def counts(self) -> tuple[tuple[str, int], ...]:
-        """What it has staged where, as the end of the work in a branch names it."""
+        """The number of operations on each shard, as the call that ends the work names them."""
         return tuple((name, each.count) for name, each in sorted(self._shards.items()))
 
     @property
@@ -131,7 +139,8 @@ class Transaction:
         return self.refused is None and not any(each.unacknowledged for each in self._shards.values())
 
     def operation(self, shard: str, kind: int, payload: bytes) -> Request:
-        """Stage this: a BATCH or QUEUE_PUT without a stamp, a QUEUE_SETTLE that accepts, a GROUP_COMMIT."""
+        """Stage an operation: a BATCH or QUEUE_PUT without a stamp, an accepting QUEUE_SETTLE, or a
+        GROUP_COMMIT."""
         assert kind in _OPERATIONS and self.progress is Progress.OPEN
         touched = self._shards.get(shard)
         if touched is None:
@@ -145,10 +154,11 @@ class Transaction:
     def commit(
         self, unsent: Sequence[Request] = (), leader: Callable[[str], object | None] = lambda shard: shard
     ) -> list[Request]:
-        """Commit; what was refused is rolled back instead. Without operations it is over at once. With the
-        last operations, if they were not sent yet: what is to be sent in their place, which for `coordinator`
-        is nothing as long as others are asked to prepare. `leader` says who leads a shard now, None if nobody
-        does."""
+        """Commit, or roll back if an operation was refused; without operations the transaction ends at once.
+
+        `unsent` are the last operations if they were not sent yet; the result replaces them. The
+        coordinator's own are withheld while others prepare. `leader` gives the leader of a shard, or None.
+        """
         assert self.progress is Progress.OPEN
         if self.refused is not None:
             return self.rollback()
@@ -168,7 +178,7 @@ class Transaction:
         self._deliveries = deliverable
         for shard in deliverable:
             del self._shards[shard]
-        # The last that were not sent, by shard.
+        # The last unsent operation of each shard.
         last = {request.shard: request for request in unsent}
         self._is_last_unsent = self.coordinator in last
         self._voting = self._shards.keys() - {self.coordinator}
@@ -187,8 +197,8 @@ class Transaction:
         return [*sent, *self._ending]
 
     def _deliverable(self, unsent: Sequence[Request], leader: Callable[[str], object | None]) -> Deliveries:
-        """Messages of shards that get nothing else, as far as they are small and somebody is there to take
-        them."""
+        """Single messages of shards that have no other operation, if they are small and the shard has a
+        leader."""
         only = [
             each
             for each in unsent
@@ -207,9 +217,10 @@ class Transaction:
     def _choose_coordinator(
         self, asked: AbstractSet[str], unsent: Sequence[Request], leader: Callable[[str], object | None]
     ) -> str:
-        """Of those that have to be asked, or else of all, one that somebody leads: the others wait for it. Of
-        these the one that least was sent to, at best nothing: the rest goes with the decision. Of these one
-        whose leader has most of the others, too, and tells them without a message."""
+        """The shard that will decide. Preferred, in this order: a shard that must be asked anyway; one with a
+        leader, since the others wait for it; the one with the fewest operations sent, since the rest goes
+        with the decision; the one whose leader also leads most of the others, and tells them without a
+        message."""
         sent = {shard: touched.count for shard, touched in self._shards.items()}
         for request in unsent:
             sent[request.shard] -= 1
@@ -220,7 +231,8 @@ class Transaction:
         return min(led, key=lambda shard: (sent[shard], -all_leaders.count(leaders[shard])))
 
     def _last(self, unsent: Request, coordinator: str = "", others: tuple[str, ...] = ()) -> Request:
-        """The same operation, which prepares for this home, or commits, for the others too."""
+        """The same operation with an end: it prepares for this coordinator, or commits, for the others
+        too."""
         touched = self._shards[unsent.shard]
         assert unsent.number == touched.count
         label = as_last(unsent.label, coordinator, others)
@@ -229,8 +241,8 @@ class Transaction:
         return last
 
     def prepare(self, coordinator: str, query: bytes, batch: int, orphan_seconds: int) -> list[Request]:
-        """Have it prepared as a branch of its application's batch: one decision at home will commit it with
-        others, or drop it; so will an entry, if there is none for as long as is said."""
+        """Prepare it as a branch of an application's batch. One decision of the coordinator shard commits it
+        with the others of its batch or drops it; after `orphan_seconds` without a decision it is dropped."""
         assert self.progress is Progress.OPEN and self._shards
         if self.refused is not None:
             return self.rollback()
@@ -244,7 +256,7 @@ class Transaction:
         return tuple((name, ((self.worker, count),)) for name, count in self.counts)
 
     def rollback(self) -> list[Request]:
-        """Roll back what was staged; there is no need to wait for the answers."""
+        """Roll back. The caller need not wait for the answers."""
         assert self.progress is Progress.OPEN
         self.progress = Progress.ROLLING_BACK
         self._ending = self._aborts()
@@ -253,21 +265,21 @@ class Transaction:
         return list(self._ending)
 
     def resolve(self) -> list[Request]:
-        """It is not known what became of the commit: find out, and have it rolled back if it was not done."""
+        """Learn the outcome of a commit without an answer, and roll it back if it was not committed."""
         assert self.outcome is None and self.progress not in (Progress.OPEN, Progress.PREPARED)
         self.progress = Progress.RESOLVING
         self._ending = [self._abort_all(Outcome.ROLLED_BACK)] if self.coordinator else self._aborts()
         return list(self._ending)
 
     def left(self) -> list[Request]:
-        """Nobody waits for it any longer: what is to be sent until it is answered, so that nothing is left of
-        it if it was not committed. Nothing of this commits it."""
+        """The requests to repeat when the caller no longer waits, so that nothing is left of a transaction
+        that was not committed. None of them commits it."""
         if not self._ending or self.progress not in (Progress.ROLLING_BACK, Progress.RESOLVING):
             return []
         return [each for each in self._ending if not each.commits]
 
     def again(self, shard: str) -> list[Request]:
-        """This shard has another leader, or its answers were lost: all that it has not acknowledged."""
+        """Everything the shard has not acknowledged, after a change of leader or a lost connection."""
         return [*self._unacknowledged(shard), *(each for each in self._ending if each.shard == shard)]
 
     def _unacknowledged(self, shard: str) -> Iterator[Request]:
@@ -277,8 +289,8 @@ class Transaction:
             yield from self._shards[shard].unacknowledged.values()
 
     def hear(self, request: Request, result: Result) -> list[Request]:
-        """What became of a request, and what to send because of that. Answers may come in any order, and
-        again."""
+        """Take the result of a request; gives the requests that follow from it. Results may come in any order
+        and repeatedly."""
         if self.progress is Progress.OVER:
             return []
         if request.number:
@@ -291,7 +303,7 @@ class Transaction:
             self.progress = Progress.PREPARED
         if isinstance(result, Rejected) and request in self._ending:
             return self._hear_refusal(request, result)
-        # Votes are being collected: home answers when they are in.
+        # Votes are being collected; the coordinator answers when they are in.
         return []
 
     def _hear_operation(self, request: Request, result: Result) -> list[Request]:
@@ -304,26 +316,27 @@ class Transaction:
             touched.unacknowledged.clear()
             return self._hear_vote(request.shard, result)
         if isinstance(result, Finished):
-            # Of several shards only home knows.
+            # With several shards only the coordinator knows the outcome.
             if self._is_alone or request.shard == self.coordinator:
                 self._finish(result.outcome)
             return []
         if isinstance(result, Rejected) and result.reason is Reason.GAP:
-            # One before it was lost on its way. Only that one goes out at once, and this one behind it: an
-            # answer to each that sends them all would make more and more of them.
+            # An earlier operation was lost. Repeat only that one, and then this one: repeating all of them
+            # for each such answer would multiply the requests.
             touched.early.update((result.current, request.number))
             return self._send_next(request.shard, result.current)
         if isinstance(result, Rejected):
-            # To send it again would get the same.
+            # A repeat would get the same answer.
             touched.unacknowledged.pop(request.number, None)
             over = result.reason is Reason.TRANSACTION_OVER and self.progress is not Progress.OPEN
             if not over and self.refused is None:
                 self.refused, self._refusing = result, request.shard
             elif over and self._is_alone:
-                # By the commit whose answer was lost, or before it.
+                # It ended by the commit whose answer was lost, or before it.
                 self._finish(Outcome(result.current))
                 return []
-            # What ended home before the commit has told nobody; what was committed others may not have heard.
+            # A coordinator branch that ended before the commit has told no other shard; after a commit other
+            # shards may not have heard yet.
             is_over_at_coordinator = over and request.shard == self.coordinator
             if self.progress is Progress.COMMITTING and (is_over_at_coordinator or self.refused is not None):
                 return self._give_up() if self._is_alone else self.resolve()
@@ -331,20 +344,20 @@ class Transaction:
 
     @property
     def _is_alone(self) -> bool:
-        """Whether what one shard says of it is all there is."""
+        """Whether the result of one shard is the outcome."""
         return len(self._shards) == 1 and not self.coordinator
 
     def _give_up(self) -> list[Request]:
-        """An operation was refused, and the last one, which was to commit, cannot behind it."""
+        """Roll back: an operation was refused, so the last one, which carries the commit, cannot apply."""
         if self._ending:
-            # A commit of its own is under way, which finds that out.
+            # A separate commit is in flight and will be refused.
             return []
         self.progress = Progress.ROLLING_BACK
         self._ending = self._aborts()
         return list(self._ending)
 
     def _send_next(self, shard: str, number: int) -> list[Request]:
-        """This one, if it came too early before."""
+        """This operation again, if the shard rejected it because an earlier one was missing."""
         touched = self._shards[shard]
         if number not in touched.early or self.refused is not None:
             return []
@@ -357,7 +370,7 @@ class Transaction:
         self._voting.discard(shard)
         self._ending = [each for each in self._ending if each.shard != shard]
         if not isinstance(result, Prepared):
-            # One against it is enough.
+            # One vote against it decides.
             self._voting.clear()
             for touched in self._shards.values():
                 touched.unacknowledged.clear()
@@ -367,7 +380,7 @@ class Transaction:
         return [] if self._voting else self._decide()
 
     def _decide(self) -> list[Request]:
-        """All others are prepared: home is to commit."""
+        """Ask the coordinator to commit: all others are prepared."""
         self._is_decided = True
         touched, others = self._shards[self.coordinator], self._others
         if self._is_last_unsent and not self._deliveries and len(others) <= MOST_NAMED:
@@ -383,7 +396,7 @@ class Transaction:
             if not self._ending:
                 self._finish(Outcome.ROLLED_BACK)
             return []
-        # Also if it was to be rolled back: the operation that commits it was there before.
+        # A commit also counts after `rollback`: the committing operation arrived first.
         self._finish(outcome)
         return []
 
@@ -393,7 +406,7 @@ class Transaction:
             self.refused, self._refusing = result, request.shard
             return self.resolve()
         if too_many and self.progress is Progress.PREPARING:
-            # It was not begun there, so it is not prepared anywhere.
+            # The coordinator did not begin it, so it is not prepared anywhere.
             self.refused, self._refusing = result, request.shard
             self.progress = Progress.OPEN
             return self.rollback()
@@ -407,7 +420,7 @@ class Transaction:
         return tuple(sorted(self._shards.keys() - {self.coordinator}))
 
     def _abort_all(self, outcome: Outcome) -> Request:
-        """Home decides so, unless it has decided."""
+        """Ask the coordinator to roll back, unless it has decided."""
         return self._end(self.coordinator, Kind.BRANCH_ABORT, BranchAbort(outcome, others=self._others))
 
     def _aborts(self) -> list[Request]:
@@ -424,7 +437,7 @@ class Transaction:
 
     @property
     def why_refused(self) -> str:
-        """Why an operation was refused, for people; nothing if none was."""
+        """The reason of the first refusal as text; empty if there was none."""
         refused = self.refused
         if refused is None:
             return ""
@@ -433,7 +446,7 @@ class Transaction:
         return f"{self._refusing} says: {refused.text}"
 
     def error(self) -> HawserError | None:
-        """What to raise for a commit that is over, or that nobody waits for any more; None if it is done."""
+        """The error of a commit that has ended or is given up; None if it was committed."""
         if self.outcome is Outcome.COMMITTED:
             return None
         if self.outcome is not None:
@@ -457,7 +470,7 @@ class Transaction:
 
 
 def _end_of(result: Result) -> Outcome | None:
-    """How a branch has ended, if that is what a result says."""
+    """The outcome of the branch, if the result says that it has ended."""
     if isinstance(result, Finished):
         return result.outcome
     if isinstance(result, Rejected) and result.reason is Reason.TRANSACTION_OVER:

@@ -1,8 +1,8 @@
-"""What the entries of transactions ask for: their payloads, version 1.
+"""The payloads of transaction entries, version 1.
 
-As those of `hawser.log.state.commands`: MessagePack arrays of the fields in their order. An operation of a
-transaction is an entry of its usual kind, BATCH, QUEUE_PUT, QUEUE_SETTLE or GROUP_COMMIT, with a label; so
-are the entries that end a branch. Those of home name transactions in their payloads.
+They are MessagePack arrays of the fields in order, as in `hawser.log.state.commands`. An operation of a
+transaction is an entry of its usual kind, BATCH, QUEUE_PUT, QUEUE_SETTLE or GROUP_COMMIT, with a label. The
+entries that end a branch have labels too; entries of a coordinator shard name transactions in their payloads.
 """
 
 from typing import Annotated, Final
@@ -44,18 +44,18 @@ Seconds = Annotated[int, Meta(ge=0, le=MAX_TIMEOUT_SECONDS)]
 
 # An xid and an incarnation, flat.
 XidFields = tuple[Small, Annotated[bytes, Meta(min_length=1, max_length=255)], Identifier, Number]
-# How many operations each worker has staged on one shard.
+# The number of operations that each worker has staged on one shard.
 Counts = tuple[tuple[Annotated[int, Meta(ge=0, le=(1 << 16) - 1)], Small], ...]
 Participants = tuple[tuple[Name, Counts], ...]
 Shards = tuple[Name, ...]
-# So much of one transaction is replicated twice, to save a round: about what a round costs.
+# Deliveries are replicated twice and save a round of messages; at this size both cost about the same.
 MOST_DELIVERED_BYTES: Final = 16_384
 # Batches for topics, by their shards.
 Deliveries = dict[Name, Annotated[bytes, Meta(max_length=MOST_DELIVERED_BYTES)]]
 
 
 def to_fields(transaction: TransactionId) -> XidFields:
-    """As commands name it."""
+    """The transaction as commands name it."""
     return (*transaction.xid, transaction.incarnation)
 
 
@@ -64,13 +64,13 @@ def id_of(fields: XidFields) -> TransactionId:
     return TransactionId(Xid(*fields[:3]), fields[3])
 
 
-# Entries of a shard that takes part; all but the last two have a label.
+# Entries of a participant; all but the last two have a label.
 
 
 class BranchPrepare(Payload, frozen=True):
-    """Close the branch and promise that it can be committed, if these are the operations it has;
-    `coordinator` is the shard that decides: that of another branch, or one that is there for it. `asked_ns`
-    is the time by the clock of the leader that wrote this, for people alone: nothing is decided by it."""
+    """Prepare the branch if these are its operations. `coordinator` is the shard that decides: one with a
+    branch, or a coordinator shard. `asked_ns` is the time by the clock of the leader that wrote this, for
+    display only."""
 
     counts: Counts
     coordinator: Name
@@ -78,9 +78,9 @@ class BranchPrepare(Payload, frozen=True):
 
 
 class BranchCommit(Payload, frozen=True):
-    """Home has decided to commit the branch. With counts this shard decides: commit it if these are the
-    operations it has, otherwise roll it back; and with it those of the `others`, which are prepared. If it is
-    committed the `deliveries` are published, too."""
+    """Commit a prepared branch, as the coordinator has decided. With `counts` this shard decides: it commits
+    if these are its operations, otherwise rolls back, and decides for the prepared branches of the `others`.
+    A commit also publishes the `deliveries`."""
 
     counts: Counts | None = None
     others: Shards = ()
@@ -88,7 +88,7 @@ class BranchCommit(Payload, frozen=True):
 
 
 class BranchAbort(Payload, frozen=True):
-    """Roll the branch back, but not a prepared one unless home has decided so; and with it those of the
+    """Roll the branch back, a prepared one only if the coordinator has `decided`; and with it those of the
     `others` for which this shard decides."""
 
     outcome: Outcome
@@ -97,9 +97,9 @@ class BranchAbort(Payload, frozen=True):
 
 
 class BranchForget(Payload, frozen=True):
-    """Forget the outcomes of these, unless the xid was used again since, and the deliveries of these homes.
-    Note that the homes in `deleted` are deleted: they are old when marks have followed that. With nothing to
-    forget and to note it is a mark (`ageing.py`)."""
+    """Remove the tombstones of these transactions, unless the xid was used again, and the delivery numbers of
+    these coordinator shards (`homes`). Note that the coordinators in `deleted` were deleted; they expire
+    after further marks. An empty command is a mark (`expiry.py`)."""
 
     transactions: tuple[XidFields, ...]
     homes: Shards = ()
@@ -107,8 +107,8 @@ class BranchForget(Payload, frozen=True):
 
 
 class BranchLimit(Payload, frozen=True):
-    """Let so many transactions be open and so many prepared, and let all of them together have so many bytes
-    and so many operations staged."""
+    """Set the limits of open and of prepared transactions, and of the bytes and operations they have staged
+    together."""
 
     most_open: Number
     most_bytes: Number
@@ -116,13 +116,13 @@ class BranchLimit(Payload, frozen=True):
     most_operations: Number
 
 
-# Entries of home.
+# Entries of a coordinator shard.
 
 
 class CoordinatorCall(Payload, frozen=True):
-    """A call of the XA interface (`xa.Call`), about this use of the xid; a start names the highest that its
-    client has heard of from home. `end` names the worker that ends, if there is one, and what it has staged
-    in each shard. `request` is the caller's own name for this call, under which the call may be repeated."""
+    """A call of the XA interface (`xa.table.Call`) about this incarnation; a start names the highest that its
+    client has heard of from this coordinator. `end` names the worker that ends, if known, and its operations
+    on each shard. `request` is the caller's name for this call, under which it may be repeated."""
 
     xid: XidFields
     call: Small
@@ -134,8 +134,8 @@ class CoordinatorCall(Payload, frozen=True):
 
 
 class CoordinatorClose(Payload, frozen=True):
-    """These shards take part in a branch of an application's batch, and nothing joins it from here on. They
-    are to prepare; then it waits for the decision, at most for as long as is said."""
+    """Close a branch of an application's batch with these participants and ask them to prepare. Then it waits
+    for the decision, for at most `orphan_seconds` unless that is 0."""
 
     transaction: XidFields
     participants: Participants
@@ -145,15 +145,15 @@ class CoordinatorClose(Payload, frozen=True):
 
 
 class CoordinatorVotes(Payload, frozen=True):
-    """All of these have prepared their branches."""
+    """All participants have prepared."""
 
     transaction: XidFields
     shards: Shards
 
 
 class CoordinatorDecide(Payload, frozen=True):
-    """Commit the transaction, or roll it back for this reason. A prepared one is decided only by somebody who
-    may: its coordinator, or a person who says why (`heuristic`)."""
+    """Commit the transaction, or roll it back for this reason. A prepared one needs `prepared`, from its
+    transaction manager, or `heuristic`, the reason of a person."""
 
     transaction: XidFields
     outcome: Outcome
@@ -162,20 +162,20 @@ class CoordinatorDecide(Payload, frozen=True):
 
 
 class CoordinatorTold(Payload, frozen=True):
-    """These shards have it in their logs what became of their branches."""
+    """These shards have the outcomes of their branches in their logs."""
 
     told: tuple[tuple[XidFields, Shards], ...]
 
 
 class CoordinatorSessionLost(Payload, frozen=True):
-    """The session is gone: what it had started and not ended can only be rolled back."""
+    """The session is lost: work that it started and did not end can only be rolled back."""
 
     session: Name
 
 
 class CoordinatorBatch(Payload, frozen=True):
     """Commit these prepared branches of the application together, as its batch of this number, and drop its
-    others up to this batch. `source` is what its writer knows of what it was made of, for example a
+    other branches up to this batch. `source` identifies what the batch was made of, for example by a
     digest."""
 
     application: Annotated[bytes, Meta(min_length=1, max_length=255)]
@@ -186,7 +186,7 @@ class CoordinatorBatch(Payload, frozen=True):
 
 
 class CoordinatorForget(Payload, frozen=True):
-    """Forget the outcomes of these, unless the xid was used again since. With nothing to forget it is a mark
-    (`ageing.py`)."""
+    """Remove the tombstones of these transactions, unless the xid was used again. An empty command is a mark
+    (`expiry.py`)."""
 
     transactions: tuple[XidFields, ...]

@@ -1,15 +1,15 @@
-"""The age of tombstones, and of other records that are forgotten in time, such as homes that were deleted.
+"""The age of tombstones, and of other records that expire, such as coordinator shards that were deleted.
 
-A tombstone is kept for as long as a client may still ask about it, under any number of leaders. Clocks of
-different machines cannot be compared, and a leader knows only its own time. So leaders mark time in the log:
-a *mark* is an entry that forgets nothing, and says that its leader has led for another MARK_SECONDS since its
-last mark, or since it began to count. The state machine counts marks, and each tombstone carries the count at
-which it was written (`Register`). A tombstone is old when OLD_MARKS marks have followed it.
+A tombstone is kept for as long as a client may still ask about its transaction, under any number of leaders.
+Clocks of different machines cannot be compared, and a leader knows only its own time. So leaders write their
+time into the log: a *mark* is an entry without content, which says that its leader has led for another
+MARK_SECONDS since its last mark, or since it began to count. The state machine counts marks, and each
+tombstone carries the count at which it was written (`Register`). A tombstone is old after OLD_MARKS further
+marks.
 
-Nothing is forgotten too early: each mark stands for a separate period of one leader, and the first mark
-behind a tombstone does not count, because the tombstone may have been written at the end of that period. Time
-that a leader has not marked when it stops leading is lost, so tombstones are kept for longer by that time.
-"""
+No tombstone expires too early. Each mark stands for a separate period of one leader, and the first mark after
+a tombstone does not count, because the tombstone may have been written at the end of that period. The time
+that a leader has not marked when it stops leading is lost, so tombstones are kept longer by that time."""
 
 from collections.abc import Iterable
 from itertools import islice
@@ -19,27 +19,27 @@ from hawser.transaction.identity import MAX_TIMEOUT_SECONDS
 
 __all__ = ["KEEP_SECONDS", "MARK_SECONDS", "OLD_MARKS", "ExpiryTimer"]
 
-# Nobody asks for longer than a transaction may last, nor is a request under way for that long.
+# No client asks later than the longest timeout of a transaction, and no request is in flight for that long.
 KEEP_SECONDS: Final = 2 * MAX_TIMEOUT_SECONDS
 LOOK_SECONDS: Final = 60.0
 # Each leader loses less than this time. A mark costs one entry, even on an idle shard.
 MARK_SECONDS: Final = 300
 OLD_MARKS: Final = -(-KEEP_SECONDS // MARK_SECONDS) + 1
-# So many are forgotten by one entry.
+# The most tombstones that one entry removes.
 MOST_AT_ONCE: Final = 4096
 
 K = TypeVar("K")
 
 
 class ExpiryTimer:
-    """The times at which one leader writes marks and looks for old tombstones."""
+    """Says when a leader writes marks and searches for old tombstones."""
 
     def __init__(self) -> None:
         self._marked: float | None = None
         self._looked = float("-inf")
 
     def is_due(self, now: float) -> bool:
-        """Whether a mark is to be written. The time to the first mark runs from the first call."""
+        """Whether to write a mark now. The time to the first mark runs from the first call."""
         if self._marked is None:
             self._marked = now
         if now - self._marked < MARK_SECONDS:
@@ -48,7 +48,7 @@ class ExpiryTimer:
         return True
 
     def old(self, old: Iterable[K], now: float) -> list[K]:
-        """At most as many of these as one entry may forget; looks once a minute at most."""
+        """The first MOST_AT_ONCE of these; searches once a minute at most."""
         if now - self._looked < LOOK_SECONDS:
             return []
         self._looked = now

@@ -1,13 +1,13 @@
-"""Names of transactions, and the label that every entry of one carries.
+"""Names of transactions, and the label that every entry of a transaction carries.
 
-An xid is reused: each use of it is an *incarnation*, and of two the higher one is the later. Whoever is told
-something about an earlier incarnation than it knows turns it away, so nothing that comes late can join,
-commit or roll back the next use of the same xid.
+An xid is reused. Each use of it is an *incarnation*; the higher of two incarnations is the later one. A shard
+rejects requests about an earlier incarnation than it knows, so a late request cannot join, commit or roll
+back the next use of the same xid.
 
-A transaction of Hawser's own runs on a *lane*: an xid that one client has to itself and uses for one
-transaction after the other, counting incarnations from 1. By beginning the next one the client says that it
-knows what became of the one before; so a shard remembers one outcome for each lane, however many transactions
-there were. Incarnations of other xids are given out by home.
+A transaction of Hawser's own runs on a *lane*: an xid that belongs to one client, which uses it for one
+transaction after another and counts incarnations from 1. By beginning the next incarnation the client
+confirms that it knows the outcome of the one before, so a shard remembers one outcome for each lane,
+regardless of the number of transactions. The coordinator shard assigns the incarnations of other xids.
 
 The label is the transaction's id in the header of an entry (`hawser.log.entry`):
 
@@ -17,14 +17,20 @@ The label is the transaction's id in the header of an entry (`hawser.log.entry`)
     20  number of the operation               u32, from 1 for each worker; 0 is no operation
     24  worker                                u16, from 1 for each session that works in the branch
     26  seconds it may stay unprepared        u16
-    28  1 if it is carried forward; of the last one 2 if it commits, 3 if it commits for others, too, 4 if it
-        prepares; 5 if it is delivered; otherwise 0   u8
+    28  flag                                  u8
     29  length of the global id               u8
-    30  global id, branch id; with 3 to 5, which are for lanes, the others or home instead of the branch id:
-        names of shards, each but the last with a zero behind it; with 5 two numbers in front of that, u64
+    30  global id, branch id
 
-Integers are little-endian.
-"""
+| flag | the entry | in place of the branch id |
+|---|---|---|
+| 0 | stages an operation, or ends the branch | |
+| 1 | is an operation carried forward | |
+| 2 | is the last operation, and commits the branch | |
+| 3 | is the last operation, and commits for other shards too | the names of those shards |
+| 4 | is the last operation, and prepares the branch | the name of the coordinator shard |
+| 5 | is a delivery by the coordinator shard | its number and the one before it, u64; the coordinator's name |
+
+Flags 3 to 5 are for lanes. Names of shards are separated by zero bytes. Integers are little-endian."""
 
 import struct
 from typing import Final, NamedTuple
@@ -52,13 +58,13 @@ __all__ = [
     "owner_of",
 ]
 
-# Formats that are Hawser's own, far from those that transaction managers use: "HwLn" and "HwAp".
+# Hawser's own formats, "HwLn" and "HwAp"; transaction managers use smaller numbers.
 LANE_FORMAT: Final = 0x48774C6E
 APPLICATION_FORMAT: Final = 0x48774170
 
-# The query of an application that writes one batch, under a name that nobody else ever has.
+# The query of an application that writes a single batch, under a name that is never reused.
 ONCE: Final = b"once"
-# The applications whose batches are claims of messages begin so, and no others.
+# The prefix of applications whose batches are claims of messages.
 CLAIMS: Final = b"claim:"
 
 DEFAULT_TIMEOUT_SECONDS: Final = 60
@@ -71,13 +77,13 @@ _pack: Final = _FIELDS.pack
 _unpack: Final = _FIELDS.unpack_from
 _NUMBERS: Final = struct.Struct("<QQ")
 _MOST_ID_BYTES: Final = 255
-# As a label has them.
+# The largest number that fits the label's field.
 MOST_WORKERS: Final = (1 << 16) - 1
-# Never the number of a worker.
+# A number that no worker has.
 NO_WORKER: Final = MOST_WORKERS + 1
-# As commands have them.
+# The same bound as in `commands.py`.
 _MOST_NAME: Final = 200
-# So a label is never longer than an entry can hold.
+# Keeps a label within MAX_TRANSACTION_BYTES.
 MOST_NAMED: Final = 64
 assert _FIELDS_BYTES + _MOST_ID_BYTES + MOST_NAMED * (4 * _MOST_NAME + 1) <= MAX_TRANSACTION_BYTES
 NO_SHARDS: Final[tuple[str, ...]] = ()
@@ -92,14 +98,14 @@ assert MAX_TIMEOUT_SECONDS < 1 << 16
 
 
 class Xid(NamedTuple):
-    """The name of a branch of a transaction; two are the same if all three fields are."""
+    """The name of a transaction branch; equal if all three fields are equal."""
 
     format: int
     global_id: bytes
     branch_id: bytes
 
     def check(self) -> None:
-        """UsageError if it cannot be one."""
+        """Raises UsageError if this is no valid xid."""
         form, ids = self.format, (self.global_id, self.branch_id)
         is_typed = type(form) is int and all(isinstance(each, bytes) for each in ids)
         is_short = is_typed and all(len(each) <= _MOST_ID_BYTES for each in ids)
@@ -124,10 +130,12 @@ class TransactionId(NamedTuple):
 
 
 class Label(NamedTuple):
-    """What an entry says of the transaction it belongs to. An operation that is the `last` one here ends the
-    branch as well: prepares it, with a `coordinator`, or commits it, for the `others` too. With a `delivery`
-    it has no branch here: `coordinator` has committed it under that number, and wants the one `before` it to
-    be here."""
+    """The transaction of an entry, and the entry's part in it.
+
+    The `last` operation on a shard also ends the branch: it prepares the branch if it names a `coordinator`,
+    otherwise commits it, for the `others` too. An entry with a `delivery` has no branch on this shard:
+    `coordinator` has committed it under that number, and it applies only after the delivery numbered
+    `before`."""
 
     id: TransactionId
     number: int = 0
@@ -157,7 +165,7 @@ class Label(NamedTuple):
 
     @classmethod
     def read(cls, data: bytes) -> "Label | None":
-        """The label in these bytes; None if they are none. Depends on nothing else: replicas judge alike."""
+        """The label in these bytes, or None. Depends on the bytes alone, so all replicas agree."""
         if len(data) <= _FIELDS_BYTES:
             return None
         form, incarnation, owner, number, worker, timeout, flag, length = _unpack(data)
@@ -186,7 +194,7 @@ class Label(NamedTuple):
                     return None
         elif len(branch_id) > _MOST_ID_BYTES:
             return None
-        # Two thirds of the time of Xid(...), and a replica reads one for each entry.
+        # Takes two thirds of the time of Xid(...); a replica reads a label for each entry.
         xid = _new(Xid, (form, data[_FIELDS_BYTES:middle], branch_id))
         transaction = _new(TransactionId, (xid, incarnation))
         ends = flag == _CARRIED, flag >= _COMMITS, coordinator, others, delivery, before
@@ -194,7 +202,7 @@ class Label(NamedTuple):
 
 
 def as_last(label: bytes, coordinator: str = "", others: tuple[str, ...] = NO_SHARDS) -> bytes:
-    """The encoded label of the same operation, as the last one: of a lane, if there are names."""
+    """The encoded label of the same operation as the last one; names of shards are for lanes only."""
     before, behind = label[:_FLAG], label[_FLAG + 1 :]
     if not coordinator and not others:
         return before + _COMMITS_BYTE + behind
@@ -204,7 +212,7 @@ def as_last(label: bytes, coordinator: str = "", others: tuple[str, ...] = NO_SH
 
 
 def _read_names(data: bytes) -> tuple[str, ...]:
-    """As `as_last` writes them; none if nobody writes them so."""
+    """Names as `as_last` writes them; none if the bytes are malformed."""
     try:
         names = tuple(data.decode().split("\0"))
     except UnicodeDecodeError:
@@ -214,10 +222,10 @@ def _read_names(data: bytes) -> tuple[str, ...]:
 
 
 def owner_of(session: str) -> int:
-    """A session as labels name it."""
+    """The number that stands for a session in labels."""
     return xxh3_64_intdigest(session.encode())
 
 
 def coordinator_number(xid: Xid, homes: int) -> int:
-    """Which of so many homes decides about this xid; all branches of one global id have the same."""
+    """The coordinator shard of this xid; all branches of one global id have the same."""
     return xxh3_64_intdigest(xid.global_id) % homes

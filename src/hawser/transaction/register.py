@@ -1,18 +1,20 @@
-"""Transactions as a shard knows them: those that are not over, and what became of the others.
+"""The register of a shard: transactions that have not ended, and tombstones of those that have.
 
-An xid may have several incarnations that are not over: the earlier ones wait for decisions while its owner
-has gone on to the next. Nothing begins that is not later than all that are known.
+An xid may have several incarnations that have not ended: earlier ones wait for decisions while its owner uses
+the next. A new incarnation must be later than all known ones.
 
-For each xid one *tombstone* is kept of the transactions that are over, that of the latest incarnation, so
-that a repeated request gets the same answer. Entries forget old tombstones. Marks count the time, and each
-tombstone carries the count of marks when it was written (`ageing.py`).
+For each xid the register keeps one *tombstone*, the outcome of the latest ended incarnation, so that a
+repeated request gets the same answer. Entries remove old tombstones; each tombstone carries the count of
+marks at which it was written (`expiry.py`).
 
-Those of lanes have a table of their own, and none ever makes room for another: a client that asks again would
-be told that it was rolled back, or have it committed a second time. When there are too many, a lane that is
-not known begins nothing here. What is to be rolled back and never began has as much room again; so whoever
-asks for that can be answered, also where nothing begins. Of other xids home keeps track, so a tombstone only
-saves questions: there are so many, and the one that was written longest ago makes room. Of those whose
-tombstones are gone the highest incarnation is kept.
+| tombstones of | bound | at the bound |
+|---|---|---|
+| lanes | MOST_LANES, and as many again for rollbacks of ones that never began | an unknown lane is rejected |
+| other xids | MOST_TOMBSTONES | the oldest is removed; the highest removed incarnation is kept |
+
+A lane's tombstone never makes room for another: without it, a client that repeats a request would be told of
+a rollback, or commit a second time. The coordinator keeps track of other xids, so their tombstones only avoid
+questions.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,14 +35,14 @@ _NOTHING: Final = (0, None, 0)
 T = TypeVar("T")
 # The fields of the xid, incarnation, outcome.
 SavedTombstone = tuple[int, bytes, bytes, int, Outcome]
-# For a series of tombstones: the count of marks when they were written, and the number of them.
+# For tombstones written at the same count of marks: that count, and their number.
 SavedAge = tuple[int, int]
-# Incarnation, outcome, count of marks when it was written.
+# Incarnation, outcome, count of marks at which it was written.
 _Tombstone = tuple[int, Outcome, int]
 
 
 class Register(Generic[T]):
-    """What is kept of each transaction, by its id and in the order in which they began."""
+    """The transactions of a shard by their ids, in the order of their beginnings, and the tombstones."""
 
     __slots__ = (
         "_incarnations",
@@ -57,49 +59,49 @@ class Register(Generic[T]):
         self._most = most_tombstones
         self._most_lanes = most_lanes
         self._live: dict[TransactionId, T] = {}
-        # Of each xid the incarnations that are not over, in order.
+        # By xid: the incarnations that have not ended, in order.
         self._incarnations: dict[Xid, list[int]] = {}
-        # Tombstones, in the order in which they were written: of lanes, and of others.
+        # Tombstones of lanes and of other xids, in the order in which they were written.
         self._lanes: dict[Xid, _Tombstone] = {}
         self._outcomes: dict[Xid, _Tombstone] = {}
         # The count of marks so far.
         self.marks = 0
-        # No tombstone of a higher incarnation is gone, but for those of lanes and of applications, which
-        # number theirs themselves.
+        # The highest incarnation whose tombstone was removed, except of lanes and applications, which number
+        # their incarnations themselves.
         self.forgotten = 0
 
     def __len__(self) -> int:
-        """How many are not over."""
+        """The number of transactions that have not ended."""
         return len(self._live)
 
     def __iter__(self) -> Iterator[tuple[TransactionId, T]]:
         return iter(self._live.items())
 
     def get(self, transaction: TransactionId) -> T | None:
-        """What is kept of it, unless it is over or unknown."""
+        """The transaction's data; None if it has ended or is unknown."""
         return self._live.get(transaction)
 
     def _table(self, xid: Xid) -> dict[Xid, _Tombstone]:
         return self._lanes if xid.format == LANE_FORMAT else self._outcomes
 
     def outcome(self, transaction: TransactionId) -> Outcome | None:
-        """What became of it; None if it is not over, or unknown."""
+        """The outcome; None if it has not ended or is unknown."""
         incarnation, outcome, _ = self._table(transaction.xid).get(transaction.xid, _NOTHING)
         return outcome if incarnation == transaction.incarnation else None
 
     def latest(self, xid: Xid) -> int:
-        """The latest incarnation that is known; 0 if none is."""
+        """The latest known incarnation, 0 without one."""
         over = self._table(xid).get(xid, _NOTHING)[0]
         live = self._incarnations.get(xid)
         return max(over, live[-1]) if live else over
 
     def incarnations(self, xid: Xid) -> list[TransactionId]:
-        """Those of this xid that are not over, in order."""
+        """The incarnations of this xid that have not ended, in order."""
         live = self._incarnations.get(xid)
         return [TransactionId(xid, incarnation) for incarnation in live] if live else []
 
     def verdict(self, transaction: TransactionId) -> Rejected | None:
-        """Why nothing can be done about it; None if it is there, or may begin."""
+        """The rejection of a request about it; None if it has not ended or may begin."""
         if transaction in self._live:
             return None
         xid, incarnation = transaction
@@ -111,27 +113,28 @@ class Register(Generic[T]):
         return Rejected(Reason.OLD_INCARNATION, latest, incarnation) if latest > incarnation else None
 
     def why_full(self, xid: Xid) -> Rejected | None:
-        """Why no transaction of this xid can begin; None if it can be remembered what becomes of it."""
+        """The rejection of a new transaction of this xid while there is no room for its tombstone; None if
+        there is."""
         if xid in self._lanes or xid.format != LANE_FORMAT:
             return None
         count = len(self._lanes) + len(self._live)
         return Rejected(Reason.TOO_MANY_TRANSACTIONS, count) if count >= self._most_lanes else None
 
     def may_bury(self, transaction: TransactionId) -> bool:
-        """Whether it can be remembered that this one is over; also if it never began."""
+        """Whether there is room for the tombstone of this transaction, even if it never began."""
         xid = transaction.xid
         has_room = len(self._lanes) < 2 * self._most_lanes
         return has_room or xid.format != LANE_FORMAT or xid in self._lanes or transaction in self._live
 
     def begin(self, transaction: TransactionId, kept: T) -> None:
-        """It is later than all others of its xid."""
+        """Add a transaction, which must be later than all others of its xid."""
         xid, incarnation = transaction
         assert self.latest(xid) < incarnation
         self._live[transaction] = kept
         self._incarnations.setdefault(xid, []).append(incarnation)
 
     def remove(self, transaction: TransactionId) -> None:
-        """It is over, and nobody will ask what became of it."""
+        """Remove it without a tombstone."""
         xid, incarnation = transaction
         del self._live[transaction]
         self._incarnations[xid].remove(incarnation)
@@ -139,7 +142,7 @@ class Register(Generic[T]):
             del self._incarnations[xid]
 
     def bury(self, transaction: TransactionId, outcome: Outcome) -> None:
-        """It is over, or will never begin."""
+        """Replace it by a tombstone; also for one that never began."""
         if transaction in self._live:
             self.remove(transaction)
         xid, incarnation = transaction
@@ -158,16 +161,16 @@ class Register(Generic[T]):
 
     @property
     def tombstones(self) -> Iterator[tuple[TransactionId, Outcome]]:
-        """Those that are over: of lanes, then of others, the oldest first."""
+        """The ended transactions: of lanes, then of others, the oldest first."""
         for xid, (incarnation, outcome, _) in chain(self._lanes.items(), self._outcomes.items()):
             yield TransactionId(xid, incarnation), outcome
 
     def old(self, marks: int) -> Iterator[TransactionId]:
-        """The transactions that are over and that at least so many marks have followed."""
+        """The ended transactions whose tombstones at least so many marks have followed."""
         for table in (self._lanes, self._outcomes):
             for xid, (incarnation, _, written) in table.items():
                 if self.marks - written < marks:
-                    # Those behind it are not old, either.
+                    # The later ones are younger.
                     break
                 yield TransactionId(xid, incarnation)
 
@@ -177,7 +180,7 @@ class Register(Generic[T]):
         return bool(self._lanes or self._outcomes)
 
     def forget(self, transaction: TransactionId) -> bool:
-        """Forget what became of it; whether that was known."""
+        """Remove its tombstone; False without one."""
         if self.outcome(transaction) is None:
             return False
         del self._table(transaction.xid)[transaction.xid]
@@ -185,7 +188,7 @@ class Register(Generic[T]):
         return True
 
     def save(self) -> tuple[list[tuple[int, bytes, bytes, int, T]], list[SavedTombstone]]:
-        """(those that are not over, tombstones)."""
+        """(transactions that have not ended, tombstones)."""
         live = [(*xid, incarnation, kept) for (xid, incarnation), kept in self._live.items()]
         return live, [
             (*transaction.xid, transaction.incarnation, each) for transaction, each in self.tombstones

@@ -1,26 +1,31 @@
-"""The coordinator: what the leader of home does so that transactions end.
+"""The coordinator: the leader of a coordinator shard collects votes and spreads decisions.
 
-Pure, with one door: `step(event) -> effects`. Everything it needs is in the ledger; what it remembers beside
-that saves questions, no more. So a new leader makes a new one, which asks and tells again whatever is not
-finished: all that is asked may be asked any number of times.
+Pure: `step(event) -> effects`. The ledger has everything that must survive; the rest only avoids repeated
+questions. A new leader makes a new coordinator, which asks and tells again whatever is unfinished. Every
+request may be repeated.
 
-Whoever drives it
+| phase of the record | the coordinator |
+|---|---|
+| ACTIVE | waits for calls; proposes a rollback at the timeout or when a session is lost |
+| CLOSED | collects votes and proposes them, or a rollback after a vote against or at the timeout |
+| PREPARED | answers waiting clients; proposes to drop an orphan when its time is over |
+| DECIDED | tells participants the outcome, delivers batches; reports who has it (`CoordinatorTold`) |
 
-1. makes one when this member begins to lead and has applied everything that came before, calls
-   `step(Began(now))`, and drops it when it leads no more;
+Its caller
+
+1. makes one when this member begins to lead and has applied all earlier entries, calls `step(Began(now))`,
+   and drops it when the term ends;
 2. calls `step(Changed(now))` whenever entries were applied;
-3. has a `Tell` proposed on its shard by whoever leads that, and gives back what became of it, always:
-   `Heard`, or `Lost` if nobody answers. Until then that shard is told nothing else of the transaction. A
-   shard that was deleted answers that the transaction is over: it was never prepared, or it could not have
-   been deleted, and what it was to get is gone with it;
-4. proposes a `Propose` on home; what becomes of it shows in the ledger;
-5. calls `step(Tick(now))` now and then.
+3. has a `Tell` proposed by the leader of its shard and always returns the result: `Heard`, or `Lost` without
+   an answer. Until then that shard is told nothing else of the transaction. A deleted shard counts as an
+   answer that the transaction is over: it had no prepared branch, or it could not have been deleted, and
+   undelivered batches for it are void;
+4. proposes a `Propose` on this shard; its result shows in the ledger;
+5. calls `step(Tick(now))` regularly.
 
-A question that nobody answers is asked again after a while. Time decides when something is proposed and never
-what becomes of it: a time-out is an entry that rolls back what is not prepared.
-
-That a transaction is over is written down for many together, since nobody waits for it: at the next tick, or
-when there are enough.
+Time decides when something is proposed, never the outcome: a timeout is an entry that rolls back what is not
+prepared. Shards that have an outcome are reported in one entry for many transactions, at the next tick or
+after ENOUGH_FINISHED of them, because no client waits for that.
 """
 
 from collections.abc import Callable
@@ -65,18 +70,18 @@ __all__ = [
     "Tick",
 ]
 
-# Between asking and asking again.
+# The pause before a request is repeated.
 RETRY_SECONDS: Final = 1.0
-# So many transactions that are over make an entry that says so.
+# This many finished transactions are reported at once.
 ENOUGH_FINISHED: Final = 64
-# So many deliveries are on their way to a shard at a time.
+# The most deliveries in flight to a shard.
 MOST_UNDER_WAY: Final = 64
-# Answers of a shard on which the branch is not there any more, or which is not there itself.
+# Answers of a shard without this branch, or for a deleted shard.
 _GONE: Final = (Reason.TRANSACTION_OVER, Reason.OLD_INCARNATION)
 
 
 class Began(msgspec.Struct, frozen=True):
-    """This member leads home."""
+    """This member leads the coordinator shard."""
 
     now: float
 
@@ -88,14 +93,14 @@ class Changed(msgspec.Struct, frozen=True):
 
 
 class Tick(msgspec.Struct, frozen=True):
-    """Time passes. Of the sessions that work in transactions (`Ledger.sessions`) these are lost."""
+    """Time has passed; these of the `Ledger.sessions` are lost."""
 
     now: float
     lost: tuple[str, ...] = ()
 
 
 class Heard(msgspec.Struct, frozen=True):
-    """This is what became of a `Tell`."""
+    """The result of a `Tell`."""
 
     now: float
     shard: str
@@ -105,7 +110,7 @@ class Heard(msgspec.Struct, frozen=True):
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """Nobody answered a `Tell`, or nobody who leads."""
+    """A `Tell` got no answer from a leader."""
 
     now: float
     shard: str
@@ -113,8 +118,8 @@ class Lost(msgspec.Struct, frozen=True):
 
 
 class Await(msgspec.Struct, frozen=True):
-    """A client wants to know what becomes of a transaction; with a call, what that gets, under its name. It
-    may be known what it is told when all shards have heard."""
+    """A client waits for the outcome of a transaction, or with `call` and `request` for the result of that
+    call. `known` is the result if it is already known and only all shards have to hear it first."""
 
     now: float
     tag: Tag
@@ -138,7 +143,7 @@ class Tell(msgspec.Struct, frozen=True):
 
 
 class Propose(msgspec.Struct, frozen=True):
-    """Propose this entry on home."""
+    """Propose this entry on the coordinator shard."""
 
     kind: int
     payload: bytes
@@ -155,7 +160,7 @@ Effect = Tell | Propose | Reply
 
 
 class _Work:
-    """What is known of one transaction beside its record."""
+    """The soft state of one transaction."""
 
     __slots__ = (
         "armed", "asked", "away", "began", "deadline", "is_in_line", "phase", "proposed", "told", "under_way",
@@ -166,10 +171,10 @@ class _Work:
         self.began = now
         self.votes: set[str] = set()
         self.told: set[str] = set()
-        # Shards that did not answer since the phase began.
+        # Shards without an answer since the phase began.
         self.away: set[str] = set()
-        # Shards that were told something and have not answered; when each was told last, and when something
-        # was proposed last.
+        # Shards with a `Tell` in flight, the time of the last `Tell` to each, and the time of the last
+        # proposal.
         self.under_way: set[str] = set()
         self.asked: dict[str, float] = {}
         self.proposed = float("-inf")
@@ -177,11 +182,12 @@ class _Work:
         self.armed = 0
         self.deadline = float("inf")
         self.waiters: list[Await] = []
-        # Whether nothing is left to do but deliveries.
+        # Whether only deliveries are left.
         self.is_in_line = False
 
     def begin_to_tell(self, shard: str, now: float) -> bool:
-        """False: that is under way, or was a moment ago."""
+        """Whether to tell the shard now; False if a `Tell` is in flight or was sent less than RETRY_SECONDS
+        ago."""
         if shard in self.under_way or now - self.asked.get(shard, float("-inf")) < RETRY_SECONDS:
             return False
         self.asked[shard] = now
@@ -189,7 +195,7 @@ class _Work:
         return True
 
     def begin_to_propose(self, now: float) -> bool:
-        """False: something was proposed a moment ago."""
+        """Whether to propose now; False less than RETRY_SECONDS after the last proposal."""
         if now - self.proposed < RETRY_SECONDS:
             return False
         self.proposed = now
@@ -197,8 +203,8 @@ class _Work:
 
 
 class _Line:
-    """What is to be delivered to one shard, in order. Some may have come before the one in front of them. If
-    the shard does not answer only the first one is told, to see whether it does again."""
+    """The deliveries to one shard, in order. `early` ones were rejected because an earlier one was missing.
+    While the shard does not answer (`is_away`), only the first is sent, as a probe."""
 
     __slots__ = ("early", "is_away", "transactions")
 
@@ -209,7 +215,7 @@ class _Line:
 
 
 class Coordinator:
-    """The coordinator of one home, whose shard has this name."""
+    """The coordinator of the shard with this name."""
 
     def __init__(self, decisions: Decisions, shard: str) -> None:
         self._decisions = decisions
@@ -217,7 +223,7 @@ class Coordinator:
         self._shard = shard
         self._works: dict[TransactionId, _Work] = {}
         self._touched: dict[TransactionId, None] = {}
-        # Those that all their shards know to be over, and home does not.
+        # Transactions whose shards all have the outcome, before that is reported.
         self._finished: set[TransactionId] = set()
         self._lines: dict[str, _Line] = {}
         self._effects: list[Effect] = []
@@ -232,7 +238,7 @@ class Coordinator:
         }
 
     def step(self, event: Event) -> list[Effect]:
-        """What to do about `event`, in any order."""
+        """The effects of this event; their order does not matter."""
         self._effects = []
         do = self._do.get(type(event))
         if do is not None:
@@ -248,11 +254,11 @@ class Coordinator:
 
     @property
     def has_news(self) -> bool:
-        """Whether entries have changed something that it has not looked at."""
+        """Whether applied entries have changed something that no step has seen."""
         return bool(self._touched)
 
     def age(self, transaction: TransactionId, now: float) -> float:
-        """For how long this coordinator has known of it."""
+        """The seconds since this coordinator first saw the transaction."""
         work = self._works.get(transaction)
         return 0.0 if work is None else now - work.began
 
@@ -309,7 +315,7 @@ class Coordinator:
         if record.phase is Phase.CLOSED and event.kind == Kind.BRANCH_PREPARE:
             self._count(event, work)
         elif isinstance(event.result, Rejected) and event.result.reason is Reason.GAP:
-            # It is told again as soon as one in front of it is there.
+            # It is sent again as soon as the one before it is delivered.
             work.asked.pop(event.shard, None)
             if event.shard in self._lines:
                 self._lines[event.shard].early.add(event.transaction)
@@ -320,7 +326,7 @@ class Coordinator:
         self._touch(event.transaction)
 
     def _leave_line(self, event: Heard) -> None:
-        """What was in front of the others is there."""
+        """Remove a delivery that was applied, and send the next ones."""
         line = self._lines.get(event.shard)
         if line is None or event.transaction not in line.transactions:
             return
@@ -333,7 +339,7 @@ class Coordinator:
             del self._lines[event.shard]
 
     def _count(self, event: Heard, work: _Work) -> None:
-        """A vote has come in; one against it is enough."""
+        """Count a vote; one vote against rolls the transaction back."""
         if isinstance(event.result, Prepared):
             work.votes.add(event.shard)
             return
@@ -342,7 +348,7 @@ class Coordinator:
         self._decide(event.transaction, outcome)
 
     def _check(self, event: Heard, outcome: Outcome) -> None:
-        """What was decided is what has happened."""
+        """Assert that the participant applied what was decided."""
         result = event.result
         committed = outcome is Outcome.COMMITTED
         if isinstance(result, Finished):
@@ -350,7 +356,7 @@ class Coordinator:
         else:
             assert isinstance(result, Rejected) and result.reason in _GONE, (event, outcome)
 
-    # What there is to do about one transaction.
+    # Progress of one transaction.
 
     def _drive(self, transaction: TransactionId, now: float) -> None:
         record = self._ledger.register.get(transaction)
@@ -379,7 +385,8 @@ class Coordinator:
             self._time_out(transaction, record, work, now)
 
     def _arm(self, record: Record, work: _Work, now: float) -> None:
-        """Its time runs anew when it is armed, and differently once it is prepared."""
+        """Set the deadline: the timeout from the entry that armed it, or the orphan time once it is
+        prepared."""
         if record.phase is Phase.PREPARED:
             if work.armed >= 0:
                 work.armed = -1
@@ -396,7 +403,7 @@ class Coordinator:
             self._decide(transaction, Outcome.ORPHANED if prepared else Outcome.TIMED_OUT)
 
     def _collect(self, transaction: TransactionId, record: Record, work: _Work, now: float) -> None:
-        """Votes."""
+        """Ask the participants to prepare; propose the votes when all are in."""
         shards = record.participants.keys()
         for shard in sorted(shards - work.votes):
             if work.begin_to_tell(shard, now):
@@ -408,7 +415,7 @@ class Coordinator:
             self._propose(Kind.HOME_VOTES, votes)
 
     def _spread(self, transaction: TransactionId, record: Record, work: _Work, now: float) -> None:
-        """The outcome."""
+        """Tell the participants the outcome."""
         untold = [shard for shard in record.waiting if shard not in work.told]
         for shard in untold:
             if shard in record.deliveries:
@@ -432,7 +439,7 @@ class Coordinator:
             self._advance(shard, line, now)
 
     def _advance(self, shard: str, line: _Line, now: float) -> None:
-        """Tell those in front that are not on their way, nor wait for others that are."""
+        """Send the first deliveries that are not in flight and not waiting for an earlier one."""
         in_front = islice(line.transactions, 1 if line.is_away else MOST_UNDER_WAY)
         for place, transaction in enumerate(in_front):
             record, work = self._ledger.register.get(transaction), self._works[transaction]
@@ -441,7 +448,7 @@ class Coordinator:
                 self._effects.append(self._word(transaction, record, shard))
 
     def _word(self, transaction: TransactionId, record: Record, shard: str) -> Tell:
-        """Of a decision: what the shard is to publish, or what becomes of its branch."""
+        """The entry that tells a shard the decision: a batch to publish, or the end of its branch."""
         assert record.outcome is not None
         if shard in record.deliveries:
             before, batch = record.deliveries[shard]
@@ -455,7 +462,7 @@ class Coordinator:
         return Tell(shard, transaction, kind, encode_command(payload), Label(transaction).encode())
 
     def _answer(self, transaction: TransactionId, work: _Work) -> None:
-        """Those who wait, as far as there is something to say."""
+        """Answer the waiting clients whose result is known."""
         left: list[Await] = []
         for waiter in work.waiters:
             result: Result
@@ -475,7 +482,7 @@ class Coordinator:
         self._propose(Kind.HOME_DECIDE, CoordinatorDecide(to_fields(transaction), outcome))
 
     def _report(self) -> None:
-        """Which shards know the outcome of what."""
+        """Propose an entry with the shards that have the outcomes."""
         self._finished.clear()
         told = []
         for transaction, work in self._works.items():

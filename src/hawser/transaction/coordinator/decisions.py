@@ -1,23 +1,26 @@
-"""Home: where it is decided what becomes of transactions that others than their clients complete.
+"""The decisions of a coordinator shard, about XA transactions and branches of applications.
 
-A transaction that sessions work in through the XA interface is known here from its start (`calls.py`); a
-branch of an application from the moment that it is closed, with the shards that take part and how many
-operations each of them must have. Then these are asked to prepare. Whoever has a prepared branch may ask.
-What home knows nothing of it is asked to roll back, by an entry, and a close that comes behind that is too
-late. Transactions on lanes are decided by a branch of theirs (`branches.py`); home tells the others.
+| transaction | known here from | decided by | a commit needs |
+|---|---|---|---|
+| XA | its start (`xa/calls.py`) | calls of its transaction manager | all prepared |
+| branch of an application | its close | a batch of the application | all prepared |
+| on a lane | | its own branch on this shard (`branches.py`) | |
 
-A decision is one entry, so branches cannot differ. Time-outs and lost sessions are entries like any other; of
-those that race the log has one first, and all who asked are told which. A prepared transaction is decided by
-its coordinator, or by a person with a reason, which is remembered until it is forgotten. One that was told
-how long to wait may be dropped after that, by an entry, and no other.
+For all of them the coordinator tells the other shards, and answers a shard with a prepared branch that asks.
+If a participant asks about a transaction that is unknown here, an entry rolls it back first, and a later
+close is too late.
 
-*Applications* decide many branches with one entry: it commits those that it names, as batch n, and drops the
-application's others up to n. Batches count up; the highest is kept for ever, with the query that wrote it and
-a digest of what it was made of. So a batch that comes again changes nothing; the answer is `DROPPED` unless
-it names only branches that are committed. A branch of a batch that is decided cannot be prepared. One that
-writes a single batch and never comes back is forgotten like a tombstone. Whoever comes after that is not
-told: a decision that comes again is refused for want of its branches, and an attempt is prepared and waits
-as one that nobody decides.
+A decision is one entry, so branches cannot differ. Timeouts and lost sessions are entries like any other; the
+first one in the log counts, and every caller learns its result. Only the transaction manager decides a
+prepared transaction, or a person with a reason (a heuristic decision), which is kept until it is forgotten by
+a call. A branch with `orphan_seconds` may be dropped by an entry after that time.
+
+**Batches of applications.** One entry commits the branches that it names, as batch n, and drops the
+application's other branches up to n. Batches count up. The highest is kept for ever, with the query that
+wrote it and a digest of its source, so a repeated batch changes nothing: the answer is `DROPPED` unless it
+names only committed branches. A branch of a decided batch cannot be prepared. An application that writes a
+single batch (`ONCE`) expires like a tombstone; after that a repeated decision is rejected because its
+branches are unknown, and a repeated attempt is prepared and waits as an orphan.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -65,17 +68,17 @@ _OWN_FORMATS = (LANE_FORMAT, APPLICATION_FORMAT)
 class _State(msgspec.Struct, frozen=True, array_like=True):
     records: list[tuple[int, bytes, bytes, int, Record]]
     tombstones: list[SavedTombstone]
-    # The highest incarnation of which nothing is known any more.
+    # The highest incarnation whose tombstone is gone.
     forgotten: int
     answers: list[SavedAnswer]
-    # Of each application: its query, and the first batch that is not decided.
+    # By application: its query, and the first batch that is not decided.
     applications: dict[bytes, tuple[bytes, int]]
     # The count of marks.
     marks: int
     ages: list[SavedAge]
-    # Of each application that writes one batch: the count of marks when it was decided.
+    # By application that writes one batch: the count of marks at its decision.
     once: dict[bytes, int]
-    # Of applications: the digest that came with the highest batch, if one did.
+    # By application: the digest of the source of its highest batch.
     sources: dict[bytes, bytes]
 
 
@@ -84,7 +87,7 @@ _decode = msgspec.msgpack.Decoder(_State).decode
 
 
 class Decisions(Part):
-    """Every transaction that is decided on this shard."""
+    """The transactions for which this shard is the coordinator."""
 
     name: ClassVar = "home"
     kinds: ClassVar = {
@@ -102,9 +105,9 @@ class Decisions(Part):
         self.ledger = Ledger()
         self.calls = Calls(self.ledger)
         self.applications: dict[bytes, tuple[bytes, int]] = {}
-        # Of applications: the digest that came with the highest batch, if one did.
+        # By application: the digest of the source of its highest batch.
         self.sources: dict[bytes, bytes] = {}
-        # For applications that write one batch: the count of marks when it was decided.
+        # By application that writes one batch: the count of marks at its decision.
         self._once: dict[bytes, int] = {}
         self._handlers: dict[int, Callable[[Entry], Result]] = {
             Kind.HOME_CALL: self._call,
@@ -119,13 +122,13 @@ class Decisions(Part):
 
     @property
     def is_remembering(self) -> bool:
-        """Whether there is anything here that is forgotten in time."""
+        """Whether anything here expires."""
         return self.ledger.register.is_remembering or bool(self._once)
 
     def old(self, marks: int) -> Iterator[TransactionId]:
-        """The records that may be forgotten after so many marks: tombstones, and applications that write one
-        batch and have written it. An application is given as an xid without a branch, with the next batch as
-        its incarnation."""
+        """The records that may expire after so many marks: tombstones, and applications that have written
+        their only batch. An application is given as an xid without a branch, with the next batch as its
+        incarnation."""
         register = self.ledger.register
         yield from register.old(marks)
         for application, written in self._once.items():
@@ -136,7 +139,7 @@ class Decisions(Part):
 
     @property
     def is_unused(self) -> bool:
-        """Whether nothing is known here, nor was of late."""
+        """Whether this shard has no transaction, no application and no tombstone."""
         return not (len(self.ledger.register) or self.applications or self.ledger.register.is_remembering)
 
     def apply(self, entry: Entry, context: Context) -> Result:
@@ -177,7 +180,7 @@ class Decisions(Part):
         return ledger.answer(transaction)
 
     def _refuse(self, transaction: TransactionId, command: CoordinatorClose) -> Result | None:
-        """Why a branch is too late; None if it is not."""
+        """The result of a close that comes too late; None if it is in time."""
         query, undecided = self.applications.get(transaction.xid.global_id, (command.query, 0))
         if query != command.query:
             return Rejected(Reason.OTHER_QUERY)
@@ -204,9 +207,9 @@ class Decisions(Part):
             if commit or register.verdict(transaction) is not None:
                 return self.ledger.answer(transaction)
             if transaction.xid.format != APPLICATION_FORMAT and transaction.incarnation > entry.index:
-                # Nobody has begun one with a number that is not given out yet.
+                # This incarnation has not been assigned yet.
                 return _BAD
-            # Lest it begin later.
+            # Keeps it from beginning later.
             register.bury(transaction, command.outcome)
             return Finished(command.outcome)
         if record.outcome is not None:
@@ -299,7 +302,7 @@ class Decisions(Part):
         try:
             saved = _decode(state)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise BadState(f"the saved home of transactions cannot be read: {error}") from error
+            raise BadState(f"the saved decisions about transactions cannot be read: {error}") from error
         self.ledger.register.load(saved.records, saved.tombstones, saved.marks, saved.ages)
         self.ledger.register.forgotten = saved.forgotten
         self.ledger.loaded()
@@ -309,7 +312,7 @@ class Decisions(Part):
         if saved.once.keys() != once or any(each > saved.marks for each in saved.once.values()):
             raise BadState("the saved ages of applications contradict themselves")
         if not saved.sources.keys() <= saved.applications.keys():
-            raise BadState("a saved digest is of no application")
+            raise BadState("a saved digest belongs to no application")
         self._once = saved.once
         for _, record in self.ledger.register:
             if (record.phase is Phase.DECIDED) != (record.outcome is not None):

@@ -1,13 +1,14 @@
-"""The ledger of home: every transaction that it knows, and the steps that one takes.
+"""The ledger of a coordinator shard: its transactions, and their steps.
 
     active --close--> closed --vote--> prepared --decide--> decided --tell--> over
                       closed --vote, if it is one-phase------^
                       anything that is not prepared --decide: rolled back--^
     (a branch of this shard ends for others, too) --announce, deliver--> decided
 
-The first decision counts. To commit needs all the votes; to roll back needs nothing, as long as it is not
-prepared. It is over when every shard that takes part has the outcome in its log, and everybody who has to
-know knows. What was announced is no more than that: the branch has the outcome, and remembers it.
+The first decision counts. A commit needs all votes; a rollback needs nothing before the transaction is
+prepared. A transaction is over when every participant has the outcome in its log, no session is associated
+with it, and a heuristic decision was forgotten. For an announced one the ledger only has to tell the other
+shards: the register of branches remembers its outcome.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -23,33 +24,34 @@ from hawser.transaction.xa.table import Code
 __all__ = ["MOST_TRANSACTIONS", "Ledger"]
 
 MOST_TRANSACTIONS: Final = 65_536
-# With so many that are not over, others are not told of rollbacks. What waits to be delivered has bounds of
-# its own, and is not counted: a topic that is away is nobody else's trouble.
+# Above this many unfinished transactions, rollbacks are no longer announced. Deliveries have bounds of their
+# own and are not counted, so a topic that is away affects no other.
 ENOUGH_TRANSACTIONS: Final = 1024
-# So much is kept for a shard that cannot be reached.
+# The most deliveries kept for a shard that cannot be reached.
 MOST_UNDELIVERED: Final = 4096
 MOST_UNDELIVERED_BYTES: Final = 8 << 20
 
 
 class Ledger:
-    """Transactions by their ids. `on_change` is told of each that somebody has to do something about."""
+    """Transactions by their ids. `on_change` is called with each one that the coordinator must act on."""
 
     def __init__(self) -> None:
         self.register: Register[Record] = Register()
         self.most = MOST_TRANSACTIONS
-        # The bytes of what is to be delivered to each shard, by number, in order: as the records have it.
+        # By shard, in order: number and bytes of each undelivered batch; derived from the records.
         self._undelivered: dict[str, dict[int, int]] = {}
-        # How many have something to be delivered.
+        # The number of transactions with undelivered batches.
         self._delivering = 0
-        # Where each session works, or has suspended its work: as the records have it.
+        # By session: where it works or has suspended its work; derived from the records.
         self._related: dict[str, set[TransactionId]] = {}
         self.on_change: Callable[[TransactionId], None] | None = None
 
     def outcome(self, transaction: TransactionId) -> Outcome | None:
-        """What a shard with a prepared branch of it is to do; None if that is not decided yet.
+        """The decision for a shard with a prepared branch; None if there is none yet.
 
-        What was decided is remembered until the shard has heard it. So one that nothing is known of was not
-        committed; whether it will be is decided by rolling it back here first."""
+        The ledger keeps a decision until that shard has heard it. So an unknown transaction was not
+        committed; to rule out a later commit, roll it back here first.
+        """
         record = self.register.get(transaction)
         if record is not None:
             return record.outcome
@@ -58,11 +60,11 @@ class Ledger:
 
     @property
     def sessions(self) -> set[str]:
-        """Those that work in transactions, or have suspended them."""
+        """The sessions that work in a transaction or have suspended work."""
         return set(self._related)
 
     def works_elsewhere(self, session: str, transaction: TransactionId) -> bool:
-        """Whether it works in another one, and has not suspended that."""
+        """Whether the session works in another transaction that it has not suspended."""
         others = self._related.get(session, set()) - {transaction}
         records = map(self.register.get, others)
         return any(each is not None and not each.sessions.get(session, (0, True))[1] for each in records)
@@ -75,12 +77,12 @@ class Ledger:
     def relate(
         self, transaction: TransactionId, record: Record, session: str, worker: int, is_suspended: bool
     ) -> None:
-        """The session works in it as this worker, or has suspended that."""
+        """Note that the session works in it as this worker, or has suspended that work."""
         record.sessions[session] = worker, is_suspended
         self._related.setdefault(session, set()).add(transaction)
 
     def part(self, transaction: TransactionId, record: Record, session: str) -> int | None:
-        """The session has no more to do with it; the worker that it was."""
+        """Remove the session from the transaction; gives the worker it was."""
         related = self._related.get(session, set())
         related.discard(transaction)
         if not related:
@@ -89,7 +91,7 @@ class Ledger:
         return worker
 
     def loaded(self) -> None:
-        """The register has become what was saved."""
+        """Derive the other tables after the register was loaded."""
         for transaction, record in self.register:
             self._delivering += bool(record.deliveries)
             for shard, (_, batch) in record.deliveries.items():
@@ -98,14 +100,14 @@ class Ledger:
                 self.relate(transaction, record, session, worker, is_suspended)
 
     def refuse(self, transaction: TransactionId) -> Result | None:
-        """What it gets instead of being begun; None if it may begin."""
+        """The result if it may not begin; None if it may."""
         outcome = self.register.outcome(transaction)
         if outcome is not None:
             return Finished(outcome)
         return self.register.verdict(transaction) or self.why_full()
 
     def why_full(self) -> Rejected | None:
-        """Why no transaction can begin; None if one can."""
+        """The rejection while no transaction can begin; None if one can."""
         count = self._count
         return Rejected(Reason.TOO_MANY_TRANSACTIONS, count) if count >= self.most else None
 
@@ -116,11 +118,12 @@ class Ledger:
     def why_not_for_all(
         self, transaction: TransactionId, deliveries: Deliveries | None = None
     ) -> Rejected | None:
-        """Why a branch of this shard cannot be committed for others, too, or with these; None if it can."""
+        """The rejection of a commit of a branch here for others, or with these deliveries; None if it is
+        possible."""
         xid, incarnation = transaction
         latest = self.register.latest(xid)
         if latest >= incarnation:
-            # Its client has gone on to a later one, and had others told of that.
+            # Its client has ended a later one, which was announced.
             return Rejected(Reason.OLD_INCARNATION, latest, incarnation)
         for shard, batch in (deliveries or {}).items():
             sizes = self._undelivered.get(shard, {}).values()
@@ -129,13 +132,12 @@ class Ledger:
         return self.why_full()
 
     def begin(self, transaction: TransactionId, record: Record) -> None:
-        """It is known from here on."""
         self.register.begin(transaction, record)
         self.changed(transaction)
 
     def announce(self, transaction: TransactionId, outcome: Outcome, others: Iterable[str]) -> None:
-        """A branch of this shard has ended so, and with it those of the others. Nothing new if they know, or
-        are being told. That it is rolled back is told them unless too many are not heard of: they ask."""
+        """Tell the others the outcome of a branch of this shard, which decides for them. Nothing changes if
+        they know or are being told. Above ENOUGH_TRANSACTIONS a rollback is not announced: the others ask."""
         if self.register.latest(transaction.xid) >= transaction.incarnation:
             return
         if outcome is not Outcome.COMMITTED and self._count >= ENOUGH_TRANSACTIONS:
@@ -145,8 +147,7 @@ class Ledger:
     def deliver(
         self, transaction: TransactionId, index: int, others: Iterable[str], deliveries: Deliveries
     ) -> None:
-        """A branch of this shard was committed by the entry at this index, with those of the others, and with
-        what is to be delivered."""
+        """Note a commit by the entry at this index that decides for the others and has batches to deliver."""
         record = Record(Phase.CLOSED, 0, delivery=index)
         for shard, batch in deliveries.items():
             before = self._undelivered.get(shard)
@@ -158,7 +159,7 @@ class Ledger:
     def _end(
         self, transaction: TransactionId, record: Record, outcome: Outcome, shards: Iterable[str]
     ) -> None:
-        """It was decided by its branch; these are to be told."""
+        """Record a decision made by a branch; these shards are to be told."""
         record.participants = {shard: {} for shard in shards}
         self.register.begin(transaction, record)
         self.decide(transaction, record, outcome)
@@ -166,7 +167,7 @@ class Ledger:
     def enlist(
         self, transaction: TransactionId, record: Record, worker: int, counts: Iterable[tuple[str, int]]
     ) -> None:
-        """A worker has staged so many operations on these shards."""
+        """Add the operations of a worker on these shards."""
         for shard, count in counts:
             if not count:
                 continue
@@ -176,14 +177,14 @@ class Ledger:
         self.changed(transaction)
 
     def close(self, transaction: TransactionId, record: Record, one_phase: bool) -> None:
-        """Nothing joins it any more; its shards are to vote."""
+        """Close the transaction to new work and ask its shards to vote."""
         assert record.phase is Phase.ACTIVE and not record.sessions
         record.phase = Phase.CLOSED
         record.one_phase = one_phase
         self.changed(transaction)
 
     def vote(self, transaction: TransactionId, shards: Iterable[str]) -> Result:
-        """All of these have prepared their branches."""
+        """All of these shards have prepared."""
         record = self.register.get(transaction)
         if record is None or record.outcome is not None:
             return self.answer(transaction)
@@ -196,7 +197,7 @@ class Ledger:
         return Prepared(len(record.participants))
 
     def answer(self, transaction: TransactionId) -> Result:
-        """What is known of it."""
+        """The result for a caller that asks about it."""
         record = self.register.get(transaction)
         outcome = record.outcome if record is not None else self.register.outcome(transaction)
         if outcome is not None:
@@ -206,7 +207,7 @@ class Ledger:
         return Prepared(len(record.participants)) if record.phase is Phase.PREPARED else _PENDING
 
     def decide(self, transaction: TransactionId, record: Record, outcome: Outcome) -> Finished:
-        """For good."""
+        """Record the outcome, which is final."""
         assert record.outcome is None
         assert outcome is not Outcome.COMMITTED or record.phase is not Phase.ACTIVE or not record.participants
         record.phase = Phase.DECIDED
@@ -217,7 +218,8 @@ class Ledger:
         return Finished(outcome)
 
     def tell(self, told: Mapping[TransactionId, Iterable[str]]) -> int:
-        """These shards have the outcomes in their logs; how many transactions are over by that."""
+        """Note the shards that have the outcomes in their logs; gives the number of transactions that are
+        over."""
         before = len(self.register)
         for transaction, shards in told.items():
             record = self.register.get(transaction)
@@ -228,11 +230,10 @@ class Ledger:
         return before - len(self.register)
 
     def _add(self, shard: str, number: int, batch: bytes) -> None:
-        """To what is to be delivered."""
         self._undelivered.setdefault(shard, {})[number] = len(batch)
 
     def _strike(self, record: Record, shards: Iterable[str]) -> None:
-        """What was to be delivered to these is there."""
+        """Remove the deliveries to these shards, which have them."""
         for shard in shards:
             if record.deliveries.pop(shard, None) is not None:
                 self._delivering -= not record.deliveries
@@ -242,7 +243,7 @@ class Ledger:
                     del self._undelivered[shard]
 
     def acknowledge(self, transaction: TransactionId) -> None:
-        """Somebody who asked was told that it is rolled back."""
+        """Note that a caller has learned of the rollback."""
         record = self.register.get(transaction)
         if record is None:
             self.register.bury(transaction, Outcome.ROLLED_BACK)
@@ -253,7 +254,7 @@ class Ledger:
             self.settle(transaction, record)
 
     def lose(self, session: str) -> int:
-        """The session is gone; how many transactions fail by that."""
+        """End the work of a lost session; gives the number of transactions that fail."""
         failed = 0
         for transaction, record in list(self.register):
             if self.part(transaction, record, session) is None:
@@ -266,13 +267,13 @@ class Ledger:
         return failed
 
     def settle(self, transaction: TransactionId, record: Record) -> None:
-        """Bury it, if it is over."""
+        """Replace the record by a tombstone if the transaction is over."""
         if record.outcome is None or record.waiting or record.sessions or record.heuristic:
             return
         if transaction.xid.format == LANE_FORMAT:
             self.register.remove(transaction)
             return
-        # Whoever asked for a commit in one phase is told, and asks for no rollback.
+        # The caller of a one-phase commit learns the outcome from its result and sends no rollback.
         told = record.acknowledged or record.one_phase
         rolled_back = told and record.outcome is not Outcome.COMMITTED
         self.register.bury(transaction, Outcome.ROLLED_BACK if rolled_back else record.outcome)

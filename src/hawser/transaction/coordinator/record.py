@@ -1,4 +1,4 @@
-"""What home knows of one transaction, until every shard that takes part has heard what became of it."""
+"""The coordinator's record of a transaction, kept until every participant has heard the outcome."""
 
 from enum import IntEnum
 
@@ -13,7 +13,7 @@ __all__ = ["Phase", "Record", "state_of"]
 
 
 class Phase(IntEnum):
-    """How far it is. Numbers are stored."""
+    """The steps of a transaction (`ledger.py`). The numbers are stored."""
 
     ACTIVE = 1
     CLOSED = 2
@@ -22,9 +22,9 @@ class Phase(IntEnum):
 
 
 class Record(msgspec.Struct, array_like=True):
-    """`armed` is the index of the entry from which its time-out runs; `waiting` are the shards that have not
-    heard the outcome; `heuristic` is why a person decided, until that is forgotten; `acknowledged` if
-    somebody who asked was told that it is rolled back."""
+    """`armed` is the index of the entry from which the timeout runs; `waiting` are the shards that have not
+    heard the outcome; `heuristic` is the reason of a decision by a person, until it is forgotten;
+    `acknowledged` tells that a caller has learned of the rollback."""
 
     phase: Phase
     armed: int
@@ -33,25 +33,25 @@ class Record(msgspec.Struct, array_like=True):
     outcome: Outcome | None = None
     acknowledged: bool = False
     heuristic: str = ""
-    # Of each session that works in it, or has suspended it: its worker, and whether it has.
+    # By session: its worker, and whether it has suspended its work.
     sessions: dict[str, tuple[int, bool]] = {}
     workers: int = 0
-    # Of each shard: how many operations each worker has staged there.
+    # By shard: the operations that each worker has staged there.
     participants: dict[str, dict[int, int]] = {}
     waiting: list[str] = []
-    # What is to be published on shards that were not asked to prepare: its number; for each of them that of
-    # what is to be there before, and the batch.
+    # Batches for shards without a branch: their number; by shard the number of the delivery before, and the
+    # batch.
     delivery: int = 0
     deliveries: dict[str, tuple[int, bytes]] = {}
-    # Of a branch that one decision of its application commits together with others.
+    # For a branch of an application's batch.
     query: bytes = b""
     batch: int = 0
     orphan_seconds: int = 0
-    # Calls, by their names, that are answered when the votes are in.
+    # The names of calls that are answered when the votes are in.
     asked: list[bytes] = []
 
     def state(self, session: str) -> State:
-        """As this session sees it."""
+        """The state as this session sees it."""
         relation = self.sessions.get(session)
         if self.outcome is not None:
             return self._decided(self.outcome, relation)
@@ -75,7 +75,7 @@ class Record(msgspec.Struct, array_like=True):
         return tuple(sorted(self.participants[shard].items()))
 
 
-# States of which a session that is associated, or has suspended, does not know yet.
+# States that an associated or suspended session has not learned of yet.
 _UNAWARE = {
     State.FAILED: (State.FAILED_ASSOCIATED, State.FAILED_SUSPENDED),
     State.TIMED_OUT: (State.TIMED_OUT_ASSOCIATED, State.TIMED_OUT_SUSPENDED),
@@ -83,7 +83,7 @@ _UNAWARE = {
 
 
 def state_of(outcome: Outcome) -> State:
-    """What a transaction with this outcome is to everybody."""
+    """The state of a transaction with this outcome for sessions that are not associated."""
     states = {
         Outcome.COMMITTED: State.COMMITTED,
         Outcome.ROLLED_BACK: State.ROLLED_BACK,

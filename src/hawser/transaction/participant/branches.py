@@ -1,36 +1,39 @@
-"""The branches of a shard: what each transaction that touches it has staged, and what becomes of that.
+"""The branches of a shard: what each transaction has staged there, and how it ends.
 
-    nothing --operation--> open --prepare--> prepared --home decides--> over, with an outcome
-                            open --commit with counts, abort, or a vote against--> over
+| state | entry | condition | next state |
+|---|---|---|---|
+| none | operation 1 | | open |
+| none | operation 1 that commits | the commit is possible | ended: COMMITTED |
+| open | operation | its number is the next of its worker | open |
+| open | prepare, or an operation that prepares | the operations are complete and can commit | prepared |
+| open | the same | otherwise: the vote is against | ended: rolled back |
+| open | commit with counts, or an operation that commits | as for prepare | ended: COMMITTED, or rolled back
+|
+| none, open | abort | | ended: rolled back |
+| open | first operation of a later incarnation | | ended: rolled back |
+| prepared | commit or abort that is decided | | ended: the decision |
 
-The last operation may prepare the branch, or commit it, as an entry right behind it would.
+Promise: a prepared branch can be committed at any time, because prepare reserves what the commit needs; only
+the coordinator's decision ends it. A commit is one entry and everything staged takes effect in it, so no
+replica ever has a part of it. Readers do not wait for open branches, because staged messages have no offsets
+yet.
 
-Of a transaction on a lane one branch is the decision. Those of other shards are prepared, with this shard for
-their home; then the entry that commits this branch, or rolls it back, has decided about all of them, and home
-tells them (`Ledger.announce`). What became of this branch is what they are told, also if they ask.
+**Numbers.** An operation has the number behind the last of its worker. A repeat changes nothing, and an
+operation behind a gap is rejected. The counts in prepare and commit therefore say exactly whether all
+operations are here.
 
-What needs no promise needs no branch: a topic takes whatever is published to it. Such batches come with the
-entry that commits, and home delivers them, each once: those of one home are numbered, and this shard knows up
-to which it has them. One that was on its way before it is there before it.
+**Lanes.** One branch of a transaction on a lane is the decision. The branches of the other shards are
+prepared with this shard as their coordinator; the entry that commits this branch or rolls it back decides for
+all of them. The coordinator tells them (`Ledger.announce`), and answers when they ask.
 
-An operation is staged at its number: one behind the last of its worker. A repeat changes nothing; behind a
-gap nothing is staged. So the counts that come with prepare or commit say exactly whether all operations are
-here, and a branch that misses one, or that could not be committed, is rolled back: that is its vote. A vote
-for it reserves what the commit needs; from then on only home's decision ends the branch, whatever happens and
-however long it takes.
+**Deliveries.** A message for a topic needs no branch, because a topic never refuses one. Such batches come
+with the committing entry, and the coordinator delivers each once: it numbers them, and this shard keeps the
+number of the last one that it applied.
 
-Commit is one entry, and everything staged takes effect in it: no replica ever has a part of it. Nobody waits
-for a branch that is undecided, since its messages have no offsets yet.
-
-What became of a branch is remembered (`register.py`), so a repeat of any entry gets the same answer. An
-operation of a later incarnation rolls back an earlier one that is still open: its client has moved on.
-
-Memory has the place of each staged batch in the log, and never its bytes; a commit makes the records readable
-where they lie. So the disk bounds how many bytes may be staged, and memory how many operations.
-
-Work is bounded. When too many branches are open, or too much is staged, a new operation is rejected; when too
-many are prepared a new prepare is voted down. Nothing that is there is dropped, and what ends frees its share
-at once.
+**Memory.** `register.py` remembers the outcome, so a repeat of any entry gets the same answer. Memory holds
+the place of each staged batch in the log and never its bytes; a commit makes the records readable where they
+lie. So the disk bounds the staged bytes, and memory the number of operations. A new operation is rejected
+above the limits, and a new prepare is voted down; staged work is never dropped.
 """
 
 from collections.abc import Callable, Sequence
@@ -94,9 +97,12 @@ DEFAULT_LIMIT: Final = BranchLimit(
 
 
 class Branch(msgspec.Struct, array_like=True):
-    """What one transaction has on this shard. `opened` is the index of its first entry, `owners` are those
-    who worked in it, `places` the worker and the number of each operation; `coordinator` is the shard that
-    decides once it is prepared, and `prepared_ns` when that was, by some leader's clock, if it is known."""
+    """What one transaction has on this shard.
+
+    `opened` is the index of its first entry, `owners` are the sessions that work in it, `places` the worker
+    and the number of each operation. `coordinator` is the shard that decides once the branch is prepared;
+    `prepared_ns` is the time of that by the clock of a leader, or 0.
+    """
 
     opened: int
     timeout_seconds: int
@@ -113,7 +119,7 @@ class Branch(msgspec.Struct, array_like=True):
         return bool(self.coordinator)
 
     def add(self, label: Label, operation: Operation, size_bytes: int) -> None:
-        """The next operation of its worker."""
+        """Add the next operation of its worker."""
         self.counts[label.worker] = label.number
         self.operations.append(operation)
         self.places.append((label.worker, label.number))
@@ -123,7 +129,7 @@ class Branch(msgspec.Struct, array_like=True):
 
 
 class _Tally:
-    """So many branches of one state, and what they have staged."""
+    """The number of branches in one state, and what they have staged."""
 
     __slots__ = ("count", "operations", "size_bytes")
 
@@ -160,7 +166,7 @@ _decode = msgspec.msgpack.Decoder(_State).decode
 
 
 class Branches(Part):
-    """Every branch of this shard. `observers` are told on the leader, if there are some."""
+    """Every branch of this shard. `observers` are called on the leader only."""
 
     name: ClassVar = "branches"
     kinds: ClassVar = {
@@ -175,14 +181,14 @@ class Branches(Part):
     def __init__(self) -> None:
         self.limit = DEFAULT_LIMIT
         self.register: Register[Branch] = Register()
-        # Of each home that has something for this shard: the number of the last that is here.
+        # By coordinator shard: the number of the last delivery that was applied here.
         self.delivered: dict[str, int] = {}
-        # Of those of them that are deleted: the count of marks when a leader noted that.
+        # By deleted coordinator shard: the count of marks when a leader noted the deletion.
         self.deleted: dict[str, int] = {}
         self.observers: Observers | None = None
         self._open = _Tally()
         self._prepared = _Tally()
-        # The lowest index of a staged batch, None without one; 0: not known.
+        # The lowest index of a staged batch; None without one, 0 if not known.
         self._lowest: int | None = None
         self._unlabelled: dict[int, Callable[[Entry], Result]] = {
             Kind.BRANCH_FORGET: self._forget,
@@ -204,12 +210,12 @@ class Branches(Part):
 
     @property
     def staged_bytes(self) -> int:
-        """The bytes that all branches have staged."""
+        """The staged bytes of all branches."""
         return self._open.size_bytes + self._prepared.size_bytes
 
     @property
     def staged_count(self) -> int:
-        """The operations that all branches have staged."""
+        """The staged operations of all branches."""
         return self._open.operations + self._prepared.operations
 
     @property
@@ -221,7 +227,7 @@ class Branches(Part):
         return self._lowest
 
     def judge(self, label: Label) -> Result | None:
-        """What an operation with this label gets; None if it is to be staged. Changes nothing."""
+        """The result of an operation with this label without applying it; None if it would be staged."""
         if label.delivery:
             is_here = label.delivery <= self.delivered.get(label.coordinator, 0)
             return _COMMITTED if is_here else None
@@ -232,7 +238,7 @@ class Branches(Part):
             verdict = self.register.verdict(label.id)
             if verdict is None:
                 return None if label.number == 1 else Rejected(Reason.GAP, 1, label.number)
-            # Whoever has it committed for others hears of that when they have heard.
+            # A client that commits for others is answered once they have heard.
             is_done = verdict.reason is Reason.TRANSACTION_OVER and verdict.current == Outcome.COMMITTED
             return _COMMITTED if label.others and is_done else verdict
         last = branch.counts.get(label.worker, 0)
@@ -243,12 +249,11 @@ class Branches(Part):
         return None if label.number == last + 1 else Rejected(Reason.GAP, last + 1, label.number)
 
     def decision(self, transaction: TransactionId, ledger: Ledger) -> Outcome | None:
-        """What became of a transaction that is decided here, for a shard that has prepared its branch; None
-        if it is not decided yet."""
+        """The decision of this coordinator for a shard with a prepared branch; None if there is none yet."""
         outcome = ledger.outcome(transaction)
         if outcome is not None or transaction.xid.format != LANE_FORMAT:
             return outcome
-        # If this had been committed the ledger would know, until that shard has heard so.
+        # The ledger keeps a commit until that shard has heard it, so an old incarnation was rolled back.
         is_old = self.register.latest(transaction.xid) > transaction.incarnation
         return self.register.outcome(transaction) or (Outcome.ROLLED_BACK if is_old else None)
 
@@ -265,7 +270,7 @@ class Branches(Part):
         return handler(entry, label, context)
 
     def _deliver(self, entry: Entry, label: Label, context: Context) -> Result:
-        """Home has committed this."""
+        """Apply a batch that the coordinator has committed."""
         last = self.delivered.get(label.coordinator, 0)
         if label.before > last:
             return Rejected(Reason.GAP, last, label.before)
@@ -319,7 +324,7 @@ class Branches(Part):
         return self._announced(label.id, self._end(label.id, outcome, context), label.others, context)
 
     def _why_full(self, size_bytes: int) -> Rejected | None:
-        """Why one more operation, of this size, cannot be staged; None if it can."""
+        """The rejection of one more operation of this size; None if there is room."""
         staged_bytes, count, limit = self.staged_bytes + size_bytes, self.staged_count + 1, self.limit
         if staged_bytes > limit.most_bytes:
             return Rejected(Reason.TOO_MUCH_STAGED, limit.most_bytes, staged_bytes)
@@ -328,7 +333,7 @@ class Branches(Part):
         return None
 
     def _begin(self, entry: Entry, label: Label, context: Context) -> Branch:
-        """The first operation has come."""
+        """Open the branch of this first operation."""
         self._forsake_earlier(label.id, context)
         branch = Branch(entry.index, label.timeout_seconds)
         self.register.begin(label.id, branch)
@@ -336,16 +341,14 @@ class Branches(Part):
         return branch
 
     def _forsake_earlier(self, transaction: TransactionId, context: Context) -> None:
-        """An earlier incarnation that is still open is of no more use, also if one between them has ended
-        without ever being here."""
+        """Roll back earlier incarnations that are still open: their client has moved on."""
         for earlier in self.register.incarnations(transaction.xid):
             forsaken = self.register.get(earlier)
             if forsaken is not None and not forsaken.is_prepared:
                 self._end(earlier, Outcome.ROLLED_BACK, context)
 
     def _commit_alone(self, label: Label, operation: Operation, context: Context) -> Result:
-        """The first operation is also the last: as if it were staged and committed, and nothing is kept in
-        between."""
+        """Commit an operation that is the first and the last, without keeping a branch in between."""
         transaction = label.id
         self._forsake_earlier(transaction, context)
         obstacle = staged.obstacle((operation,), context)
@@ -358,10 +361,10 @@ class Branches(Part):
         return self._announced(transaction, finished, label.others, context)
 
     def _carry(self, entry: Entry, label: Label) -> Result:
-        """The batch is in this entry too; the earlier one need not be kept for it."""
+        """Use this later entry for the batch, so that the log before it can be removed."""
         branch = self.register.get(label.id)
         assert branch is not None
-        # Those of one worker are in order, so it is not further in front.
+        # Operations of one worker are in order, so it is at this position at the earliest.
         place = branch.places.index((label.worker, label.number), label.number - 1)
         carried = staged.carry(branch.operations[place], entry)
         if carried is None:
@@ -390,7 +393,7 @@ class Branches(Part):
         context: Context,
         asked_ns: int = 0,
     ) -> Result:
-        """It is prepared, if these are the operations it has, and can be committed; otherwise it is over."""
+        """Prepare the branch if its operations are complete and can be committed; otherwise roll it back."""
         branch = self.register.get(transaction)
         obstacle = self._obstacle(branch, counts, context)
         if branch is None or obstacle is not None:
@@ -406,14 +409,14 @@ class Branches(Part):
         return self._vote(transaction)
 
     def _vote(self, transaction: TransactionId) -> Prepared:
-        """That of a branch that is prepared."""
+        """The vote of a prepared branch."""
         branch = self.register.get(transaction)
         assert branch is not None and branch.is_prepared
         return Prepared(len(branch.operations))
 
     def _ended(self, transaction: TransactionId, context: Context) -> Result | None:
-        """The answer, if it is over already; also if others have not heard of it, and its lane has gone on or
-        its tombstone is forgotten."""
+        """The answer if the transaction has ended. The ledger still knows it if other shards have not heard,
+        even if its lane has moved on or its tombstone expired."""
         outcome = self.register.outcome(transaction)
         is_lane = transaction.xid.format == LANE_FORMAT
         if is_lane and outcome is None and self.register.get(transaction) is None:
@@ -422,7 +425,7 @@ class Branches(Part):
         return self.register.verdict(transaction) if outcome is None else Finished(outcome)
 
     def _obstacle(self, branch: Branch | None, counts: Counts, context: Context) -> Outcome | None:
-        """Why these operations cannot be committed; None if they can."""
+        """The outcome that prevents a commit of these operations; None if they can be committed."""
         wanted = {worker: count for worker, count in counts if count}
         if branch is None or branch.counts != wanted:
             return Outcome.INCOMPLETE
@@ -447,13 +450,14 @@ class Branches(Part):
                 return refused
             outcome = self._obstacle(branch, command.counts, context) or Outcome.COMMITTED
             ended = self._end(label.id, outcome, context)
-            # Only here: whoever repeats the entry is not to have them delivered again.
+            # Not for a repeated entry: its deliveries were registered the first time.
             if deliveries and ended == _COMMITTED:
                 ledger.deliver(label.id, entry.index, command.others, deliveries)
                 return ended
             return self._announced(label.id, ended, command.others, context)
         if branch is None:
-            # It was prepared, or nobody would have decided so: it was committed, and that is forgotten.
+            # Only a prepared branch is committed by decision: this one was committed, and its tombstone
+            # expired.
             return Rejected(Reason.TRANSACTION_OVER)
         if not branch.is_prepared:
             return Rejected(Reason.NOT_PREPARED)
@@ -474,14 +478,14 @@ class Branches(Part):
     def _announced(
         self, transaction: TransactionId, ended: Result, others: Shards, context: Context
     ) -> Result:
-        """The same, with the others to be told."""
+        """The same result; the coordinator is to tell the others."""
         if others and isinstance(ended, Finished):
             context.part(Decisions).ledger.announce(transaction, ended.outcome, others)
         return ended
 
     def _end(self, transaction: TransactionId, outcome: Outcome, context: Context) -> Result:
-        """It is over, for good; also one of which nothing was here, lest it begin later. If that cannot be
-        remembered, it is not known how it ends."""
+        """End the transaction, also one that has no branch here, so that it cannot begin later. It is
+        rejected if the register has no room to remember the outcome."""
         if not self.register.may_bury(transaction):
             return Rejected(Reason.TRANSACTION_OVER)
         branch = self.register.get(transaction)
@@ -535,7 +539,7 @@ class Branches(Part):
         self.limit = saved.limit
         self.register.load(saved.branches, saved.tombstones, saved.marks, saved.ages)
         if any(each not in saved.delivered or at > saved.marks for each, at in saved.deleted.items()):
-            raise BadState("the saved homes that were deleted contradict what they delivered")
+            raise BadState("the saved deletions of coordinator shards contradict their deliveries")
         self.delivered, self.deleted = saved.delivered, saved.deleted
         self._lowest = 0
         for _, branch in self.register:
@@ -545,5 +549,5 @@ class Branches(Part):
 
 
 def transactional_parts(page_places: int = PAGE_PLACES) -> tuple[Part, ...]:
-    """The parts of any shard, with transactions; what is not used costs nothing."""
+    """The parts of the state machine of any shard, with transactions."""
     return (*shard_parts(page_places), Branches(), Decisions())

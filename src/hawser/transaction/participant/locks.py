@@ -1,8 +1,8 @@
-"""Messages that a session holds, accepted in a transaction.
+"""Locks messages that a session holds, so that a transaction can accept them.
 
-The leader that lent them (`hawser.log.queue.claims`) knows by their tokens that this session holds them; the
-entry that locks them says how many deliveries of each had ended, as every settlement does. Of a late accept
-in a transaction and any other end of the same delivery one takes effect.
+The leader that delivered them (`hawser.log.queue.claims`) checks by their tokens that the session holds them.
+The locking entry names the number of ended deliveries of each message, as every settlement does, so of an
+accept in a transaction and any other end of the same delivery only one takes effect.
 """
 
 from collections import Counter
@@ -18,8 +18,8 @@ __all__ = ["lock"]
 def lock(
     claims: Claims, subqueue: int, session: str, tokens: Sequence[Token]
 ) -> Proposal | SettlementRefusal:
-    """What to propose under the label of a transaction; `Claims.resolve` is to be called with its claims when
-    it is applied, or refused."""
+    """The entry to propose under the label of a transaction. Call `Claims.resolve` with its claims when the
+    entry is applied or refused."""
     if any(token.epoch > claims.epoch for token in tokens):
         return SettlementRefusal(RefusalReason.OTHER_LEADER)
     times = Counter(tokens)

@@ -1,20 +1,20 @@
-"""The keeper: what the leader of a shard does about the branches there.
+"""The leader's maintenance of branches: expiry, questions to coordinators, carrying batches forward.
 
-Pure. Whoever drives it makes one when this member begins to lead and has applied everything that came before,
-drops it when it leads no more, calls `tick` now and then and carries out what it returns:
+Pure. Its caller makes one when this member begins to lead and has applied all earlier entries, drops it when
+the term ends, calls `tick` regularly and carries out the actions:
 
-- `Propose`: an entry for this shard. Branches of lanes and of applications that stay open for too long, or
-  whose session is lost, are rolled back unless they are prepared when the entry is applied.
-- `Ask`: a prepared branch has not heard from home for a while. The outcome, read from home's newest state
-  (`Branches.decision`), is given to `decided`; if there is none yet, nothing is. Home may know nothing of the
-  transaction, because its client has not collected all votes. If that is gone, or its time is over, the
-  question says so: what `disown` returns is proposed there, and what becomes of that is the outcome. A home
-  that was deleted has not committed anything that somebody has not heard of: rolled back. An open branch of
-  the XA interface asks, too, and only home ends it: home has its time-out and knows whether the work of a
-  lost session was ended before. Home does not know yet which shards the branch is on.
-- `Carry`: a staged batch lies so far back that it keeps the log from being shortened; propose its entry once
-  more as it is, under the label that is given. The oldest batches come first. A batch that is still there
-  after a pause is carried again, so one that cannot be carried neither fills the log nor delays the others.
+- `Propose`: an entry for this shard. Open branches of lanes and of applications are rolled back after their
+  timeout or the loss of their session, unless they are prepared when the entry is applied.
+- `Ask`: read the outcome of a branch from the newest state of its coordinator (`Branches.decision`) and pass
+  it to `decided`. A prepared branch asks when it has had no decision for a while. If the coordinator does not
+  know the transaction, because its client has not collected all votes, and the action has a reason, propose
+  what `disown` returns there; the result is the outcome. If the coordinator shard was deleted, the outcome is
+  a rollback: a deletion waits until all participants have heard of a commit. An open XA branch asks too,
+  because only its coordinator ends it: the coordinator has the timeout and knows whether a lost session had
+  ended its work, but not yet which shards have a branch.
+- `Carry`: a staged batch far back keeps the log from being shortened. Propose its entry again under the given
+  label. The oldest batches come first. A batch that is still there after a pause is carried again, so one
+  that cannot be carried neither fills the log nor delays the others.
 """
 
 from collections.abc import Callable, Iterator
@@ -39,16 +39,16 @@ from hawser.transaction.participant.staged import StagedBatch
 
 __all__ = ["Action", "Ask", "Carry", "BranchMaintenance", "Propose"]
 
-# From one question to the next: longer and longer.
+# The pause between two questions doubles from the first to the second of these.
 ASK_SECONDS: Final = 5.0
 MOST_ASK_SECONDS: Final = 60.0
-# The number and the bytes of batches carried forward at a time, so that other requests do not wait for them.
+# The most batches and bytes carried forward at a time; other requests wait behind them.
 MOST_CARRIES: Final = 100
 MOST_CARRY_BYTES: Final = 8 << 20
 
 
 class Propose(msgspec.Struct, frozen=True):
-    """Propose this entry, here or on home."""
+    """Propose this entry, on this shard or on the coordinator shard."""
 
     kind: int
     payload: bytes
@@ -56,8 +56,8 @@ class Propose(msgspec.Struct, frozen=True):
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """Ask this home, or if none is named the xid's, what became of the transaction; and `disown` it, if home
-    knows nothing of it and there is a reason for that."""
+    """Ask this coordinator shard, or if none is named that of the xid, for the outcome. If it does not know
+    the transaction and `reason` is set, `disown` the transaction there."""
 
     coordinator: str
     transaction: TransactionId
@@ -75,8 +75,7 @@ Action = Propose | Ask | Carry
 
 
 class _Waiting:
-    """A branch that waits for home `since` then; home was asked then, with that reason, and is asked again
-    when the pause is over."""
+    """A branch without a decision since `since`; `asked` and `reason` are those of the last question."""
 
     __slots__ = ("asked", "pause_seconds", "reason", "since")
 
@@ -87,17 +86,16 @@ class _Waiting:
 
 
 class BranchMaintenance:
-    """The keeper of one shard's branches."""
+    """Maintains the branches of one shard."""
 
     def __init__(self, branches: Branches) -> None:
         self._branches = branches
-        # When each was seen first.
+        # When each branch was first seen.
         self._seen: dict[TransactionId, float] = {}
-        # Those that ask home, and whether they are prepared.
+        # The branches that ask, by whether they are prepared.
         self._waiting: dict[tuple[TransactionId, bool], _Waiting] = {}
         self._expiry = ExpiryTimer()
-        # For each entry that was proposed again: the time before which it is not repeated, and the pause
-        # after that.
+        # By index of an entry that was carried: when it may be carried again, and the pause after that.
         self._carried: dict[int, tuple[float, float]] = {}
 
     def tick(
@@ -107,8 +105,9 @@ class BranchMaintenance:
         is_gone: Callable[[str], bool] = lambda shard: False,
         carry_before: int = 0,
     ) -> list[Action]:
-        """The actions that are due. `is_lost` says whether the owner of a label is gone, and `is_gone`
-        whether a shard was deleted. Batches in entries before `carry_before` lie far back."""
+        """The actions that are due. `is_lost` tells whether the session with this owner number is lost,
+        `is_gone` whether a shard was deleted. Batches in entries before `carry_before` are carried
+        forward."""
         actions: list[Action] = []
         register = self._branches.register
         self._seen = {transaction: self._seen.get(transaction, now) for transaction, _ in register}
@@ -125,7 +124,7 @@ class BranchMaintenance:
         return actions
 
     def _forget(self, now: float, is_gone: Callable[[str], bool]) -> list[Action]:
-        """The outcomes and the deleted homes that are old, and the homes that are deleted since."""
+        """Remove old tombstones and old deleted coordinators; note coordinators deleted since."""
         found = self._expiry.old(self._forgettable(is_gone), now)
         if not found:
             return []
@@ -144,19 +143,19 @@ class BranchMaintenance:
             if noted is None or branches.register.marks - noted >= OLD_MARKS:
                 yield coordinator
 
-    # To be shown. `clock_ns` is the time of day here, and what another leader wrote was by its own.
+    # For reports. `clock_ns` is the local time of day; prepare times are by the clock of the leader then.
 
     def age(self, transaction: TransactionId, branch: Branch, now: float, clock_ns: int) -> float:
-        """For how long this keeper has known of it; or if that is longer, for how long it is prepared."""
+        """The seconds since this leader first saw the branch, or since it was prepared if that is longer."""
         return max(now - self._seen.get(transaction, now), _prepared_seconds(branch, clock_ns))
 
     def oldest(self, now: float, clock_ns: int) -> float:
-        """The age of the oldest; 0 if there is none."""
+        """The age of the oldest branch, 0 without branches."""
         ages = (self.age(*each, now, clock_ns) for each in self._branches.register)
         return max(ages, default=0.0)
 
     def waiting(self, now: float, clock_ns: int, seconds: float) -> int:
-        """How many wait for a decision for longer than this."""
+        """The number of branches that have waited for a decision for longer than this."""
         count = 0
         for transaction, branch in self._branches.register:
             waiting = self._waiting.get((transaction, True)) if branch.is_prepared else None
@@ -165,8 +164,8 @@ class BranchMaintenance:
         return count
 
     def decided(self, transaction: TransactionId, outcome: Outcome) -> Propose:
-        """Apply home's decision. Home commits only after all participants have prepared their branches, so a
-        branch that is still open here is not part of the commit and is rolled back."""
+        """Apply the coordinator's decision. The coordinator commits only after all participants have
+        prepared, so a branch that is still open here is not part of the commit and is rolled back."""
         if outcome is not Outcome.COMMITTED:
             return _propose(Kind.BRANCH_ABORT, BranchAbort(outcome, decided=True), transaction)
         branch = self._branches.register.get(transaction)
@@ -175,7 +174,7 @@ class BranchMaintenance:
         return _propose(Kind.BRANCH_ABORT, BranchAbort(Outcome.ROLLED_BACK), transaction)
 
     def disown(self, transaction: TransactionId, reason: Outcome) -> Propose:
-        """For home, which has not decided: it is not to be committed any more."""
+        """For the coordinator shard, which has not decided: rule out a commit."""
         if transaction.xid.format == LANE_FORMAT:
             return _propose(Kind.BRANCH_ABORT, BranchAbort(reason), transaction)
         return _propose(Kind.HOME_DECIDE, CoordinatorDecide(to_fields(transaction), reason))
@@ -190,7 +189,7 @@ class BranchMaintenance:
             return []
         waiting.asked, waiting.reason = now, reason
         waiting.pause_seconds = ASK_SECONDS if is_news else min(2 * waiting.pause_seconds, MOST_ASK_SECONDS)
-        # Home knew an open branch before it existed here.
+        # The coordinator knew an open XA branch before it existed here.
         return [Ask(branch.coordinator, transaction, reason if branch.is_prepared else Outcome.ROLLED_BACK)]
 
     def _expire(
@@ -202,7 +201,7 @@ class BranchMaintenance:
         return [_propose(Kind.BRANCH_ABORT, BranchAbort(outcome), transaction)]
 
     def _carry(self, now: float, before: int) -> list[Action]:
-        """The batches before this entry, the oldest first."""
+        """Carry the batches before this entry, the oldest first."""
         lowest = self._branches.needed
         if lowest is None or lowest >= before:
             self._carried.clear()
@@ -233,12 +232,11 @@ def _asks(transaction: TransactionId, branch: Branch) -> bool:
 
 
 def _prepared_seconds(branch: Branch, clock_ns: int) -> float:
-    """As far as it was written down."""
     return (clock_ns - branch.prepared_ns) / 1e9 if branch.prepared_ns else 0.0
 
 
 def _why_over(branch: Branch, lasted_seconds: float, is_lost: Callable[[int], bool]) -> Outcome | None:
-    """Why nobody is to wait any longer for what its client does next; None if it may do that."""
+    """The reason to stop waiting for the client of an open branch; None if it may continue."""
     if any(is_lost(owner) for owner in branch.owners):
         return Outcome.SESSION_LOST
     timeout_seconds = branch.timeout_seconds or DEFAULT_TIMEOUT_SECONDS

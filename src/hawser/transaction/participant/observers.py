@@ -1,10 +1,10 @@
-"""Whoever wants to be told what transactions do on a shard.
+"""Observers of transactions: called on the leader after each event of a branch was applied.
 
-An observer is made by its factory when a transaction first shows there, and told of everything in the order
-in which it is applied; after its end it is dropped. It has no say: what it is told has happened. What it
-raises goes no further than to whoever counts that, and it is told of nothing more. Observers are the
-leader's: whoever begins to lead makes them anew when it has something to tell, and tells them first what is
-staged already. What is applied while nobody leads is told to nobody.
+A factory makes an observer when a transaction first appears on a shard. The observer learns every event in
+the order of application and is dropped after the end. It cannot influence the transaction. An exception of an
+observer is reported and counted, and the observer is not called again. A new leader makes its observers anew
+when the next event of a transaction is applied, and first replays what is already staged. Events applied
+while the shard has no leader are not reported.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,35 +21,35 @@ __all__ = ["Observers", "TransactionObserver", "TransactionObserverFactory"]
 
 
 class TransactionObserver(Protocol):
-    """What is told of one transaction on one shard."""
+    """The events of one transaction on one shard."""
 
     def publish(self, target: str, records: int, index: int) -> None:
-        """So many records are staged for this topic or queue, in the entry `index` of the shard's log."""
+        """`records` records for this topic or queue are staged, in the entry `index` of the shard's log."""
 
     def accept(self, queue: str, runs: Sequence[Run]) -> None:
-        """Messages of this queue are locked: of each run the first offset, how many there are one behind the
-        other, and how often each was delivered in vain."""
+        """Messages of this queue are locked: for each range the first offset, the number of messages, and the
+        number of failed deliveries of each."""
 
     def commit_offsets(self, topic: str, group: str, before: int, after: int) -> None:
-        """The group is to go on at offset `after` of this partition, from `before`."""
+        """The commit will move the group on this partition from offset `before` to `after`."""
 
     def prepare(self) -> None:
-        """The branch can be committed and is closed."""
+        """The branch is prepared."""
 
     def commit(self) -> None:
-        """Everything that was staged has happened."""
+        """Everything staged has taken effect."""
 
     def rollback(self, outcome: Outcome) -> None:
-        """Nothing has happened, for this reason."""
+        """Nothing staged has taken effect, for this reason."""
 
 
-# Of a transaction and a shard, "topic@uuid/partition"; None if it is not to be observed.
+# Called with the transaction and the shard, "topic@uuid/partition"; returns None to observe nothing.
 TransactionObserverFactory = Callable[[TransactionId, str], TransactionObserver | None]
 
 
 class Observers:
-    """The observers of a shard, made by these factories. `name` is that of the topic here, or with True of
-    the queue; `failed` is told what an observer raised."""
+    """The observers of a shard, made by these factories. `name` gives the name of the topic here, or with
+    True of the queue; `failed` receives the exceptions of observers."""
 
     def __init__(
         self,
@@ -62,18 +62,18 @@ class Observers:
         self._name = name
         self._factories = tuple(factories)
         self._failed = failed
-        # Those that somebody was told of, and are not over.
+        # Of transactions that have not ended.
         self._observers: dict[TransactionId, list[TransactionObserver]] = {}
 
     def staged(self, transaction: TransactionId, operations: Sequence[Operation]) -> None:
-        """The last of these is staged, behind the others."""
+        """The last of these operations was staged."""
         observers = self._observers.get(transaction)
         if observers is None:
             observers = self._begin(transaction, operations[:-1])
         self._stage(transaction, observers, operations[-1])
 
     def prepared(self, transaction: TransactionId, operations: Sequence[Operation]) -> None:
-        """These are all it has."""
+        """The branch with these operations was prepared."""
         observers = self._observers.get(transaction)
         if observers is None:
             observers = self._begin(transaction, operations)
@@ -82,7 +82,7 @@ class Observers:
     def ended(
         self, transaction: TransactionId, operations: Sequence[Operation], prepared: bool, outcome: Outcome
     ) -> None:
-        """With these, `prepared` or not."""
+        """The branch with these operations ended."""
         observers = self._observers.pop(transaction, None)
         if observers is None:
             if prepared:
@@ -93,7 +93,7 @@ class Observers:
         self._end(transaction, observers, outcome)
 
     def ended_at_once(self, transaction: TransactionId, operation: Operation, outcome: Outcome) -> None:
-        """One operation is all it has, and nothing was kept in between."""
+        """A transaction of one operation was staged and ended by the same entry."""
         observers = self._make(transaction)
         self._stage(transaction, observers, operation)
         self._end(transaction, observers, outcome)
@@ -101,7 +101,7 @@ class Observers:
     def _begin(
         self, transaction: TransactionId, operations: Sequence[Operation]
     ) -> list[TransactionObserver]:
-        """With what is staged already."""
+        """Make the observers and replay what is already staged."""
         observers = self._observers[transaction] = self._make(transaction)
         for operation in operations:
             self._stage(transaction, observers, operation)

@@ -1,11 +1,11 @@
-"""Operations of a transaction on one shard: what is kept of one until the end, and what it does then.
+"""Operations that a transaction has staged on a shard: how they are kept, committed and undone.
 
-A batch stays in the log, where its entry is; what is kept is where that is. It takes its offsets when it is
-committed. Messages that are accepted are locked at once, with the number of their ended deliveries, and given
-back with one more. A position of a group is looked at when it is staged and again when the transaction is
-closed, and locked from then on.
+A batch stays in its log entry; memory holds the index of the entry. The batch takes its offsets when it is
+committed. An accept locks its messages at once, with the number of their ended deliveries; undoing it returns
+them with one more. A group position is checked when it is staged and again at prepare, and is locked from
+then on.
 
-Nothing here can fail once `obstacle` had nothing to say and everything was reserved.
+After `obstacle` found nothing and `reserve` was called, a commit cannot fail.
 """
 
 from collections.abc import Iterable, Sequence
@@ -56,14 +56,14 @@ class StagedBatch(msgspec.Struct, frozen=True, array_like=True, tag="batch"):
 
 
 class StagedAccept(msgspec.Struct, frozen=True, array_like=True, tag="accept"):
-    """Messages of a shelf, locked."""
+    """Locked messages of a subqueue."""
 
     subqueue: int
     runs: tuple[Run, ...]
 
 
 class StagedMove(msgspec.Struct, frozen=True, array_like=True, tag="move"):
-    """A group is to go on elsewhere."""
+    """A new position of a group."""
 
     command: GroupCommit
 
@@ -72,7 +72,8 @@ Operation = StagedBatch | StagedAccept | StagedMove
 
 
 def stage(entry: Entry, before: Sequence[Operation], context: Context) -> Operation | Rejected:
-    """The operation of this entry, behind those of its transaction that came before; messages are locked."""
+    """Stage the operation of this entry behind earlier operations of its transaction; locks accepted
+    messages."""
     kind = entry.kind
     if kind in (_BATCH, _PUT):
         return _stage_batch(entry)
@@ -88,7 +89,7 @@ def _stage_batch(entry: Entry) -> Operation | Rejected:
         header = Header.read(entry.frame, HEADER_BYTES + entry.transaction_size)
     except BadBatch:
         return _BAD
-    # Its number tells a repeat; the stamp of a producer could only make the commit fail.
+    # The operation's number identifies a repeat; a producer's stamp could only make the commit fail.
     if header.producer:
         return _BAD
     size_bytes = size_of(entry, header.records)
@@ -96,7 +97,7 @@ def _stage_batch(entry: Entry) -> Operation | Rejected:
 
 
 def is_deliverable(batch: bytes) -> bool:
-    """Whether a shard that is not asked will take it: what it would stage."""
+    """Whether a shard would stage this batch; if so, it can be delivered without a prepare."""
     try:
         return not Header.read(batch, 0).producer
     except BadBatch:
@@ -106,8 +107,8 @@ def is_deliverable(batch: bytes) -> bool:
 def carry(operation: Operation, entry: Entry) -> Operation | None:
     """The same operation with its batch in this later entry; None if the entry holds another batch.
 
-    Its size stays that of the first entry, which is reserved. The first entry was larger if the operation
-    prepared the branch, because its label then names home, too.
+    It keeps the size of the first entry, which is reserved. The first entry was larger if the operation
+    prepared the branch, because its label also names the coordinator.
     """
     copy = _stage_batch(entry)
     if not isinstance(copy, StagedBatch) or not isinstance(operation, StagedBatch):
@@ -140,17 +141,18 @@ def _stage_move(entry: Entry, before: Sequence[Operation], context: Context) -> 
 
 
 def _positions(operations: Iterable[Operation]) -> dict[str, int]:
-    """Where these leave the groups that they move."""
+    """The final position of each group that these operations move."""
     return {each.command.group: each.command.after for each in operations if isinstance(each, StagedMove)}
 
 
 def _put_bytes(operations: Iterable[Operation]) -> int:
-    """What the messages among these need of their queue."""
+    """The bytes that these operations put into the queue."""
     return sum(each.size_bytes for each in operations if isinstance(each, StagedBatch) and each.for_queue)
 
 
 def obstacle(operations: Sequence[Operation], context: Context) -> Outcome | None:
-    """Why these cannot be committed now; None if they can. Changes nothing."""
+    """The outcome that prevents a commit of these operations; None if they can be committed. Changes
+    nothing."""
     put_bytes = 0
     positions: dict[str, int] = {}
     for each in operations:
@@ -167,7 +169,7 @@ def obstacle(operations: Sequence[Operation], context: Context) -> Outcome | Non
 
 
 def reserve(operations: Sequence[Operation], context: Context) -> None:
-    """Keep what the commit of these needs, for as long as it takes."""
+    """Reserve what the commit of these operations needs."""
     put_bytes = _put_bytes(operations)
     if put_bytes:
         context.part(Queue).reserved_bytes += put_bytes
@@ -176,7 +178,7 @@ def reserve(operations: Sequence[Operation], context: Context) -> None:
 
 
 def release(operations: Sequence[Operation], context: Context) -> None:
-    """What was reserved for these is free again, for them or for others."""
+    """Free what was reserved for these operations."""
     put_bytes = _put_bytes(operations)
     if put_bytes:
         context.part(Queue).reserved_bytes -= put_bytes
@@ -186,7 +188,7 @@ def release(operations: Sequence[Operation], context: Context) -> None:
 
 
 def commit(operations: Sequence[Operation], context: Context, reserved: bool) -> None:
-    """All of these happen, in this order."""
+    """Apply these operations, in this order."""
     if reserved:
         release(operations, context)
     for each in operations:
@@ -209,7 +211,7 @@ def _commit_batch(batch: StagedBatch, context: Context) -> None:
 
 
 def undo(operations: Sequence[Operation], context: Context, reserved: bool) -> None:
-    """None of these happens; messages go back to their places."""
+    """Discard these operations and unlock their messages."""
     if reserved:
         release(operations, context)
     for each in operations:

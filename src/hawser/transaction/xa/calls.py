@@ -1,13 +1,14 @@
-"""Calls of the XA interface, applied at home: `xa.TABLE` says what the caller gets, this is what it does.
+"""Applies calls of the XA interface on the coordinator shard; `xa.table.TABLE` has their results.
 
-A call names the use of the xid that it is about. It finds nothing if that is not the latest any more, so what
-comes late of an earlier one changes nothing, however late it comes. A start names the highest incarnation
-that its client has heard of from this home. What it begins is higher; so if a higher one of the xid is known,
-or one was forgotten, it may have been here before. It is told up to where that may be, and begins nothing.
+A call names the incarnation of the xid that it concerns. It finds nothing if that is not the latest one, so a
+late call about an earlier use changes nothing. A start names the highest incarnation that its client has
+heard of from this coordinator, and begins a higher one. If a higher incarnation of the xid is known or has
+expired, the same start may have been applied before: it is rejected with the highest incarnation to expect,
+and begins nothing.
 
-A call has a name of its own, too, the request, and asking again under it is the same call: it gets the same
-answer and does nothing, also when the xid has been used anew. The last so many answers are kept; one that was
-to come with the votes is written down when they are in.
+A call also has a name of its own, the request. A repeat under the same name gets the same answer and does
+nothing, even after the xid was used again. The last MOST_ANSWERS answers are kept; an answer that depends on
+votes is filled in when they are in.
 """
 
 from collections.abc import Callable
@@ -38,7 +39,7 @@ _COMPLETIONS: Final = (Call.COMMIT_ONE_PHASE, Call.COMMIT, Call.ROLLBACK)
 
 
 class Calls:
-    """The calls on one ledger. `answers` are the last ones, the oldest first."""
+    """The calls on one ledger. `answers` are the last answers by request, the oldest first."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -55,14 +56,14 @@ class Calls:
         }
 
     def find(self, command: CoordinatorCall) -> TransactionId:
-        """What the call is about: the use that it names. A start is about the latest."""
+        """The transaction the call concerns: the one it names, or for a start the latest of its xid."""
         transaction = id_of(command.xid)
         if command.call != Call.START:
             return transaction
         return TransactionId(transaction.xid, self._ledger.register.latest(transaction.xid))
 
     def state(self, transaction: TransactionId, session: str) -> State:
-        """What this session sees."""
+        """The state as this session sees it."""
         register = self._ledger.register
         if transaction.incarnation != register.latest(transaction.xid):
             return State.UNKNOWN
@@ -73,7 +74,7 @@ class Calls:
         return State.UNKNOWN if outcome is None else state_of(outcome)
 
     def apply(self, command: CoordinatorCall, index: int) -> Result:
-        """What the call in the entry at this index gets; what it does is done."""
+        """Apply the call in the entry at this index; gives its result."""
         call = Call(command.call)
         earlier = self.answers.get(command.request) if command.request else None
         if earlier is not None:
@@ -93,7 +94,7 @@ class Calls:
             record.asked.append(command.request)
 
     def voted(self, transaction: TransactionId) -> None:
-        """The votes are in, or nobody waits for them any more: who was told to wait gets what follows."""
+        """Fill in the answers that waited for the votes, if they are in or no longer needed."""
         record = self._ledger.register.get(transaction)
         if record is None or record.phase is Phase.CLOSED:
             return
@@ -104,11 +105,11 @@ class Calls:
                 self.answers[request] = self.answer(call, transaction)
 
     def later(self, call: Call, transaction: TransactionId, request: bytes) -> Answered:
-        """What a call gets that was told to wait."""
+        """The answer of a call that had to wait."""
         return self.answers.get(request) or self.answer(call, transaction)
 
     def answer(self, call: Call, transaction: TransactionId, session: str = "") -> Answered:
-        """What the call gets, as things are; nothing is done."""
+        """The answer of the call in the present state, without applying it."""
         state = self.state(transaction, session)
         value = self._value(call, transaction) if state is not State.UNKNOWN else 0
         return Answered(TABLE[call, state], transaction.incarnation, 0, value)
@@ -147,7 +148,7 @@ class Calls:
     ) -> Result:
         if call in _ENDS and answer.code in (Code.OK, *_ROLLED_BACK):
             if command.worker and command.worker != record.sessions[command.session][0]:
-                # Of earlier work of this session, and late.
+                # A late end of earlier work of this session.
                 return Answered(Code.ILLEGAL_STATE)
             self._end(call, transaction, record, command)
         elif answer.code in _ROLLED_BACK:
@@ -157,21 +158,22 @@ class Calls:
         return answer
 
     def _learn(self, call: Call, transaction: TransactionId, record: Record, session: str) -> None:
-        """The session is told that it can only be rolled back."""
+        """Note that the session learns that only a rollback is possible."""
         if call in _COMPLETIONS:
             self._ledger.acknowledge(transaction)
         elif call in _STARTS:
             self._ledger.part(transaction, record, session)
             self._ledger.settle(transaction, record)
 
-    # What is done.
+    # The effects of calls.
 
     def _start(self, command: CoordinatorCall, index: int) -> Result:
-        """A new incarnation: the index of this entry is higher than all that were given out before."""
+        """Begin an incarnation. Its number is the index of this entry, higher than all assigned before."""
         xid, heard = id_of(command.xid)
         register = self._ledger.register
         if heard < max(register.latest(xid), register.forgotten):
-            # Rather up to here than up to that one: what is forgotten meanwhile began before this.
+            # This index rather than the known one: incarnations that expire meanwhile began before this
+            # entry.
             return Rejected(Reason.OLD_INCARNATION, index, heard)
         transaction = TransactionId(xid, index)
         refused = self._ledger.refuse(transaction)
@@ -195,7 +197,7 @@ class Calls:
         return Answered(Code.OK, transaction.incarnation, record.workers)
 
     def _end(self, call: Call, transaction: TransactionId, record: Record, command: CoordinatorCall) -> None:
-        """What the session has staged is known, also if it can only be rolled back."""
+        """End the session's work and note what it staged, even if only a rollback is possible."""
         worker = self._ledger.part(transaction, record, command.session)
         assert worker is not None
         if call is Call.END_SUSPEND and record.outcome is None:
@@ -211,7 +213,7 @@ class Calls:
     ) -> Answered:
         if record.phase is Phase.ACTIVE:
             if not record.participants:
-                # There is none any more; but it can be told from one that never was.
+                # It ends here; the tombstone tells it from an xid that was never used.
                 self._ledger.register.bury(transaction, Outcome.READ_ONLY)
                 return Answered(Code.READONLY, transaction.incarnation)
             self._ledger.close(transaction, record, one_phase=False)
@@ -255,7 +257,7 @@ class Calls:
     def _set_timeout(
         self, transaction: TransactionId, record: Record, command: CoordinatorCall, index: int
     ) -> Answered:
-        """Its time runs from here, also if it is the same; 0 is the default."""
+        """Set the timeout and let it run from this entry; 0 is the default."""
         record.timeout_seconds = command.seconds or DEFAULT_TIMEOUT_SECONDS
         record.armed = index
         self._ledger.changed(transaction)

@@ -4,31 +4,32 @@ States are as the calling session sees them; a branch is in one of them for each
 
 | | state | |
 |---|---|---|
-| U | UNKNOWN | nothing is known of the xid, or no longer |
+| U | UNKNOWN | the xid is not known, or no longer |
 | A | ASSOCIATED | this session works in it |
 | O | ELSEWHERE | other sessions work in it, or have suspended it; this one does not |
 | S | SUSPENDED | this session has suspended it |
-| E | ENDED | nobody works in it any more |
-| F | FAILED | it can only be rolled back: a session ended it so, or was lost, or a vote was against it |
-| G, H | FAILED_ASSOCIATED, FAILED_SUSPENDED | the same, and this session does not know yet |
-| X | TIMED_OUT | it was not prepared in time, and can only be rolled back |
-| Y, Z | TIMED_OUT_ASSOCIATED, TIMED_OUT_SUSPENDED | the same, and this session does not know yet |
+| E | ENDED | no session works in it any more |
+| F | FAILED | only a rollback is possible: a session ended it so, or was lost, or a vote was against it |
+| G, H | FAILED_ASSOCIATED, FAILED_SUSPENDED | the same; this session has not learned it yet |
+| X | TIMED_OUT | it was not prepared in time; only a rollback is possible |
+| Y, Z | TIMED_OUT_ASSOCIATED, TIMED_OUT_SUSPENDED | the same; this session has not learned it yet |
 | N | PREPARING | votes are being collected; it will wait for a decision |
 | M | COMMITTING | votes are being collected; if all are for it, it is committed |
-| P | PREPARED | nothing but a decision ends it, neither time nor the loss of a session |
-| C, B | COMMITTED, ROLLED_BACK | it is over; the xid may be used again |
+| P | PREPARED | only a decision ends it, neither time nor the loss of a session |
+| C, B | COMMITTED, ROLLED_BACK | it has ended; the xid may be used again |
 | K, R | HEURISTIC_COMMIT, HEURISTIC_ROLLBACK | a person has decided, until that is forgotten |
 
-A cell is the code that the caller gets. `..` is none yet: it is answered when the votes are in, by the cell
-of the state that follows. Flags that contradict each other are refused before anything is changed, a time-out
-above the highest is an invalid argument in every state, and a session that is associated with one xid cannot
-start work in another (illegal-state).
+A cell is the code that the caller gets. `..` means that the call waits for the votes and is then answered by
+the cell of the next state. Contradicting flags are refused before anything changes, a timeout above the
+maximum is an invalid argument in every state, and a session that is associated with one xid cannot start work
+in another (illegal-state).
 
-This is the table of AMQP 0-10 as brokers have it, mended: joining what can only be rolled back says so at
-once; prepare again gets the same vote, also after a vote against; suspending what is not associated is an
-error; a repeated commit or rollback is ok; a late one is told what the other was, by its code or, for a
-rollback behind a commit, as illegal-state with the outcome; heuristic outcomes are reported until they are
-forgotten. A branch cannot be committed on one shard and rolled back on another, so HEUR_MIX is never given.
+This is the table of AMQP 0-10 as brokers implement it, with these corrections: joining a branch that can only
+be rolled back says so at once; a repeated prepare gets the same vote, also after a vote against; suspending
+work without an association is an error; a repeated commit or rollback is ok; a late one learns the other's
+outcome, by its code or, for a rollback after a commit, as illegal-state with the outcome; heuristic outcomes
+are reported until they are forgotten. HEUR_MIX never occurs, because a transaction cannot be committed on one
+shard and rolled back on another.
 """
 
 from enum import IntEnum, StrEnum
@@ -38,7 +39,7 @@ __all__ = ["RECOVERABLE", "TABLE", "Call", "Code", "State"]
 
 
 class Code(IntEnum):
-    """What a call gets. Numbers are stored; they are never given a second meaning."""
+    """The result of a call. The numbers are stored; a number is never reused."""
 
     OK = 0
     READONLY = 1
@@ -56,12 +57,12 @@ class Code(IntEnum):
 
     @property
     def word(self) -> str:
-        """As users read it."""
+        """The code as users read it."""
         return self.name.lower().replace("_", "-")
 
 
 class State(StrEnum):
-    """Of a branch, as one session sees it."""
+    """The state of a transaction as one session sees it."""
 
     UNKNOWN = "U"
     ASSOCIATED = "A"
@@ -83,12 +84,12 @@ class State(StrEnum):
     HEURISTIC_ROLLBACK = "R"
 
 
-# What a coordinator has to end: prepared, or decided by a person and not forgotten.
+# The states that a transaction manager has to end: prepared, or heuristic and not forgotten.
 RECOVERABLE: Final = (State.PREPARED, State.HEURISTIC_COMMIT, State.HEURISTIC_ROLLBACK)
 
 
 class Call(IntEnum):
-    """A call with its flags. Numbers are stored; they are never given a second meaning."""
+    """A call with its flags. The numbers are stored; a number is never reused."""
 
     START = 1
     START_JOIN = 2

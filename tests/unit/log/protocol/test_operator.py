@@ -34,7 +34,7 @@ PATIENCE = 3
 HEAD = EntryId(1, 4)
 
 
-class Desk:
+class Harness:
     """An operator and a store that answers at once; `sent` is what the last event brought."""
 
     def __init__(self, metadata: Metadata, name: str = "o1") -> None:
@@ -89,23 +89,23 @@ def steady(members: tuple[str, ...] = THREE, **changes: object) -> Metadata:
     return msgspec.structs.replace(metadata, **changes)
 
 
-def watching(members: tuple[str, ...] = THREE, **changes: object) -> Desk:
-    desk = Desk(steady(members, **changes))
-    desk.tick()
-    assert desk.operator.activity is Activity.WATCHING
-    return desk
+def watching(members: tuple[str, ...] = THREE, **changes: object) -> Harness:
+    harness = Harness(steady(members, **changes))
+    harness.tick()
+    assert harness.operator.activity is Activity.WATCHING
+    return harness
 
 
-def electing(metadata: Metadata | None = None) -> Desk:
-    desk = Desk(metadata or steady())
-    desk.tick()
-    if desk.operator.activity is Activity.WATCHING:
-        desk.step(Elect("e"))
+def electing(metadata: Metadata | None = None) -> Harness:
+    harness = Harness(metadata or steady())
+    harness.tick()
+    if harness.operator.activity is Activity.WATCHING:
+        harness.step(Elect("e"))
     else:
-        while desk.operator.activity is Activity.WAITING:
-            desk.tick()
-    assert desk.operator.activity is Activity.FENCING
-    return desk
+        while harness.operator.activity is Activity.WAITING:
+            harness.tick()
+    assert harness.operator.activity is Activity.FENCING
+    return harness
 
 
 def status(role: Role, epoch: int, led: bool = False, **changes: object) -> m.StatusResponse:
@@ -113,88 +113,88 @@ def status(role: Role, epoch: int, led: bool = False, **changes: object) -> m.St
     return msgspec.structs.replace(response, **changes)
 
 
-def doing(desk: Desk) -> Activity:
-    return desk.operator.activity
+def doing(harness: Harness) -> Activity:
+    return harness.operator.activity
 
 
 # Elections.
 
 
 def test_a_new_shard_is_elected_at_once() -> None:
-    desk = Desk(Metadata.initial(THREE))
-    desk.tick()
-    assert desk.metadata.epoch == 1 and desk.metadata.writer == "o1"
-    assert [desk.to(member) for member in THREE] == [[m.FenceRequest(1)]] * 3
+    harness = Harness(Metadata.initial(THREE))
+    harness.tick()
+    assert harness.metadata.epoch == 1 and harness.metadata.writer == "o1"
+    assert [harness.to(member) for member in THREE] == [[m.FenceRequest(1)]] * 3
 
 
 def test_a_minority_decides_nothing() -> None:
-    desk = electing()
-    desk.hear("n2", m.FenceResponse(4, HEAD))
-    assert desk.sent == []
-    desk.hear("n2", m.FenceResponse(4, HEAD))
-    assert desk.sent == []
+    harness = electing()
+    harness.hear("n2", m.FenceResponse(4, HEAD))
+    assert harness.sent == []
+    harness.hear("n2", m.FenceResponse(4, HEAD))
+    assert harness.sent == []
 
 
 def test_the_highest_head_leads_by_epoch_first() -> None:
-    desk = electing()
-    desk.hear("n2", m.FenceResponse(4, EntryId(1, 90)))
-    desk.hear("n3", m.FenceResponse(4, EntryId(2, 5)))
+    harness = electing()
+    harness.hear("n2", m.FenceResponse(4, EntryId(1, 90)))
+    harness.hear("n3", m.FenceResponse(4, EntryId(2, 5)))
     lead = m.BecomeLeaderRequest(4, THREE, {"n2": EntryId(1, 90)})
-    assert desk.to("n3") == [lead]
-    desk.hear("n3", m.BecomeLeaderResponse(4))
-    assert (desk.metadata.status, desk.metadata.leader) == (Status.STEADY, "n3")
+    assert harness.to("n3") == [lead]
+    harness.hear("n3", m.BecomeLeaderResponse(4))
+    assert (harness.metadata.status, harness.metadata.leader) == (Status.STEADY, "n3")
 
 
 def test_answers_of_another_epoch_or_from_strangers_do_not_count() -> None:
-    desk = electing()
+    harness = electing()
     for sender, epoch in (("n1", 3), ("n2", 5), ("n9", 4), ("n3", 4)):
-        desk.hear(sender, m.FenceResponse(epoch, HEAD))
-        assert desk.sent == []
+        harness.hear(sender, m.FenceResponse(epoch, HEAD))
+        assert harness.sent == []
 
 
 def test_only_the_chosen_one_makes_it_steady_and_only_once() -> None:
-    desk = electing()
-    desk.hear("n1", m.FenceResponse(4, HEAD))
-    desk.hear("n2", m.FenceResponse(4, HEAD))
-    desk.hear("n2", m.BecomeLeaderResponse(4))
-    desk.hear("n1", m.BecomeLeaderResponse(3))
-    assert desk.stored == [] and desk.metadata.status is Status.ELECTION
-    desk.hear("n1", m.BecomeLeaderResponse(4))
-    assert [each.leader for each in desk.stored] == ["n1"]
-    desk.hear("n1", m.BecomeLeaderResponse(4))
-    assert desk.stored == []
+    harness = electing()
+    harness.hear("n1", m.FenceResponse(4, HEAD))
+    harness.hear("n2", m.FenceResponse(4, HEAD))
+    harness.hear("n2", m.BecomeLeaderResponse(4))
+    harness.hear("n1", m.BecomeLeaderResponse(3))
+    assert harness.stored == [] and harness.metadata.status is Status.ELECTION
+    harness.hear("n1", m.BecomeLeaderResponse(4))
+    assert [each.leader for each in harness.stored] == ["n1"]
+    harness.hear("n1", m.BecomeLeaderResponse(4))
+    assert harness.stored == []
 
 
 def test_a_late_answer_becomes_an_added_follower() -> None:
-    desk = electing()
-    desk.hear("n1", m.FenceResponse(4, HEAD))
-    desk.hear("n2", m.FenceResponse(4, HEAD))
-    desk.hear("n3", m.FenceResponse(4, NO_ENTRY))
-    assert desk.to("n1") == [m.AddFollowerRequest(4, "n3", NO_ENTRY)]
-    desk.hear("n1", m.BecomeLeaderResponse(4))
-    desk.hear("n3", m.FenceResponse(4, NO_ENTRY))
-    assert desk.to("n1") == [m.AddFollowerRequest(4, "n3", NO_ENTRY)]
+    harness = electing()
+    harness.hear("n1", m.FenceResponse(4, HEAD))
+    harness.hear("n2", m.FenceResponse(4, HEAD))
+    harness.hear("n3", m.FenceResponse(4, NO_ENTRY))
+    assert harness.to("n1") == [m.AddFollowerRequest(4, "n3", NO_ENTRY)]
+    harness.hear("n1", m.BecomeLeaderResponse(4))
+    harness.hear("n3", m.FenceResponse(4, NO_ENTRY))
+    assert harness.to("n1") == [m.AddFollowerRequest(4, "n3", NO_ENTRY)]
 
 
 def test_who_did_not_answer_is_fenced_again() -> None:
-    desk = electing()
-    desk.hear("n1", m.FenceResponse(4, HEAD))
-    desk.tick()
-    assert desk.to("n1") == []
-    assert desk.to("n2") == desk.to("n3") == [m.FenceRequest(4)]
+    harness = electing()
+    harness.hear("n1", m.FenceResponse(4, HEAD))
+    harness.tick()
+    assert harness.to("n1") == []
+    assert harness.to("n2") == harness.to("n3") == [m.FenceRequest(4)]
 
 
 def test_one_that_cannot_lead_is_not_chosen_twice() -> None:
-    desk = electing()
+    harness = electing()
     for member in THREE:
-        desk.hear(member, m.FenceResponse(4, HEAD))
-    assert desk.operator.activity is Activity.APPOINTING
-    desk.tick(PATIENCE + 1)
-    assert desk.metadata.epoch == 5
+        harness.hear(member, m.FenceResponse(4, HEAD))
+    assert harness.operator.activity is Activity.APPOINTING
+    harness.tick(PATIENCE + 1)
+    assert harness.metadata.epoch == 5
     for member in THREE:
-        desk.hear(member, m.FenceResponse(5, HEAD))
-    desk.tick()
-    assert desk.to("n1") == [] and len(desk.to("n2")) == 1
+        harness.hear(member, m.FenceResponse(5, HEAD))
+    harness.tick()
+    assert harness.to("n1") == [] and len(harness.to("n2")) == 1
 
 
 @pytest.mark.parametrize(
@@ -212,91 +212,91 @@ def test_a_stalled_change(
     change: Change, phase: Phase, fenced: tuple[str, ...], final: tuple[str, ...]
 ) -> None:
     """D2 and D7: everybody who may have counted is fenced, and the final ensemble goes on."""
-    desk = electing(steady(status=Status.RECONFIGURATION, change=change, phase=phase, leader=None))
-    asked = {each.to for each in desk.sent if isinstance(each.message, m.FenceRequest)}
+    harness = electing(steady(status=Status.RECONFIGURATION, change=change, phase=phase, leader=None))
+    asked = {each.to for each in harness.sent if isinstance(each.message, m.FenceRequest)}
     assert asked == set(fenced)
     for member in fenced[: len(fenced) // 2 + 1]:
-        desk.hear(member, m.FenceResponse(4, HEAD))
-    assert desk.to("n1") == [m.BecomeLeaderRequest(4, final, desk.to("n1")[0].followers)]  # type: ignore[attr-defined]
-    desk.hear("n1", m.BecomeLeaderResponse(4))
-    assert desk.metadata.members == final
-    assert desk.metadata.change is None and desk.metadata.phase is None
+        harness.hear(member, m.FenceResponse(4, HEAD))
+    assert harness.to("n1") == [m.BecomeLeaderRequest(4, final, harness.to("n1")[0].followers)]  # type: ignore[attr-defined]
+    harness.hear("n1", m.BecomeLeaderResponse(4))
+    assert harness.metadata.members == final
+    assert harness.metadata.change is None and harness.metadata.phase is None
     # Whoever does not belong to it any more deletes what it has, the new member of a dropped change too.
     known = (*THREE, *([change.new] if change.new else []))
-    assert desk.metadata.removed == tuple(member for member in known if member not in final)
+    assert harness.metadata.removed == tuple(member for member in known if member not in final)
 
 
 def test_a_leader_comes_from_the_final_ensemble() -> None:
     change = Change(ChangeKind.SWAP, "n3", "n4")
-    desk = electing(steady(status=Status.RECONFIGURATION, change=change, phase=Phase.COMMIT, leader=None))
-    desk.hear("n3", m.FenceResponse(4, EntryId(9, 9)))
-    desk.hear("n2", m.FenceResponse(4, HEAD))
-    desk.hear("n4", m.FenceResponse(4, NO_ENTRY))
-    assert desk.to("n2") == [m.BecomeLeaderRequest(4, ("n1", "n2", "n4"), {"n4": NO_ENTRY})]
+    harness = electing(steady(status=Status.RECONFIGURATION, change=change, phase=Phase.COMMIT, leader=None))
+    harness.hear("n3", m.FenceResponse(4, EntryId(9, 9)))
+    harness.hear("n2", m.FenceResponse(4, HEAD))
+    harness.hear("n4", m.FenceResponse(4, NO_ENTRY))
+    assert harness.to("n2") == [m.BecomeLeaderRequest(4, ("n1", "n2", "n4"), {"n4": NO_ENTRY})]
 
 
 # Watching.
 
 
 def test_a_leader_whose_reads_wait_is_as_stuck_as_one_whose_writes_do() -> None:
-    desk = watching()
+    harness = watching()
     for _ in range(PATIENCE * 9):
-        desk.hear("n1", status(Role.LEADER, 3, reading=7))
-        desk.tick()
-    assert desk.metadata.status is Status.ELECTION
+        harness.hear("n1", status(Role.LEADER, 3, reading=7))
+        harness.tick()
+    assert harness.metadata.status is Status.ELECTION
 
 
 def test_a_silent_leader_is_replaced() -> None:
-    desk = watching()
-    desk.tick(PATIENCE)
-    assert desk.metadata == steady()
-    desk.tick(2)
-    assert desk.metadata.status is Status.ELECTION
+    harness = watching()
+    harness.tick(PATIENCE)
+    assert harness.metadata == steady()
+    harness.tick(2)
+    assert harness.metadata.status is Status.ELECTION
 
 
 def test_a_leader_that_answers_is_left_alone() -> None:
-    desk = watching()
+    harness = watching()
     for _ in range(5 * PATIENCE):
-        desk.hear("n1", status(Role.LEADER, 3, led=True))
-        desk.tick()
-    assert desk.metadata == steady()
+        harness.hear("n1", status(Role.LEADER, 3, led=True))
+        harness.tick()
+    assert harness.metadata == steady()
 
 
 def test_a_leader_that_was_restarted_is_replaced_at_once() -> None:
-    desk = watching()
-    desk.hear("n1", status(Role.FENCED, 3, led=True))
-    assert desk.metadata.epoch == 4 and desk.metadata.status is Status.ELECTION
+    harness = watching()
+    harness.hear("n1", status(Role.FENCED, 3, led=True))
+    assert harness.metadata.epoch == 4 and harness.metadata.status is Status.ELECTION
 
 
 def test_what_the_leader_said_before_it_led_is_no_reason() -> None:
-    desk = watching()
-    desk.hear("n1", status(Role.FENCED, 2, led=True))
-    desk.hear("n1", status(Role.FENCED, 3))
-    desk.hear("n2", status(Role.FENCED, 3, led=True))
-    assert desk.metadata == steady()
+    harness = watching()
+    harness.hear("n1", status(Role.FENCED, 2, led=True))
+    harness.hear("n1", status(Role.FENCED, 3))
+    harness.hear("n2", status(Role.FENCED, 3, led=True))
+    assert harness.metadata == steady()
 
 
 def test_a_change_that_the_store_does_not_have_is_aborted() -> None:
     change = Change(ChangeKind.EXPAND, None, "n4")
-    desk = watching()
-    desk.hear("n1", status(Role.LEADER, 3, led=True, change=change))
-    assert desk.to("n1") == [m.AbortReconfigurationRequest(3, change)]
+    harness = watching()
+    harness.hear("n1", status(Role.LEADER, 3, led=True, change=change))
+    assert harness.to("n1") == [m.AbortReconfigurationRequest(3, change)]
 
 
 def test_a_hand_over_that_nobody_wants_is_called_off() -> None:
-    desk = watching()
-    desk.hear("n1", status(Role.LEADER, 3, led=True, handing_over=True))
-    assert desk.to("n1") == [m.HandOverRequest(3, None)]
+    harness = watching()
+    harness.hear("n1", status(Role.LEADER, 3, led=True, handing_over=True))
+    assert harness.to("n1") == [m.HandOverRequest(3, None)]
 
 
 def test_removed_members_are_retired_and_forgotten_when_they_say_so() -> None:
-    desk = watching(removed=("n8", "n9"))
-    desk.tick()
-    assert desk.to("n8") == desk.to("n9") == [m.RetireRequest(3)]
-    desk.hear("n9", m.RetireResponse(3))
-    assert desk.metadata.removed == ("n8",)
-    desk.hear("n9", m.RetireResponse(3))
-    assert desk.stored == []
+    harness = watching(removed=("n8", "n9"))
+    harness.tick()
+    assert harness.to("n8") == harness.to("n9") == [m.RetireRequest(3)]
+    harness.hear("n9", m.RetireResponse(3))
+    assert harness.metadata.removed == ("n8",)
+    harness.hear("n9", m.RetireResponse(3))
+    assert harness.stored == []
 
 
 # Reconfigurations.
@@ -304,36 +304,36 @@ def test_removed_members_are_retired_and_forgotten_when_they_say_so() -> None:
 
 def test_a_swap_from_its_order_to_its_report() -> None:
     change = Change(ChangeKind.SWAP, "n3", "n4")
-    desk = watching()
-    desk.step(Swap("n3", "n4", "s"))
-    assert (desk.metadata.epoch, desk.metadata.phase) == (4, Phase.PREPARE)
-    assert desk.to("n1") == [m.PrepareReconfigurationRequest(4, change)]
+    harness = watching()
+    harness.step(Swap("n3", "n4", "s"))
+    assert (harness.metadata.epoch, harness.metadata.phase) == (4, Phase.PREPARE)
+    assert harness.to("n1") == [m.PrepareReconfigurationRequest(4, change)]
     prepared = m.PrepareReconfigurationResponse(4, change)
-    desk.hear("n1", prepared)
-    assert desk.to("n4") == [m.SnapshotRequest(4, "n1")]
-    desk.hear("n1", prepared)
-    assert desk.sent == []
-    desk.hear("n2", m.SnapshotResponse(4, HEAD))
-    assert desk.stored == []
-    desk.hear("n4", m.SnapshotResponse(4, HEAD))
-    assert (desk.metadata.phase, desk.metadata.new_head) == (Phase.COMMIT, HEAD)
-    assert desk.to("n1") == [m.CommitReconfigurationRequest(4, change, HEAD)]
-    desk.hear("n4", m.SnapshotResponse(4, HEAD))
-    assert desk.stored == []
+    harness.hear("n1", prepared)
+    assert harness.to("n4") == [m.SnapshotRequest(4, "n1")]
+    harness.hear("n1", prepared)
+    assert harness.sent == []
+    harness.hear("n2", m.SnapshotResponse(4, HEAD))
+    assert harness.stored == []
+    harness.hear("n4", m.SnapshotResponse(4, HEAD))
+    assert (harness.metadata.phase, harness.metadata.new_head) == (Phase.COMMIT, HEAD)
+    assert harness.to("n1") == [m.CommitReconfigurationRequest(4, change, HEAD)]
+    harness.hear("n4", m.SnapshotResponse(4, HEAD))
+    assert harness.stored == []
     committed = m.CommitReconfigurationResponse(4, change, True)
-    desk.hear("n1", committed)
-    assert desk.metadata.members == ("n1", "n2", "n4")
-    assert desk.metadata.removed == ("n3",) and desk.metadata.status is Status.STEADY
-    assert desk.reports == [Report("s", True, "the members are n1, n2, n4")]
-    desk.hear("n1", committed)
-    assert desk.stored == []
+    harness.hear("n1", committed)
+    assert harness.metadata.members == ("n1", "n2", "n4")
+    assert harness.metadata.removed == ("n3",) and harness.metadata.status is Status.STEADY
+    assert harness.reports == [Report("s", True, "the members are n1, n2, n4")]
+    harness.hear("n1", committed)
+    assert harness.stored == []
 
 
 def test_answers_of_another_epoch_move_nothing() -> None:
     change = Change(ChangeKind.SWAP, "n3", "n4")
-    desk = watching()
-    desk.step(Swap("n3", "n4", "s"))
-    before = desk.metadata
+    harness = watching()
+    harness.step(Swap("n3", "n4", "s"))
+    before = harness.metadata
     for message in (
         m.PrepareReconfigurationResponse(3, change),
         m.SnapshotResponse(3, HEAD),
@@ -341,8 +341,8 @@ def test_answers_of_another_epoch_move_nothing() -> None:
         m.CommitReconfigurationResponse(3, change, True),
         m.CommitReconfigurationResponse(4, change, True),
     ):
-        desk.hear("n4" if isinstance(message, m.SnapshotResponse) else "n1", message)
-        assert desk.metadata == before and desk.operator.activity is Activity.PREPARING
+        harness.hear("n4" if isinstance(message, m.SnapshotResponse) else "n1", message)
+        assert harness.metadata == before and harness.operator.activity is Activity.PREPARING
 
 
 @pytest.mark.parametrize(
@@ -363,36 +363,36 @@ def test_how_many_copies_there_are_to_be_after_a_change(
 ) -> None:
     """Also if an election completes it; a contraction is undone then."""
     change = order.change
-    desk = watching(copies=had)
-    desk.step(order)
-    desk.hear("n1", m.PrepareReconfigurationResponse(4, change))
-    desk.hear("n4", m.SnapshotResponse(4, HEAD))
-    assert (desk.metadata.phase, desk.metadata.copies) == (Phase.COMMIT, had)
+    harness = watching(copies=had)
+    harness.step(order)
+    harness.hear("n1", m.PrepareReconfigurationResponse(4, change))
+    harness.hear("n4", m.SnapshotResponse(4, HEAD))
+    assert (harness.metadata.phase, harness.metadata.copies) == (Phase.COMMIT, had)
     if is_elected:
-        while doing(desk) is not Activity.FENCING:
-            desk.tick()
+        while doing(harness) is not Activity.FENCING:
+            harness.tick()
         for member in ("n1", "n2", "n4"):
-            desk.hear(member, m.FenceResponse(5, HEAD))
-        desk.hear("n1", m.BecomeLeaderResponse(5))
+            harness.hear(member, m.FenceResponse(5, HEAD))
+        harness.hear("n1", m.BecomeLeaderResponse(5))
     else:
-        desk.hear("n1", m.CommitReconfigurationResponse(4, change, True))
-    assert desk.metadata.status is Status.STEADY
-    assert desk.metadata.copies == (had if is_elected and change.kind is ChangeKind.CONTRACT else has)
+        harness.hear("n1", m.CommitReconfigurationResponse(4, change, True))
+    assert harness.metadata.status is Status.STEADY
+    assert harness.metadata.copies == (had if is_elected and change.kind is ChangeKind.CONTRACT else has)
 
 
 def test_a_contraction_is_asked_for_until_it_is_safe() -> None:
     change = Change(ChangeKind.CONTRACT, "n3", None)
-    desk = watching()
-    desk.step(Contract("n3", "c"))
-    desk.hear("n1", m.PrepareReconfigurationResponse(4, change))
+    harness = watching()
+    harness.step(Contract("n3", "c"))
+    harness.hear("n1", m.PrepareReconfigurationResponse(4, change))
     commit = m.CommitReconfigurationRequest(4, change, NO_ENTRY)
-    assert desk.to("n1") == [commit]
-    desk.hear("n1", m.CommitReconfigurationResponse(4, change, False))
-    assert desk.metadata.status is Status.RECONFIGURATION
-    desk.tick()
-    assert desk.to("n1") == [commit]
-    desk.hear("n1", m.CommitReconfigurationResponse(4, change, True))
-    assert desk.metadata.members == ("n1", "n2")
+    assert harness.to("n1") == [commit]
+    harness.hear("n1", m.CommitReconfigurationResponse(4, change, False))
+    assert harness.metadata.status is Status.RECONFIGURATION
+    harness.tick()
+    assert harness.to("n1") == [commit]
+    harness.hear("n1", m.CommitReconfigurationResponse(4, change, True))
+    assert harness.metadata.members == ("n1", "n2")
 
 
 @pytest.mark.parametrize(
@@ -412,92 +412,92 @@ def test_a_contraction_is_asked_for_until_it_is_safe() -> None:
 def test_an_impossible_order_is_refused_and_says_why(
     members: tuple[str, ...], order: Order, words: str
 ) -> None:
-    desk = watching(members, removed=("n8",))
-    before = desk.metadata
-    desk.step(order)
-    assert desk.metadata == before
-    assert len(desk.reports) == 1 and not desk.reports[0].done
-    assert desk.reports[0].text.startswith(words)
+    harness = watching(members, removed=("n8",))
+    before = harness.metadata
+    harness.step(order)
+    assert harness.metadata == before
+    assert len(harness.reports) == 1 and not harness.reports[0].done
+    assert harness.reports[0].text.startswith(words)
 
 
 def test_a_repair_that_waited_for_an_expansion_adds_no_further_copy() -> None:
-    desk = watching(("n1",), copies=2)
-    desk.step(Expand("n2", "ordered"))
-    desk.step(Expand("n3", "repair", is_repair=True))
-    desk.hear("n1", m.PrepareReconfigurationResponse(4, Change(ChangeKind.EXPAND, None, "n2")))
-    desk.hear("n2", m.SnapshotResponse(4, HEAD))
-    desk.hear("n1", m.CommitReconfigurationResponse(4, Change(ChangeKind.EXPAND, None, "n2"), True))
-    assert [(report.tag, report.done) for report in desk.reports] == [("ordered", True), ("repair", False)]
-    assert (desk.metadata.members, desk.metadata.copies) == (("n1", "n2"), 2)
-    assert desk.metadata.status is Status.STEADY
+    harness = watching(("n1",), copies=2)
+    harness.step(Expand("n2", "ordered"))
+    harness.step(Expand("n3", "repair", is_repair=True))
+    harness.hear("n1", m.PrepareReconfigurationResponse(4, Change(ChangeKind.EXPAND, None, "n2")))
+    harness.hear("n2", m.SnapshotResponse(4, HEAD))
+    harness.hear("n1", m.CommitReconfigurationResponse(4, Change(ChangeKind.EXPAND, None, "n2"), True))
+    assert [(report.tag, report.done) for report in harness.reports] == [("ordered", True), ("repair", False)]
+    assert (harness.metadata.members, harness.metadata.copies) == (("n1", "n2"), 2)
+    assert harness.metadata.status is Status.STEADY
 
 
 def test_orders_wait_for_each_other() -> None:
-    desk = watching()
-    desk.step(Elect("first"))
-    desk.step(Transfer("n2", "second"))
-    assert desk.reports == [] and desk.to("n1") == []
-    desk.hear("n1", m.FenceResponse(4, HEAD))
-    desk.hear("n2", m.FenceResponse(4, HEAD))
-    desk.hear("n1", m.BecomeLeaderResponse(4))
-    assert [report.tag for report in desk.reports] == ["first"]
-    assert desk.to("n1") == [m.HandOverRequest(4, "n2")]
+    harness = watching()
+    harness.step(Elect("first"))
+    harness.step(Transfer("n2", "second"))
+    assert harness.reports == [] and harness.to("n1") == []
+    harness.hear("n1", m.FenceResponse(4, HEAD))
+    harness.hear("n2", m.FenceResponse(4, HEAD))
+    harness.hear("n1", m.BecomeLeaderResponse(4))
+    assert [report.tag for report in harness.reports] == ["first"]
+    assert harness.to("n1") == [m.HandOverRequest(4, "n2")]
 
 
 # Handing over.
 
 
 def test_a_transfer_elects_the_successor_when_the_leader_says_so() -> None:
-    desk = watching()
-    desk.step(Transfer("n3", "t"))
-    assert desk.to("n1") == [m.HandOverRequest(3, "n3")]
-    desk.hear("n1", m.HandOverResponse(3, "n2"))
-    desk.hear("n1", m.HandOverResponse(2, "n3"))
-    assert desk.metadata == steady()
-    desk.hear("n1", m.HandOverResponse(3, "n3"))
-    assert desk.metadata.epoch == 4
-    desk.hear("n1", m.FenceResponse(4, HEAD))
-    desk.hear("n2", m.FenceResponse(4, HEAD))
-    assert desk.sent == []
-    desk.hear("n3", m.FenceResponse(4, HEAD))
-    assert len(desk.to("n3")) == 1
-    desk.hear("n3", m.BecomeLeaderResponse(4))
-    assert desk.reports == [Report("t", True, "the leader is n3")]
+    harness = watching()
+    harness.step(Transfer("n3", "t"))
+    assert harness.to("n1") == [m.HandOverRequest(3, "n3")]
+    harness.hear("n1", m.HandOverResponse(3, "n2"))
+    harness.hear("n1", m.HandOverResponse(2, "n3"))
+    assert harness.metadata == steady()
+    harness.hear("n1", m.HandOverResponse(3, "n3"))
+    assert harness.metadata.epoch == 4
+    harness.hear("n1", m.FenceResponse(4, HEAD))
+    harness.hear("n2", m.FenceResponse(4, HEAD))
+    assert harness.sent == []
+    harness.hear("n3", m.FenceResponse(4, HEAD))
+    assert len(harness.to("n3")) == 1
+    harness.hear("n3", m.BecomeLeaderResponse(4))
+    assert harness.reports == [Report("t", True, "the leader is n3")]
 
 
 def test_answers_of_an_earlier_change_are_not_taken_for_this_one() -> None:
     """The same change was asked for before, given up, and asked for again."""
     change = Change(ChangeKind.EXPAND, None, "n4")
-    desk = watching(epoch=5)
-    desk.step(Expand("n4", "e"))
-    desk.hear("n1", m.PrepareReconfigurationResponse(6, change))
-    assert doing(desk) is Activity.INSTALLING
-    desk.hear("n4", m.SnapshotResponse(4, HEAD))
-    assert not desk.stored
-    desk.hear("n4", m.SnapshotResponse(6, HEAD))
-    assert doing(desk) is Activity.COMMITTING
-    desk.hear("n1", m.CommitReconfigurationResponse(4, change, True))
-    assert not desk.stored
-    desk.hear("n1", m.CommitReconfigurationResponse(6, change, True))
-    assert desk.metadata.members == (*THREE, "n4")
+    harness = watching(epoch=5)
+    harness.step(Expand("n4", "e"))
+    harness.hear("n1", m.PrepareReconfigurationResponse(6, change))
+    assert doing(harness) is Activity.INSTALLING
+    harness.hear("n4", m.SnapshotResponse(4, HEAD))
+    assert not harness.stored
+    harness.hear("n4", m.SnapshotResponse(6, HEAD))
+    assert doing(harness) is Activity.COMMITTING
+    harness.hear("n1", m.CommitReconfigurationResponse(4, change, True))
+    assert not harness.stored
+    harness.hear("n1", m.CommitReconfigurationResponse(6, change, True))
+    assert harness.metadata.members == (*THREE, "n4")
 
 
 def test_a_leader_hands_over_before_it_is_swapped_out() -> None:
-    desk = watching()
-    desk.hear("n1", status(Role.LEADER, 3, led=True, lag={"n2": 5, "n3": 0}))
-    desk.step(Swap("n1", "n4", "s"))
-    assert desk.to("n1") == [m.HandOverRequest(3, "n3")]
+    harness = watching()
+    harness.hear("n1", status(Role.LEADER, 3, led=True, lag={"n2": 5, "n3": 0}))
+    harness.step(Swap("n1", "n4", "s"))
+    assert harness.to("n1") == [m.HandOverRequest(3, "n3")]
 
 
 def test_a_transfer_ends_while_the_store_is_away() -> None:
-    desk = watching()
-    desk.step(Transfer("n3", "t"))
-    effects = desk.operator.step(Receive("n1", m.HandOverResponse(3, "n3")))
+    harness = watching()
+    harness.step(Transfer("n3", "t"))
+    effects = harness.operator.step(Receive("n1", m.HandOverResponse(3, "n3")))
     assert [type(each) for each in effects] == [Store]
     effects = []
     ticks = 0
     while not any(isinstance(each, Report) for each in effects):
-        effects = desk.operator.step(Tick())
+        effects = harness.operator.step(Tick())
         assert effects[0] == Load()
         ticks += 1
         assert ticks < 1000
@@ -505,23 +505,23 @@ def test_a_transfer_ends_while_the_store_is_away() -> None:
     assert report.tag == "t" and not report.done and "metadata store" in report.text
     assert Send("n1", m.HandOverRequest(3, None)) in effects
     # The election that was to be written may come through yet, and is followed to its end.
-    desk.tick()
-    assert doing(desk) is Activity.FENCING
+    harness.tick()
+    assert doing(harness) is Activity.FENCING
     for member in THREE:
-        desk.hear(member, m.FenceResponse(4, HEAD))
-    desk.hear("n3", m.BecomeLeaderResponse(4))
-    assert desk.reports == [] and desk.metadata.leader == "n3"
-    desk.step(Transfer("n3", "again"))
-    assert desk.reports == [Report("again", True, "the leader is n3")]
+        harness.hear(member, m.FenceResponse(4, HEAD))
+    harness.hear("n3", m.BecomeLeaderResponse(4))
+    assert harness.reports == [] and harness.metadata.leader == "n3"
+    harness.step(Transfer("n3", "again"))
+    assert harness.reports == [Report("again", True, "the leader is n3")]
 
 
 def test_every_order_ends_while_the_store_is_away() -> None:
-    desk = watching()
-    effects = desk.operator.step(Elect("e"))
+    harness = watching()
+    effects = harness.operator.step(Elect("e"))
     assert [type(each) for each in effects] == [Store]
     reports: list[Report] = []
     for _ in range(100):
-        reports += [each for each in desk.operator.step(Tick()) if isinstance(each, Report)]
+        reports += [each for each in harness.operator.step(Tick()) if isinstance(each, Report)]
     assert [each.tag for each in reports] == ["e"]
 
 
@@ -557,19 +557,19 @@ def test_the_same_intention_of_another_operator_is_not_mine() -> None:
 
 
 def test_an_older_version_changes_nothing() -> None:
-    desk = watching()
-    desk.step(Elect())
-    before = desk.metadata
-    desk.step(Loaded(steady()))
-    assert desk.operator.metadata == before and desk.sent == []
+    harness = watching()
+    harness.step(Elect())
+    before = harness.metadata
+    harness.step(Loaded(steady()))
+    assert harness.operator.metadata == before and harness.sent == []
 
 
 def test_anothers_work_gets_time_and_then_an_election_ends_it() -> None:
-    desk = Desk(steady(status=Status.ELECTION, leader=None))
-    desk.tick(PATIENCE)
-    assert desk.metadata.epoch == 3
-    desk.tick(3)
-    assert desk.metadata.epoch == 4 and desk.metadata.writer == "o1"
+    harness = Harness(steady(status=Status.ELECTION, leader=None))
+    harness.tick(PATIENCE)
+    assert harness.metadata.epoch == 3
+    harness.tick(3)
+    assert harness.metadata.epoch == 4 and harness.metadata.writer == "o1"
 
 
 def test_a_node_that_knows_a_higher_epoch_sends_the_operator_to_the_store() -> None:
