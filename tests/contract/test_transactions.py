@@ -196,7 +196,7 @@ def test_a_queue_beside_its_topic_is_one_shard(bus: Any) -> None:
         tx.publish(jobs, b"2")
         tx.accept(job)
         work = getattr(tx, "inner", tx)._work
-    assert len(work.inner.shards) == 1 and work.inner.home == ""
+    assert len(work.inner.shards) == 1 and work.inner.coordinator == ""
     assert (contents(results), messages_in(jobs)) == ([b"1"], [b"2"])
 
 
