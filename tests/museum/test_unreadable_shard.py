@@ -103,7 +103,7 @@ def test_a_node_starts_without_the_shard_that_it_cannot_open(
         break_it(tmp_path, broken)
         assert started(tmp_path) == ["good@1/0"]
     (aside,) = (tmp_path / "damaged").iterdir()
-    assert f"put aside to {aside}" in caplog.text and "cannot be opened: " in caplog.text
+    assert f"moved to {aside}" in caplog.text and "cannot be opened: " in caplog.text
     assert started(tmp_path) == ["good@1/0"]
 
 
@@ -148,7 +148,7 @@ def test_a_shard_that_cannot_be_put_aside_is_not_made_anew(
             node._gone(node.shards["good@1/0"], disk_lost=True)
             await node._leaving.wait()
             for shard in ("bad@1/0", "good@1/0"):
-                assert f"shard {shard} is not served here, and its files stay" in caplog.text
+                assert f"shard {shard} is not served: its files could not be removed" in caplog.text
                 body: Any = await node._host(shard)
                 answer = wire.decode_answer(body)
                 assert isinstance(answer, wire.Failed) and answer.retryable
@@ -188,7 +188,10 @@ def test_a_shard_whose_files_were_moved_is_made_anew(
             an_unreadable_sector(tmp_path, broken)
             broken.setattr(NodeDirectory, "_sync", staticmethod(failing))
             await node.start("127.0.0.1:0")
-        assert "files of shard bad@1/0 were moved" in caplog.text and "its files stay" not in caplog.text
+        assert (
+            "files of shard bad@1/0 were moved" in caplog.text
+            and "its files could not be removed" not in caplog.text
+        )
         body: Any = await node._host("bad@1/0")
         assert not isinstance(wire.decode_answer(body), wire.Failed)
         await node.stop(drain=False)

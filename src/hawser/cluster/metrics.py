@@ -82,7 +82,7 @@ def _of_queue(shard: Shard) -> Iterator[Metric]:
     if delivery is None:
         return
     labels = (("queue", delivery.queue),)
-    queue, claimed = shard.replica.machine.part(Queue), delivery.lent(MESSAGES)
+    queue, claimed = shard.replica.machine.part(Queue), delivery.held(MESSAGES)
     counts = {"ready": queue.messages.count - claimed, "claimed": claimed, "dead": queue.dead_letters.count}
     for state, count in counts.items():
         text = "Messages that wait for a consumer, are held by one, or are dead letters."

@@ -157,7 +157,7 @@ def test_what_cannot_be_delivered_is_refused_before_it_is_committed() -> None:
     assert other is not None and other.retryable
     known.topics["invoices"] = replace(entry, kind="queue")
     queue = peers.undeliverable(TOPIC, 0.0)
-    assert queue is not None and not queue.retryable and "not of a topic" in queue.text
+    assert queue is not None and not queue.retryable and "not a topic" in queue.text
     known.topics["invoices"] = replace(entry, deleted=True)
     deleted = peers.undeliverable(TOPIC, 0.0)
     assert deleted is not None and (deleted.code, deleted.retryable) == (Code.NOT_FOUND, False)

@@ -1,1 +1,2 @@
-"""The node's process: hosts replicas of many shards, serves clients, does as operators tell it."""
+"""The node process: it hosts replicas of many shards, serves clients, and carries out the orders of
+operators."""

@@ -1,10 +1,9 @@
-"""Asks the other nodes of the cluster for their time, and hands over the shards of a node whose clock is
-wrong.
+"""Asks the other nodes for their time, and hands over the shards of a node whose clock is wrong.
 
-When all clocks are set at once, the nodes' knowledge of each other is out of date for a moment, so a node
-judges by two rounds of answers. It hands the shards that it leads to members whose clock a majority confirms,
-if there are any; until then it removes nothing of them by time. The hand-over needs an operator; if there is
-none, or the hand-over fails, it is tried again.
+When all clocks are set at once, the nodes' knowledge of each other is outdated for a moment, so a node judges
+by two rounds of answers. It hands each shard that it leads to a member whose clock a majority confirms, if
+there is one; until then it removes nothing from the shard by age. The hand-over needs an operator and is
+retried until it succeeds.
 """
 
 import asyncio
@@ -29,7 +28,7 @@ _ROUNDS: Final = 2
 
 
 class ClockMonitor:
-    """The clock watch of one node. `peers` are its links to other nodes, and `shards` the shards that it
+    """The clock monitor of one node. `peers` are its links to other nodes, and `shards` the shards that it
     hosts. `administer` sends a request to an operator, and `start` runs a coroutine in the background."""
 
     def __init__(
@@ -45,14 +44,14 @@ class ClockMonitor:
         self._shards = shards
         self._administer = administer
         self._start = start
-        # The rounds in a row in which the clock here was wrong, and the shards for which it was wrong in the
-        # last one.
+        # How many rounds in a row the clock here was wrong, and for which shards it was wrong in the last
+        # round.
         self._rounds_wrong = 0
         self._doubtful: set[str] = set()
         self._leaving: set[str] = set()
 
     async def run(self) -> None:
-        """Ask all peers periodically, and judge the clock here."""
+        """Asks all peers periodically, and judges the clock of this node."""
         while True:
             await asyncio.sleep(ASK_SECONDS)
             for node, link in list(self._peers.items()):
@@ -60,7 +59,7 @@ class ClockMonitor:
             self._judge()
 
     def met(self, node: str, link: Link) -> None:
-        """Ask a node to which there is a link."""
+        """Asks a node to which a link was opened."""
         self._start(self._ask(node, link))
 
     async def _ask(self, node: str, link: Link) -> None:
@@ -88,7 +87,8 @@ class ClockMonitor:
         better = {name: nodes for name, nodes in led.items() if nodes and name not in self._leaving}
         for name in [each for each in better if each in self._doubtful]:
             if len(self._leaving) < _MOST_AT_ONCE:
-                # A random choice: a member that has lost its disk, or is far behind, is not asked for ever.
+                # A random choice, so that a member that has lost its disk or is far behind is not tried for
+                # ever.
                 self._leaving.add(name)
                 self._start(self._hand_over(name, random.choice(better[name])))
         self._doubtful = set(better)

@@ -1,12 +1,12 @@
-"""The clocks of a cluster's nodes, compared: which of them a majority confirms.
+"""Compares the clocks of a cluster's nodes, and tells which of them a majority confirms.
 
-Every node asks the others for their time, and keeps the difference of each clock to its own monotonic clock.
-So it notices at once when its own wall clock is set, and within seconds when another node's is. An answer
-that took long is too uncertain and is not kept.
+Each node asks the others for their time and keeps the difference between each clock and its own monotonic
+clock. So it notices at once when its own wall clock is set, and within seconds when another node's is. An
+answer that took long is too inexact and is dropped.
 
-For a shard, the clocks of its members' nodes count. A clock is confirmed if the clocks that differ from it by
-at most `CLOCK_BOUND_SECONDS`, itself included, are a majority of these. A shard with one member has only the
-clock of its node.
+For a shard, the clocks of its members' nodes count. A clock is confirmed if the clocks within
+`CLOCK_BOUND_SECONDS` of it, itself included, are a majority of these. For a shard with one member, only that
+node's clock counts.
 """
 
 import time
@@ -20,13 +20,13 @@ __all__ = ["ASK_SECONDS", "ClockQuorum", "Standing", "boot_ns"]
 
 ASK_SECONDS: Final = 5.0
 _LONGEST_ANSWER_NS: Final = 2 * 10**9
-# A clock that was not heard of for so long is no longer known.
+# The time after which an answer is too old to be used.
 _KNOWN_NS: Final = 60 * 10**9
 _BOUND_NS: Final = CLOCK_BOUND_SECONDS * 10**9
 
 
 def boot_ns() -> int:
-    """A monotonic clock that goes on while the machine sleeps."""
+    """A monotonic clock that continues while the machine sleeps."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
@@ -61,7 +61,7 @@ class ClockQuorum:
         self._heard: dict[str, _Heard] = {}
 
     def heard(self, node: str, wall_ns: int, asked_ns: int) -> None:
-        """Record a node's time of day, which has just arrived. The node was asked at `asked_ns` of the
+        """Records a node's time of day, which has just arrived. The node was asked at `asked_ns` of the
         monotonic clock here."""
         now = self.boot_ns()
         if now - asked_ns <= _LONGEST_ANSWER_NS:

@@ -1,7 +1,7 @@
-"""What a node keeps on its disk, beside the journals of its shards.
+"""The files of a node on its disk, beside the journals of its shards.
 
-DIR/node.json             who this node is, and to which cluster it belongs
-DIR/shards/NAME/          the journal of a shard, its name written as in a URL
+DIR/node.json             the id of the node, and its cluster
+DIR/shards/NAME/          the journal of a shard; its name is percent-encoded
 DIR/damaged/NAME.NUMBER/  a journal that was found damaged, kept for inspection
 DIR/removed/NAME.NUMBER/  a journal that is being deleted; a partly deleted one is never opened
 """
@@ -71,11 +71,11 @@ class NodeDirectory:
 
     @property
     def cluster(self) -> str:
-        """The cluster this node belongs to; empty if it was never told."""
+        """The cluster that this node belongs to; empty before it joins one."""
         return self._identity.cluster
 
     def join(self, cluster: str) -> None:
-        """Belong to `cluster` from now on, durably."""
+        """Joins `cluster`, durably."""
         assert not self.cluster
         self._identity = _Identity(self._identity.node, cluster)
         file = self.path / "node.json"
@@ -93,7 +93,7 @@ class NodeDirectory:
             yield unquote(entry.name)
 
     def disk(self, shard: str) -> Disk:
-        """The storage of a shard, made if there is none."""
+        """The storage of a shard, which is created if there is none."""
         return Disk(self._shard(shard), self.counters)
 
     def has(self, shard: str) -> bool:
@@ -101,18 +101,17 @@ class NodeDirectory:
         return self._shard(shard).exists()
 
     def new_member(self) -> str:
-        """A name for a member on a disk that has none."""
+        """The name of a new member."""
         return f"{self._identity.node}.{secrets.token_hex(4)}"
 
     def remove(self, shard: str) -> None:
-        """Delete a journal."""
         path = self._shard(shard)
         try:
             path = self._rename(shard, self.path / "removed")
         except OSError as error:
             # The disk is full, or the shards have a file system of their own. Without its vow a journal is
             # never opened, even if only a part of it can be deleted.
-            _log.info("%s is deleted where it is: %s", path, error)
+            _log.info("%s is deleted in place: %s", path, error)
             (path / file_names.PROMISE).unlink(missing_ok=True)
             self._sync(path)
         self._sync(path.parent)
@@ -120,7 +119,7 @@ class NodeDirectory:
         self._delete(path)
 
     def put_aside(self, shard: str) -> Path:
-        """Move a damaged journal out of the way; where it is now."""
+        """Moves a damaged journal away, and returns its new place."""
         path = self._rename(shard, self.path / "damaged")
         self._sync(path.parent)
         self._sync(self.path / "shards")

@@ -1,13 +1,13 @@
-"""Steps of shards that wait for their disk halfway, while the event loop of the node goes on.
+"""Runs steps of shards that wait for the disk halfway, while the node's event loop continues.
 
 A fence, a checkpoint or a new segment writes files, syncs them and continues. Such a step runs in a thread
-that takes turns with the loop: at any time either the thread runs or the loop does, so neither needs locks.
-While the thread waits for a sync it is the loop's turn. The shard holds its other events back until the step
-has ended.
+that takes turns with the loop: at any time either the thread or the loop runs, so neither needs locks. The
+loop runs while the thread waits for a sync. The shard holds its other events back until the step has ended.
 
     queued -> running <-> syncing -> ended
 
-`running`: the loop stands still. `queued` and `syncing`: the loop runs. The loop calls `ended` in its turn.
+While a step is `running`, the loop stands still; while it is `queued` or `syncing`, the loop runs. The loop
+calls `ended` in its turn.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class _Step:
         self._has_ended = False
 
     def run(self) -> None:
-        """In the thread."""
+        """Runs in the thread."""
         self._thread = threading.get_ident()
         try:
             self._wait_for_turn()
@@ -63,7 +63,7 @@ class _Step:
         self._of_thread.acquire()
 
     def _aside(self, wait: Callable[[], None]) -> None:
-        """In the thread: let the loop run while this waits."""
+        """Runs in the thread: lets the loop run while `wait` waits."""
         assert threading.get_ident() == self._thread, "the loop must not sync the disk of a step"
         self._of_loop.release()
         try:
@@ -72,7 +72,7 @@ class _Step:
             self._wait_for_turn()
 
     def _give_turn(self) -> None:
-        """In the loop: stand still until the thread waits or ends."""
+        """Runs in the loop, which stands still until the thread waits or ends."""
         self._of_thread.release()
         self._of_loop.acquire()
         if self._has_ended:
@@ -80,8 +80,8 @@ class _Step:
 
 
 class DiskSteps:
-    """So many at a time. The threads are made when they are needed, and are daemons: a process that ends
-    without `close` does not wait for a disk."""
+    """Runs as many steps at a time as there are `threads`. The threads start when they are needed, and are
+    daemons: a process that ends without `close` does not wait for a disk."""
 
     def __init__(self, threads: int) -> None:
         assert threads > 0
@@ -93,8 +93,8 @@ class DiskSteps:
     def begin(
         self, disk: Disk, call: Callable[[], Any], ended: Callable[[Any, BaseException | None], None]
     ) -> None:
-        """Run `call`, which syncs files of `disk`. `ended` is called in the loop, later, with its result or
-        with what it raised; until then nothing else may sync files of that disk."""
+        """Runs `call`, which syncs files of `disk`. `ended` is called in the loop, later, with the result or
+        the error; until then nothing else may sync files of that disk."""
         self._count += 1
         if self._count > len(self._threads) < self._most:
             name = f"disk-step-{len(self._threads)}"
@@ -117,7 +117,7 @@ class DiskSteps:
             step.run()
 
     def close(self) -> None:
-        """Nothing may be under way."""
+        """No step may be in flight."""
         assert not self._count, f"{self._count} steps have not ended"
         for _ in self._threads:
             self._queue.put(None)

@@ -1,10 +1,12 @@
-"""Sessions of the members of groups, at the leader of the shard where a group has its members.
+"""The sessions of group members, at the leader of the shard that keeps the group's members.
 
-Who belongs to a group is in the log; whether a member lives is known only here, and by time. Each member
-asks again and again for news of its group, and is told when the members change or when others have settled:
-have let go of what is not theirs any more. One that has not asked for as long as it said is made to leave, by
-an entry as any other. A new leader knows no sessions: with the first member that asks, all of its group get
-new ones, so a change of leaders drops nobody.
+    unknown --group member sends a heartbeat, or another member of its group does--> live
+    live --no heartbeat for session_seconds--> expired: a GROUP_LEAVE entry removes the member
+
+The log says who belongs to a group; only the leader's sessions say who is alive. Each member repeats a long
+poll (KeepAlive). It is answered when the members change, or when others have settled, that is, have released
+the partitions that are no longer theirs. A new leader has no sessions; the first heartbeat of any member
+starts sessions for its whole group, so a change of leaders removes no member.
 """
 
 import asyncio
@@ -27,7 +29,8 @@ class _Session:
 
 
 class GroupSessions:
-    """Those of one shard. `groups` are what the shard has applied; `leave(group, member)` proposes an end."""
+    """The sessions of one shard. `groups` gives the groups as applied; `leave(group, member)` proposes that
+    the member leaves."""
 
     def __init__(self, groups: Callable[[], Groups], leave: Callable[[str, str], None]) -> None:
         self._groups = groups
@@ -35,11 +38,11 @@ class GroupSessions:
         self._loop = asyncio.get_running_loop()
         self._sessions: dict[str, dict[str, _Session]] = {}
         self._news = asyncio.Event()
-        # Of the groups, when the members were woken last.
+        # The count of changes to groups when the members were woken last.
         self._changes = 0
 
     async def keep_alive(self, request: KeepAlive) -> GroupState | Failed:
-        """The group as it is, at once if that is news to the member, or else when there are some."""
+        """The state of the group: at once if the member does not know it, else when it changes."""
         session = self._session(request)
         if session is None:
             return _not_member(request)
@@ -84,7 +87,7 @@ class GroupSessions:
         )
 
     def applied(self) -> None:
-        """Entries were applied. Few of them are news to the members."""
+        """Wakes the members if an applied entry has changed a group."""
         changes = self._groups().changes
         if changes != self._changes:
             self._changes = changes
@@ -95,13 +98,13 @@ class GroupSessions:
         self._news = asyncio.Event()
 
     def forget(self) -> None:
-        """This member of the shard leads no more; the next leader hears from everybody."""
+        """This node no longer leads; the next leader starts new sessions."""
         if self._sessions:
             self._sessions.clear()
             self._wake()
 
     def tick(self) -> None:
-        """Let those leave that were silent for too long."""
+        """Removes the members whose sessions have expired."""
         now = self._loop.time()
         for name, known in list(self._sessions.items()):
             group = self._groups().get(name)
@@ -111,7 +114,7 @@ class GroupSessions:
             for member in members:
                 session = known.setdefault(member, _Session(inf, 0.0))
                 if session.ends == inf and session.seconds == 0.0:
-                    # Joined, and not heard of yet: as patient with it as with the others.
+                    # A member that joined and has sent no heartbeat gets the longest session of the others.
                     session.seconds = max(each.seconds for each in known.values())
                     session.ends = now + session.seconds
                 elif session.ends <= now:
@@ -123,5 +126,5 @@ class GroupSessions:
 
 def _not_member(request: KeepAlive) -> Failed:
     return Failed(
-        Code.REJECTED, f"{request.member} is no member of group {request.group!r}; join it again", False
+        Code.REJECTED, f"{request.member} is not a member of group {request.group!r}; join it again", False
     )

@@ -1,10 +1,10 @@
-"""What the leader of a shard proposes by itself, now and then: to forget old records and idle producers, to
-limit transactions as its node is set to, and to let them begin again where an operator that wanted to delete
-the topic has not come to it.
+"""What the leader of a shard proposes by itself from time to time: to trim old records, to forget idle
+producers, and to allow new transactions again if an operator has stopped them for a deletion that did not
+happen.
 
-The age of records and of idle producers is counted in the log (`hawser.log.state.log_time`), because leaders
-may change often; the leader moves the time of the log forward. All other times are the leader's own: a new
-leader begins to count anew, which takes seconds.
+The ages of records and producers are counted in the log (`hawser.log.state.log_time`), because leaders may
+change often; the leader advances the log's time. All other periods are the leader's own: a new leader starts
+to count anew, which takes seconds.
 """
 
 import time
@@ -28,28 +28,28 @@ from hawser.transaction.participant.branches import DEFAULT_LIMIT, Branches
 
 __all__ = ["Maintenance", "Now"]
 
-# A trim that groups hold back is asked for again after so many seconds.
+# A trim that groups hold back is proposed again after this time.
 _AGAIN_SECONDS: Final = 60.0
 _LOOK_SECONDS: Final = 600.0
 _IDLE_SECONDS: Final = 7 * 86_400.0
 _MOST_AT_ONCE: Final = 1000
-# Longer than an operator needs between closing a shard and marking its topic as deleted.
+# Longer than an operator needs from stopping transactions to marking the topic as deleted.
 _CLOSED_SECONDS: Final = 30.0
-# The number of entries that move the time of the log while a record or a producer is kept; it bounds the
-# error of an age.
+# How many entries advance the log's time during the life of a record or producer; this bounds the error of an
+# age.
 _STEPS: Final = 64
 _SHORTEST_STEP_SECONDS: Final = 1.0
 
 
 class Now(NamedTuple):
-    """The time of the log and the time of day, as a leader with a confirmed clock knows them."""
+    """The time of the log and the time of day, according to a leader whose clock is confirmed."""
 
     log_ns: int
     wall_ns: int
 
 
 class Maintenance:
-    """Of one shard, as long as this node leads it."""
+    """The maintenance of one shard during one term."""
 
     def __init__(self, limit: BranchLimit = DEFAULT_LIMIT) -> None:
         """With the limit of transactions that this node is set to."""
@@ -58,7 +58,7 @@ class Maintenance:
         self._trimmed_at = 0.0
         self._advanced_at = -inf
         self._looked_at = -inf
-        # Since when no transaction may begin here.
+        # Since when no transaction may begin on the shard.
         self._closed_at: float | None = None
 
     def due(
@@ -69,9 +69,8 @@ class Maintenance:
         learned: float = inf,
         confirmed: Now | None = None,
     ) -> list[tuple[Kind, bytes]]:
-        """The entries to be proposed now. A producer that is needed is not forgotten, however long it is
-        idle. The topic still existed when an operator sent the whole map, at `learned`. Without a confirmed
-        time nothing is removed by its age."""
+        """The entries to propose now. A needed producer is never forgotten. `learned` is when a complete map,
+        with this topic in it, arrived last. Without a confirmed time nothing is removed by age."""
         now = time.monotonic()
         entries = []
         advance = self._advance(replica, retention, now, confirmed)
@@ -87,7 +86,7 @@ class Maintenance:
         if confirmed is not None and now - self._looked_at > _LOOK_SECONDS:
             self._looked_at = now
             producers = replica.machine.part(Producers)
-            # Offsets of a queue are no offsets of the topic that it may live with.
+            # A queue's offsets are not those of the topic that it may be colocated with.
             is_queue = replica.machine.part(Queue).messages.end > 1
             start = 0 if is_queue else replica.machine.part(Topic).start
             since_ns = confirmed.log_ns - round(_IDLE_SECONDS * 1e9)
@@ -99,9 +98,9 @@ class Maintenance:
     def _advance(
         self, replica: Replica, retention: Retention, now: float, confirmed: Now | None
     ) -> AdvanceTime | None:
-        """Move the time of the log while the age of something matters, even if nothing new arrives: a member
-        that is started later knows the time before only from the log. A new leader does so at once, and so
-        does one that sees the time of day step."""
+        """Advances the log's time while any age matters, even if nothing is written: a member that starts
+        later knows earlier times only from the log. A new leader does so at once, and so does one that sees
+        its wall clock step."""
         topic, log_time = replica.machine.part(Topic), replica.machine.part(LogTime)
         kept_seconds = []
         if isinstance(retention.most_seconds, int | float) and topic.count:
@@ -112,7 +111,7 @@ class Maintenance:
             return None
         step_seconds = max(_SHORTEST_STEP_SECONDS, min(kept_seconds) / _STEPS)
         passed_ns = confirmed.log_ns - log_time.now_ns
-        # A member that starts later counts from the time of day in the log. It has to be the present one.
+        # A member that starts later counts from the wall-clock time in the log, so that must be current.
         stepped_ns = abs(confirmed.wall_ns - log_time.wall_ns - passed_ns)
         is_due = (
             passed_ns >= step_seconds * 1e9
@@ -127,7 +126,7 @@ class Maintenance:
     def _trim(
         self, replica: Replica, retention: Retention, now: float, confirmed: Now | None
     ) -> TrimTo | None:
-        """Groups hold it back, up to as much again as is kept anyway."""
+        """Groups hold a trim back, but keep at most twice the retention."""
         topic, log_time = replica.machine.part(Topic), replica.machine.part(LogTime)
         now_ns = None if confirmed is None else confirmed.log_ns
         offset = retention.start_of(topic, replica.journal, log_time, now_ns)
@@ -138,8 +137,7 @@ class Maintenance:
         return TrimTo(offset, floor or 0)
 
     def _is_forsaken(self, branches: Branches, now: float, learned: float) -> bool:
-        """Whether transactions were kept from beginning for so long that nobody can want it any more, and the
-        topic was not deleted by then."""
+        """Whether new transactions have been stopped for too long, and the topic still exists."""
         if branches.limit.most_open:
             self._closed_at = None
         elif self._closed_at is None:
@@ -153,8 +151,8 @@ class Maintenance:
 def _idle_producers(
     producers: Producers, start: int, since_ns: int, is_needed: Callable[[bytes], bool]
 ) -> tuple[tuple[bytes, int, int], ...]:
-    """The producers to be forgotten, of all that are idle since then. A recorder is forgotten only when none
-    of its records is left, because it resumes from the position in its newest batch."""
+    """The producers to forget, of those idle since then. A recorder is forgotten only once none of its
+    records is left, because it resumes from the position in its newest batch."""
     idle = (
         each
         for each in producers.idle_since(since_ns)
@@ -164,6 +162,6 @@ def _idle_producers(
 
 
 def _is_kept(producers: Producers, name: bytes, start: int) -> bool:
-    """Whether the topic, which begins at `start`, still has something of this producer's newest batch."""
+    """Whether the topic, which begins at `start`, still has a record of this producer's newest batch."""
     newest = producers.newest(name)
     return newest is not None and newest[1] + newest[2] > start

@@ -1,7 +1,7 @@
-"""What clients ask a node for. Most of it is answered by whoever leads the shard; the others say who does.
+"""The requests of clients to a node. The leader of a shard answers them; other nodes say which node leads it.
 
-A write waits without a task: its entry is answered for when it is applied, from there. Long batches of an
-answer are sent from where they lie, since copying them together would cost more than all the rest of a fetch.
+A write needs no task: the apply of its entry answers it. The long batches of an answer are sent from where
+they lie, because copying them would cost more than the rest of a fetch.
 """
 
 import asyncio
@@ -32,18 +32,17 @@ _KINDS = frozenset(
         Kind.GROUP_DELETE,
     }
 )
-# An answer has to fit into a frame, and not to hold up what comes behind it.
+# An answer has to fit into a frame, and must not delay the answers behind it for long.
 _MOST_FETCHED_BYTES = 16 << 20
 _NOT_READY = wire.Failed(
-    wire.Code.BUSY, "this node has begun to lead the shard and reads what came before; ask again", True
+    wire.Code.BUSY, "the new leader of the shard has not applied all earlier entries yet; ask again", True
 )
 
 _Answering = Coroutine[Any, Any, wire.Answer] | wire.Answer
 
 
 class _Publishing:
-    """A publish or a put whose entry is under way: settled as a future would be, with no task that waits for
-    it."""
+    """A publish or put in flight: the tag of its entry, settled like a future but without a task."""
 
     __slots__ = ("_helpful", "_request")
 
@@ -52,7 +51,7 @@ class _Publishing:
         self._helpful = helpful
 
     def done(self) -> bool:
-        """Whether nobody waits any more."""
+        """Whether the client no longer waits."""
         return not self._request.is_waiting
 
     def set_result(self, result: Any) -> None:
@@ -61,7 +60,7 @@ class _Publishing:
 
 
 class ClientRequests:
-    """Those that one node gets about its shards."""
+    """The requests about one node's shards."""
 
     def __init__(self, node: str, shards: Mapping[str, Shard], shard_map: ShardMap) -> None:
         self._node = node
@@ -86,7 +85,7 @@ class ClientRequests:
     def begin(
         self, role: PeerRole, request: Request, message: wire.Request
     ) -> Coroutine[Any, Any, Body] | None:
-        """Serve it: what is returned is still to be awaited and then the answer, if anything is."""
+        """Serves a request; a returned coroutine gives the answer and is still to be awaited."""
         begin = self._begin.get(type(message))
         if begin is None:
             return self._answered(message)
@@ -94,14 +93,14 @@ class ClientRequests:
         return None
 
     async def _answered(self, message: wire.Request) -> Body:
-        # Begun here and not before: a request that is dropped before its turn then leaves nothing undone.
+        # Begun only here: a request that is dropped before its turn leaves nothing undone.
         answer = self._serve[type(message)](message)
         return encode_answer(await answer if asyncio.iscoroutine(answer) else answer)
 
     def _answer(self, request: Request, shard: str, answer: wire.Answer) -> None:
         request.answer(wire.encode(self._helpful(shard, answer)))
 
-    # Who leads.
+    # Leadership.
 
     def led(self, name: str) -> Shard | None:
         """The shard, if this node leads it."""
@@ -109,7 +108,7 @@ class ClientRequests:
         return shard if shard is not None and shard.leads else None
 
     async def _helped(self, shard: str, work: Coroutine[Any, Any, wire.Answer]) -> wire.Answer:
-        """Tell whoever was refused where to go."""
+        """Adds the leader to a refusal."""
         return self._helpful(shard, await work)
 
     def _helpful(self, shard: str, answer: wire.Answer) -> wire.Answer:
@@ -122,7 +121,9 @@ class ClientRequests:
         leader = self._map.address(entry.leader) if entry is not None else None
         if entry is None and shard not in self._shards:
             return wire.Failed(wire.Code.NOT_FOUND, f"this node knows no shard {shard!r}", True)
-        where = f"node {leader[0]} does" if leader and leader[0] != self._node else "nobody does just now"
+        where = (
+            f"node {leader[0]} does" if leader and leader[0] != self._node else "it has no leader just now"
+        )
         return wire.Failed(
             wire.Code.NOT_LEADER,
             f"node {self._node} does not lead shard {shard}; {where}",
@@ -133,7 +134,7 @@ class ClientRequests:
     # Topics.
 
     def _publish(self, role: PeerRole, request: Request, message: wire.Publish | wire.QueuePut) -> None:
-        """Answered when the batch is committed and applied, or now if it cannot be."""
+        """Answers when the batch is committed and applied, or at once if it is refused."""
         refused = self._propose(role, request, message)
         if refused is not None:
             request.answer(wire.encode(refused))
@@ -161,8 +162,8 @@ class ClientRequests:
         if wanted == "topic":
             shard.propose(Kind.BATCH, message.batch, publishing)
             return None
-        # Here before the first message is, or it would not know that nobody can have had it, nor how many
-        # the queue holds.
+        # The delivery has to exist before the first message: it then knows that no consumer holds any, and
+        # the capacity.
         delivery = shard.delivery(residents.get("queue"))
         if delivery is None:
             return TOO_EARLY
@@ -201,27 +202,27 @@ class ClientRequests:
     # Queues.
 
     def _queue_get(self, _: PeerRole, request: Request, message: wire.QueueGet) -> None:
-        delivery = self._lender_of(message.shard)
+        delivery = self._delivery_of(message.shard)
         if isinstance(delivery, wire.Failed):
             request.answer(wire.encode(delivery))
         else:
             delivery.get(message, request, partial(self._answer, request, message.shard))
 
     def _queue_settle(self, _: PeerRole, request: Request, message: wire.QueueSettle) -> None:
-        delivery = self._lender_of(message.shard)
+        delivery = self._delivery_of(message.shard)
         if isinstance(delivery, wire.Failed):
             request.answer(wire.encode(delivery))
         else:
             delivery.settle(message, partial(self._answer, request, message.shard))
 
     def _queue_look(self, request: wire.QueueLook) -> _Answering:
-        delivery = self._lender_of(request.shard)
+        delivery = self._delivery_of(request.shard)
         if isinstance(delivery, wire.Failed):
             return delivery
         shard = self._shards[request.shard]
         return self._helped(request.shard, shard.look(self._map.on(request.shard).get("queue"), request))
 
-    def _lender_of(self, name: str) -> QueueDelivery | wire.Failed:
+    def _delivery_of(self, name: str) -> QueueDelivery | wire.Failed:
         shard = self.led(name)
         if shard is None:
             return self._not_leader(name)
@@ -236,7 +237,7 @@ class ClientRequests:
         self.transact(role, message, partial(self._answer, request, message.shard))
 
     def transact(self, role: PeerRole, message: wire.Transact, answer: Callable[[wire.Answer], None]) -> None:
-        """`answer` is called once, now or when everything has a result."""
+        """Calls `answer` once, now or when every entry has a result."""
         shard = self.led(message.shard)
         if shard is None:
             answer(self._not_leader(message.shard))
@@ -251,24 +252,24 @@ class ClientRequests:
             shard.transactions.transact(entries, shard.delivery(residents.get("queue")), answer)
 
     def coordinator_of(self, xid: Xid) -> str | None:
-        """The shard that decides about it, if that is known."""
+        """The shard that decides the transaction, if this node knows it."""
         entry = self._map.topics.get(wire.HOMES)
         if entry is None:
             return None
         return wire.shards_of(wire.HOMES, entry)[coordinator_number(xid, entry.partitions)]
 
     def look(self, request: wire.TransactionLook) -> _Answering:
-        """What is true now of the transactions of a shard."""
+        """The transactions of a shard."""
         shard = self.led(request.shard)
         if shard is None:
             return self._not_leader(request.shard)
         return self._helped(request.shard, shard.transactions_now(request))
 
 
-# Shorter ones are copied in less time than it takes to send them by themselves.
+# Copying a shorter batch is faster than sending it separately.
 _LONG_BYTES: Final = 16 << 10
 
-# MessagePack: arrays, a number and a binary, each in its longest form.
+# MessagePack: an array of four, then arrays, a number and a binary in their longest forms.
 _FOUR: Final = b"\x94"
 _MANY: Final = struct.Struct(">BI")
 _PLACE: Final = struct.Struct(">BBQBI")
@@ -276,7 +277,7 @@ _ARRAY, _PAIR, _NUMBER, _BINARY = 0xDD, 0x92, 0xCF, 0xC6
 
 
 def encode_answer(answer: wire.Answer) -> Body:
-    """What decodes to `answer`; batches must stay as they are until it is sent."""
+    """Encodes an answer. Its batches must not change until it is sent."""
     if isinstance(answer, wire.Batches) and answer.batches:
         size = sum(len(payload) for _, payload in answer.batches)
         if size >= _LONG_BYTES * len(answer.batches):

@@ -1,9 +1,9 @@
-"""How much of a partition is kept: by age and by size, whichever asks for less.
+"""How much of a partition is kept: by age and by size, whichever keeps less.
 
-The leader decides by the time of the log and by its disk, and proposes an entry that binds all members. Sizes
-are counted in whole segments of the leader's journal, and ages from one mark of the log's time to the next,
-so slightly more may stay. A record is within `most_bytes` as long as its entry is among the newest entries of
-that size. Every record with a higher offset stays with it, even if a transaction staged that record in an
+The leader decides by the log's time and its own disk, and proposes an entry that binds all members. Sizes are
+counted in whole segments of the leader's journal, and ages from one mark of the log's time to the next, so
+slightly more may be kept. A record is within `most_bytes` as long as its entry is among the newest entries of
+that size. Every record with a higher offset is kept with it, even if a transaction staged that record in an
 earlier entry.
 """
 

@@ -1,7 +1,7 @@
-"""A node: the shards it hosts, and its links to the other nodes, to operators and to clients.
+"""A node: the shards that it hosts, and its links to other nodes, operators and clients.
 
-Of two nodes the one whose id comes first dials. What an operator says of the cluster is kept as the map, for
-clients to follow and to find the other nodes by; the node decides nothing from it.
+Of two nodes, the one whose id sorts first dials. Operators push the map; the node keeps it for clients and to
+find other nodes, and decides nothing from it.
 """
 
 import asyncio
@@ -65,9 +65,9 @@ _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345
 
 
 class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a node works. Shards that rest are looked after once in `resting_ticks` ticks; `observers` are told
-    of transactions, each as "module:factory"; transactions may have `staged_bytes` staged on a shard that the
-    node leads."""
+    """The settings of a node. A resting shard is served once in `resting_ticks` ticks. `observers` names
+    observers of transactions, each as "module:factory". On each shard that the node leads, transactions may
+    have `staged_bytes` staged."""
 
     tick_seconds: float = 0.1
     resting_ticks: int = 10
@@ -76,7 +76,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     drain_seconds: float = 10.0
     observers: tuple[str, ...] = ()
     staged_bytes: int = DEFAULT_LIMIT.most_bytes
-    # A shard takes the room of a segment on the disk as soon as it is there.
+    # A shard reserves one segment on the disk when it is created.
     replica: Settings = Settings(
         journal=JournalSettings(segment_bytes=8 << 20),
         limits=Limits(idle_ticks=2),
@@ -109,10 +109,10 @@ class Node(Handler):
         self._peers: dict[str, Link] = {}
         self._operators: dict[str, Link] = {}
         self._background = Background()
-        # Shards that are gone, and not closed yet, and those whose files are still there.
+        # Shards that are being closed for good, and those whose files are not removed yet.
         self._leaving = Background()
         self._removing: set[str] = set()
-        # Members that are being made.
+        # Members that are being created.
         self._making: dict[str, asyncio.Task[wire.Answer]] = {}
         self._dead_letter_forwarder = DeadLetterForwarder(
             name, lambda: [each.address for each in self.map.nodes.values()]
@@ -136,7 +136,7 @@ class Node(Handler):
         return self._server.address
 
     async def start(self, address: str) -> None:
-        """Open what is on the disk, then listen."""
+        """Opens the shards on the disk, then listens."""
         self._sync_pool.start()
         for shard in list(self._directory.shards()):
             self._open(shard)
@@ -147,7 +147,7 @@ class Node(Handler):
         _log.info("node %s serves %d shards at %s", self.name, len(self.shards), self.address)
 
     async def stop(self, drain: bool = True) -> None:
-        """Hand over what it leads, if there is an operator to arrange it; then close everything."""
+        """Hands over leadership, if an operator is connected to arrange it, then closes everything."""
         if drain:
             await self._drain()
         self.stalls.stop()
@@ -159,7 +159,7 @@ class Node(Handler):
         await asyncio.gather(*self._making.values(), return_exceptions=True)
         await asyncio.gather(*(shard.close() for shard in self.shards.values()))
         await self._leaving.wait()
-        # What shards have begun until they were closed.
+        # Shards may have started tasks while they closed.
         self._background.cancel()
         self._disk_steps.close()
         self._sync_pool.close()
@@ -174,7 +174,7 @@ class Node(Handler):
             async with asyncio.timeout(self.settings.drain_seconds):
                 await self._admin(wire.Admin(wire.AdminKind.DRAIN, self.name))
         except TimeoutError:
-            _log.warning("stopping while it leads: the operator did not arrange for others in time")
+            _log.warning("stopping while this node leads shards: the operator did not hand them over in time")
 
     def _identity(self) -> Identity:
         return Identity(role=PeerRole.NODE, name=self.name, run=self._run, cluster=self._directory.cluster)
@@ -187,16 +187,16 @@ class Node(Handler):
         except NotFormatted:
             self._clear(shard)
         except (StorageRefused, StorageFull, Unsupported) as reason:
-            # The others may be refused as well: without the data of all of them nothing would be left.
+            # Other shards may be refused as well; a node without the data of any shard must not start.
             raise UsageError(f"shard {shard} cannot be opened: {reason}") from reason
         except BadState as reason:
-            # Its bytes are those that were saved, by a build that knows them: this one must not move them.
+            # A newer build saved this state correctly; this one must not set it aside as damaged.
             raise UsageError(
                 f"shard {shard} cannot be opened: {reason}. Start this node with the version of Hawser that "
                 "saved it, or a newer one"
             ) from reason
         except (Damaged, StorageFailed) as reason:
-            # As at run time: this member must come back with a new disk, and the others go on.
+            # As at run time: this member returns with a new disk, and the other shards are served.
             _log.error("shard %s cannot be opened: %s", shard, reason)
             self._clear(shard, disk_lost=True)
         else:
@@ -211,22 +211,23 @@ class Node(Handler):
             raise
 
     def _clear(self, shard: str, disk_lost: bool = False) -> None:
-        """Make room for a new member. While the files are still there, none is made."""
+        """Removes a shard's files, or puts a damaged journal aside. No new member is created while the files
+        are there."""
         self._removing.add(shard)
         try:
             if disk_lost:
-                text = "shard %s waits for a new disk; the old one was put aside to %s"
+                text = "shard %s waits for a new member; its damaged journal was moved to %s"
                 _log.error(text, shard, self._directory.put_aside(shard))
             else:
                 self._directory.remove(shard)
                 _log.info("shard %s was removed from this node", shard)
         except OSError as error:
             if self._directory.has(shard):
-                text = "shard %s is not served here, and its files stay: %s. Move them away and start again"
+                text = "shard %s is not served: its files could not be removed: %s. Move them, then restart"
                 _log.error(text, shard, error)
                 return
             _log.error(
-                "the files of shard %s were moved, and their directory was not synced: %s", shard, error
+                "the files of shard %s were moved, but the directory could not be synced: %s", shard, error
             )
         self._removing.discard(shard)
 
@@ -257,7 +258,7 @@ class Node(Handler):
                 for shard in list(self.shards.values()):
                     self._attempt(shard, shard.replica.make_room)
             for shard in list(self.shards.values()):
-                # Shards that rest take their turns.
+                # Resting shards are spread over the ticks.
                 turn = (number + hash(shard.name)) % self.settings.resting_ticks == 0
                 if turn or shard.restless:
                     self._attempt(shard, shard.tick)
@@ -267,8 +268,8 @@ class Node(Handler):
                 self._attempt(shard, partial(self._look_after_queue, shard, turn))
 
     def _attempt(self, shard: Shard, duty: Callable[[], object]) -> None:
-        """A duty that fails does not block the others of the shard: transactions end in time even if
-        something cannot be read."""
+        """Runs one periodic task of a shard. A failing task must not block the others: transactions end in
+        time even if an entry cannot be read."""
         try:
             duty()
         except Exception:
@@ -284,7 +285,7 @@ class Node(Handler):
             self._dead_letter_forwarder.send(shard)
 
     def _retention(self, shard: str) -> Retention | None:
-        """What the topic of a shard is to keep; None if nothing is known of it, or it is deleted."""
+        """The retention of the topic on a shard; None if the node does not know it, or it is deleted."""
         residents = self.map.on(shard)
         if not residents:
             return None
@@ -293,8 +294,8 @@ class Node(Handler):
         return Retention(settings.get("retention_bytes"), settings.get("retention_seconds"))
 
     def _is_needed(self, producer: bytes) -> bool:
-        """Whether it puts the dead letters of a queue that there is on another one: without the place that is
-        kept for it some would be put twice."""
+        """Whether this producer forwards the dead letters of an existing queue. If its position were
+        forgotten, dead letters could arrive twice."""
         shard = shard_of_dead_letters(producer)
         return shard is not None and shard in self.map.shards
 
@@ -355,7 +356,7 @@ class Node(Handler):
         if pushed.cluster:
             self._services.peers.learned(asyncio.get_running_loop().time())
         for name in [each for each in self._dialers if each not in self.map.nodes]:
-            # As long as it runs, it may have members of shards.
+            # It may host members of shards for as long as it runs.
             if self._dialers[name].link is None:
                 self._background.start(self._dialers.pop(name).close("the node left the cluster"))
         for name, entry in self.map.nodes.items():
@@ -372,7 +373,8 @@ class Node(Handler):
     # The log protocol.
 
     def _route(self, shard: str, to: str, message: m.Message) -> None:
-        """To an operator by its run, else to the node that the member is on. Lost if there is no link."""
+        """Sends to an operator by its run, else to the node of the member. Without a link the message is
+        lost."""
         link = self._operators.get(to) or self._peers.get(node_of(to))
         if link is not None:
             link.tell(wire.encode(wire.Deliver(shard, to, self.shards[shard].member, m.encode(message))))
@@ -383,7 +385,7 @@ class Node(Handler):
         if shard is not None and shard.member == envelope.to:
             shard.receive(envelope.sender, message)
         elif isinstance(message, m.RetireRequest) and envelope.sender in self._operators:
-            # It is not here any more, which is what was asked for.
+            # The member is gone already, as the operator wants.
             answer = m.encode(m.RetireResponse(message.epoch))
             told = wire.Deliver(envelope.shard, envelope.sender, envelope.to, answer)
             self._operators[envelope.sender].tell(wire.encode(told))
@@ -391,7 +393,7 @@ class Node(Handler):
     # Requests of operators, and for them.
 
     async def _admin(self, request: wire.Admin) -> wire.Answer:
-        """Pass it on to an operator."""
+        """Passes a request on to an operator."""
         links = list(self._operators.values())
         text = "no operator is connected to this node; start one with `hawser operator`"
         for link in links:
@@ -428,12 +430,12 @@ class Node(Handler):
         )
 
     async def _host(self, name: str) -> Body:
-        """Of several requests for one shard, the first makes the member."""
+        """Creates the member; of several requests for one shard the first one does."""
         while (making := self._making.get(name)) is not None:
             await asyncio.wait([making])
         shard = self.shards.get(name)
         if name in self._removing or (shard is not None and shard.is_retiring):
-            text = f"node {self.name} has files of an earlier member of shard {name}; ask again"
+            text = f"node {self.name} is still removing an earlier member of shard {name}; ask again"
             return wire.encode(wire.Failed(wire.Code.UNAVAILABLE, text, True))
         if shard is not None:
             return wire.encode(wire.Hosted(shard.member))
@@ -442,7 +444,7 @@ class Node(Handler):
         return wire.encode(await asyncio.shield(making))
 
     async def _make(self, name: str) -> wire.Answer:
-        """A new member, on disk when this returns. Nothing else uses its directory meanwhile."""
+        """A new member, which is on disk when this returns. Nothing else uses its directory meanwhile."""
         try:
             replica, disk = await asyncio.to_thread(self._create, name)
         except (StorageFull, StorageFailed) as reason:

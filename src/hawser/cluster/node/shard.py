@@ -1,11 +1,16 @@
-"""One shard on one node: a replica with its disk, in an event loop.
+"""One shard on one node: drives a replica with its disk, in the event loop.
 
-What the replica puts out is carried out here: messages go to the router, syncs to threads, results to
-whoever waits. Publishes that come in while the loop is busy are proposed together; entries that come in while
-the disk is busy are synced together.
+The shard carries out the outputs of the replica: it routes messages, runs syncs in threads, and settles the
+tags of requests. Publishes that arrive in one turn of the loop are proposed together; entries that arrive
+during a sync are synced together.
 
-A step that waits for the disk halfway, such as a checkpoint, runs beside the loop (`disk_steps.py`). Until it
-has ended, other events and fetches are held back, and operators are told how the replica was before it.
+    open --step that waits for the disk--> stepping --step ends--> open
+    open, stepping --replica halts or is retired, or close()--> closed
+
+While stepping, as for a checkpoint (`disk_steps.py`), other events and fetches are held back in order, and
+operators get the report from before the step. A closed shard refuses its tags with NOT_LEADER. During a term,
+the shard has a transaction service, and a queue delivery once the queue's settings are known; both end with
+the term.
 """
 
 import asyncio
@@ -72,26 +77,27 @@ from hawser.record.batch import Header
 
 __all__ = ["Shard"]
 
-# Bytes that one step appends and sends, or one command that has more.
+# The most bytes that one step appends and sends, unless a single command has more.
 _MOST_PROPOSED_BYTES = 4 << 20
-# Messages of other nodes that come while a step waits for the disk; more are lost, and sent again.
+# The most events held back while a step waits for the disk; further messages of nodes are dropped, and sent
+# again.
 _MOST_HELD = 1000
 
 _log = logging.getLogger("hawser.cluster.node")
 
 _REFUSALS = {
     Reason.NOT_LEADER: (Code.NOT_LEADER, "this node does not lead the shard", "none"),
-    Reason.BUSY: (Code.BUSY, "the leader takes no writes just now; ask again", "none"),
+    Reason.BUSY: (Code.BUSY, "the leader cannot take writes just now; ask again", "none"),
     Reason.FULL: (Code.FULL, "the leader's disk is full; free some space or trim topics", "none"),
-    Reason.TOO_LARGE: (Code.BAD_REQUEST, "no entry can hold so much; send less at once", "none"),
-    Reason.UNSUPPORTED: (Code.BAD_REQUEST, "this node does not know such an entry", "none"),
-    Reason.UNKNOWN: (Code.UNKNOWN, "the leader was deposed before a majority had it", "unknown"),
+    Reason.TOO_LARGE: (Code.BAD_REQUEST, "the entry is too large; send less at once", "none"),
+    Reason.UNSUPPORTED: (Code.BAD_REQUEST, "this node does not know this kind of entry", "none"),
+    Reason.UNKNOWN: (Code.UNKNOWN, "the leader was deposed before a majority had the entry", "unknown"),
 }
 
 
 class Shard:
-    """A hosted replica. `route(shard, to, message)` sends; `gone(shard, disk_lost)` is called when it was
-    retired, or when its disk turned out to be of no use; `around` is for its transactions."""
+    """A hosted replica. `route(shard, to, message)` sends a message. `gone(shard, disk_lost)` is called when
+    the replica was retired or its disk failed. `services` are for its transactions."""
 
     def __init__(
         self,
@@ -120,11 +126,11 @@ class Shard:
         self._proposals: list[Command] = []
         self._flush_scheduled = False
         self._waiters: dict[asyncio.Future[None], int] = {}
-        # Where the topic ended when they were looked through last.
+        # The end of the topic when the waiting fetches were checked last.
         self._woken_at = 0
         self._applied = replica.machine.applied
         self._is_syncing = False
-        # While a step waits for the disk: what is to be done after it, and the future of its end.
+        # While stepping: the events to handle afterwards, and the future of the step's end.
         self._held: deque[Callable[[], None]] = deque()
         self._step_end: asyncio.Future[None] | None = None
         self._is_retiring = self._holds_tick = False
@@ -142,19 +148,16 @@ class Shard:
 
     @property
     def is_retiring(self) -> bool:
-        """Whether its files are being deleted."""
         return self._step_end is not None and self._is_retiring
 
     @property
     def restless(self) -> bool:
-        """Whether a tick has more to do than to remind of its presence."""
         if self._is_restless is None:
             self._is_restless = self.replica.node.restless
         return self._is_restless
 
     @property
     def report(self) -> ShardReport:
-        """How the replica is, as operators hear it."""
         if self._report is None:
             status = m.encode(self.replica.node.status())
             self._report = ShardReport(self.member, status, self.replica.halted)
@@ -169,7 +172,7 @@ class Shard:
         if self._step_end is None:
             self._step(Tick())
         elif not self._holds_tick:
-            # One is enough, and without any a busy shard would make no checkpoints.
+            # One held tick is enough; without any, a busy shard would make no checkpoints.
             self._holds_tick = True
             self._held.append(self._held_tick)
         if self.leads:
@@ -182,7 +185,7 @@ class Shard:
         self._step(Tick())
 
     def tick_queue(self) -> bool:
-        """As often as time passes, also while the shard rests; whether there are dead letters to be sent."""
+        """Called at every tick, also while the shard rests. Whether there are dead letters to forward."""
         if self._delivery is None or self._step_end is not None:
             return False
         self._delivery.tick()
@@ -200,7 +203,7 @@ class Shard:
             self._carry_out(self.replica.step(event))
 
     def _step_aside(self, event: Event) -> None:
-        # Until this has ended they are as before: what it makes true is not durable yet.
+        # The report from before the step: what the step changes is not durable until it ends.
         self._report, self._is_restless = self.report, self.restless
         self._is_retiring = isinstance(event, Receive) and isinstance(event.message, m.RetireRequest)
         self._step_end = self._loop.create_future()
@@ -214,7 +217,7 @@ class Shard:
             try:
                 self._held.popleft()()
             except Exception:
-                # The others are done all the same: each of them may have a caller.
+                # The other held events still run: each may have a caller.
                 _log.exception("shard %s: an event that a step had held back failed", self.name)
 
     def _finish_step(self, outputs: list[Output], failure: BaseException | None) -> None:
@@ -230,7 +233,6 @@ class Shard:
                 _log.error("shard %s halted while it was closed: %s", self.name, output.reason)
 
     def _turn_away(self, event: Event) -> None:
-        """This shard is closed."""
         tags = [each.tag for each in event.commands] if isinstance(event, Propose) else []
         for tag in [event.tag] if isinstance(event, Read) else tags:
             _settle(tag, _refusal(Reason.NOT_LEADER))
@@ -250,7 +252,7 @@ class Shard:
                 assert isinstance(output, Retired), output
                 is_gone = True
         if is_gone:
-            # The callers in flight were answered before. Held events are turned away.
+            # Tags in flight have been settled; held events are refused.
             self._closed = True
             self._gone(self, disk_lost)
             return
@@ -271,7 +273,7 @@ class Shard:
         self._renew_transactions()
 
     def _answer(self, output: Done | Serve | Refuse) -> None:
-        """Whatever one of those who wait does with it, the others hear of theirs."""
+        """Settles a tag. An error in one tag must not affect the others."""
         result: object = None
         if isinstance(output, Done):
             result = output.result
@@ -280,7 +282,7 @@ class Shard:
         try:
             _settle(output.tag, result)
         except Exception:
-            _log.exception("shard %s: somebody could not be told what became of a request", self.name)
+            _log.exception("shard %s: the result of a request could not be delivered", self.name)
 
     # The disk.
 
@@ -290,7 +292,7 @@ class Shard:
         self._run_sync(sync, partial(self._end_sync, sync))
 
     def _run_sync(self, sync: Sync, ended: Callable[[Exception | None], None]) -> None:
-        """`ended` is called later, whatever goes wrong: without an error only if all of it is on disk."""
+        """Calls `ended` later in any case, and without an error only if everything is on disk."""
         try:
             files = self._disk.begin_sync(sync.names)
         except Exception as error:
@@ -314,7 +316,7 @@ class Shard:
             return
         self._is_syncing = False
         if self._closed:
-            # Nobody is answered any more; whoever closes this shard goes on from here.
+            # Tags were settled at the close; `close` continues with this sync.
             _settle(self._last_sync, (sync, error))
         elif error is not None:
             self._carry_out(self.replica.sync_failed(str(error), not isinstance(error, StorageRefused)))
@@ -324,22 +326,23 @@ class Shard:
     # Writes.
 
     async def execute(self, kind: int, payload: bytes) -> Executed | Failed:
-        """Answered when the entry is committed and applied here."""
+        """Answers when the entry is committed and applied here."""
         future: asyncio.Future[Any] = self._loop.create_future()
         self.propose(kind, payload, future)
         result = await future
         return result if isinstance(result, Failed) else Executed(encode_result(result))
 
     def propose(self, kind: int, payload: bytes, tag: Any = None, label: bytes = b"") -> None:
-        """Write an entry. `tag`, a future or what can be settled like one, gets the result once it is
-        committed and applied here, or why it is not. With a label it is one of a transaction."""
+        """Writes an entry. `tag`, a future or an object like one, gets the result once the entry is committed
+        and applied here, or the refusal. An entry with a label belongs to a transaction."""
         self._proposals.append(Command(kind, payload, tag, transaction=label))
         if not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Propose what waits, as much as one turn of the loop can take; the rest in the next turn."""
+        """Proposes the waiting commands, as many as one turn of the loop can take; the rest follow in the
+        next turn."""
         count = size = 0
         while count < len(self._proposals) and size < _MOST_PROPOSED_BYTES:
             size += len(self._proposals[count].payload)
@@ -353,14 +356,14 @@ class Shard:
     # Reads.
 
     async def fetch(self, offset: int, max_bytes: int, wait_seconds: float) -> Batches | Failed:
-        """Committed batches from `offset` on; none if none came in time."""
+        """Committed batches from `offset` on; none if none arrived in time."""
         topic = self.replica.machine.part(Topic)
         if offset == topic.end and wait_seconds > 0:
             await self._wait_beyond(offset, wait_seconds)
         if self._step_end is None:
             return self._fetched(offset, max_bytes)
         answer: asyncio.Future[Batches | Failed] = self._loop.create_future()
-        # Before the other events, among which may be more steps that wait.
+        # Before the other held events, which may contain more steps that wait.
         self._held.appendleft(partial(self._answer_fetch, answer, offset, max_bytes))
         return await answer
 
@@ -375,15 +378,15 @@ class Shard:
         topic = self.replica.machine.part(Topic)
         found = self.replica.read(offset, max_bytes) if not self._closed else OutOfRange(0, 0)
         if isinstance(found, OutOfRange):
-            text = f"offset {offset} is not there: the partition has {found.start} up to {found.end}"
+            text = f"offset {offset} is out of range: the partition has {found.start} up to {found.end}"
             ahead = offset > found.end
             return Failed(Code.OUT_OF_RANGE, text, ahead, start=found.start, end=found.end)
-        # As they lie in the entries: they are copied, if at all, when the answer is sent.
+        # Not copied here, but at most when the answer is sent.
         batches = tuple((first, memoryview(entry.payload)) for first, entry in found)
         return Batches(batches, topic.start, topic.end)
 
     async def _wait_beyond(self, offset: int, seconds: float) -> None:
-        """Return when there is a record at `offset`, or the time is over."""
+        """Returns when there is a record at `offset`, or the time is over."""
         future: asyncio.Future[None] = self._loop.create_future()
         self._waiters[future] = offset
         timer = self._loop.call_later(seconds, _settle, future, None)
@@ -396,7 +399,7 @@ class Shard:
     def _wake(self) -> None:
         end = self.replica.machine.part(Topic).end
         if end == self._woken_at:
-            # Every waiter came when the topic ended here.
+            # Every waiting fetch arrived when the topic ended here.
             return
         self._woken_at = end
         for future in [each for each, offset in self._waiters.items() if offset < end]:
@@ -404,7 +407,6 @@ class Shard:
             _settle(future, None)
 
     async def inspect(self, request: Inspect) -> Inspected | Failed:
-        """What is true now, by the leader."""
         refused = await self._newest()
         if refused is not None:
             return refused
@@ -423,7 +425,8 @@ class Shard:
         return Inspected(bounds.start, bounds.end, at, groups, newest)
 
     def read(self, tag: Any) -> None:
-        """`tag` gets None once what is applied here is the newest state there is, or why it is not known."""
+        """Settles `tag` with None once the state applied here is the newest, or with the reason why that is
+        not known."""
         self._step(Read(tag))
 
     async def _newest(self) -> Failed | None:
@@ -434,7 +437,7 @@ class Shard:
     # The queue.
 
     def put(self, header: Header, batch: bytes, tag: Any) -> None:
-        """As `propose`; what would not be accepted is not written."""
+        """As `propose`, but does not write what the queue would refuse."""
         leading, machine = self.replica.node.leadership, self.replica.machine
         verdict = None
         if leading is not None and leading.ready:
@@ -455,7 +458,7 @@ class Shard:
         return self._delivery
 
     def _end_delivery(self) -> None:
-        """What was lent by a leader is forgotten with its time as such."""
+        """Ends the delivery with the term. The next leader starts without its claims."""
         leading, delivery = self.replica.node.leadership, self._delivery
         if delivery is not None and (
             leading is None or self.replica.halted or leading.since != delivery.epoch
@@ -465,11 +468,10 @@ class Shard:
 
     @property
     def current_delivery(self) -> QueueDelivery | None:
-        """What lends the messages of a queue, if this is one and something did."""
+        """The delivery of the queue on this shard, if one was started."""
         return self._delivery
 
     async def look(self, queue: Resident | None, request: QueueLook) -> Looked | Failed:
-        """What is true of the queue now, by the leader."""
         refused = await self._newest()
         delivery = self.delivery(queue)
         if refused is not None or delivery is None:
@@ -480,11 +482,11 @@ class Shard:
 
     @property
     def transactions(self) -> TransactionService | None:
-        """What looks after transactions here; None while this node does not lead, or does not know yet."""
+        """The transaction service; None until this node leads and is ready."""
         return self._transactions
 
     def _renew_transactions(self) -> None:
-        """It is there as long as this node leads."""
+        """Opens the transaction service with the term, and closes it with the term."""
         leading, transactions = self.replica.node.leadership, self._transactions
         is_over = self.replica.halted is not None or self._closed
         if transactions is not None and (is_over or leading is None or leading.since != transactions.epoch):
@@ -494,12 +496,11 @@ class Shard:
             self._transactions = TransactionService(self, leading.since, self._services)
 
     def tick_transactions(self) -> None:
-        """Now and then, also while the shard rests."""
+        """Called periodically, also while the shard rests."""
         if self._transactions is not None and self._step_end is None:
             self._transactions.tick()
 
     async def transactions_now(self, request: TransactionLook) -> TransactionsSeen | Failed:
-        """What is true of them now, by the leader."""
         refused = await self._newest()
         if refused is not None or self._transactions is None:
             return refused or _refusal(Reason.BUSY)
@@ -508,7 +509,7 @@ class Shard:
     # Groups.
 
     async def keep_alive(self, request: KeepAlive) -> GroupState | Failed:
-        """Answered when the member has something to know, or its time is over."""
+        """Answers when the group has changed for the member, or its time is over."""
         leading = self.replica.node.leadership
         if leading is None or not leading.ready:
             return _refusal(Reason.NOT_LEADER)
@@ -525,8 +526,8 @@ class Shard:
     # Retention.
 
     def retain(self, retention: Retention | None, is_needed: Callable[[bytes], bool], learned: float) -> None:
-        """Propose to forget what is older or more than the topic is to keep, and idle producers. With None
-        there is nothing to look after. The whole map was told at `learned`."""
+        """Proposes entries that trim old records, forget idle producers, and so on. Without a `retention`
+        there is nothing to maintain. The complete map arrived last at `learned`."""
         if not self.leads or retention is None:
             self._maintenance = None
             return
@@ -536,7 +537,6 @@ class Shard:
             self.propose(kind, payload)
 
     def standing(self) -> Standing:
-        """The standing of this node's clock among those of the members, if this node leads."""
         leading = self.replica.node.leadership
         if leading is None:
             return Standing(None)
@@ -552,7 +552,7 @@ class Shard:
     # The end.
 
     async def close(self) -> None:
-        """Stop: what was not answered is unknown, what was not synced is synced."""
+        """Stops the shard: pending requests have an unknown outcome, and everything written is synced."""
         self._closed = True
         for future in list(self._waiters):
             _settle(future, None)
@@ -572,7 +572,7 @@ class Shard:
             self._disk.close()
 
     async def _settle_journal(self) -> None:
-        """Behind the sync that is under way, if there is one."""
+        """Syncs everything, after the sync that is in flight."""
         journal = self.replica.journal
         if self._last_sync is not None:
             sync, error = await self._last_sync

@@ -1,7 +1,7 @@
-"""Syncs of the shards of a node, while its event loop goes on.
+"""Syncs the files of a node's shards in threads, while the event loop runs.
 
-What is wanted in one turn of the loop is handed over at its end, behind what is sent: who is woken by it
-does not hold up the others, which sync meanwhile.
+The syncs requested in one turn of the loop are handed over together at its end, after the turn's messages are
+sent. So the first thread to wake does not delay the others.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ Ended = Callable[[int, float], None]
 
 
 class SyncPool:
-    """So many at a time. Everything but the waiting happens in one loop."""
+    """A fixed number of sync threads. All methods run in one loop."""
 
     def __init__(self, threads: int) -> None:
         self._syncs = Syncs(threads)
@@ -30,13 +30,13 @@ class SyncPool:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
-        """From here on syncs are heard of in this loop."""
+        """Starts to report ended syncs in the running loop."""
         loop = asyncio.get_running_loop()
         loop.add_reader(self._syncs.fileno(), self._look)
         self._loop = loop
 
     def begin(self, descriptors: list[int], ended: Ended) -> None:
-        """Sync these files, which stay open until `ended` is called."""
+        """Syncs these files, which must stay open until `ended` is called."""
         assert self._loop is not None
         number = next(self._numbers)
         self._under_way[number] = ended
@@ -54,10 +54,10 @@ class SyncPool:
             try:
                 ended(error, seconds)
             except Exception:
-                _log.exception("a shard could not go on after a sync; the others do")
+                _log.exception("a shard failed after a sync; other shards are not affected")
 
     def close(self) -> None:
-        """Nothing may be under way."""
+        """No sync may be in flight."""
         if self._loop is not None:
             self._loop.remove_reader(self._syncs.fileno())
             self._loop = None

@@ -565,16 +565,16 @@ def test_nodes_take_no_nonsense(cluster: RunningCluster, bus: hawser.Bus, queue:
     label = Label(lane("forger"), 1, 0, 1, 60)
     expiry = encode_command(ExpireProducers(((b"letters:" + shard.encode(), 1, 1),)))
     requests: list[tuple[Any, str | None, str]] = [
-        (wire.QueueSettle(shard, 0, "me", 1, 1, too_many), leader, "names at most"),
-        (wire.QueueGet(shard, 0, "me", 1, no_token, 1, 1, 1.0, 0.0, too_many), leader, "names at most"),
-        (wire.QueueGet(topic.shard, 0, "me", 1, no_token, 1, 1, 1.0), topic.leader, "is that of a topic"),
+        (wire.QueueSettle(shard, 0, "me", 1, 1, too_many), leader, "name at most"),
+        (wire.QueueGet(shard, 0, "me", 1, no_token, 1, 1, 1.0, 0.0, too_many), leader, "name at most"),
+        (wire.QueueGet(topic.shard, 0, "me", 1, no_token, 1, 1, 1.0), topic.leader, "holds a topic"),
         (wire.QueuePut(topic.shard, b"x"), topic.leader, "cannot be read"),
         (wire.Execute(shard, 33, b"x"), leader, "cannot ask for an entry of kind 33"),
         (wire.Execute(shard, Kind.EXPIRE_PRODUCERS, expiry), leader, "cannot ask for an entry of kind 3"),
-        *((wire.QueuePut(shard, each), leader, "only nodes") for each in forged),
-        *((wire.Publish(topic.shard, each), topic.leader, "only nodes") for each in forged),
+        *((wire.QueuePut(shard, each), leader, "is reserved for nodes") for each in forged),
+        *((wire.Publish(topic.shard, each), topic.leader, "is reserved for nodes") for each in forged),
         *(
-            (wire.Transact(shard, (entry(Kind.QUEUE_PUT, each, label),)), leader, "only nodes")
+            (wire.Transact(shard, (entry(Kind.QUEUE_PUT, each, label),)), leader, "is reserved for nodes")
             for each in forged
         ),
     ]

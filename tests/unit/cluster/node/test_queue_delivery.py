@@ -168,7 +168,7 @@ def test_who_cannot_be_told_does_not_keep_others_from_it(
         return await future
 
     assert counter.cluster.run(tell()) is None
-    assert "could not be told" in caplog.text
+    assert "could not be delivered" in caplog.text
 
 
 def test_what_is_too_much_to_move_is_held_as_before(

@@ -232,7 +232,7 @@ def test_votes_that_a_client_made_up_are_told_once(
         ("no colon", "module:factory"),
         ("no_such_module:factory", "cannot be imported"),
         ("tests.unit.cluster.node.test_transactions:nothing", "cannot be imported"),
-        ("tests.unit.cluster.node.test_transactions:HEARD", "a function or class is wanted"),
+        ("tests.unit.cluster.node.test_transactions:HEARD", "it must be a function or class"),
     ],
 )
 def test_an_observer_that_cannot_be_had_is_an_error_at_the_start(name: str, text: str) -> None:

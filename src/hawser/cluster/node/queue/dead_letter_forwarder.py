@@ -1,9 +1,10 @@
-"""Dead letters of the queues that this node leads, on their way to queues of other names.
+"""Sends the dead letters of the queues that this node leads to the queues that their `dead_letter` settings
+name.
 
-The rule by which each arrives once is that of `hawser.log.queue.dead_letters`; here are the journeys. The
-node is a client of its own cluster, once there is something to send, and says that it is a node: others put
-nothing under the stamps of letters. While the other queue is full, or away, or cannot be made, letters stay
-at home.
+The node is a client of its own cluster for this; its links have the role of a node, because only nodes may
+use the producer names of dead letters. `hawser.log.queue.dead_letters` makes each dead letter arrive once.
+While the other queue is full, cannot be reached or cannot be created, the dead letters stay in their own
+queue, and the forwarder retries.
 """
 
 import asyncio
@@ -27,12 +28,12 @@ __all__ = ["DeadLetterForwarder"]
 _log = logging.getLogger("hawser.cluster.node")
 
 _SEND_SECONDS: Final = 5.0
-# After what went wrong.
+# The pause after an error.
 _PAUSE_SECONDS: Final = 1.0
 
 
 class DeadLetterForwarder:
-    """Of one node, in its event loop; `addresses` are those of the cluster's nodes."""
+    """The forwarder of one node, in its event loop; `addresses` are those of the cluster's nodes."""
 
     def __init__(self, node: str, addresses: Callable[[], Sequence[str]]) -> None:
         self._node = node
@@ -40,12 +41,12 @@ class DeadLetterForwarder:
         self._client: Client | None = None
         self._opening = asyncio.Lock()
         self._under_way: set[str] = set()
-        # What was wrong last, said once for each shard.
+        # The last error of each shard; it is logged once.
         self._troubles: dict[str, str] = {}
         self._background = Background()
 
     def send(self, shard: Shard) -> None:
-        """Send the letters of a shard that this node leads, unless they are on their way."""
+        """Sends the dead letters of a shard that this node leads, unless they are being sent."""
         if shard.name not in self._under_way:
             self._under_way.add(shard.name)
             self._background.start(self._send_from(shard))
@@ -59,7 +60,7 @@ class DeadLetterForwarder:
                 self._troubles[shard.name] = str(error)
                 level = logging.INFO if isinstance(error, Full) else logging.WARNING
                 unforeseen = None if isinstance(error, HawserError) else error
-                text = "shard %s: its dead letters stay with it: %s"
+                text = "shard %s: its dead letters cannot be forwarded yet: %s"
                 _log.log(level, text, shard.name, error, exc_info=unforeseen)
             await asyncio.sleep(_PAUSE_SECONDS)
         finally:
@@ -90,7 +91,7 @@ class DeadLetterForwarder:
     async def _started(self) -> Client:
         async with self._opening:
             if self._client is None:
-                # Of a name that no node has: these links carry nothing of the protocol of nodes.
+                # No node has this name: these links carry nothing of the nodes' protocol.
                 name = f"letters of {self._node}"
                 client = Client(self._addresses(), name, ClientSettings(), PeerRole.NODE)
                 await client.start()

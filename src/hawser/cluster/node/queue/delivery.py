@@ -1,15 +1,17 @@
-"""The queue of a shard, as long as this node leads it: consumers ask, and the desks lend.
+"""The delivery of a queue's messages to consumers, while this node leads its shard.
 
-There is a desk for each shelf (`hawser.log.queue.dispatcher`), made once this leader has applied all that
-came before it and knows the settings of the queue, and dropped when it leads no more. Whoever asks for
-messages waits in line: he is served after a read of the newest state, first when he comes and again whenever
-there is something to lend, until he gets something or his time is over. A transaction is lent what is there
-without a read, and finds out at its commit if this node leads no more; that there is nothing is known after
-one.
+There is one dispatcher for messages and one for dead letters (`hawser.log.queue.dispatcher`). They exist from
+when this leader has applied all earlier entries and knows the settings of the queue until its term ends. A
+get waits in line. The leader confirms with a majority that its state is the newest, then serves the get, and
+serves it again whenever messages become available, until it gets some or its time is over. A get for a
+transaction takes what is there without that read; a stale leader is detected at commit. An empty answer
+always needs the read.
 
-A session belongs to a client, not to a link: one that reconnects goes on with what it holds. It ends when the
-client says so, or when it is silent for longer than it said; while it waits here it is heard of. It wants one
-thing at a time: when it asks for another, whatever it asked for before is over.
+A session belongs to a client, not to a link, so a client that reconnects keeps the messages that it holds:
+
+    new --first get--> live --leaves, or silent for session_seconds--> ended; its messages are delivered again
+
+A waiting get counts as a heartbeat. A session has one get at a time: a later one ends the earlier one.
 """
 
 import asyncio
@@ -57,9 +59,9 @@ __all__ = ["TOO_EARLY", "QueueDelivery"]
 _log = logging.getLogger("hawser.cluster.node")
 
 _SESSION_SECONDS: Final = 10.0
-# A session holds no more messages, and a request names no more tokens.
+# The most messages that a session holds, or that a request names.
 _MOST_HELD: Final = 10_000
-_MOST_LENT_BYTES: Final = 8 << 20
+_MOST_DELIVERED_BYTES: Final = 8 << 20
 
 
 class Host(Protocol):
@@ -73,7 +75,7 @@ class Host(Protocol):
 
 
 class _PendingGet:
-    """Somebody who wants messages; the tag of the reads that are made for him."""
+    """A get that waits for messages; also the tag of the reads that are made for it."""
 
     __slots__ = (
         "answer", "delivery", "dispatcher", "for_transactions", "is_asking", "is_known", "line", "timer",
@@ -95,7 +97,7 @@ class _PendingGet:
         self.wanted = wanted
         self.for_transactions = for_transactions
         self.answer = answer
-        # Whether a read is under way, and whether one was served.
+        # Whether a read is in flight, and whether one has succeeded.
         self.is_asking = self.is_known = False
         self.timer: asyncio.TimerHandle | None = None
         assert wanted.session not in line
@@ -113,13 +115,13 @@ class _PendingGet:
         self.delivery.served(self, refused)
 
 
-# By their sessions, those who came first in front.
+# By session, in the order of arrival.
 _PendingGets = dict[str, _PendingGet]
 _Answer = Callable[[Any], None]
 
 
 class _SettlementTag:
-    """The tag of an entry that settles messages: the desk has to hear of its end, whoever else wants to."""
+    """The tag of a settlement's entry. The dispatcher has to learn the result even if the client is gone."""
 
     __slots__ = ("_answer", "_dispatcher", "_proposal")
 
@@ -138,8 +140,7 @@ class _SettlementTag:
 
 
 class QueueDelivery:
-    """Of one shard and one time of leading it, which began in `epoch`; `queue` is the name of what it lends
-    from."""
+    """The delivery of one queue, named `queue`, in the term that began in `epoch`."""
 
     def __init__(self, host: Host, queue: str, epoch: int, settings: dict[str, Setting]) -> None:
         self.queue = queue
@@ -165,9 +166,9 @@ class QueueDelivery:
             for subqueue, each in ((MESSAGES, lending), (DEAD_LETTERS, dead_letters))
         ]
         self._lines: list[_PendingGets] = [{}, {}]
-        # Of each shelf its first message, and when that came.
+        # For messages and for dead letters: the first offset, and when that message arrived.
         self._oldest: list[tuple[int, int]] = [(0, 0), (0, 0)]
-        # What could not be read last, said once.
+        # The last error of reading messages; it is logged once.
         self._damage = ""
         self.limit()
 
@@ -175,10 +176,10 @@ class QueueDelivery:
     def _now(self) -> int:
         return _milliseconds(self._loop.time())
 
-    # Getting.
+    # Get.
 
     def get(self, message: QueueGet, request: Request, answer: _Answer) -> None:
-        """`answer` is called once, now or when there is something, unless the request is cancelled."""
+        """Calls `answer` once, now or when there are messages, unless the request is cancelled."""
         if message.subqueue == DEAD_LETTERS and self._dead_letters_to is not None:
             answer(_elsewhere(self._dead_letters_to))
             return
@@ -191,7 +192,7 @@ class QueueDelivery:
             message.request,
             message.received,
             message.most,
-            min(message.most_bytes, _MOST_LENT_BYTES),
+            min(message.most_bytes, _MOST_DELIVERED_BYTES),
             tuple(_tokens(message.unseen)),
             _milliseconds(message.session_seconds),
             message.ahead,
@@ -209,14 +210,14 @@ class QueueDelivery:
         waiting = _PendingGet(self, dispatcher, line, wanted, message.for_transactions, answer)
         request.on_cancel = lambda: self._leave(waiting)
         if message.wait_seconds > 0:
-            # Not so long that nobody hears of the session.
+            # The session must not expire while its get waits.
             seconds = min(message.wait_seconds, message.session_seconds / 2)
             waiting.timer = self._loop.call_later(seconds, self._time_is_over, waiting)
         self._ask(waiting)
 
     def _hear(self, dispatcher: Dispatcher, line: _PendingGets, wanted: Get) -> None:
-        """What it asked for before is over, and what that had got for nothing is for others. This needs no
-        read: nothing is lent."""
+        """A later get ends the session's earlier one, and returns the messages that only the earlier answer
+        carried. This needs no read, because nothing is delivered."""
         before = len(dispatcher.claims)
         dispatcher.hear(wanted, self._now)
         earlier = line.get(wanted.session)
@@ -226,27 +227,27 @@ class QueueDelivery:
             self.wake()
 
     def _ask(self, waiting: _PendingGet) -> None:
-        # Nobody who came before is overtaken because he needs a read.
+        # A get without a read must not overtake earlier ones that need a read.
         is_first = next(iter(waiting.line.values())) is waiting
-        if waiting.for_transactions and is_first and self._lend(waiting):
+        if waiting.for_transactions and is_first and self._deliver(waiting):
             return
         if not waiting.is_asking:
             waiting.is_asking = True
             self._host.read(waiting)
 
     def served(self, waiting: _PendingGet, refused: Failed | None) -> None:
-        """The state is the newest there is, or this node does not know whether it is."""
+        """The read has ended: the state is the newest, or `refused` says why that is not known."""
         if not waiting.is_in_line:
             return
         if refused is not None:
             self._answer(waiting, refused)
             return
         waiting.is_known = True
-        if not self._lend(waiting) and waiting.timer is None:
+        if not self._deliver(waiting) and waiting.timer is None:
             self._answer(waiting, Delivered())
 
-    def _lend(self, waiting: _PendingGet) -> bool:
-        """Whether it has its answer."""
+    def _deliver(self, waiting: _PendingGet) -> bool:
+        """Whether the get has been answered."""
         try:
             delivery_batches = waiting.dispatcher.deliver(waiting.wanted, self._now)
         except (Corrupt, OSError) as error:
@@ -262,7 +263,7 @@ class QueueDelivery:
             waiting.dispatcher.claims.hear(waiting.wanted.session, self._now)
             self._answer(waiting, Delivered())
         else:
-            text = "too few nodes answer the leader for it to know that it is one; ask again"
+            text = "the leader cannot reach a majority of the shard's members; ask again"
             self._answer(waiting, Failed(Code.BUSY, text, True))
 
     def _answer(self, waiting: _PendingGet, answer: Delivered | Failed) -> None:
@@ -276,7 +277,7 @@ class QueueDelivery:
             del waiting.line[waiting.wanted.session]
 
     def wake(self) -> None:
-        """Something was applied, or came back. If there is something to lend, it is for the first in line, as
+        """Messages may have become available, after an apply or a release. Serves the first gets in line, as
         many as there are messages."""
         for dispatcher, line, subqueue in zip(
             self._dispatchers, self._lines, self._queue.subqueues, strict=True
@@ -286,10 +287,10 @@ class QueueDelivery:
                 for waiting in list(islice(line.values(), ready)):
                     self._ask(waiting)
 
-    # Settling.
+    # Settle.
 
     def settle(self, message: QueueSettle, answer: _Answer) -> None:
-        """`answer` is called once, now or when the entry is applied."""
+        """Calls `answer` once, now or when the entry is applied."""
         runs = (*message.accepted, *message.released, *message.rejected)
         if _count(runs) > _MOST_HELD:
             answer(_TOO_MANY)
@@ -320,8 +321,8 @@ class QueueDelivery:
             answer(Turned(found.why.value, tuple((each.epoch, each.number, 1) for each in found.tokens)))
 
     def lock(self, message: QueueLock) -> Proposal | Rejected | Failed:
-        """What is to be proposed so that a transaction has these messages; `resolve` is to be called with it
-        when that is applied, or refused."""
+        """The entry that gives these messages to a transaction. The caller calls `resolve` with it when the
+        entry is applied or refused."""
         if _count(message.tokens) > _MOST_HELD:
             return _TOO_MANY
         claims = self._dispatchers[message.subqueue].claims
@@ -334,14 +335,15 @@ class QueueDelivery:
         return Rejected(Reason.NOT_HELD)
 
     def resolve(self, subqueue: int, proposal: Proposal) -> None:
-        """It is applied, or was refused."""
+        """The entry of a lock was applied or refused."""
         self._dispatchers[subqueue].resolve(proposal)
 
     def _propose(self, dispatcher: Dispatcher, proposal: Proposal, answer: _Answer | None = None) -> None:
         self._host.propose(Kind.QUEUE_SETTLE, proposal.payload, _SettlementTag(dispatcher, proposal, answer))
 
     def _end_expired(self, dispatcher: Dispatcher) -> None:
-        """Now, and not at the next tick: others may wait for it."""
+        """Ends expired deliveries at once instead of at the next tick: other consumers may wait for these
+        messages."""
         if dispatcher.claims.is_any_over:
             self._tick(dispatcher)
 
@@ -351,18 +353,22 @@ class QueueDelivery:
         except (Corrupt, OSError) as error:
             if str(error) != self._damage:
                 self._damage = str(error)
-                _log.error("shard %s: no message can become a dead letter. %s", self._host.name, error)
+                _log.error(
+                    "shard %s: a message that should become a dead letter cannot be read: %s",
+                    self._host.name,
+                    error,
+                )
         else:
             if proposal is not None:
                 self._propose(dispatcher, proposal)
 
-    # Looking.
+    # Status.
 
     def look(self, message: QueueLook) -> Looked | Failed:
-        """After a read of the newest state."""
+        """The state of the queue, for a caller that has read the newest state."""
         dispatcher, subqueue = self._dispatchers[message.subqueue], self._queue.subqueues[message.subqueue]
         try:
-            bounds = min(message.most, _MOST_HELD), min(message.most_bytes, _MOST_LENT_BYTES)
+            bounds = min(message.most, _MOST_HELD), min(message.most_bytes, _MOST_DELIVERED_BYTES)
             between = message.between
             delivery_batches = (
                 dispatcher.peek(message.first, *bounds)
@@ -384,12 +390,12 @@ class QueueDelivery:
             tuple(delivery_batches),
         )
 
-    def lent(self, subqueue: int) -> int:
-        """How many messages of a shelf are lent."""
+    def held(self, subqueue: int) -> int:
+        """How many messages consumers hold."""
         return len(self._dispatchers[subqueue].claims)
 
     def oldest_ns(self, number: int) -> int | None:
-        """When the first message of a shelf that is not done came, or the first that came with it."""
+        """When the first message that is not accepted arrived, or the earliest message of its batch."""
         subqueue = self._queue.subqueues[number]
         if subqueue.start == subqueue.end:
             return None
@@ -404,21 +410,21 @@ class QueueDelivery:
 
     @property
     def has_dead_letters(self) -> bool:
-        """Whether there are dead letters for another queue."""
+        """Whether there are dead letters to forward to another queue."""
         return self._dead_letters_to is not None and self._queue.dead_letters.count > 0
 
     # Time.
 
     def tick(self) -> None:
-        """End what has lasted too long, and see that the queue holds as much as its settings say."""
+        """Ends expired sessions, leases and deliveries, and keeps the capacity as the settings say."""
         for dispatcher in self._dispatchers:
             if not dispatcher.is_idle:
                 self._tick(dispatcher)
         self.limit()
 
     def limit(self) -> None:
-        """See that what is put from here on finds a queue that holds as much as its settings say: the entry
-        that says so is applied, or goes in front."""
+        """Proposes the capacity that the settings say, if the queue has another one. The entry precedes any
+        put that is proposed later."""
         is_limiting = self._limiting is not None and not self._limiting.done()
         if self._queue.capacity_bytes != self._capacity_bytes and not is_limiting:
             self._limiting = self._loop.create_future()
@@ -426,17 +432,17 @@ class QueueDelivery:
             self._host.propose(Kind.QUEUE_LIMIT, payload, self._limiting)
 
     def close(self, refused: Failed) -> None:
-        """This node leads no more; whoever waits is told so."""
+        """The term is over: pending gets are answered with `refused`."""
         for line in self._lines:
             for waiting in list(line.values()):
                 self._answer(waiting, refused)
 
 
 TOO_EARLY: Final = Failed(
-    Code.BUSY, "this node leads the queue and does not know its settings yet; ask again", True
+    Code.BUSY, "the new leader does not know the settings of the queue yet; ask again", True
 )
 _TOO_MANY: Final = Failed(
-    Code.BAD_REQUEST, f"a request names at most {_MOST_HELD} messages; send several", False
+    Code.BAD_REQUEST, f"a request may name at most {_MOST_HELD} messages; split it into several", False
 )
 
 
@@ -445,7 +451,9 @@ def _damaged(error: Exception) -> Failed:
 
 
 def _elsewhere(queue: Setting) -> Failed:
-    return Failed(Code.BAD_REQUEST, f"the dead letters of this queue go to queue {queue!r}; ask there", False)
+    return Failed(
+        Code.BAD_REQUEST, f"the dead letters of this queue go to queue {queue!r}; use that queue", False
+    )
 
 
 def _milliseconds(seconds: float) -> int:

@@ -1,10 +1,12 @@
-"""Who may have which batches and entries of transactions written, and what they must look like.
+"""Admission: which batches and entries of transactions a peer may have written, and the checks of their form.
 
-Clients work in transactions, and ask home to end them. On lanes, which are their own, they also have branches
-prepared, and end the one that decides about the others. What home has decided, and what it delivers, is said
-by the nodes that lead it, and by nobody else; so is what nodes put under names of their own. Operators close
-shards that are to be deleted.
-A request with one entry that is not allowed, or that cannot be read, is refused whole.
+| peer | may ask for |
+|---|---|
+| client | operations; on its lanes also prepares, and the end of the deciding branch; coordinator calls |
+| node | the prepares, ends and deliveries of a coordinator; batches under producer names of nodes |
+| operator | limits on new transactions, before it deletes a topic or queue |
+
+A request is refused as a whole if one entry in it is not allowed or cannot be read.
 """
 
 from collections.abc import Callable, Collection
@@ -26,7 +28,7 @@ __all__ = ["OPERATIONS", "Admitted", "admit", "is_of_coordinator", "of_another_k
 
 _PRODUCERS_OF_NODES: Final = (CONSUMER_PREFIX.encode(), DEAD_LETTERS_PREFIX.encode())
 
-# Operations, and whose shard each is for.
+# The operations, and the kind of shard that each is for.
 OPERATIONS: Final[dict[int, str]] = {
     Kind.BATCH: "topic",
     Kind.QUEUE_PUT: "queue",
@@ -53,8 +55,8 @@ _READERS: Final[dict[int, Callable[[bytes], Any]]] = {
 
 
 class Admitted(msgspec.Struct, frozen=True):
-    """An entry that may be written: `command` is its payload, read; of a batch, None. It `may_wait` for what
-    a client sends, unless it is the client's itself."""
+    """An entry that may be written. `command` is its decoded payload, None for a batch. `may_wait` says that
+    the entry may wait for the client's operations: it came from another node, not from the client itself."""
 
     kind: int
     payload: bytes
@@ -65,37 +67,42 @@ class Admitted(msgspec.Struct, frozen=True):
 
 
 def is_of_coordinator(kind: int) -> bool:
-    """Whether entries of this kind are about what is decided on a shard that is there for it."""
+    """Whether entries of this kind are for a coordinator shard."""
     return kind in _OF_HOME
 
 
 def read_batch(data: bytes, for_queue: bool, is_node: bool = False) -> Batch | Failed:
-    """A batch as a client or a node may send it. Its time stamps may have any value: retention does not use
-    them, and a node cannot tell whether its own clock or the producer's is right."""
+    """Reads a batch of a client or a node, or says what is wrong with it. Time stamps may have any value:
+    retention does not use them, and a node cannot tell whether its own clock or the producer's is right."""
     try:
         batch = Batch.read(data)
         batch.check()
     except BadBatch as error:
         return _bad(f"the batch cannot be read: {error}")
     if not is_node and batch.header.producer.startswith(_PRODUCERS_OF_NODES):
-        # What is numbered there would be taken for done.
-        return _bad(f"only nodes are producers like {batch.header.producer[:64]!r}; take another name")
+        # A number under such a name would count as done.
+        return _bad(
+            f"producer name {batch.header.producer[:64]!r} is reserved for nodes; choose another name"
+        )
     if for_queue and batch.header.compression:
-        return _bad("a queue takes messages one by one out of a batch; send it without compression")
+        return _bad(
+            "a queue delivers single messages, so its batches must not be compressed; send it uncompressed"
+        )
     return batch
 
 
 def of_another_kind(shard: str, residents: Collection[str], wanted: str) -> Failed:
-    """It was asked for something that whoever lives there does not do."""
+    """The refusal of a request that is for another kind of shard."""
     kinds = " and ".join(
-        "the homes of transactions" if each == "homes" else f"a {each}" for each in residents
+        "a transaction coordinator" if each == "homes" else f"a {each}" for each in residents
     )
-    return _bad(f"shard {shard} is that of {kinds}, not of a {wanted}")
+    return _bad(f"shard {shard} holds {kinds}, not a {wanted}")
 
 
 def admit(request: Transact, role: PeerRole, residents: Collection[str]) -> list[Admitted] | Failed:
-    """The entries of a request of such a peer, for a shard where these live, if that is known."""
-    # By its name: a node may lead it before it has a map.
+    """The entries of a request that may be written, or the refusal. `residents` are what lives on the shard,
+    if the node knows it."""
+    # Judged by the shard's name, because a node may lead the shard before it has a map.
     at_home = topic_of(request.shard) == HOMES
     allowed = _OF_HOME if at_home else _OF_BRANCHES
     if role is PeerRole.OPERATOR:
@@ -104,7 +111,7 @@ def admit(request: Transact, role: PeerRole, residents: Collection[str]) -> list
     admitted: list[Admitted] = []
     for each in request.entries:
         if each.kind not in allowed:
-            where = "on a home of transactions" if at_home else "on this shard"
+            where = "on a coordinator shard" if at_home else "on this shard"
             return _bad(f"a {role} cannot ask for an entry of kind {each.kind} {where}")
         found = _admit(each, is_node)
         if isinstance(found, Failed):
@@ -113,9 +120,9 @@ def admit(request: Transact, role: PeerRole, residents: Collection[str]) -> list
         if wanted is not None and residents and wanted not in residents:
             return of_another_kind(request.shard, residents, wanted)
         if not is_node and _is_for_coordinator(found):
-            return _bad("only home has this transaction prepared or committed; ask home to")
-        if not is_node and _is_for_nobody(found, request.shard):
-            return _bad("another shard that the transaction touches decides, and not a home apart")
+            return _bad("only the coordinator shard may prepare or commit this transaction; send it the call")
+        if not is_node and _is_never_decided(found, request.shard):
+            return _bad("another shard with a branch of the transaction has to decide it; name that shard")
         if found.kind == Kind.BRANCH_COMMIT and found.command.deliveries:
             refused = _refuse_deliveries(found)
             if refused is not None:
@@ -128,7 +135,7 @@ def _admit(each: Labelled, is_node: bool) -> Admitted | Failed:
     kind, command = each.kind, None
     read = _READERS.get(kind)
     if read is None:
-        # Home has looked at what it delivers, and cannot take it back.
+        # The coordinator checked the batch before it decided, and cannot take the decision back.
         batch = None if is_node else read_batch(each.payload, OPERATIONS[kind] == "queue")
         if isinstance(batch, Failed):
             return batch
@@ -137,21 +144,22 @@ def _admit(each: Labelled, is_node: bool) -> Admitted | Failed:
             command = read(each.payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             return _bad(f"an entry of kind {kind} cannot be read: {error}")
-        if not is_node and _is_word_of_coordinator(command):
-            return _bad("only home says what was decided; ask home to commit or roll back")
+        if not is_node and _is_decision(command):
+            return _bad("only the coordinator shard may send decisions; ask it to commit or roll back")
     if kind not in _OF_BRANCHES:
         return Admitted(kind, each.payload, None, b"", command, False)
     label = Label.read(each.label)
     is_operation = kind in OPERATIONS
     if label is None or label.carried or is_operation != bool(label.number) or label.last > is_operation:
-        return _bad(f"an entry of kind {kind} has a label that no client gives it")
+        return _bad(f"the label does not fit an entry of kind {kind}")
     if is_operation and bool(label.delivery) != is_node:
-        return _bad("clients have operations staged, and homes what they deliver")
+        return _bad("operations come from clients, and deliveries from coordinator shards")
     return Admitted(kind, each.payload, label, each.label, command, is_node)
 
 
 def _is_for_coordinator(asked: Admitted) -> bool:
-    """Whether it prepares or commits what is not on a lane, or ends it for others: home would not know."""
+    """Whether the entry prepares, commits or ends for others a branch that is not on a lane: only the
+    coordinator may do that."""
     label = asked.label
     if label is None or label.id.xid.format == LANE_FORMAT:
         return False
@@ -159,9 +167,9 @@ def _is_for_coordinator(asked: Admitted) -> bool:
     return label.last or ends or (asked.kind == Kind.BRANCH_ABORT and bool(asked.command.others))
 
 
-def _is_for_nobody(asked: Admitted, shard: str) -> bool:
-    """Whether it would wait for what never decides, or be told to what never heeds it: on a lane neither this
-    shard itself nor a home apart does."""
+def _is_never_decided(asked: Admitted, shard: str) -> bool:
+    """Whether the entry on a lane names this shard or a coordinator shard as the one that decides: neither
+    ever decides a lane."""
     label = asked.label
     if label is not None and label.last:
         named: tuple[str, ...] = (label.coordinator,) if label.coordinator else label.others
@@ -177,24 +185,24 @@ def _is_for_nobody(asked: Admitted, shard: str) -> bool:
 
 
 def _refuse_deliveries(asked: Admitted) -> Failed | None:
-    """Why what goes with a commit cannot be for topics; None if it can."""
+    """Why the batches that a commit carries cannot be delivered to topics; None if they can."""
     assert asked.label is not None
     command, deliveries = asked.command, asked.command.deliveries
     if asked.label.id.xid.format != LANE_FORMAT or command.counts is None:
-        return _bad("only the client of a lane has home deliver something")
+        return _bad("only the commit of a lane may carry batches to deliver")
     is_much = sum(map(len, deliveries.values())) > c.MOST_DELIVERED_BYTES
     if is_much or not deliveries.keys().isdisjoint(command.others):
-        return _bad("what home delivers is small, and for shards that have not prepared anything")
+        return _bad(f"a commit may carry at most {c.MOST_DELIVERED_BYTES} bytes, for shards without a branch")
     for batch in deliveries.values():
         found = read_batch(batch, for_queue=False)
         if isinstance(found, Failed):
             return found
         if found.header.producer:
-            return _bad("what home delivers has no producer: home is one")
+            return _bad("a batch that a commit carries must not name a producer")
     return None
 
 
-def _is_word_of_coordinator(command: Any) -> bool:
+def _is_decision(command: Any) -> bool:
     if isinstance(command, c.BranchCommit):
         return command.counts is None
     return isinstance(command, c.BranchAbort) and command.decided

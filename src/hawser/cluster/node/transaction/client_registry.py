@@ -1,14 +1,13 @@
-"""Which clients are there: those with a link to this node.
+"""The clients that are connected to this node.
 
-    never seen --link--> here --last link closed--> absent --ABSENT_SECONDS--> lost
-        └-- asked about, UNSEEN_SECONDS --> lost        └--link--> here
+    never seen --link--> connected --last link closed--> absent --ABSENT_SECONDS--> lost
+        └-- first asked about, UNSEEN_SECONDS --> lost       └--link--> connected
 
-A client dials every node that it knows, so a live client has a link to every leader. A client that had a link
-and has had none for a while is lost, and an entry rolls back its open transactions. A node that has never had
-a link of a client, because the node is new or was just started, cannot tell whether the client lives: it
-leaves the client's open work to its time-outs. None of these is longer than UNSEEN_SECONDS, after which the
-client is lost for this node, too. So nothing is kept for ever for a client that is gone. A client without
-undecided work is lost sooner.
+A client dials every node that it knows, so a live client has a link to every leader. A client that has been
+absent for ABSENT_SECONDS is lost, and an entry rolls back its open transactions. A node that was just started
+has never seen some live clients, so it leaves their transactions to their time limits. No limit is longer
+than UNSEEN_SECONDS, after which a client that the node has never seen is lost, too; so nothing is kept for
+ever. A client without undecided work is lost sooner.
 """
 
 from typing import Final
@@ -19,29 +18,29 @@ __all__ = ["ABSENT_SECONDS", "UNSEEN_SECONDS", "ClientRegistry"]
 
 ABSENT_SECONDS: Final = 10.0
 UNSEEN_SECONDS: Final = float(MAX_TIMEOUT_SECONDS)
-# The time for which a lost client is remembered; by then none of its work is open.
+# How long a lost client is remembered; by then none of its transactions are open.
 _FORGET_SECONDS: Final = 2 * UNSEEN_SECONDS
 
 
 class ClientRegistry:
-    """Of the runs of clients, by their owners' numbers as labels have them."""
+    """The sessions of clients, by the number that stands for their owner in labels."""
 
     def __init__(self) -> None:
         self._links: dict[int, int] = {}
-        # The time since which each client that was here is absent; the time since which each client that was
-        # never here is asked about.
+        # Since when each client that was connected is absent; since when each client that was never seen is
+        # asked about.
         self._absent: dict[int, float] = {}
         self._unseen: dict[int, float] = {}
 
     def came(self, run: str) -> None:
-        """A link of this run was opened."""
+        """A link of this session was opened."""
         owner = owner_of(run)
         self._links[owner] = self._links.get(owner, 0) + 1
         self._absent.pop(owner, None)
         self._unseen.pop(owner, None)
 
     def left(self, run: str, now: float) -> None:
-        """A link of this run was closed."""
+        """A link of this session was closed."""
         owner = owner_of(run)
         self._links[owner] -= 1
         if not self._links[owner]:
@@ -50,8 +49,8 @@ class ClientRegistry:
             _forget(self._absent, now)
 
     def is_lost(self, owner: int, now: float, unseen_seconds: float = UNSEEN_SECONDS) -> bool:
-        """Whether a client was absent for too long; `unseen_seconds` is the limit if it was never here. Owner
-        0 means no client, and is never lost."""
+        """Whether a client has been absent for too long; `unseen_seconds` is the limit if it was never
+        connected. Owner 0 means no client and never expires."""
         if not owner or owner in self._links:
             return False
         since = self._absent.get(owner)
@@ -63,7 +62,7 @@ class ClientRegistry:
 
 
 def _forget(absences: dict[int, float], now: float) -> None:
-    """Drop absences that are old; the oldest are in front."""
+    """Drops old absences; the oldest come first."""
     while absences:
         owner, since = next(iter(absences.items()))
         if now - since < _FORGET_SECONDS:

@@ -1,4 +1,5 @@
-"""Requests about transactions, on the leader of a shard: what is answered when, and with what it is done."""
+"""What the parts of the transaction service share: the shard, the services of the node, and the answer to a
+request."""
 
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
@@ -14,7 +15,7 @@ from hawser.transaction.commands import BranchLimit
 
 __all__ = ["DEPOSED", "Answer", "AnswerCollector", "Before", "Host", "NodeServices", "Slot"]
 
-DEPOSED: Final = wire.Failed(wire.Code.UNKNOWN, "this node leads the shard no more", True, "unknown")
+DEPOSED: Final = wire.Failed(wire.Code.UNKNOWN, "this node no longer leads the shard", True, "unknown")
 
 Answer = Callable[[wire.Answer], None]
 Before = Callable[["Slot", Any], bool]
@@ -30,7 +31,7 @@ class Host(Protocol):
 
 
 class NodeServices(NamedTuple):
-    """The objects that the shards of one node share."""
+    """The services that all shards of one node share."""
 
     clients: ClientRegistry
     observers: ObserverRegistry
@@ -40,7 +41,8 @@ class NodeServices(NamedTuple):
 
 
 class AnswerCollector:
-    """The answer to a request, when every entry of it has a result, or one will never have any."""
+    """The answer to a request: complete when every entry has a result, or as soon as one entry fails for
+    good."""
 
     __slots__ = ("_answer", "_left", "_results")
 
@@ -63,18 +65,18 @@ class AnswerCollector:
 
 
 class Slot:
-    """The tag of an entry: its place in the answer."""
+    """The tag of one entry: its place in the answer."""
 
     __slots__ = ("_collected", "_place", "before")
 
     def __init__(self, collector: AnswerCollector, place: int) -> None:
         self._collected = collector
         self._place = place
-        # What is to be done first with the result; False if it is not to be told yet.
+        # Called with the result first; returns False to hold the result back.
         self.before: Before | None = None
 
     def done(self) -> bool:
-        """Also when nobody waits any more something may have to be done."""
+        """Always False: `before` has to run even after the client is gone."""
         return False
 
     def set_result(self, result: Any) -> None:

@@ -1,7 +1,9 @@
-"""What is decided on a shard for others: the coordinator is driven, and what they are told carried to them.
+"""The coordinator of one shard: runs the transactions that this shard decides, while this node leads it.
 
-Whoever asked for a decision hears of it when every shard that can be reached has done it; so what was
-committed is there to be read. Those that cannot be reached are told later, by this leader or the next.
+The pure coordinator (`hawser.transaction.coordinator.coordinator`) turns events into effects; the driver
+proposes entries, sends requests to the other shards, and feeds the answers back as events. A client gets the
+result of a decision when every shard that can be reached has carried it out, so committed messages are
+readable. Shards that cannot be reached are told later, by this leader or the next.
 """
 
 import asyncio
@@ -37,12 +39,12 @@ _log = logging.getLogger("hawser.cluster.node")
 _COMPLETIONS: Final = (Call.COMMIT_ONE_PHASE, Call.COMMIT, Call.ROLLBACK)
 _MOST_BROKEN: Final = 1024
 _OVER: Final = Rejected(Reason.TRANSACTION_OVER)
-# Of a batch that was decided before without the branches that it names.
+# The result of a batch that was decided before, without the branches that it names.
 _SKIPPED: Final = Finished(Outcome.DROPPED)
 
 
 class CoordinatorDriver:
-    """Of one shard, as long as this node leads it."""
+    """The driver of one shard's coordinator."""
 
     def __init__(self, host: Host, decisions: Decisions, services: NodeServices) -> None:
         self._host = host
@@ -54,9 +56,9 @@ class CoordinatorDriver:
         self._coordinator = c.Coordinator(decisions, host.name)
         self._events: deque[c.Event] = deque()
         self._is_working = False
-        # Clients that hear later.
+        # Requests whose result waits for other shards.
         self._waiting: set[Slot] = set()
-        # Transactions whose shards have not done what was decided.
+        # Transactions whose step raised an error; it is logged once for each.
         self._broken: set[TransactionId] = set()
         self._add(c.Began(self._now))
 
@@ -66,13 +68,13 @@ class CoordinatorDriver:
 
     @property
     def unfinished_count(self) -> int:
-        """How many transactions are known that are not over everywhere."""
+        """The number of transactions that are not over on every shard."""
         return len(self._ledger.register)
 
     # The coordinator.
 
     def _add(self, event: c.Event) -> None:
-        """What comes of one event may bring about others: they have their turn behind it."""
+        """Processes an event. Events that it causes are queued and processed after it."""
         self._events.append(event)
         if self._is_working:
             return
@@ -87,8 +89,8 @@ class CoordinatorDriver:
         try:
             effects = self._coordinator.step(event)
         except Exception:
-            # A broken rule, or votes that a client made up: that transaction stays where it is, for somebody
-            # to look at, and no other. It is asked about again and again, and told once.
+            # A broken invariant, or votes that a client made up. The transaction keeps its state, for a
+            # person to look at; no other is affected. It is retried, and logged once.
             transaction = getattr(event, "transaction", None)
             if transaction is None or transaction not in self._broken:
                 _log.exception(
@@ -122,20 +124,20 @@ class CoordinatorDriver:
             self._add(c.Heard(self._now, told.shard, told.transaction, told.kind, result))
 
     def _is_gone(self, told: c.Tell, answer: wire.Answer) -> bool:
-        """Whether there is no such shard. To roll back there is nothing that home would have to remember:
-        whatever it knows nothing of is rolled back, so a shard that nobody knows need not hear of it."""
+        """Whether the shard does not exist. A rollback need not reach a shard that the map does not have: a
+        branch without a recorded decision is rolled back anyway."""
         if self._services.peers.is_gone(told.shard, self._now):
             return True
         is_refused = isinstance(answer, wire.Failed) and not answer.retryable
         return told.kind == Kind.BRANCH_ABORT and (is_refused or not self._services.peers.knows(told.shard))
 
     def applied(self) -> None:
-        """Entries were applied."""
+        """Called after entries were applied."""
         if self._coordinator.has_news:
             self._add(c.Changed(self._now))
 
     def tick(self) -> None:
-        """Time has passed."""
+        """Called periodically."""
         if self._decisions.is_unused:
             return
         now = self._now
@@ -144,14 +146,14 @@ class CoordinatorDriver:
         )
 
     def _is_lost(self, session: str, now: float) -> bool:
-        """A session without undecided work is kept only to be notified, so it is lost sooner."""
+        """A session without undecided work is kept only to be notified, so its limit is shorter."""
         seconds = UNSEEN_SECONDS if self._ledger.is_undecided(session) else ABSENT_SECONDS
         return self._services.clients.is_lost(owner_of(session), now, seconds)
 
     # Clients.
 
     def begin(self, each: Admitted, slot: Slot) -> bytes | None:
-        """The payload to be proposed; None if the slot gets its result without, or later."""
+        """The payload to propose; None if the slot gets its result without a proposal, or later."""
         if isinstance(each.command, CoordinatorClose) and self._is_known(each.command):
             slot.before = partial(self._settle, each.command)
             slot.set_result(self._ledger.answer(id_of(each.command.transaction)))
@@ -163,11 +165,11 @@ class CoordinatorDriver:
         return each.payload
 
     def _is_known(self, command: CoordinatorClose) -> bool:
-        """Whether to close it again would change nothing."""
+        """Whether closing the transaction again would change nothing."""
         return self._ledger.register.get(id_of(command.transaction)) is not None
 
     def settle_branch(self, transaction: TransactionId, slot: Slot, result: Any) -> bool:
-        """As `_settle`, for a branch of this shard that has ended with those of others."""
+        """As `_settle`, for a branch of this shard that ended together with branches on other shards."""
         if not self._is_spreading(transaction, None, result):
             return True
         self._wait(slot, transaction, known=result)
@@ -176,7 +178,7 @@ class CoordinatorDriver:
     def _settle(
         self, command: CoordinatorCall | CoordinatorClose | CoordinatorDecide, slot: Slot, result: Any
     ) -> bool:
-        """Whether whoever asked is told the result now."""
+        """Whether the client gets the result now."""
         transaction, call, request = self._subject(command)
         if isinstance(result, Answered) and result.code == Code.PENDING:
             self._wait(slot, transaction, call, request)
@@ -188,7 +190,7 @@ class CoordinatorDriver:
 
     def _settle_batch(self, command: CoordinatorBatch, slot: Slot, result: Any) -> bool:
         """As `_settle`, for all branches that the batch names."""
-        # The commit of a claim that is repeated after home has forgotten it skips nothing.
+        # A repeated commit of a claim that the coordinator has forgotten skips nothing.
         is_claim = command.application.startswith(CLAIMS)
         self._services.observers.skipped_batches += result == _SKIPPED and not is_claim
         named = (Xid(APPLICATION_FORMAT, command.application, branch) for branch in command.branches)
@@ -219,13 +221,13 @@ class CoordinatorDriver:
     def _subject(
         self, command: CoordinatorCall | CoordinatorClose | CoordinatorDecide
     ) -> tuple[TransactionId, Call | None, bytes]:
-        """What it was about: the transaction, and of a call what it was and its name."""
+        """The transaction that the command is about; for a call also the call and the request's name."""
         if not isinstance(command, CoordinatorCall):
             return id_of(command.transaction), None, b""
         return id_of(command.xid), Call(command.call), command.request
 
     def _is_spreading(self, transaction: TransactionId, call: Call | None, result: Any) -> bool:
-        """Whether it is decided, and shards have not heard so."""
+        """Whether the transaction is decided and some shards have not confirmed it."""
         is_ok = isinstance(result, Answered) and result.code == Code.OK and call in _COMPLETIONS
         record = self._ledger.register.get(transaction)
         return (is_ok or isinstance(result, Finished)) and record is not None and bool(record.waiting)
@@ -233,7 +235,7 @@ class CoordinatorDriver:
     # Looking.
 
     def seen(self, records: Iterable[tuple[TransactionId, Record]]) -> tuple[wire.RecordSeen, ...]:
-        """These, for people."""
+        """Reports these transactions."""
         now = self._now
         return tuple(
             wire.RecordSeen(
@@ -254,7 +256,7 @@ class CoordinatorDriver:
         )
 
     def close(self) -> None:
-        """This node leads no more; whoever waits is told so."""
+        """The term is over: waiting requests are answered with DEPOSED."""
         self._closed = True
         self._ledger.on_change = None
         for slot in self._waiting:

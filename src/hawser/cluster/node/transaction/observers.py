@@ -1,8 +1,8 @@
-"""Who observes the transactions of the shards that a node leads: its own figures, and those that its settings
-name.
+"""The observers of transactions on the shards that a node leads: the node's own counters, and those named in
+its settings.
 
-An observer is written as "module:factory" (`hawser.transaction.participant.observers`), and imported where
-the node runs.
+A setting names an observer as "module:factory" (`hawser.transaction.participant.observers`); the module is
+imported where the node runs.
 """
 
 import importlib
@@ -25,10 +25,9 @@ _log = logging.getLogger("hawser.cluster.node")
 
 
 class ObserverRegistry:
-    """The observers of one node, with the names in `shard_map`: `ended` counts branches by how they ended
-    here, `published` and `accepted` the records of those that were committed, `failures` what observers
-    raised, `skipped_batches` the batches of applications that came again and had been decided.
-    UsageError if one of those that are named cannot be had."""
+    """The observers of one node. `ended` counts branches by their outcome, `published` and `accepted` the
+    records of committed branches, `failures` the errors of observers, and `skipped_batches` the repeated
+    batches of applications that had been decided. UsageError if a named observer cannot be imported."""
 
     def __init__(self, named: Sequence[str], shard_map: ShardMap) -> None:
         self.ended: Counter[Outcome] = Counter()
@@ -41,16 +40,20 @@ class ObserverRegistry:
         self._factories = (counting, *(_load(each) for each in named))
 
     def for_shard(self, shard: str) -> Observers:
-        """For a shard that this node begins to lead."""
+        """The observers of a shard that this node begins to lead."""
         return Observers(shard, _ResidentNames(self._map, shard), self._factories, self._failed)
 
     def _failed(self, transaction: TransactionId, error: Exception) -> None:
         self.failures += 1
-        _log.warning("an observer of transaction %s failed and is told no more", transaction, exc_info=error)
+        _log.warning(
+            "an observer of transaction %s failed and will not be called again for it",
+            transaction,
+            exc_info=error,
+        )
 
 
 class _ResidentNames:
-    """Of the topic of a shard, or of the queue, which may live with a topic."""
+    """The name of the topic, or of the queue, on a shard."""
 
     def __init__(self, shard_map: ShardMap, shard: str) -> None:
         self._map = shard_map
@@ -62,14 +65,14 @@ class _ResidentNames:
         if found is None:
             resident = self._map.on(self._shard).get("queue" if for_queue else "topic")
             if resident is None:
-                # Before the node has a map.
+                # The node has no map yet.
                 return topic_of(self._shard)
             found = self._known[for_queue] = resident.name
         return found
 
 
 class _CountingObserver:
-    """Counts what one transaction does, and adds it up when that has happened."""
+    """Counts the work of one transaction, and adds it to the totals at its commit."""
 
     __slots__ = ("_accepted", "_figures", "_published")
 
@@ -112,5 +115,5 @@ def _load(name: str) -> TransactionObserverFactory:
             f"observer {name!r} cannot be imported: {error}. Is the module installed where the node runs?"
         ) from error
     if not callable(found):
-        raise UsageError(f"observer {name!r} is a {type(found).__name__}; a function or class is wanted")
+        raise UsageError(f"observer {name!r} is a {type(found).__name__}; it must be a function or class")
     return cast(TransactionObserverFactory, found)

@@ -1,7 +1,10 @@
-"""How a shard takes part in transactions: operations are staged, votes given, branches ended.
+"""The participant: the branches of transactions on one shard, while this node leads it.
 
-What has lasted too long, and what belongs to clients that are not there any more, is rolled back by entries
-(`hawser.transaction.participant.maintenance`); a prepared branch that hears nothing asks its home.
+A branch is open while operations are staged, prepared after a prepare, and ended by a commit or rollback
+(`hawser.transaction.participant.branches`). The client's requests drive it. The leader adds entries of its
+own: it rolls back branches that have exceeded their time limit or whose client is lost, carries staged
+batches forward in the log (`hawser.transaction.participant.maintenance`), and asks the coordinator shard
+about prepared branches that wait too long.
 """
 
 import asyncio
@@ -32,21 +35,20 @@ __all__ = ["Participant", "carry_before", "kept_log_bytes"]
 
 _log = logging.getLogger("hawser.cluster.node")
 
-# For so long a vote waits for operations that the client sends at the same time.
+# How long a prepare waits for operations that the client sends at the same time.
 _HOLD_SECONDS: Final = 1.0
-# A staged batch is carried forward if so many bytes of the log follow it, and so many times the staged bytes:
-# writing it again then costs little compared with the log that was written anyway. Where that would keep much
-# of the disk, half of what is written may be such copies.
+# A staged batch is carried forward when this many bytes of the log follow it, and this multiple of the staged
+# bytes: writing the batch again is then cheap compared with the log written since.
 _CARRY_BYTES: Final = 16 << 20
 _LOG_TO_STAGED: Final = 8
 _MUCH_LOG_BYTES: Final = 2 << 30
 _MUCH_LOG_TO_STAGED: Final = 2
-# Whatever waits longer for a decision is in doubt.
+# A prepared branch that waits longer for its decision is in doubt.
 _DOUBT_SECONDS: Final = 10.0
 
 
 class Participant:
-    """Of one shard, as long as this node leads it."""
+    """The participant of one shard."""
 
     def __init__(
         self, host: Host, branches: Branches, services: NodeServices, coordinator: CoordinatorDriver
@@ -59,9 +61,9 @@ class Participant:
         self._branches = branches
         self._branches.observers = services.observers.for_shard(host.name)
         self._branch_maintenance = k.BranchMaintenance(branches)
-        # Why staged messages could not be read last.
+        # The last error of reading staged messages; it is logged once.
         self._damage = ""
-        # Questions for a vote that wait for operations, until then.
+        # Prepares that wait for operations, with the timer that ends the wait.
         self._held: dict[Slot, tuple[Admitted, asyncio.TimerHandle]] = {}
 
     @property
@@ -80,27 +82,28 @@ class Participant:
 
     @property
     def in_doubt_count(self) -> int:
-        """How many have waited for a decision for long."""
+        """The number of prepared branches that have waited long for a decision."""
         return self._branch_maintenance.waiting(self._now, time.time_ns(), _DOUBT_SECONDS)
 
     @property
     def oldest_age_seconds(self) -> float:
-        """Of the branches here; 0 without one."""
+        """The age of the oldest branch; 0 without one."""
         return self._branch_maintenance.oldest(self._now, time.time_ns())
 
     # Requests.
 
     def begin(self, each: Admitted, slot: Slot, delivery: QueueDelivery | None) -> bytes | wire.Failed | None:
-        """The payload to be proposed; None if the slot gets its result without, or later."""
+        """The payload to propose; None if the slot gets its result without a proposal, or later."""
         if each.kind in OPERATIONS:
             assert each.label is not None
             if each.label.delivery and self._services.peers.is_gone(each.label.coordinator, self._now):
-                # It has nothing to deliver, and what it had is forgotten here: this one was late for long.
+                # The coordinator shard is deleted and has nothing left to deliver; what it delivered is
+                # forgotten here. This request is a late one.
                 return wire.Failed(wire.Code.NOT_FOUND, f"shard {each.label.coordinator} was deleted", False)
             if each.label.others:
                 slot.before = partial(self._driver.settle_branch, each.label.id)
             verdict = self._branches.judge(each.label)
-            # What is missing before it may be in the log already, and not applied.
+            # After a GAP the missing operation may be in the log already, but not applied.
             if verdict is not None and not (isinstance(verdict, Rejected) and verdict.reason is Reason.GAP):
                 slot.set_result(verdict)
                 return None
@@ -147,7 +150,7 @@ class Participant:
         return then is None or then(slot, result)
 
     def _is_early(self, each: Admitted) -> bool:
-        """Whether operations that the question counts are not here, and may still come."""
+        """Whether the prepare counts operations that are not here yet and may still arrive."""
         assert each.label is not None
         register = self._branches.register
         branch = register.get(each.label.id)
@@ -162,14 +165,14 @@ class Participant:
         self._host.propose(each.kind, _stamped(each), slot, each.encoded_label)
 
     def applied(self) -> None:
-        """Entries were applied."""
+        """Called after entries were applied."""
         for slot in [slot for slot, (each, _) in self._held.items() if not self._is_early(each)]:
             self._let_go(slot)
 
     # Time.
 
     def tick(self) -> None:
-        """Time has passed."""
+        """Called periodically."""
         now, clients = self._now, self._services.clients
         actions = self._branch_maintenance.tick(
             now,
@@ -201,7 +204,7 @@ class Participant:
         try:
             entry = self._host.replica.entry(action.index)
         except (Corrupt, OSError) as error:
-            # The others are carried all the same; this one is tried again, and told once.
+            # The other batches are carried forward anyway; this one is retried, and logged once.
             if str(error) != self._damage:
                 self._damage = str(error)
                 _log.error("shard %s: staged messages cannot be read: %s", self._host.name, error)
@@ -209,12 +212,13 @@ class Participant:
         self._host.propose(entry.kind, bytes(entry.payload), None, action.label)
 
     def _hear(self, asked: k.Ask, answer: wire.Answer) -> None:
-        """What home said about a prepared branch."""
+        """Handles the coordinator's answer about a prepared branch."""
         outcome = None
         if isinstance(answer, wire.TransactionsSeen):
             outcome = None if answer.outcome is None else Outcome(answer.outcome)
             if any(each.prepared for each in answer.branches):
-                # It waits for another shard, perhaps for this one, and decides for none.
+                # That shard is itself prepared: it waits for another shard, perhaps this one, and decides
+                # nothing.
                 outcome = Outcome.ROLLED_BACK
             if outcome is None and not answer.records and asked.reason is not None:
                 disowned = self._branch_maintenance.disown(asked.transaction, asked.reason)
@@ -230,14 +234,14 @@ class Participant:
             self._end(asked.transaction, outcome)
 
     def _end(self, transaction: TransactionId, outcome: Outcome) -> None:
-        """Home has decided so."""
+        """Proposes the outcome that the coordinator decided."""
         decided = self._branch_maintenance.decided(transaction, outcome)
         self._host.propose(decided.kind, decided.payload, None, decided.label)
 
     # Looking.
 
     def seen(self, branches: Iterable[tuple[TransactionId, Branch]]) -> tuple[wire.BranchSeen, ...]:
-        """These, for people."""
+        """Reports these branches."""
         now, clock_ns = self._now, time.time_ns()
         return tuple(
             wire.BranchSeen(
@@ -253,7 +257,7 @@ class Participant:
         )
 
     def close(self) -> None:
-        """This node leads no more; whoever waits is told so."""
+        """The term is over: held prepares are answered with DEPOSED."""
         self._closed = True
         self._branches.observers = None
         for slot, (_, timer) in self._held.items():
@@ -263,7 +267,7 @@ class Participant:
 
 
 def carry_before(replica: Replica) -> int:
-    """Only batches staged before this entry keep the log from being shortened."""
+    """Batches that were staged before this entry are carried forward, so that the log can be shortened."""
     staged_bytes = replica.machine.part(Branches).staged_bytes
     if not staged_bytes:
         return 0
@@ -272,11 +276,11 @@ def carry_before(replica: Replica) -> int:
 
 
 def kept_log_bytes(staged_bytes: int) -> int:
-    """So much of the log is kept for the batches in it that are staged, which have so many bytes."""
+    """The size of the log that is kept for its staged batches, which have `staged_bytes`."""
     much = max(_MUCH_LOG_BYTES, _MUCH_LOG_TO_STAGED * staged_bytes)
     return max(_CARRY_BYTES, min(_LOG_TO_STAGED * staged_bytes, much))
 
 
 def _stamped(prepare: Admitted) -> bytes:
-    """The payload, with the time."""
+    """The payload of a prepare, with the leader's time."""
     return encode_command(msgspec.structs.replace(prepare.command, asked_ns=time.time_ns()))

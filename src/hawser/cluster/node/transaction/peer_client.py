@@ -1,9 +1,7 @@
-"""What the leaders of shards say to each other about transactions, over the links between nodes.
+"""Requests about transactions between the leaders of shards, over the links between nodes.
 
-The leader is found by the map; whoever does not lead says who does, and that is followed. Where there is none
-just now, after a change or a start, one is waited for: so a commit is not reported before shards have it that
-are about to come up. After that whoever wants to know is told that nobody answers, and asks again when it
-likes.
+The client finds the leader in the map and follows redirects. While a shard has no leader, as after a failover
+or a start, it retries for two seconds; then the caller gets Failed and may ask again.
 """
 
 import asyncio
@@ -24,10 +22,10 @@ _log = logging.getLogger("hawser.cluster.node")
 
 _ASK_SECONDS: Final = 3.0
 _MOST_HOPS: Final = 3
-# So long it is waited for somebody who leads.
+# How long a request is retried while the shard has no leader.
 _PATIENT_SECONDS: Final = 2.0
 _PAUSE_SECONDS: Final = 0.1
-# What the map lacks for so long is not on its way.
+# A shard that a complete map has lacked for so long is deleted.
 GONE_SECONDS: Final = 60.0
 _MOST_MISSING: Final = 65_536
 
@@ -36,7 +34,7 @@ Told = wire.Transact | wire.TransactionLook
 
 
 class Here(Protocol):
-    """What this node leads itself."""
+    """The shards that this node leads."""
 
     def led(self, name: str) -> object | None: ...
     def transact(self, role: PeerRole, message: wire.Transact, answer: Heard) -> None: ...
@@ -45,7 +43,7 @@ class Here(Protocol):
 
 
 class PeerClient:
-    """Of one node; `start` runs what waits."""
+    """The client of one node; `start` runs a coroutine in the background."""
 
     def __init__(
         self,
@@ -58,19 +56,20 @@ class PeerClient:
         self._peers = peers
         self._here = here
         self._start = start
-        # When the whole map was told last; since when the map is known to lack these.
+        # When the complete map arrived last; since when each of these shards is missing from the map.
         self.learned_at = float("-inf")
         self._missing: dict[str, float] = {}
 
     def tell(self, request: Told, heard: Heard) -> None:
-        """`heard` is called once: with the answer of whoever leads the shard, or with Failed."""
+        """Calls `heard` once: with the answer of the shard's leader, or with Failed."""
         if isinstance(request, wire.Transact) and self._here.led(request.shard) is not None:
             self._tell_here(request, heard)
         else:
             self._start(self._tell(request, heard))
 
     def _tell_here(self, request: wire.Transact, heard: Heard) -> None:
-        """One that leads without a majority has no answer, here as elsewhere."""
+        """For a shard that this node leads. A leader without a majority does not answer, so this has a
+        time-out, too."""
         waits = True
 
         def here(answer: wire.Answer) -> None:
@@ -95,9 +94,9 @@ class PeerClient:
                 await asyncio.sleep(_PAUSE_SECONDS)
                 answer = await self._ask(request)
         except Exception as error:
-            # Whatever it is, whoever waits has to hear of it.
+            # The caller has to get an answer, whatever the error is.
             if not isinstance(error, TransportError):
-                _log.exception("shard %s could not be told about a transaction", request.shard)
+                _log.exception("shard %s: a request about a transaction failed", request.shard)
             answer = wire.Failed(wire.Code.UNAVAILABLE, str(error), True)
         heard(answer)
 
@@ -106,7 +105,7 @@ class PeerClient:
             return await self._ask_here(request)
         entry = self._map.shards.get(request.shard)
         node = node_of(entry.leader) if entry is not None and entry.leader else ""
-        answer: wire.Answer = wire.Failed(wire.Code.NOT_LEADER, "nobody is known to lead it", True)
+        answer: wire.Answer = wire.Failed(wire.Code.NOT_LEADER, "the shard has no known leader", True)
         for _ in range(_MOST_HOPS):
             link = self._peers.get(node)
             if link is None:
@@ -138,7 +137,7 @@ class PeerClient:
         return await answering if asyncio.iscoroutine(answering) else answering
 
     def coordinator_of(self, xid: Xid) -> str | None:
-        """The shard that decides about it, if that is known."""
+        """The shard that decides the transaction, if this node knows it."""
         return self._here.coordinator_of(xid)
 
     def knows(self, shard: str) -> bool:
@@ -146,7 +145,7 @@ class PeerClient:
         return shard in self._map.shards
 
     def undeliverable(self, shard: str, now: float) -> wire.Failed | None:
-        """Why a batch cannot be for the topic of this shard, as far as is known here; None if it can."""
+        """Why a batch cannot be for a topic on this shard, as far as this node knows; None if it can."""
         residents = self._map.on(shard)
         if "topic" in residents:
             return None
@@ -158,12 +157,12 @@ class PeerClient:
         return wire.Failed(wire.Code.UNAVAILABLE, f"topic {name!r} is not known to this node yet", True)
 
     def learned(self, now: float) -> None:
-        """An operator has told the whole map."""
+        """A complete map arrived from an operator."""
         self.learned_at = now
 
     def is_gone(self, shard: str, now: float) -> bool:
-        """Whether the shard's topic or queue is deleted: the map says so; or has nothing of that name, or
-        another one, and was told as a whole long after that was seen first."""
+        """Whether the shard's topic or queue is deleted: the map marks it as deleted, or complete maps have
+        lacked it for GONE_SECONDS. The latter also covers another topic or queue of the same name."""
         name = topic_of(shard)
         entry = self._map.topics.get(name)
         if entry is not None and has_shard(name, entry, shard):
@@ -175,9 +174,9 @@ class PeerClient:
         return self.learned_at - since >= GONE_SECONDS
 
 
-_LATE: Final = wire.Failed(wire.Code.UNAVAILABLE, "whoever leads it does not answer", True)
+_LATE: Final = wire.Failed(wire.Code.UNAVAILABLE, "the leader of the shard does not answer", True)
 
 
 def _may_change(answer: wire.Answer) -> bool:
-    """Whether there may be a leader soon."""
+    """Whether a retry may find a leader."""
     return isinstance(answer, wire.Failed) and answer.retryable

@@ -1,15 +1,18 @@
-"""The office of a shard: what its leader does about transactions, as long as it leads.
+"""The transaction service of a shard: all that its leader does about transactions during its term.
 
-Opened once this member leads and has applied all that came before, and closed with that. It drives the keeper
-of the branches (`participant.py`), and the coordinator of what is decided here (`coordinator.py`). What they
-want is carried out at once, and they hear of it when it is done. Everything they know is in the log, or can
-be asked again; so nothing is lost with an office.
+    follower --leads, and has applied all earlier entries--> serving
+    serving --the term ends, or the shard halts or closes--> closed
 
-A request is proposed as a whole, in order, and answered when every entry of it has a result. What is known to
-change nothing is answered without being written. Two kinds of entries have to wait:
+The service runs the branches on the shard (`participant.py`) and the transactions that the shard decides
+(`coordinator.py`). Both change state only through entries of the log, so a closed service loses nothing: the
+next leader's service reads the same state from the log and asks the other shards again. Requests in flight
+when it closes are answered with DEPOSED, whose outcome is unknown.
 
-- a question for a vote, while operations that it counts are still on their way from the client: not for long;
-- what this shard decides for others, too, until those that can be reached have done it.
+A request is proposed as a whole, in order, and answered when every entry of it has a result. An entry that
+would change nothing is answered without being written. Two kinds of entries wait:
+
+- a prepare waits for operations that it counts and that the client is still sending, for at most a second;
+- a decision waits until the other shards that can be reached have carried it out.
 """
 
 from collections.abc import Sequence
@@ -30,7 +33,7 @@ _Proposal = tuple[int, bytes, Slot, bytes]
 
 
 class TransactionService:
-    """Of one shard and one time of leading it, which began in `epoch`."""
+    """The service of one shard in the term that began in `epoch`."""
 
     def __init__(self, host: Host, epoch: int, services: NodeServices) -> None:
         self.epoch = epoch
@@ -41,7 +44,8 @@ class TransactionService:
         self.participant = Participant(host, self._branches, services, self.coordinator)
 
     def transact(self, entries: Sequence[Admitted], delivery: QueueDelivery | None, answer: Answer) -> None:
-        """`answer` is called once, now or later. `delivery` is that of the queue here, if there is one."""
+        """Calls `answer` once, now or later. `delivery` is that of the queue on the shard, if there is
+        one."""
         collector = AnswerCollector(len(entries), answer)
         proposals: list[_Proposal] = []
         for place, each in enumerate(entries):
@@ -49,8 +53,8 @@ class TransactionService:
             found = self._begin(each, slot, delivery)
             if isinstance(found, wire.Failed):
                 slot.tell(found)
-                # Nothing of it was proposed, on which clients rely: a commit that is refused was not made.
-                # Messages that were to be locked are held as before.
+                # Clients rely on this: a refused request has written nothing, so its commit was not made.
+                # Messages that the request would have locked stay held.
                 for _, _, other, _ in proposals:
                     other.set_result(found)
                 return
@@ -62,23 +66,24 @@ class TransactionService:
     def _begin(
         self, each: Admitted, slot: Slot, delivery: QueueDelivery | None
     ) -> bytes | wire.Failed | None:
-        """The payload to be proposed; None if the slot gets its result without, or later."""
+        """The payload to propose; None if the slot gets its result without a proposal, or later."""
         if is_of_coordinator(each.kind):
             return self.coordinator.begin(each, slot)
         return self.participant.begin(each, slot, delivery)
 
     def applied(self) -> None:
-        """Entries were applied."""
+        """Called after entries were applied."""
         self.participant.applied()
         self.coordinator.applied()
 
     def tick(self) -> None:
-        """Time has passed."""
+        """Called periodically."""
         self.participant.tick()
         self.coordinator.tick()
 
     def look(self, request: wire.TransactionLook) -> wire.TransactionsSeen:
-        """After a read of the newest state. What is only presumed has no incarnation."""
+        """The state of transactions here, for a caller that has read the newest state. Presumed-abort
+        outcomes carry incarnation 0."""
         branches, records = self._branches.register, self._decisions.ledger.register
         if request.xid is None:
             return wire.TransactionsSeen(self.participant.seen(branches), self.coordinator.seen(records))
@@ -100,6 +105,6 @@ class TransactionService:
         )
 
     def close(self) -> None:
-        """This node leads no more; whoever waits is told so."""
+        """The term is over: pending requests are answered with DEPOSED."""
         self.participant.close()
         self.coordinator.close()
