@@ -1,11 +1,23 @@
-"""What becomes of messages that a session was lent: settlements, one under way at a time, each with all that
-waited for it.
+"""Acknowledgements of one session: settlements in batches, one batch in flight at a time.
 
-A settlement has a stamp, and is sent until its outcome is known, to whoever leads by then: a repeat changes
-nothing. Whoever waits for it waits no longer than a call may take. What then certainly was not done is held
-as before; what is in doubt goes on by itself, so no message stays with a session that has forgotten it. If
-some of its messages are not held any more, nothing of it was done: those are lost, and the others go again
-under a new incarnation. When the session closes, nothing begins any more, and whoever still waits is told.
+    message state  meaning                                   next
+    HELD           delivered to this session, not settled    WAITING, LOCKED; SETTLED if given back; LOST
+    WAITING        a caller has settled it                   SENT; HELD if its caller's time is over
+    SENT           in the batch in flight                    SETTLED, LOST; WAITING or HELD if not done
+    SETTLED        the leader has applied the settlement     none
+    LOCKED         a transaction settles it                  LOST if the transaction fails
+    LOST           the leader delivers it again, or has      none
+
+Promise: a settlement takes effect at most once, and each call learns its result or OutcomeUnknown.
+
+- A batch has a stamp, and is sent to each successive leader until its outcome is known: a repeat changes
+  nothing.
+- A call waits no longer than its timeout. Messages that certainly were not settled are HELD again then. A
+  batch in doubt is still sent until its outcome is known, so that no message stays with a session that forgot
+  it.
+- If the leader no longer has some messages of a batch delivered to this session, it applies none of the
+  batch: those messages are LOST, and the rest goes into a batch of a new incarnation.
+- After `close` no settlement begins, and every call that still waits gets its error.
 """
 
 import asyncio
@@ -30,24 +42,23 @@ _log = logging.getLogger("hawser.cluster.client")
 
 Disposition = Literal["accept", "release", "reject"]
 _Token = tuple[int, int]
-# A settlement ends at most so many deliveries.
+# The most messages in one batch.
 _MOST_SETTLED: Final = 5_000
 
 
 class State(Enum):
-    """Of a message that was lent."""
+    """The state of a delivered message; the module's table has the transitions."""
 
     HELD = "held"
     WAITING = "waiting to be settled"
     SENT = "being settled"
     SETTLED = "settled"
-    # A transaction has it, and says what becomes of it.
     LOCKED = "locked"
     LOST = "lost"
 
 
 class Outcome:
-    """Of messages that somebody wants settled together, and waits for until a deadline."""
+    """The result of one call: done when all of its messages are settled or lost."""
 
     __slots__ = ("deadline", "future", "left", "messages")
 
@@ -66,7 +77,7 @@ class Outcome:
 
 
 class HeldMessage:
-    """A message that a session was lent, with this epoch and number in its token."""
+    """A delivered message; its token is (epoch, number)."""
 
     __slots__ = ("epoch", "nbytes", "number", "offset", "outcome", "state", "disposition")
 
@@ -81,7 +92,7 @@ class HeldMessage:
 
 
 class Acknowledger:
-    """Of one session, in its event loop. `ended` is called once for each message that is settled or lost."""
+    """Lives in the event loop. Calls `ended` once for each message that is settled or lost."""
 
     def __init__(
         self,
@@ -104,19 +115,18 @@ class Acknowledger:
         self._waiting: deque[HeldMessage] = deque()
         self._under_way: list[HeldMessage] = []
         self._is_closed = False
-        # What somebody waits for, in the order in which that ends.
+        # The results that calls wait for, ordered by deadline.
         self._awaited: deque[Outcome] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
-        # Whether the settlement that is under way may have taken effect, and what was wrong last.
+        # Whether the batch in flight may have taken effect, and the last failure.
         self._is_in_doubt = False
-        self._trouble = "nobody leads it"
+        self._trouble = "it has no leader"
         # When the leader answered last.
         self.heard = 0.0
 
     def begin(self, messages: Iterable[HeldMessage], disposition: Disposition) -> Outcome:
-        """Settle those of the messages that are held; the rest is what it is. Once this is closed all of them
-        are lost."""
+        """Begin to settle those of the messages that are held. After `close` they are lost instead."""
         held = [each for each in messages if each.state is State.HELD]
         if self._is_closed:
             for each in held:
@@ -134,9 +144,9 @@ class Acknowledger:
         return outcome
 
     async def settle(self, messages: Sequence[HeldMessage], disposition: Disposition) -> None:
-        """Return when those of the messages that are held are settled, and those that were being settled
-        already; Fenced if some of them were lost meanwhile."""
-        # Mostly none: this is on the way of every message.
+        """Return when all of the messages are settled, by this call or by one before it. Fenced if some of
+        them were lost meanwhile."""
+        # Usually empty; this is a hot path.
         others = [each for each in messages if each.state is not State.HELD]
         known = {id(each) for each in others if each.state is State.LOST}
         under_way = {each.outcome for each in others if each.state in (State.WAITING, State.SENT)}
@@ -157,7 +167,7 @@ class Acknowledger:
             raise self.fenced(lost)
 
     async def _join(self, outcome: Outcome) -> None:
-        """Wait for what another call has begun; it may have been cancelled, or given up, or go on."""
+        """Wait for a settlement that another call began; that call may have been cancelled or timed out."""
         if outcome.future.cancelled():
             if not outcome.left:
                 return
@@ -172,7 +182,7 @@ class Acknowledger:
             raise copy_of(error)
 
     def _expire(self) -> None:
-        """Whoever has waited for too long is told so."""
+        """Fail the calls whose time is over."""
         self._timer = None
         now = self._loop.time()
         while self._awaited and (self._awaited[0].deadline <= now or self._awaited[0].future.done()):
@@ -197,7 +207,7 @@ class Acknowledger:
         )
 
     def _late(self, messages: Sequence[HeldMessage]) -> HawserError:
-        """Nobody waits any more: what certainly was not done is held as before."""
+        """The error for a call whose time is over. What certainly was not settled is held again."""
         for each in messages:
             if each.state is State.WAITING or (each.state is State.SENT and not self._is_in_doubt):
                 each.state = State.HELD
@@ -205,18 +215,18 @@ class Acknowledger:
         what, seconds = f"settling messages of queue {self._queue!r}", self._settings.timeout
         if any(each.state is State.SENT for each in messages):
             return OutcomeUnknown(
-                f"{what}: perhaps done, because no answer came within {seconds:g} s. It goes on by itself; "
-                "ask again to hear what became of it"
+                f"{what}: perhaps done, because no answer came within {seconds:g} s. The client still sends "
+                "it; settle the message again to learn the outcome"
             )
         trouble = self._router.trouble() or self._trouble
         return Unavailable(
-            f"{what}: not done within {seconds:g} s ({trouble}). They are held as before; try again, or see "
-            "`hawser cluster status`"
+            f"{what}: not done within {seconds:g} s ({trouble}). The messages are held as before; try again, "
+            "or see `hawser cluster status`"
         )
 
     async def close(self, timeout_seconds: float) -> None:
-        """Settle what waits, if there is time; what is then still open is left to the end of the session, and
-        whoever waits for it is told: OutcomeUnknown if it was sent, otherwise Closed."""
+        """Settle what waits, if there is time. The end of the session releases the rest; calls that wait for
+        it get OutcomeUnknown if it was sent, otherwise Closed."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -239,7 +249,7 @@ class Acknowledger:
             )
         return self.fenced([held_message])
 
-    # One settlement after the other.
+    # The task that sends one batch after the other.
 
     def _go_on(self) -> None:
         if self._task is None and self._waiting:
@@ -262,11 +272,11 @@ class Acknowledger:
             except HawserError as error:
                 self._failed(together, error)
             self._under_way = []
-            # Those who heard of it have their turn: what they want next goes along.
+            # The callers that were woken run first, so that what they settle next joins this batch.
             await asyncio.sleep(0)
 
     def _next(self) -> list[HeldMessage]:
-        """The next ones that can be settled together: those that may move are bounded by their bytes."""
+        """The next batch. The bytes of released and rejected messages are bounded, because those may move."""
         together: list[HeldMessage] = []
         moved_bytes = 0
         while self._waiting and len(together) < _MOST_SETTLED:
@@ -280,8 +290,8 @@ class Acknowledger:
         return together
 
     async def _settle_together(self, together: list[HeldMessage]) -> None:
-        """Return when it is known what became of them. As long as nothing can have been done, whoever waits
-        no longer takes his messages back."""
+        """Return when the outcome of the batch is known. Until it may have taken effect, a call whose time is
+        over takes its messages out of the batch."""
         self._sequence += 1
         backoff, doubt = Backoff(self._settings), False
         while True:
@@ -341,13 +351,13 @@ class Acknowledger:
         elif result.reason is Reason.NOT_HELD and any(each.offset == result.given for each in together):
             self._turned(together, lambda each: each.offset == result.given)
         elif result.reason in (Reason.GAP, Reason.UNKNOWN_PRODUCER):
-            # It was idle for so long that it is forgotten where it was.
+            # The leader has forgotten this session's sequence, because it was idle for long.
             self._turned(together, lambda each: False)
         else:
             raise HawserError(f"settling messages of queue {self._queue!r}: {result.text}")
 
     def _turned(self, together: list[HeldMessage], is_lost: Callable[[HeldMessage], bool]) -> None:
-        """Nothing of it was done; those that are not lost go again, before all others."""
+        """The leader applied nothing: the messages that are not lost are sent again, before all others."""
         self._incarnation, self._sequence = self._incarnation + 1, 0
         self._end([each for each in together if is_lost(each)], State.LOST)
         again = [each for each in together if each.state is State.SENT]
@@ -363,7 +373,7 @@ class Acknowledger:
                 each.outcome.count_down()
 
     def _failed(self, together: list[HeldMessage], error: HawserError) -> None:
-        """They are held as before, as far as is known."""
+        """The leader refused the batch: its messages are held as before, as far as is known."""
         self._incarnation, self._sequence = self._incarnation + 1, 0
         for each in together:
             each.state = State.HELD
@@ -373,12 +383,12 @@ class Acknowledger:
     def _tell(self, outcome: Outcome, error: HawserError) -> None:
         if not outcome.future.done():
             outcome.future.set_exception(copy_of(error))
-            # Whoever wanted it may have gone.
+            # Mark it retrieved: the caller may have gone.
             outcome.future.exception()
 
 
 def ranges_of(tokens: Iterable[_Token]) -> tuple[wire.TokenRun, ...]:
-    """Tokens as they travel."""
+    """Tokens in their wire form: ranges of consecutive numbers."""
     runs: list[wire.TokenRun] = []
     for epoch, number in sorted(tokens):
         if runs and (epoch, number) == (runs[-1][0], runs[-1][1] + runs[-1][2]):

@@ -1,10 +1,13 @@
-"""Dead letters, back to the queue where they were.
+"""Retry of dead letters: move them back to the end of their queue.
 
-From another queue each comes back once, however often that is begun and broken off. Its offset there belongs
-to a block, and each block has a producer here whose incarnations say which of its letters were put: the bits
-of a number, which only grows. Whoever begins reads it first, and only accepts those that are there already.
-Two who retry letters of one block at the same time do not know of each other; of those, one that was put and
-never accepted, because its mover died, may come again.
+Dead letters in the queue's own shard move in one log entry. Dead letters in another queue are put into the
+queue and then accepted in the other one. Each is put once, however often the retry is interrupted and begun
+again: 62 consecutive offsets of the other queue form a block, and each block has a producer in the queue. Bit
+n of that producer's incarnation, which only grows, says that dead letter n of the block was put. A retry
+reads the incarnation first, and only accepts the dead letters that were put already.
+
+Two retries of one block at the same time do not know of each other: a dead letter that was put by one that
+died before it accepted it may be put again by the other.
 """
 
 from collections.abc import Mapping
@@ -27,8 +30,9 @@ from hawser.record.record import Record, Stamp
 
 __all__ = ["retry_dead_letters"]
 
+# Dead letters received, and settled, together.
 _TOGETHER: Final = 500
-# An incarnation has 63 bits.
+# The bits of an incarnation, 63, less one.
 _BLOCK: Final = 62
 
 _DeadLetter = tuple[HeldMessage, Record]
@@ -75,7 +79,7 @@ class _Tally:
 
 
 async def _move_back(queue_session: QueueSession, wanted: int, tally: _Tally) -> None:
-    """Rejecting a dead letter moves it, in one entry."""
+    """Move dead letters within the queue's shard: rejecting one moves it, in one log entry."""
     while tally.moved < wanted:
         got: list[_DeadLetter] = await queue_session.get(min(_TOGETHER, wanted - tally.moved), 0)
         if not got:
@@ -91,7 +95,8 @@ async def _move_back(queue_session: QueueSession, wanted: int, tally: _Tally) ->
 async def _put_back(
     queue: QueueHandle, queue_session: QueueSession, wanted: int, there: int, tally: _Tally
 ) -> None:
-    """From another queue: put here, then accepted there. Letters of others are left alone."""
+    """Move dead letters from another queue: put each into `queue`, then accept it there. Dead letters of
+    other queues stay."""
     partition = StampedPartition(queue, 0)
     looked_at: list[HeldMessage] = []
     try:
@@ -104,7 +109,7 @@ async def _put_back(
             for _, block in groupby(own[: wanted - tally.moved], _block_of):
                 dead_letters = list(block)
                 await _put_block(partition, queue_session.shard, dead_letters, queue.client.seconds(None))
-                # One whose lease is over is there all the same, and the next who retries it finds it there.
+                # One whose lease is over was put all the same; the next retry finds its bit and accepts it.
                 with suppress(Fenced):
                     await queue_session.settle([held_message for held_message, _ in dead_letters], "accept")
                 tally.moved += len(dead_letters)
@@ -123,7 +128,7 @@ def _bit_of(dead_letter: _DeadLetter) -> int:
 async def _put_block(
     partition: StampedPartition, shard: str, dead_letters: list[_DeadLetter], timeout_seconds: float
 ) -> None:
-    """Put letters of one block, those that are not there yet."""
+    """Put those dead letters of one block that were not put yet."""
     producer = f"retry:{shard}:{_block_of(dead_letters[0])}".encode()
     left = dead_letters
     while left:
@@ -139,14 +144,14 @@ async def _put_block(
 
 
 def _fitting(dead_letters: list[_DeadLetter]) -> list[_DeadLetter]:
-    """The first of these that can be put together."""
+    """The first dead letters that fit into one batch; at least one."""
     sizes = accumulate(held_message.nbytes for held_message, _ in dead_letters)
     count = sum(size <= MOST_MOVED_BYTES for size in sizes)
     return dead_letters[: max(1, count)]
 
 
 def _origin_of(headers: Mapping[str, bytes]) -> str | None:
-    """The queue that a dead letter was in; None if it is none."""
+    """The queue in which the message became a dead letter; None if it is not a dead letter."""
     try:
         return str(msgspec.json.decode(headers[DEAD_LETTER_HEADER])["queue"])
     except (KeyError, TypeError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""A queue of a cluster as a client uses it."""
+"""The handle of a queue: putting, peeking, sessions of consumers, and its dead letters."""
 
 import asyncio
 from collections.abc import Callable
@@ -26,7 +26,7 @@ _PEEKED_BYTES: Final = 8 << 20
 
 
 class QueueHandle(Handle):
-    """A queue that this client uses, or with another shelf its dead letters."""
+    """A queue, or its dead letters, which have an index of their own in the same shard."""
 
     def __init__(
         self,
@@ -39,35 +39,35 @@ class QueueHandle(Handle):
         super().__init__(client, name, entry, decode)
         self.subqueue = subqueue
         self._dead_letters: QueueHandle | None = None
-        self._putters: QueuePublisher | None = None
+        self._publisher: QueuePublisher | None = None
         if subqueue == MESSAGES:
-            self._putters = QueuePublisher(self.router, name, entry, client.name)
-            self.use(self._putters)
+            self._publisher = QueuePublisher(self.router, name, entry, client.name)
+            self.use(self._publisher)
 
     @property
     def full_name(self) -> str:
-        """With which it is shown: dead letters have that of their queue, and something behind it."""
+        """The name shown to users: that of dead letters is their queue's with a suffix."""
         return self.name if self.subqueue == MESSAGES else self.name + DEAD_LETTER_SUFFIX
 
     @property
     def publisher(self) -> QueuePublisher:
-        """What puts into it; UsageError for dead letters."""
-        if self._putters is None:
+        """UsageError for dead letters, into which no client puts."""
+        if self._publisher is None:
             raise UsageError(
-                f"nothing is put among the dead letters of queue {self.name!r}; put it into the queue, and "
-                "reject it"
+                f"the dead letters of queue {self.name!r} take no new messages; put the message into the "
+                "queue and reject it"
             )
-        return self._putters
+        return self._publisher
 
     @property
     def dead_letter_queue(self) -> str | None:
-        """The queue that its dead letters go to; None if they stay with it."""
+        """The name of the queue that receives its dead letters; None if they stay in this shard."""
         name = self.entry.settings.get("dead_letter")
         return name if isinstance(name, str) else None
 
     async def dead_letters(self, create: bool = False) -> "QueueHandle":
-        """Its dead letters, wherever they are. NotFound if there is no queue of the other name, unless it is
-        to be made, as this one is."""
+        """The handle of its dead letters. If another queue receives them and does not exist, it is created
+        with this queue's settings, or NotFound is raised."""
         if self.dead_letter_queue is None:
             if self._dead_letters is None:
                 self._dead_letters = QueueHandle(
@@ -90,7 +90,7 @@ class QueueHandle(Handle):
         return UNLIMITED_SECONDS if timeout is None else min(timeout, UNLIMITED_SECONDS)
 
     async def put(self, records: Records, timeout: float | None) -> Receipt:
-        """All or none."""
+        """Put all of the messages or none."""
         if not records:
             raise UsageError("a batch has at least one message; there is nothing to put")
         future: asyncio.Future[Receipt] = self.router.loop.create_future()
@@ -101,12 +101,12 @@ class QueueHandle(Handle):
 
     @property
     def lease_seconds(self) -> float:
-        """For how long a message is lent at most."""
+        """The lease of a delivered message; infinite if the queue has none."""
         lease = self.entry.settings.get("lease")
         return lease if isinstance(lease, int | float) else inf
 
     def queue_session(self, make: Make, prefetch: int = 0, for_transactions: bool = False) -> QueueSession:
-        """A session of its own."""
+        """A new session, which this handle closes."""
         queue_session = QueueSession(
             self.router,
             self.name,
@@ -121,7 +121,7 @@ class QueueHandle(Handle):
         self.use(queue_session)
         return queue_session
 
-    # Looking.
+    # Queries.
 
     async def delete(self) -> None:
         if self.subqueue == DEAD_LETTERS:
@@ -131,7 +131,8 @@ class QueueHandle(Handle):
         await super().delete()
 
     async def query_contents(self, most: int = 0, first: int = 0) -> wire.Looked:
-        """The queue as it is now, with its oldest messages from `first` on, as far as one answer goes."""
+        """The queue's state now, and up to `most` of its oldest messages from offset `first` on, as many as
+        fit into one answer."""
         request = wire.QueueLook(self.shard(0), self.subqueue, most, _PEEKED_BYTES, first=first)
         answer = await self.router.ask_leader(
             self.name, self.shard(0), request, f"looking at queue {self.name!r}", self.client.deadline(None)

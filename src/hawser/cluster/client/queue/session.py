@@ -1,15 +1,21 @@
-"""A session of a client at a queue: the messages that it is lent.
+"""A consumer's session at the leader of a queue: it receives, prefetches and keeps leases alive.
 
-One request is under way at a time; whoever wants messages waits for its answer. Requests are numbered, and
-each says which token was received last: what the answer to an earlier one had lent, and nobody got, is lent
-again and not counted. So a request that is lost is not repeated but followed by the next, which wants nothing
-if nobody does. So is one that waits for messages when somebody comes who only wants to know whether there are
-any, or when there are some to be given back.
+    state         when                                             next
+    idle          no task: nothing held, wanted or in doubt        requesting, on `get`
+    requesting    one numbered QueueGet is in flight               resting, or requesting again
+    long polling  as requesting; the leader waits for messages     requesting, on an answer or an interrupt
+    resting       the task sleeps until it has something to do     requesting, on a caller or a due heartbeat
+    failed        `_failure` is set: closed, or deleted            none
 
-While it holds messages it is heard of, whether somebody wants more or not. What was got ahead goes back
-uncounted before much of its lease is over, and when the queue has another leader.
+Promise: a message is received by one caller, or given back without counting a delivery.
 
-A session of transactions is answered by a leader that has not asked the others whether it still is one.
+- At most one request is in flight. Each names the token received last, so the leader delivers again,
+  uncounted, what a lost answer contained. A lost request is never repeated; the next request, possibly for
+  zero messages, supersedes it.
+- A long poll is interrupted by a caller that does not wait (timeout 0), and by messages to give back.
+- While the session holds messages, its requests and settlements are its heartbeats.
+- Prefetched messages go back, uncounted, after a quarter of their lease, and when the leader changes.
+- A session of transactions gets unconfirmed reads; a stale leader is detected at commit.
 """
 
 import asyncio
@@ -40,25 +46,25 @@ __all__ = ["MOST_HELD", "QueueSession", "Make"]
 
 _log = logging.getLogger("hawser.cluster.client")
 
-# (message, its record, who put it, how often it was delivered, whether it may have been before).
+# (message, its record, its producer, its delivery count, whether it may have been delivered before).
 Make = Callable[[HeldMessage, Record, str, int, bool], Any]
-# With when it came.
+# A prefetched message, the object made of it, and the time it arrived.
 _Ahead = tuple[HeldMessage, Any, float]
-# Whoever gets a message has most of its lease before him: it lies here for no longer than this part of it.
+# A prefetched message waits here for at most this part of its lease; its consumer needs most of it.
 _LEASE_PART: Final = 0.25
-# A session that closes late has at least so long for its last request.
+# The least time that `close` has for the last request.
 _LAST_SECONDS: Final = 0.5
-# A session holds no more, and names no more in a request.
+# The most messages that a session holds, and that one request names.
 MOST_HELD: Final = DeliveryPolicy(session_duration=1).most_held
 
 
 class _Interrupted(Exception):
-    """A request that waited for messages is not waited for any more."""
+    """A long poll was interrupted."""
 
 
 class QueueSession:
-    """Everything happens in the event loop; `drop` may be called anywhere. `make` makes the messages that are
-    handed out."""
+    """Lives in the event loop; `take_back` and `get_nothing_ahead` may be called in any thread. `make` makes
+    the messages that callers get."""
 
     def __init__(
         self,
@@ -82,23 +88,23 @@ class QueueSession:
         self._prefetch = prefetch
         self._ahead_seconds = _LEASE_PART * lease_seconds
         self._for_transactions = for_transactions
-        # A secret: whoever knows it speaks for this session.
+        # A secret: it authenticates the requests of this session.
         self.session = f"{name}#{secrets.token_hex(16)}"
         self._acknowledger = Acknowledger(router, queue, shard, subqueue, self.session, self._ended)
         self._request = 0
         self._received = NO_TOKEN
-        # Until then the leader may have lent something in an answer that nobody got.
+        # Until then the leader may have delivered messages in an answer that was lost.
         self._doubt_until = 0.0
         self._leader = ""
         self._waiters = Waiters(router.loop, self._late)
-        # What is here for whoever comes next, and what nobody saw and the leader is to know of.
+        # Prefetched messages, and the tokens to give back as never seen.
         self._ahead: deque[_Ahead] = deque()
         self._unseen: set[tuple[int, int]] = set()
         self._held = 0
         self._failure: HawserError | None = None
-        # Here; a queue that was deleted is another thing.
+        # Closed by this client; a deleted queue sets `_failure` alone.
         self.is_closed = False
-        # Whether a request waits for messages, and whether the next is to follow it at once.
+        # Whether a long poll is in flight, and whether it was interrupted.
         self._is_polling = self._is_interrupted = False
         self._is_refused = False
         self._news = asyncio.Event()
@@ -107,8 +113,8 @@ class QueueSession:
     # Getting.
 
     async def get(self, count: int, timeout: float | None) -> list[Any]:
-        """Messages, at most `count`; none if none came in time. With 0 it is certain that there were none.
-        Full if as many are held as a session may."""
+        """Up to `count` messages; none if none arrive in time. With timeout 0 an empty result means that the
+        queue had none to deliver. Full if the session holds as many messages as it may."""
         if self._failure is not None:
             raise copy_of(self._failure)
         if self._ahead:
@@ -138,14 +144,14 @@ class QueueSession:
             raise
 
     def _late(self) -> HawserError:
-        trouble = self.router.trouble() or "nobody leads it"
+        trouble = self.router.trouble() or "it has no leader"
         return given_up(f"getting from queue {self.queue!r}", self._settings.timeout, trouble, False)
 
     def _take(self, count: int) -> list[_Ahead]:
         return [self._ahead.popleft() for _ in range(min(count, len(self._ahead)))]
 
     def give_back(self, unseen: Iterable[HeldMessage]) -> None:
-        """Those of these that are held were seen by nobody, and are for others: no delivery is counted."""
+        """Give back messages that no caller has seen: their delivery is not counted."""
         before = len(self._unseen)
         for held_message in unseen:
             if held_message.state is State.HELD:
@@ -157,14 +163,14 @@ class QueueSession:
             self._go_on()
 
     def _put_back(self, found: list[_Ahead]) -> None:
-        """Give these back unseen: the next consumer gets them, here or elsewhere."""
+        """Return messages of a caller that was cancelled: a waiter gets them, or the queue."""
         self._ahead.extendleft(each for each in reversed(found) if each[0].state is State.HELD)
         self._waiters.serve(self._take)
         self._return_too_many()
         self._go_on()
 
     def _return_too_many(self) -> None:
-        """Give back messages beyond those to be got ahead: the callers that wanted them have gone."""
+        """Give back what exceeds the prefetch: the callers that wanted it have gone."""
         if len(self._ahead) > self._prefetch:
             gone = [self._ahead.pop() for _ in range(len(self._ahead) - self._prefetch)]
             self.give_back(held_message for held_message, _, _ in gone)
@@ -179,11 +185,11 @@ class QueueSession:
 
     @property
     def _stale_at(self) -> float:
-        """When the first of what was got ahead has to go back."""
+        """When the first prefetched message has to go back."""
         return self._ahead[0][2] + self._ahead_seconds if self._ahead else inf
 
     def get_nothing_ahead(self) -> None:
-        """From any thread, and at any time: from here on nobody comes for what is got ahead."""
+        """Stop prefetching, and give back what was prefetched. May be called in any thread at any time."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._stop_getting_ahead)
 
@@ -191,11 +197,11 @@ class QueueSession:
         self._prefetch = 0
         self._return_ahead()
 
-    # Asking.
+    # Requests.
 
     @property
     def _wanted(self) -> int:
-        """How many messages to ask for. What is got ahead is asked for in batches."""
+        """How many messages to ask for. Prefetching alone asks once half of its messages are missing."""
         wanted = self._waiters.wanted
         missing = 0 if self._is_refused else max(0, self._prefetch - len(self._ahead))
         return min(wanted + missing, MOST_HELD) if wanted or 2 * missing > self._prefetch else 0
@@ -206,7 +212,7 @@ class QueueSession:
 
     @property
     def _has_to_ask(self) -> bool:
-        """Whether there is something to hold, to get, or to be told of."""
+        """Whether it holds, wants or gives back messages, or is in doubt."""
         return bool(self._held or self._unseen or self._wanted or self._is_in_doubt)
 
     def _go_on(self) -> None:
@@ -223,13 +229,13 @@ class QueueSession:
         self._go_on()
 
     def _interrupt(self) -> None:
-        """A request that waits is followed by the next at once."""
+        """End a long poll; the next request follows at once."""
         if self._is_polling and not self._is_interrupted and self._task is not None:
             self._is_interrupted = True
             self._task.cancel()
 
     async def _ask_on(self) -> None:
-        """One request after the other, as long as there is something to ask for or to tell."""
+        """Send one request after the other while `_has_to_ask`."""
         backoff = Backoff(self._settings)
         while self._has_to_ask:
             self._return_stale()
@@ -255,12 +261,12 @@ class QueueSession:
                 await self._look_elsewhere(answer, backoff)
 
     async def _poll(self, most: int, wait_seconds: float) -> wire.Answer | None:
-        """As `_ask_for`; one that waits may be interrupted."""
+        """As `_ask_for`; `_Interrupted` if a long poll was interrupted."""
         self._is_polling, self._is_interrupted = wait_seconds > 0, False
         try:
             return await self._ask_for(most, wait_seconds)
         except asyncio.CancelledError:
-            # Whoever ends the task may have done so at the same time.
+            # Another caller may have cancelled the task at the same time.
             if self._is_interrupted and self._task is not None and not self._task.uncancel():
                 raise _Interrupted from None
             raise
@@ -269,17 +275,17 @@ class QueueSession:
 
     @property
     def _silent_until(self) -> float:
-        """When the leader has to hear of this session again."""
+        """When the next heartbeat is due."""
         return self._acknowledger.heard + self._settings.session_seconds / 3 if self._held else inf
 
     @property
     def _wait_seconds(self) -> float:
-        """How long a request may wait: meanwhile it is what is heard of the session."""
+        """How long a request may wait at the leader: it is a heartbeat, too."""
         seconds = min(self._settings.fetch_wait_seconds, self._settings.session_seconds / 3)
         return min(seconds, max(0.0, self._stale_at - self._loop.time()))
 
     async def _rest(self) -> None:
-        """Until there is something to do."""
+        """Sleep until there is something to do."""
         self._news.clear()
         until = min(self._silent_until, self._stale_at)
         timer = self._loop.call_at(until, self._news.set) if until < inf else None
@@ -292,7 +298,7 @@ class QueueSession:
     async def _ask_for(
         self, most: int, wait_seconds: float = 0.0, is_last: bool = False
     ) -> wire.Answer | None:
-        """The answer of the leader, if there is one."""
+        """The leader's answer; None if there is none."""
         link = self.router.leader_link(self.shard)
         if link is None:
             return None
@@ -315,14 +321,14 @@ class QueueSession:
         )
         before = self._doubt_until
         if most:
-            # By then the leader has forgotten a session that it did not hear of again.
+            # By then the leader has forgotten a session from which it heard nothing.
             self._doubt_until = self._loop.time() + wait_seconds + self._settings.session_seconds
         try:
             seconds = wait_seconds + self._settings.attempt_seconds
             answer = checked(link, request, await ask(link, wire.encode(request), seconds))
         except TransportError:
             return None
-        # What follows is no waiting that could be interrupted.
+        # The wait is over: nothing is left to interrupt.
         self._is_polling = False
         if isinstance(answer, wire.Delivered) and self._is_outdated(answer.delivery_batches):
             return None
@@ -331,7 +337,7 @@ class QueueSession:
             self._doubt_until = 0.0
             self._unseen.difference_update(unseen)
             if link.address != self._leader:
-                # What another one lent can only be given back.
+                # Deliveries of another leader can only be given back.
                 self._leader = link.address
                 self._return_ahead()
         else:
@@ -339,7 +345,7 @@ class QueueSession:
         return answer
 
     def _is_outdated(self, delivery_batches: tuple[DeliveryBatch, ...]) -> bool:
-        """Whether they are of a leader that is none any more, and does not know it."""
+        """Whether a leader sent them that has lost its leadership and does not know it."""
         return bool(delivery_batches) and delivery_batches[0].token.epoch < self._received.epoch
 
     async def _look_elsewhere(self, answer: wire.Answer | None, backoff: Backoff) -> None:
@@ -369,7 +375,7 @@ class QueueSession:
         self._return_too_many()
 
     def _fail(self, error: BaseException) -> None:
-        """Nothing can be got any more."""
+        """End the session with an error: every later `get` raises it."""
         if not isinstance(error, HawserError):
             _log.error("getting from queue %r failed", self.queue, exc_info=error)
             error = HawserError(f"getting from queue {self.queue!r} failed: {error!r}; report it")
@@ -377,14 +383,14 @@ class QueueSession:
         self._refuse(error)
 
     def _refuse(self, error: HawserError) -> None:
-        """Whoever waits is told; who comes next asks again, but nothing is got ahead meanwhile."""
+        """Fail the callers that wait. The next caller asks again; prefetching stops until an answer comes."""
         self._is_refused = True
         self._waiters.fail(error)
 
     # Settling.
 
     def disposition(self, wanted: Disposition) -> Disposition:
-        """What is asked of the leader: a dead letter that is rejected stays one."""
+        """The disposition sent to the leader: a rejected dead letter is released."""
         return "release" if wanted == "reject" and self._subqueue == DEAD_LETTERS else wanted
 
     def settle(self, messages: Sequence[HeldMessage], disposition: Disposition) -> Coroutine[Any, Any, None]:
@@ -396,7 +402,7 @@ class QueueSession:
         return self._acknowledger.fenced(lost)
 
     async def settle_one(self, held_message: HeldMessage, disposition: Disposition) -> None:
-        """Return when the message is settled, unless a transaction has it. Fenced if it is lost, also if
+        """Return when the message is settled; at once if a transaction has it. Fenced if it is lost, also if
         another thread took it back a moment ago."""
         if held_message.state is State.LOST:
             raise self.fenced([held_message])
@@ -404,8 +410,8 @@ class QueueSession:
             await self._acknowledger.settle([held_message], disposition)
 
     def take_back(self, held_message: HeldMessage) -> None:
-        """Release a message if it is held and the loop still runs. For its holder the message is lost. May be
-        called from any thread at any time."""
+        """Release a message if it is held and the loop still runs; its holder loses it. May be called in any
+        thread at any time."""
         if held_message.state is State.HELD:
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._take_back, held_message)
@@ -417,18 +423,18 @@ class QueueSession:
     # Transactions.
 
     def lock(self, messages: Iterable[HeldMessage]) -> None:
-        """A transaction has these, which are held: it says what becomes of them, and this does not."""
+        """Hand held messages to a transaction, which settles them from then on."""
         for each in messages:
             assert each.state is State.HELD
             each.state, each.disposition = State.LOCKED, "accept"
 
     def locked(self, messages: Sequence[HeldMessage]) -> None:
-        """The leader knows it, too, and lends them to this session no longer."""
+        """The leader has locked these messages; they do not count as held by this session any more."""
         self._held -= len(messages)
 
     def unlock(self, lost: Iterable[HeldMessage], held: Iterable[HeldMessage] = ()) -> "asyncio.Future[None]":
-        """Release these messages, which the leader still has delivered to this session, and with them those
-        that are held; return when that is done. For their holders the first ones are lost."""
+        """Release `lost`, whose lock the leader never saw, and those of `held` that are held. Done when the
+        leader has them. The holders of `lost` lose them."""
         released = [*held]
         for each in lost:
             each.state = State.LOST
@@ -436,7 +442,7 @@ class QueueSession:
         return self._acknowledger.begin(released, "release").future
 
     def lock_of(self, messages: Iterable[HeldMessage]) -> wire.QueueLock:
-        """What the leader is told so that a transaction has these."""
+        """The command by which a transaction locks these messages."""
         tokens = ranges_of((each.epoch, each.number) for each in messages)
         return wire.QueueLock(self._subqueue, self.session, tokens)
 
@@ -444,14 +450,15 @@ class QueueSession:
         self._held -= 1
 
     def end(self) -> None:
-        """Get nothing more; callers that wait get Closed."""
+        """Receive nothing more; callers that wait get Closed."""
         if not self.is_closed:
             self.is_closed = True
             self._fail(Closed(f"this consumer of queue {self.queue!r} was closed"))
         self._waiters.close()
 
     async def close(self) -> None:
-        """Settle what is being settled, and give back all the rest."""
+        """Finish the settlements in progress, give back everything else, and end the session at the
+        leader."""
         self.end()
         if self._task is not None:
             self._task.cancel()
@@ -461,7 +468,7 @@ class QueueSession:
         deadline = min(deadline, self.router.leave_by - _LAST_SECONDS)
         await self._acknowledger.close(deadline - self._loop.time())
         if self._request:
-            # If no node is told, the session ends by itself.
+            # If this request is lost, the leader ends the session at its timeout.
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(max(deadline, self._loop.time() + _LAST_SECONDS)):
                     await self._ask_for(0, is_last=True)

@@ -1,4 +1,4 @@
-"""Those who wait for messages of a session, served in the order in which they came."""
+"""The calls that wait for messages of a session, served first come, first served."""
 
 import asyncio
 from collections import deque
@@ -14,7 +14,8 @@ __all__ = ["Waiter", "Waiters"]
 
 
 class Waiter:
-    """Somebody who waits for up to `count` messages; if he `looks`, for the next answer only."""
+    """A call that waits for up to `count` messages; one that `looks` (timeout 0) waits for the next answer
+    only."""
 
     __slots__ = ("count", "deadline", "future", "looks")
 
@@ -26,14 +27,14 @@ class Waiter:
 
 
 class Waiters:
-    """Everything happens in the event loop. `late` makes the error for one who looks and gets no answer."""
+    """Lives in the event loop. `late` makes the error for a call that looks and gets no answer in time."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, late: Callable[[], HawserError]) -> None:
         self._loop = loop
         self._late = late
         self._line: deque[Waiter] = deque()
         self._timer: asyncio.Handle | None = None
-        # When it rings: not every loop's handle says so, once that is now.
+        # Kept here because the handle of some event loops has no `when()`.
         self._timer_deadline = inf
 
     def __bool__(self) -> bool:
@@ -41,7 +42,7 @@ class Waiters:
 
     @property
     def wanted(self) -> int:
-        """How many messages all of them want."""
+        """How many messages all calls want."""
         return sum(waiter.count for waiter in self._line if not waiter.future.done())
 
     @property
@@ -49,7 +50,7 @@ class Waiters:
         return [waiter for waiter in self._line if waiter.looks and not waiter.future.done()]
 
     def add(self, count: int, looks: bool, seconds: float) -> Waiter:
-        """Somebody who waits for so long, perhaps for ever."""
+        """Add a call that waits for `seconds`, which may be infinite."""
         deadline = inf if seconds == inf else self._loop.time() + seconds
         waiter = Waiter(count, looks, deadline, self._loop.create_future())
         self._line.append(waiter)
@@ -58,7 +59,7 @@ class Waiters:
         return waiter
 
     def serve(self, take: Callable[[int], list[Any]]) -> None:
-        """Give each what `take` has for so many, until it has nothing."""
+        """Give each call what `take(count)` returns, until it returns nothing."""
         while self._line:
             waiter = self._line[0]
             if not waiter.future.done():
@@ -74,14 +75,14 @@ class Waiters:
             self._line.remove(waiter)
 
     def dismiss(self, looking: list[Waiter]) -> None:
-        """There is nothing for these."""
+        """Return no messages to these calls."""
         for waiter in looking:
             if not waiter.future.done():
                 waiter.future.set_result([])
         self._forget_those_who_left()
 
     def fail(self, error: HawserError) -> None:
-        """All of them get this, each an error of his own."""
+        """Fail every call with a copy of the error."""
         while self._line:
             waiter = self._line.popleft()
             if not waiter.future.done():
@@ -98,7 +99,7 @@ class Waiters:
         self._timer = self._loop.call_at(deadline, self._expire)
 
     def _expire(self) -> None:
-        """Whoever has waited for long enough gets nothing."""
+        """End the calls whose time is over: an empty result, or the `late` error for one that looks."""
         self._timer, self._timer_deadline = None, inf
         now = self._loop.time()
         for waiter in self._line:
