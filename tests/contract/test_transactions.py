@@ -422,7 +422,7 @@ def test_a_group_that_somebody_moved_rolls_it_back(bus: Any, connect: Callable[.
     assert bytes(subscription.take(SECONDS)) == b"1"
     tx.commit_offsets(subscription)
     tx.publish(target, b"no")
-    with pytest.raises(hawser.UsageError, match="a transaction that is not over moves partitions 0"):
+    with pytest.raises(hawser.UsageError, match="an unfinished transaction moves partitions 0"):
         subscription.commit()
     member = getattr(subscription, "inner", subscription)._consumer
     before = member._committed[0]

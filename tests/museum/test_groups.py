@@ -197,7 +197,7 @@ def test_a_commit_does_not_move_the_group_behind_a_transaction(
     """It committed what the transaction had claimed, and that was rolled back."""
 
     def commit() -> None:
-        with pytest.raises(hawser.UsageError, match="a transaction"):
+        with pytest.raises(hawser.UsageError, match="unfinished transaction"):
             member.commit()
         refused.append(True)
 

@@ -401,7 +401,7 @@ def test_a_member_without_a_home_asks_less_and_less_often() -> None:
         entry = wire.TopicEntry(1, "u", 1, {})
         member = GroupMember(cluster, "t", entry, None, "g", "m", (None, 0))  # type: ignore[arg-type]
         for _ in range(4):
-            await member._listen()
+            await member._wait_for_change()
         assert member._backoff.next() >= SETTINGS.backoff_most_seconds / 2
         assert SETTINGS.backoff_most_seconds / 2 > SETTINGS.backoff_least_seconds
 
@@ -422,7 +422,7 @@ def test_a_member_does_not_go_back_to_an_earlier_generation() -> None:
             answer = asyncio.ensure_future(
                 asyncio.sleep(0, wire.encode(wire.GroupState(number, ("a",), ("a",))))
             )
-            await member._listen()
+            await member._wait_for_change()
             assert (member._generation, member._members, member._known_settled) == expected
 
     run(story)
@@ -454,7 +454,7 @@ def test_what_leaves_a_member_keeps_its_place_until_it_is_committed() -> None:
         member.read(1, 5)
         member._learn(2, tuple(sorted(["a", member.member])))
         for _ in range(2):
-            await member._let_go()
+            await member._leave_revoked()
             assert (member._leaving, member.partitions, member._settled) == ({0: 5}, [1], 0)
         await Consumer.close(member)
 

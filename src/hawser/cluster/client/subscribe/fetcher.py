@@ -1,4 +1,4 @@
-"""Reading a partition ahead of whoever takes from it, within a bound on bytes."""
+"""Prefetching of a partition for one subscription, bounded by bytes."""
 
 import asyncio
 import logging
@@ -21,8 +21,8 @@ _log = logging.getLogger("hawser.cluster.client")
 
 
 class Chunk:
-    """A batch as it was fetched: the records from place `skip` on are to be taken. `lost` records before them
-    are no longer kept."""
+    """A fetched batch: its records from place `skip` on are to be taken. `lost` records before them are no
+    longer kept."""
 
     __slots__ = ("batch", "first_offset", "lost", "reader", "skip")
 
@@ -35,14 +35,14 @@ class Chunk:
 
 
 class Inbox:
-    """What was fetched and not taken yet. Filled in the event loop; taken from by one thread at a time."""
+    """Fetched batches that are not taken yet. The event loop fills it; one thread at a time takes from it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, most_bytes: int) -> None:
         self.failure: HawserError | None = None
         self._loop = loop
         self._most_bytes = most_bytes
         self._chunks: deque[Chunk] = deque()
-        # Each is changed on one side only, so neither needs a lock.
+        # Only the loop writes the first, only the taker the second, so neither needs a lock.
         self._put_bytes = 0
         self._taken_bytes = 0
         self._filled = asyncio.Event()
@@ -51,7 +51,7 @@ class Inbox:
 
     @property
     def arrived(self) -> int:
-        """How much has come so far."""
+        """The bytes fetched so far."""
         return self._put_bytes
 
     def put(self, chunk: Chunk) -> None:
@@ -60,16 +60,16 @@ class Inbox:
         self._filled.set()
 
     def fail(self, error: HawserError) -> None:
-        """Nothing will come any more; what is here can still be taken."""
+        """End it with an error; what is here can still be taken."""
         self.failure = self.failure or error
         self._filled.set()
 
     def wake(self) -> None:
-        """Let whoever waits look around."""
+        """Wake the takers that wait, to check again."""
         self._filled.set()
 
     def take(self) -> Chunk | None:
-        """The next chunk whose reader is still wanted; None if there is none."""
+        """The next chunk of an open fetcher; None if there is none."""
         while self._chunks:
             chunk = self._chunks.popleft()
             self._taken_bytes += len(chunk.batch.data)
@@ -81,8 +81,8 @@ class Inbox:
         return None
 
     async def filled(self, arrived: int) -> None:
-        """Return when there may be something to take: at once if more has come than `arrived`, because
-        another thread may have taken a chunk of it and left most of its records."""
+        """Return when there may be something to take: at once if more than `arrived` bytes came, because
+        another thread may have taken a chunk and left most of its records."""
         if not self._chunks and self.failure is None and self._put_bytes == arrived:
             self._filled.clear()
             await self._filled.wait()
@@ -92,7 +92,7 @@ class Inbox:
         while self._put_bytes - self._taken_bytes >= self._most_bytes:
             self._drained.clear()
             self._is_full = True
-            # Taken empty in between, nobody would tell.
+            # If the inbox was emptied before `_is_full` was set, no take sets `_drained`.
             if self._put_bytes - self._taken_bytes >= self._most_bytes // 2:
                 await self._drained.wait()
 
@@ -106,7 +106,7 @@ class Fetcher:
         self.partition = partition
         self.shard = shard
         self.start = offset
-        # Behind the last message that was taken; written by the thread that takes.
+        # The offset behind the last message taken; the taker writes it.
         self.position = offset
         self.is_closed = False
         self._router = router
@@ -118,7 +118,7 @@ class Fetcher:
         self._task: asyncio.Task[Any] = router.loop.create_task(self._read())
 
     def stop(self) -> None:
-        """Fetch no more; what was fetched is not taken any more."""
+        """Stop fetching, and discard what was fetched and not taken."""
         self.is_closed = True
         self._task.cancel()
 
@@ -135,7 +135,7 @@ class Fetcher:
         except HawserError as error:
             self._inbox.fail(error)
         except Exception as error:
-            # Whoever takes has to hear that nothing will come.
+            # The takers must learn that nothing more comes.
             _log.exception("reading shard %s failed", self.shard)
             self._inbox.fail(
                 HawserError(
@@ -162,7 +162,7 @@ class Fetcher:
             for first_offset, data in answer.batches:
                 self._fetched(first_offset, Batch.read(data))
             if not answer.batches:
-                # A replica that is cut off has nothing new, for ever; perhaps another one leads.
+                # A partitioned replica never has anything new; another one may lead.
                 await self._look_around()
         else:
             assert isinstance(answer, wire.Failed), answer
@@ -189,7 +189,7 @@ class Fetcher:
 
     async def check(self) -> None:
         """OffsetOutOfRange if the leader confirms that the log ends before the offset: records that were read
-        are gone. A replica that lags only has not applied them yet."""
+        are gone. A lagging replica has merely not applied them yet."""
         deadline = self._router.loop.time() + self._router.settings.timeout
         found = await offsets.inspect(self._router, self._topic, self.shard, deadline)
         if self._offset > found.end:
@@ -197,8 +197,8 @@ class Fetcher:
                 f"topic {self._topic!r}, partition {self.partition}: the log ends at record {found.end - 1}, "
                 f"and this subscription has read up to record {self._offset - 1}. So "
                 f"{self._offset - found.end} records are gone, as after a restored backup. Subscribe again: "
-                "a group goes on at the position that the log has for it; without a group choose where to "
-                f"begin with start=, at most {found.end}"
+                "a group resumes from its position in the log; without a group choose where to begin with "
+                f"start=, at most {found.end}"
             )
 
     async def _pause(self) -> None:

@@ -1,26 +1,30 @@
-"""A member of a group: it shares the partitions of a topic with the others, and keeps the group's place.
+"""A member of a consumer group: it reads its share of a topic's partitions and commits the group's positions.
 
-The members of group g are those of g on its home shard, the partition `xxh3_64(g) mod partitions`. Every
-change of members is a new generation, in which each computes from the sorted members which partitions are its
-own: ranges, as equal as can be. In another partition the group has one member, its owner: whoever takes it
-over joins there and makes the one before leave. Generations are counted by the shard, so what the former
-owner commits from then on is refused; no commit ever moves a position back.
+    partition state  meaning                                       next
+    not ours         another member owns it, or none does          reading, by `_take` after all have settled
+    reading          owned, and fetched from the position          leaving, going back, not ours (fenced)
+    leaving          revoked; taken samples may be uncommitted     not ours, on commit or after half a session
+    going back       a transaction with its samples failed         reading again, by `_read_again`
 
-Nobody is robbed of what it has just taken: a member that learns of a new generation takes nothing more from
-what is not its own any more, and says that it has *settled* once all it took of that is committed, or after
-half a session. The others take over when all have settled, or after a session.
+Promise: no commit moves a position back, and samples that become void raise once for each of their takers.
 
-A transaction *claims* what was taken: it moves the group from where the one before it was to leave it,
-whatever became of that, and also if it can only be rolled back. If the one before was not committed, the
-group is not there, and the shard refuses this one.
+The group's coordinator is the shard of partition `xxh3_64(group) mod partitions`, whose members are the
+group's. Each change of members is a new generation, in which each member computes its share from the sorted
+members: a range of partitions. In every other partition the group has one member, the owner: the next owner
+joins there and removes the one before. The shard counts generations, so it refuses later commits of the
+former owner.
 
-If a transaction is not committed, the member *goes back*. What was taken and is not committed is void from
-that moment on: nothing more is taken before the member has asked the leaders where the group is and has
-begun to read there again. No cancellation of a caller ends that. A plain commit is refused while what it
-would commit is claimed, or void.
+*Settled*: a member that learns of a new generation stops taking from partitions that are no longer its own,
+and reports that it has settled once everything it took there is committed, or after half a session. The
+others take those partitions when all members have settled, or after a session.
 
-A partition that is owned is read, or is leaving (taken away, and perhaps not committed yet), or the member is
-going back. Only `_read_again` and `_take` begin to read, and both hold `_changing`.
+A transaction *claims* what was taken: it moves the group on from the end of the claim before it, even if that
+can only be rolled back. If the earlier transaction is not committed, the shard refuses the later one.
+
+If a transaction is not committed, the member *goes back*: taken and uncommitted samples are void at once, and
+nothing is taken until the member has asked the leaders for the group's positions and reads there again. The
+cancellation of a caller does not end that. A plain commit is refused while what it would commit is claimed,
+or void. Only `_read_again` and `_take` begin to read, and both hold `_changing`.
 """
 
 import asyncio
@@ -51,8 +55,6 @@ _log = logging.getLogger("hawser.cluster.client")
 
 
 class GroupMember(Consumer):
-    """A subscription with a group."""
-
     def __init__(
         self,
         router: Router,
@@ -68,32 +70,31 @@ class GroupMember(Consumer):
         self.member = f"{name}#{secrets.token_hex(6)}"
         self._partitions = entry.partitions
         self._place = place
-        self._home = partition_of(group.encode(), entry.partitions)
+        self._coordinator_partition = partition_of(group.encode(), entry.partitions)
         self._generation = 0
         self._members: tuple[str, ...] = ()
         self._known_settled = 0
         self._settled = 0
         self._learned = 0.0
-        # Of each partition that is ours: the generation we own it in, and the group's position as we know it.
+        # For each owned partition: the generation in which it is owned, and the group's last known position.
         self._owned: dict[int, int] = {}
         self._committed: dict[int, int] = {}
-        # And up to where what was taken is committed, or in a transaction. Lower than the position if a
-        # commit came after we had gone back before it: what moves the group from here is refused.
+        # And the position up to which taken samples are committed or claimed. It is lower than the group's if
+        # a commit followed after this member went back: the shard refuses what moves the group from here.
         self._claimed: dict[int, int] = {}
-        # Not ours any more, up to these positions taken and not committed.
+        # Partitions that are leaving, and the positions behind the samples taken.
         self._leaving: dict[int, int] = {}
         self._takers = Takers()
-        # How often this member went back; and what `received` was when what was taken became void, unless
-        # somebody has tried to take more since.
+        # How often this member went back; and `received` when samples became void, until the next take.
         self._returns = 0
         self._void_at: int | None = None
-        # The group went on without us.
+        # The group has removed this member.
         self._is_out = False
         self._changing = asyncio.Lock()
         self._backoff = Backoff(router.settings)
         self._has_all = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        # They follow transactions.
+        # Tasks that follow the ends of transactions.
         self._following: set[asyncio.Task[None]] = set()
 
     @property
@@ -104,18 +105,18 @@ class GroupMember(Consumer):
         return self.router.loop.time() + self.router.settings.timeout
 
     async def start(self) -> None:
-        """Join; return when this member has its share, if nobody else has to give some of it away first."""
+        """Join. A member that is alone returns once it reads every partition."""
         deadline = self._deadline()
         await self._join(deadline)
         self._task = self.router.loop.create_task(self._live())
         if self._members == (self.member,):
             await self._until_complete(deadline)
         elif self._place[0] in (None, "latest"):
-            others = set(range(self._partitions)) - {self._home}
+            others = set(range(self._partitions)) - {self._coordinator_partition}
             await asyncio.gather(*(self._begin(each, deadline) for each in sorted(others)))
 
     async def _begin(self, partition: int, deadline: float) -> None:
-        """A new group begins here now, and not when a member takes the partition over."""
+        """Fix where a new group begins in this partition now, before a member takes it."""
         shard = self.shard(partition)
         position = await offsets.group_start(self.router, self.topic, shard, *self._place, deadline)
         await offsets.begin_group(self.router, self.topic, shard, self.group, position, deadline)
@@ -137,20 +138,20 @@ class GroupMember(Consumer):
             )
 
     async def close(self) -> None:
-        """Leave: the others go on behind what was committed."""
+        """Leave the group: the other members resume from its committed positions."""
         self.end()
         tasks = [*self._following, *([] if self._task is None else [self._task])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        partitions = {*self._owned, *self._leaving, self._home}
+        partitions = {*self._owned, *self._leaving, self._coordinator_partition}
         await super().close()
         deadline = min(self.router.loop.time() + 1.0, self.router.leave_by)
         leaving = [self._execute(each, Kind.GROUP_LEAVE, self._leave(), deadline) for each in partitions]
-        # If nobody can be told, the session ends by itself.
+        # If no leader can be reached, the session ends at its timeout.
         await asyncio.gather(*leaving, return_exceptions=True)
 
-    # Entries.
+    # Commands.
 
     def _leave(self, member: str | None = None) -> GroupLeave:
         return GroupLeave(self.group, member or self.member)
@@ -179,11 +180,11 @@ class GroupMember(Consumer):
     # Membership.
 
     async def _join(self, deadline: float) -> None:
-        joined = await self._join_shard(self._home, deadline)
+        joined = await self._join_shard(self._coordinator_partition, deadline)
         self._learn(joined.generation, joined.members)
 
     async def _live(self) -> None:
-        """Follow the group for as long as this member lives; then take nothing more."""
+        """Follow the group until the member fails; then end the inbox with the reason."""
         try:
             await self._follow()
         except HawserError as error:
@@ -194,7 +195,7 @@ class GroupMember(Consumer):
                 f"group {self.group!r} of topic {self.topic!r}: this member cannot go on: {error!r}; "
                 "report it, and subscribe again"
             )
-        # Others take over what was ours as soon as our session ends; what was taken can still be committed.
+        # Other members take its partitions when the session ends; until then taken samples can be committed.
         for partition in self.partitions:
             self._set_leaving(partition)
         self.inbox.fail(failure)
@@ -205,9 +206,9 @@ class GroupMember(Consumer):
                 if self._is_out:
                     await self._begin_anew()
                 async with self._changing:
-                    await self._let_go()
+                    await self._leave_revoked()
                     await self._take_over()
-                await self._listen()
+                await self._wait_for_change()
             except Fenced:
                 self._is_out = True
             except HawserError as error:
@@ -218,7 +219,8 @@ class GroupMember(Consumer):
         raise self.inbox.failure
 
     async def _begin_anew(self) -> None:
-        """The group went on without us: everything we had is somebody else's, or the log has gone back."""
+        """Join again: the group removed this member, and others own its partitions, or the log has gone
+        back."""
         await asyncio.gather(*(reader.check() for reader in list(self._readers.values())))
         async with self._changing:
             for partition in list(self._owned):
@@ -234,14 +236,14 @@ class GroupMember(Consumer):
             self._known_settled = 0
             self._learned = self.router.loop.time()
 
-    async def _listen(self) -> None:
-        """Wait for news of the group, or until something is to be done without."""
-        shard = self.shard(self._home)
+    async def _wait_for_change(self) -> None:
+        """Send a heartbeat that waits for a change of the group, or until this member has to act."""
+        shard = self.shard(self._coordinator_partition)
         wait = max(0.0, min(self._session_seconds / 3, self._next_move() - self.router.loop.time()))
         known = self._generation, self._known_settled, self._settled
         request = wire.KeepAlive(shard, self.group, self.member, *known, self._session_seconds, wait)
         answer = await self.router.ask_once(shard, request, wait + self._session_seconds / 3)
-        # More may have been learned since the question, or elsewhere.
+        # Another answer may have brought a newer generation meanwhile.
         if isinstance(answer, wire.GroupState) and answer.generation >= self._generation:
             self._backoff = Backoff(self.router.settings)
             self._learn(answer.generation, answer.members)
@@ -253,17 +255,17 @@ class GroupMember(Consumer):
             await self.router.look_after(self.topic, shard)
 
     def _next_move(self) -> float:
-        """When something is due though nothing is heard."""
+        """When this member has to act even if the group does not change."""
         if self._leaving:
             return self._learned + self._session_seconds / 2
         if share_of(self.member, self._members, self._partitions) - self._owned.keys():
             return self._learned + self._session_seconds
         return inf
 
-    # Partitions come and go.
+    # The partitions of this member.
 
-    async def _let_go(self, deadline: float | None = None) -> None:
-        """Take no more from what is not ours; settle when nothing of it is left to commit."""
+    async def _leave_revoked(self, deadline: float | None = None) -> None:
+        """Stop reading revoked partitions; the member has settled when none has anything left to commit."""
         share = share_of(self.member, self._members, self._partitions)
         for partition in self._owned.keys() - share - self._leaving.keys():
             self._set_leaving(partition)
@@ -280,20 +282,20 @@ class GroupMember(Consumer):
         self._leaving[partition] = self._committed[partition] if position is None else position
 
     async def _give_up(self, partition: int, deadline: float | None = None) -> None:
-        """Somebody else goes on behind what was committed."""
+        """Leave a partition: its next owner resumes from the committed position."""
         dropped = self.drop(partition)
         position = self._leaving.pop(partition, dropped)
         if position is not None and self._is_void(partition, position):
-            self._rob(partition)
-        self._disown(partition)
-        if partition != self._home:
+            self._revoke(partition)
+        self._forget_partition(partition)
+        if partition != self._coordinator_partition:
             await self._execute(partition, Kind.GROUP_LEAVE, self._leave(), deadline)
 
     async def _take_over(self) -> None:
         missing = share_of(self.member, self._members, self._partitions) - self._owned.keys()
         everybody = self._known_settled >= len(self._members) or self._members == (self.member,)
         if missing and (everybody or self.router.loop.time() >= self._learned + self._session_seconds):
-            # All have ended before anything else happens: one that went on would take what is not ours then.
+            # Wait for all of them: one that continued later could take a partition that is not ours by then.
             taken = await asyncio.gather(*map(self._take, sorted(missing)), return_exceptions=True)
             for error in taken:
                 if error is not None:
@@ -305,11 +307,11 @@ class GroupMember(Consumer):
     async def _take(self, partition: int) -> None:
         deadline = self._deadline()
         joined = await self._join_shard(partition, deadline)
-        if partition != self._home and joined.members != (self.member,):
+        if partition != self._coordinator_partition and joined.members != (self.member,):
             for other in joined.members:
                 if other != self.member:
                     await self._execute(partition, Kind.GROUP_LEAVE, self._leave(other), deadline)
-            # Until it left, another one may have moved the group.
+            # Until the other owner left, it may have moved the group.
             joined = await self._join_shard(partition, deadline)
         self._owned[partition] = joined.generation
         self._committed[partition] = self._claimed[partition] = joined.position
@@ -318,12 +320,13 @@ class GroupMember(Consumer):
     # Positions.
 
     async def commit(self, taken: Taken) -> None:
-        """Move the group behind what was taken, as far as that is ours to commit; Fenced if some is not."""
+        """Commit the positions behind the samples taken. Fenced if some of the partitions are not owned any
+        more; those that are owned are committed all the same."""
         deadline = self._deadline()
         async with self._in_turn(deadline):
             deadline = max(deadline, self.router.loop.time() + self.router.settings.attempt_seconds)
             if taken.returns != self._returns:
-                raise self._fenced(self._told(taken.taker) | taken.positions.keys())
+                raise self._fenced(self._take_notices(taken.taker) | taken.positions.keys())
             due = {
                 partition: position
                 for partition, position in {**self._leaving, **taken.positions}.items()
@@ -333,25 +336,24 @@ class GroupMember(Consumer):
             commits: list[Coroutine[Any, Any, None]] = [self._commit(*each, deadline) for each in due.items()]
             settled = await asyncio.gather(*commits, return_exceptions=True)
             is_free = False
-            with suppress(HawserError):  # The commits are made. The member that takes over ends the rest.
-                is_free = await self._let_go_of_committed(deadline)
+            with suppress(HawserError):  # The commits are done. The next owner removes this member.
+                is_free = await self._leave_committed(deadline)
         if is_free and self._task is not None:
-            await self._tell_settled()
+            await self._report_settled()
         for error in settled:
             if isinstance(error, BaseException):
                 raise error
-        self._check_told(taken.taker)
+        self._check_notices(taken.taker)
         with self.locked():
             self._takers.cover(self.received, taken.received)
 
     def _check_unclaimed(self, partitions: Iterable[int]) -> None:
-        """UsageError if a transaction that is not over has claimed something of these."""
+        """UsageError if an unfinished transaction has claimed samples of these partitions."""
         claimed = sorted(each for each in partitions if self._claimed[each] > self._committed[each])
         if claimed:
             raise UsageError(
-                f"group {self.group!r} of topic {self.topic!r}: a transaction that is not over moves "
-                f"partitions {', '.join(map(str, claimed))}; end it before commit(), or commit in "
-                "transactions alone"
+                f"group {self.group!r} of topic {self.topic!r}: an unfinished transaction moves partitions "
+                f"{', '.join(map(str, claimed))}; end it before commit(), or commit in transactions alone"
             )
 
     @asynccontextmanager
@@ -370,33 +372,33 @@ class GroupMember(Consumer):
         finally:
             self._changing.release()
 
-    async def _let_go_of_committed(self, deadline: float | None = None) -> bool:
-        """Whether nothing of what is not ours any more was left to commit."""
+    async def _leave_committed(self, deadline: float | None = None) -> bool:
+        """Leave the revoked partitions if nothing of them is left to commit; whether that is so."""
         is_free = bool(self._leaving) and all(
             position <= self._committed.get(partition, position)
             for partition, position in self._leaving.items()
         )
         if is_free:
-            await self._let_go(deadline)
+            await self._leave_revoked(deadline)
         return is_free
 
     def _is_void(self, partition: int, position: int) -> bool:
-        """Whether some of what was taken up to there is not committed, as far as is known."""
+        """Whether samples before this position are not committed, as far as is known."""
         return position > min(self._committed[partition], self._claimed.get(partition, position))
 
-    def _rob(self, partition: int) -> None:
-        """What was taken of this and not committed is taken again, by others."""
+    def _revoke(self, partition: int) -> None:
+        """Note for their takers that uncommitted samples of this partition go to another member."""
         with self.locked():
-            self._takers.tell_next({partition})
-            self._takers.mislead(self._takers.holders(self.received), {partition})
+            self._takers.notify_next({partition})
+            self._takers.notify(self._takers.holders(self.received), {partition})
 
-    def _told(self, taker: Taker | None) -> set[int]:
+    def _take_notices(self, taker: Taker | None) -> set[int]:
         with self.locked():
-            return self._takers.told(taker)
+            return self._takers.take_notices(taker)
 
-    def _check_told(self, taker: Taker | None) -> None:
-        """Fenced, once for each taker, if what it took is taken again."""
-        robbed = self._told(taker)
+    def _check_notices(self, taker: Taker | None) -> None:
+        """Fenced, once for each taker, if its samples are taken again."""
+        robbed = self._take_notices(taker)
         if robbed:
             raise self._fenced(robbed)
 
@@ -417,32 +419,32 @@ class GroupMember(Consumer):
                 return
             assert isinstance(result, Rejected), result
             if result.reason is Reason.MOVED and before < result.current <= position:
-                # An earlier try of ours, or of whoever has it now; either way it is forward.
+                # An earlier attempt of this member, or the next owner, moved it; either way it moved forward.
                 self._moved_to(partition, result.current)
                 if result.current == position:
                     return
-            elif result.reason is Reason.OTHER_GENERATION and partition == self._home:
+            elif result.reason is Reason.OTHER_GENERATION and partition == self._coordinator_partition:
                 if not await self._catch_up(deadline):
                     break
             else:
                 break
-        self._rob(partition)
-        self._lose(partition)
+        self._revoke(partition)
+        self._remove_partition(partition)
 
     def _moved_to(self, partition: int, position: int) -> None:
         self._committed[partition] = max(position, self._committed[partition])
         self._claimed[partition] = max(position, self._claimed[partition])
 
     def _move(self, partition: int, before: int, after: int) -> GroupCommit:
-        generation = self._generation if partition == self._home else self._owned[partition]
+        generation = self._generation if partition == self._coordinator_partition else self._owned[partition]
         return GroupCommit(self.group, self.member, generation, before, after)
 
-    def _lose(self, partition: int) -> None:
+    def _remove_partition(self, partition: int) -> None:
         self._leaving.pop(partition, None)
         self.drop(partition)
-        self._disown(partition)
+        self._forget_partition(partition)
 
-    def _disown(self, partition: int) -> None:
+    def _forget_partition(self, partition: int) -> None:
         for each in (self._owned, self._committed, self._claimed):
             each.pop(partition, None)
 
@@ -452,15 +454,15 @@ class GroupMember(Consumer):
         self._takers.take(taker, self.received)
 
     def taken(self, taker: Taker | None) -> Taken:
-        """What was taken so far, in the thread of whoever takes. UsageError if a transaction with it was
-        rolled back, or may have been, and nobody has taken anything since."""
+        """The samples taken so far; to be called in the taker's thread. UsageError if a transaction with them
+        was or may have been rolled back, and nothing was taken since."""
         with self.lock:
             self._check_not_taking()
             if self.received == self._void_at:
                 raise UsageError(
-                    f"group {self.group!r} of topic {self.topic!r}: a transaction with what was taken was "
-                    "not committed, so that is taken again, and nothing was taken since; take the samples in "
-                    "the block or function that is run again"
+                    f"group {self.group!r} of topic {self.topic!r}: a transaction with the samples taken was "
+                    "not committed, so they are taken again, and nothing was taken since; take the samples "
+                    "in the block or function that is run again"
                 )
             return Taken(self._returns, self.positions, self.received, taker)
 
@@ -469,8 +471,9 @@ class GroupMember(Consumer):
         return super()._open_next()
 
     def claim(self, taken: Taken, claim: Claim) -> list[tuple[int, GroupCommit]]:
-        """For a transaction: what moves the group behind what was taken, by partition. What it claims was
-        given away, also if it can only be rolled back: the next one does not begin before it."""
+        """For a transaction: the commands that move the group behind the samples taken, by partition. The
+        claim stays even if the transaction can only be rolled back: the next claim does not begin before
+        it."""
         moves: list[tuple[int, GroupCommit]] = []
         claim.received = self.received
         if taken.returns == self._returns:
@@ -486,13 +489,14 @@ class GroupMember(Consumer):
         return moves
 
     def check(self, taken: Taken) -> None:
-        """Fenced if some of what was taken is void."""
+        """Fenced if some of the samples taken are void."""
         if taken.returns != self._returns:
-            raise self._fenced(self._told(taken.taker) | taken.positions.keys())
-        self._check_told(taken.taker)
+            raise self._fenced(self._take_notices(taken.taker) | taken.positions.keys())
+        self._check_notices(taken.taker)
 
     def moved(self, claim: Claim) -> "asyncio.Task[None] | None":
-        """The transaction was committed: the group is there. A task, if something is to be done then."""
+        """Note that the transaction was committed, and with it the group's positions. Returns a task if
+        revoked partitions may now be left."""
         for partition, position in claim.positions.items():
             if partition in self._owned:
                 self._committed[partition] = max(position, self._committed[partition])
@@ -500,13 +504,13 @@ class GroupMember(Consumer):
 
     async def _settle(self) -> None:
         async with self._changing:
-            is_free = await self._let_go_of_committed()
+            is_free = await self._leave_committed()
         if is_free and self._task is not None:
-            await self._tell_settled()
+            await self._report_settled()
 
     def go_back(self, claim: Claim) -> "asyncio.Task[None]":
-        """The transaction was not committed, as far as is known: what was taken and is not committed is void
-        from here on, and is taken again. The task ends when that can be taken."""
+        """Go back after a transaction that was not committed, as far as is known: taken and uncommitted
+        samples are void from here on. The task ends when they can be taken again."""
         positions = {**self._leaving, **{each: self.drop(each) or 0 for each in self.partitions}}
         behind = {each for each, at in positions.items() if self._is_void(each, at)}
         self._leaving = {each: self._committed[each] for each in self._leaving}
@@ -514,29 +518,29 @@ class GroupMember(Consumer):
             with self.locked():
                 self._returns += 1
                 self._void_at = self.received
-                # A taker that took since then does not know.
+                # A taker that took samples since then does not know that they are void.
                 if self.received > claim.received:
-                    self._takers.tell_next(behind)
+                    self._takers.notify_next(behind)
                 holders = self._takers.holders(self.received, claim.taker, claim.received)
-                self._takers.mislead([*holders, *claim.others], behind)
+                self._takers.notify([*holders, *claim.others], behind)
                 self._takers.void(self.received)
         return self._follow_with(self._read_again())
 
     def give_back(self, taken: Taken) -> None:
-        """As `go_back`, without a transaction: one that is over cannot have what was taken."""
+        """As `go_back`, for samples that were offered to a transaction that is over."""
         claim = Claim()
         self.claim(taken, claim)
         self.go_back(claim)
 
     def _follow_with(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """The caller that waits for this may be cancelled; this is not."""
+        """A task for this work, which goes on if the caller that waits for it is cancelled."""
         task = self.router.loop.create_task(work)
         self._following.add(task)
         task.add_done_callback(self._following.discard)
         return task
 
     def _unread(self) -> list[int]:
-        """What is ours, is not taken away, and is not read."""
+        """The owned partitions that are neither leaving nor read."""
         return sorted(self._owned.keys() - self._leaving.keys() - self._readers.keys())
 
     async def _read_again(self) -> None:
@@ -550,8 +554,8 @@ class GroupMember(Consumer):
         await self._settle()
 
     async def _query_partition(self, partition: int) -> None:
-        """Learn where the group is, and whether this partition is still ours. If nobody answers, what is
-        known has to do: a commit from another position is refused."""
+        """Learn the group's position, and whether this member still owns the partition. Without an answer the
+        known position is kept: the shard refuses a commit from another one."""
         shard = self.shard(partition)
         try:
             found = await offsets.inspect(self.router, self.topic, shard, self._deadline(), with_groups=True)
@@ -559,29 +563,29 @@ class GroupMember(Consumer):
             _log.warning("%s", error)
             return
         except Exception:
-            _log.exception("looking for group %s in shard %s failed", self.group, shard)
+            _log.exception("querying the position of group %s in shard %s failed", self.group, shard)
             return
         group = found.groups.get(self.group)
-        is_home = partition == self._home
+        is_home = partition == self._coordinator_partition
         is_ours = group is not None and self.member in group.members
         if group is None or not is_ours or not (is_home or group.generation == self._owned[partition]):
-            self._lose(partition)
+            self._remove_partition(partition)
             return
         self._committed[partition] = group.position
         if is_home:
             self._learn(group.generation, group.members)
 
     async def _catch_up(self, deadline: float) -> bool:
-        """Learn the generation that the home shard is in; whether we may commit in it."""
+        """Learn the current generation from the coordinator; whether this member may commit in it."""
         command = GroupJoin(self.group, self.member, AT_END)
-        joined = await self._execute(self._home, Kind.GROUP_JOIN, command, deadline)
+        joined = await self._execute(self._coordinator_partition, Kind.GROUP_JOIN, command, deadline)
         assert isinstance(joined, Joined), joined
         self._learn(joined.generation, joined.members)
         return self._settled != self._generation
 
-    async def _tell_settled(self) -> None:
-        """Now, and not with the next question, which may be a while off."""
-        shard = self.shard(self._home)
+    async def _report_settled(self) -> None:
+        """Report now that this member has settled; the next heartbeat may be a while off."""
+        shard = self.shard(self._coordinator_partition)
         request = wire.KeepAlive(
             shard, self.group, self.member, 0, 0, self._settled, self._session_seconds, 0.0
         )

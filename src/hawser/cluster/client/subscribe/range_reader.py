@@ -1,8 +1,8 @@
-"""An exact range of a partition, from whichever replica has it: what a batch job reads.
+"""Reads of an exact range of a partition, from any replica that has it: for batch jobs.
 
-Offsets are dense, so a range says beforehand how many records are in it. The reader gives each of them once
-and in order, or says which are no longer kept; nothing is skipped in silence. Replicas take turns: one that
-is gone, hangs, or has not applied the range yet is followed by the next.
+Offsets are dense, so a range determines how many records it has. The reader returns each record once and in
+order, or reports which are no longer kept; it skips none silently. If a replica is gone, hangs, or has not
+applied the range yet, the reader asks the next one.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ from hawser.record.batch import Batch
 
 __all__ = ["TakeResult", "LostRange", "BatchSlice", "RangeReader"]
 
-# How long a replica that lags may take to apply what others have, before the next one is asked.
+# How long a lagging replica may take to apply the range before the reader asks the next one.
 _WAIT_SECONDS = 0.1
 
 
 class BatchSlice(NamedTuple):
-    """So many `records` of a batch from place `skip` on; the first of them has `offset`."""
+    """`records` records of a batch from place `skip` on; the first has `offset`."""
 
     batch: Batch
     skip: int
@@ -37,7 +37,7 @@ class BatchSlice(NamedTuple):
     def samples(
         self, most: int, partition: int, lost_before: int, decode: Callable[[Any], Any] | None
     ) -> list[FetchedSample]:
-        """At most so many of its records, as users get them; so many were lost before the first."""
+        """Up to `most` of its records as samples; `lost_before` records were lost before the first."""
         publisher = self.batch.header.producer.decode(errors="replace").rpartition("#")[0]
         records = islice(self.batch.records(), self.skip, self.skip + min(most, self.records))
         return [
@@ -54,8 +54,8 @@ class LostRange(NamedTuple):
 
 
 class TakeResult(NamedTuple):
-    """What a read has: the samples, the offset up to which it has read, and how many records before that are
-    no longer kept. `error` is why it ended before it had what was asked for."""
+    """The result of a read: the samples, the offset up to which it has read, and how many records before that
+    are no longer kept. `error` is why it ended early."""
 
     samples: list[FetchedSample]
     last: int
@@ -64,9 +64,9 @@ class TakeResult(NamedTuple):
 
 
 class RangeReader:
-    """The records from `first` up to but not including `end`, which a majority has. The leader, which has all
-    of them, is asked first, or with another `turn` another replica. It fetches about `fetch_bytes` at a time,
-    at least a batch. For one task at a time."""
+    """Reads the committed records from `first` up to but not including `end`, for one task at a time. It asks
+    the leader first, or with another `turn` another replica, for about `fetch_bytes` at a time, at least a
+    batch."""
 
     def __init__(
         self,
@@ -91,8 +91,9 @@ class RangeReader:
         self._fetch_bytes = router.settings.fetch_bytes if fetch_bytes is None else fetch_bytes
 
     async def next(self, deadline: float | None = None) -> list[BatchSlice] | LostRange | None:
-        """What comes next, about as much as is fetched at a time; None at the end. Closed if the topic was
-        deleted, Unavailable if no replica gives it by the deadline, or without one in the time of a call."""
+        """The next part of the range, as much as one fetch brings; None at its end. Closed if the topic was
+        deleted, Unavailable if no replica has answered by the deadline, which is a call's timeout by
+        default."""
         if self._offset >= self._end:
             return None
         router, settings = self._router, self._router.settings
@@ -109,7 +110,7 @@ class RangeReader:
                     body = wire.encode(request)
                     answer = checked(link, request, await ask(link, body, min(seconds, left)))
                 except TransportError as error:
-                    # A batch that is large for its network needs more than a first attempt has.
+                    # A batch that is large for its network needs more time than a first attempt has.
                     seconds, trouble = min(2 * seconds, settings.timeout), str(error)
                 else:
                     found = self._found(answer)
@@ -122,7 +123,7 @@ class RangeReader:
         raise given_up(self._what, router.loop.time() - began, trouble, doubt=False)
 
     async def take(self, count: int, deadline: float, decode: Callable[[Any], Any] | None) -> TakeResult:
-        """The first `count` records of the range, as far as they come by the deadline."""
+        """The next `count` records of the range, or those that arrive by the deadline and an error."""
         samples: list[FetchedSample] = []
         last, missed, lost = self._offset - 1, 0, 0
         try:
@@ -142,12 +143,12 @@ class RangeReader:
     def _check_time(self, deadline: float, count: int) -> None:
         if self._router.loop.time() >= deadline:
             raise Timeout(
-                f"{self._what}: {count} messages came within {self._router.settings.timeout:g} s, and more "
-                "were asked for; go on behind them, read fewer at a time, or connect with a longer timeout"
+                f"{self._what}: only {count} of the messages came within {self._router.settings.timeout:g} "
+                "s; continue behind them, read fewer at a time, or connect with a longer timeout"
             )
 
     def _link(self) -> Link | None:
-        """To the replica whose turn it is."""
+        """A link to the replica whose turn it is."""
         entry = self._router.map.shards.get(self._shard)
         if entry is None or not entry.members:
             return None
@@ -157,7 +158,7 @@ class RangeReader:
         return None if node is None else self._router.link(node.address)
 
     def _found(self, answer: wire.Answer) -> list[BatchSlice] | LostRange | None:
-        """What an answer brings; None if another replica has to be asked."""
+        """The contents of an answer; None if the reader has to ask another replica."""
         if isinstance(answer, wire.Batches):
             parts = [self._part(first, Batch.read(data)) for first, data in answer.batches]
             return [part for part in parts if part.records] or None
@@ -171,7 +172,7 @@ class RangeReader:
         return None
 
     def _part(self, first: int, batch: Batch) -> BatchSlice:
-        """Of a batch what belongs to the range; nothing of one that lies behind it."""
+        """The part of a batch that belongs to the range; empty if the batch lies behind it."""
         offset, end = self._offset, min(first + batch.count, self._end)
         assert first <= offset or offset == self._end
         self._offset = max(offset, end)

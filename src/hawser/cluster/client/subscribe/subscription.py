@@ -1,13 +1,13 @@
-"""A subscription as the client keeps it: readers of some partitions, and what was taken of them.
+"""A subscription: fetchers of some partitions, an inbox that they fill, and takes from it.
 
 The event loop fills the inbox. `next_sample`, `next_samples` and `next_batches` take from it in the caller's
 thread, one caller at a time, and never wait; `ready` waits, in the loop. A caller outside the loop's thread
-takes by `take_in_thread`, which holds `lock`. The loop holds it while it adds or drops a reader, so the
-position that `drop` returns is final. Closing needs no lock.
+uses `take_in_thread`, which holds `lock`. The loop holds it while it adds or drops a fetcher, so the position
+that `drop` returns is final. Closing needs no lock.
 
-A signal handler may interrupt a take, and so hold the lock for as long as it runs. If it takes or commits
-there it gets UsageError. If it waits for the loop, the loop must not wait for it: after a moment the loop
-goes on without the lock.
+A signal handler that interrupts a take runs while its thread holds the lock. If it takes or commits, it gets
+UsageError. If it waits for the loop, the loop must not wait for the lock: after half a second it continues
+without it.
 """
 
 import asyncio
@@ -32,13 +32,13 @@ __all__ = ["Consumer", "Taker"]
 Taker = threading.Thread | asyncio.Task[Any]
 Taken = TypeVar("Taken")
 
-# A take that holds the lock for longer was interrupted, or takes very much at once.
+# A take that holds the lock for longer was interrupted, or takes a great deal at once.
 _TAKE_SECONDS: Final = 0.5
 
 
 class Consumer:
-    """Takes from the partitions it was given readers for. A reader keeps the position behind the last message
-    taken, so that a take that ends after its partition was dropped moves no other reader."""
+    """Takes from the partitions that it has fetchers for. A fetcher keeps the position behind the last
+    message taken, so that a take that ends after its partition was dropped moves no other fetcher."""
 
     def __init__(self, router: Router, topic: str, uuid: str, decode: Callable[[Any], Any] | None) -> None:
         self.router = router
@@ -47,10 +47,10 @@ class Consumer:
         self.received = 0
         self.missed = 0
         self.last_offset = 0
-        # Reentrant, so that a signal handler is refused and does not wait for what it has interrupted.
+        # Reentrant: a signal handler is refused instead of waiting for the take that it has interrupted.
         self.lock = threading.RLock()
         self._is_taking = False
-        # The number of takes, and the one that the loop has found interrupted.
+        # The number of takes, and the take that the loop has found interrupted.
         self._takes = 0
         self._interrupted = -1
         self.inbox = Inbox(router.loop, router.settings.read_ahead_bytes)
@@ -87,7 +87,7 @@ class Consumer:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock, in the event loop; not that of a take that was interrupted."""
+        """Hold the lock, in the event loop; continue without it if a take was interrupted."""
         seconds = 0.0 if self._interrupted == self._takes else _TAKE_SECONDS
         is_held = self.lock.acquire(timeout=seconds)
         if not is_held:
@@ -100,7 +100,7 @@ class Consumer:
 
     @property
     def positions(self) -> dict[int, int]:
-        """By partition, the offset behind the last message taken."""
+        """The offset behind the last message taken, by partition."""
         return {partition: reader.position for partition, reader in list(self._readers.items())}
 
     @property
@@ -110,12 +110,12 @@ class Consumer:
 
     @property
     def arrived(self) -> int:
-        """How much was fetched so far."""
+        """The bytes fetched so far."""
         return self.inbox.arrived
 
     async def ready(self, timeout_seconds: float | None, arrived: int) -> bool:
-        """Whether there may be something to take; False if the time is over. `arrived` is how much was
-        fetched when the caller began to look."""
+        """Wait until there may be something to take; False if the time is over. `arrived` is that of before
+        the caller's last attempt."""
         try:
             async with asyncio.timeout(timeout_seconds):
                 await self.inbox.filled(arrived)
@@ -124,7 +124,7 @@ class Consumer:
         return True
 
     def end(self) -> None:
-        """End the inbox: only messages that are already here are still taken."""
+        """End the inbox: only messages that are already in it can still be taken."""
         self.inbox.fail(Closed(f"this subscription of {self.topic!r} was closed"))
 
     async def close(self) -> None:
@@ -132,15 +132,15 @@ class Consumer:
         readers = list(self._readers.values())
         for reader in readers:
             reader.stop()
-        # Without the lock: a thread may close this in a signal handler that has interrupted its own taking.
+        # Without the lock: a signal handler may close the subscription whose take it has interrupted.
         self._readers.clear()
         await asyncio.gather(*(reader.close() for reader in readers))
 
     # Taking, in any thread.
 
     def take_in_thread(self, attempt: Callable[[], Taken]) -> tuple[Taken, int]:
-        """What `attempt` takes, outside the loop's thread, and how much was fetched before. UsageError in a
-        signal handler that has interrupted a take."""
+        """Take outside the loop's thread: the result of `attempt`, and `arrived` of before it. UsageError in
+        a signal handler that has interrupted a take."""
         with self.lock:
             self._check_not_taking()
             try:
@@ -169,7 +169,7 @@ class Consumer:
         return self._decode is not None
 
     def keep_error(self, error: Exception) -> None:
-        """Keep the error for the next call: this call has values to return."""
+        """Keep the error for the next call, because this call has values to return."""
         self._errors.append(error)
 
     def raise_kept_error(self) -> None:
@@ -181,21 +181,21 @@ class Consumer:
         raise error
 
     def next_sample(self) -> FetchedSample | None:
-        """The next message, if one is there; the reason why none will come is raised."""
+        """The next message; None if none has arrived. Raises the reason once none will come."""
         while True:
             chunk = self._chunk
             if chunk is not None and self._is_wanted(chunk):
                 if self._records is None:
                     self._records = islice(chunk.batch.records(), chunk.skip, None)
                 record = next(self._records, None)
-                # The loop may have dropped the partition meanwhile.
+                # The loop may have dropped the partition in the meantime.
                 if record is not None and self._is_wanted(chunk):
                     return self._taken(chunk, record)
             if not self._open_next():
                 return None
 
     def next_samples(self, count: int) -> list[FetchedSample]:
-        """Messages that are there, at most `count`."""
+        """Up to `count` messages that have arrived."""
         found: list[FetchedSample] = []
         while len(found) < count:
             try:
@@ -210,7 +210,7 @@ class Consumer:
         return found
 
     def next_batches(self, count: int) -> list[Any]:
-        """Batches that are there, at most `count`, as pyarrow.RecordBatches with partition and offset."""
+        """Up to `count` batches that have arrived, as pyarrow.RecordBatches with partition and offset."""
         found: list[Any] = []
         while len(found) < count:
             try:
@@ -225,7 +225,7 @@ class Consumer:
         return found
 
     def _next_batch(self) -> Any | None:
-        """What is left of a batch, if one is there."""
+        """The records of the next batch that are not taken yet; None if none has arrived."""
         from hawser.cluster.client.sample import placed
 
         while self._chunk is None or not self._is_wanted(self._chunk) or self._at_end():
@@ -235,7 +235,7 @@ class Consumer:
         place = self._offset - chunk.first_offset
         data = placed(chunk.batch.to_arrow(), chunk.reader.partition, chunk.first_offset, place)
         if not self._is_wanted(chunk):
-            # The loop has dropped the partition meanwhile.
+            # The loop has dropped the partition in the meantime.
             return self._next_batch()
         self.missed += self._lost
         self.received += data.num_rows
@@ -253,7 +253,7 @@ class Consumer:
         return self._offset == self._chunk.first_offset + self._chunk.batch.count
 
     def _open_next(self) -> bool:
-        """Go on to the next chunk; False if there is none yet."""
+        """Open the next chunk; False if none has arrived."""
         self._chunk = chunk = self.inbox.take()
         if chunk is None:
             if self.inbox.failure is not None:

@@ -1,10 +1,9 @@
 """The takers of a group member: which samples each holds, and which a transaction has claimed.
 
-Threads and tasks may share one member; `Takers` records which of them hold samples that became void. A
-*taker* is a thread, or a task of an event loop. It *holds* samples from the moment it takes them until a
-commit, or a transaction, covers them. When held samples become void because the group resumes before them,
-each of their takers is told once: its next commit raises. Samples may be handed from one taker to another, so
-a commit of a taker that never took is also refused while another taker is still to be told.
+A *taker* is a thread, or a task of an event loop; several may share one member. A taker *holds* samples from
+the moment it takes them until a commit or a transaction covers them. Samples become void when the group
+resumes before them: then the next commit of each of their takers raises, once. Samples may be handed from one
+taker to another, so the next commit of any other taker may raise, too.
 
 The owner of a `Takers` holds its lock during every call.
 """
@@ -19,8 +18,8 @@ __all__ = ["Claim", "Taken", "Takers"]
 
 
 class Taken(NamedTuple):
-    """The progress of a member when `taker` wanted to commit: how often it had gone back, the positions
-    behind the samples taken, and the number of samples taken."""
+    """A member's progress when `taker` commits: how often it had gone back, the positions behind the samples
+    taken, and the number of samples taken."""
 
     returns: int
     positions: dict[int, int]
@@ -44,17 +43,17 @@ class Claim:
 
 
 class Takers:
-    """The takers of one member. A count is the number of samples that the member had given out at that
-    moment."""
+    """The takers of one member. A count is the number of samples that the member had handed out by then."""
 
     def __init__(self) -> None:
         # The last taker, and the count when it began; the other takers, and the count when each took last.
         self._last: Taker | None = None
         self._since = 0
         self._others: weakref.WeakKeyDictionary[Taker, int] = weakref.WeakKeyDictionary()
-        # The takers that are to be told, and the partitions; the last set is for the next taker that commits.
-        self._misled: weakref.WeakKeyDictionary[Taker, set[int]] = weakref.WeakKeyDictionary()
-        self._untold: set[int] = set()
+        # The notices of void samples, by taker, each with its partitions; the last is for the next taker that
+        # commits.
+        self._notices: weakref.WeakKeyDictionary[Taker, set[int]] = weakref.WeakKeyDictionary()
+        self._next_notice: set[int] = set()
 
     def take(self, taker: Taker, count: int) -> None:
         """Note that this taker is about to take."""
@@ -77,8 +76,7 @@ class Takers:
         return covered
 
     def holders(self, count: int, knowing: Taker | None = None, upto: int = 0) -> list[Taker]:
-        """The takers that hold samples, without the one that knows that its samples up to a count are
-        void."""
+        """The takers that hold samples, except one that knows that its samples up to a count are void."""
         self._note(count)
         return [taker for taker, last in self._others.items() if taker is not knowing or last > upto]
 
@@ -87,16 +85,16 @@ class Takers:
         self._others.clear()
         self._since = count
 
-    def mislead(self, takers: Iterable[Taker], partitions: set[int]) -> None:
-        """Record that these takers' samples of these partitions are void; each taker is to be told."""
+    def notify(self, takers: Iterable[Taker], partitions: set[int]) -> None:
+        """Record for each of these takers that its samples of these partitions are void."""
         for taker in takers:
-            self._misled.setdefault(taker, set()).update(partitions)
+            self._notices.setdefault(taker, set()).update(partitions)
 
-    def tell_next(self, partitions: Iterable[int]) -> None:
-        """Record that samples of these partitions are void; the next taker that commits is to be told."""
-        self._untold.update(partitions)
+    def notify_next(self, partitions: Iterable[int]) -> None:
+        """Record that samples of these partitions are void, for the next taker that commits."""
+        self._next_notice.update(partitions)
 
-    def told(self, taker: Taker | None) -> set[int]:
-        """The partitions of which this taker has void samples that it was not told of before."""
-        untold, self._untold = self._untold, set()
-        return untold if taker is None else untold | self._misled.pop(taker, set())
+    def take_notices(self, taker: Taker | None) -> set[int]:
+        """Remove and return the notices for this taker: the partitions of which it has void samples."""
+        untold, self._next_notice = self._next_notice, set()
+        return untold if taker is None else untold | self._notices.pop(taker, set())
