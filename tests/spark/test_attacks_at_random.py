@@ -1,0 +1,216 @@
+"""Every way in which rows were once lost in silence, with drivers, tasks and nodes that die at random around
+it. Every row is in its target once, or an error says why it is not."""
+
+import random
+import re
+import shutil
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hawser
+from hawser.spark.connection import connection
+from tests.spark.mortal_query import MortalQuery, nodes_killed
+from tests.support.cluster import RunningCluster
+from tests.support.sink import counted, prepared
+from tests.support.source import wait_for
+
+pytestmark = pytest.mark.timeout(600)
+
+TOPICS = ("source", "source/0", "source/1", "source/2", "a", "b")
+
+
+class Scene:
+    """Topics of one attack, and the chance that rules it."""
+
+    def __init__(
+        self, cluster: RunningCluster, bus: hawser.Bus, patch: pytest.MonkeyPatch, directory: Path, seed: int
+    ) -> None:
+        self.cluster = cluster
+        self.bus = bus
+        self.patch = patch
+        self.chance = random.Random(seed)
+        self.name = f"attacked-{time.time_ns()}"
+        self.published: Counter[bytes] = Counter()
+        self._directory = directory / self.name
+        for name in TOPICS:
+            wait_for(lambda: self._is_made(name), "all nodes")  # noqa: B023
+
+    def _is_made(self, name: str) -> bool:
+        """Whether there are nodes enough to make a topic; one that was killed is not counted at once."""
+        try:
+            self.bus.topic(f"{self.name}/{name}", partitions=2)
+        except hawser.Rejected:
+            return False
+        return True
+
+    def topic(self, name: str) -> hawser.Topic[Any]:
+        return self.bus.topic(f"{self.name}/{name}", create=False)
+
+    def publish(self, topic: hawser.Topic[Any]) -> None:
+        """Some more, with values that no other record has."""
+        first = self.published.total()
+        values = [b"%d" % number for number in range(first, first + self.chance.randrange(5, 60))]
+        topic.publish_many(values, keys=values)
+        self.published.update(values)
+
+    def query(self, name: str, *targets: str, application: str | None = None, **source: str) -> MortalQuery:
+        given = {"endpoints": self.cluster.url, "startingOffsets": "earliest", "minPartitions": "2"}
+        if "subscribePattern" not in source:
+            given["subscribe"] = f"{self.name}/source"
+        names = (f"{self.name}/{each}" for each in targets)
+        return MortalQuery(
+            self.patch, self.chance, self._directory / name, given | source, *names, application=application
+        )
+
+    def check(self, *targets: str) -> None:
+        """All that was published is in each of them once, and nothing is left prepared."""
+        for each in targets:
+            assert counted(self.topic(each)) == self.published, each
+        wait_for(lambda: not prepared(self.cluster.url), "the end of all branches")
+
+
+def one_name_and_two_targets(scene: Scene) -> None:
+    source = scene.topic("source")
+    query = scene.query("one", "a", "b", application=scene.name)
+    for _ in range(3):
+        scene.publish(source)
+        query.run(lambda: scene.publish(source))
+    query.run()
+    scene.check("a", "b")
+
+
+def a_new_checkpoint_under_an_old_name(scene: Scene) -> None:
+    source = scene.topic("source")
+    target = scene.topic("a")
+    scene.publish(source)
+    old = scene.query("old", "a", application=scene.name)
+    old.run()
+    scene.publish(source)
+    with pytest.raises(hawser.Fenced, match="under this application's name"):
+        scene.query("new", "a", application=scene.name).run()
+    assert counted(target).total() < scene.published.total()
+    old.run()
+    scene.check("a")
+
+
+def a_copied_checkpoint(scene: Scene) -> None:
+    """The copy goes on under the same id. With a target of its own it writes what it reads; with the target
+    of the first one it may write nothing else under a number that is taken."""
+    source = scene.topic("source")
+    target, apart = scene.topic("a"), scene.topic("b")
+    one = scene.query("one", "a")
+    scene.publish(source)
+    one.run()
+    before = Counter(scene.published)
+    for name, to in (("same", "a"), ("apart", "b")):
+        shutil.copytree(one.checkpoint, one.checkpoint.with_name(name), dirs_exist_ok=True)
+        copy = scene.query(name, to)
+        copy.id = one.id
+        scene.publish(source)
+        if to == "b":
+            copy.run()
+            assert counted(apart) == scene.published - before
+            continue
+        one.run()
+        scene.publish(source)
+        with pytest.raises(hawser.Fenced, match=r"from other offsets|checkpoint is older"):
+            copy.run()
+        before = Counter(scene.published)
+        one.run()
+        assert counted(target) == scene.published
+    one.run()
+    scene.check("a")
+
+
+def a_checkpoint_ahead_of_the_log(scene: Scene) -> None:
+    source = scene.topic("source")
+    target = scene.topic("a")
+    scene.publish(source)
+    query = scene.query("one", "a")
+    query.run()
+    first = Counter(scene.published)
+    last = query.noted("commits")
+    end = query.end(last)
+    place = end[source.name]
+    place.pop("began", None)
+    place["0"] += 10_000
+    query.plan(last, end)
+    scene.publish(source)
+    with pytest.raises(hawser.OffsetOutOfRange, match=r"So [0-9]+ records are gone"):
+        query.run()
+    assert counted(target) == first
+    careless = scene.query("one", "a", failOnDataLoss="false")
+    careless.run()
+    # Partition 0 is read from its start again, and the other one goes on.
+    (again, _) = source.info().partitions
+    samples = source.read_oldest(again.end - again.start, partition=0).samples
+    anew = Counter(bytes(sample.data) for sample in samples)
+    rest = scene.published - first
+    assert counted(target) == first + anew + (rest - anew)
+
+
+def a_topic_that_is_not_listed(scene: Scene) -> None:
+    """A node that answers does not know one of the topics yet, again and again."""
+    sources = [scene.topic(f"source/{number}") for number in range(3)]
+    for each in sources:
+        scene.publish(each)
+    pattern = re.escape(f"{scene.name}/source/") + ".*"
+    query = scene.query("one", "a", subscribePattern=pattern)
+    client = connection(scene.cluster.url)._client
+    listed = client.topics
+    hidden = ""
+
+    async def older() -> list[str]:
+        return [name for name in await listed() if name != hidden]
+
+    query.run()
+    with scene.patch.context() as patch:
+        patch.setattr(client, "topics", older)
+        for each in sources:
+            hidden = scene.chance.choice(sources).name
+            scene.publish(each)
+            query.run(lambda: scene.publish(scene.chance.choice(sources)))
+    query.run()
+    scene.check("a")
+
+
+ATTACKS = (
+    one_name_and_two_targets,
+    a_new_checkpoint_under_an_old_name,
+    a_copied_checkpoint,
+    a_checkpoint_ahead_of_the_log,
+    a_topic_that_is_not_listed,
+)
+
+
+@pytest.fixture
+def scenes(
+    cluster: RunningCluster, bus: hawser.Bus, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[Any]:
+    yield lambda seed: Scene(cluster, bus, monkeypatch, tmp_path, seed)
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_drivers_tasks_and_nodes_die(attack: Any, scenes: Any, cluster: RunningCluster) -> None:
+    scene = scenes(7)
+    with nodes_killed(cluster, 7):
+        attack(scene)
+
+
+@pytest.mark.soak
+def test_drivers_tasks_and_nodes_die_for_as_long_as_told(
+    scenes: Any, cluster: RunningCluster, soak_seconds: float
+) -> None:
+    until, seed = time.monotonic() + soak_seconds, random.randrange(1 << 30)
+    while time.monotonic() < until:
+        attack = ATTACKS[seed % len(ATTACKS)]
+        print(f"seed {seed}: {attack.__name__}")
+        scene = scenes(seed)
+        with nodes_killed(cluster, seed):
+            attack(scene)
+        seed += 1
