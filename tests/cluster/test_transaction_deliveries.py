@@ -76,7 +76,7 @@ def test_what_a_topic_has_to_take_waits_for_it_and_outlives_who_decided(
         for value in values:
             orders.commit(str(value), value)
         assert orders.waiting == [[orders.target]] * len(values)
-        with pytest.raises(hawser.HawserError, match=r"transactions that are not over"):
+        with pytest.raises(hawser.HawserError, match=r"unfinished transactions"):
             orders.queue.delete()
         processes.nodes[orders.coordinator].kill()
     finally:

@@ -1,1 +1,1 @@
-"""The only place with sockets, files and clocks: what runs the pure state machines of `hawser.log`."""
+"""The processes of a cluster: sockets, files and clocks around the pure state machines of `hawser.log`."""

@@ -1,4 +1,4 @@
-"""Work that nobody waits for: kept until it ends, and heard of if it fails."""
+"""Background tasks of a service: kept until they end, with their errors logged."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ _log = logging.getLogger("hawser.cluster")
 
 
 class Background:
-    """Tasks of one service; cancelled with it."""
+    """The tasks of one service; cancelled with it."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -22,7 +22,7 @@ class Background:
         task.add_done_callback(self._ended)
 
     async def wait(self) -> None:
-        """Return when all of it has ended."""
+        """Returns when all tasks have ended."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -33,4 +33,4 @@ class Background:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            _log.error("work in the background failed", exc_info=task.exception())
+            _log.error("a background task failed", exc_info=task.exception())

@@ -1,4 +1,5 @@
-"""The configuration of the daemons: a TOML file, then `HAWSER_SECTION__KEY` variables, then flags.
+"""The configuration of the daemons: a TOML file, then `HAWSER_SECTION__KEY` variables, then flags; later ones
+win.
 
     [node]                            [operator]                                   [log]
     id = "n1"                         name = "o1"                                  level = "info"
@@ -6,9 +7,8 @@
     dir = "/var/lib/hawser"           nodes = { n1 = "10.0.0.1:7400", ... }        [http]
                                                                                    listen = "127.0.0.1:7401"
 
-A variable that stands for nodes is written as on the command line, with commas: n1=10.0.0.1:7400,n2=...; so
-are observers of transactions, module:factory,...
-`schema()` is the whole of it as a JSON schema.
+Lists in variables are written with commas, as on the command line: nodes as n1=10.0.0.1:7400,n2=...,
+observers of transactions as module:factory,... `schema()` is the JSON schema of all of it.
 """
 
 import os

@@ -1,8 +1,9 @@
-"""Running a daemon: from its start to its end by a signal.
+"""Runs a daemon, from its start until a signal ends it.
 
 The first SIGTERM or SIGINT ends it in order: a node hands over what it leads, then everything is closed, and
-the exit code is 0. The second one ends it at once, which loses nothing that was promised: a daemon may be
-killed at any moment. systemd is told when it is ready and when it stops, if it asks to be.
+the exit code is 0. A second signal ends it at once, which loses nothing that was promised: a daemon may be
+killed at any moment. systemd is notified when the daemon is ready and when it stops. Logs go to standard
+error, as JSON lines or plain text.
 """
 
 import asyncio
@@ -35,19 +36,19 @@ __all__ = ["Daemon", "NodeDaemon", "OperatorDaemon", "node_settings", "run_daemo
 _log = logging.getLogger("hawser.cluster.run")
 
 _ENDING: Final = (signal.SIGTERM, signal.SIGINT)
-# Whoever signals a process and then its group, as timeout(1) does, means one signal.
+# timeout(1) signals a process and then its group: that counts as one signal.
 _SAME_SIGNAL_SECONDS: Final = 0.2
 _STORE_PAUSE_SECONDS: Final = 1.0
 
 
 class Daemon(Protocol):
-    """What runs until it is told to end."""
+    """A process that runs until it is told to stop."""
 
     async def start(self) -> str:
-        """Returns when it serves: what others call it by."""
+        """Returns when it serves, with a text that names it."""
 
     async def stop(self) -> None:
-        """In order; also after a start that failed or was interrupted."""
+        """Stops in order, also after a start that failed or was interrupted."""
 
     def why_not_ready(self) -> str | None: ...
 
@@ -72,7 +73,7 @@ class NodeDaemon:
         except OSError as error:
             raise UsageError(f"{section.dir} cannot be a node's directory: {error.strerror}") from error
         self._why_not_ready: str | None = "starting"
-        _warn_of_bare_network("node", self._listen)
+        _warn_if_exposed("node", self._listen)
 
     async def start(self) -> str:
         _allow_many_files()
@@ -111,7 +112,7 @@ class OperatorDaemon:
         self._name = section.name
         self._why_not_ready: str | None = "starting"
         for address in section.nodes.values():
-            _warn_of_bare_network("operator", address)
+            _warn_if_exposed("operator", address)
 
     async def start(self) -> str:
         while True:
@@ -228,7 +229,7 @@ def _allow_many_files() -> None:
         _log.warning("this process may have %d open files, and no more: %s", soft, error)
 
 
-def _warn_of_bare_network(who: str, address: str) -> None:
+def _warn_if_exposed(who: str, address: str) -> None:
     host = Address.parse(address).host
     try:
         is_local = ipaddress.ip_address(host).is_loopback
@@ -248,7 +249,7 @@ _PLAIN: Final = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 
 class _JsonLines(logging.Formatter):
-    """time, level, logger, message, and the traceback of an error."""
+    """A JSON object per line: time, level, logger, message, and the traceback of an error."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, Any] = {
@@ -263,10 +264,10 @@ class _JsonLines(logging.Formatter):
 
 
 def set_up_logging(level: str, style: str) -> None:
-    """For a process of its own: everything under `hawser` goes out, others from warnings on."""
+    """Sets up the logs of a daemon's process: everything of `hawser`, and warnings of other packages."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines() if style == "json" else logging.Formatter(_PLAIN))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("hawser").setLevel(level.upper())
-    # Python's own warnings, too: whoever reads the log reads lines of one kind.
+    # Python's own warnings, too, so that every line of the log has one format.
     logging.captureWarnings(True)

@@ -1,9 +1,10 @@
-"""The files of one directory on a real disk, as a journal wants them.
+"""The files of one directory on a real disk: the storage of a journal.
 
-Reads and writes go through the page cache with pread and pwrite; `fdatasync` makes them durable, and a sync
-of the directory makes names durable. Room is reserved with fallocate, so a write within it cannot find the
-disk full, unless the file system copies on write. Linux drops what it failed to write after saying so once: a
-storage that saw one sync fail refuses all others, because they would succeed without having written anything.
+Reads and writes go through the page cache with pread and pwrite; `fdatasync` makes data durable, and a sync
+of the directory makes names durable. Space is reserved with fallocate, so a write within it cannot find the
+disk full, unless the file system copies on write. After a failed sync Linux drops the unwritten data and
+reports the error only once, so later syncs would succeed without having written anything. Therefore a storage
+whose sync failed once refuses all later syncs.
 """
 
 import errno
@@ -23,12 +24,12 @@ __all__ = ["Disk", "DiskCounters", "DiskSync"]
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _REFUSED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EPERM})
 _FOR_OWNER_ONLY: Final = 0o600
-# A node has many shards and a shard many segments, most of which nobody reads.
+# A node has many shards and a shard many segments, most of which are rarely read.
 _MOST_OPEN_FILES: Final = 8
 
 
 class _File:
-    """An open file. It is closed when nobody wants it here any more, but not under a sync."""
+    """An open file. It is closed when it is no longer used, but never during a sync."""
 
     __slots__ = ("descriptor", "is_forgotten", "syncs")
 

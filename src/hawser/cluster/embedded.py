@@ -1,4 +1,4 @@
-"""A whole cluster in one process: some nodes, an operator, SQLite. For one machine, demos and tests."""
+"""A whole cluster in one process, with nodes, an operator and SQLite: for one machine, demos and tests."""
 
 import asyncio
 import logging
@@ -19,8 +19,8 @@ _log = logging.getLogger("hawser.cluster.embedded")
 
 
 class EmbeddedCluster:
-    """Nodes `n1`, `n2`, ... in `directory`, all in the running event loop. With a port, the nodes listen at
-    it and the ones after it; with port 0 the system chooses."""
+    """Nodes `n1`, `n2`, ... in `directory`, all in the running event loop. The nodes listen at the port of
+    `listen` and the following ones; with port 0 the system chooses."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""`/livez`, `/readyz` and `/metrics` of a daemon: three pages, nothing else, one request a connection."""
+"""The HTTP server of a daemon: `/livez`, `/readyz` and `/metrics`, one request per connection."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -13,7 +13,7 @@ _REQUEST_SECONDS: Final = 5.0
 
 
 class Metric(NamedTuple):
-    """A figure: `name` in base units, ending in `_total` if it only grows."""
+    """A metric: `name` in base units, ending in `_total` if it is a counter."""
 
     name: str
     help: str
@@ -22,7 +22,7 @@ class Metric(NamedTuple):
 
 
 def exposition(metrics: Iterable[Metric]) -> str:
-    """The text format of Prometheus; figures of one name together."""
+    """The metrics in the text format of Prometheus, grouped by name."""
     by_name: dict[str, list[Metric]] = {}
     for metric in metrics:
         by_name.setdefault(metric.name, []).append(metric)

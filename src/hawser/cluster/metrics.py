@@ -1,6 +1,6 @@
-"""The figures of a node and of an operator, as `/metrics` shows them.
+"""The metrics of a node and of an operator, as `/metrics` shows them.
 
-Shards are counted, not listed, where a figure of each would say no more: a node may hold thousands.
+Shards are counted, not listed, where a metric for each would add little: a node may host thousands.
 """
 
 import shutil

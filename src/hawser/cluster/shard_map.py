@@ -1,7 +1,7 @@
-"""The map of the shards as a process knows it: merged from what operators say, entry by entry.
+"""The map of the shards as one process knows it, merged from what operators send, entry by entry.
 
-A deleted topic stays as an entry that says so, for those who have it open; its shards go at once. Of such
-entries only the newest are kept, so that a map does not grow with what there was.
+A deleted topic stays as an entry marked as deleted, for clients that still use it; its shards are removed at
+once. Only the newest of these entries are kept, so that the map does not grow for ever.
 """
 
 from collections.abc import Container
@@ -23,17 +23,18 @@ MAX_DELETED: Final = 256
 
 
 def node_of(member: str) -> str:
-    """The node that a member is on."""
+    """The node of a member."""
     return member.rpartition(".")[0]
 
 
 def owned_shards(name: str, entry: TopicEntry) -> list[str]:
-    """Those that come and go with it: all but the one on which a queue lives with a topic."""
+    """The shards that are created and deleted with it: all but the shard that a colocated queue shares with a
+    topic."""
     return [] if entry.shard else shards_of(name, entry)
 
 
 def topic_of(shard: str) -> str:
-    """The topic, or whatever else it is, that a shard is a partition of; a queue may live with a topic."""
+    """The name in a shard's name: that of its topic, its queue, or the coordinators of transactions."""
     return shard.rpartition("@")[0]
 
 

@@ -1,8 +1,7 @@
-"""A watchdog of an event loop: it counts and logs the times for which the loop stood still.
+"""A watchdog of an event loop: counts and logs the times for which the loop did not run.
 
-A timer of the loop comes after each beat, of 25 ms in a node. The delay of a timer that comes late is how
-long the loop stood still, or less by a beat at most. So a node sees every step of 75 ms, and nothing that is
-shorter than 50 ms is counted.
+A timer fires at each beat, every 25 ms in a node. A late timer shows how long the loop stood still, give or
+take one beat. So a node sees every stall of 75 ms and counts none shorter than 50 ms.
 """
 
 import asyncio
@@ -16,16 +15,16 @@ __all__ = ["STALL_SECONDS", "StallWatch"]
 _log = logging.getLogger("hawser.cluster.stalls")
 
 STALL_SECONDS: Final = 0.05
-# Not much less than operators and peers wait for a sign of life.
+# Close to the silence that operators and peers accept.
 _WARNING_SECONDS: Final = 0.5
 # The pause between two lines in the log.
 _LOG_SECONDS: Final = 10.0
 
 
 class StallWatch:
-    """Of the loop of `owner`. `count` and `seconds` are of all stalls, `longest` of the longest one.
-    `longest_busy` is the longest time in one stall in which this process was on a processor: the rest of a
-    stall is waiting, for a disk or for the processor, or the process was stopped."""
+    """Watches the loop of `owner`. `count` and `seconds` cover all stalls, `longest` is the longest.
+    `longest_busy` is the most processor time of this process in one stall: the rest of a stall is waiting for
+    a disk or the processor, or the process was stopped."""
 
     def __init__(
         self,

@@ -121,7 +121,7 @@ def test_no_wait_returns_when_it_has_begun(cluster: ClusterProcesses) -> None:
         (["elect", "orders"], 3, "no shard 'orders'"),
         (["transfer", "orders/0", "n9"], 1, "n9 has no replica"),
         (["swap", "orders/0", "n9", "n4"], 1, "n9 has no replica"),
-        (["expand", "orders/0", "n9"], 1, "there is no node n9"),
+        (["expand", "orders/0", "n9"], 1, "unknown node 'n9'"),
         (["expand", "orders/0", "n2"], 1, "has a replica"),
         (["transfer", "orders/0"], 2, "Missing argument"),
     ],

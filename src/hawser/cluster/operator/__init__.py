@@ -1,1 +1,2 @@
-"""The operator's process: who is where, who leads, and what people asked for."""
+"""The operator process: it elects leaders, places and repairs shards, and creates and deletes topics and
+queues."""

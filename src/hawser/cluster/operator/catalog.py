@@ -1,9 +1,8 @@
-"""The topics and queues of a cluster in its metadata store: what was created, and what is to be deleted. They
-share one namespace.
+"""The catalog: the records of topics and queues in the metadata store. Topics and queues share one namespace.
 
-A queue may live with a topic. The topic's record names it first, as its guest, and then its own record is
-made, with the shard; so of two that want the same place one gets it. A queue whose topic is gone, or has
-another guest, is homeless, and is deleted by any operator that finds it.
+A queue may be colocated with a topic. The topic's record names it first, as its guest, and then its own
+record is made, with the shard; so of two queues that want the same place one gets it. A queue whose topic is
+gone or names another guest is orphaned, and any operator that finds it deletes it.
 """
 
 import secrets
@@ -46,7 +45,7 @@ _decode = msgspec.json.Decoder(_Topic).decode
 
 
 def cluster_id(store: Store) -> str:
-    """The name of the cluster that this store belongs to, made by whoever asks first."""
+    """The id of the cluster that this store belongs to; the first operator makes it."""
     found = store.get(_CLUSTER)
     if found is None:
         made = store.put(_CLUSTER, secrets.token_hex(16).encode(), None)
@@ -56,8 +55,8 @@ def cluster_id(store: Store) -> str:
 
 
 def store_nodes(store: Store, nodes: Mapping[str, str]) -> int:
-    """The version of this list of nodes with their addresses, which replaces the one there is if it differs.
-    Nodes and clients follow the list with the highest version."""
+    """The version of this list of nodes and addresses, which replaces the stored one if it differs. Nodes and
+    clients follow the list with the highest version."""
     found = store.get(_NODES)
     data = msgspec.json.encode(nodes, order="sorted")
     if found is not None and found.data == data:
@@ -67,7 +66,7 @@ def store_nodes(store: Store, nodes: Mapping[str, str]) -> int:
 
 
 def list_topics(store: Store) -> dict[str, TopicEntry]:
-    """Every topic, those that are being deleted too."""
+    """All topics and queues, also those that are being deleted."""
     found = store.list(_TOPICS)
     return {key.removeprefix(_TOPICS): _entry(value.data, value.version) for key, value in found.items()}
 
@@ -80,8 +79,8 @@ def create_topic(
     kind: TopicKind,
     shard: str = "",
 ) -> TopicEntry:
-    """The topic or queue of this name: a new one, or the one there is. One with a shard lives on that of a
-    topic, which was claimed for it."""
+    """The topic or queue of this name: a new one, or the existing one. `shard` is the claimed shard of the
+    topic that a queue is colocated with."""
     topic = _Topic(secrets.token_hex(16), partitions, settings, kind=kind, shard=shard)
     made = store.put(_TOPICS + name, msgspec.json.encode(topic), None)
     value = made.current if isinstance(made, Conflict) else made
@@ -91,8 +90,8 @@ def create_topic(
 
 
 def claim_shard(store: Store, name: str, uuid: str, guest: str) -> str | None:
-    """The only shard of this very topic, for the queue `guest` to live on; None if the topic is gone, or has
-    another guest. A claim that nobody has followed up is taken over."""
+    """The only shard of this very topic, claimed for the queue `guest`; None if the topic is gone or has
+    another guest. A claim without a queue is taken over."""
     value = store.get(_TOPICS + name)
     topic = None if value is None else _decode(value.data)
     if value is None or topic is None or topic.deleted or topic.uuid != uuid:
@@ -109,7 +108,7 @@ def claim_shard(store: Store, name: str, uuid: str, guest: str) -> str | None:
 
 
 def is_orphaned_queue(name: str, entry: TopicEntry, topics: Mapping[str, TopicEntry]) -> bool:
-    """Whether it is a queue that lives with a topic which is none of these, or has another guest."""
+    """Whether it is a queue colocated with a topic that is gone or has another guest."""
     if not entry.shard:
         return False
     topic = topic_of(entry.shard)
@@ -119,7 +118,7 @@ def is_orphaned_queue(name: str, entry: TopicEntry, topics: Mapping[str, TopicEn
 
 
 def mark_deleted(store: Store, name: str, uuid: str) -> TopicEntry | None:
-    """From now on this very topic is being deleted; None if it is gone."""
+    """Marks this very topic as being deleted; None if it is gone."""
     value = store.get(_TOPICS + name)
     topic = None if value is None else _decode(value.data)
     if value is None or topic is None or topic.uuid != uuid:
@@ -132,7 +131,7 @@ def mark_deleted(store: Store, name: str, uuid: str) -> TopicEntry | None:
 
 
 def forget_topic(store: Store, name: str, entry: TopicEntry) -> None:
-    """Nothing of it is left anywhere."""
+    """Removes its record, once nothing of it is left."""
     store.delete(_TOPICS + name, entry.version)
 
 

@@ -1,6 +1,8 @@
-"""What is made in the store when somebody asks for a topic, a queue, or the homes of transactions: its
-record, and the nodes of its shards. A new shard goes to the nodes with the fewest shards, and is led where
-the fewest are led."""
+"""The creation of topics, queues and transaction coordinators: their records in the store, and the nodes of
+their shards.
+
+A new shard is placed on the nodes with the fewest shards, and led where the fewest are led.
+"""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -27,9 +29,9 @@ def homes_of(message: Admin, homes: int, nodes: Collection[str]) -> Admin:
 
 
 def create(store: Store, message: Admin, alive: Collection[str]) -> TopicEntry:
-    """What has this name: a new one, or the one there is, also if it is just being deleted. ValueError if a
-    new one cannot be as it is wanted, or has no place on the nodes that are alive; for homes, which nobody
-    can do without, that is Unavailable, and is asked again."""
+    """The record of this name: a new one, or the existing one, also if it is being deleted. ValueError if the
+    request is not valid or too few nodes are alive. For coordinators too few nodes are Unavailable, and the
+    client retries."""
     known = list_topics(store)
     check_dead_letters(message, known)
     entry = known.get(message.name)
@@ -42,14 +44,16 @@ def create(store: Store, message: Admin, alive: Collection[str]) -> TopicEntry:
         assert host is not None
         found = claim_shard(store, topic, host.uuid, message.name)
         if found is None:
-            raise ValueError(f"colocate={topic!r}: another queue lives with that topic; name another topic")
+            raise ValueError(
+                f"colocate={topic!r}: another queue is colocated with that topic; name another topic"
+            )
         shard, settings = found, {**settings, "replication": host.settings.get("replication", 3)}
     else:
         replication = settings.get("replication", 3)
         assert isinstance(replication, int)
         if message.topic_kind == "homes" and len(alive) < replication:
             raise Unavailable(
-                f"the homes of transactions are made on {replication} nodes, and {len(alive)} are alive; "
+                f"the coordinators of transactions need {replication} nodes, and {len(alive)} are alive; "
                 "start the others"
             )
         place(replication, alive, {})
@@ -57,9 +61,8 @@ def create(store: Store, message: Admin, alive: Collection[str]) -> TopicEntry:
 
 
 def place(replication: int, alive: Iterable[str], shards: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """`replication` of the nodes, the one that is to lead first. `shards` has the members of all there are.
-
-    ValueError if there are not so many."""
+    """`replication` of the nodes that are alive, the first leader in front. `shards` has the members of all
+    shards. ValueError if too few nodes are alive."""
     nodes = sorted(alive)
     if len(nodes) < replication:
         raise ValueError(

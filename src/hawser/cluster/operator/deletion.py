@@ -1,14 +1,15 @@
-"""The deletion of a topic or queue: first no transaction may have work on its shards, then its members delete
-their copies.
+"""The deletion of a topic or queue, in three steps that any operator can continue:
 
-`Closing` tells the leaders to let no transaction begin any more, and asks afterwards which ones there are:
-what began before is seen, what comes later is refused by the shard itself. Open transactions go on meanwhile.
-If there are any, transactions may begin again and nothing is deleted. An operator that dies on the way does
-no harm: leaders let transactions begin again after a while.
+    open --TransactionGate.close--> closed --mark_deleted--> deleting --all members retired--> gone
 
-A shard leaves the store when every member that can be reached has deleted it. Those that are away are written
-down first, under `retiring/` and the shard's name, and told when they come back. Nothing has to wait for a
-machine that never does: a topic made anew under the same name has shards of other names.
+The gate tells the leaders to refuse new transactions, then asks which transactions have work there. Each
+shard refuses later ones itself, so none is missed; open transactions continue. If there are any, the gate
+opens again and nothing is deleted. If the operator dies here, the leaders allow transactions again after a
+while.
+
+A shard leaves the store when every member that can be reached has deleted its files. The members that are
+away are recorded first, under `retiring/` and the shard's name, and told when they return. The deletion waits
+for no lost machine: a topic created anew under the same name has shards of other names.
 """
 
 import asyncio
@@ -45,7 +46,7 @@ _RETIRING: Final = "retiring/"
 
 
 class Retiring(msgspec.Struct, frozen=True):
-    """Members that were away when their shard was deleted in `epoch`."""
+    """The members that were away when their shard was deleted in `epoch`."""
 
     epoch: int
     members: frozenset[str]
@@ -55,7 +56,8 @@ _decode = msgspec.json.Decoder(Retiring).decode
 
 
 class ShardDeletion:
-    """Which members of a shard still have to delete it; `stored` is what the store has of it, if anything."""
+    """The members that still have to delete a shard; `stored` is its metadata in the store, if there is
+    any."""
 
     def __init__(self, shard: str, epoch: int, members: set[str], stored: StoredShard | None = None) -> None:
         self.shard = shard
@@ -67,7 +69,7 @@ class ShardDeletion:
 
     @classmethod
     def of(cls, shard: str, stored: StoredShard) -> "ShardDeletion":
-        """Of a shard in the store: everybody who may hold something of it."""
+        """The deletion of a shard in the store, with all members that may have files of it."""
         metadata = stored.metadata
         change = metadata.change
         new = (change.new,) if change is not None and change.new is not None else ()
@@ -80,20 +82,20 @@ class ShardDeletion:
             send(self.shard, member, m.RetireRequest(self.epoch))
 
     def is_done(self, alive: Container[str], patience: int) -> bool:
-        """Whether only members on nodes that are not alive are left, told `patience` times in vain."""
+        """Whether all other members are on nodes that are not alive, and have been told `patience` times."""
         if not self.remaining:
             return True
         return self._told > patience and not any(node_of(member) in alive for member in self.remaining)
 
 
 def list_retiring(store: Store) -> dict[str, Retiring]:
-    """By shard, who has to be told yet."""
+    """The members to be told yet, by shard."""
     found = store.list(_RETIRING)
     return {key.removeprefix(_RETIRING): _decode(value.data) for key, value in found.items()}
 
 
 def keep_retiring(store: Store, shard: str, retiring: Retiring) -> None:
-    """Write down who has to be told, together with those that are written down already."""
+    """Records members that have to be told, beside those recorded before."""
     value = store.get(_RETIRING + shard)
     version = None
     if value is not None:
@@ -105,7 +107,7 @@ def keep_retiring(store: Store, shard: str, retiring: Retiring) -> None:
 
 
 def forget_retiring(store: Store, shard: str, members: frozenset[str]) -> None:
-    """These have been told. If others were written down meanwhile, the next look finds them all again."""
+    """Removes these members. If others were recorded meanwhile, all stay and are told again."""
     value = store.get(_RETIRING + shard)
     if value is not None and _decode(value.data).members <= members:
         store.delete(_RETIRING + shard, value.version)
@@ -118,8 +120,9 @@ _ASK_SECONDS: Final = 2.0
 
 
 class TransactionGate:
-    """`leader` gives the link to whoever leads a shard, if there is one. What fails is tried again, every
-    `pause_seconds` for `seconds` altogether: much sooner than a leader lets transactions begin again."""
+    """`leader` gives the link to a shard's leader, if there is one. Failures are retried every
+    `pause_seconds`, for `seconds` altogether: much sooner than a leader allows transactions again by itself.
+    """
 
     def __init__(self, leader: Callable[[str], Link | None], seconds: float, pause_seconds: float) -> None:
         self._leader = leader
@@ -127,8 +130,8 @@ class TransactionGate:
         self._pause_seconds = pause_seconds
 
     async def close(self, shards: Sequence[str]) -> list[wire.TransactionsSeen]:
-        """Let no transaction begin on these any more; what those that did begin have there. Unavailable if
-        that is not known of all of them."""
+        """Lets no transaction begin on these shards, and returns the transactions that have. Unavailable if
+        that is not known of all shards."""
         deadline = self._deadline
         await _all(self._limit(shard, _CLOSED, deadline) for shard in shards)
         while True:
@@ -136,11 +139,11 @@ class TransactionGate:
             is_telling = any(map(unnotified_commits, seen)) and not any(each.branches for each in seen)
             if not is_telling or self._deadline - deadline > self._seconds / 2:
                 return seen
-            # What was committed here is told to others, which takes a moment.
+            # Commits here take a moment to reach the other shards.
             await asyncio.sleep(self._pause_seconds)
 
     async def open(self, shards: Sequence[str]) -> None:
-        """Let them begin again, where it can be said."""
+        """Lets transactions begin again, as far as leaders can be reached."""
         with suppress(Unavailable):
             deadline = self._deadline
             await _all(self._limit(shard, DEFAULT_LIMIT, deadline) for shard in shards)
@@ -162,8 +165,8 @@ class TransactionGate:
         return answer
 
     async def _ask(self, shard: str, request: wire.Request, deadline: float) -> wire.Answer:
-        """What the leader says."""
-        trouble = "nobody leads it"
+        """The answer of the leader."""
+        trouble = "it has no leader"
         loop = asyncio.get_running_loop()
         while loop.time() < deadline:
             link = self._leader(shard)
@@ -178,12 +181,12 @@ class TransactionGate:
                     trouble = answer.text
             await asyncio.sleep(self._pause_seconds)
         raise Unavailable(
-            f"whether transactions have work on shard {shard} is not known: {trouble}; see that its nodes run"
+            f"cannot tell whether transactions have work on shard {shard}: {trouble}; are its nodes up?"
         )
 
 
 async def _all(works: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
-    """Their results, or the first that went wrong: but only when all have ended, so that none comes late."""
+    """Their results, or the first error, but only when all have ended: no request may arrive late."""
     ended = await asyncio.gather(*works, return_exceptions=True)
     for each in ended:
         if isinstance(each, BaseException):

@@ -1,23 +1,23 @@
-"""Repairs: what the nodes report of each shard is compared with its metadata, at every roll call.
+"""Repairs: compares what the nodes report of each shard with its metadata, at every roll call.
 
 | case | what a node reports | repair |
 |---|---|---|
-| lost | its member is gone, or another one is in its place | a new member, or that one, replaces it |
+| lost | its member is gone, or another member is in its place | a new member, or that one, replaces it |
 | stray | a member that the metadata does not name | it joins a shard with too few copies, else is deleted |
 | short | no member, of a shard with too few copies | one of these nodes gets a new member, which joins |
 | orphan | a member of a shard that no topic or queue owns | it is deleted if it never held an entry |
 
-How many copies a shard is to have is in its metadata: as many as it was made with, until an order expands or
-contracts it.
+The metadata says how many copies a shard should have: as many as it was created with, until an order expands
+or contracts it.
 
-A repair begins when a case has been reported for some time without a break. It keeps nothing in memory that
-the next roll call does not show again: whatever interrupts it, a later roll call of any operator takes it up.
-No repair begins while the shard has an order to carry out.
+A repair begins when a case has been reported without a break for some time, and only while the shard has no
+order in progress. Repairs keep no state that the next roll calls do not show again, so any operator continues
+an interrupted one.
 
 A stray or an orphan may be a member that an operator is about to name in the metadata, and a shard is short
-while another operator replaces a copy. These are therefore given more time. A stray or an orphan is told to
-retire in the epoch of the metadata: a node refuses that once its member was fenced, installed or made to
-follow in a later one.
+while another operator replaces a copy; so these get more time. A stray or an orphan is told to retire in the
+epoch of the metadata, which a node refuses once its member was fenced, installed or made to follow in a later
+one.
 """
 
 import logging
@@ -39,8 +39,7 @@ __all__ = ["Repairs"]
 
 _log = logging.getLogger("hawser.cluster.operator")
 
-# A member that no metadata names is deleted, and a further copy made, after so many times the patience with a
-# lost one.
+# Strays, orphans and short shards are repaired after this multiple of the patience with a lost member.
 _MORE_PATIENCE: Final = 10
 
 
@@ -55,8 +54,8 @@ _Found = tuple[_Case, str]
 
 
 class Repairs:
-    """Those of all shards. `host` makes a member on a node, or finds the one that is there; `patience` is in
-    roll calls."""
+    """The repairs of all shards. `host` creates a member on a node, or finds the existing one; `patience` is
+    in roll calls."""
 
     def __init__(
         self,
@@ -69,7 +68,7 @@ class Repairs:
         self._send = send
         self._begin = begin
         self._patience = patience
-        # By node and shard: what its last roll calls have in common, and how many these are.
+        # By node and shard: the case that its last roll calls agree on, and how many do.
         self._seen: dict[str, dict[str, tuple[_Found, int]]] = {}
         self._under_way: set[str] = set()
 
@@ -80,7 +79,7 @@ class Repairs:
         drivers: Mapping[str, ShardDriver],
         topics: Mapping[str, TopicEntry],
     ) -> None:
-        """`node` has answered a roll call with these."""
+        """`node` has answered a roll call with these reports."""
         before = self._seen.get(node, {})
         seen = self._seen[node] = {}
         for shard in [*drivers, *(each for each in reports if each not in drivers)]:
@@ -110,7 +109,7 @@ class Repairs:
                 self._send(shard, member, m.RetireRequest(0))
         elif case is _Case.LOST and len(metadata.members) == 1:
             if count == self._patience + 1:
-                _log.error("shard %s: node %s has lost its disk %s, the only copy", shard, node, member)
+                _log.error("shard %s: node %s has lost %s, the only copy of the shard", shard, node, member)
         elif case is _Case.LOST:
             self._take_up(shard, self._replace(node, shard, driver, member))
         elif case is _Case.STRAY and len(metadata.members) < metadata.copies:
@@ -122,12 +121,13 @@ class Repairs:
             nodes = sorted({node, *others}, key=_held(drivers).__getitem__)
             self._take_up(shard, self._add(shard, driver, nodes))
         else:
-            _log.warning("shard %s: %s is none of its members and is deleted", shard, member)
+            _log.warning("shard %s: %s is not a member and is deleted", shard, member)
             self._send(shard, member, m.RetireRequest(metadata.epoch))
 
     def _take_up(self, shard: str, repair: Coroutine[Any, Any, None]) -> None:
         self._under_way.add(shard)
-        # If it fails, the next attempt waits as long as the first one, whichever node reports the shard then.
+        # After a failure the next attempt waits as long as the first one, whichever node reports the case
+        # then.
         for seen in self._seen.values():
             seen.pop(shard, None)
         self._begin(self._until_done(shard, repair))
@@ -149,7 +149,7 @@ class Repairs:
         await self._order(shard, driver, orders)
 
     async def _add(self, shard: str, driver: ShardDriver, nodes: list[str]) -> None:
-        """A new member, on the first of these nodes that can hold one."""
+        """Adds a new member on the first of these nodes that can hold one."""
         for node in nodes:
             try:
                 new = await self._host(node, shard)
@@ -176,7 +176,7 @@ def _case_of(
     report: ShardReport | None,
     topics: Mapping[str, TopicEntry],
 ) -> _Found | None:
-    """What is wrong with this shard on this node."""
+    """The case of this shard on this node, if there is one."""
     if report is not None and report.halted is not None:
         return None
     if driver is None:
@@ -190,7 +190,7 @@ def _case_of(
 
 def _compare(node: str, metadata: Metadata, there: str | None) -> _Found | None:
     if there in metadata.members or there in metadata.removed:
-        # One that was removed is told to retire until it is gone.
+        # A removed member is told to retire until it is gone.
         return None
     for member in metadata.members:
         if node_of(member) == node:
@@ -201,13 +201,13 @@ def _compare(node: str, metadata: Metadata, there: str | None) -> _Found | None:
 
 
 def _held(drivers: Mapping[str, ShardDriver]) -> Counter[str]:
-    """How many members each node has."""
+    """The number of members on each node."""
     known = [driver.metadata for driver in drivers.values() if driver.metadata is not None]
     return Counter(node_of(member) for metadata in known for member in metadata.members)
 
 
 def _owner_of(shard: str, topics: Mapping[str, TopicEntry]) -> TopicEntry | None:
-    """The topic or queue that has this shard, unless it is deleted."""
+    """The topic or queue that the shard belongs to, unless it is deleted."""
     name = topic_of(shard)
     entry = topics.get(name)
     return entry if entry is not None and shard in owned_shards(name, entry) and not entry.deleted else None

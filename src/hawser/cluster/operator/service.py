@@ -1,8 +1,8 @@
-"""An operator: dials every node, calls the roll, and brings the cluster to what its store says.
+"""An operator: dials every node, calls the roll, and makes the cluster match its metadata store.
 
-Whatever is to be done is found in the store, so any operator can go on where another one died: a topic
+Everything to be done follows from the store, so any operator can continue the work of one that died: a topic
 without shards gets them, the shards of a deleted topic are removed, a shard without a leader gets one.
-Several operators may run; compare-and-set decides between them.
+Several operators may run; compare-and-set in the store decides between them.
 """
 
 import asyncio
@@ -73,20 +73,21 @@ Result = TypeVar("Result")
 
 
 class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`patience` is in ticks: so long a leader may be silent. The store is read anew every `look_ticks`."""
+    """The settings of an operator. A leader may be silent for `patience` ticks. The store is read again every
+    `look_ticks`."""
 
     tick_seconds: float = 0.1
     patience: int = 8
     look_ticks: int = 10
     roll_seconds: float = 1.0
-    # A member that its node does not have any more is replaced after so many ticks; a deletion waits so long
-    # for a node that is away.
+    # A member that is missing on its node is replaced after this many ticks; a deletion waits this long for a
+    # node that is away.
     missing_ticks: int = 20
-    # So many shards decide about transactions, on as many nodes each as there are, up to three.
+    # The number of shards that coordinate transactions; each has up to three members.
     homes: int = 4
-    # A deletion waits so long for leaders to say that no transaction has work there.
+    # How long a deletion waits for leaders to report that no transaction has work there.
     closing_seconds: float = 10.0
-    # So long after its start it waits for nodes that it has not reached before it calls them too few.
+    # How long after its start the operator waits for nodes before it calls them too few.
     settling_seconds: float = 5.0
 
 
@@ -111,27 +112,28 @@ class OperatorService(Handler):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._dialers: dict[str, Dialer] = {}
         self._rolling: set[str] = set()
-        # Why the metadata of some shards cannot be read; said once.
+        # The errors of metadata that cannot be read; each is logged once.
         self._unreadable: set[str] = set()
-        # Shards in the store that are to go, and those that are gone from it but not from every node.
+        # Shards in the store that are being deleted. (Those in `_retiring` are gone from the store, but not
+        # from every node.)
         self._deleting: dict[str, ShardDeletion] = {}
-        # Topics and queues of which a shard has no nodes yet, and why.
+        # Topics and queues with a shard that could not be placed, and the reason.
         self._unplaced: dict[str, str] = {}
         self._retiring: dict[str, ShardDeletion] = {}
         self._transaction_gate = TransactionGate(
             self._leader_link, self.settings.closing_seconds, self.settings.tick_seconds
         )
-        # One deletion of a name at a time: what one has closed another one must not open.
+        # One deletion of a name at a time: a second one must not reopen what the first has closed.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._background = Background()
         self._repairs = Repairs(self._host, self._send, self._background.start, self.settings.missing_ticks)
-        # Until then nodes that were not reached may be on their way.
+        # Until then, nodes that were not reached may still connect.
         self._settled_at = 0.0
         self._changed = asyncio.Event()
         self._looking = asyncio.Lock()
 
     async def start(self) -> None:
-        """Read the store and begin to dial."""
+        """Reads the store and starts to dial."""
         self.cluster = await self._in_thread(cluster_id, self._store)
         self._nodes_version = await self._in_thread(store_nodes, self._store, self._nodes)
         await self._look()
@@ -149,7 +151,7 @@ class OperatorService(Handler):
         for driver in self.drivers.values():
             driver.close()
         await asyncio.gather(*(dialer.close("the operator stops") for dialer in self._dialers.values()))
-        # A call of the store may take a while; this loop may serve others.
+        # A call of the store may take a while, and the loop may serve others.
         await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
         self._store.close()
 
@@ -174,7 +176,8 @@ class OperatorService(Handler):
             for deletion in list(self._deleting.values()):
                 deletion.tell(self._send)
             if number % self.settings.look_ticks == 0:
-                # A store that hangs would have looks pile up, and creations and deletions wait behind them.
+                # With a store that hangs, reads would pile up, and creations and deletions would wait behind
+                # them.
                 if not self._looking.locked():
                     self._background.start(self._look_again())
                 for retiring in list(self._retiring.values()):
@@ -209,7 +212,7 @@ class OperatorService(Handler):
 
     @property
     def alive(self) -> list[str]:
-        """Nodes that can be talked to."""
+        """The nodes that are connected and have answered a roll call."""
         return [
             node for node, dialer in self._dialers.items() if dialer.link is not None and node in self.rolls
         ]
@@ -217,7 +220,7 @@ class OperatorService(Handler):
     # The store.
 
     async def _look(self) -> None:
-        """Whatever the store has is on a desk; what it has no more is on none."""
+        """Makes drivers and deletions match the store."""
         async with self._looking:
             await self._compare_with_store()
 
@@ -234,7 +237,7 @@ class OperatorService(Handler):
         self._unreadable = unreadable
         self.topics.update(topics)
         for name in self.topics.keys() - topics.keys():
-            # Gone everywhere; nodes are told that it is by one last entry.
+            # Gone from the store: one last entry tells the nodes.
             entry = self.topics[name]
             self.topics[name] = msgspec.structs.replace(entry, deleted=True)
         forget_oldest_deleted(self.topics, keep=topics)
@@ -242,7 +245,7 @@ class OperatorService(Handler):
         deleted = {shard for name, entry in gone for shard in owned_shards(name, entry)}
         for shard, stored in shards.items():
             if isinstance(stored, Corrupt):
-                # It stays as it is, on a desk or on none, until somebody has put its metadata right.
+                # The driver is kept as it is until a person has repaired the metadata.
                 continue
             if shard in deleted:
                 self._begin_deletion(shard, stored)
@@ -255,7 +258,7 @@ class OperatorService(Handler):
                 await self._finish_deletion(name, entry, shards)
             else:
                 await self._make_shards(name, entry, shards)
-        await self._go_on_retiring()
+        await self._continue_retiring()
 
     async def _look_again(self) -> None:
         try:
@@ -295,7 +298,7 @@ class OperatorService(Handler):
             driver.receive(envelope.sender, message)
 
     def _push(self, shard: str | None = None) -> None:
-        """Tell every node what has changed, or everything."""
+        """Sends every node the part of the map that belongs to one shard, or the whole map."""
         nodes = {
             name: wire.NodeEntry(address, name in self.rolls and self._dialers[name].link is not None)
             for name, address in self._nodes.items()
@@ -305,15 +308,14 @@ class OperatorService(Handler):
             name: _entry(driver.metadata) for name, driver in names.items() if driver.metadata is not None
         }
         topics = self.topics if shard is None else {}
-        # A part is not called the cluster's map: a node that has just started, and knows no more, would pass
-        # for one that knows of all topics.
+        # A part carries no cluster name: a node that has just started must not take it for a complete map.
         cluster = self.cluster if shard is None else ""
         body = wire.encode(wire.MapPushed(wire.Map(cluster, nodes, topics, shards, self._nodes_version)))
         for dialer in self._dialers.values():
             if dialer.link is not None:
                 dialer.link.tell(body)
 
-    # Topics come and go.
+    # Creation and deletion of shards.
 
     async def _make_shards(self, name: str, entry: wire.TopicEntry, shards: Container[str]) -> None:
         for shard in owned_shards(name, entry):
@@ -359,19 +361,24 @@ class OperatorService(Handler):
             deletion = self._deleting.get(shard)
             if deletion is not None and deletion.is_done(self.alive, self.settings.missing_ticks):
                 if deletion.remaining:
-                    # Before the shard is gone: afterwards nobody would know of them.
+                    # Recorded before the shard is gone from the store, because nothing else names these
+                    # members.
                     absent = Retiring(deletion.epoch, frozenset(deletion.remaining))
                     await self._in_thread(keep_retiring, self._store, shard, absent)
-                    _log.warning("shard %s is deleted but for %s", shard, ", ".join(sorted(absent.members)))
+                    _log.warning(
+                        "shard %s is deleted, except on %s, which did not answer",
+                        shard,
+                        ", ".join(sorted(absent.members)),
+                    )
                 await self._in_thread(delete_shard, self._store, shard, deletion.stored)
                 self._deleting.pop(shard, None)
         if not left:
             await self._in_thread(forget_topic, self._store, name, entry)
             self._unplaced.pop(name, None)
 
-    async def _go_on_retiring(self) -> None:
-        """Whoever was away when a shard was deleted is told until it has deleted it too, or until its node
-        is none of the cluster's any more."""
+    async def _continue_retiring(self) -> None:
+        """Members that were away when their shard was deleted are told until they have deleted it, too, or
+        until their node has left the cluster."""
         found = await self._in_thread(list_retiring, self._store)
         for shard in self._retiring.keys() - found.keys():
             del self._retiring[shard]
@@ -382,15 +389,15 @@ class OperatorService(Handler):
             elif not any(node_of(member) in self._nodes for member in known.remaining):
                 if known.remaining:
                     _log.warning(
-                        "shard %s is deleted; what %s hold of it stays there, since their nodes are not of "
-                        "this cluster any more",
+                        "shard %s is deleted; the files of %s stay, because their nodes have left the "
+                        "cluster",
                         shard,
                         ", ".join(sorted(known.remaining)),
                     )
                 del self._retiring[shard]
                 await self._in_thread(forget_retiring, self._store, shard, known.members)
 
-    # What people ask for.
+    # Administrative requests.
 
     def asked(self, link: Link, request: Request) -> Body | Coroutine[Any, Any, Body] | None:
         message = wire.decode_request(request.body)
@@ -418,12 +425,12 @@ class OperatorService(Handler):
             return await self._drain(message.name)
         driver = self.drivers.get(message.name)
         if driver is None or driver.metadata is None:
-            return wire.Failed(wire.Code.NOT_FOUND, f"there is no shard {message.name!r}", False)
+            return wire.Failed(wire.Code.NOT_FOUND, f"unknown shard {message.name!r}", False)
         make = await self._order_of(message, driver.metadata)
         return await driver.order(make)
 
     async def _order_of(self, message: wire.Admin, metadata: Metadata) -> Callable[[object], Order]:
-        """The order, with members for the nodes that people name."""
+        """The order for the state machine, with the members on the nodes that the request names."""
         check_nodes(message)
         kind, nodes = message.kind, message.nodes
         here = {node_of(member): member for member in metadata.members}
@@ -431,7 +438,7 @@ class OperatorService(Handler):
         def member(node: str) -> str:
             if node not in here:
                 raise ValueError(
-                    f"node {node} has no replica of {message.name}; {', '.join(sorted(here))} have"
+                    f"node {node} has no replica of {message.name}; replicas: {', '.join(sorted(here))}"
                 )
             return here[node]
 
@@ -445,7 +452,7 @@ class OperatorService(Handler):
             return lambda tag: Contract(old, tag)
         new_node = nodes[-1]
         if new_node not in self._dialers:
-            raise ValueError(f"there is no node {new_node}; {', '.join(sorted(self._dialers))} there are")
+            raise ValueError(f"unknown node {new_node!r}; known nodes: {', '.join(sorted(self._dialers))}")
         if new_node in here:
             raise ValueError(f"node {new_node} has a replica of {message.name} already")
         new = await self._host(new_node, message.name)
@@ -461,7 +468,7 @@ class OperatorService(Handler):
         if message.name not in self.topics and "colocate" not in message.settings:
             await self._nodes_reached(message.settings.get("replication", 3))
         while (entry := await self._in_thread(create, self._store, message, self.alive)).deleted:
-            # The one that had this name goes first.
+            # An earlier one of this name is deleted first.
             await asyncio.sleep(self.settings.tick_seconds)
             await self._look()
         if entry.kind != message.topic_kind:
@@ -471,14 +478,15 @@ class OperatorService(Handler):
         return await self._made(message.name, entry)
 
     async def _nodes_reached(self, replication: Any) -> None:
-        """Return when so many are alive, or as many as there are. Only an operator that has just begun waits
-        for that: it does not know yet which nodes are there."""
+        """Returns when enough nodes are alive for this replication, or all nodes. Only an operator that has
+        just started waits: it does not know yet which nodes are alive."""
         wanted = min(replication, len(self._dialers))
         while len(self.alive) < wanted and asyncio.get_running_loop().time() < self._settled_at:
             await asyncio.sleep(self.settings.tick_seconds)
 
     async def _made(self, name: str, entry: wire.TopicEntry) -> wire.Answer:
-        """Answered when all its shards are led, when no nodes can be found for one, or when it is deleted."""
+        """Answers when all shards have leaders, when one cannot be placed, or when the topic is deleted
+        meanwhile."""
         while True:
             changed = self._changed
             if not await self._is_there(name, entry):
@@ -500,7 +508,7 @@ class OperatorService(Handler):
         return len(steady) == len(shards)
 
     async def _is_there(self, name: str, entry: wire.TopicEntry) -> bool:
-        """Whether this very topic is still there, and as it was."""
+        """Whether this very topic still exists, unchanged."""
         found = (await self._in_thread(list_topics, self._store)).get(name)
         return found is not None and (found.uuid, found.deleted) == (entry.uuid, entry.deleted)
 
@@ -511,12 +519,12 @@ class OperatorService(Handler):
                 entry = None
             elif entry is not None and not entry.deleted:
                 check_deletion(name, entry)
-                # Its shards may have been made by another operator, a moment ago.
+                # Another operator may have just made its shards.
                 await self._look()
                 await self._close(name, entry)
                 entry = await self._in_thread(mark_deleted, self._store, name, entry.uuid)
         if entry is None:
-            text = f"there is no topic or queue {name!r} with uuid {uuid} (any more)"
+            text = f"no topic or queue {name!r} with uuid {uuid} exists (any more)"
             return wire.Failed(wire.Code.NOT_FOUND, text, False)
         self.topics[name] = entry
         await self._look()
@@ -527,7 +535,8 @@ class OperatorService(Handler):
         return wire.AdminDone(True, f"{entry.kind} {name} is deleted")
 
     async def _close(self, name: str, entry: wire.TopicEntry) -> None:
-        """Return when no transaction has work there, nor can have; otherwise everything is as before."""
+        """Returns when no transaction has work there or can get any. Otherwise transactions may begin again,
+        and the error says why."""
         shards = [shard for shard in owned_shards(name, entry) if self._can_be_led(shard)]
         try:
             check_transactions(name, entry, await self._transaction_gate.close(shards))
@@ -536,8 +545,8 @@ class OperatorService(Handler):
             raise
 
     def _can_be_led(self, shard: str) -> bool:
-        """Not if it was never made, or if most of its members are on nodes that are none of the cluster's any
-        more: then nobody can ask it, and nobody needs to."""
+        """Not if the shard was never made, or if most of its members were on nodes that have left the
+        cluster: such a shard can have no leader, so no transaction can have work there."""
         driver = self.drivers.get(shard)
         if driver is None or driver.metadata is None:
             return False
@@ -551,7 +560,7 @@ class OperatorService(Handler):
         return dialer.link if dialer is not None else None
 
     async def _drain(self, node: str) -> wire.Answer:
-        """Give what the node leads to others, as far as there are any."""
+        """Hands over what the node leads, as far as other members are alive."""
         orders = []
         for driver in self.drivers.values():
             metadata = driver.metadata

@@ -1,4 +1,4 @@
-"""One shard on an operator's desk: its state machine, with the store and the nodes around it."""
+"""Drives one shard's operator state machine with the store and the nodes."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ InThread = Callable[..., Awaitable[StoredShard | None]]
 
 
 class ShardDriver:
-    """Drives an `Operator`. `send(shard, member, message)` passes messages on, `changed(desk)` is told of
+    """Drives an `Operator`. `send(shard, member, message)` sends messages; `changed(driver)` is called for
     every new version of the metadata."""
 
     def __init__(
@@ -43,7 +43,7 @@ class ShardDriver:
         self._stored: StoredShard | None = None
         self._asking = False
         self._tasks: set[asyncio.Task[None]] = set()
-        # Of the orders that are not done.
+        # The orders in progress.
         self._waiters: set[asyncio.Future[AdminDone]] = set()
         self._closed = False
 
@@ -53,7 +53,7 @@ class ShardDriver:
 
     @property
     def has_orders(self) -> bool:
-        """Whether an order of this operator is under way or waits for its turn."""
+        """Whether an order is in progress or queued."""
         return bool(self._waiters)
 
     def tick(self) -> None:
@@ -63,7 +63,7 @@ class ShardDriver:
         self._step(Receive(member, message))
 
     def loaded(self, stored: StoredShard) -> None:
-        """The store has this now."""
+        """The store now has this metadata."""
         known = self.operator.metadata
         self._stored = stored
         self._step(Loaded(stored.metadata))
@@ -71,7 +71,7 @@ class ShardDriver:
             self._changed(self)
 
     async def order(self, make: Callable[[object], Order]) -> AdminDone:
-        """Give an order, made with a tag, and wait until it is done or given up. `close` gives up all."""
+        """Gives an order, made with a tag, and waits until it is done or fails. `close` fails all orders."""
         if self._closed:
             return self._given_up
         future: asyncio.Future[AdminDone] = asyncio.get_running_loop().create_future()
@@ -101,7 +101,7 @@ class ShardDriver:
             self._ask(load_shard)
 
     def _ask(self, call: Callable[..., StoredShard | None], *arguments: object) -> None:
-        """One question to the store at a time; the state machine asks again at a tick."""
+        """Makes one store call at a time; the state machine asks again at a tick."""
         if not self._asking:
             self._asking = True
             task = asyncio.create_task(self._question(call, arguments))

@@ -1,6 +1,6 @@
-"""What an operator takes from those who ask: nothing is stored that a node or a client could not live with.
+"""Checks of administrative requests: an operator stores nothing that a node or a client could not handle.
 
-Clients check the same before they ask; here it is checked again, because any program can connect.
+Clients check the same before they ask; the operator checks again, because any program can connect.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,12 +42,11 @@ _NODES: Final = {
 
 
 def check_creation(message: wire.Admin) -> None:
-    """ValueError, for whoever asked, unless a topic or queue may have this name and these settings. Of homes
-    only the operator knows how many they are, and how they are kept."""
+    """ValueError unless a topic or queue may have this name and these settings."""
     check_topic_name(message.name)
     kind, known = message.topic_kind, _SETTINGS[message.topic_kind]
     if kind == "homes" and message.name != wire.HOMES:
-        raise ValueError(f"the homes of transactions are {wire.HOMES!r}, and not {message.name!r}")
+        raise ValueError(f"the coordinators of transactions are named {wire.HOMES!r}, not {message.name!r}")
     if kind != "homes":
         _check_is_free(message.name)
     most = _MOST_PARTITIONS if kind == "topic" else 1
@@ -65,11 +64,11 @@ def check_creation(message: wire.Admin) -> None:
     if kind == "queue":
         check_queue_names(message.name, dead_letters)
     if message.settings.get("colocate") == message.name:
-        raise ValueError(f"queue {message.name!r} cannot live with itself; colocate names a topic")
+        raise ValueError(f"queue {message.name!r} cannot be colocated with itself; name a topic")
 
 
 def _check_is_free(name: str) -> None:
-    """ValueError if it is one of those that the cluster keeps for itself."""
+    """ValueError if the name is reserved for the cluster."""
     if name.startswith(SYSTEM_PREFIX):
         raise ValueError(
             f"{name!r} begins with {SYSTEM_PREFIX!r}, as the cluster's own names do; choose another one"
@@ -81,34 +80,34 @@ def check_dead_letters(message: wire.Admin, known: Mapping[str, wire.TopicEntry]
     name = message.settings.get("dead_letter")
     dead_letters = known.get(name) if isinstance(name, str) else None
     if dead_letters is not None and dead_letters.kind != "queue" and not dead_letters.deleted:
-        raise ValueError(
-            f"dead_letter={name!r} is a {dead_letters.kind}, and letters go to a queue; name another one"
-        )
+        raise ValueError(f"dead_letter={name!r} is a {dead_letters.kind}, not a queue; name a queue")
 
 
 def check_host(message: wire.Admin, host: wire.TopicEntry | None) -> None:
-    """ValueError unless a queue can live with what it is to live with."""
+    """ValueError unless the queue can be colocated with this topic."""
     settings, name = message.settings, message.settings.get("colocate")
     if host is None or host.deleted:
-        raise ValueError(f"colocate={name!r}: there is no topic of that name; create it first")
+        raise ValueError(f"colocate={name!r}: no topic has that name; create it first")
     if host.kind != "topic":
-        raise ValueError(f"colocate={name!r} is a {host.kind}, and a queue lives with a topic; name a topic")
+        raise ValueError(
+            f"colocate={name!r} is a {host.kind}; a queue is colocated with a topic, so name a topic"
+        )
     if host.partitions != 1:
         raise ValueError(
-            f"colocate={name!r} has {host.partitions} partitions, and a queue lives with a topic of one; "
+            f"colocate={name!r} has {host.partitions} partitions; a queue needs a topic with one, so "
             "name another topic"
         )
     replication = host.settings.get("replication", 3)
     if settings.get("replication", replication) != replication:
         raise ValueError(
             f"replication={settings['replication']} with colocate={name!r}, which has "
-            f"replication={replication}: a queue is kept where its topic is; leave replication out"
+            f"replication={replication}: a colocated queue has its topic's replicas; leave replication out"
         )
 
 
 def matches_uuid(name: str, uuid: str, entry: wire.TopicEntry | None) -> bool:
-    """Whether what has the name is what is to be deleted, and not another one that was made since. ValueError
-    if it is not said which one is."""
+    """Whether this entry is the one to delete, and not a newer one of its name. ValueError if the request has
+    no uuid."""
     if not uuid:
         raise ValueError(
             f"a deletion names the uuid of the topic or queue {name!r} that it is about, and none is given; "
@@ -118,42 +117,42 @@ def matches_uuid(name: str, uuid: str, entry: wire.TopicEntry | None) -> bool:
 
 
 def check_deletion(name: str, entry: wire.TopicEntry) -> None:
-    """ValueError if it is not deleted by itself."""
+    """ValueError if the entry cannot be deleted separately."""
     if entry.kind == "homes":
-        raise ValueError(f"{name!r} knows what became of transactions, and is never deleted")
+        raise ValueError(f"{name!r} keeps the outcomes of transactions and cannot be deleted")
     if entry.shard:
         topic = topic_of(entry.shard)
         raise ValueError(
-            f"queue {name!r} lives with topic {topic!r} and is deleted together with it; to have it empty, "
+            f"queue {name!r} is colocated with topic {topic!r} and is deleted with it; to empty it, "
             "get and accept its messages"
         )
 
 
 def check_transactions(name: str, entry: wire.TopicEntry, seen: Sequence[wire.TransactionsSeen]) -> None:
-    """ValueError if this is what transactions have on the shards of what is to be deleted: branches, or
-    commits that others have not heard of."""
+    """ValueError if transactions have work there: branches, or commits that other shards have not been
+    told."""
     found = {(each.xid, each.incarnation): each.prepared for answer in seen for each in answer.branches}
     committed = sum(map(unnotified_commits, seen))
     if found or committed:
         prepared = sum(found.values())
         raise ValueError(
-            f"{entry.kind} {name!r} is not deleted: transactions that are not over have work there, "
+            f"{entry.kind} {name!r} cannot be deleted yet: unfinished transactions have work there: "
             f"{len(found) - prepared} open, {prepared} prepared and {committed} committed. `hawser tx list` "
             "shows them; delete it when they are over"
         )
 
 
 def unnotified_commits(seen: wire.TransactionsSeen) -> int:
-    """How many transactions were committed there, and others have not heard so. Of a rollback nobody has to
-    hear from whom it was decided by."""
+    """The number of commits decided there that other shards have not been told. Rollbacks need no
+    notification and are not counted."""
     return sum(each.outcome == Outcome.COMMITTED for each in seen.records)
 
 
 def check_nodes(message: wire.Admin) -> None:
-    """ValueError unless as many nodes are named as this kind of order is about."""
+    """ValueError unless the request names as many nodes as its kind takes."""
     wanted = _NODES[message.kind]
     if len(message.nodes) != wanted:
-        raise ValueError(f"{message.kind.value} is about {wanted} nodes, and {len(message.nodes)} are named")
+        raise ValueError(f"{message.kind.value} takes {wanted} nodes; {len(message.nodes)} given")
 
 
 def _is_number(value: Setting, most: int) -> bool:

@@ -1,4 +1,4 @@
-"""Metadata stores: where operators keep what must outlive them. Nobody else touches them."""
+"""Metadata stores: where operators keep what must outlive them. Only operators use them."""
 
 from hawser import errors
 from hawser.cluster.stores.shard_metadata import (

@@ -1,9 +1,10 @@
-"""The metadata of shards in a store: one key a shard, written as JSON so that a person in need can read it.
+"""The metadata of shards in a store: one key per shard, as JSON, so that a person can read it in an
+emergency.
 
-`Metadata.version` counts the writes to one shard; the store's version is what a write is compared with. Both
-travel together in a `StoredShard`: a write is accepted only on top of the very one that it was made from, so
-`Metadata.version` goes up by one with each, and an operator that slept through the deletion and the second
-creation of a shard cannot write into the new one, whatever its count.
+`Metadata.version` counts the writes to one shard; a write is compared with the store's version. A
+`StoredShard` holds both. A write is accepted only on top of the version that it was made from, so
+`Metadata.version` grows by one with each write, and an operator that slept through the deletion and
+re-creation of a shard cannot write into the new one, whatever its count.
 """
 
 from typing import Final

@@ -1,13 +1,13 @@
-"""What a metadata store is, whatever keeps it.
+"""The interface of a metadata store.
 
-A store maps keys to bytes. Three rules hold for each of them, and elections are safe because of these:
+A store maps keys to bytes. Elections are safe because of three rules:
 
-- Every call takes effect at one instant between its beginning and its end, or, when it raises, perhaps never
-  (`StoreUnavailable.outcome` says which). A read sees every write that had returned before it began.
-- Every write names the version that it replaces. Of several that name the same one, one takes effect.
-- A version is never used twice, not even after a deletion: whoever holds a version holds what belongs to it.
+- Every call takes effect at one instant between its start and its end. A call that raises may have no effect
+  (`StoreUnavailable.outcome` tells). A read sees every write that returned before the read began.
+- Every write names the version that it replaces. Of several writes that name one version, one takes effect.
+- No version is used twice, not even after a deletion: a version stands for one value for ever.
 
-What a write returned is on disk. Calls block, for their time-out at most; any thread may make them.
+A write that returned is on disk. Calls block, at most for their time-out; any thread may make them.
 """
 
 from typing import Final, Literal, Protocol

@@ -1,7 +1,7 @@
-"""Links between processes: one connection for each pair, over which both tell and ask, many at a time.
+"""Links between processes: one connection for each pair, which carries messages and requests both ways.
 
-`listen` and `dial` make links, `Dialer` keeps one; a `Handler` says what is done with what comes. The bytes
-are described in docs/formats/wire.md.
+`listen` and `dial` make links, and `Dialer` keeps one open; a `Handler` receives what arrives.
+docs/formats/wire.md describes the bytes.
 """
 
 from hawser.cluster.transport.address import Address, BadAddress

@@ -12,14 +12,14 @@ class BadAddress(ValueError):
 
 
 class Address(NamedTuple):
-    """Where somebody listens. Port 0 lets the system choose one, and is for listening only."""
+    """The address of a listener. Port 0 lets the system choose one, and is for listening only."""
 
     host: str
     port: int
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The address that `text` writes; BadAddress if it writes none."""
+        """The address in `text`; BadAddress if it is not valid."""
         host, colon, port = text.rpartition(":")
         if host.startswith("[") and host.endswith("]"):
             host = host[1:-1]

@@ -1,4 +1,4 @@
-"""Making links: listening for them, dialing once, and keeping one for as long as it is wanted."""
+"""Makes links: listens for them, dials once, or keeps one open."""
 
 import asyncio
 import logging
@@ -19,14 +19,14 @@ from hawser.cluster.transport.settings import DEFAULT_SETTINGS, Counters, LinkSe
 __all__ = ["Dialer", "Server", "dial", "listen"]
 
 _log = logging.getLogger("hawser.cluster.transport")
-# The program's own generator is the program's business, and is copied by a fork.
+# The global random generator belongs to the program, and a fork copies it.
 _RANDOM: Final = SystemRandom()
 
 _BACKLOG = 512
 
 
 class Server:
-    """Takes links at an address. `identity` may be set to another; links made from then on show it."""
+    """Accepts links at an address. `identity` may be changed; later links present the new one."""
 
     def __init__(
         self, handler: Handler, identity: Identity, settings: LinkSettings, counters: Counters
@@ -42,12 +42,12 @@ class Server:
 
     @property
     def address(self) -> str:
-        """Where it listens, with the port that the system chose if it was left to it."""
+        """The address, with the port that the system chose if it was 0."""
         return self.addresses[0]
 
     @property
     def links(self) -> list[Link]:
-        """Those that are open."""
+        """The open links."""
         return [link for link in self._links if link.is_open]
 
     async def start(self, address: Address, tls: ssl.SSLContext | None) -> None:
@@ -65,7 +65,7 @@ class Server:
         self.addresses = [str(Address(name[0], name[1])) for name in names]
 
     async def close(self, reason: str = "the server closes") -> None:
-        """Take no more links and close those there are; returns soon in any case."""
+        """Accepts no more links and closes the open ones; returns soon in any case."""
         self._is_closed = True
         if self._server is not None:
             self._server.close()
@@ -75,7 +75,7 @@ class Server:
         return Link(self._handler, self._introduce, self._settings, self.counters, among=self._links)
 
     def _introduce(self) -> Identity:
-        # A connection may have been accepted just before the end.
+        # A connection may have been accepted just before the close.
         if self._is_closed:
             raise Refused("it is closing. Try again later, or at another address")
         return self.identity
@@ -90,7 +90,7 @@ async def listen(
     settings: LinkSettings = DEFAULT_SETTINGS,
     counters: Counters | None = None,
 ) -> Server:
-    """A server at `address`; Unreachable if it cannot be had."""
+    """A server at `address`; Unreachable if the system refuses it."""
     server = Server(handler, identity, settings, counters or Counters())
     await server.start(Address.parse(address), tls)
     return server
@@ -105,7 +105,7 @@ async def dial(
     settings: LinkSettings = DEFAULT_SETTINGS,
     counters: Counters | None = None,
 ) -> Link:
-    """An open link to whoever listens at `address`; Unreachable or Refused if there is none."""
+    """An open link to the listener at `address`; Unreachable or Refused if there is none."""
     place = Address.parse(address)
     introduce = identity if callable(identity) else lambda: identity
     link = Link(handler or Handler(), introduce, settings, counters or Counters(), dials=str(place))
@@ -136,11 +136,10 @@ def _why_unreachable(place: Address, error: Exception, settings: LinkSettings) -
 
 
 class Dialer:
-    """Keeps one link to `address`: dials again, with growing pauses, whenever there is none.
+    """Keeps one link to `address` open: dials again, with growing pauses, whenever there is none.
 
-    The handler hears of links as they open and close. `link` is the one that is open, if any, and `trouble`
-    why there is none. To be started in a running loop, and closed.
-    """
+    `link` is the open link, if there is one, else `trouble` says why not. The handler is told of links as
+    they open and close. Start it in a running loop, and close it."""
 
     def __init__(
         self,
@@ -166,12 +165,12 @@ class Dialer:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to dial."""
+        """Starts to dial."""
         assert self._task is None, "started twice"
         self._task = asyncio.create_task(self._keep())
 
     def tell(self, body: Body) -> bool:
-        """As Link.tell; dropped if there is no link."""
+        """As Link.tell; the message is dropped if there is no link."""
         link = self.link
         if link is None:
             self.counters.tells_dropped += 1
@@ -179,7 +178,8 @@ class Dialer:
         return link.tell(body)
 
     async def up(self, timeout_seconds: float | None = None) -> Link:
-        """The open link, as soon as there is one; Unreachable, with the last trouble, if not in time."""
+        """The open link, as soon as there is one; Unreachable, with the last error, if there is none in
+        time."""
         try:
             async with asyncio.timeout(timeout_seconds):
                 while self.link is None or not self.link.is_open:
@@ -190,11 +190,11 @@ class Dialer:
         return self.link
 
     def hurry(self) -> None:
-        """Dial now, whatever pause is under way: there is reason to think that it works again."""
+        """Dials now, whatever the current pause: the peer may be reachable again."""
         self._hurry.set()
 
     async def close(self, reason: str = "closed on purpose", seconds: float | None = None) -> None:
-        """Dial no more, and close the link, as `Link.close` does."""
+        """Stops dialing, and closes the link as `Link.close` does."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
@@ -211,7 +211,7 @@ class Dialer:
             self._hurry.clear()
             dialed_at = loop.time()
             self._note(await self._dial_and_stay())
-            # A peer that takes links and drops them at once is dialed with growing pauses, too.
+            # A peer that accepts links and drops them at once is dialed with growing pauses, too.
             if self.link is not None and loop.time() - dialed_at > settings.backoff_most_seconds:
                 pause_seconds = settings.backoff_least_seconds
             self.link = None
@@ -237,7 +237,7 @@ class Dialer:
         return link.reason
 
     async def _pause(self, seconds: float) -> None:
-        # Jitter, so that those who lost the same peer do not come back all at once.
+        # Jitter: processes that lost the same peer must not all return at once.
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds * _RANDOM.uniform(0.5, 1.0)):
                 await self._hurry.wait()

@@ -1,17 +1,17 @@
-"""What can go wrong between two processes.
+"""The errors of links.
 
     TransportError
-    ├── Unreachable   nobody answers at the address
-    ├── Refused       somebody answers, and does not want this peer
-    ├── LinkClosed    the link is closed, or was before the answer came
+    ├── Unreachable   no peer answers at the address
+    ├── Refused       the peer refuses the link
+    ├── LinkClosed    the link is closed, or closed before the answer came
     ├── AskTimeout    no answer within the given time
-    └── AskFailed     the peer failed on the request and says so
+    └── AskFailed     the peer's handler failed
 
-`was_sent` is false where the request certainly never left this process; otherwise the peer may have carried
-it out.
+`was_sent` is false if the request certainly never left this process; otherwise the peer may have carried it
+out.
 
-`Malformed` is raised by whoever reads what a peer sent, handlers included: the link is then closed and the
-peer is told why.
+`Malformed` is raised by code that reads what a peer sent, handlers included: the link is closed and the peer
+is told why.
 """
 
 from typing import Final
@@ -31,7 +31,7 @@ __all__ = [
 
 
 class TransportError(Exception):
-    """Root of the errors of links."""
+    """The root of the errors of links."""
 
     was_sent = False
 
@@ -41,29 +41,29 @@ class TransportError(Exception):
 
 
 class Unreachable(TransportError):
-    """No connection, or no hello in time."""
+    """No connection, or no greeting in time."""
 
 
 class Refused(TransportError):
-    """The peer is there and says no: another cluster, another protocol, or its own reason."""
+    """The peer refuses the link: it belongs to another cluster, speaks another version, or gives its own
+    reason."""
 
 
 class LinkClosed(TransportError):
-    """The link is closed; the text says by whom and why."""
+    """The link is closed; the text says by which side and why."""
 
 
 class AskTimeout(TransportError):
-    """No answer in time. The peer was told that nobody waits any more."""
+    """No answer in time. The peer was told to stop."""
 
 
 class AskFailed(TransportError):
-    """The peer's handler failed. The text is the peer's."""
+    """The peer's handler failed; the text comes from the peer."""
 
 
 class Malformed(ValueError):
-    """Bytes that no sound peer sends. The link they came by is closed."""
+    """Bytes that no correct peer sends. Their link is closed."""
 
 
-# Whatever a decoder of msgspec raises on bytes it was not made for: text that is no UTF-8 and arrays within
-# arrays without end are errors of their own.
+# The errors of msgspec's decoders: text that is not UTF-8 and nesting that is too deep have their own.
 MALFORMED: Final = (Malformed, msgspec.DecodeError, UnicodeDecodeError, RecursionError)

@@ -1,6 +1,7 @@
-"""The event loop that links run in: uvloop's where it is installed, else asyncio's.
+"""The event loop of links: uvloop's where it is installed, else asyncio's.
 
-Both do the same, uvloop in less time; docs/decisions/0026-transport.md says why it is not required.
+Both behave the same, and uvloop takes less time; docs/decisions/0026-transport.md says why it is not
+required.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ R = TypeVar("R")
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """A loop of the best kind there is; the caller closes it."""
+    """A new loop, which the caller closes."""
     if importlib.util.find_spec("uvloop") is None:
         return asyncio.new_event_loop()
     loop: asyncio.AbstractEventLoop = importlib.import_module("uvloop").new_event_loop()
@@ -23,6 +24,6 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 def run(work: Coroutine[Any, Any, R]) -> R:
-    """As asyncio.run, in such a loop."""
+    """As asyncio.run, with such a loop."""
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(work)

@@ -1,13 +1,13 @@
-"""Frames: how messages lie in the stream of bytes of a connection.
+"""Frames: the units of the byte stream of a connection.
 
     0   length of the body     u32
     4   kind                   u8
-    5   number                 u64    of a request: given by its asker, echoed in what answers it; else 0
+    5   number                 u64    of a request: chosen by its sender, repeated in its answer; else 0
     13  body
 
-Integers are little-endian. A reader takes any bytes in any pieces; what cannot be a frame raises Malformed at
-the place where it stands, after all the frames before it were given out. The layout of the header, and the
-numbers of HELLO and REFUSAL, are for all versions.
+Integers are little-endian. A reader accepts the bytes in any pieces. A frame that is not valid raises
+Malformed when it is reached, after all earlier frames. The layout of the header, and the numbers of HELLO and
+REFUSAL, are the same in all versions.
 """
 
 import struct
@@ -21,13 +21,13 @@ from hawser.log.entry import MAX_BODY_BYTES
 __all__ = ["HEADER", "MAX_FRAME_BYTES", "MAX_HELLO_BYTES", "Frame", "FrameKind", "FrameReader"]
 
 HEADER: Final = struct.Struct("<IBQ")
-# The largest entry of a log, and room for what is said about it.
+# Enough for the largest entry of a log, with its envelope.
 MAX_FRAME_BYTES: Final = MAX_BODY_BYTES + (1 << 20)
-# Nobody is lent more before saying who it is.
+# The limit until the peer has introduced itself.
 MAX_HELLO_BYTES: Final = 4096
 
 _BUFFER_BYTES: Final = 256 << 10
-# A longer body is received in place, a shorter one is cut out of the buffer.
+# A longer body is received in place; a shorter one is cut out of the buffer.
 _MAX_CUT_BYTES: Final = 64 << 10
 
 assert 2 * (HEADER.size + _MAX_CUT_BYTES) <= _BUFFER_BYTES
@@ -35,19 +35,19 @@ assert MAX_HELLO_BYTES <= _MAX_CUT_BYTES < MAX_FRAME_BYTES < 1 << 32
 
 
 class FrameKind(IntEnum):
-    """What a frame is for."""
+    """The kinds of frames."""
 
-    HELLO = 1  # who dials, and what it speaks
-    WELCOME = 2  # who answers, and the version both will speak
-    REFUSAL = 3  # why not; the last frame
+    HELLO = 1  # the dialer's identity and versions
+    WELCOME = 2  # the listener's identity, and the version to use
+    REFUSAL = 3  # the reason; the last frame
     TELL = 4
     ASK = 5
     ANSWER = 6
     FAILURE = 7  # instead of an answer; the body is a text
-    CANCEL = 8  # nobody waits for the answer any more
+    CANCEL = 8  # the answer is no longer wanted
     PING = 9
-    PONG = 10  # the sender lives; sent unasked by one that does not read just now
-    GOODBYE = 11  # why the sender goes; the last frame
+    PONG = 10  # the sender is alive; also sent unasked by a side that does not read just now
+    GOODBYE = 11  # why the sender closes; the last frame
 
 
 # Kind, number, body. The body belongs to whoever takes it.
@@ -56,7 +56,7 @@ Frame = tuple[int, int, bytes | bytearray]
 
 class FrameReader:
     """Cuts a stream into frames: `buffer()` says where the next bytes go, `received(count)` gives the frames
-    that they complete. The frames must be taken to the end before the next bytes are put in."""
+    that they complete. All frames must be taken before the next bytes are received."""
 
     __slots__ = (
         "most_bytes",

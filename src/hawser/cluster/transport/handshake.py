@@ -1,11 +1,12 @@
-"""The first words on a connection: who is there, and which version of the protocol both will speak.
+"""The first frames on a connection: the identity of each side, and the version of the protocol that both will
+use.
 
     HELLO     magic, lowest and highest version (u16 each), then a MessagePack map: Introduction
-    WELCOME   magic, the version to be spoken (u16), zero (u16), then the answerer's Introduction
-    REFUSAL   magic, the refuser's lowest and highest version (u16 each), then the reason as UTF-8
+    WELCOME   magic, the version to use (u16), zero (u16), then the listener's Introduction
+    REFUSAL   magic, the listener's lowest and highest version (u16 each), then the reason as UTF-8
 
-The first ten bytes are for all versions, so that any two can tell each other why they do not understand each
-other. Keys of the map that a reader does not know are passed over.
+The first ten bytes are the same in all versions, so that any two sides can report why they cannot talk. A
+reader ignores keys of the map that it does not know.
 """
 
 import struct
@@ -41,7 +42,7 @@ _MOST_REASON_BYTES: Final = 2048
 
 
 class PeerRole(StrEnum):
-    """What a process is for."""
+    """The kind of a process."""
 
     NODE = "node"
     OPERATOR = "operator"
@@ -49,7 +50,8 @@ class PeerRole(StrEnum):
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """Who a process is: `run` is another at each start; `cluster` is empty while it does not know."""
+    """The identity of a process: `run` differs at each start; `cluster` is empty while the process does not
+    know it."""
 
     role: PeerRole
     name: str
@@ -61,7 +63,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Introduction(msgspec.Struct, frozen=True, kw_only=True):
-    """What one tells the other about itself."""
+    """What each side tells the other about itself."""
 
     identity: Identity
     most_requests: int
@@ -76,7 +78,7 @@ def write_hello(introduction: Introduction, versions: tuple[int, int] = VERSIONS
 
 
 def read_hello(body: bytes | bytearray) -> tuple[int, int, bytes]:
-    """Lowest and highest version of the dialer, and its introduction, to be read if the version fits."""
+    """Lowest and highest version of the dialer, and its introduction, to be decoded if the version fits."""
     lowest, highest, rest = _open(body)
     if not 0 < lowest <= highest:
         raise Malformed(f"a hello with the impossible versions {lowest} to {highest}")
@@ -88,7 +90,7 @@ def write_welcome(introduction: Introduction, version: int) -> bytes:
 
 
 def read_welcome(body: bytes | bytearray) -> tuple[int, Introduction]:
-    """The version to be spoken, and who answers."""
+    """The version to use, and the listener's introduction."""
     version, _, rest = _open(body)
     if not VERSIONS[0] <= version <= VERSIONS[1]:
         raise Malformed(f"a welcome to version {version} of the protocol, which was not offered")
@@ -122,7 +124,7 @@ def read_introduction(body: bytes) -> Introduction:
 
 
 def choose_version(lowest: int, highest: int) -> int:
-    """The newest version that both speak; Refused, with a text for the dialer, if there is none."""
+    """The newest version that both sides know; Refused, with a text for the dialer, if there is none."""
     chosen = min(highest, VERSIONS[1])
     if chosen >= max(lowest, VERSIONS[0]):
         return chosen
@@ -132,7 +134,7 @@ def choose_version(lowest: int, highest: int) -> int:
 
 
 def objection(mine: Identity, theirs: Identity) -> str | None:
-    """Why the two have nothing to say to each other, if so."""
+    """Why the two must not connect; None if they may."""
     if mine.cluster and theirs.cluster and mine.cluster != theirs.cluster:
         return (
             f"{mine} belongs to cluster {mine.cluster} and {theirs} to cluster {theirs.cluster}. "

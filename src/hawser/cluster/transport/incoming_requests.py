@@ -1,7 +1,7 @@
 """The requests of a peer that are not answered yet.
 
-A handler answers with bytes at once, with a coroutine that returns them, or later through the Request it was
-given, from anywhere in the loop. Whatever it does, a request ends once: what comes after the end is nothing.
+A handler answers with bytes at once, with a coroutine that returns them, or later through the Request, from
+anywhere in the loop. A request ends exactly once; later answers are ignored.
 """
 
 import asyncio
@@ -25,8 +25,8 @@ _log = logging.getLogger("hawser.cluster.transport")
 
 
 class Request:
-    """One request. `on_cancel` is called if its asker goes away or gives up; set it, if at all, in the
-    handler."""
+    """One request. The handler may set `on_cancel`, which is called if the peer cancels the request or
+    disconnects."""
 
     __slots__ = ("body", "number", "on_cancel", "task", "work", "_incoming_requests")
 
@@ -40,15 +40,15 @@ class Request:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether somebody still waits for the answer."""
+        """Whether the peer still waits for the answer."""
         return self._incoming_requests.is_waiting(self)
 
     def answer(self, body: Body) -> None:
-        """End it. Answers are never dropped."""
+        """Ends the request with an answer, which is never dropped."""
         self._incoming_requests.end(self, FrameKind.ANSWER, body)
 
     def fail(self, text: str) -> None:
-        """End it with an AskFailed at the asker."""
+        """Ends the request with AskFailed at the peer."""
         self._incoming_requests.end(self, FrameKind.FAILURE, shortened(text))
 
 
@@ -60,7 +60,7 @@ class Owner(Protocol):
 
 
 class IncomingRequests:
-    """Those of one link, by number."""
+    """The requests of one link, by number."""
 
     __slots__ = ("_owner", "_send_queue", "_counters", "_waiting")
 
@@ -82,7 +82,7 @@ class IncomingRequests:
         return request
 
     def run(self, request: Request, work: Coroutine[Any, Any, Body]) -> None:
-        """Answer with what the coroutine returns."""
+        """Answers with the result of the coroutine."""
         request.work = work
         request.task = asyncio.create_task(self._work(request, work))
 
@@ -94,25 +94,25 @@ class IncomingRequests:
             try:
                 self._send_queue.put(kind, request.number, body)
             except ValueError as error:
-                # Too large for a frame: whoever waits has to hear of it.
+                # Too large for a frame: the peer has to learn of it.
                 _log.error("an answer cannot be sent: %s", error)
                 self._send_queue.put(FrameKind.FAILURE, request.number, shortened(str(error)))
             self._owner.request_ended()
 
     def failed(self, request: Request, error: Exception) -> None:
-        """A handler raised what it should not have."""
+        """A handler raised an unexpected error."""
         _log.error("a request failed unexpectedly", exc_info=error)
         request.fail(f"unexpected {type(error).__name__}: {error}. The log of the peer has more")
 
     def cancel(self, number: int) -> None:
-        """The asker gave up."""
+        """The peer cancelled the request."""
         request = self._waiting.get(number)
         if request is not None:
             self._cancel(request)
             self._owner.request_ended()
 
     def close(self) -> None:
-        """The link is gone."""
+        """The link is closed."""
         for request in list(self._waiting.values()):
             self._cancel(request)
 
@@ -120,7 +120,7 @@ class IncomingRequests:
         self._forget(request)
         if request.task is not None and request.work is not None:
             request.task.cancel()
-            # A task that never began does not end what it was to run.
+            # A task that never started does not close its coroutine.
             if getcoroutinestate(request.work) == CORO_CREATED:
                 request.work.close()
         if request.on_cancel is not None:
@@ -149,25 +149,24 @@ class IncomingRequests:
 
 
 class Handler:
-    """Called in the event loop, one call at a time. Nothing here may block.
+    """How a process handles its links; subclasses override these methods.
 
-    A Malformed, or what a decoder of msgspec raises, out of `told` or `asked` closes the link and tells the
-    peer why; out of a coroutine only a Malformed does. Any other error is logged and costs that message only.
-    """
+    They are called in the event loop, one at a time, and must not block. A Malformed, or an error of a
+    msgspec decoder, out of `told` or `asked` closes the link and tells the peer why; out of a coroutine only
+    a Malformed does. Any other error is logged and affects that message only."""
 
     def admit(self, peer: Identity) -> str | None:
-        """Why this peer is not wanted, as a text for whoever runs it; None lets it in. Asked by the side that
-        listens."""
+        """Why the listener refuses this peer, as a text for the peer's user; None admits it."""
         return None
 
     def opened(self, link: "Link") -> None:
-        """Both sides have said who they are."""
+        """Both sides have introduced themselves."""
 
     def told(self, link: "Link", body: bytes | bytearray) -> None:
-        """A message that nobody waits on."""
+        """A message without an answer."""
 
     def asked(self, link: "Link", request: Request) -> Body | Coroutine[Any, Any, Body] | None:
-        """A request. Return the answer, or a coroutine that does, or None and call `request.answer` later."""
+        """A request. Returns the answer, or a coroutine that does, or None to call `request.answer` later."""
         request.fail("this peer serves no requests")
         return None
 

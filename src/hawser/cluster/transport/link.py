@@ -1,15 +1,15 @@
-"""A link: one connection between two processes, over which both tell and ask.
+"""A link: one connection between two processes, which carries messages and requests both ways.
 
     GREETING ──▶ OPEN ──▶ LEAVING ──▶ CLOSED
         └──────────┴─────────┴───────────▲
 
-- GREETING: the dialer has said hello, or the listener waits for it.
-- OPEN: messages go both ways. What a peer sends is taken in order; answers come in any order.
-- LEAVING: the last word is said. What still comes is thrown away, so that the system does not cut the
-  connection under the last word. The other side closes when it has read it, or time is up.
+- GREETING: the dialer has sent HELLO, or the listener waits for it.
+- OPEN: frames go both ways. A peer's frames are handled in order; answers come in any order.
+- LEAVING: the last frame is queued. Arriving bytes are discarded, because a closed socket with unread bytes
+  would discard the last frame, too. The peer closes when it has read that frame, or the time is up.
 
-A message told may be lost: if the link closes, or if the queue is over its limit. A request ends exactly
-once. Nothing is delivered twice or out of order on one link.
+A message sent with `tell` may be lost: if the link closes, or if the queue is over its limit. A request ends
+exactly once. Nothing is delivered twice or out of order on one link.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ __all__ = ["Link"]
 
 _log = logging.getLogger("hawser.cluster.transport")
 
-# What a leaving link is still sent goes here, and nobody reads it.
+# A leaving link reads into this and discards it.
 _SCRAP: Final = memoryview(bytearray(64 << 10))
 
 _TELL: Final = int(FrameKind.TELL)
@@ -60,7 +60,8 @@ _OPEN: Final = _State.OPEN
 
 
 class Link(asyncio.BufferedProtocol):
-    """One connection. `peer` is who is there, once it is open. All calls belong into its event loop."""
+    """One connection. `peer` is the other process, once the link is open. All calls belong into its event
+    loop."""
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class Link(asyncio.BufferedProtocol):
         dials: str | None = None,
         among: "set[Link] | None" = None,
     ) -> None:
-        """`dials` is the address, if this is the side that dials; the link is in `among` while it has a
+        """`dials` is the address on the dialing side, else None. The link is in `among` while it has a
         connection."""
         self._loop = loop = asyncio.get_running_loop()
         self.address = dials or "an unknown address"
@@ -104,7 +105,7 @@ class Link(asyncio.BufferedProtocol):
     def __str__(self) -> str:
         return f"{self.peer or 'a peer'} at {self.address}"
 
-    # For whoever uses the link.
+    # For the users of the link.
 
     @property
     def is_open(self) -> bool:
@@ -112,12 +113,12 @@ class Link(asyncio.BufferedProtocol):
 
     @property
     def is_overfull(self) -> bool:
-        """Whether a message told now would be dropped."""
+        """Whether `tell` would drop a message now."""
         return self._send_queue.is_overfull
 
     @property
     def queued_bytes(self) -> int:
-        """What waits here to be sent."""
+        """The bytes that wait to be sent."""
         return self._send_queue.queued_bytes
 
     @property
@@ -126,7 +127,7 @@ class Link(asyncio.BufferedProtocol):
         return self._reason
 
     def tell(self, body: Body) -> bool:
-        """Send a message that may be lost. False: it was dropped here and now."""
+        """Sends a message that may be lost. False: it was dropped at once."""
         send_queue = self._send_queue
         if self._state is not _OPEN or send_queue.queued_bytes > send_queue.most_bytes:
             self.counters.tells_dropped += 1
@@ -135,12 +136,12 @@ class Link(asyncio.BufferedProtocol):
         return True
 
     async def ask(self, body: Body, timeout_seconds: float | None) -> bytes | bytearray:
-        """Send a request and return its answer: AskFailed, AskTimeout or LinkClosed if there is none. Waits
-        for its turn while the peer has as many requests as it serves at a time, or the queue is over-full.
-        Cancelled, it tells the peer that nobody waits any more."""
+        """Sends a request and returns its answer; AskFailed, AskTimeout or LinkClosed if there is none. Waits
+        for a credit while the peer serves as many requests as it can, or the queue is over-full. If it is
+        cancelled, it tells the peer to stop."""
         self._check_open()
         if not self._credits.try_take():
-            timeout_seconds = await self._take_turn(timeout_seconds)
+            timeout_seconds = await self._take_credit(timeout_seconds)
         try:
             self._check_open()
             number, future = self._outgoing_requests.begin(timeout_seconds)
@@ -155,17 +156,18 @@ class Link(asyncio.BufferedProtocol):
             self._credits.give(1)
 
     async def drained(self) -> None:
-        """Return when the queue is within its limit; LinkClosed if the link is closed, before or by then."""
+        """Returns when the queue is within its limit; LinkClosed if the link is closed or closes
+        meanwhile."""
         await self._send_queue.drained()
         self._check_open()
 
     def flush(self) -> None:
-        """Hand what was sent to the system now, and not at the end of this turn of the loop."""
+        """Passes what is queued to the system now, not at the end of this turn of the loop."""
         self._send_queue.flush()
 
     async def close(self, reason: str = "closed on purpose", seconds: float | None = None) -> None:
-        """Send what is queued, then the reason; return when the connection is gone: within `goodbye_seconds`
-        in any case, or after so many seconds, if these are fewer."""
+        """Sends what is queued, then the reason, and returns when the connection is gone: within
+        `goodbye_seconds`, or within `seconds` if that is less."""
         self._leave(FrameKind.GOODBYE, reason, f"{self} was closed here: {reason}")
         if self._transport is not None and seconds is not None:
             _, late = await asyncio.wait((self._ended,), timeout=seconds)
@@ -174,13 +176,13 @@ class Link(asyncio.BufferedProtocol):
         await self.wait_closed()
 
     def abort(self, reason: str) -> None:
-        """Cut the connection now; what is queued is lost."""
+        """Cuts the connection now; what is queued is lost."""
         self._shut(f"the link to {self} was cut here: {reason}")
         if self._transport is not None:
             self._transport.abort()
 
     async def wait_closed(self) -> None:
-        """Return when the connection is gone."""
+        """Returns when the connection is gone."""
         if self._transport is not None:
             await asyncio.shield(self._ended)
 
@@ -234,32 +236,33 @@ class Link(asyncio.BufferedProtocol):
     # For its parts.
 
     def request_ended(self) -> None:
-        """Go on with what was held back, if there is room again."""
+        """Reads again if requests were held back and there is room now."""
         if self._is_held and not self._must_hold():
             self._is_held = False
             self._loop.call_soon(self._go_on)
 
     def close_malformed(self, error: Exception) -> None:
-        """The peer sent what no sound peer sends."""
+        """The peer has sent bytes that no correct peer sends."""
         if self._reason:
             return
         self.counters.links_malformed += 1
         _log.warning("%s sent something malformed and is closed: %s", self, error)
         is_refusal = self._state is _State.GREETING and not self._is_dialer
         kind = FrameKind.REFUSAL if is_refusal else FrameKind.GOODBYE
-        # A dialer that is not open yet has this raised.
+        # A dialer that waits for the link to open gets this error.
         odd = Unreachable(
             f"{self.address} does not answer as a node of Hawser: {error}. Is the address right?"
         )
         self._leave(kind, f"malformed: {error}", f"{self} sent something malformed: {error}", odd)
 
-    # Taking frames.
+    # Frames.
 
     def _take_frames(self) -> None:
-        """Give out the frames that are there, until they end, the link does, or there is enough to do."""
+        """Handles the received frames, until they end, the link closes, or too many requests are in
+        progress."""
         handler, send_queue = self._handler, self._send_queue
         count = 0
-        # Whatever the handlers send goes out in one write, at the end.
+        # Everything that the handlers send goes out in one write at the end.
         send_queue.is_corked = True
         try:
             for kind, number, body in self._frames:
@@ -311,7 +314,7 @@ class Link(asyncio.BufferedProtocol):
         elif kind == FrameKind.CANCEL:
             self._incoming_requests.cancel(number)
         elif kind == FrameKind.PING:
-            # One that asks and does not read hears enough of this side.
+            # A peer that does not read gets no pong; the queued frames show that this side lives.
             if not self._send_queue.is_overfull:
                 self._send_queue.put(FrameKind.PONG, 0, b"")
         elif kind == FrameKind.GOODBYE:
@@ -320,10 +323,11 @@ class Link(asyncio.BufferedProtocol):
         elif kind != FrameKind.PONG:
             raise Malformed(f"a frame of the kind {kind}, which does not belong here")
 
-    # Back-pressure: a peer that asks more than is served, or does not read its answers, is not read.
+    # Back-pressure: this side stops reading from a peer that exceeds its requests or does not read its
+    # answers.
 
     def _must_hold(self) -> bool:
-        # A peer that keeps to what it was told is read on: it may have cancellations to send.
+        # A peer within its number of requests is read on: it may send cancellations.
         return len(self._incoming_requests) > self.settings.most_requests or self._send_queue.is_overfull
 
     def _hold(self) -> None:
@@ -332,25 +336,25 @@ class Link(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def _go_on(self) -> None:
-        """Take the frames that were held back; if they are all taken, read on."""
+        """Handles the frames that were held back; then reads on."""
         if self._reason or self._transport is None:
             return
         self._transport.resume_reading()
         self._take_frames()
 
     def _has_room(self) -> None:
-        """The queue is within its limit."""
+        """The queue is within its limit again."""
         self._credits.hand_out()
         self.request_ended()
 
-    async def _take_turn(self, timeout_seconds: float | None) -> float | None:
-        """Wait for a turn; what is left of the time."""
+    async def _take_credit(self, timeout_seconds: float | None) -> float | None:
+        """Waits for a credit, and returns the time that is left."""
         started_at = self._loop.time()
         try:
             async with asyncio.timeout(timeout_seconds):
                 await self._credits.take()
         except TimeoutError:
-            text = f"{self} took no more requests for {timeout_seconds:g} s"
+            text = f"{self} accepted no more requests for {timeout_seconds:g} s"
             raise AskTimeout(text, was_sent=False) from None
         if timeout_seconds is None:
             return None
@@ -420,7 +424,7 @@ class Link(asyncio.BufferedProtocol):
         text = f"no greeting within {self.settings.connect_seconds:g} s"
         kind = FrameKind.GOODBYE if self._is_dialer else FrameKind.REFUSAL
         error = Unreachable(
-            f"{self.address} takes connections and says nothing: {text}. Is it a node of Hawser that listens "
+            f"{self.address} accepts connections but sends nothing: {text}. Does a node of Hawser listen "
             "there, and do both sides agree on TLS?"
         )
         self._leave(kind, text, f"{self} said nothing: {text}", error)
@@ -429,17 +433,18 @@ class Link(asyncio.BufferedProtocol):
         self._shut(str(error), error)
         self._depart()
 
-    # Living and leaving.
+    # Heartbeats and the end.
 
     def _tick(self) -> None:
-        """Ask a silent peer whether it lives; close the link if it does not."""
+        """Pings a silent peer, and closes the link if it stays silent."""
         settings = self.settings
         if self._is_heard or self._is_excused():
             self._silent_ticks = 0
         else:
             self._silent_ticks += 1
         self._is_heard, self._written_bytes = False, self._send_queue.written_bytes
-        # Ticks and not a clock: a process that was stopped itself must not blame its peers.
+        # Counted in ticks, not by a clock: after this process itself was stopped, it must not blame its
+        # peers.
         if self._silent_ticks >= ceil(settings.silence_seconds / settings.ping_seconds):
             self.counters.links_silent += 1
             _log.warning("%s was silent for %g s and is cut", self, settings.silence_seconds)
@@ -452,8 +457,8 @@ class Link(asyncio.BufferedProtocol):
         self._timer = self._loop.call_later(settings.ping_seconds, self._tick)
 
     def _is_excused(self) -> bool:
-        """Whether silence says nothing: this side does not read because it has enough to do, or the peer is
-        busy taking what it is sent."""
+        """Whether silence proves nothing: this side does not read because it has enough requests, or the peer
+        is busy reading."""
         send_queue = self._send_queue
         if send_queue.is_paused and send_queue.written_bytes != self._written_bytes:
             return True
@@ -462,7 +467,7 @@ class Link(asyncio.BufferedProtocol):
     def _leave(
         self, kind: FrameKind, last_word: str, reason: str, error: TransportError | None = None
     ) -> None:
-        """Say the last word and wait until the other side has gone."""
+        """Sends the last frame and waits until the other side has closed."""
         if self._reason:
             return
         self._shut(reason, error)
@@ -477,7 +482,7 @@ class Link(asyncio.BufferedProtocol):
         self._timer = self._loop.call_later(self.settings.goodbye_seconds, self._transport.abort)
 
     def _depart(self) -> None:
-        """Close the connection: the other side has said its last word."""
+        """Closes the connection; the other side has sent its last frame."""
         if self._transport is None:
             return
         self._transport.close()
@@ -486,7 +491,7 @@ class Link(asyncio.BufferedProtocol):
         self._timer = self._loop.call_later(self.settings.goodbye_seconds, self._transport.abort)
 
     def _shut(self, reason: str, error: TransportError | None = None) -> None:
-        """From now on nothing is told, asked or served; everybody who waits hears why."""
+        """Ends all messages and requests; pending ones fail with `reason`."""
         if self._reason:
             return
         assert reason

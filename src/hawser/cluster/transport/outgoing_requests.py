@@ -1,7 +1,7 @@
-"""The requests that a link has sent and that are not answered yet.
+"""The requests that a link has sent and that are not answered yet, and the credits that limit them.
 
-One timer serves them all: it is set to the earliest deadline, and looks through the requests when it rings.
-Most requests are answered long before, so a request costs no timer of its own.
+One timer serves all requests: it is set to the earliest deadline and checks the requests when it fires. Most
+requests are answered long before, so a request costs no timer of its own.
 """
 
 import asyncio
@@ -18,12 +18,13 @@ __all__ = ["OutgoingRequests", "RequestCredits"]
 
 Answer = bytes | bytearray
 
-# A loop may ring a little early, by the resolution of its clock.
+# A loop's timer may fire a little early, by the resolution of its clock.
 _EARLY_SECONDS: Final = 0.001
 
 
 class OutgoingRequests:
-    """Numbers from 1; each ends exactly once: answered, failed, timed out, dropped or lost with the link."""
+    """Numbers requests from 1. Each ends exactly once: answered, failed, timed out, dropped or lost with the
+    link."""
 
     __slots__ = ("_loop", "_counters", "_on_timeout", "_pending", "_last", "_timer", "_timer_at")
 
@@ -42,7 +43,7 @@ class OutgoingRequests:
         return len(self._pending)
 
     def begin(self, timeout_seconds: float | None) -> tuple[int, asyncio.Future[Answer]]:
-        """A new request's number, and where its answer will be."""
+        """The number of a new request, and the future of its answer."""
         self._last = number = self._last + 1
         future = self._loop.create_future()
         deadline = inf if timeout_seconds is None else self._loop.time() + timeout_seconds
@@ -54,14 +55,15 @@ class OutgoingRequests:
         return number, future
 
     def drop(self, number: int) -> bool:
-        """Nobody waits any more; whether it was still pending."""
+        """The caller no longer waits; whether the request was still pending."""
         if self._pending.pop(number, None) is None:
             return False
         self._counters.asks_in_flight -= 1
         return True
 
     def answered(self, number: int, body: Answer) -> None:
-        """An answer came. One that comes too late is nothing; one to nothing asked is Malformed."""
+        """An answer arrived. A late one is ignored; an answer to a request that was never sent is
+        Malformed."""
         pending = self._pending.pop(number, None)
         if pending is None:
             self._check_late(number)
@@ -71,7 +73,7 @@ class OutgoingRequests:
             pending[0].set_result(body)
 
     def failed(self, number: int, text: Answer) -> None:
-        """The peer failed on the request."""
+        """The peer failed to serve the request."""
         pending = self._pending.pop(number, None)
         if pending is None:
             self._check_late(number)
@@ -81,7 +83,7 @@ class OutgoingRequests:
             pending[0].set_exception(AskFailed(readable(text), was_sent=True))
 
     def close(self, reason: str) -> None:
-        """The link is gone."""
+        """The link is closed."""
         if self._timer is not None:
             self._timer.cancel()
         self._counters.asks_in_flight -= len(self._pending)
@@ -122,42 +124,43 @@ class OutgoingRequests:
 
 
 class RequestCredits:
-    """`take` a turn, send the request, and give it back when the request has ended."""
+    """The credits to send requests: as many as the peer serves at a time, given out first come, first served.
+    `take` one, send the request, and `give` it back when the request has ended."""
 
     __slots__ = ("_free", "_may_send", "_waiting")
 
     def __init__(self, may_send: Callable[[], bool]) -> None:
-        """There are none until some are given. None is handed out while `may_send` is false."""
+        """Starts with no credits. None is given out while `may_send` is false."""
         self._free = 0
         self._may_send = may_send
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def try_take(self) -> bool:
-        """Take a turn if one is free and nobody waits for it."""
+        """Takes a credit if one is free and no caller waits for it."""
         if self._free and not self._waiting and self._may_send():
             self._free -= 1
             return True
         return False
 
     async def take(self) -> None:
-        """Take a turn when it comes; LinkClosed if none will."""
+        """Waits for a credit; LinkClosed if the link closes first."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
         try:
             await waiter
         except asyncio.CancelledError:
-            # Given and cancelled at once: the turn is for the next.
+            # Given and cancelled in the same turn: the credit goes to the next caller.
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
                 self.give(1)
             raise
 
     def give(self, count: int) -> None:
-        """So many turns are free (again)."""
+        """Adds this many free credits."""
         self._free += count
         self.hand_out()
 
     def hand_out(self) -> None:
-        """Let those in who have waited longest."""
+        """Gives free credits to the callers that have waited longest."""
         while self._waiting and self._free and self._may_send():
             waiter = self._waiting.popleft()
             if not waiter.done():
@@ -165,7 +168,7 @@ class RequestCredits:
                 waiter.set_result(None)
 
     def close(self, reason: str) -> None:
-        """There will be no more."""
+        """The link is closed: waiting callers get LinkClosed."""
         self._free = 0
         waiting, self._waiting = self._waiting, deque()
         for waiter in waiting:

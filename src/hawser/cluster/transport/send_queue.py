@@ -1,9 +1,8 @@
-"""What a link has to send, from the call until it is the system's.
+"""The frames that a link has to send, from the call until the system has them.
 
-Everything that is sent in one turn of the event loop goes out in one write. The transport underneath holds
-one chunk at the most: it is given the next when it has nothing left, so the queue here is all there is, and
-what it holds is counted exactly. Short bodies are joined into a chunk, long ones are written from where they
-lie.
+Everything that is sent in one turn of the event loop goes out in one write. The transport underneath holds at
+most one chunk and gets the next when it is empty, so the queue here is counted exactly. Short bodies are
+joined into a chunk; long ones are written without a copy.
 """
 
 import asyncio
@@ -17,7 +16,7 @@ from hawser.cluster.transport.settings import Counters
 
 __all__ = ["Body", "SendQueue"]
 
-# A body may come in pieces. Long ones are not copied: they must stay as they are until they are sent.
+# A body may come in pieces. Long pieces are not copied: they must not change until they are sent.
 Piece = bytes | bytearray | memoryview
 Body = Piece | tuple[Piece, ...]
 
@@ -54,9 +53,9 @@ class SendQueue:
         self.queued_bytes = 0
         self.written_bytes = 0
         self.most_bytes = most_bytes
-        # While set nothing is written by itself: whoever sets it writes at the end.
+        # While set, nothing is written; the caller that sets it writes at the end.
         self.is_corked = False
-        # The system takes no more just now.
+        # The system's buffer is full.
         self.is_paused = False
         self._loop = loop
         self._transport: asyncio.WriteTransport | None = None
@@ -71,7 +70,7 @@ class SendQueue:
         return self.queued_bytes > self.most_bytes
 
     def connect(self, transport: asyncio.WriteTransport) -> None:
-        # What it cannot pass on at once pauses it. Not 0: TLS would count an empty buffer as full.
+        # The transport pauses as soon as it buffers anything. Not 0: TLS would count an empty buffer as full.
         transport.set_write_buffer_limits(high=1, low=0)
         self._transport = transport
 
@@ -102,7 +101,7 @@ class SendQueue:
         return size
 
     def flush(self) -> None:
-        """Write what the system takes, now."""
+        """Writes as much as the system accepts now."""
         self._is_scheduled = False
         if self.is_paused or not self._queue or self._transport is None:
             return
@@ -125,14 +124,14 @@ class SendQueue:
         self.flush()
 
     def close(self, reason: str) -> None:
-        """Forget everything; whoever waits hears the reason."""
+        """Discards everything; waiting callers fail with the reason."""
         self._queue.clear()
         self.queued_bytes = 0
         self.is_paused = True
         self._wake(reason)
 
     async def drained(self) -> None:
-        """Return when the queue is within its limit; LinkClosed if it never will be."""
+        """Returns when the queue is within its limit; LinkClosed if it never will be."""
         while self.is_overfull:
             waiter = self._loop.create_future()
             self._waiting.append(waiter)

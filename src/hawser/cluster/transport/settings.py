@@ -1,4 +1,4 @@
-"""How patient and how generous a link is, and what it counts."""
+"""The limits and time-outs of a link, and its counters."""
 
 from typing import Final
 
@@ -10,20 +10,20 @@ __all__ = ["DEFAULT_SETTINGS", "Counters", "LinkSettings"]
 
 
 class LinkSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The same for every link of a process, as a rule."""
+    """The settings of a link; usually all links of a process have the same."""
 
     connect_seconds: float = 5.0
-    """A dialer waits so long for a connection and a welcome, a listener for a hello."""
+    """How long a dialer waits for a connection and a welcome, and a listener for a hello."""
     ping_seconds: float = 1.0
-    """After so long a silence the peer is asked whether it lives."""
+    """The silence after which the peer is pinged."""
     silence_seconds: float = 5.0
-    """After so long a silence the link is closed."""
+    """The silence after which the link is closed."""
     goodbye_seconds: float = 1.0
-    """Whoever closes a link waits so long for what is under way, then cuts it."""
+    """How long a close waits for queued frames before it cuts the connection."""
     most_outgoing_bytes: int = 16 << 20
-    """More than this in the queue, and messages told are dropped while requests wait."""
+    """With more than this in the queue, messages are dropped and requests wait."""
     most_requests: int = 4096
-    """So many requests of a peer are served at a time; the peer is told, and keeps the others back."""
+    """How many requests of the peer are served at a time; the peer is told, and holds back the others."""
     most_frame_bytes: int = MAX_FRAME_BYTES
     backoff_least_seconds: float = 0.05
     backoff_most_seconds: float = 2.0
@@ -39,7 +39,7 @@ DEFAULT_SETTINGS: Final = LinkSettings()
 
 
 class Counters(msgspec.Struct):
-    """What went over the links that share it. The last three go up and down, the others only up."""
+    """The counters of the links that share it. The last three are gauges."""
 
     bytes_in: int = 0
     bytes_out: int = 0

@@ -26,7 +26,7 @@ __all__ = [
 Setting = int | float | str | bool | None
 
 
-# A name is one or the other; the homes of transactions are the partitions of one that is neither.
+# A name belongs to a topic or a queue. The shards of "homes" are the coordinators of transactions.
 TopicKind = Literal["topic", "queue", "homes"]
 
 

@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 
-# Tokens of a queue's claims, one behind the other: epoch, number of the first, how many.
+# Consecutive tokens of a queue's deliveries: epoch, number of the first, count.
 TokenRun = tuple[Count, Count, Annotated[int, Meta(ge=1)]]
 
 
@@ -35,11 +35,11 @@ class QueuePut(Body, frozen=True, tag="put"):
 
 
 class QueueGet(Body, frozen=True, tag="get"):
-    """Messages for a session, as `hawser.log.queue.dispatcher.Get` has it; if there are none it waits up to
-    `wait_seconds`, and then answers with none. The session is there for another `session_seconds` behind
-    the answer, unless this is the last of it: then what it holds is given back. It has shown all but `ahead`
-    of what it holds. For transactions it is lent what is there as far as the leader knows: their commits show
-    whether it knew best."""
+    """Asks for messages for a session, as `hawser.log.queue.dispatcher.Get` has it. If there are none, it
+    waits for them up to `wait_seconds` and then answers with none. It extends the session by
+    `session_seconds` after the answer; the last request of a session ends it and releases what it holds. The
+    session has shown its consumer all but `ahead` of the messages that it holds. With `for_transactions` the
+    leader answers without confirming its leadership; a stale leader is detected at commit."""
 
     shard: str
     subqueue: Annotated[int, Meta(ge=0, le=1)]
@@ -57,7 +57,7 @@ class QueueGet(Body, frozen=True, tag="get"):
 
 
 class QueueSettle(Body, frozen=True, tag="settle"):
-    """Ends deliveries of messages that the session holds, as `hawser.log.queue.dispatcher.Settlement`."""
+    """Settles messages that the session holds, as `hawser.log.queue.dispatcher.Settlement` has it."""
 
     shard: str
     subqueue: Annotated[int, Meta(ge=0, le=1)]
@@ -70,8 +70,8 @@ class QueueSettle(Body, frozen=True, tag="settle"):
 
 
 class QueueLook(Body, frozen=True, tag="look"):
-    """What the leader of a queue knows to be true now, and its oldest messages from an offset on, up to so
-    many; or those from one offset up to another, also the ones that transactions have."""
+    """Asks the leader of a queue for its current state, and for its oldest messages from `first` on, up to a
+    limit; or for the messages `between` two offsets, also those that transactions hold."""
 
     shard: str
     subqueue: Annotated[int, Meta(ge=0, le=1)] = 0
@@ -91,7 +91,7 @@ class QueueLock(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Delivered(Body, frozen=True, tag="lent"):
-    """What a session is lent."""
+    """The messages that a session gets."""
 
     delivery_batches: tuple[DeliveryBatch, ...] = ()
 
@@ -104,9 +104,10 @@ class Turned(Body, frozen=True, tag="turned"):
 
 
 class Looked(Body, frozen=True, tag="looked"):
-    """One subqueue: its messages that are not accepted, those of them that are delivered, and how many each
-    session holds, by a digest of its id; the offset behind the newest, and when the oldest came. The count of
-    dead letters and the bytes are those of the whole queue. `delivery_batches` have no tokens."""
+    """The state of one subqueue: its messages that are not accepted, how many of them consumers hold, and how
+    many each session holds, by a digest of its id; the offset after the newest, and when the oldest arrived.
+    The count of dead letters and the bytes are those of the whole queue. `delivery_batches` have no tokens.
+    """
 
     count: int
     lent: int

@@ -425,7 +425,7 @@ def test_names_are_those_of_topics_or_of_queues(bus: hawser.Bus, queue: hawser.Q
         bus.topic(queue.name)
     with pytest.raises(hawser.UsageError, match=r"is a topic, not a queue; open it with bus.topic\(\)"):
         bus.queue(topic.name)
-    with pytest.raises(hawser.Rejected, match="is a topic, and letters go to a queue"):
+    with pytest.raises(hawser.Rejected, match="is a topic, not a queue"):
         new_queue(bus, dead_letter=topic.name)
     with pytest.raises(hawser.NotFound, match="no queue 'nowhere'"):
         bus.queue("nowhere", create=False)

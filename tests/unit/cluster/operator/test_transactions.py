@@ -89,7 +89,7 @@ def test_homes_are_the_operators_to_make_and_nobodys_to_delete(cluster: RunningC
     bus = cluster.connect()
     assert not [name for name in bus.topics() + bus.queues() if name.startswith("__")]
     refused = delete(cluster, wire.HOMES)
-    assert refused.code is wire.Code.REJECTED and "never deleted" in refused.text
+    assert refused.code is wire.Code.REJECTED and "cannot be deleted" in refused.text
     shard = peer.shard(wire.HOMES)
     batch = bytes(Batch.of([Record(b"x")]).data)
     for request in (wire.Publish(shard, batch), wire.QueuePut(shard, batch), wire.QueueLook(shard)):
@@ -126,7 +126,7 @@ def test_names_of_the_clusters_own_are_refused(cluster: RunningCluster) -> None:
     [
         (wire.Admin(wire.AdminKind.CREATE, "__mine"), "begins with '__'"),
         (wire.Admin(wire.AdminKind.CREATE, "__tx"), "begins with '__'"),
-        (wire.Admin(wire.AdminKind.CREATE, "mine", topic_kind="homes"), "are '__tx'"),
+        (wire.Admin(wire.AdminKind.CREATE, "mine", topic_kind="homes"), "are named '__tx'"),
         (wire.Admin(wire.AdminKind.CREATE, "__tx", partitions=2, topic_kind="homes"), "partitions=2"),
         (
             wire.Admin(wire.AdminKind.CREATE, "__tx", settings={"replication": 1}, topic_kind="homes"),
@@ -160,7 +160,7 @@ def test_of_two_queues_one_gets_the_place(store: Store) -> None:
     assert jobs.settings == {"colocate": "results", "replication": 1}
     assert list_topics(store)["results"].guest == "jobs"
     assert create(store, wanted("jobs", colocate="results"), ()) == jobs
-    with pytest.raises(ValueError, match="another queue lives with"):
+    with pytest.raises(ValueError, match="another queue is colocated with"):
         create(store, wanted("more", colocate="results"), ())
 
 
@@ -184,7 +184,7 @@ def test_a_claim_that_nobody_followed_up_is_taken_over(store: Store) -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"colocate": "nothing"}, "there is no topic of that name"),
+        ({"colocate": "nothing"}, "no topic has that name"),
         ({"colocate": "wide"}, "2 partitions"),
         ({"colocate": "other"}, "is a queue"),
         ({"colocate": "results", "replication": 2}, "leave replication out"),
@@ -248,9 +248,9 @@ def test_a_queue_and_a_topic_on_one_shard(cluster: RunningCluster, peer: Peer) -
     assert bus.queue(jobs).info().ready == 2
     with pytest.raises(hawser.SettingsMismatch, match="colocate"):
         bus.queue(jobs, colocate=unused("other"))
-    with pytest.raises(hawser.Rejected, match="another queue lives with"):
+    with pytest.raises(hawser.Rejected, match="another queue is colocated with"):
         bus.queue(unused("more"), colocate=name)
-    with pytest.raises(hawser.Rejected, match="deleted together with it"):
+    with pytest.raises(hawser.Rejected, match="is deleted with it"):
         queue.delete()
     topic.delete()
     assert name not in bus.topics()
@@ -277,7 +277,7 @@ def test_the_command_line_shows_who_lives_where(cluster: RunningCluster, peer: P
     assert [line for line in lines if line.startswith("__tx/3, a home of transactions ")]
     hawser_command("cluster", "elect", f"{jobs}/0", "--url", cluster.url)
     said = hawser_command("queue", "delete", jobs, "--yes", "--url", cluster.url, code=1).stderr
-    assert f"lives with topic '{name}'" in said
+    assert f"colocated with topic '{name}'" in said
 
 
 def test_two_ask_for_the_same_place_at_once(cluster: RunningCluster, peer: Peer) -> None:
@@ -286,7 +286,9 @@ def test_two_ask_for_the_same_place_at_once(cluster: RunningCluster, peer: Peer)
     asked = [cluster.begin(_asked(cluster, wanted(unused("jobs"), colocate=name))) for _ in range(4)]
     answers = [each.result() for each in asked]
     assert sum(isinstance(each, wire.AdminDone) and each.done for each in answers) == 1, answers
-    assert sum("another queue lives with" in getattr(each, "text", "") for each in answers) == 3, answers
+    assert sum("another queue is colocated with" in getattr(each, "text", "") for each in answers) == 3, (
+        answers
+    )
 
 
 async def _asked(cluster: RunningCluster, request: wire.Admin) -> wire.Answer:
