@@ -41,7 +41,7 @@ class DriverKilledError(Exception):
 
 class MortalQuery:
     """Reads from `source` and writes to topics: to one as a stream does, or in `foreachBatch` to each of
-    several, under one txnAppId."""
+    several, under one txnAppId. `rows` is the schema of both ends."""
 
     def __init__(
         self,
@@ -55,6 +55,7 @@ class MortalQuery:
         self.id = f"query-{directory.name}"
         self.checkpoint = directory
         self.lives = 0
+        self.rows = ROWS
         self._patch = patch
         self._chance = chance
         self._source = source
@@ -103,9 +104,7 @@ class MortalQuery:
             raise DriverKilledError
 
     def _live(self) -> None:
-        schema = sources.schema(self._source)
-        assert isinstance(schema, StructType)
-        reader: Any = sources.stream_reader(self._source, schema)
+        reader: Any = sources.stream_reader(self._source, self.rows)
         reader.prepareForTriggerAvailableNow()
         while True:
             done = self.noted("commits")
@@ -127,13 +126,14 @@ class MortalQuery:
 
     def _write(self, target: str, parts: list[list[Any]], number: int) -> None:
         given = {"endpoints": self._source["endpoints"], "topic": target}
+        given["valueFormat"] = self._source.get("valueFormat", "raw")
         if self._application is not None:
             given |= {"txnAppId": self._application, "txnVersion": str(number)}
-            made: Any = sinks.writer(given, ROWS, overwrite=False)
+            made: Any = sinks.writer(given, self.rows, overwrite=False)
             ending = made
         else:
             given["checkpointLocation"] = str(self.checkpoint)
-            made, ending = (sinks.stream_writer(given, ROWS) for _ in range(2))
+            made, ending = (sinks.stream_writer(given, self.rows) for _ in range(2))
         messages = [self._task(made, number, place, part) for place, part in enumerate(parts or [[]])]
         self._step()
         ending.commit(messages, *(() if self._application is not None else (number,)))
@@ -166,11 +166,10 @@ class MortalQuery:
 
     def _rows(self, part: list[Any], fails: bool = False) -> Iterator[Any]:
         for batch in part:
-            rows = batch.select(["key", "value"])
-            yield rows.slice(0, rows.num_rows // 2)
+            yield batch.slice(0, batch.num_rows // 2)
             if fails:
                 break
-            yield rows.slice(rows.num_rows // 2)
+            yield batch.slice(batch.num_rows // 2)
         if fails:
             raise ZeroDivisionError
 

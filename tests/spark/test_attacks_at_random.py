@@ -1,6 +1,7 @@
 """Every way in which rows were once lost in silence, with drivers, tasks and nodes that die at random around
 it. Every row is in its target once, or an error says why it is not."""
 
+import json
 import random
 import re
 import shutil
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.types import StructType
 
 import hawser
 from hawser.spark.connection import connection
@@ -179,12 +181,48 @@ def a_topic_that_is_not_listed(scene: Scene) -> None:
     scene.check("a")
 
 
+def a_schema_that_changes(scene: Scene) -> None:
+    """From one run to the next there is a field more; then come values that the schema does not fit. They
+    stop the query, and nothing of their micro-batch is written until they may be null."""
+    source = scene.topic("source")
+    published = list[int]()
+
+    def publish(is_poison: bool = False) -> None:
+        numbers = range(len(published), len(published) + scene.chance.randrange(5, 60))
+        rows = [{"id": f"x{number}" if is_poison else number, "name": "n"} for number in numbers]
+        source.publish_many([json.dumps(row).encode() for row in rows])
+        published.extend(numbers)
+
+    query = scene.query("one", "a", valueFormat="json")
+    value = StructType().add("id", "long")
+    for name in ("", "name"):
+        publish()
+        value = value.add(name, "string") if name else value
+        query.rows = StructType().add("value", value)
+        query.run()
+    good = len(published)
+    publish(is_poison=True)
+    poison = len(published) - good
+    with pytest.raises(hawser.Corrupt, match=f"topic '{source.name}', partition [01], offset"):
+        query.run()
+    patient = scene.query("one", "a", valueFormat="json", mode="PERMISSIVE")
+    patient.rows = query.rows
+    patient.run(publish)
+    patient.run()
+    texts = counted(scene.topic("a"))
+    assert texts.pop(b"") == poison and set(texts.values()) == {1}
+    rows = [json.loads(text) for text in texts]
+    assert sorted(row["id"] for row in rows) == [*range(good), *range(good + poison, len(published))]
+    assert {row.get("name") for row in rows} == {None, "n"}
+
+
 ATTACKS = (
     one_name_and_two_targets,
     a_new_checkpoint_under_an_old_name,
     a_copied_checkpoint,
     a_checkpoint_ahead_of_the_log,
     a_topic_that_is_not_listed,
+    a_schema_that_changes,
 )
 
 
