@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 
 import hawser
+from hawser.cluster.client.settings import ClientSettings
 from hawser.cluster.node.server import NodeSettings
+from hawser.log.replica import Replica
+from hawser.spark.source import connection
 from hawser.transaction.participant.branches import Branches
 from tests.museum.test_spark_identity import Driver
 from tests.support.cluster import RunningCluster
@@ -87,3 +90,29 @@ def test_a_large_batch_is_in_the_journal_and_not_in_memory(
         writer.commit([message])
         assert found.staged_bytes == 0
         assert count(topic) == 300
+
+
+def test_an_attempt_that_gives_up_on_a_full_disk_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection was given up before the rollback was sent: the disk stayed full until the session was
+    lost."""
+    reserve = Replica._reserve
+
+    def reserve_once(replica: Replica, size: int, freeing: bool) -> bool:
+        """The disk is full as soon as something is staged."""
+        is_full = replica.machine.part(Branches).staged_count > 0
+        return (freeing or not is_full) and reserve(replica, size, freeing)
+
+    monkeypatch.setattr(Replica, "_reserve", reserve_once)
+    monkeypatch.setattr(connection, "_SETTINGS", ClientSettings(timeout=5.0))
+    with RunningCluster(tmp_path, 1) as cluster:
+        topic, driver = cluster.connect().topic("full", replication=1), Driver(cluster, monkeypatch)
+        version: dict[str, Any] = {"topic": "full", "txnAppId": "load", "txnVersion": 0}
+        with pytest.raises(hawser.Unavailable, match="the leader's disk is full"):
+            driver.write(rows(8), **version)
+        assert branches(cluster, "full").staged_count == 0
+        monkeypatch.setattr(Replica, "_reserve", reserve)
+        monkeypatch.setattr(connection, "_SETTINGS", ClientSettings())
+        driver.write(rows(8), **version)
+        assert count(topic) == len(rows(8))

@@ -47,12 +47,8 @@ class Application:
         branch = BatchBranch(cluster.router, cluster.coordinators, self.batch(number), secrets.token_bytes(8))
         payload = bytes(Batch.of([Record(value, timestamp_ns=1)]).data)
         operations = [Operation(self.topic.name, shard, Kind.BATCH, payload) for shard in self._shards]
-        try:
-            cluster.call(branch.stage(operations))
-            return branch.name if cluster.call(branch.prepare(orphan_seconds)) else None
-        except hawser.HawserError:
-            cluster.call(branch.withdraw())
-            raise
+        cluster.call(branch.stage(operations))
+        return branch.name if cluster.call(branch.prepare(orphan_seconds)) else None
 
     def decide(self, number: int, *branches: bytes | None) -> None:
         named = [branch for branch in branches if branch is not None]

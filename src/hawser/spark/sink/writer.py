@@ -90,8 +90,10 @@ class _Writing:
                 cluster.call(branch.stage(portion))
             is_prepared = not branch.is_empty and cluster.call(branch.prepare(self._options.orphan_seconds))
         except BaseException:
-            # Spark may end this process now, and the next attempt begins at once.
-            cluster.call(branch.withdraw())
+            # Spark may end this process now, and the next attempt begins at once. Without a connection
+            # nothing is staged, or it is withdrawn already.
+            if cluster.is_usable:
+                cluster.call(branch.withdraw())
             raise
         set_imports_aside()
         # The decision is told of rows that came too late, too.

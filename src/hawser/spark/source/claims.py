@@ -196,7 +196,6 @@ class Claims:
             if not await branch.prepare(orphan_seconds):
                 raise self._fenced(claim)
         except HawserError as error:
-            await branch.withdraw()
             queue_session.unlock(messages)
             if isinstance(error, TransactionAborted):
                 return False

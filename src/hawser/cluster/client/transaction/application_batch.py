@@ -11,8 +11,8 @@ after as long as it was told to wait.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Final, NamedTuple
 
 from hawser.cluster import wire
@@ -79,8 +79,8 @@ class Operation(NamedTuple):
 
 
 class BatchBranch:
-    """The part of a batch that one task writes. Everything happens in the event loop. After an error it is to
-    be withdrawn."""
+    """The part of a batch that one task writes. Everything happens in the event loop. If it cannot be staged
+    or prepared it is withdrawn before the error is raised."""
 
     def __init__(
         self, router: Router, coordinators: CoordinatorShards, batch: ApplicationBatch, name: bytes
@@ -113,12 +113,17 @@ class BatchBranch:
             request = self._inner.operation(shard, kind, payload)
             self._under_way[shard, request.number] = len(payload)
             self._pipelines[shard].carry(self, [request])
-        await self._until(lambda: sum(self._under_way.values()) <= _MOST_UNDER_WAY_BYTES)
+        async with self._withdrawn_if_it_fails():
+            await self._until(lambda: sum(self._under_way.values()) <= _MOST_UNDER_WAY_BYTES)
 
     async def prepare(self, orphan_seconds: int) -> bool:
         """Return True when it waits for a decision, at most for so long; False if its batch was decided
         before, and nothing is left of this."""
         assert not self.is_empty
+        async with self._withdrawn_if_it_fails():
+            return await self._prepare(orphan_seconds)
+
+    async def _prepare(self, orphan_seconds: int) -> bool:
         await self._until(lambda: self._inner.is_staged)
         inner, batch = self._inner, self._batch
         deadline = self._router.loop.time() + self._router.settings.timeout
@@ -137,8 +142,19 @@ class BatchBranch:
         why = inner.why_refused or (inner.outcome.text if inner.outcome is not None else "nobody said why")
         raise TransactionAborted(f"a part of {batch.text} was not prepared: {why}. It may be written again")
 
+    @asynccontextmanager
+    async def _withdrawn_if_it_fails(self) -> AsyncIterator[None]:
+        """An error may be the reason to give up the connection, or to end the process."""
+        try:
+            yield
+        except HawserError:
+            await self.withdraw()
+            raise
+
     async def withdraw(self) -> None:
-        """Give up what was staged; nobody waits long for it."""
+        """Give up what was staged, once; it waits a few seconds at most for the answers."""
+        if self._withdrawals is not None:
+            return
         label = Label(self._inner.id, 0, 0, self._owner, MAX_TIMEOUT_SECONDS).encode()
         abort = encode_command(BranchAbort(Outcome.ROLLED_BACK))
         self._withdrawals = {
