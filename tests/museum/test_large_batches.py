@@ -14,7 +14,7 @@ import hawser
 from hawser.cluster.client.settings import ClientSettings
 from hawser.cluster.node.server import NodeSettings
 from hawser.log.replica import Replica
-from hawser.spark.source import connection
+from hawser.spark import connection
 from hawser.transaction.participant.branches import Branches
 from tests.museum.test_spark_identity import Driver
 from tests.support.cluster import RunningCluster
