@@ -1,12 +1,12 @@
-"""The classes of Spark, loaded and checked once and kept as an image that the next JVM maps (AppCDS).
+"""An archive of Spark's loaded and verified classes, which the next JVM maps (AppCDS).
 
-Half of the time until a first row is Java reading classes. An archive is tied to a Java and to the jars of a
-Spark; both are in its name. Its length is there, too: Java checks the contents of an archive
-(`VerifySharedSpaces`) and goes on without a damaged one, but a truncated one would kill it.
+Java spends half of the time until a first row on reading classes. An archive belongs to one Java and to the
+jars of one Spark; its name contains both. The name also contains the file's length: Java checks the contents
+of an archive (`VerifySharedSpaces`) and ignores a damaged one, but a truncated one would kill it.
 
-One process makes an archive at a time, told by a lock that dies with it, from a rehearsal of what programs
-do (`runtime/warmup.py`), and puts it in its place once Java has accepted it. Whatever goes wrong on the way,
-Spark starts as it does without one. `HAWSER_SPARK_ARCHIVE=no` leaves it all alone.
+One process makes an archive at a time, under a lock that the kernel releases when the process dies. It runs
+what programs usually do (`runtime/warmup.py`) and installs the archive once Java has accepted it. If anything
+fails, Spark starts without an archive. `HAWSER_SPARK_ARCHIVE=no` switches archives off.
 """
 
 import atexit
@@ -31,14 +31,14 @@ from hawser.spark.runtime.java import Java, find_java
 __all__ = ["archive_options", "make_archive", "make_archive_at_exit"]
 
 _VARIABLE: Final = "HAWSER_SPARK_ARCHIVE"
-# A change of what is rehearsed makes every archive anew.
+# Raise it when the warm-up changes; archives of another recipe are not used.
 _RECIPE: Final = 1
 _ROOM_BYTES: Final = 1 << 30
 _UNUSED_SECONDS: Final = 30 * 24 * 3600.0
 _RETRY_SECONDS: Final = 24 * 3600.0
 _MAKING_SECONDS: Final = 600.0
 _REHEARSAL: Final = ("-m", "hawser.spark.runtime.warmup")
-# Nobody waits for it, and whatever else runs should not notice.
+# No program waits for it, so it must not slow down others.
 _GENTLY: Final = "--gently"
 _QUIET: Final = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 _log = logging.getLogger("hawser.spark")
@@ -46,7 +46,7 @@ _asked_for = False
 
 
 def archive_options(home: Path) -> list[str]:
-    """What to tell the JVM of the Spark in `home`; empty while there is no archive for it."""
+    """The JVM options that use the archive for the Spark in `home`; empty while there is none."""
     prefix = _prefix(home)
     found = None if prefix is None else _find(prefix)
     return [] if found is None else _options(found)
@@ -57,7 +57,7 @@ def _options(archive: Path) -> list[str]:
 
 
 def _prefix(home: Path) -> Path | None:
-    """How the archive's path begins; None where there can be none."""
+    """The prefix of the archive's path; None if no archive is possible."""
     directory = cache_directory()
     configuration = Path(os.environ.get("SPARK_CONF_DIR") or home / "conf")
     # Java refuses archives of a class path with a directory that has something in it.
@@ -98,7 +98,7 @@ def make_archive_at_exit(home: Path) -> None:
 
 
 def _failed_lately(prefix: Path) -> bool:
-    """Whether it was tried in vain: some Javas cannot make archives, and every attempt takes a minute."""
+    """Whether an attempt failed lately: some Javas cannot make archives, and each attempt takes a minute."""
     try:
         # If the clock was set back, a time in the future does not count as recent.
         return 0 <= time.time() - _failure(prefix).stat().st_mtime < _RETRY_SECONDS
@@ -107,7 +107,7 @@ def _failed_lately(prefix: Path) -> bool:
 
 
 def _failure(prefix: Path) -> Path:
-    """Where the reason of the last failure is."""
+    """The file that holds the reason of the last failure."""
     return prefix.with_name(f"{prefix.name}failure.txt")
 
 
@@ -144,7 +144,8 @@ def _lock(directory: Path) -> Iterator[bool]:
 
 
 def _remove_leftovers(directory: Path) -> None:
-    """Of makers that were killed, and archives that nobody used for long. JVMs that map one keep it."""
+    """Remove what killed makers left, and archives that were not used for long. A JVM keeps the one it
+    maps."""
     for workshop in directory.glob(".archive-*"):
         shutil.rmtree(workshop, ignore_errors=True)
     for archive in directory.glob("archive-*.jsa"):

@@ -1,8 +1,8 @@
 """One connection to a cluster for each process of Spark, kept from task to task.
 
-Workers are used again for many tasks, and connecting takes longer than a small one. A forked child has none
-of its parent's connections. One through which nothing could be had is given up: perhaps there is another
-cluster at its addresses now.
+A worker runs many tasks, and connecting takes longer than a small task. A forked child has none of its
+parent's connections. A connection whose calls fail is dropped, because another cluster may have its addresses
+now.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ __all__ = ["Connection", "connection"]
 
 Result = TypeVar("Result")
 
-# More patient than a program that somebody waits for: an election, or the restart of a node, fails no task.
+# More patient than an interactive program: an election, or the restart of a node, fails no task.
 _SETTINGS: Final = ClientSettings(timeout=60.0, connect_timeout=20.0)
 # Nodes that have just started may not know of a topic yet.
 _APPEAR_SECONDS: Final = 3.0
@@ -40,7 +40,7 @@ _connecting = threading.Lock()
 
 
 def _new_lock() -> None:
-    """Another thread of the parent may have held it at the fork."""
+    """Replace the lock: another thread of the parent may have held it at the fork."""
     global _connecting
     _connecting = threading.Lock()
 
@@ -59,7 +59,7 @@ def connection(endpoints: str) -> "Connection":
 
 
 class Connection:
-    """What source and sink ask of a cluster, in calls that wait."""
+    """The requests of source and sink to a cluster, as blocking calls."""
 
     def __init__(self, addresses: Sequence[str]) -> None:
         self._thread = LoopThread("hawser-spark")
@@ -82,7 +82,7 @@ class Connection:
         return self.result(self.begin(work))
 
     def result(self, future: "Future[Result]") -> Result:
-        """What was begun comes to."""
+        """The result of a call that `begin` started."""
         try:
             return future.result()
         except Unavailable:
@@ -103,7 +103,7 @@ class Connection:
     # Topics.
 
     def topics(self, options: Options, all_of_them: bool = True) -> dict[str, wire.TopicEntry]:
-        """Those that were asked for, in the order of their names. NotFound if there is none, or if one that
+        """The requested topics, ordered by name. NotFound if there is none, or if one that
         was named is not there and `all_of_them` are needed."""
         return self.call(self._topics(options, all_of_them))
 
@@ -126,7 +126,7 @@ class Connection:
         return found
 
     def topic(self, name: str) -> wire.TopicEntry | None:
-        """One that should be there; None if it does not appear."""
+        """A topic that should exist; None if it does not appear."""
         try:
             return self.call(self._topic(name, _APPEAR_SECONDS))
         except NotFound:
@@ -148,7 +148,7 @@ class Connection:
             await asyncio.sleep(0.1)
 
     def bounds(self, topics: dict[str, wire.TopicEntry], options: Options) -> dict[str, Bounded]:
-        """Where each partition that was asked for begins and ends now."""
+        """The start and end of each requested partition."""
         return self.call(self._bounds(topics, options))
 
     async def _bounds(self, topics: dict[str, wire.TopicEntry], options: Options) -> dict[str, Bounded]:
@@ -174,7 +174,7 @@ class Connection:
     def at_times(
         self, topics: dict[str, wire.TopicEntry], times: Mapping[tuple[str, int], int]
     ) -> dict[tuple[str, int], Moment]:
-        """Where these times, in milliseconds, are in their partitions."""
+        """The offsets of these times, in milliseconds, in their partitions."""
         return self.call(self._at_times(topics, times))
 
     async def _at_times(
@@ -198,7 +198,7 @@ class Connection:
     # Records.
 
     def read(self, wanted: Range, turn: int) -> Iterator[list[BatchSlice] | LostRange]:
-        """The records of a range; the next ones are fetched while these are worked on."""
+        """The records of a range; the next ones are fetched while these are processed."""
         reader = RangeReader(self.router, *wanted, turn)
         coming = self.begin(reader.next())
         try:

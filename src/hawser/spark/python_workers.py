@@ -1,7 +1,7 @@
 """Python workers of Spark: processes that its daemon forks, and that collect garbage after each task.
 
-A collection visits every object of every module that was ever imported, which takes longer than a small task
-does. What is imported is no garbage: after the first task it is set aside.
+A collection visits every object of every imported module, which takes longer than a small task. Imported
+modules are no garbage, so the first task excludes them from later collections.
 """
 
 import gc
@@ -11,8 +11,8 @@ __all__ = ["set_imports_aside"]
 
 
 def set_imports_aside() -> None:
-    """Let no collection of this process visit what is there now; once, and only in a worker. Whatever nobody
-    refers to any more is still freed, unless it refers to itself."""
+    """Exclude all present objects from later collections; once, and only in a worker. Objects without
+    references are still freed, unless they refer to themselves."""
     if _is_worker() and not gc.get_freeze_count():
         gc.freeze()
 

@@ -1,4 +1,4 @@
-"""What Spark needs of this Python: PySpark, pyarrow and pandas, each within its range of versions."""
+"""The packages that Spark needs: PySpark, pyarrow and pandas, each within its range of versions."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ _CURE: Final = "pip install 'hawser-bus[spark]'"
 
 
 class Package(NamedTuple):
-    """A package and the versions that will do: from `least` to below `below`, if there is such a bound."""
+    """A package and its allowed versions: at least `least`, and below `below` if there is such a bound."""
 
     name: str
     least: tuple[int, int]
@@ -44,7 +44,7 @@ PACKAGES: Final = (Package("pyspark", (4, 2)), Package("pyarrow", (15, 0)), Pack
 
 
 def check_packages() -> None:
-    """UsageError that names all that is missing, too old or too new."""
+    """Raise UsageError naming every package that is missing, too old or too new."""
     faults = list(_faults())
     if faults:
         raise UsageError(f"Spark cannot be used here: {'; '.join(faults)}. Run: {_CURE}")

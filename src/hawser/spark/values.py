@@ -66,10 +66,10 @@ _PLAIN: Final[dict[type[DataType], Any]] = {
     TimestampType: datetime,
     TimestampNTZType: Annotated[datetime, Meta(tz=False)],
 }
-# What a value may do that is not what it should be.
+# What happens with a value that does not have the type of the schema.
 _POISON: Final = (ValueError, OverflowError, RecursionError, OSError, pyarrow.ArrowException)
 _BITS: Final[dict[type[DataType], int]] = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
-# What only Arrow has.
+# Types that only Arrow has.
 _OF_ARROW: Final = frozenset({DayTimeIntervalType, TimeType})
 
 

@@ -1,11 +1,12 @@
-"""What a micro-batch is made of, as Spark notes it in the checkpoint before it runs the batch.
+"""The sources of a micro-batch, as Spark notes them in the checkpoint before it runs the batch.
 
 The file `offsets/N` holds a version, a line about the batch and a line for each source: where the batch ends.
 A batch that is run again has the same file. Spark plans a batch anew where the file is missing.
 
 A source of files ends at a number, `{"logOffset":M}`. The file `sources/S/M` lists the files that source S
-found for that number, a line each. Now and then Spark writes `sources/S/M.compact` instead, which also lists
-those before. S is the place of the source, or its name: then that stands before the number, with a colon.
+found for that number, one a line. Every few numbers Spark writes `sources/S/M.compact` instead, which also
+lists earlier files. S is the position of the source in the query, or its name; a name precedes the number,
+with a colon.
 """
 
 import hashlib
@@ -17,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 __all__ = ["source_of"]
 
 _DIGEST_BYTES: Final = 16
-# The version, and what Spark notes of the batch, among it the time.
+# The version line, and the line with the batch's metadata, such as its time.
 _HEAD_LINES: Final = 2
 _END_OF_FILES: Final = re.compile(rb'(?:([^:{]+):)?\{"logOffset":(\d+)\}')
 

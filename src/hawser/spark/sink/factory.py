@@ -1,4 +1,4 @@
-"""Which writer serves a query; the packages are checked before any of them is imported."""
+"""Chooses the writer of a query, after it has checked the packages that Spark needs."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING

@@ -24,19 +24,19 @@ _NAMES: Final = (
     "orphanSeconds",
 )
 _KNOWN: Final = {name.lower(): name for name in _NAMES}
-# What Spark adds for itself.
+# Options that Spark adds.
 _CHECKPOINT: Final = "checkpointlocation"
 _OF_SPARK: Final = frozenset({_CHECKPOINT, "queryname"})
 _FORMATS: Final = ("raw", "json", "msgpack", "arrow")
-# Longer than anybody lets a broken query wait.
+# Longer than a broken query should wait.
 _ORPHAN_SECONDS: Final = 7 * 86_400
 _APPLICATION_BYTES: Final = 200
 
 
 class Options(NamedTuple):
-    """What was asked for. Without a topic or queue each row names its topic; without an application the query
-    is one by itself. `version` is the number of a batch that is written by itself. `checkpoint` is where a
-    stream has its checkpoint, if it was given one."""
+    """The checked options. Without a topic or queue each row names its topic; without an application the
+    query is one by itself. `version` is the number of a batch that is written by itself. `checkpoint` is
+    where a stream has its checkpoint, if it was given one."""
 
     endpoints: str
     topic: str | None
@@ -53,7 +53,7 @@ class Options(NamedTuple):
 
     @classmethod
     def of(cls, given: Mapping[str, str], *, streaming: bool) -> "Options":
-        """UsageError names the first thing that is wrong with them, and what to do instead."""
+        """Raise UsageError for the first wrong option, saying what to do instead."""
         asked = _recognised(given)
         if "topic" in asked and "queue" in asked:
             raise UsageError("topic and queue exclude each other; give one of them")

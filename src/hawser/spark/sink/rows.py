@@ -43,9 +43,9 @@ __all__ = ["check_columns", "payloads", "rows_of"]
 _BYTES: Final = (BinaryType, StringType)
 _HEADERS: Final = "array<struct<key:string,value:binary>>"
 _LEFT_OUT: Final = frozenset({"offset", "timestamp", "timestampType", "producer", "producer_sequence"})
-# A batch has about so many bytes at most, unless one message is larger.
+# The size of a batch, in bytes, unless one message is larger.
 _BATCH_BYTES: Final = 1 << 20
-# What a row takes in it even if it is empty.
+# The size of an empty row in a batch.
 _ROW_BYTES: Final = 4
 
 
@@ -141,7 +141,7 @@ def payloads(rows: Any, compression: Compression) -> Iterator[bytes]:
 
 
 def _headers(column: Any, values: Any) -> Any:
-    """Those of each row, and of one without a value the header that says so."""
+    """The headers of each row; a row without a value gets the header that marks it."""
     if column.null_count == len(column) and not values.null_count:
         return pyarrow.nulls(len(column), pyarrow.binary())
     rows = zip(column.to_pylist(), values.is_valid().to_pylist(), strict=True)
@@ -197,7 +197,7 @@ def _encoded(encode: Callable[[Any], bytes], column: Any) -> Any:
 
 
 def _unwritable(column: Any, error: Exception) -> UsageError:
-    """What tells of a value that only Spark has: a time after the year 9999, or text that is not UTF-8."""
+    """Report values that only Spark has: a time after the year 9999, or text that is not UTF-8."""
     place = "value"
     for path, leaf in _leaves(column, "value"):
         try:

@@ -1,10 +1,10 @@
-"""Where rows go: the topics or the queue that were named, and the partition of each row.
+"""The targets of rows: the topics or the queue, and the partition of each row.
 
-A row with a partition goes there, one with a key where everybody's messages of that key go. The others of a
-task go to one partition after the other, a batch each.
+A row with a partition goes there; a row with a key goes where all messages of that key go. The other rows of
+a task go to one partition after the other, a batch each.
 
-An entry of a log costs about the same, however small it is. So rows that go to several partitions wait for
-more of them, and are divided when there are enough for large batches, or when too many wait in all.
+A small entry of a log costs about as much as a large one. So rows for several partitions wait, and are
+divided when there are enough for large batches, or when too many wait in all.
 """
 
 import secrets
@@ -28,15 +28,15 @@ from hawser.spark.values import check_fingerprint
 
 __all__ = ["Targets", "check_target"]
 
-# So much waits for each partition before rows are divided, but for so many partitions at most.
+# The bytes that wait for each partition before rows are divided, and the most partitions that count.
 _BYTES_EACH: Final = 1 << 20
 _MOST_TIMES: Final = 8
-# So much waits in all, for however many topics.
+# The bytes that wait in all, for any number of topics.
 _MOST_BYTES: Final = 32 << 20
 
 
 class _Target:
-    """A topic or a queue."""
+    """A topic or a queue, and the rows that wait for it."""
 
     def __init__(self, name: str, entry: wire.TopicEntry) -> None:
         self.uuid = entry.uuid
@@ -61,10 +61,10 @@ class _Target:
             )
 
     def operations(self, rows: Any, partitions: Any) -> Iterator[Operation]:
-        """What is to be staged by now; `partitions` is -1 where a row names none, or None if none does."""
+        """The batches to stage now; `partitions` is -1 where a row names none, or None if none does."""
         self._turn = (self._turn + 1) % len(self._shards)
         keys = rows.column("key")
-        # What waits must not be overtaken.
+        # Later rows must not overtake waiting ones.
         is_whole = partitions is None and (len(self._shards) == 1 or keys.null_count == len(keys))
         if is_whole and not self._waiting:
             yield from self._batches(self._turn, rows)
@@ -79,7 +79,7 @@ class _Target:
             yield from self.rest()
 
     def rest(self) -> Iterator[Operation]:
-        """What stages the rows that wait."""
+        """The batches of all waiting rows."""
         if not self._waiting:
             return
         parts, partitions = zip(*self._waiting, strict=True)
@@ -115,13 +115,13 @@ class _Target:
             )
 
 
-# Those that are known to fit. Spark makes a writer for each micro-batch, and another one for its end.
+# Targets that were checked. Spark makes a writer for each micro-batch, and another one for its end.
 _checked: set[tuple[str, str, str]] = set()
 
 
 def check_target(options: Options) -> None:
-    """Raise what tasks would, if the topic or queue is not there or has values of another format; once in a
-    process."""
+    """Raise at the driver what tasks would: the topic or queue does not exist, or has values of another
+    format. Each target is checked once in a process."""
     name = options.queue or options.topic
     if name is None:
         return
@@ -141,7 +141,7 @@ def _opened(cluster: Connection, name: str, options: Options) -> wire.TopicEntry
 
 
 class Targets:
-    """Those of one task, opened when they are first needed. Everything waits."""
+    """The targets of one task, opened when first needed. All methods block."""
 
     def __init__(self, cluster: Connection, options: Options) -> None:
         self._cluster = cluster
@@ -151,8 +151,8 @@ class Targets:
 
     def application(self, name: str) -> tuple[bytes, str]:
         """The application that counts the batches of `name` for these targets, and its title. Batches for
-        another topic or queue are others, also for one that has the same name after this one was deleted.
-        Rows that name their topics have one target together."""
+        another topic or queue count separately, even if it has the name of a deleted one. Rows that name
+        their topics share one target."""
         target = self._only
         if target is None:
             return f"{name}@".encode(), f"{name!r} for topics that rows name"
@@ -160,7 +160,7 @@ class Targets:
         return f"{name}@{self._target(target).uuid}".encode(), f"{name!r} for {kind} {target!r}"
 
     def operations(self, batch: Any) -> Iterator[Operation]:
-        """What is to be staged when these rows, a pyarrow.RecordBatch, have come."""
+        """The batches to stage after these rows, a pyarrow.RecordBatch."""
         rows = rows_of(batch, self._options)
         partitions = _partitions(batch)
         values = batch.column("value")
@@ -184,7 +184,7 @@ class Targets:
             yield from self.rest()
 
     def rest(self) -> Iterator[Operation]:
-        """What is to be staged when no more rows come."""
+        """The batches to stage after the last row."""
         for target in self._targets.values():
             yield from target.rest()
 

@@ -1,8 +1,8 @@
-"""What a task does, and what the driver decides.
+"""The two phases of a written batch: tasks prepare rows, the driver decides.
 
 The checkpoint identifies the query: tasks read the query and the batch from the properties of their job, and
-report both to the driver with what they have prepared. So the decision names the query that wrote the rows,
-whatever the driver believes. Spark sets the same properties for a batch that is written in `foreachBatch`.
+report both to the driver with what they have prepared. So the decision names the query that wrote the rows.
+Spark sets the same properties for a batch that is written in `foreachBatch`.
 """
 
 import logging
@@ -37,14 +37,14 @@ __all__ = ["BatchWriter", "StreamWriter"]
 
 _log = logging.getLogger("hawser.spark.sink")
 
-# As Spark names them for the tasks of a stream.
+# The properties of a streaming job, as Spark names them.
 _QUERY = "sql.streaming.queryId"
 _BATCH = "streaming.sql.batchId"
 
 # The source of a batch of foreachBatch whose version is its number there; that of a stream is a digest.
 _MICRO_BATCH: Final = b"micro-batch"
 
-# So much is made of rows before it is handed over to be staged.
+# The bytes of rows that a task collects before it stages them.
 _PORTION_BYTES: Final = 4 << 20
 
 
@@ -60,7 +60,7 @@ class Written(WriterCommitMessage):
 
 
 class _Writing:
-    """What both kinds of writers do."""
+    """The part that batch and stream writers share."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         check_columns(schema, options)
@@ -73,7 +73,7 @@ class _Writing:
         """In a task: stage the rows and have them prepared, unless the batch is decided already."""
         cluster = connection(self._options.endpoints)
         branch = BatchBranch(cluster.router, cluster.coordinators, batch, _attempt(batch))
-        # Of what is written once nobody can have decided yet.
+        # A batch that is written once cannot have been decided.
         asks = batch.query != ONCE
         asked = cluster.begin(query_batches(cluster.router, cluster.coordinators, batch)) if asks else None
         undecided = 0
@@ -96,7 +96,7 @@ class _Writing:
                 cluster.call(branch.withdraw())
             raise
         set_imports_aside()
-        # The decision is told of rows that came too late, too.
+        # Rows that came too late are part of the report.
         has_rows = is_prepared or not branch.is_empty or undecided > batch.number
         is_micro_batch = asks and batch.number == _micro_batch()[1]
         return Written(batch, branch.name if has_rows else None, is_micro_batch)
@@ -121,7 +121,8 @@ class _Writing:
         set_imports_aside()
 
     def _drop(self, messages: Sequence[Any]) -> None:
-        """Best effort: what is left of them is dropped by the next decision, or in its time."""
+        """Drop prepared branches, as far as possible; the next decision, or their time-out, drops the
+        rest."""
         batches = {message.batch for message in messages if message is not None}
         for batch in batches:
             branches = _branches([each for each in messages if each is not None and each.batch == batch])
@@ -133,7 +134,7 @@ class _Writing:
 
 
 class StreamWriter(_Writing, DataSourceStreamArrowWriter):
-    """Made anew for each micro-batch, and again for its end."""
+    """Spark makes one for each micro-batch, and another one for its end."""
 
     def write(self, iterator: Iterator[Any]) -> Written:
         query, number = _micro_batch()
@@ -157,8 +158,8 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
 
 
 class BatchWriter(_Writing, DataSourceArrowWriter):
-    """Planned by the driver, carried to the tasks and used again for the end. Under a name of its own it is
-    written once, whatever it is called; under the user's, once for each version and target."""
+    """Made at the driver, sent to the tasks and used again for the end. Without `txnAppId` it is written
+    once, under a random name; with it, once for each version and target."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         super().__init__(options, schema)
@@ -169,13 +170,13 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
         if name is None:
             return self._write(self._once, targets, iterator)
         application, title = targets.application(name)
-        # Those of the query that calls foreachBatch, if one does.
+        # The query that calls foreachBatch, if one does.
         query, _ = _micro_batch()
         batch = ApplicationBatch(application, (query or "").encode(), self._options.version or 0, title)
         return self._write(batch, targets, iterator)
 
     def commit(self, messages: list[Any]) -> None:
-        # Without a name of the user's nobody will ask what became of nothing.
+        # An empty batch without txnAppId needs no decision: no later run can ask for it.
         if _branches(messages) or self._options.application is not None:
             self._decide(messages, _MICRO_BATCH if _is_micro_batch(messages) else b"")
 
@@ -242,7 +243,7 @@ def _only_batch(messages: Sequence[Any]) -> ApplicationBatch:
 
 
 def _attempt(batch: ApplicationBatch) -> bytes:
-    """A name that no other attempt has, and that people can read."""
+    """A readable name that no other attempt has."""
     context = TaskContext.get()
     assert context is not None
     place = f"{batch.number}.{context.partitionId()}.{context.attemptNumber()}.{context.taskAttemptId()}"
@@ -250,7 +251,7 @@ def _attempt(batch: ApplicationBatch) -> bytes:
 
 
 def _portions(operations: Iterable[Operation]) -> Iterator[list[Operation]]:
-    """These a few at a time, so that there need be no more at once than can be on their way."""
+    """The batches a few at a time: no more in memory than can be in flight."""
     portion: list[Operation] = []
     portion_bytes = 0
     for operation in operations:

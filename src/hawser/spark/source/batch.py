@@ -1,4 +1,4 @@
-"""A query that ends: records of some topics, up to an end that is fixed when it is planned."""
+"""A batch query: records of some topics, up to an end that planning fixes."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +18,7 @@ __all__ = ["BatchReader"]
 
 
 class BatchReader(DataSourceReader):
-    """Planned by the driver, carried to the tasks."""
+    """Plans at the driver; Spark sends it to the tasks, where it reads."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
@@ -36,6 +36,6 @@ class BatchReader(DataSourceReader):
         return list(plan(ranges(start, end), options.min_partitions, options.max_records))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        # Without anything to read Spark still has a task, with a partition of its own making.
+        # Spark runs a task, with a partition of its own making, even if there is nothing to read.
         if isinstance(partition, Split):
             yield from read_split(partition, self._options, table_of(self._options, self._schema))

@@ -1,16 +1,17 @@
-"""Claims of a query on messages of a queue: nobody else gets them, and they are done when the query is.
+"""Claims of a query on messages of a queue: no other consumer gets them, and the query's progress accepts
+them.
 
-A claim is a prepared transaction that accepts some messages. Claims of one name are numbered; number n is
+A claim is a prepared transaction that accepts some messages. The claims of one name are numbered. Claim n is
 committed once Spark has committed the micro-batch that read it, by the same kind of decision as a batch of
-the sink: it stands for good, belongs to one query, and whatever else was claimed under this number is given
-back. Until then the messages are locked, and can be read as often as need be.
+the sink: the decision is final, belongs to one query, and returns all other claims of this number. Until then
+the messages are locked, and tasks may read them any number of times.
 
-Whoever finds an open claim may take it over: the query that made it may have been killed before it could note
-anything. So of the first one it is decided whose it is before anything of it is read, by a decision about
-number 0 that has no messages; from then on nobody else claims under this name.
+A query may take over an open claim, because the query that made it may have been killed before Spark noted
+it. The owner of the first claim is therefore decided before any of it is read, by a decision about number 0,
+which has no messages. From then on no other query claims under this name.
 
-Which messages a claim has is its name's business, so that whoever finds an open claim knows them: a number,
-one that no other attempt has, then runs of offsets. A claim ends where the name would be too long.
+The name of a claim lists its messages, so that the query that finds an open claim knows them: a number, a
+random part that no other attempt has, then runs of offsets. A claim ends where its name would be too long.
 """
 
 import asyncio
@@ -50,7 +51,7 @@ _decode = msgspec.msgpack.Decoder(list[int]).decode
 
 
 class Claim(NamedTuple):
-    """Its number, the attempt to make it, and what it has; number 0 is before the first."""
+    """Its number, the random part of the attempt, and its messages; number 0 is before the first."""
 
     number: int
     attempt: int = 0
@@ -58,7 +59,7 @@ class Claim(NamedTuple):
 
     @property
     def name(self) -> bytes:
-        """That of its branch. Offsets are counted from the end of the run before, so that many fit."""
+        """The name of its branch. Each offset counts from the end of the run before, so that many fit."""
         numbers, end = [self.number, self.attempt], 0
         for first, count in self.runs:
             numbers += (first - end, count)
@@ -77,7 +78,7 @@ class Claim(NamedTuple):
         return cls(number, attempt, tuple(runs))
 
     def with_message(self, offset: int) -> "Claim | None":
-        """The same with one message more, behind the others; None if it has no room."""
+        """The claim with one more message, behind the others; None if its name has no room."""
         if self.runs and sum(self.runs[-1]) == offset:
             first, count = self.runs[-1]
             return self._replace(runs=(*self.runs[:-1], (first, count + 1)))
@@ -87,7 +88,7 @@ class Claim(NamedTuple):
 
 
 class Claims:
-    """Those of one name on one queue, for the query `owner`. Everything happens in the event loop."""
+    """The claims of one name on one queue, for the query `owner`. All methods run in the event loop."""
 
     def __init__(
         self,
@@ -111,7 +112,7 @@ class Claims:
         return ApplicationBatch(self._application, self._owner, number)
 
     async def commit(self, claim: Claim) -> None:
-        """Its messages are done; so it stays, however often it is asked for."""
+        """Accept its messages. Repeated calls change nothing."""
         try:
             await decide_batch(self._router, self._coordinators, self._batch(claim.number), [claim.name])
         except Fenced as error:
@@ -135,7 +136,7 @@ class Claims:
         )
 
     async def hold(self, claim: Claim) -> None:
-        """Have it be this query's own, before anything of it is read. Fenced if another query was first, or
+        """Make it this query's own, before any of it is read. Fenced if another query was first, or
         if it is not open any more: then others may have read what it had."""
         if claim.number == 1:
             try:
@@ -146,7 +147,7 @@ class Claims:
             raise self._given_back(claim)
 
     async def open_claim(self, number: int) -> Claim | None:
-        """The claim of this number that is open already, if there is one."""
+        """The open claim of this number, if there is one."""
         return min((claim for claim in await self._open_claims() if claim.number == number), default=None)
 
     async def _open_claims(self) -> list[Claim]:
@@ -208,7 +209,7 @@ class Claims:
         return True
 
     async def close(self) -> None:
-        """Claims stay as they are; nothing more is got."""
+        """Stop getting messages. Claims stay as they are."""
         await self._queue_session.close()
 
 

@@ -50,7 +50,7 @@ from hawser.spark.source.options import Options
 __all__ = ["CORRUPT", "Chunk", "Rows", "Table", "TooLarge", "check_schema", "full_schema"]
 
 CORRUPT: Final = "_corrupt_record"
-# Small bare batches with fewer records are put together one by one: Arrow costs more for each than it gains.
+# The records of smaller bare batches are joined one by one: Arrow costs more for each than it gains.
 _FEW: Final = 24
 _FEW_BYTES: Final = 1 << 20
 
@@ -87,12 +87,12 @@ _OPTIONAL: Final = {
     "topic_uuid": _Option("includeTopicUuid", lambda options: options.with_topic_uuid),
     "headers": _Option("includeHeaders", lambda options: options.with_headers),
 }
-# Of the others Spark need not ask, row by row.
+# Spark need not check the others for null, row by row.
 _NULLABLE: Final = frozenset({"key", "value", "headers", "producer", "producer_sequence", CORRUPT})
 
 
 def full_schema(options: Options, value: DataType) -> StructType:
-    """All columns there are with these options, with values of this type."""
+    """All columns that these options give, with values of this type."""
     types = {**_TYPES, "value": value}
     for name, option in _OPTIONAL.items():
         if not option.is_given(options):
@@ -127,7 +127,7 @@ def check_schema(schema: StructType, options: Options) -> None:
 
 
 def _same(one: DataType, other: DataType) -> bool:
-    """But for what may be null."""
+    """Whether two types are equal apart from nullability."""
     return one.simpleString() == other.simpleString()
 
 
@@ -152,20 +152,20 @@ class Chunk:
 
     @cached_property
     def has_no_headers(self) -> bool:
-        """Whether that is known from its own header: an Arrow body does not say it there."""
+        """Whether the header of the batch says that; an Arrow body does not."""
         header = self.batch.header
         return header.format == Format.BARE and not header.columns & HEADERS
 
     @property
     def is_few(self) -> bool:
-        """Whether its records are put together with others one by one. A record has each key of its headers
-        once, so that batches with headers stay as they are."""
+        """Whether its records are joined with others one by one. A joined record has each header key once, so
+        batches with headers are not joined."""
         is_small = self.batch.count < _FEW and len(self.batch.data) <= _FEW_BYTES
         return is_small and self.has_no_headers
 
     @cached_property
     def is_gap(self) -> bool:
-        """Whether it stands for samples that were lost before they could be recorded."""
+        """Whether it is a gap record, for samples that were lost before they could be recorded."""
         header = self.batch.header
         if header.records != 1 or not is_recorder(header.producer):
             return False
@@ -214,12 +214,12 @@ class Rows:
         return batches + _put_together(few)
 
     def _column(self, name: str) -> Any:
-        """One of them, of all rows."""
+        """One column, of all rows."""
         parts = [body.column(name) for body in self._bodies]
         return parts[0] if len(parts) == 1 else pyarrow.concat_arrays(parts)
 
     def _spread(self, values: Any) -> Any:
-        """Of each chunk the same for all its rows."""
+        """A column whose value is the same for all rows of a chunk."""
         return numpy.repeat(values, self._counts)
 
     @cached_property
@@ -236,7 +236,7 @@ class Rows:
 
     @cached_property
     def gaps(self) -> set[int]:
-        """The places of the rows that stand for a gap."""
+        """The places of the rows that are gap records."""
         firsts = numpy.cumsum(self._counts) - self._counts
         return {int(first) for first, chunk in zip(firsts, self._chunks, strict=True) if chunk.is_gap}
 
@@ -262,7 +262,7 @@ class Rows:
         return absent
 
     def value(self) -> Any:
-        """Null where a record has none."""
+        """The keys; null where a record has none."""
         values, absent = self._column("value"), self._is_absent
         if not absent.any():
             return values
@@ -272,7 +272,7 @@ class Rows:
         headers = [chunk.batch.header for chunk in self._chunks]
         if any(each.earliest_ns != each.latest_ns for each in headers):
             return self._column("timestamp").cast(_MICROSECONDS, safe=False)
-        # What is published together has one time: it is cut once.
+        # Messages that were published together have one time, which is cut once.
         times = pyarrow.array([each.earliest_ns for each in headers], _NANOSECONDS)
         cut = times.cast(_MICROSECONDS, safe=False).view(pyarrow.int64())
         return pyarrow.array(self._spread(cut.to_numpy())).view(_MICROSECONDS)

@@ -1,4 +1,4 @@
-"""Which reader serves a query, by its options; the packages are checked before any of them is imported."""
+"""Chooses the reader of a query by its options, after it has checked the packages that Spark needs."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -32,7 +32,7 @@ def reader(given: Mapping[str, str], schema: "StructType") -> "DataSourceReader"
     from hawser.spark.source.schema import table_of
 
     options = Options.of(given, streaming=False)
-    # What a task would find wrong with the schema is told before there are tasks.
+    # Report at the driver what a task would find wrong with the schema.
     table_of(options, schema)
     return LocalReader(options, schema) if options.is_local else BatchReader(options, schema)
 

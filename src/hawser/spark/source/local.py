@@ -50,7 +50,7 @@ class LocalReader(DataSourceReader):
     def _plan(self, bus: hawser.Bus, name: str) -> _Topic:
         info = bus.topic(name, create=False).info()
         at_once = min(_MOST_ROWS, max(1, _MOST_BYTES // int(info.settings["slot_size"])))
-        # Which domain is the default depends on the user and the environment; here it is settled.
+        # The default domain depends on the user and the environment of the driver; resolve it here.
         return _Topic(name, bus.url, platform.node(), _boot(), info.head, at_once)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -78,5 +78,5 @@ def _part(sample: Any) -> tuple[Chunk, int, int, int]:
 
 
 def _boot() -> str:
-    """This run of this machine; no other has the same."""
+    """The identity of this boot of this machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

@@ -1,17 +1,16 @@
-"""Where a query is and what it reads next; pure, so that every case can be tried.
+"""The offsets of a query, and what it reads next. Pure, so that tests reach every case.
 
-An offset of Spark is, for each topic, its uuid and the next offset of each partition:
+An offset of Spark has, for each topic, its uuid and the next offset of each partition:
 
     {"orders": {"uuid": "5f0c...", "0": 23, "1": 7}}
 
-Spark keeps where each micro-batch ends, and for the first one asks anew where it begins whenever it is run
-again. By then that may be elsewhere; so the end of the first says where it began (`"began": {"0": 1, "1": 1}`
-beside the uuid), and what it has to read is known, or lost in the open.
+Spark keeps the end of each micro-batch. It asks for the start of the first one each time that it runs it, and
+the start may have moved by then. So the end of the first micro-batch records its start (`"began": {"0": 1,
+"1": 1}` beside the uuid): its records are known, and a loss among them is reported.
 
-Spark compares offsets as text, so topics and partitions are always in order. A topic, or a partition, that a
-query has not known joins with the place where it begins now, and is read from the next micro-batch on: so
-where it began is in the checkpoint, and what is lost later is lost in the open. A topic of another uuid is
-another topic, whatever its name.
+Spark compares offsets as text, so topics and partitions are always in order. A new topic or partition joins
+with its present start and is read from the next micro-batch on: the checkpoint has its start, and a later
+loss is reported. A topic with another uuid is another topic, whatever its name.
 
 A topic keeps its place in the offsets until a topic of the same name and another uuid replaces it. It keeps
 the place even while the query does not ask for it, while the answering node does not list it, and after it
@@ -33,8 +32,7 @@ __all__ = [
 
 
 class Place(NamedTuple):
-    """The next offset of each partition of a topic; and, as long as only one micro-batch or none has come
-    here, where that began."""
+    """The next offset of each partition of a topic, and its start until a second micro-batch has read it."""
 
     uuid: str
     partitions: dict[int, int]
@@ -140,7 +138,7 @@ def begun(offsets: Offsets) -> Offsets:
 
 
 def is_at(one: Offsets, other: Offsets) -> bool:
-    """Whether they are the same place, wherever the first micro-batch began."""
+    """Whether both are the same place, apart from the start of the first micro-batch."""
     return {name: each[:2] for name, each in one.items()} == {name: each[:2] for name, each in other.items()}
 
 
@@ -155,7 +153,7 @@ def has_new(offsets: Offsets, topics: Mapping[str, Bounded]) -> bool:
 
 
 def starts(topics: Mapping[str, Bounded]) -> Offsets:
-    """Where everything begins."""
+    """The start of every partition."""
     return {
         name: Place(each.uuid, {n: b.start for n, b in each.partitions.items()})
         for name, each in topics.items()
@@ -163,7 +161,7 @@ def starts(topics: Mapping[str, Bounded]) -> Offsets:
 
 
 def ends(topics: Mapping[str, Bounded]) -> Offsets:
-    """Behind all there is."""
+    """The end of every partition."""
     return {
         name: Place(each.uuid, {n: b.end for n, b in each.partitions.items()})
         for name, each in topics.items()
@@ -171,7 +169,7 @@ def ends(topics: Mapping[str, Bounded]) -> Offsets:
 
 
 def clipped(topics: Mapping[str, Bounded], target: Offsets) -> dict[str, Bounded]:
-    """As if nothing had come behind `target`."""
+    """The topics with ends no further than `target`."""
     return {
         name: Bounded(
             each.uuid,
@@ -193,10 +191,10 @@ def advance(
     weights: Mapping[tuple[str, int], int],
     turn: int = 0,
 ) -> Offsets:
-    """The end of the next micro-batch, which has at most `limit`, shared fairly, or a single record that
+    """The end of the next micro-batch, which has at most `limit`, shared fairly, or is a single record that
     weighs more. A record weighs 1, or the weight of its partition in `weights`. `turn` counts micro-batches:
-    each partition has its turn, in which it is given at least a record. A topic or a partition that `topics`
-    lacks keeps its place."""
+    each partition gets at least one record in its turn. A topic or partition that `topics` lacks keeps its
+    place."""
     behind = {(each.topic, each.partition): each.records for each in ranges(start, ends(topics))}
     rows = behind
     if limit is not None:
@@ -229,7 +227,7 @@ def _limited(
     """How many records of each partition that has some.
 
     The share of a partition may be less than a record. Such a partition waits for as many turns as its record
-    has shares, so that it gets its share all the same; and none waits for more turns than there are
+    has shares, and so gets its share on average. No partition waits for more turns than there are
     partitions."""
     wanted = {name: count * weights.get(name, 1) for name, count in behind.items()}
     shares = share(wanted, limit)
@@ -253,8 +251,8 @@ def _limited(
 
 
 def share(wanted: Mapping[Any, int], limit: int) -> dict[Any, int]:
-    """`limit` divided so that nobody gets more than it wants, and whoever gets less than that gets no less
-    than anybody else, but for a remainder, which goes to those that want most."""
+    """Divide `limit` so that no partition gets more than it wants, and a partition that gets less than it
+    wants gets no less than any other, apart from the remainder, which goes to those that want most."""
     shares: dict[Any, int] = {}
     for left, (name, want) in zip(
         range(len(wanted), 0, -1), sorted(wanted.items(), key=lambda item: item[1]), strict=True
@@ -265,8 +263,8 @@ def share(wanted: Mapping[Any, int], limit: int) -> dict[Any, int]:
 
 
 def ranges(start: Offsets, end: Offsets) -> Iterator[Range]:
-    """What lies between; nothing of a topic or a partition that only one of them knows. The end knows
-    better where it began."""
+    """The ranges between two offsets; none for a topic or partition that only one of them has. The start that
+    `end` records takes precedence."""
     for name, place in end.items():
         known = start.get(name) if place.began is None else Place(place.uuid, place.began)
         if known is not None and known.uuid == place.uuid:
@@ -293,7 +291,7 @@ def rewound(start: Offsets, topics: Mapping[str, Bounded]) -> Offsets:
 
 
 def losses(start: Offsets, topics: Mapping[str, Bounded]) -> Iterator[Loss]:
-    """What lay behind `start` and is no more."""
+    """The records behind `start` that no longer exist."""
     for name, place in start.items():
         now = topics.get(name)
         if now is None:
@@ -319,7 +317,7 @@ def losses(start: Offsets, topics: Mapping[str, Bounded]) -> Iterator[Loss]:
 
 
 def lost_text(topic: str, partition: int, first: int, last: int) -> str:
-    """How a lost range is told, wherever it is found."""
+    """The text that reports a lost range."""
     return (
         f"topic {topic!r}, partition {partition}: records {first} to {last} ({last - first + 1}) are no "
         "longer kept and were not read"
@@ -358,7 +356,7 @@ def weights(
 
 
 def _places(behind: Range, count: int) -> list[Range]:
-    """Where to look at a micro-batch of so many records."""
+    """The places at which a micro-batch of so many records is sampled."""
     count = min(count, behind.records)
     middle, last = behind.first + count // 2, behind.first + count - 1
     return [behind._replace(first=at, end=at + 1) for at in sorted({middle, last}) if at > behind.first]

@@ -64,7 +64,7 @@ _STRATEGY: Final = "startingOffsetsByTimestampStrategy"
 _STARTS: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
 _ENDS: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _EXCLUSIVE: Final = (_TOPICS, _STARTS, _ENDS, ("maxOffsetsPerTrigger", "maxBytesPerTrigger"))
-# Names that programs for Kafka bring along.
+# Options of Kafka's source that programs may still give.
 _OF_KAFKA: Final = {
     "kafka.bootstrap.servers": "endpoints",
     "kafka.group.id": "groupId",
@@ -84,7 +84,7 @@ _VIEW: Final = (
 _ASIDE: Final = ("uuid", "began", "lag")
 _MODES: Final = ("FAILFAST", "PERMISSIVE")
 _NAME_BYTES: Final = 150
-# Longer than anybody lets a broken query wait.
+# Longer than a broken query should wait.
 _ORPHAN_SECONDS: Final = 7 * 86_400
 
 Positions = dict[str, dict[int, int]]
@@ -102,7 +102,7 @@ _decode_partitions = msgspec.json.Decoder(dict[str, list[int]]).decode
 
 
 class Options(NamedTuple):
-    """What was asked for. `pattern`, or `queue` with its `claim`, stands in the place of `topics`;
+    """The checked options. `pattern`, or `queue` with its `claim`, stands in the place of `topics`;
     `start_times` in that of `start`, and `end_times` in that of `end`. Partitions that none of these names
     begin at `usual_start` and end behind their newest record."""
 
@@ -139,11 +139,12 @@ class Options(NamedTuple):
         return self.endpoints.startswith("shm://")
 
     def wants(self, topic: str) -> bool:
-        """Whether a topic of this name was asked for."""
+        """Whether the query reads a topic of this name."""
         return topic in self.topics if self.pattern is None else re.fullmatch(self.pattern, topic) is not None
 
     def partitions_of(self, topic: str, count: int) -> Iterable[int]:
-        """Which of the `count` partitions of a topic were asked for; UsageError if one is not there."""
+        """The partitions that the query reads of a topic with `count` of them; UsageError if one does not
+        exist."""
         if self.assigned is None:
             return range(count)
         numbers = self.assigned[topic]
@@ -160,8 +161,8 @@ class Options(NamedTuple):
 
     @classmethod
     def of(cls, given: Mapping[str, str], *, streaming: bool | None = None) -> "Options":
-        """UsageError names the first thing that is wrong with them, and what to do instead. Without
-        `streaming` it is not known yet what they are for."""
+        """Raise UsageError for the first wrong option, saying what to do instead. `streaming` is None until
+        Spark says whether the query is a stream."""
         asked = _recognised(given)
         _check_scope(asked, streaming)
         _check_queue(asked, streaming)

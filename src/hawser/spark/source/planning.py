@@ -28,23 +28,23 @@ _log = logging.getLogger("hawser.spark.source")
 CORES_VARIABLE: Final = "HAWSER_SPARK_CORES"
 _ASSUMED_CORES: Final = 16
 
-# A task costs some milliseconds: below this a cut costs more than it gains.
+# A task costs some milliseconds: below this size a cut costs more than it gains.
 _LEAST_ROWS: Final = 50_000
-# And one that fails is done again: above this it would cost too much.
+# A failed task is repeated: above this size that costs too much.
 _MOST_ROWS: Final = 2_000_000
 
 
 @dataclass
 class Split(InputPartition):
-    """What one task reads. `turn` spreads the tasks over the replicas: the newest records are asked of the
-    leader, because the others may not have them yet."""
+    """The range of one task. `turn` spreads the tasks over the replicas; only the leader serves the newest
+    records, because followers may not have them yet."""
 
     wanted: Range
     turn: int
 
 
 def plan(ranges: Iterable[Range], min_partitions: int | None, max_records: int | None = None) -> list[Split]:
-    """Tasks for all of it, of at most `max_records` each, and at least `min_partitions` if there are so many
+    """Tasks for all ranges, of at most `max_records` each, and at least `min_partitions` if there are so many
     records."""
     whole = [each for each in ranges if each.records]
     total = sum(each.records for each in whole)
@@ -58,13 +58,13 @@ def plan(ranges: Iterable[Range], min_partitions: int | None, max_records: int |
 
 
 def _cores() -> int:
-    """Of the cluster on which the tasks run."""
+    """The number of cores of the cluster that runs the tasks."""
     told = os.environ.get(CORES_VARIABLE, "")
     return max(1, int(told)) if told.isdecimal() else _ASSUMED_CORES
 
 
 def _cut(whole: Range, pieces: int) -> list[Split]:
-    """As equal as can be."""
+    """Cut a range into parts of nearly equal size."""
     places = [whole.first + whole.records * place // pieces for place in range(pieces + 1)]
     return [
         Split(whole._replace(first=first, end=end), pieces - turn)
@@ -101,7 +101,7 @@ def batch_end(
     if options.end_times is not None:
         times = _each(_option("ending", options.end_times), options.end_times, bounds)
         for (name, number), found in cluster.at_times(topics, times).items():
-            # Records that came since belong to the next query, whatever their time is.
+            # Newer records belong to the next query, whatever their time is.
             offsets[name].partitions[number] = min(found.offset, offsets[name].partitions[number])
         return offsets
     return offsets if isinstance(options.end, str) else _placed("endingOffsets", options.end, bounds, offsets)
@@ -131,7 +131,7 @@ def _since(
 
 
 def _option(end: str, times: Times) -> str:
-    """The one that gave these times."""
+    """The option that gave these times."""
     return f"{end}Timestamp" if isinstance(times, int) else f"{end}OffsetsByTimestamp"
 
 
@@ -178,7 +178,7 @@ def _check_names(option: str, named: Mapping[str, Mapping[int, int]], bounds: Ma
 
 
 def lost(text: str, fail: bool) -> None:
-    """Something cannot be read any more: an error, or a line in the log."""
+    """Report records that can no longer be read: raise an error, or log a line."""
     if fail:
         raise OffsetOutOfRange(
             f"{text}. Set failOnDataLoss=false to go on without them, and see the topic's retention, which a "

@@ -1,8 +1,8 @@
-"""How far a query is, told to the cluster: a group whose position holds retention back.
+"""The position of a query in the cluster: a group that holds retention back.
 
-The group belongs to one query and has one member, which is always called the same: so a query that was
-killed goes on as what it was. Its position moves behind what Spark has committed, and only forward. It is a
-mark and nothing else; where a query goes on is in its checkpoint.
+The group belongs to one query and has one member with a fixed name, so that a query which was killed
+continues as the same member. Its position follows the offsets that Spark has committed, and only moves
+forward. A query never starts from it: the checkpoint has the offsets of a query.
 """
 
 import asyncio
@@ -27,12 +27,12 @@ _log = logging.getLogger("hawser.spark.source")
 
 
 def group_of(name: str) -> str:
-    """The group of a query: none that consumers share by accident."""
+    """The name of the query's group, which no consumer uses by accident."""
     return f"spark:{name}"
 
 
 class Mark:
-    """That of one query."""
+    """The position of one query."""
 
     def __init__(self, cluster: Connection, name: str) -> None:
         self._cluster = cluster
@@ -40,11 +40,11 @@ class Mark:
         self._under_way: Future[None] | None = None
 
     def hold(self, offsets: Offsets) -> None:
-        """Return when the mark is there, or further on."""
+        """Move the position to these offsets and wait until it is there, or further on."""
         self._cluster.call(self._move(offsets))
 
     def move(self, offsets: Offsets) -> None:
-        """Move on soon; if the last move is still under way, a later one does."""
+        """Move the position soon; while a move is in flight, a later call moves it."""
         if self._under_way is None or self._under_way.done():
             self._under_way = self._cluster.begin(self._try_to_move(offsets))
 
@@ -66,7 +66,7 @@ class Mark:
     async def _move_shard(self, topic: str, shard: str, position: int) -> None:
         joined = await self._execute(topic, shard, Kind.GROUP_JOIN, GroupJoin(self._group, _MEMBER, position))
         if isinstance(joined, Joined) and joined.position < position:
-            # If it is refused somebody else has moved it on, and that is as well.
+            # A refusal means that another process has moved it further, which is as good.
             command = GroupCommit(self._group, _MEMBER, joined.generation, joined.position, position)
             await self._execute(topic, shard, Kind.GROUP_COMMIT, command)
 

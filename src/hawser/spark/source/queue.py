@@ -1,10 +1,10 @@
 """A query that takes messages from a queue: one claim for each micro-batch.
 
-Where the query is, is the last claim that it has made, with the offsets of its messages and whose claim it
-is; so Spark's checkpoint says which ones a batch has, and a batch that is run again has the same. The claims
-up to the one that is behind it are committed when Spark asks what comes next: that it does only when the
-batch is done. It asks for partitions when it has noted what the batch has, so that is the time to make sure
-that the claim is this query's: one that was killed before it noted anything has never read anything.
+The offset of the query is its last claim, with the claim's messages and owner. So Spark's checkpoint says
+which messages a batch has, and a repeated batch has the same ones. Spark asks for the next offset only when a
+batch is done: then the claims up to that batch are committed. Spark asks for partitions after it has noted
+the batch: then the query makes sure that the claim is its own. A query that was killed before that has read
+nothing.
 """
 
 import secrets
@@ -35,7 +35,7 @@ from hawser.spark.source.task import read_split
 
 __all__ = ["QueueReader"]
 
-# Spark asks a hundred times a second whether there is something new; the leader need not hear all of it.
+# Spark asks a hundred times a second whether there is something new; the leader is asked less often.
 _IDLE_SECONDS: Final = 0.05
 
 
@@ -47,7 +47,7 @@ class Share(InputPartition):
 
 
 class QueueReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One instance lives beside the driver and claims; another is carried to the tasks and reads."""
+    """One instance lives beside the driver and claims; Spark sends another to the tasks, which reads."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         assert options.queue is not None and options.claim is not None
@@ -58,7 +58,7 @@ class QueueReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._entry: TopicEntry | None = None
         self._claims: tuple[Connection, str, Claims] | None = None
         self._committed = 0
-        # Whether an open claim may be there that is not known here.
+        # Whether an open claim may exist that this instance does not know.
         self._may_be_open = True
         # The claim that was made or found last.
         self._latest = Claim(0)
@@ -111,7 +111,7 @@ class QueueReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         following = None
         if self._may_be_open:
             following = cluster.call(claims.open_claim(before.number + 1))
-        # So it is, if making one fails.
+        # True if making a claim fails.
         self._may_be_open = True
         if following is None:
             most = min(limit.max_rows, MOST_HELD) if isinstance(limit, ReadMaxRows) else MOST_HELD
@@ -126,8 +126,8 @@ class QueueReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         claim = _claim_of(end)
-        # One of an earlier run may have been given back since; one after the first that was made here is his
-        # who made it.
+        # A claim of an earlier run may have been returned since. Claims of this run, but for the first one,
+        # are its own.
         if claim.number == 1 or claim != self._latest:
             cluster, _ = self._opened()
             cluster.call(self._claims_of(end["owner"]).hold(claim))

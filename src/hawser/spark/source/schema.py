@@ -47,7 +47,7 @@ def schema_of(options: Options) -> StructType | str:
 
 
 def _fields_of_topics(options: Options) -> str | None:
-    """Those that the topics were made with, if all were made with the same ones."""
+    """The fields that the topics were created with, if they are the same for all."""
     if options.is_local:
         return None
     found = {entry.settings.get("fields") for entry in connection(options.endpoints).topics(options).values()}
@@ -56,7 +56,7 @@ def _fields_of_topics(options: Options) -> str | None:
 
 
 def _type_of_first(options: Options) -> DataType:
-    """The type of the first value there is: Arrow brings its schema along."""
+    """The type of the first value: Arrow values contain their schema."""
     cluster = connection(options.endpoints)
     bounds = cluster.bounds(cluster.topics(options), options)
     table = Table(StructType().add("value", BinaryType()), None)
@@ -72,14 +72,14 @@ def _type_of_first(options: Options) -> DataType:
 
 
 def check_topics(options: Options, topics: Mapping[str, TopicEntry]) -> None:
-    """UsageError if one of the topics was made with a schema of another format."""
+    """UsageError if one of the topics was created with a schema of another format."""
     if options.is_typed:
         for name, entry in topics.items():
             check_fingerprint(name, entry.settings.get("schema"), options.value_format)
 
 
 def table_of(options: Options, schema: StructType) -> Table:
-    """What makes the rows of this schema; UsageError if nothing can."""
+    """The table that makes rows of this schema; UsageError if none can."""
     check_schema(schema, options)
     if not options.is_typed or "value" not in schema.names:
         return Table(schema, None)

@@ -1,8 +1,8 @@
-"""A query that goes on: what is new in some topics, one micro-batch after the other.
+"""A streaming query: the new records of some topics, one micro-batch after the other.
 
-One instance lives beside the driver for as long as the query runs and says what comes next; another is
-carried to the tasks. Nothing depends on what either remembers: all there is to know is in the offsets, which
-Spark keeps in the checkpoint, and in the cluster.
+One instance lives beside the driver while the query runs and gives the offsets of the next micro-batch. Spark
+sends another one to the tasks. Both may be lost at any time: the whole state is in the offsets, which Spark
+keeps in the checkpoint, and in the cluster.
 """
 
 import logging
@@ -54,23 +54,23 @@ __all__ = ["StreamReader"]
 
 _log = logging.getLogger("hawser.spark.source")
 
-# So long the records of a partition are taken to be as large as some of them were.
+# Sampled sizes of a partition's records are used for this long.
 _SIZE_SECONDS: Final = 10.0
 
-# So long the topics that a query reads are taken to be the same; their ends are asked for each time.
+# The list of topics is used for this long; their ends are asked for each time.
 _KNOWN_SECONDS: Final = 1.0
-# Spark asks a hundred times a second whether there is something new; the leaders need not hear all of it.
+# Spark asks a hundred times a second whether there is something new; leaders are asked less often.
 _IDLE_SECONDS: Final = 0.05
 
 
 class RecordSizes:
-    """How large the records of partitions are, from looks at a few of them: one look at each in a while."""
+    """The sizes of the records of partitions, sampled now and then."""
 
     def __init__(self) -> None:
         self._known: dict[Range, tuple[float, int]] = {}
 
     def bytes_of(self, behind: Iterable[Range], cluster: Connection) -> list[int]:
-        """About how many bytes each range has; 0 as long as that cannot be found out."""
+        """About how many bytes each range has; 0 while that is unknown."""
         now = time.monotonic()
         known, self._known = self._known, {}
         found = []
@@ -106,7 +106,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._sizes = RecordSizes()
         self._idle_until = 0.0
         self._mark: Mark | None = None
-        # Counts micro-batches. A query that is run again for each of them has every turn too.
+        # Counts micro-batches. A query that starts again for each of them still reaches every turn.
         self._turn = secrets.randbelow(1 << 20)
         self._patience: Patience | None = None
         if options.min_offsets is not None:
@@ -199,16 +199,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._mark.move(self._living(from_json(end)))
 
     def stop(self) -> None:
-        """Nothing is left behind that somebody would have to be told of; Spark seldom calls this."""
+        """Nothing to release in the cluster; Spark seldom calls this."""
 
     def _hold(self, offsets: Offsets) -> None:
-        """Before anything is read: from here on nothing goes without need."""
+        """Place the position before anything is read: from then on retention waits for the query."""
         if self._options.group is not None and self._mark is None:
             self._mark = Mark(self._cluster, self._options.group)
             self._mark.hold(self._living(offsets))
 
     def _living(self, offsets: Offsets) -> Offsets:
-        """Without topics that are no more."""
+        """The offsets without deleted topics."""
         return {
             name: place
             for name, place in offsets.items()
@@ -236,12 +236,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             return self._cluster.bounds(self._topics, self._options)
         except Closed:
-            # Deleted, and perhaps made anew, since we looked.
+            # Deleted, and perhaps created anew, meanwhile.
             self._learn()
             return self._cluster.bounds(self._topics, self._options)
 
     def _learn(self) -> None:
-        # One that was there and is no more is a loss, and told as such.
+        # A topic that was there and is gone is a reported loss.
         self._topics = self._cluster.topics(self._options, all_of_them=not self._topics)
         check_topics(self._options, self._topics)
         self._known_until = time.monotonic() + _KNOWN_SECONDS

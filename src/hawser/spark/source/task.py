@@ -1,9 +1,9 @@
-"""What a task does: its range of a partition becomes Arrow batches, as they come.
+"""A task of a query: it turns its range of a partition into Arrow batches as records arrive.
 
-A batch for Spark has up to twenty thousand rows, or fewer large ones; small batches of the log are put
-together and large ones cut. Bytes are counted as they are in memory, not as they are stored: compressed
-records may become a thousand times as large. So the memory of a task is bounded by two answers of a node, one
-batch of the log and one for Spark, however long the range is.
+A batch for Spark has up to twenty thousand rows, or fewer large ones; small batches of the log are joined and
+large ones cut. Sizes are those in memory, not in storage: compressed records may become a thousand times as
+large. So two answers of a node, one batch of the log and one for Spark bound the memory of a task, however
+long its range.
 """
 
 from collections.abc import Iterator
@@ -63,7 +63,7 @@ def _pieces(split: Split, options: Options) -> Iterator[_Piece]:
                 for place in range(0, count, step):
                     yield chunk, skip + place, min(step, count - place), offset + place
     except Closed:
-        # What a micro-batch has in the checkpoint is read by every run: without this none could go on.
+        # Every run repeats the micro-batch that the checkpoint has: without this no run could continue.
         text = lost_text(wanted.topic, wanted.partition, next_offset, wanted.end - 1)
         lost(f"{text}, because the topic was deleted", options.fail_on_data_loss)
         next_offset = wanted.end
