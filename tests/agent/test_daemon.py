@@ -31,7 +31,7 @@ def test_it_says_when_it_is_ready_and_ends_in_order(agent: Agent, local: LocalBu
     assert page(f"{agent.http}/readyz") == (200, "ready\n")
     assert page(f"{agent.http}/livez") == (200, "alive\n")
     assert agent.stop() == 0
-    assert agent.messages()[-1] == "ended in order"
+    assert agent.messages()[-1] == "stopped"
 
 
 def test_there_need_not_be_a_domain(local: LocalBus, tmp_path: Path) -> None:

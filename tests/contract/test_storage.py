@@ -292,11 +292,11 @@ def test_a_sync_elsewhere_goes_on_beside_everything_else(tmp_path: Path) -> None
 def test_after_a_sync_elsewhere_has_failed_all_fail(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
     disk.create("file", 10)
-    with pytest.raises(StorageFailed, match=r"syncing file failed: Input/output error\. Look after the disk"):
+    with pytest.raises(StorageFailed, match=r"syncing file failed: Input/output error\. Check the disk"):
         disk.end_sync(disk.begin_sync(["file"]), errno.EIO, 0.1)
-    with pytest.raises(StorageFailed, match="since then nothing is synced"):
+    with pytest.raises(StorageFailed, match="is not synced any more since then"):
         disk.begin_sync(["file"])
-    with pytest.raises(StorageFailed, match="since then nothing is synced"):
+    with pytest.raises(StorageFailed, match="is not synced any more since then"):
         disk.sync("file")
     disk.close()
 

@@ -166,7 +166,7 @@ def test_a_journal_that_somebody_locks_is_not_moved(tmp_path: Path) -> None:
     descriptor = os.open(locked, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     try:
-        with pytest.raises(UsageError, match=r"bad@1/0 cannot be opened: .* is in use; stop whoever uses it"):
+        with pytest.raises(UsageError, match=r"bad@1/0 cannot be opened: .* is in use by another process"):
             started(tmp_path)
     finally:
         os.close(descriptor)

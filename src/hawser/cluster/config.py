@@ -33,11 +33,11 @@ Bytes = Annotated[int, Meta(ge=4096, le=1 << 40)]
 
 
 class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Unknown keys are errors: they are typing mistakes."""
+    """Unknown keys are errors, because they are typing mistakes."""
 
 
 class NodeSection(_Section, frozen=True):
-    """`hawser node`."""
+    """The section of `hawser node`."""
 
     id: str = ""
     listen: str = "127.0.0.1:7400"
@@ -54,7 +54,7 @@ class NodeSection(_Section, frozen=True):
 
 
 class OperatorSection(_Section, frozen=True):
-    """`hawser operator`."""
+    """The section of `hawser operator`."""
 
     name: str = "operator"
     metadata: str = ""
@@ -86,7 +86,7 @@ class HttpSection(_Section, frozen=True):
 
 
 class Config(_Section, frozen=True):
-    """Everything."""
+    """All sections."""
 
     node: NodeSection = NodeSection()
     operator: OperatorSection = OperatorSection()
@@ -95,14 +95,14 @@ class Config(_Section, frozen=True):
 
 
 def schema() -> dict[str, Any]:
-    """What a configuration file may hold, as a JSON schema."""
+    """The JSON schema of a configuration file."""
     return msgspec.json.schema(Config)
 
 
 def load(
     file: Path | None, flags: Mapping[str, Mapping[str, Any]], environment: Mapping[str, str] = os.environ
 ) -> Config:
-    """Read the file, then what the environment says, then the flags that were given (None: not)."""
+    """Reads the file, then the environment, then the flags that are not None."""
     found: dict[str, Any] = {}
     if file is not None:
         try:
@@ -120,7 +120,7 @@ def load(
     for section, given in flags.items():
         _put(found, section, {key: value for key, value in given.items() if value is not None})
     try:
-        # Variables are texts, whatever they stand for.
+        # The environment has only text, so numbers are converted.
         return msgspec.convert(found, Config, strict=False)
     except msgspec.ValidationError as error:
         places = [*([str(file)] if file is not None else []), *sorted(variables)]
@@ -130,7 +130,7 @@ def load(
 
 def _put(found: dict[str, Any], section: str, values: dict[str, Any]) -> None:
     place = found.setdefault(section, {}) if values else None
-    # What is no table stays as it is, to be complained about.
+    # A value that is not a table is kept, so that the check reports it.
     if isinstance(place, dict):
         place.update(values)
 
@@ -141,7 +141,7 @@ def _nodes(text: str) -> dict[str, str]:
 
 
 def node_addresses(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Names of nodes and their addresses; UsageError if a name is there twice."""
+    """Names of nodes and their addresses; UsageError if a name occurs twice."""
     addresses: dict[str, str] = {}
     for name, address in pairs:
         if name in addresses:
@@ -156,5 +156,5 @@ def _names(text: str) -> list[str]:
     return [each.strip() for each in text.split(",") if each.strip()]
 
 
-# Keys that stand for several things, by how a variable writes them.
+# The keys with several values, by how a variable writes them.
 _LISTS: Final = {"nodes": _nodes, "observers": _names}

@@ -56,7 +56,7 @@ class Daemon(Protocol):
 
 
 class NodeDaemon:
-    """`hawser node`."""
+    """The daemon of `hawser node`."""
 
     def __init__(self, config: Config) -> None:
         section = config.node
@@ -95,7 +95,7 @@ class NodeDaemon:
 
 
 class OperatorDaemon:
-    """`hawser operator`. A store that does not answer yet is asked again until it does."""
+    """The daemon of `hawser operator`. It waits for a store that does not answer yet."""
 
     def __init__(self, config: Config) -> None:
         section = config.operator
@@ -120,7 +120,7 @@ class OperatorDaemon:
                 await self._operator.start()
             except StoreUnavailable as error:
                 self._why_not_ready = str(error)
-                _log.warning("%s; asking again", error)
+                _log.warning("%s; retrying", error)
                 await asyncio.sleep(_STORE_PAUSE_SECONDS)
             else:
                 self._why_not_ready = None
@@ -140,7 +140,7 @@ class OperatorDaemon:
 
 
 def node_settings(config: Config) -> NodeSettings:
-    """What the configuration says of a node's work; the rest is as it is without one."""
+    """The node's settings that the configuration gives; the others have their defaults."""
     section, usual = config.node, NodeSettings().replica
     return NodeSettings(
         tick_seconds=section.tick_seconds,
@@ -156,7 +156,7 @@ def node_settings(config: Config) -> NodeSettings:
 
 
 def run_daemon(make: Callable[[], Daemon], http: str, announce: Callable[[str], None]) -> None:
-    """Make and run a daemon until a signal ends it; `announce` is told once it serves."""
+    """Runs a daemon until a signal ends it; `announce` is called once it serves."""
     run(_run(make, http, announce))
 
 
@@ -181,7 +181,7 @@ async def _run(make: Callable[[], Daemon], http: str, announce: Callable[[str], 
         _tell_systemd("STOPPING=1")
         await daemon.stop()
         await health.stop()
-    _log.info("ended in order")
+    _log.info("stopped")
 
 
 def _watch_signals() -> asyncio.Event:
@@ -195,10 +195,10 @@ def _watch_signals() -> asyncio.Event:
         if asked_to_end.is_set():
             if loop.time() < first_at + _SAME_SIGNAL_SECONDS:
                 return
-            _log.warning("%s again: ending at once", number.name)
-            # Threads may be waiting for a disk.
+            _log.warning("%s again: stopping at once", number.name)
+            # Threads may be blocked in the disk.
             os._exit(128 + number)
-        _log.info("%s: ending in order; once more ends at once", number.name)
+        _log.info("%s: stopping; a second signal stops at once", number.name)
         first_at = loop.time()
         asked_to_end.set()
 
@@ -208,7 +208,7 @@ def _watch_signals() -> asyncio.Event:
 
 
 def _tell_systemd(state: str) -> None:
-    """As sd_notify(3), if somebody listens."""
+    """Notifies systemd, as sd_notify(3), if it started the process."""
     place = os.environ.get("NOTIFY_SOCKET")
     if not place:
         return
@@ -216,17 +216,17 @@ def _tell_systemd(state: str) -> None:
         try:
             notify.sendto(state.encode(), "\0" + place[1:] if place.startswith("@") else place)
         except OSError as error:
-            _log.warning("systemd was not told %s: %s", state, error.strerror)
+            _log.warning("systemd could not be notified of %s: %s", state, error.strerror)
 
 
 def _allow_many_files() -> None:
-    """As many open files as this process may have: a shard has several, and each client a connection. What a
-    shell begins with, often 1024, is soon too few."""
+    """Raises the soft limit of open files to the hard limit: a shard has several files, and each client a
+    connection. The usual soft limit of 1024 is soon too low."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     except (OSError, ValueError) as error:
-        _log.warning("this process may have %d open files, and no more: %s", soft, error)
+        _log.warning("the limit of %d open files cannot be raised: %s", soft, error)
 
 
 def _warn_if_exposed(who: str, address: str) -> None:
@@ -237,7 +237,7 @@ def _warn_if_exposed(who: str, address: str) -> None:
         is_local = host == "localhost"
     if not is_local:
         _log.warning(
-            "the %s talks at %s without TLS: whoever is in that network can read and change everything. "
+            "the %s talks at %s without TLS: any process in that network can read and change everything. "
             "Use a network of its own, or a tunnel",
             who,
             address,

@@ -44,7 +44,7 @@ class _File:
 
 
 class DiskSync:
-    """A sync of these files that is under way."""
+    """A sync of these files in progress."""
 
     __slots__ = ("files", "names")
 
@@ -63,7 +63,7 @@ class DiskSync:
 
 
 class DiskCounters:
-    """What the disks that share it have done since it was made."""
+    """The counters of the disks that share it."""
 
     __slots__ = ("sync_seconds", "syncs", "written_bytes")
 
@@ -97,14 +97,14 @@ class Disk:
         except BlockingIOError:
             self.close()
             raise StorageRefused(
-                f"{self.directory} is in use; stop whoever uses it, or take another"
+                f"{self.directory} is in use by another process; stop that process or use another directory"
             ) from None
         except OSError as error:
             self.close()
             raise StorageRefused(f"{self.directory} cannot be locked: {error.strerror}") from error
 
     def close(self) -> None:
-        """Give the descriptors back; no sync may be under way."""
+        """Closes all files; no sync may be in progress."""
         for file in self._files.values():
             os.close(file.descriptor)
         self._files.clear()
@@ -123,7 +123,7 @@ class Disk:
         descriptor = self._descriptor(name)
         try:
             data = os.pread(descriptor, size, start)
-            # A read may end early, at a signal or after two gigabytes.
+            # A read may return less, at a signal or after two gigabytes.
             while len(data) < size and (more := os.pread(descriptor, size - len(data), start + len(data))):
                 data += more
         except OSError as error:
@@ -159,7 +159,7 @@ class Disk:
             try:
                 self._reserve(name, descriptor, old, size - old)
             except StorageFull:
-                # What was reserved before the room ended would otherwise stay.
+                # Otherwise the space reserved before the disk was full would stay allocated.
                 os.ftruncate(descriptor, old)
                 raise
         else:
@@ -174,7 +174,7 @@ class Disk:
             pinned.let_go()
 
     def begin_sync(self, names: Sequence[str]) -> DiskSync:
-        """For somebody else, who syncs the descriptors of these files while other calls go on here."""
+        """Starts a sync whose descriptors another component syncs, while other calls continue here."""
         self._check_that_syncs_work()
         sync = DiskSync(names, [])
         try:
@@ -189,7 +189,7 @@ class Disk:
         return sync
 
     def end_sync(self, sync: DiskSync, error: int, seconds: float) -> None:
-        """It took so long; if an error ended it, which is an errno, this raises as `sync` does."""
+        """The sync took this time; with an errno as its error, this raises as `sync` does."""
         sync.let_go()
         if error:
             self._fail(" or ".join(sync.names), error)
@@ -219,7 +219,7 @@ class Disk:
                 flush(descriptor)
             else:
                 self.aside(partial(flush, descriptor))
-                # A sync beside this one may have taken the error of the same file.
+                # A concurrent sync may have received the error of the same file.
                 self._check_that_syncs_work()
         except OSError as error:
             self._fail(name, error.errno or errno.EIO)
@@ -227,11 +227,11 @@ class Disk:
 
     def _check_that_syncs_work(self) -> None:
         if self._failure is not None:
-            raise StorageFailed(f"{self._failure}; since then nothing is synced to {self.directory} any more")
+            raise StorageFailed(f"{self._failure}; {self.directory} is not synced any more since then")
 
     def _fail(self, name: str, error: int) -> NoReturn:
         self._failure = f"syncing {name} failed: {os.strerror(error)}"
-        raise StorageFailed(f"{self._failure}. Look after the disk, then start again")
+        raise StorageFailed(f"{self._failure}. Check the disk, then restart")
 
     def _descriptor(self, name: str) -> int:
         """Of the file, good until the next call that opens one."""
@@ -278,12 +278,12 @@ class Disk:
     def _named(self, name: str, error: OSError) -> StorageFull | StorageFailed:
         place = f"{self.directory / name}: {error.strerror}"
         if error.errno in _NO_ROOM:
-            return StorageFull(f"no room for {place}. Free some, or use another disk")
+            return StorageFull(f"no space for {place}. Free some, or use another disk")
         if error.errno in _REFUSED:
             return StorageRefused(
-                f"{place}. The disk may be whole: give the process what it needs (ulimit -n); start again"
+                f"{place}. The disk may be fine: raise the limits of the process (ulimit -n), then restart"
             )
-        return StorageFailed(f"{place}. Look after the disk, then start again")
+        return StorageFailed(f"{place}. Check the disk, then restart")
 
 
 def _make_directory(directory: Path) -> None:

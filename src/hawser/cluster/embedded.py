@@ -45,7 +45,7 @@ class EmbeddedCluster:
         return "hawser://" + ",".join(node.address for node in self.nodes)
 
     async def start(self) -> None:
-        """Returns when every node answers the operator."""
+        """Returns when the operator has reached every node."""
         for place, node in enumerate(self.nodes):
             port = self._listen.port + place if self._listen.port else 0
             await node.start(str(Address(self._listen.host, port)))

@@ -56,7 +56,7 @@ class Health:
         self._server: asyncio.Server | None = None
 
     async def start(self, address: str) -> None:
-        """Unreachable if the address cannot be had."""
+        """Unreachable if the system refuses the address."""
         place = Address.parse(address)
         try:
             self._server = await asyncio.start_server(

@@ -46,7 +46,7 @@ _LINKS: Final = {
 
 
 def node_metrics(node: Node, directory: Path) -> Iterator[Metric]:
-    """Of one node with its logs in `directory`, as it is now."""
+    """The metrics of a node whose logs are in `directory`."""
     shards = list(node.shards.values())
     yield Metric("hawser_shards", "Shards on this node.", len(shards))
     yield Metric("hawser_shards_led", "Shards that this node leads.", sum(each.leads for each in shards))
@@ -90,7 +90,7 @@ def _of_queue(shard: Shard) -> Iterator[Metric]:
     try:
         oldest_ns = delivery.oldest_ns(MESSAGES)
     except (Corrupt, OSError):
-        # The age is not known. The other figures are, and the log names the damage.
+        # The age is unknown; the log names the damage.
         pass
     else:
         age = 0.0 if oldest_ns is None else max(0.0, (time.time_ns() - oldest_ns) / 1e9)
@@ -132,7 +132,7 @@ def _of_transactions(node: Node) -> Iterator[Metric]:
 
 
 def operator_metrics(operator: OperatorService) -> Iterator[Metric]:
-    """Of one operator, as it is now."""
+    """The metrics of an operator."""
     found = [driver.metadata for driver in operator.drivers.values()]
     states = Counter(metadata.status for metadata in found if metadata is not None)
     yield Metric("hawser_nodes_alive", "Nodes that answer this operator.", len(operator.alive))

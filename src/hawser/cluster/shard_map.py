@@ -39,7 +39,7 @@ def topic_of(shard: str) -> str:
 
 
 def forget_oldest_deleted(topics: dict[str, TopicEntry], keep: Container[str] = ()) -> None:
-    """Of the deleted topics only the newest stay, and those in `keep`."""
+    """Keeps only the newest deleted topics, and those in `keep`."""
     deleted = [name for name, entry in topics.items() if entry.deleted and name not in keep]
     if len(deleted) > MAX_DELETED:
         deleted.sort(key=lambda name: topics[name].version)
@@ -48,14 +48,14 @@ def forget_oldest_deleted(topics: dict[str, TopicEntry], keep: Container[str] = 
 
 
 class Resident(NamedTuple):
-    """Who lives on a shard."""
+    """A topic or queue on a shard."""
 
     name: str
     entry: TopicEntry
 
 
 class ShardMap:
-    """Of two entries of the same thing the one with the higher version stays. The nodes are one thing."""
+    """Keeps the entry with the higher version; all nodes together share one version."""
 
     def __init__(self) -> None:
         self.cluster = ""
@@ -82,7 +82,7 @@ class ShardMap:
         forget_oldest_deleted(self.topics)
 
     def merge_nodes(self, other: Map) -> None:
-        """As `merge`, without topics and shards."""
+        """As `merge`, for the nodes only."""
         self.cluster = other.cluster or self.cluster
         if other.nodes_version >= self.nodes_version:
             self.nodes, self.nodes_version = dict(other.nodes), other.nodes_version
@@ -92,14 +92,14 @@ class ShardMap:
             self.shards.pop(shard, None)
 
     def _is_gone(self, shard: str) -> bool:
-        """Whether it belongs to a topic that is known to be deleted; late news of it change nothing."""
+        """Whether it belongs to a topic that is known to be deleted; late entries for it are ignored."""
         topic = topic_of(shard)
         entry = self.topics.get(topic)
         return entry is not None and entry.deleted and has_shard(topic, entry, shard)
 
     def on(self, shard: str) -> dict[TopicKind, Resident]:
-        """Who lives on this shard: a topic, a queue, both, or homes; not one of the same name before it or
-        behind it, nor one that is deleted. Empty if nothing is known of it."""
+        """The residents of this shard by kind: a topic, a queue, both, or coordinators ("homes"). A deleted
+        one, or another one of the same name, does not count. Empty if the map does not know the shard."""
         name = topic_of(shard)
         entry = self.topics.get(name)
         if entry is None or entry.deleted or not has_shard(name, entry, shard):

@@ -17,7 +17,7 @@ _log = logging.getLogger("hawser.cluster.stalls")
 STALL_SECONDS: Final = 0.05
 # Close to the silence that operators and peers accept.
 _WARNING_SECONDS: Final = 0.5
-# The pause between two lines in the log.
+# The shortest pause between two log lines.
 _LOG_SECONDS: Final = 10.0
 
 
@@ -41,7 +41,7 @@ class StallWatch:
         self._busy_clock = busy_clock
         self._last = self._last_busy = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        # Since the last line in the log, which came at that time.
+        # Counts since the last log line, and the time of that line.
         self._unsaid = 0
         self._longest_unsaid = 0.0
         self._said_at = -_LOG_SECONDS

@@ -176,7 +176,7 @@ def test_a_node_hands_over_what_it_leads_before_it_ends(tmp_path: Path) -> None:
         lines = cluster.nodes[leader].log_lines()
         assert {"time", "level", "logger", "message"} <= set(lines[0])
         messages = [line["message"] for line in lines]
-        assert "handing over 1 shards" in messages and messages[-1] == "ended in order"
+        assert "handing over 1 shards" in messages and messages[-1] == "stopped"
         # Nobody had to miss it first: the shard was led by another one when it ended.
         after = cluster.shard("orders")
         assert after["leader"] not in (None, leader)
@@ -200,7 +200,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
 
         until(ends, "the end of the node")
         assert node.wait() == 128 + signal.SIGTERM
-        assert "ending at once" in node.last_words and "ended in order" not in node.last_words
+        assert "stopping at once" in node.last_words and "stopped" not in node.last_words
         cluster.operators["o1"].resume()
         node.start()
         cluster.run("cluster", "status", "--check", "--wait", "60")

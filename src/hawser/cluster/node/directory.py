@@ -109,7 +109,7 @@ class NodeDirectory:
         try:
             path = self._rename(shard, self.path / "removed")
         except OSError as error:
-            # The disk is full, or the shards have a file system of their own. Without its vow a journal is
+            # The disk is full, or "shards" is a mount point. Without its promise file a journal is
             # never opened, even if only a part of it can be deleted.
             _log.info("%s is deleted in place: %s", path, error)
             (path / file_names.PROMISE).unlink(missing_ok=True)

@@ -17,14 +17,15 @@ from hawser.cluster.stores.store import Store
 from hawser.cluster.wire import Admin, TopicEntry
 from hawser.errors import Unavailable
 
-__all__ = ["create", "homes_of", "place"]
+__all__ = ["create", "coordinators_of", "place"]
 
-_MOST_COPIES_OF_HOMES: Final = 3
+_MOST_COPIES_OF_COORDINATORS: Final = 3
 
 
-def homes_of(message: Admin, homes: int, nodes: Collection[str]) -> Admin:
-    """The homes of a cluster of these nodes, as they are to be made."""
-    settings = {"replication": min(_MOST_COPIES_OF_HOMES, len(nodes))}
+def coordinators_of(message: Admin, homes: int, nodes: Collection[str]) -> Admin:
+    """The request for the coordinators of transactions, with their number and replication for a cluster of
+    these nodes."""
+    settings = {"replication": min(_MOST_COPIES_OF_COORDINATORS, len(nodes))}
     return msgspec.structs.replace(message, partitions=homes, settings=settings)
 
 

@@ -26,7 +26,7 @@ from hawser.cluster.operator.catalog import (
     mark_deleted,
     store_nodes,
 )
-from hawser.cluster.operator.creation import create, homes_of, place
+from hawser.cluster.operator.creation import coordinators_of, create, place
 from hawser.cluster.operator.deletion import (
     Retiring,
     ShardDeletion,
@@ -464,7 +464,7 @@ class OperatorService(Handler):
     async def _create(self, message: wire.Admin) -> wire.Answer:
         check_creation(message)
         if message.topic_kind == "homes":
-            message = homes_of(message, self.settings.homes, self._nodes)
+            message = coordinators_of(message, self.settings.homes, self._nodes)
         if message.name not in self.topics and "colocate" not in message.settings:
             await self._nodes_reached(message.settings.get("replication", 3))
         while (entry := await self._in_thread(create, self._store, message, self.alive)).deleted:

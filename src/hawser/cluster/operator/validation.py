@@ -76,7 +76,7 @@ def _check_is_free(name: str) -> None:
 
 
 def check_dead_letters(message: wire.Admin, known: Mapping[str, wire.TopicEntry]) -> None:
-    """ValueError if the dead letters of a queue are to go to what is no queue."""
+    """ValueError if the `dead_letter` setting names something that is not a queue."""
     name = message.settings.get("dead_letter")
     dead_letters = known.get(name) if isinstance(name, str) else None
     if dead_letters is not None and dead_letters.kind != "queue" and not dead_letters.deleted:

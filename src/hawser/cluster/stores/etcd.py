@@ -1,12 +1,12 @@
 """A metadata store in etcd (3.4 or later), through its JSON gateway; for operators on several machines.
 
-The version of a key is etcd's `mod_revision`: the store-wide count of writes at the key's last one, never
-used twice. A write is one transaction: compare it, then put, or read what is there instead. Reads are
-linearizable, which is etcd's default: the member asked confirms with a majority that it is not behind.
+The version of a key is etcd's `mod_revision`: the store's revision at the key's last write, which is never
+reused. A write is one transaction: compare the version, then put, or else read the current value. Reads are
+linearizable, which is etcd's default: the member that answers confirms with a majority that it is not behind.
 
-Several endpoints are tried in turn, beginning with the one that answered last. A read goes on to the next
-after any failure. A write goes on only while no connection was made: once sent, it may have taken effect,
-and a second attempt could not tell its own success from somebody else's write.
+Endpoints are tried in turn, beginning with the one that answered last. A read tries the next one after any
+failure. A write does so only if no connection was made: once sent, it may have taken effect, and a second
+attempt could not tell its own success from another operator's write.
 """
 
 import base64
@@ -45,14 +45,14 @@ DEFAULT_PREFIX: Final = "hawser//"
 
 _FORM: Final = "etcd://HOST:PORT[,HOST:PORT...][/PREFIX]"
 _API: Final = "/v3/"
-# gRPC's codes with which etcd says that it did nothing: wrong, forbidden or too much.
+# The gRPC codes with which etcd reports that it did nothing.
 _REFUSALS: Final = frozenset({3, 5, 7, 8, 9, 12, 16})
 
 _Answer = TypeVar("_Answer")
 
 
 class _Header(msgspec.Struct, frozen=True):
-    """In every answer of an etcd, so what comes without it is none."""
+    """Every answer of an etcd has it; an answer without it does not come from an etcd."""
 
     revision: int
 
@@ -64,7 +64,7 @@ class _Pair(msgspec.Struct, frozen=True):
 
 
 class _Range(msgspec.Struct, frozen=True):
-    # The gateway leaves out what is empty, zero or false.
+    # The gateway omits empty, zero and false values.
     kvs: tuple[_Pair, ...] = ()
 
 
@@ -83,7 +83,7 @@ class _TransactionAnswer(msgspec.Struct, frozen=True):
 
 
 class _Refusal(msgspec.Struct, frozen=True):
-    """What the gateway says with another status than 200."""
+    """The gateway's answer with a status other than 200."""
 
     error: str = ""
     code: int = 0
@@ -108,7 +108,7 @@ class EtcdStore:
         self._prefix = prefix.encode()
         share = timeout_seconds / len(endpoints)
         self._clients = [_client(host, port, share) for host, port in endpoints]
-        # The client that answered last; a thread that reads an old one loses time only.
+        # The client that answered last. A thread that reads an outdated value only loses time.
         self._preferred = 0
         self._closed = False
 
@@ -185,7 +185,7 @@ class EtcdStore:
         ask: Callable[[Etcd3Client], _Answer],
         outcome_of: Callable[[Exception], Literal["none", "unknown"]],
     ) -> _Answer:
-        """The first answer of any endpoint; stops where going on could do it twice."""
+        """The first answer of any endpoint; stops where another attempt could repeat a write."""
         failures: list[str] = []
         outcome: Literal["none", "unknown"] = "none"
         first = self._preferred
@@ -208,7 +208,7 @@ class EtcdStore:
         advice = "whether it was done, reading will tell" if outcome == "unknown" else "nothing was changed"
         raise StoreUnavailable(
             f"the metadata store etcd: {doing} failed ({'; '.join(failures)}); "
-            f"{advice}. See that a majority of etcd's members runs and can be reached",
+            f"{advice}. Check that a majority of etcd's members is running and reachable",
             outcome,
         )
 
@@ -235,7 +235,7 @@ def _endpoint(address: str) -> tuple[str, int]:
 
 def _client(host: str, port: int, timeout_seconds: float) -> Etcd3Client:
     session = requests.Session()
-    # A proxy or a password meant for the web has no business between an operator and its store.
+    # A proxy or password of the environment must not apply to the store.
     session.trust_env = False
     return Etcd3Client(host, port, timeout=timeout_seconds, api_path=_API, session=session)
 
@@ -254,7 +254,7 @@ def _text(data: bytes) -> str:
 
 
 def _outcome(error: Exception) -> Literal["none", "unknown"]:
-    """What became of a write that ended with `error`."""
+    """The outcome of a write that failed with `error`."""
     cause = error.__context__ if isinstance(error, Etcd3Exception) else error
     if isinstance(cause, requests.ConnectTimeout):
         return "none"
@@ -272,7 +272,7 @@ def _refusal(error: Exception) -> _Refusal:
 
 
 def _reason(error: Exception) -> str:
-    """The innermost thing that a person can act on."""
+    """The innermost cause that a person can act on."""
     cause = error.__context__ if isinstance(error, Etcd3Exception) and error.__context__ else error
     if isinstance(cause, requests.Timeout):
         return "no answer in time"

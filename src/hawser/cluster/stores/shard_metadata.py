@@ -31,12 +31,12 @@ class StoredShard(msgspec.Struct, frozen=True):
 
 
 def load_shard(store: Store, shard: str) -> StoredShard | None:
-    """What the store has of `shard` now."""
+    """The stored metadata of `shard`."""
     return _stored(shard, store.get(SHARDS + shard))
 
 
 def list_shards(store: Store) -> dict[str, StoredShard | errors.Corrupt]:
-    """Every shard that the store knows, all as of one instant; for one that cannot be read, why."""
+    """Every shard in the store, all at one instant; a shard that cannot be read has an error instead."""
     shards: dict[str, StoredShard | errors.Corrupt] = {}
     for key, value in store.list(SHARDS).items():
         shard = key.removeprefix(SHARDS)
@@ -64,7 +64,7 @@ def store_shard(
 
 
 def delete_shard(store: Store, shard: str, previous: StoredShard) -> bool:
-    """Delete the shard if it still is what it was; says whether it did."""
+    """Deletes the shard if it is unchanged; whether it did."""
     return store.delete(SHARDS + shard, previous.store_version)
 
 

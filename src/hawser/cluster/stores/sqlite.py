@@ -46,7 +46,7 @@ _TABLE: Final = """CREATE TABLE entries (
     version INTEGER PRIMARY KEY AUTOINCREMENT, key BLOB UNIQUE NOT NULL, data BLOB NOT NULL)"""
 # A write takes about as long.
 _PAUSE_SECONDS: Final = 0.001
-# The program's own generator is the program's business, and is copied by a fork.
+# The global random generator belongs to the program, and a fork copies it.
 _RANDOM: Final = SystemRandom()
 _PRIMARY_CODE: Final = 0xFF
 _BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
@@ -121,20 +121,21 @@ class SqliteStore:
             pass
         except FileNotFoundError:
             raise errors.NotFound(
-                f"there is no directory {self.path.parent} for the metadata store. Make it, or mend the URL"
+                f"there is no directory {self.path.parent} for the metadata store. "
+                "Create it, or correct the URL"
             ) from None
         except PermissionError as error:
             raise errors.PermissionDenied(f"{self._name} cannot be made: {error.strerror}") from error
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        """Set the connection up, and make the table in a new file."""
+        """Sets up the connection, and creates the table in a new file."""
         with self._failing("opening it"):
             self._execute(connection, "PRAGMA synchronous = EXTRA")
             self._execute(connection, "PRAGMA journal_mode = TRUNCATE")
             if self._is_ours(connection):
                 return
             self._execute(connection, "BEGIN IMMEDIATE")
-            # Another process may have been faster.
+            # Another process may have created it meanwhile.
             if not self._is_ours(connection):
                 connection.execute(_TABLE)
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -142,7 +143,7 @@ class SqliteStore:
             self._execute(connection, "COMMIT")
 
     def _is_ours(self, connection: sqlite3.Connection) -> bool:
-        """Whether the table is there already; refuses a file of somebody else and one of a later format."""
+        """Whether the table exists; refuses the file of another program or of a later format."""
         query = "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_schema)"
         query += " FROM pragma_application_id, pragma_user_version"
         application, version, tables = self._execute(connection, query).fetchone()
@@ -193,7 +194,7 @@ class SqliteStore:
 
     @contextmanager
     def _writing(self, connection: sqlite3.Connection, key: str) -> Iterator[None]:
-        """A transaction: nobody else writes until it ends, and what it did is on disk then."""
+        """A transaction: it excludes other writers, and is on disk when it ends."""
         self._execute(connection, "BEGIN IMMEDIATE")
         try:
             yield
@@ -203,8 +204,8 @@ class SqliteStore:
             if _code(error) == sqlite3.SQLITE_IOERR:
                 # The last sync may have failed after all was written.
                 raise StoreUnavailable(
-                    f"{self._name} could not be written ({error}); whether {key!r} was, reading will tell. "
-                    "Look after the disk",
+                    f"{self._name} could not be written ({error}); read {key!r} to see whether it was. "
+                    "Check the disk",
                     outcome="unknown",
                 ) from error
             raise
@@ -214,7 +215,7 @@ class SqliteStore:
 
     @contextmanager
     def _failing(self, doing: str) -> Iterator[None]:
-        """Tells SQLite's errors in Hawser's words; none of them leaves anything changed."""
+        """Translates SQLite's errors; none of them leaves a change."""
         try:
             yield
         except sqlite3.Error as error:
@@ -222,15 +223,17 @@ class SqliteStore:
             if code in _BUSY:
                 raise StoreUnavailable(
                     f"{self._name} is held by another process: {doing} got no turn in "
-                    f"{self.timeout_seconds} s. Try again; if it goes on, look who holds it (fuser)"
+                    f"{self.timeout_seconds} s. Try again; if it persists, find the process with fuser"
                 ) from error
             if code in _DAMAGED:
                 raise errors.Corrupt(
                     f"{self._name} is damaged or no SQLite file ({error}). Restore a copy of it"
                 ) from error
             if code in _FORBIDDEN:
-                raise errors.PermissionDenied(f"{self._name} is not ours to write: {error}") from error
-            raise StoreUnavailable(f"{self._name}: {doing} failed: {error}. Look after the disk") from error
+                raise errors.PermissionDenied(
+                    f"{self._name} cannot be written by this user: {error}"
+                ) from error
+            raise StoreUnavailable(f"{self._name}: {doing} failed: {error}. Check the disk") from error
 
     @property
     def _name(self) -> str:
@@ -238,13 +241,13 @@ class SqliteStore:
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:
-    # SQLite has rolled back by itself after some errors. If it cannot, the journal stays, and whoever reads
-    # the file next rolls back with it.
+    # After some errors SQLite has rolled back by itself. If it cannot, the journal stays, and the next reader
+    # of the file rolls back with it.
     if connection.in_transaction:
         with suppress(sqlite3.Error):
             connection.execute("ROLLBACK")
 
 
 def _code(error: sqlite3.Error) -> int:
-    """The primary result code; 0 for what the Python module itself complains about."""
+    """The primary result code; 0 for errors of the Python module itself."""
     return getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE

@@ -34,20 +34,20 @@ MAX_DATA_BYTES: Final = 1 << 20
 
 
 class Value(msgspec.Struct, frozen=True):
-    """What is kept under a key. Versions grow with every write to the store; they need not be dense."""
+    """The data of a key. Versions grow with every write to the store, not necessarily by one."""
 
     data: bytes
     version: int
 
 
 class Conflict(msgspec.Struct, frozen=True):
-    """Nothing was written: under the key there is not what the write was to replace, but `current`."""
+    """Nothing was written: the key has not the expected version but `current`."""
 
     current: Value | None
 
 
 class StoreUnavailable(errors.HawserError):
-    """The store did not answer, or could not do its work.
+    """The store did not answer, or the operation failed.
 
     With the outcome "unknown" a write took effect or did not, and may still do so until what it was to
     replace is replaced; read the key again to learn which. With "none" it certainly did not.
@@ -64,19 +64,19 @@ class Store(Protocol):
     """Keys are text of at most `MAX_KEY_BYTES` bytes, never empty; data at most `MAX_DATA_BYTES`."""
 
     def get(self, key: str) -> Value | None:
-        """What is there now."""
+        """The current value."""
 
     def list(self, prefix: str) -> dict[str, Value]:
         """Every key that begins with `prefix`, in order, all as of one instant; "" lists everything."""
 
     def put(self, key: str, data: bytes, expected: int | None) -> Value | Conflict:
-        """Write if the version there is `expected`; None: if nothing is there."""
+        """Writes if the key has the version `expected`, or with None if the key does not exist."""
 
     def delete(self, key: str, expected: int) -> bool:
-        """Delete if the version there is `expected`; says whether it did."""
+        """Deletes if the key has the version `expected`; whether it did."""
 
     def close(self) -> None:
-        """Give back what it holds. Every later call but this one raises Closed."""
+        """Closes the store. Every later call but this one raises Closed."""
 
 
 def encoded_key(key: str) -> bytes:
@@ -95,7 +95,7 @@ def encoded_key(key: str) -> bytes:
 
 
 def after_prefix(prefix: bytes) -> bytes:
-    """The least bytes above everything that begins with `prefix`, which must not be empty."""
+    """The smallest bytes after every key with `prefix`, which must not be empty."""
     assert prefix, "nothing is above every key"
     # UTF-8 has no byte 0xff, so the last one can always be raised.
     assert prefix[-1] < 0xFF
@@ -103,7 +103,7 @@ def after_prefix(prefix: bytes) -> bytes:
 
 
 def check_write(key: str, data: bytes, expected: int | None) -> None:
-    """UsageError if no store would take it."""
+    """UsageError if no store accepts this write."""
     assert expected is None or expected > 0, "versions begin at 1"
     if len(data) > MAX_DATA_BYTES:
         raise errors.UsageError(

@@ -50,7 +50,7 @@ class FrameKind(IntEnum):
     GOODBYE = 11  # why the sender closes; the last frame
 
 
-# Kind, number, body. The body belongs to whoever takes it.
+# Kind, number, body. The receiver owns the body.
 Frame = tuple[int, int, bytes | bytearray]
 
 
@@ -75,7 +75,7 @@ class FrameReader:
         self._buffer = bytearray(_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._end = 0
-        # Without so many bytes in the buffer there is nothing to cut.
+        # With fewer bytes in the buffer there is nothing to cut.
         self._needed = HEADER.size
         self._large: bytearray | None = None
         self._large_view = memoryview(b"")

@@ -23,7 +23,7 @@ from hawser.cluster.operator.catalog import (
     list_topics,
     mark_deleted,
 )
-from hawser.cluster.operator.creation import create, homes_of
+from hawser.cluster.operator.creation import coordinators_of, create
 from hawser.cluster.operator.deletion import TransactionGate
 from hawser.cluster.operator.validation import check_creation
 from hawser.cluster.shard_map import ShardMap, owned_shards
@@ -98,7 +98,7 @@ def test_homes_are_the_operators_to_make_and_nobodys_to_delete(cluster: RunningC
 
 
 def test_homes_wait_for_their_nodes(store: Store) -> None:
-    homes = homes_of(
+    homes = coordinators_of(
         wire.Admin(wire.AdminKind.CREATE, wire.HOMES, topic_kind="homes"), 4, ["a", "b", "c", "d"]
     )
     with pytest.raises(hawser.Unavailable, match="3 nodes, and 2 are alive"):

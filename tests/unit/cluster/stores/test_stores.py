@@ -199,7 +199,7 @@ def test_no_room_for_a_write(path: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 8192, limits[1]))
     try:
-        with pytest.raises(StoreUnavailable, match="Look after the disk"):
+        with pytest.raises(StoreUnavailable, match="Check the disk"):
             store.put("key", bytes(100_000), first.version)
         assert store.get("key") == first
     finally:

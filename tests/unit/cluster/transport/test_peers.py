@@ -250,7 +250,7 @@ def test_dialing_what_says_nothing() -> None:
 
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        with pytest.raises(Unreachable, match="says nothing: no greeting within"):
+        with pytest.raises(Unreachable, match="sends nothing: no greeting within"):
             await dial(f"127.0.0.1:{port}", CLIENT, settings=BRISK)
         await gone.wait()
         server.close()

@@ -92,7 +92,7 @@ class DeadLetterForwarder:
         async with self._opening:
             if self._client is None:
                 # No node has this name: these links carry nothing of the nodes' protocol.
-                name = f"letters of {self._node}"
+                name = f"dead letters of {self._node}"
                 client = Client(self._addresses(), name, ClientSettings(), PeerRole.NODE)
                 await client.start()
                 self._client = client

@@ -25,7 +25,7 @@ _MOST_HOPS: Final = 3
 # How long a request is retried while the shard has no leader.
 _PATIENT_SECONDS: Final = 2.0
 _PAUSE_SECONDS: Final = 0.1
-# A shard that a complete map has lacked for so long is deleted.
+# A shard that complete maps have lacked for this time counts as deleted.
 GONE_SECONDS: Final = 60.0
 _MOST_MISSING: Final = 65_536
 
