@@ -1,1 +1,1 @@
-"""The `hawser` command: one module per command group, imported when its command is run."""
+"""The `hawser` command: one package per command group. A command's module is imported when it runs."""

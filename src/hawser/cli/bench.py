@@ -1,4 +1,4 @@
-"""`hawser bench`: the benchmarks, with ratios to the peers that are installed."""
+"""`hawser bench`: run the benchmarks and print figures, ratios to installed peers, and targets."""
 
 import os
 import sys
@@ -33,18 +33,21 @@ _COLORS = {"yes": "green", "no": "red"}
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Fewer messages and repeats; figures are rougher.")
-@click.option("--part", "parts", multiple=True, type=click.Choice(PARTS), help="Only this part; repeatable.")
-@click.option("--peer", "peers", multiple=True, type=click.Choice(PEERS), help="Only this peer; repeatable.")
+@click.option("--quick", is_flag=True, help="Use fewer messages and repeats; figures are less precise.")
+@click.option(
+    "--part", "parts", multiple=True, type=click.Choice(PARTS), help="Measure only this part; repeatable."
+)
+@click.option(
+    "--peer", "peers", multiple=True, type=click.Choice(PEERS), help="Compare only this peer; repeatable."
+)
 @click.option("--check", is_flag=True, help="Exit with 1 when a target is missed.")
 @shared_options
 def bench(quick: bool, parts: tuple[str, ...], peers: tuple[str, ...], check: bool) -> None:
-    """Measure this machine: figures, ratios to the peers that are installed, and the targets.
+    """Measure this machine: figures, ratios to installed peers, and targets.
 
-    Everything happens in a domain of its own, which is gone afterwards; with --url it is made in that
-    directory. Clusters keep their data where there is a disk, in the temporary directory if that is on one.
-    Peers that are not installed are left out. With -o json every figure is one line, with the machine and
-    its load.
+    The benchmarks run in a temporary domain; --url names the directory in which it is created. Clusters keep
+    their data on a disk, in the temporary directory if that is on one. Peers that are not installed are left
+    out. With -o json each figure is one line with the machine and its load.
     """
     from hawser.bench.plan import Plan
     from hawser.bench.suite import run
@@ -70,16 +73,16 @@ def bench(quick: bool, parts: tuple[str, ...], peers: tuple[str, ...], check: bo
 
 
 def _warn_of_load() -> None:
-    """Medians and turns help against a moment's disturbance, not against one that stays."""
+    """Warn of a busy machine: medians and turns compensate short disturbances, not lasting ones."""
     load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
     if load > cores / 2:
         notice(
-            f"the load is {load:.1f} on {cores} cores: ratios will be off, run it again on a quiet machine"
+            f"the load is {load:.1f} on {cores} cores, so ratios are unreliable; repeat it on a quiet machine"
         )
 
 
 def _progress() -> Callable[[str], None]:
-    """Say on standard error what is being measured, on one line, if somebody is watching."""
+    """Show the current measurement in one line of standard error if that is a terminal."""
     if not sys.stderr.isatty():
         return lambda _: None
     return lambda text: click.echo(f"\r\033[K{text}", nl=False, err=True)

@@ -1,4 +1,4 @@
-"""`hawser completion`: the script that teaches a shell our commands, options and topics."""
+"""`hawser completion`: a shell script that completes commands, options, topics and queues."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""`hawser config`: what a configuration file may hold, and whether one is right."""
+"""`hawser config`: the schema of configuration files, and a check of one file."""
 
 from pathlib import Path
 
@@ -12,21 +12,21 @@ from hawser.cli.output import notice, print_json
 __all__ = ["check", "config", "schema"]
 
 _COMMANDS = {
-    "schema": ("hawser.cli.config:schema", "Everything a file may hold, as a JSON schema."),
-    "check": ("hawser.cli.config:check", "Read a file and say what is wrong with it."),
+    "schema": ("hawser.cli.config:schema", "Print the JSON schema of configuration files."),
+    "check": ("hawser.cli.config:check", "Check a configuration file."),
 }
 
 
 @click.group("config", cls=LazyGroup, lazy_commands=_COMMANDS)
 @shared_options
 def config() -> None:
-    """The configuration of nodes and operators."""
+    """Describe and check the configuration of nodes and operators."""
 
 
 @click.command()
 @shared_options
 def schema() -> None:
-    """Everything a configuration file may hold, as a JSON schema."""
+    """Print the JSON schema of configuration files."""
     from hawser.cluster.config import schema as published
 
     click.echo(msgspec.json.format(msgspec.json.encode(published()), indent=2).decode())
@@ -36,11 +36,11 @@ def schema() -> None:
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @shared_options
 def check(file: Path) -> None:
-    """Read FILE as a daemon would, with the variables of this environment; exits with 2 if it is wrong."""
+    """Load FILE as a daemon does, with the variables of this environment. Exits with 2 if it is invalid."""
     from hawser.cluster.config import load
 
     found = load(file, {})
     if wants_json():
         print_json(found)
     else:
-        notice(f"{file} is right")
+        notice(f"{file} is valid")

@@ -1,4 +1,4 @@
-"""A group whose commands are imported when they are run: `--help` shows them without importing any."""
+"""A command group that imports a command when it is run. `--help` lists commands without importing them."""
 
 from difflib import get_close_matches
 from importlib import import_module
@@ -39,7 +39,7 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            # The reader of our output has seen enough, which is no failure.
+            # The reader closed the pipe, as `head` does; this is no failure.
             discard_output()
             ctx.exit(0)
 

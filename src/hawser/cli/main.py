@@ -1,7 +1,7 @@
-"""The root of the `hawser` command: which commands there are, and what a failure ends with.
+"""The root of the `hawser` command: the table of commands, and the exit code of each error.
 
 Data goes to standard output, everything else to standard error. Exit codes: 0 ok, 1 failed, 2 usage,
-3 not found, 4 unhealthy, 5 timeout, 6 permission, 7 in doubt or audit mismatch, 8 audit undecided,
+3 not found, 4 unhealthy, 5 timeout, 6 permission, 7 outcome unknown or audit mismatch, 8 audit undecided,
 130 interrupted.
 """
 
@@ -20,7 +20,7 @@ from hawser.cli.output import discard_output
 
 __all__ = ["main"]
 
-# The first class that fits decides.
+# The first matching class decides.
 _EXIT_CODES: tuple[tuple[type[errors.HawserError], int], ...] = (
     (errors.UsageError, 2),
     (errors.SettingsMismatch, 2),
@@ -35,22 +35,25 @@ _EXIT_CODES: tuple[tuple[type[errors.HawserError], int], ...] = (
 )
 _INTERRUPTED = 130
 _COMMANDS = {
-    "topic": ("hawser.cli.topic:topic", "List, look at, publish to and follow topics."),
-    "queue": ("hawser.cli.queue:queue", "List, look at, put into and get from queues."),
-    "tx": ("hawser.cli.transaction:tx", "List, look at and decide transactions."),
-    "up": ("hawser.cli.daemon.up:up", "A whole cluster on this machine."),
+    "topic": ("hawser.cli.topic:topic", "List, inspect, publish to and follow topics."),
+    "queue": ("hawser.cli.queue:queue", "List, inspect, put into and get from queues."),
+    "tx": ("hawser.cli.transaction:tx", "List, inspect and decide transactions."),
+    "up": ("hawser.cli.daemon.up:up", "Run a whole cluster on this machine."),
     "node": ("hawser.cli.daemon.node:node", "Run a node of a cluster."),
     "operator": ("hawser.cli.daemon.node:operator", "Run an operator of a cluster."),
-    "agent": ("hawser.cli.daemon.agent:agent", "Recover the dead of this host at once, record what it has."),
+    "agent": ("hawser.cli.daemon.agent:agent", "Recover dead processes of this host and record its topics."),
     "pipeline": ("hawser.cli.pipeline:pipeline", "Land topics in tables, with Spark."),
-    "cluster": ("hawser.cli.cluster:cluster", "Look at a cluster, move leaders and replicas."),
-    "log": ("hawser.cli.log:log", "Look at a node's log on disk and check it."),
-    "config": ("hawser.cli.config:config", "What a configuration file may hold, and whether one is right."),
-    "ps": ("hawser.cli.participants:ps", "Who takes part in what, alive or dead."),
-    "reap": ("hawser.cli.participants:reap", "Recover the dead, remove what nobody can use any more."),
-    "doctor": ("hawser.cli.doctor.command:doctor", "Check this host and the domain, or a cluster."),
+    "cluster": ("hawser.cli.cluster:cluster", "Inspect a cluster, move leaders and replicas."),
+    "log": ("hawser.cli.log:log", "Inspect and check a node's log on disk."),
+    "config": ("hawser.cli.config:config", "Describe and check configuration files."),
+    "ps": ("hawser.cli.participants:ps", "List participants of topics and queues, alive or dead."),
+    "reap": ("hawser.cli.participants:reap", "Recover dead participants and remove leftover files."),
+    "doctor": ("hawser.cli.doctor.command:doctor", "Check this host and its domain, or a cluster."),
     "bench": ("hawser.cli.bench:bench", "Measure this machine, with ratios to other buses."),
-    "demo": ("hawser.demo.command:demo", "The whole path with everybody killed, and a proof."),
+    "demo": (
+        "hawser.demo.command:demo",
+        "Run the whole path, kill every process in it, and verify the result.",
+    ),
     "completion": ("hawser.cli.completion:completion", "Print the completion script of a shell."),
 }
 
@@ -62,7 +65,7 @@ def root() -> None:
     """A crash-proof message bus.
 
     Topics and queues live in the shared memory of this host (shm://) or on the disks of several (hawser://).
-    A process may be killed at any moment; nothing it was doing can harm the others.
+    A process may be killed at any moment without harm to the others.
     """
 
 
@@ -70,7 +73,7 @@ def main() -> NoReturn:
     """Run the command of this process's arguments and exit with its code."""
     _replace_closed_streams()
     signal.signal(signal.SIGTERM, _terminate)
-    # A terminal that was closed; `nohup` has it ignored.
+    # SIGHUP arrives when the terminal closes; `nohup` sets it to be ignored.
     if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
         signal.signal(signal.SIGHUP, _terminate)
     try:
@@ -115,16 +118,18 @@ def _run() -> int:
     except UnicodeEncodeError as error:
         argument = error.object.encode(errors="surrogateescape")
         click.echo(
-            f"{click.style('error:', fg='red')} {argument!r} is not UTF-8; names are", err=True, color=color
+            f"{click.style('error:', fg='red')} {argument!r} is not UTF-8; names must be",
+            err=True,
+            color=color,
         )
         return 2
     except OSError as error:
-        # Standard output on a full disk, or a file that the command reads or writes.
+        # Standard output is on a full disk, or a file cannot be read or written.
         discard_output()
         click.echo(f"{click.style('error:', fg='red')} {error}", err=True, color=color)
         return 1
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
-    """Leave topics in order when asked to end."""
+    """Turn the signal into SystemExit, so that topics are closed in order."""
     raise SystemExit(128 + number)

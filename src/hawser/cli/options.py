@@ -1,4 +1,4 @@
-"""What every command takes: which bus, and how to print; given anywhere, the last one counts."""
+"""Options of every command: the bus and the output format. They may stand anywhere; the last one counts."""
 
 import os
 from collections.abc import Callable
@@ -32,8 +32,8 @@ def shared_options(function: F) -> F:
         metavar="URL",
         expose_value=False,
         callback=_remember(_URL),
-        help="shm:// (this user's domain), shm:///directory, or hawser://host:port,... (a cluster); else "
-        "what the variable HAWSER_URL says.",
+        help="shm:// (this user's domain), shm:///directory, or hawser://host:port,... (a cluster); default: "
+        "the variable HAWSER_URL.",
     )
     output = click.option(
         "-o",
@@ -42,7 +42,7 @@ def shared_options(function: F) -> F:
         expose_value=False,
         is_eager=True,
         callback=_remember(_OUTPUT),
-        help="For people (the default) or for programs.",
+        help="table for people (the default), json for programs.",
     )
     return url(output(function))
 
@@ -53,7 +53,7 @@ def _remember(place: str) -> Callable[[click.Context, click.Parameter, Any], Non
             return
         context.meta[place] = value
         if place == _OUTPUT:
-            # A command with an output option of its own takes it as the default.
+            # A command with an output option of its own takes this value as its default.
             context.default_map = {"bench": {"output": value}, **(context.default_map or {})}
 
     return callback
@@ -66,33 +66,33 @@ def version_option(function: F) -> F:
 
 
 def given_url() -> str | None:
-    """The URL on the command line, if there is one."""
+    """The URL on the command line, or None."""
     url: str | None = click.get_current_context().meta.get(_URL)
     return url
 
 
 def chosen_url() -> str | None:
-    """The URL on the command line, else the one of the variable HAWSER_URL, if there is one."""
+    """The URL on the command line, or that of the variable HAWSER_URL, or None."""
     return given_url() or os.environ.get("HAWSER_URL") or None
 
 
 def wants_json() -> bool:
-    """Whether output is for programs."""
+    """Whether `-o json` was given."""
     return bool(click.get_current_context().meta.get(_OUTPUT) == "json")
 
 
 def connect(name: str | None = None) -> hawser.Bus:
-    """The bus the command line asks for."""
+    """Connect to the bus that the command line names."""
     return hawser.connect(chosen_url() or "shm://", name=name)
 
 
 def topic_argument(function: F) -> F:
-    """Add the argument NAME, a topic's name, completed from those that exist."""
+    """Add the argument NAME, a topic's name, completed from existing topics."""
     return _name_argument(function, lambda bus: bus.topics())
 
 
 def queue_argument(function: F) -> F:
-    """Add the argument NAME, a queue's name, completed from those that exist."""
+    """Add the argument NAME, a queue's name, completed from existing queues."""
     return _name_argument(function, lambda bus: bus.queues())
 
 

@@ -1,4 +1,4 @@
-"""Printing: tables for people, JSON for programs, figures with units."""
+"""Output of commands: tables for people, JSON for programs, numbers with units."""
 
 import json
 import os
@@ -31,30 +31,30 @@ __all__ = [
 
 
 class Column(NamedTuple):
-    """A column of a table; figures stand on the right."""
+    """A column of a table; `right` aligns numbers."""
 
     title: str
     right: bool = False
 
 
 class Cell(NamedTuple):
-    """A text with a colour, for terminals."""
+    """A text with a colour on terminals."""
 
     text: str
     color: str
 
 
 def notice(text: str) -> None:
-    """Say something that is not data."""
+    """Print a message that is not data, to standard error."""
     click.echo(text, err=True)
 
 
 def print_json(value: Any) -> None:
-    """One line of JSON, out at once."""
+    """Print one line of JSON and flush it."""
     try:
         line = msgspec.json.encode(value).decode()
     except UnicodeEncodeError:
-        # A file name that is not UTF-8; escaped, it names the same file to a program.
+        # A file name is not UTF-8; json escapes it so that programs read the same name.
         line = json.dumps(value)
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
@@ -62,8 +62,8 @@ def print_json(value: Any) -> None:
 
 @contextmanager
 def report_at_end(report: Callable[[], None]) -> Iterator[None]:
-    """Print the report when the block ends. If the block fails, its error decides the exit code, whether or
-    not the report can be printed."""
+    """Print the report when the block ends. If the block fails, its error decides the exit code, even if the
+    report cannot be printed."""
     try:
         yield
     except BaseException:
@@ -77,8 +77,7 @@ def report_at_end(report: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def exit_with(code: int) -> Iterator[None]:
-    """Print a verdict in the block, and exit with its code unless that is 0: whether or not it can be
-    printed."""
+    """Exit with `code` after the block, unless it is 0, even if the output of the block cannot be printed."""
     try:
         yield
     except OSError as error:
@@ -93,7 +92,7 @@ def exit_with(code: int) -> Iterator[None]:
 
 
 def discard_output() -> None:
-    """Discard buffered output if it cannot be written: it would fail again when the process exits."""
+    """Discard buffered output that cannot be written, because flushing it would fail again at exit."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -101,7 +100,7 @@ def discard_output() -> None:
 
 
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str | Cell]]) -> None:
-    """A table; on a terminal with colours and in its width, otherwise as plain aligned text."""
+    """Print a table: on a terminal with colours and fitted to its width, otherwise as plain aligned text."""
     rows = list(rows)
     if sys.stdout.isatty():
         _print_rich_table(columns, rows)
@@ -136,18 +135,18 @@ def _print_plain_table(columns: Sequence[Column], rows: Sequence[Sequence[str | 
 
 
 def dimmed(text: str) -> str:
-    """A text that stands back, where standard output shows colours."""
+    """The text in a dim style if standard output shows colours."""
     colored = sys.stdout.isatty() and click.get_current_context().color is not False
     return click.style(text, dim=True) if colored else text
 
 
 def count(number: float) -> str:
-    """A whole number, grouped: 12,345."""
+    """A whole number with separators: 12,345."""
     return f"{number:,.0f}"
 
 
 def byte_size(number: float) -> str:
-    """Bytes as a person reads them: 512 B, 64 KiB, 8.5 MiB."""
+    """A number of bytes with a unit: 512 B, 64 KiB, 8.5 MiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if number < 1024:
             return f"{number:.0f} {unit}" if number >= 100 or number % 1 == 0 else f"{number:.1f} {unit}"
@@ -161,7 +160,7 @@ def messages_were(number: int) -> str:
 
 
 def age(seconds: float) -> str:
-    """A length of time: 0.4 s, 12 s, 5 min, 3 h, 2 d."""
+    """A duration with a unit: 0.4 s, 12 s, 5 min, 3 h, 2 d."""
     if seconds < 10:
         return f"{max(seconds, 0):.1f} s"
     for limit, unit, size in ((120, "s", 1), (7200, "min", 60), (172800, "h", 3600)):
@@ -171,12 +170,12 @@ def age(seconds: float) -> str:
 
 
 def clock(timestamp_ns: int) -> str:
-    """The local time of day of a moment, to the microsecond."""
+    """The local time of day, to the microsecond."""
     return datetime.fromtimestamp(timestamp_ns / 1e9).astimezone().strftime("%H:%M:%S.%f")
 
 
 def printable_text(data: bytes) -> str | None:
-    """The text in some bytes; None if they are no printable text."""
+    """The bytes as text; None if they are not printable UTF-8."""
     try:
         text = data.decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""`hawser ps` and `hawser reap`: who takes part, and what the dead left."""
+"""`hawser ps` and `hawser reap`: participants, and the recovery of dead ones."""
 
 import click
 import msgspec
@@ -19,8 +19,8 @@ _DOUBTFUL = frozenset({"other version", "foreign", "unreadable"})
 @click.command()
 @shared_options
 def ps() -> None:
-    """Who takes part in topics and queues, the dead not yet recovered too; of a cluster, members of groups
-    and consumers of queues."""
+    """List the participants of topics and queues, including dead ones that are not recovered yet; of a
+    cluster, the members of groups and the consumers of queues."""
     with connect() as bus:
         topics, queues = list(every_topic(bus)), list(every_queue(bus))
     everything: list[hawser.TopicInfo | hawser.QueueInfo] = [*topics, *queues]
@@ -46,7 +46,7 @@ def ps() -> None:
     if rows:
         print_table(columns, rows)
     if not (grouped or consumed or rows):
-        notice(f"nobody takes part in {bus.url}")
+        notice(f"no participants in {bus.url}")
 
 
 def _lag(topic: hawser.TopicInfo | hawser.QueueInfo, participant: hawser.Participant) -> int | None:
@@ -60,7 +60,7 @@ def _lag(topic: hawser.TopicInfo | hawser.QueueInfo, participant: hawser.Partici
 @click.command()
 @shared_options
 def reap() -> None:
-    """Recover every dead participant; remove ephemeral topics and queues nobody uses and files of an earlier
+    """Recover every dead participant, and remove unused ephemeral topics and queues and files of an earlier
     boot."""
     with connect() as bus:
         before = bus.files()
@@ -69,7 +69,7 @@ def reap() -> None:
     removed = [each for each in before if each.state in _REMOVABLE and each.file not in left]
     doubtful = [each for each in before if each.state in _DOUBTFUL]
     for each in doubtful:
-        notice(f"{each.file} is left alone ({each.state}); see `hawser doctor`")
+        notice(f"{each.file} is not removed ({each.state}); see `hawser doctor`")
     if wants_json():
         print_json(
             {
@@ -98,7 +98,7 @@ def reap() -> None:
                 count(each.slots),
                 count(each.references),
                 count(each.claims),
-                "" if each.complete else "another process is at it",
+                "" if each.complete else "another process recovers it",
             ]
             for each in recovered
         ]

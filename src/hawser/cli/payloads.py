@@ -1,4 +1,4 @@
-"""What `hawser topic pub` and `hawser queue put` send: data of the command line, a file, or lines."""
+"""Payloads of `hawser topic pub` and `hawser queue put`: an argument, a file, or lines of standard input."""
 
 import itertools
 import os
@@ -18,21 +18,26 @@ _MOST_TOGETHER: Final = 1000
 
 
 def payload_options(function: Any) -> Any:
-    """Add what to send, how often and with what: DATA, --file, --stdin-lines, --rate, --count, --key and
-    --header."""
+    """Add DATA, --file, --stdin-lines, --rate, --count, --key and --header."""
     for option in reversed(
         (
             click.argument("data", required=False),
             click.option(
-                "--file", type=click.File("rb"), help="Send the contents of a file; - is standard input."
+                "--file", type=click.File("rb"), help="Send the content of a file; - is standard input."
             ),
             click.option(
                 "--stdin-lines", is_flag=True, help="Send each line of standard input, without its end."
             ),
-            click.option("--rate", type=per_second, help="Messages a second, for ever."),
-            click.option("--count", "times", type=click.IntRange(min=1), help="How many messages."),
+            click.option("--rate", type=per_second, help="Messages per second, until interrupted."),
+            click.option("--count", "times", type=click.IntRange(min=1), help="Number of messages."),
             click.option("--key", help="Key of every message."),
-            click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="Repeatable."),
+            click.option(
+                "--header",
+                "headers",
+                multiple=True,
+                metavar="NAME=VALUE",
+                help="Header of every message; repeatable.",
+            ),
         )
     ):
         function = option(function)
@@ -40,7 +45,7 @@ def payload_options(function: Any) -> Any:
 
 
 def sending_options(key: str | None, headers: tuple[str, ...], timeout: float | None) -> dict[str, Any]:
-    """Key, headers and time-out as the API takes them."""
+    """Key, headers and timeout as arguments of the API."""
     return {
         "key": None if key is None else os.fsencode(key),
         "headers": dict(_header(each) for each in headers) or None,
@@ -58,7 +63,7 @@ def _header(text: str) -> tuple[str, bytes]:
 def payloads(
     data: str | None, file: BinaryIO | None, stdin_lines: bool, times: int | None, rate: float | None
 ) -> Iterator[list[bytes]]:
-    """What to send, in groups of what is there at once; at a rate one by one, each not before its time."""
+    """The payloads in groups to send together. With a rate, each group is one payload, at its time."""
     if (data is not None) + (file is not None) + stdin_lines != 1:
         raise click.UsageError("Give one of DATA, --file and --stdin-lines.")
     if stdin_lines:
@@ -71,9 +76,9 @@ def payloads(
 
 
 def _lines(given: BinaryIO) -> Iterator[list[bytes]]:
-    """The lines without their ends, those of one read together; the last one may lack its end."""
+    """The lines without newlines, in one group per read. The last line may lack its newline."""
     parts: list[bytes] = []
-    # A buffered reader gives what is there, and waits only if nothing is.
+    # read1 returns the available bytes and blocks only if there are none.
     while part := given.read1(_READ_BYTES):  # type: ignore[attr-defined]
         parts.append(part)
         if b"\n" in part:
@@ -93,7 +98,7 @@ def _repeated(payload: bytes, times: int | None) -> Iterator[list[bytes]]:
 
 
 def _first(count: int | None, groups: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
-    """So many payloads of them at most; nothing is read behind the last one."""
+    """The first `count` payloads. Nothing is read after the last one."""
     if count is None:
         yield from groups
         return
@@ -105,7 +110,8 @@ def _first(count: int | None, groups: Iterator[list[bytes]]) -> Iterator[list[by
 
 
 def _paced(sent: Iterator[bytes], rate: float) -> Iterator[list[bytes]]:
-    """One that is late does not delay the others."""
+    """One payload at a time; the payload with number n is due after n / `rate` seconds, even if others are
+    late."""
     start = time.monotonic()
     for number, payload in enumerate(sent):
         time.sleep(max(0.0, start + number / rate - time.monotonic()))

@@ -1,4 +1,4 @@
-"""Values on the command line, and messages as text and JSON."""
+"""Parsing of option values, settings as options, and messages printed as text and JSON."""
 
 import base64
 import math
@@ -34,54 +34,62 @@ _PREVIEW_BYTES = 32
 
 
 def byte_count(text: str) -> int:
-    """A number of bytes, with or without a unit: 4096, 64K, 8MiB."""
+    """Parse a number of bytes, with or without a unit: 4096, 64K, 8MiB."""
     number = text.rstrip(string.ascii_letters + " ")
     unit = text[len(number) :].strip().lower().removesuffix("ib").removesuffix("b")
     if unit not in _UNITS or not number.isdecimal():
-        raise click.BadParameter(f"{text!r} is no number of bytes; write it like 4096, 64K or 8M")
+        raise click.BadParameter(f"{text!r} is not a number of bytes; write it like 4096, 64K or 8M")
     return int(number) * _UNITS[unit]
 
 
 def per_second(text: str) -> float:
-    """So many a second: a number above 0."""
+    """Parse a rate: a number above 0."""
     with suppress(ValueError):
         if (number := float(text)) > 0:
             return number
-    raise click.BadParameter(f"{text!r} is no number above 0")
+    raise click.BadParameter(f"{text!r} is not a number above 0")
 
 
 _CLUSTER_SETTINGS: Final[tuple[tuple[str, Any, str], ...]] = (
-    ("partitions", click.INT, "Of a new topic on a cluster, 1 if not given."),
-    ("replication", click.INT, "Copies of a new topic on a cluster, 3 if not given."),
+    ("partitions", click.INT, "Partitions of a new topic on a cluster; default 1."),
+    ("replication", click.INT, "Replicas of a new topic on a cluster; default 3."),
     (
         "retention_bytes",
         byte_count,
-        "What a new topic on a cluster keeps; else everything.",
+        "Bytes that a new topic on a cluster retains; default: all.",
     ),
-    ("retention_seconds", click.FLOAT, "How long a new topic on a cluster keeps it; else for ever."),
+    (
+        "retention_seconds",
+        click.FLOAT,
+        "Seconds that a new topic on a cluster retains messages; default: no limit.",
+    ),
 )
 
 
 _QUEUE_SETTINGS: Final[tuple[tuple[str, Any, str], ...]] = (
-    ("max_deliveries", click.INT, "Deliveries before a message becomes a dead letter; else no bound."),
-    ("lease", click.FLOAT, "Seconds until a message that is held may be given to another; else never."),
+    ("max_deliveries", click.INT, "Deliveries before a message becomes a dead letter; default: no limit."),
+    (
+        "lease",
+        click.FLOAT,
+        "Seconds after which a held message is delivered to another consumer; default: never.",
+    ),
     ("capacity", click.INT, "Messages that a new queue on one host holds."),
-    ("slot_size", byte_count, "The largest message of a new queue on one host."),
-    ("max_producers", click.INT, "Of a new queue on one host."),
-    ("max_consumers", click.INT, "Of a new queue on one host."),
+    ("slot_size", byte_count, "Bytes of the largest message of a new queue on one host."),
+    ("max_producers", click.INT, "Producers of a new queue on one host."),
+    ("max_consumers", click.INT, "Consumers of a new queue on one host."),
     ("max_held", click.INT, "Messages that one consumer may hold at once, on one host."),
-    ("replication", click.INT, "Copies of a new queue on a cluster, 3 if not given."),
-    ("capacity_bytes", byte_count, "What a new queue on a cluster holds."),
+    ("replication", click.INT, "Replicas of a new queue on a cluster; default 3."),
+    ("capacity_bytes", byte_count, "Bytes that a new queue on a cluster holds."),
 )
 
 
 def setting_options(function: Any) -> Any:
-    """The settings of a topic as options, of both scopes; those not given are None."""
+    """Add the settings of a topic, local and on a cluster, as options; one that is not given is None."""
     local = tuple(
         (
             name,
             byte_count if name == "slot_size" else click.INT,
-            f"Setting of a new topic, {bound.default} if not given.",
+            f"Setting of a new topic; default {bound.default}.",
         )
         for name, bound in SETTING_BOUNDS.items()
     )
@@ -89,23 +97,27 @@ def setting_options(function: Any) -> Any:
 
 
 def queue_setting_options(function: Any) -> Any:
-    """The settings of a queue as options, of both scopes; those not given are None."""
-    letters = click.option("--dead-letter", metavar="QUEUE", help="Where its dead letters go; else its own.")
-    colocate = click.option("--colocate", metavar="TOPIC", help="The topic with which it shares a shard.")
-    return letters(colocate(_with_settings(function, "queue", _QUEUE_SETTINGS)))
+    """Add the settings of a queue, local and on a cluster, as options; one that is not given is None."""
+    dead_letter = click.option(
+        "--dead-letter", metavar="QUEUE", help="The queue of its dead letters; default: one of its own."
+    )
+    colocate = click.option("--colocate", metavar="TOPIC", help="The topic whose shard it shares.")
+    return dead_letter(colocate(_with_settings(function, "queue", _QUEUE_SETTINGS)))
 
 
 def _with_settings(function: Any, kind: str, settings: tuple[tuple[str, Any, str], ...]) -> Any:
     for name, converter, text in reversed(settings):
         flag = f"--{name.replace('_', '-')}"
         function = click.option(flag, type=converter, metavar="NUMBER", help=text)(function)
-    lasting = click.option("--ephemeral/--lasting", default=None, help="Removed with its last user.")
-    mode = click.option("--mode", type=click.Choice(["user", "group"]), help=f"Who may use a new {kind}.")
+    lasting = click.option("--ephemeral/--lasting", default=None, help="Remove it with its last participant.")
+    mode = click.option(
+        "--mode", type=click.Choice(["user", "group"]), help=f"Users with access to a new {kind}."
+    )
     return lasting(mode(function))
 
 
 def bytes_as_json(data: bytes) -> Any:
-    """Text where it is text, else an object with base64 in it."""
+    """The bytes as text if they are UTF-8, otherwise an object with base64."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -113,8 +125,8 @@ def bytes_as_json(data: bytes) -> Any:
 
 
 def sample_as_json(sample: hawser.Sample, schema: str) -> dict[str, Any]:
-    """A message as an object; a value of the schema is in `value`, other payloads are in `data`. A float that
-    JSON lacks is a text: "NaN", "Infinity" or "-Infinity"."""
+    """A message as an object: a decoded value of the schema is in `value`, any other payload in `data`.
+    Floats that JSON lacks become the strings "NaN", "Infinity" and "-Infinity"."""
     line: dict[str, Any] = {
         "partition": sample.partition,
         "offset": sample.offset,
@@ -132,7 +144,7 @@ def sample_as_json(sample: hawser.Sample, schema: str) -> dict[str, Any]:
 
 
 def _typed_value(sample: hawser.Sample, schema: str) -> Any:
-    """The value of a structure, known by its names alone; None for anything else."""
+    """The value of a msgpack payload with its field names; None for any other payload."""
     if not schema.startswith("msgpack:"):
         return None
     try:
@@ -142,7 +154,7 @@ def _typed_value(sample: hawser.Sample, schema: str) -> Any:
 
 
 def _json_value(value: Any) -> Any:
-    """The value with floats that JSON lacks as "NaN", "Infinity" and "-Infinity", as protobuf writes them."""
+    """The value with floats that JSON lacks as strings, as protobuf writes them."""
     match value:
         case dict():
             return {key: _json_value(each) for key, each in value.items()}
@@ -156,7 +168,8 @@ def _json_value(value: Any) -> Any:
 
 
 def preview(sample: hawser.Sample, schema: str) -> str:
-    """The payload on one line: text as it is, a value as JSON, the start of anything else in hexadecimal."""
+    """The payload on one line: text unchanged, a decoded value as JSON, other bytes in hexadecimal (the
+    start)."""
     value = _typed_value(sample, schema)
     if value is not None:
         return msgspec.json.encode(value).decode()
@@ -168,9 +181,9 @@ def preview(sample: hawser.Sample, schema: str) -> str:
 
 
 def format_message(pattern: str, sample: hawser.Sample) -> bytes:
-    """The pattern with %o offset, %P partition, %t time, %T nanoseconds, %k key, %p publisher, %h headers, %s
-    size, %l lost before, %v payload, %x payload in hexadecimal, %d how often delivered, %% a percent sign,
-    and \\n, \\t."""
+    """The message in the form of `pattern`: %o offset, %P partition, %t time, %T nanoseconds, %k key,
+    %p publisher, %h headers, %s size, %l lost before, %v payload, %x payload in hexadecimal, %d deliveries,
+    %% percent sign, \\n newline, \\t tab."""
     made = bytearray()
     parts = iter(pattern.replace("\\n", "\n").replace("\\t", "\t"))
     for letter in parts:
@@ -208,12 +221,12 @@ def _field(letter: str, sample: hawser.Sample) -> bytes:
             return b"%"
         case _:
             raise hawser.UsageError(
-                f"%{letter} is no field of --format; it has %o %P %t %T %k %p %h %s %l %v %x %%, and %d of "
-                "what `hawser queue get` gets"
+                f"%{letter} is not a field of --format; the fields are %o %P %t %T %k %p %h %s %l %v %x %%, "
+                "and %d in `hawser queue get`"
             )
 
 
-# A message and the schema of where it was, as the bytes to print.
+# Encodes a message and the schema of its topic as the bytes to print.
 Writer = Callable[[hawser.Sample, str], bytes]
 
 
@@ -221,15 +234,17 @@ def printing_options(function: Any) -> Any:
     """Add --raw, --hex, --json and --format."""
     for option in reversed(
         (
-            click.option("--raw", is_flag=True, help="Payloads as they are, a newline after each."),
-            click.option("--hex", "as_hex", is_flag=True, help="Payloads as a hexadecimal dump."),
+            click.option("--raw", is_flag=True, help="Print each payload unchanged, followed by a newline."),
+            click.option("--hex", "as_hex", is_flag=True, help="Print payloads as a hexadecimal dump."),
             click.option(
                 "--json",
                 "as_json",
                 is_flag=True,
-                help="One JSON object a line, as with -o json; NaN is a text.",
+                help="Print one JSON object per line, as with -o json; NaN is a string.",
             ),
-            click.option("--format", "pattern", help="For example '%o %t %k %p %v'; see above."),
+            click.option(
+                "--format", "pattern", help="Print this pattern, for example '%o %t %k %p %v'; see above."
+            ),
         )
     ):
         function = option(function)
@@ -237,7 +252,7 @@ def printing_options(function: Any) -> Any:
 
 
 def writer(where: dict[str, str], *, raw: bool, as_hex: bool, as_json: bool, pattern: str | None) -> Writer:
-    """How to print messages, by these options or as -o says; as JSON each is told `where` it was."""
+    """Choose the output format from these options, else from -o. Each JSON object includes `where`."""
     if raw + as_hex + as_json + (pattern is not None) > 1:
         raise click.UsageError("Give one of --raw, --hex, --json and --format.")
     if raw:
@@ -269,7 +284,7 @@ def _heading(sample: hawser.Sample) -> str:
 
 
 def _hexadecimal(data: bytes) -> str:
-    """Sixteen bytes a line: where, in hexadecimal, and as text."""
+    """A hexadecimal dump, sixteen bytes per line: position, bytes, text."""
     lines = []
     for start in range(0, len(data), 16):
         part = data[start : start + 16]

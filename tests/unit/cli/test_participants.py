@@ -104,5 +104,5 @@ def test_reap_removes_what_nobody_can_use(command: Command, local: LocalBus, tmp
     done = command.run("reap", "-o", "json")
     assert '"removed":[{"file":"old.topic","topic":"old","was":"earlier boot"},' in done.stdout
     assert '{"file":"passing.topic","topic":"passing","was":"leftover"}' in done.stdout
-    assert "stranger is left alone (foreign)" in done.stderr
+    assert "stranger is not removed (foreign)" in done.stderr
     assert sorted(os.listdir(local.directory)) == [".lock", "stranger"]

@@ -180,7 +180,7 @@ def test_a_killed_recorder_leaves_a_prefix(command: Command, tmp_path: Path) -> 
     ("arguments", "code", "said"),
     [
         (["record", "orders", "--to", "{exists}"], 2, "exists"),
-        (["record", "orders", "--to", "/nowhere/at/all"], 2, "cannot be made"),
+        (["record", "orders", "--to", "/nowhere/at/all"], 2, "cannot be created"),
         (["record", "orders", "--to", "{new}", "--start", "soon"], 2, "earliest"),
         (["replay", "{missing}"], 3, "no file"),
         (["replay", "{exists}"], 4, "is no recording"),
@@ -295,7 +295,7 @@ def test_what_retention_took_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) 
 def test_a_partition_that_never_answers_is_a_failure(
     monkeypatch: pytest.MonkeyPatch, before: list[list[tuple[int, int]]]
 ) -> None:
-    monkeypatch.setattr(record_replay, "_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(record_replay, "_SILENCE_SECONDS", 0.0)
     scripted = _Scripted([*before, [(1, 2), (0, 0)]], [_Sample(0, 1)])
     with pytest.raises(hawser.Unavailable, match="partitions 1 of topic 'orders'"):
         _replayed(monkeypatch, scripted)

@@ -162,7 +162,7 @@ def test_lost_records_are_said(local: LocalBus, command: Command, monkeypatch: p
         (["topic", "trace", "absent", "--on"], 3, "no topic 'absent'"),
         (["topic", "trace", "q"], 2, "is a queue; see `hawser queue trace`"),
         (["queue", "trace", "q", "--on", "--level", "payload"], 2, "is for topics"),
-        (["topic", "trace", "--level", "payload"], 2, "--level says what --on switches to"),
+        (["topic", "trace", "--level", "payload"], 2, "--level needs --on"),
         (["topic", "trace", "--off", "--count", "1"], 2, "only switch"),
         (["topic", "trace", "--url", "hawser://127.0.0.1:1"], 2, "hawser agent --trace"),
         (["topic", "trace", "--perfetto", "/dev/null/x"], 2, "cannot be written"),

@@ -1,4 +1,4 @@
-"""`hawser queue list|info|retry|forget|delete`: queues as they are, their dead letters, the end of one."""
+"""`hawser queue list|info|retry|forget|delete`."""
 
 import sys
 import time
@@ -23,7 +23,7 @@ _SETTINGS_A_LINE = 4
 @click.command("list")
 @shared_options
 def list_queues() -> None:
-    """Every queue of the domain or the cluster, with its counts."""
+    """List the queues of the domain or the cluster, with their counts."""
     with connect() as bus:
         found = list(every_queue(bus))
     if wants_json():
@@ -39,7 +39,7 @@ def list_queues() -> None:
 
 
 def every_queue(bus: hawser.Bus) -> Iterator[hawser.QueueInfo]:
-    """What can be told of each queue; those that cannot be opened are named on standard error."""
+    """The state of each queue. A queue that cannot be opened is named on standard error."""
     for name in bus.queues():
         try:
             with bus.queue(name, create=False) as queue:
@@ -87,7 +87,7 @@ def _list_row(queue: hawser.QueueInfo) -> list[str | Cell]:
 @queue_argument
 @shared_options
 def info(name: str) -> None:
-    """Settings, counts, owners of messages, memory and participants of one queue."""
+    """Show the settings, counts, message owners, memory and participants of a queue."""
     with connect() as bus, bus.queue(name, create=False) as queue:
         found = queue.info()
     if wants_json():
@@ -123,7 +123,7 @@ def _facts(queue: hawser.QueueInfo) -> Iterator[tuple[str, str]]:
     )
     if queue.oldest_age_seconds is not None:
         yield "oldest", f"{age(queue.oldest_age_seconds)} ago"
-    yield "dead", f"{count(queue.dead)} letters"
+    yield "dead", f"{count(queue.dead)} dead letters"
     for record in queue.records:
         held = "" if record.held else ", which is not running"
         yield "recorded", f"by {record.name}{held}"
@@ -173,7 +173,7 @@ def _print_owners(queue: hawser.QueueInfo) -> None:
 
 
 def print_consumers(queues: list[hawser.QueueInfo]) -> None:
-    """Those of queues of a cluster."""
+    """Print the consumers of queues of a cluster."""
     columns = [Column("queue"), Column("consumer"), Column("claimed", right=True)]
     rows = [[queue.name, each.name, count(each.held)] for queue in queues for each in queue.participants]
     print_table(columns, rows)
@@ -181,10 +181,10 @@ def print_consumers(queues: list[hawser.QueueInfo]) -> None:
 
 @click.command()
 @queue_argument
-@click.option("--count", "most", type=click.IntRange(min=1), help="How many at most; else all.")
+@click.option("--count", "most", type=click.IntRange(min=1), help="Move at most this many; default: all.")
 @shared_options
 def retry(name: str, most: int | None) -> None:
-    """Move dead letters back to the end of the queue, the oldest first; their deliveries are counted anew."""
+    """Move dead letters back to the end of the queue, oldest first, and reset their delivery counts."""
     with connect() as bus, bus.queue(name, create=False) as queue:
         try:
             moved = queue.retry_dead_letters(most)
@@ -205,25 +205,30 @@ def retry(name: str, most: int | None) -> None:
 @click.argument("recorder")
 @shared_options
 def forget(name: str, recorder: str) -> None:
-    """Let others get messages again that the agent RECORDER alone was to record; see `hawser queue info`."""
+    """Release the queue from the agent RECORDER, so that other consumers get its messages again.
+
+    `hawser queue info` names the recorder.
+    """
     with connect() as bus, bus.queue(name, create=False) as queue:
         if not queue.forget(recorder):
             raise hawser.NotFound(
-                f"queue {name!r} is not recorded by {recorder!r}; `hawser queue info` shows by whom"
+                f"queue {name!r} is not recorded by {recorder!r}; `hawser queue info` names its recorder"
             )
     if wants_json():
         print_json({"queue": name, "forgotten": recorder})
     else:
-        notice(f"queue {name!r} is not recorded by {recorder!r} any more")
+        notice(f"queue {name!r} is no longer recorded by {recorder!r}")
 
 
 @click.command()
 @queue_argument
-@click.option("--force", is_flag=True, help="Also while it is in use; its users then get an error.")
+@click.option(
+    "--force", is_flag=True, help="Delete it even while it is in use; its participants get an error."
+)
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @shared_options
 def delete(name: str, force: bool, yes: bool) -> None:
-    """Remove a queue and its messages."""
+    """Delete a queue and its messages."""
     with connect() as bus:
         queue = bus.queue(name, create=False)
         if not yes and sys.stdin.isatty():

@@ -1,4 +1,4 @@
-"""`hawser queue get` and `hawser queue peek`: the messages of a queue, taken away or left."""
+"""`hawser queue get` and `hawser queue peek`: print messages and accept them, or leave them."""
 
 import sys
 from functools import partial
@@ -15,19 +15,25 @@ from hawser.cli.values import Writer, printing_options, writer
 
 __all__ = ["get", "peek"]
 
-# Settled together: large enough to be cheap, small enough that others get some, too.
+# Messages settled together: enough to be cheap, few enough to leave some for other consumers.
 _MOST_TOGETHER: Final = 32
 
 
 @click.command()
 @queue_argument
-@click.option("--count", "times", type=click.IntRange(min=1), help="How many messages, 1 if not given.")
-@click.option("--follow", is_flag=True, help="Until interrupted; waits for a queue that is not there, too.")
-@click.option("--timeout", type=float, help="End with code 5 when nothing comes for so many seconds.")
-@click.option("--release", is_flag=True, help="Give them back at the end, instead of accepting them.")
-@click.option("--reject", is_flag=True, help="Make dead letters of them, instead of accepting them.")
-@click.option("--dead", is_flag=True, help="Get its dead letters.")
-@click.option("--name", "participant", help="The name to get under.")
+@click.option("--count", "times", type=click.IntRange(min=1), help="Number of messages; default 1.")
+@click.option(
+    "--follow", is_flag=True, help="Run until interrupted, and wait for a queue that does not exist yet."
+)
+@click.option("--timeout", type=float, help="Exit with code 5 after this many seconds without a message.")
+@click.option("--release", is_flag=True, help="Release the messages at the end instead of accepting them.")
+@click.option(
+    "--reject",
+    is_flag=True,
+    help="Reject the messages, which become dead letters, instead of accepting them.",
+)
+@click.option("--dead", is_flag=True, help="Get the dead letters of the queue.")
+@click.option("--name", "participant", help="The consumer's name.")
 @printing_options
 @shared_options
 def get(
@@ -41,9 +47,9 @@ def get(
     participant: str | None,
     **form: Any,
 ) -> None:
-    """Print messages of a queue; each is accepted once it is written out.
+    """Print messages of a queue, and accept each after it is written to standard output.
 
-    If this command dies before that, another consumer gets them.
+    If the command dies earlier, another consumer gets the message.
 
     \b
     --format:  %o offset    %t time of day   %T nanoseconds      %p producer   %k key
@@ -53,7 +59,7 @@ def get(
     if follow and times is not None:
         raise click.UsageError("Give one of --count and --follow.")
     if release and (reject or follow):
-        raise click.UsageError("--release gives back at the end; it goes with neither --reject nor --follow.")
+        raise click.UsageError("--release cannot be combined with --reject or --follow.")
     disposition: Disposition = "release" if release else "reject" if reject else "accept"
     printer = _Printer(writer({"queue": name}, **form), disposition, timeout)
     with connect(participant) as bus:
@@ -74,13 +80,13 @@ def _follow(bus: hawser.Bus, name: str, dead: bool, printer: "_Printer") -> NoRe
         except hawser.Closed:
             notice(f"queue {name!r} was deleted")
         except hawser.Fenced as error:
-            notice(f"printed, and not settled: {error}")
+            notice(f"printed, but not settled: {error}")
 
 
 def _source_queue(
     bus: hawser.Bus, queue: "hawser.Queue[Any]", dead: bool, timeout: float | None
 ) -> "hawser.Queue[Any]":
-    """The queue, or its dead letters as soon as there are some."""
+    """The queue, or with `dead` its dead letters, once there are some."""
     if not dead:
         return queue
     look = partial(queue.dead_letters, create=False)
@@ -88,15 +94,15 @@ def _source_queue(
 
 
 class _Printer(NamedTuple):
-    """Messages are printed, and settled so once they are written out. What is not settled, for whatever
-    reason, is given back when the queue is closed."""
+    """Prints messages, and settles them after they are written. Messages that are not settled are released
+    when the queue is closed."""
 
     write: Writer
     disposition: Disposition
     timeout: float | None
 
     def print(self, queue: "hawser.Queue[Any]", times: int | None) -> None:
-        """So many messages, or for ever; Timeout when none comes in time."""
+        """Print `times` messages, or without end; Timeout if none arrives in time."""
         schema = str(queue.info().settings["schema"])
         output = sys.stdout.buffer
         held: list[hawser.Messages] = []
@@ -113,19 +119,21 @@ class _Printer(NamedTuple):
                 case "reject":
                     together.reject()
                 case "release":
-                    # Given back now, they would come again.
+                    # Released now, they would be delivered again.
                     held.append(together)
             times = None if times is None else times - len(together)
 
 
 @click.command()
 @queue_argument
-@click.option("--count", type=click.IntRange(min=1), default=10, show_default=True, help="How many at most.")
-@click.option("--dead", is_flag=True, help="Look at its dead letters.")
+@click.option(
+    "--count", type=click.IntRange(min=1), default=10, show_default=True, help="Print at most this many."
+)
+@click.option("--dead", is_flag=True, help="Print the dead letters of the queue.")
 @printing_options
 @shared_options
 def peek(name: str, count: int, dead: bool, **form: Any) -> None:
-    """Print the oldest messages of a queue, held by somebody or not; nothing changes.
+    """Print the oldest messages of a queue, held or not, without changing the queue.
 
     --format is as in `hawser queue get`, without %d.
     """

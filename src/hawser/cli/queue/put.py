@@ -18,8 +18,8 @@ __all__ = ["put"]
 @click.command()
 @queue_argument
 @payload_options
-@click.option("--timeout", type=float, help="Seconds to wait while the queue is full; else for ever.")
-@click.option("--name", "participant", help="The name to put under.")
+@click.option("--timeout", type=float, help="Seconds to wait while the queue is full; default: no limit.")
+@click.option("--name", "participant", help="The producer's name.")
 @queue_setting_options
 @shared_options
 def put(
@@ -35,9 +35,9 @@ def put(
     participant: str | None,
     **settings: Any,
 ) -> None:
-    """Put DATA, a file or the lines of standard input; the queue is made if there is none.
+    """Put DATA, a file or the lines of standard input. A missing queue is created.
 
-    One message, --count of them, or at --rate until interrupted.
+    Puts one message, --count messages, or at --rate until interrupted.
     """
     groups = payloads(data, file, stdin_lines, times, rate)
     options = sending_options(key, headers, timeout)
@@ -50,7 +50,7 @@ def put(
 
 
 class _Counts(NamedTuple):
-    """What became of the messages: `done` were put; whether the next `in_doubt` were is not known."""
+    """Outcomes: `done` messages were put; the outcome of the next `in_doubt` is unknown."""
 
     done: int = 0
     in_doubt: int = 0
@@ -68,7 +68,7 @@ class _CountedPutter:
         self._options = options
 
     def put(self, group: list[bytes]) -> None:
-        """Put messages that are there together in one call: each call waits for the disks of a majority."""
+        """Put the messages in one call if possible, because each call waits for the disks of a majority."""
         key, headers = self._options["key"], self._options["headers"]
         if len(group) > 1 and headers is None:
             keys = None if key is None else [key] * len(group)
@@ -113,5 +113,5 @@ def _report(name: str, counts: _Counts) -> None:
         notice(f"put {count(counts.done)} messages into {name!r}")
     if counts.in_doubt:
         notice(
-            f"{messages_were(counts.in_doubt)} perhaps put behind those: the command ended before the answer"
+            f"{messages_were(counts.in_doubt)} perhaps put after those: the command ended before the answer"
         )

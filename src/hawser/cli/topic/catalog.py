@@ -1,4 +1,4 @@
-"""`hawser topic list|info|forget|delete`: topics as they are, and the end of one."""
+"""`hawser topic list|info|forget|delete`."""
 
 import sys
 import time
@@ -20,7 +20,7 @@ _BYTE_SETTINGS = frozenset({"slot_size"})
 @click.command("list")
 @shared_options
 def list_topics() -> None:
-    """Every topic of the domain or the cluster, with its counts."""
+    """List the topics of the domain or the cluster, with their counts."""
     with connect() as bus:
         found = list(every_topic(bus))
     if wants_json():
@@ -46,7 +46,7 @@ def list_topics() -> None:
 
 
 def every_topic(bus: hawser.Bus) -> Iterator[hawser.TopicInfo]:
-    """What can be told of each topic; those that cannot be opened are named on standard error."""
+    """The state of each topic. A topic that cannot be opened is named on standard error."""
     for name in bus.topics():
         try:
             with bus.topic(name, create=False) as topic:
@@ -79,7 +79,7 @@ def _list_row(topic: hawser.TopicInfo) -> list[str | Cell]:
 @topic_argument
 @shared_options
 def info(name: str) -> None:
-    """Settings, position, memory, participants and kept positions of one topic."""
+    """Show the settings, messages, memory, participants and saved positions of a topic."""
     with connect() as bus, bus.topic(name, create=False) as topic:
         found = topic.info()
     if wants_json():
@@ -134,7 +134,7 @@ def _setting(name: str, value: object) -> str:
 def participant_rows(
     topics: Sequence[hawser.TopicInfo | hawser.QueueInfo], *, with_topic: bool
 ) -> tuple[list[Column], list[list[str | Cell]]]:
-    """A table of the participants of some topics or queues."""
+    """The columns and rows of a table of participants."""
     columns = [
         Column("participant"),
         Column("kind"),
@@ -169,7 +169,7 @@ def participant_rows(
 
 def _print_records(topic: hawser.TopicInfo) -> None:
     columns = [
-        Column("kept position"),
+        Column("saved position"),
         Column("done up to", right=True),
         Column("lag", right=True),
         Column("held"),
@@ -193,25 +193,27 @@ def _print_records(topic: hawser.TopicInfo) -> None:
 @click.argument("position")
 @shared_options
 def forget(name: str, position: str) -> None:
-    """Drop the position kept under a name ("group:g" for the group g); see `hawser topic info`."""
+    """Delete the saved position POSITION ("group:g" for the group g); `hawser topic info` lists them."""
     with connect() as bus, bus.topic(name, create=False) as topic:
         if not topic.forget(position):
             raise hawser.NotFound(
-                f"topic {name!r} keeps no position {position!r}; `hawser topic info` shows them"
+                f"topic {name!r} has no saved position {position!r}; `hawser topic info` lists them"
             )
     if wants_json():
         print_json({"topic": name, "forgotten": position})
     else:
-        notice(f"forgot position {position!r} of topic {name!r}")
+        notice(f"deleted position {position!r} of topic {name!r}")
 
 
 @click.command()
 @topic_argument
-@click.option("--force", is_flag=True, help="Also while it is in use; its users then get an error.")
+@click.option(
+    "--force", is_flag=True, help="Delete it even while it is in use; its participants get an error."
+)
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @shared_options
 def delete(name: str, force: bool, yes: bool) -> None:
-    """Remove a topic and its history."""
+    """Delete a topic and its history."""
     with connect() as bus:
         topic = bus.topic(name, create=False)
         if not yes and sys.stdin.isatty():

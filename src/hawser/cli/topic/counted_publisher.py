@@ -1,9 +1,12 @@
-"""Publishing for a command that reports what became of each message.
+"""A publisher that reports the outcome of each message.
 
-A message is *in doubt* from the call that publishes it until its receipt or its error is here. It is then
-*published*, *refused* (certainly not published) or *unknown*. A signal may interrupt the publisher between
-any two statements: the counts change in one assignment, so that they never claim what is not true. A message
-whose call was interrupted stays in doubt.
+    in doubt -> published   its receipt arrived
+             -> refused     an error says that it is certainly not published
+             -> unknown     an error leaves the outcome open
+
+A message is in doubt from the start of the call that publishes it. A signal may interrupt the publisher
+between any two statements, so the counts change in one assignment and are true at any time. A message whose
+call is interrupted stays in doubt.
 """
 
 from collections import deque
@@ -15,12 +18,12 @@ import hawser
 __all__ = ["CountedPublisher", "Counts", "Failure"]
 
 _MOST_IN_FLIGHT: Final = 4096
-# Half of what a client lets wait for one partition; with more, publishing would be refused in the middle.
+# Half of a client's buffer for one partition. Beyond the buffer the client would refuse messages.
 _MOST_BYTES_IN_FLIGHT: Final = 32 << 20
 
 
 class Counts(NamedTuple):
-    """What became of the messages up to number `through`."""
+    """The outcomes of the messages up to number `through`."""
 
     through: int = 0
     published: int = 0
@@ -37,7 +40,7 @@ class _InFlight(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """Message `number`, counted from 1, was not published, or perhaps not."""
+    """The error of message `number`, counted from 1."""
 
     number: int
     error: Exception
@@ -49,9 +52,9 @@ class Failure(NamedTuple):
 
 
 class CountedPublisher:
-    """Publishes messages in order. On a cluster many are in flight, unless there is a time-out; else one is.
+    """Publishes messages in order. On a cluster without a timeout many are in flight, otherwise one.
 
-    Errors of messages do not raise: they are appended to `failures`, in the order of the messages.
+    Errors are not raised but appended to `failures`, in the order of the messages.
     """
 
     def __init__(self, topic: "hawser.Topic[Any]", timeout: float | None = None) -> None:
@@ -66,17 +69,17 @@ class CountedPublisher:
 
     @property
     def sent(self) -> int:
-        """How many messages were given to the bus, whatever became of them."""
+        """The number of messages given to the bus, whatever their outcome."""
         return self._begun
 
     @property
     def counts(self) -> Counts:
-        """What is known now; every message in doubt counts as unknown."""
+        """The counts now; a message in doubt counts as unknown."""
         settled = self._settled
         return settled._replace(unknown=settled.unknown + self._begun - settled.through)
 
     def failed_numbers(self) -> tuple[list[int], list[int]]:
-        """The numbers of the messages that were refused, and of those that are unknown."""
+        """The numbers of the refused and of the unknown messages."""
         refused = [failure.number for failure in self.failures if failure.is_refusal]
         unknown = [failure.number for failure in self.failures if not failure.is_refusal]
         return refused, unknown + list(range(self._settled.through + 1, self._begun + 1))

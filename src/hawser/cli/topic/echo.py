@@ -1,4 +1,4 @@
-"""`hawser topic echo`, and following a topic that may come and go."""
+"""`hawser topic echo`, and waiting for a topic or queue that does not exist yet."""
 
 import sys
 import time
@@ -20,14 +20,14 @@ _LOOK_SECONDS = 0.1
 
 
 def wait_for_topic(bus: hawser.Bus, name: str, timeout: float | None = None) -> "hawser.Topic[Any]":
-    """The topic, as soon as somebody has made it; Timeout if nobody does in time."""
+    """The topic, once it exists; Timeout if it does not within `timeout` seconds."""
     return wait_until_exists(f"topic {name!r}", bus, lambda: bus.topic(name, create=False), timeout)
 
 
 def wait_until_exists(
     what: str, bus: hawser.Bus, opened: Callable[[], Opened], timeout: float | None = None
 ) -> Opened:
-    """What is `opened`, as soon as that does not raise NotFound; Timeout if it does for too long."""
+    """Call `opened` until it does not raise NotFound; Timeout after `timeout` seconds."""
     deadline = None if timeout is None else time.monotonic() + timeout
     said = False
     while True:
@@ -35,7 +35,7 @@ def wait_until_exists(
             return opened()
         except hawser.NotFound:
             if deadline is not None and time.monotonic() >= deadline:
-                raise hawser.Timeout(f"there was no {what} within {timeout:g} s") from None
+                raise hawser.Timeout(f"no {what} within {timeout:g} s") from None
             if not said:
                 notice(f"waiting for {what} in {bus.url}")
                 said = True
@@ -44,15 +44,17 @@ def wait_until_exists(
 
 @click.command()
 @topic_argument
-@click.option("--history", type=click.IntRange(min=0), default=0, help="Begin with so many kept messages.")
-@click.option("--count", "times", type=click.IntRange(min=1), help="End after so many messages.")
-@click.option("--timeout", type=float, help="End with code 5 when nothing comes for so many seconds.")
+@click.option(
+    "--history", type=click.IntRange(min=0), default=0, help="Start with this many retained messages."
+)
+@click.option("--count", "times", type=click.IntRange(min=1), help="Stop after this many messages.")
+@click.option("--timeout", type=float, help="Exit with code 5 after this many seconds without a message.")
 @printing_options
 @shared_options
 def echo(name: str, history: int, times: int | None, timeout: float | None, **form: Any) -> None:
-    """Print the messages of a topic as they come, until interrupted.
+    """Print the messages of a topic as they arrive, until interrupted.
 
-    Waits for a topic that is not there yet, and again after it was deleted.
+    Waits for a topic that does not exist yet, and again after it is deleted.
 
     \b
     --format:  %o offset    %t time of day   %T nanoseconds      %p publisher  %k key
@@ -77,7 +79,7 @@ def echo(name: str, history: int, times: int | None, timeout: float | None, **fo
 def _written(
     topic: "hawser.Topic[Any]", write: Writer, history: int, times: int | None, timeout: float | None
 ) -> Iterator[None]:
-    """Print samples until `times` are; yields after each. Out at once when there is no next one yet."""
+    """Print up to `times` samples and yield after each. Output is flushed when no next sample is ready."""
     schema = str(topic.info().settings["schema"])
     output = sys.stdout.buffer
     with topic.subscribe(history=history) as subscription:

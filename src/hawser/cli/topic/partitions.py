@@ -1,4 +1,4 @@
-"""Topics of a cluster, as `hawser topic list` and `hawser topic info` show them."""
+"""Topics of a cluster in `hawser topic list` and `hawser topic info`: partitions, leaders, group members."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ __all__ = ["cluster_facts", "lag_of", "print_cluster_topics", "print_members", "
 
 
 def print_cluster_topics(found: list[hawser.TopicInfo]) -> None:
-    """One line for each."""
+    """Print one line per topic."""
     columns = [
         Column("topic"),
         Column("partitions", right=True),
@@ -35,7 +35,7 @@ def print_cluster_topics(found: list[hawser.TopicInfo]) -> None:
 
 
 def cluster_facts(topic: hawser.TopicInfo) -> Iterator[tuple[str, str]]:
-    """What is to be said of a topic, with titles."""
+    """The facts of a topic, each with a title."""
     settings = {name: value for name, value in topic.settings.items() if value not in ("", None, False)}
     yield "topic", topic.name
     yield "id", topic.uuid
@@ -54,7 +54,7 @@ def _setting(name: str, value: object) -> str:
 
 
 def print_partitions(partitions: list[hawser.PartitionInfo]) -> None:
-    """One line for each; `next` is the offset that the next message gets."""
+    """Print one line per partition; `next` is the offset of the next message."""
     columns = [
         Column("partition", right=True),
         Column("leader"),
@@ -80,7 +80,7 @@ def print_partitions(partitions: list[hawser.PartitionInfo]) -> None:
 
 
 def print_members(topics: list[hawser.TopicInfo]) -> None:
-    """Who reads which partition for which group, and the groups that nobody reads for."""
+    """Print the reading member of each partition and group, and groups without a member."""
     columns = [
         Column("topic"),
         Column("partition", right=True),
@@ -105,6 +105,6 @@ def print_members(topics: list[hawser.TopicInfo]) -> None:
 
 
 def lag_of(topic: hawser.TopicInfo, partition: int, done: int) -> int:
-    """How many messages of a partition come after offset `done`."""
+    """The number of messages of a partition after offset `done`."""
     end = next((each.end for each in topic.partitions if each.partition == partition), 0)
     return max(0, end - 1 - done)

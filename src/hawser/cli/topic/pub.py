@@ -17,8 +17,8 @@ __all__ = ["pub"]
 @click.command()
 @topic_argument
 @payload_options
-@click.option("--timeout", type=float, help="Seconds to wait for reliable subscribers; else for ever.")
-@click.option("--name", "participant", help="The name to publish under.")
+@click.option("--timeout", type=float, help="Seconds to wait for reliable subscribers; default: no limit.")
+@click.option("--name", "participant", help="The publisher's name.")
 @setting_options
 @shared_options
 def pub(
@@ -34,10 +34,11 @@ def pub(
     participant: str | None,
     **settings: Any,
 ) -> None:
-    """Publish DATA, a file or the lines of standard input; the topic is made if there is none.
+    """Publish DATA, a file or the lines of standard input. A missing topic is created.
 
-    One message, --count of them, or at --rate until interrupted. Ends at the first message that is not
-    published, and says which messages were not, or perhaps not; message 1 is the first one given.
+    Publishes one message, --count messages, or at --rate until interrupted. Stops at the first message that
+    is not published, and lists the messages that were not published or whose outcome is unknown, counted
+    from 1.
     """
     sent = itertools.chain.from_iterable(payloads(data, file, stdin_lines, times, rate))
     options = sending_options(key, headers, timeout)
@@ -80,6 +81,8 @@ def _report(name: str, publisher: CountedPublisher) -> None:
             f"published {count(counts.published)} messages to {name!r} at offsets {count(first)} to "
             f"{count(last)}"
         )
-    for verb, numbers in zip(("was not", "was perhaps"), publisher.failed_numbers(), strict=True):
+    for state, numbers in zip(
+        ("not published", "perhaps published"), publisher.failed_numbers(), strict=True
+    ):
         for number in numbers:
-            notice(f"message {count(number)} {verb} published")
+            notice(f"message {count(number)}: {state}")

@@ -1,4 +1,4 @@
-"""`hawser topic hz` and `hawser topic bw`: what comes, by the time it was published."""
+"""`hawser topic hz` and `hawser topic bw`: rate and bandwidth, by the publish times of messages."""
 
 import math
 import sys
@@ -24,7 +24,7 @@ Figures = dict[str, Any]
 
 @dataclass
 class Window:
-    """The newest messages of a topic: when each was published, and how large it was."""
+    """Publish times and sizes of the newest messages of a topic."""
 
     seconds: float
     times: deque[int] = field(default_factory=deque)
@@ -48,18 +48,18 @@ class Window:
         return (self.times[-1] - self.times[0]) / 1e9 if self.times else 0.0
 
     def rate(self) -> float:
-        """Messages a second, the missed ones among them."""
+        """Messages per second, including missed ones."""
         span = self.span_seconds()
         return (len(self.times) - 1 + self.lost()) / span if span > 0 else 0.0
 
     def lost(self) -> int:
-        """Messages missed since the first one here."""
+        """Messages missed after the first one of the window."""
         return sum(self.missed) - (self.missed[0] if self.missed else 0)
 
 
 def _hz_figures(window: Window) -> Figures:
     times = list(window.times)
-    # Only between neighbours: a gap says nothing about the time between two messages.
+    # Only between adjacent messages: the interval across missed messages is unknown.
     gaps = [
         (later - earlier) / 1e9
         for earlier, later, lost in zip(times, times[1:], list(window.missed)[1:], strict=False)
@@ -121,7 +121,7 @@ def _duration(seconds: float) -> str:
 
 
 def _watch(name: str, window_seconds: float, seconds: float | None) -> Iterator[Window]:
-    """The newest messages of a topic, once a second."""
+    """Yield the newest messages of a topic once a second."""
     end = None if seconds is None else time.monotonic() + seconds
     with connect() as bus:
         while True:
@@ -174,20 +174,25 @@ def _show(
 
 
 def _options(function: Any) -> Any:
-    window = click.option("--window", type=float, default=5.0, show_default=True, help="Seconds looked back.")
-    seconds = click.option("--seconds", type=float, help="End after so long; otherwise when interrupted.")
+    window = click.option(
+        "--window", type=float, default=5.0, show_default=True, help="Seconds to average over."
+    )
+    seconds = click.option(
+        "--seconds", type=float, help="Stop after this many seconds; default: when interrupted."
+    )
     return topic_argument(window(seconds(shared_options(function))))
 
 
 @click.command()
 @_options
 def hz(name: str, window: float, seconds: float | None) -> None:
-    """How often messages come, and how evenly, once a second."""
+    """Print the message rate and its regularity once a second."""
     _show(_watch(name, window, seconds), _hz_figures, _hz_line)
 
 
 @click.command()
 @_options
 def bw(name: str, window: float, seconds: float | None) -> None:
-    """How many bytes of payload come a second, and how large the messages are, once a second."""
+    """Print the payload bytes per second and the message sizes once a second."""
+
     _show(_watch(name, window, seconds), _bw_figures, _bw_line)

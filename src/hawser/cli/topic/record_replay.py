@@ -1,4 +1,8 @@
-"""`hawser topic record|replay`: messages carried between files, shared memory and clusters."""
+"""`hawser topic record|replay`: copy messages between files, shared memory and clusters.
+
+A source yields messages, and gaps where messages were overwritten. A sink, a file or a topic, takes them. The
+report counts what is known to be in the sink, also after an interrupt.
+"""
 
 import sys
 import time
@@ -22,26 +26,26 @@ __all__ = ["record", "replay"]
 
 _LOOK_SECONDS: Final = 0.2
 _FLUSH_SECONDS: Final = 1.0
-# A partition without a leader may get one again for so long.
-_PATIENCE_SECONDS: Final = 30.0
+# Time for a partition without a leader to elect one.
+_SILENCE_SECONDS: Final = 30.0
 _SCHEMES: Final = ("shm:", "hawser:")
 
 
 class _Sink(Protocol):
-    """Where messages go: a file or a topic."""
+    """The destination of messages: a file or a topic."""
 
     @property
     def copied(self) -> "_Copied": ...
 
     def add(self, message: Message) -> None:
-        """UsageError if a message, this one or one before it, is not taken for its size; others follow."""
+        """Add a message. UsageError if this message or an earlier one is too large; it is left out."""
 
     def flush(self) -> None:
-        """Every message that was added is there."""
+        """Return when every added message is in the sink."""
 
 
 class _Copied(NamedTuple):
-    """What is known to be in a sink; `unknown` messages are perhaps there, too."""
+    """The messages known to be in a sink; `unknown` more may be in it."""
 
     messages: int
     message_bytes: int
@@ -49,7 +53,7 @@ class _Copied(NamedTuple):
 
 
 class _FileSink:
-    """A new recording."""
+    """A sink that writes a new recording."""
 
     def __init__(self, writer: RecordingWriter) -> None:
         self.add = writer.add
@@ -62,7 +66,7 @@ class _FileSink:
 
 
 class _TopicSink:
-    """A topic; its partitions are chosen anew by the keys."""
+    """A sink that publishes to a topic; keys choose the partitions again."""
 
     def __init__(self, topic: "hawser.Topic[Any]") -> None:
         self._publisher = CountedPublisher(topic)
@@ -87,7 +91,7 @@ class _TopicSink:
 
 
 class _Source(NamedTuple):
-    """What is carried: the bus it was on, its settings, and the file whose modes a recording gets."""
+    """The origin of messages: the bus, the topic's settings, and the file whose modes a recording gets."""
 
     url: str
     settings: dict[str, Any]
@@ -95,13 +99,13 @@ class _Source(NamedTuple):
 
 
 class _Lost(NamedTuple):
-    """So many messages were gone before they could be read, and no message of their partition follows."""
+    """Messages that were overwritten before they were read, at the end of a partition."""
 
     messages: int
 
 
 class _Start(NamedTuple):
-    """Where to begin: as `Topic.subscribe` takes it."""
+    """The start position, as arguments of `Topic.subscribe`."""
 
     history: int
     start: Any
@@ -110,11 +114,13 @@ class _Start(NamedTuple):
 @click.command()
 @topic_argument
 @click.option("--to", "target", required=True, metavar="FILE|URL", help="A new file, or a bus to publish to.")
-@click.option("--as", "new_name", metavar="TOPIC", help="The topic's name there; the same if not given.")
-@click.option("--history", type=click.IntRange(min=0), default=0, help="Begin with so many kept messages.")
-@click.option("--start", metavar="earliest|latest|OFFSET", help="Begin there instead.")
-@click.option("--count", "times", type=click.IntRange(min=1), help="End after so many messages.")
-@click.option("--seconds", type=float, help="End after so long; otherwise when interrupted.")
+@click.option("--as", "new_name", metavar="TOPIC", help="The topic's name in the target; default: the same.")
+@click.option(
+    "--history", type=click.IntRange(min=0), default=0, help="Start with this many retained messages."
+)
+@click.option("--start", metavar="earliest|latest|OFFSET", help="Start at this position instead.")
+@click.option("--count", "times", type=click.IntRange(min=1), help="Stop after this many messages.")
+@click.option("--seconds", type=float, help="Stop after this many seconds; default: when interrupted.")
 @shared_options
 def record(
     name: str,
@@ -125,7 +131,7 @@ def record(
     times: int | None,
     seconds: float | None,
 ) -> None:
-    """Record the messages of a topic as they come, until interrupted: to a file, or to another bus."""
+    """Record the messages of a topic as they arrive, to a file or another bus, until interrupted."""
     begin = _Start(history, _start(start))
     with ExitStack() as stack:
         bus = stack.enter_context(connect())
@@ -135,26 +141,26 @@ def record(
             sink = _open_topic(stack, target, new_name or name, _copied_settings(source.settings))
         else:
             sink = stack.enter_context(_recording(Path(target), new_name or name, source))
-        # Joined before it says so: whatever is published from then on is recorded.
+        # It subscribes before it prints the notice, so that every later message is recorded.
         subscription = stack.enter_context(_subscribed(topic, begin))
         notice(f"recording topic {name!r} to {target}")
         copy = _Copy(sink, times, name, target)
         try:
             copy.run(_live_messages(subscription, seconds))
         except KeyboardInterrupt:
-            # The usual end, unless a number of messages was asked for.
+            # An interrupt is the usual end, unless --count was given.
             if times is not None:
                 raise
 
 
 @click.command()
 @click.argument("given", metavar="FILE|URL")
-@click.option("--topic", "name", metavar="TOPIC", help="Of a URL: which topic; of a file it is known.")
-@click.option("--to", "target", metavar="FILE|URL", help="A bus or a new file; else the bus of --url.")
-@click.option("--as", "new_name", metavar="TOPIC", help="The topic's name there; the same if not given.")
-@click.option("--rate", type=per_second, help="So many messages a second.")
-@click.option("--fast", is_flag=True, help="As fast as they can be published.")
-@click.option("--count", "times", type=click.IntRange(min=1), help="End after so many messages.")
+@click.option("--topic", "name", metavar="TOPIC", help="The topic to read from a URL; a file names its own.")
+@click.option("--to", "target", metavar="FILE|URL", help="A bus or a new file; default: the bus of --url.")
+@click.option("--as", "new_name", metavar="TOPIC", help="The topic's name in the target; default: the same.")
+@click.option("--rate", type=per_second, help="Messages per second.")
+@click.option("--fast", is_flag=True, help="Publish as fast as possible.")
+@click.option("--count", "times", type=click.IntRange(min=1), help="Stop after this many messages.")
 @setting_options
 @shared_options
 def replay(
@@ -167,9 +173,9 @@ def replay(
     times: int | None,
     **settings: Any,
 ) -> None:
-    """Publish again what a file or a topic holds, at the intervals at which it was published first.
+    """Publish the messages of a file or a topic again, at their original intervals.
 
-    Of a topic: what it holds now. `hawser topic record` carries what comes.
+    Replays what a topic holds now; use `hawser topic record` for new messages.
     """
     if rate is not None and fast:
         raise click.UsageError("Give one of --rate and --fast.")
@@ -179,7 +185,7 @@ def replay(
         messages: Iterator[Message | _Lost]
         if _is_url(given):
             if name is None:
-                raise click.UsageError("Give --topic: which topic of that bus.")
+                raise click.UsageError("Give --topic, the topic to read from that bus.")
             messages, source = _stored_messages(stack, given, name)
         else:
             reader = stack.enter_context(RecordingReader(Path(given)))
@@ -198,7 +204,7 @@ def replay(
         if reader is None:
             copy.require_complete()
         elif reader.cut_off:
-            notice(f"{given} ends within a message: the process that recorded it was interrupted")
+            notice(f"{given} ends within a message, because its recording was interrupted")
 
 
 def _is_url(text: str) -> bool:
@@ -218,7 +224,7 @@ def _given(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _copied_settings(known: dict[str, Any]) -> dict[str, Any]:
-    """Settings of the source that a new topic needs to hold the same messages."""
+    """Settings of the source that a new topic needs to hold its messages."""
     return {name: known[name] for name in ("slot_size", "partitions") if name in known}
 
 
@@ -247,7 +253,7 @@ def _subscribed(topic: "hawser.Topic[Any]", begin: _Start) -> Any:
 
 
 def _live_messages(subscription: Any, seconds: float | None) -> Iterator[Message | None]:
-    """Messages as they come; None again and again while there are none."""
+    """Messages as they arrive; None at intervals while there are none."""
     end = None if seconds is None else time.monotonic() + seconds
     while end is None or time.monotonic() < end:
         sample = subscription.take(_LOOK_SECONDS)
@@ -259,7 +265,7 @@ def _source(url: str, info: hawser.TopicInfo) -> _Source:
 
 
 def _stored_messages(stack: ExitStack, url: str, name: str) -> tuple[Iterator[Message | _Lost], _Source]:
-    """What a topic holds now."""
+    """The messages that a topic holds now, and their source."""
     bus = stack.enter_context(hawser.connect(url))
     topic = stack.enter_context(bus.topic(name, create=False))
     subscription = stack.enter_context(topic.subscribe(start="earliest"))
@@ -269,7 +275,7 @@ def _stored_messages(stack: ExitStack, url: str, name: str) -> tuple[Iterator[Me
 
 
 def _complete_info(topic: "hawser.Topic[Any]") -> hawser.TopicInfo:
-    """The topic when each of its partitions has answered."""
+    """The state of the topic once each of its partitions has answered."""
     silence = _SilenceTimeout(topic.name)
     while True:
         info = topic.info()
@@ -283,7 +289,7 @@ def _complete_info(topic: "hawser.Topic[Any]") -> hawser.TopicInfo:
 def _read_ranges(
     topic: "hawser.Topic[Any]", subscription: Any, wanted: dict[int, range]
 ) -> Iterator[Message | _Lost]:
-    """The wanted messages of each partition; what was lost behind the last of them comes as _Lost."""
+    """The messages of these offset ranges. Messages lost at the end of a range are yielded as _Lost."""
     silence = _SilenceTimeout(topic.name)
     while wanted:
         sample = subscription.take(_LOOK_SECONDS)
@@ -291,7 +297,7 @@ def _read_ranges(
             held = _held_ranges(topic.info())
             for partition, rest in list(wanted.items()):
                 offsets = held[partition]
-                # Retention may have taken the rest meanwhile; no answer says nothing of that.
+                # Retention may have removed the rest. A partition that does not answer proves nothing.
                 if offsets is not None and (not offsets or offsets.start >= rest.stop):
                     del wanted[partition]
                     yield _Lost(len(rest))
@@ -310,7 +316,7 @@ def _read_ranges(
 
 
 class _SilenceTimeout:
-    """Raises Unavailable when partitions are silent for too long: without them a copy would not be whole."""
+    """Raises Unavailable when partitions do not answer for too long: the copy would be incomplete."""
 
     def __init__(self, topic: str) -> None:
         self._topic = topic
@@ -320,24 +326,24 @@ class _SilenceTimeout:
         self._since = None
 
     def use(self, silent: list[int]) -> None:
-        """These partitions do not answer now."""
+        """Note the partitions that do not answer now."""
         now = time.monotonic()
         if not silent:
             self._since = None
         elif self._since is None:
             self._since = now
-        elif now - self._since > _PATIENCE_SECONDS:
+        elif now - self._since > _SILENCE_SECONDS:
             names = ", ".join(map(str, silent))
             raise hawser.Unavailable(
-                f"partitions {names} of topic {self._topic!r} have not answered for {_PATIENCE_SECONDS:g} s; "
-                "what they hold is not copied. See `hawser cluster status`, and replay again from the start"
+                f"partitions {names} of topic {self._topic!r} have not answered for {_SILENCE_SECONDS:g} s; "
+                "their messages are not copied. Check `hawser cluster status`, then replay from the start"
             )
 
 
 def _held_ranges(info: hawser.TopicInfo) -> dict[int, range | None]:
-    """The offsets that each partition holds; None if it did not answer."""
+    """The offsets of each partition; None if it did not answer."""
     if info.partitions:
-        # Offsets begin at 1: an empty partition that answers ends there.
+        # Offsets begin at 1, so an empty partition that answers has the end 1.
         return {each.partition: range(each.start, each.end) if each.end else None for each in info.partitions}
     return {0: range(info.oldest, info.head + 1) if info.oldest > 0 else range(0)}
 
@@ -349,7 +355,7 @@ def _message(sample: hawser.Sample) -> Message:
 
 
 def _paced(messages: Iterable[Message | _Lost], rate: float | None, fast: bool) -> Iterator[Message | _Lost]:
-    """Each message not before its time; one that is late does not delay the others."""
+    """Yield each message when it is due; a late message does not delay the others."""
     began = time.monotonic()
     first_ns: int | None = None
     number = 0
@@ -364,7 +370,7 @@ def _paced(messages: Iterable[Message | _Lost], rate: float | None, fast: bool) 
 
 
 class _Copy:
-    """Carries messages into a sink and reports what is known to be there, however it ends."""
+    """Copies messages into a sink, and reports the messages known to be in it however the copy ends."""
 
     def __init__(self, sink: _Sink, times: int | None, source: str, target: str) -> None:
         self._sink = sink
@@ -374,7 +380,7 @@ class _Copy:
         self._lost = self._refused = 0
 
     def run(self, messages: Iterable[Message | _Lost | None]) -> None:
-        """Until there are no more, or enough. An interrupt is passed on behind the report."""
+        """Copy all messages, or the first `times`. An interrupt is raised again after the report."""
         with report_at_end(self._report):
             try:
                 with _progress() as show:
@@ -382,14 +388,14 @@ class _Copy:
             finally:
                 self._flush()
         if self._refused:
-            raise hawser.Rejected(f"{messages_were(self._refused)} too large for {self._target}, see above")
+            raise hawser.Rejected(f"{messages_were(self._refused)} too large for {self._target}; see above")
 
     def require_complete(self) -> None:
-        """UsageError if something was lost on the way."""
+        """Raise Lagged if messages were lost."""
         if self._lost:
             raise hawser.Lagged(
-                f"{messages_were(self._lost)} overwritten in {self._source} before they could be read; the "
-                f"copy in {self._target} is not whole"
+                f"{messages_were(self._lost)} overwritten in {self._source} before they were read; the "
+                f"copy in {self._target} is incomplete"
             )
 
     def _copy_messages(
@@ -447,14 +453,16 @@ class _Copy:
         size = byte_size(copied.message_bytes)
         notice(f"{count(copied.messages)} messages with {size} from {self._source} to {self._target}")
         if copied.unknown:
-            notice(f"{messages_were(copied.unknown)} perhaps carried, too: it ended before that was known")
+            notice(
+                f"{messages_were(copied.unknown)} perhaps copied, too: the command ended before the answer"
+            )
         if self._lost:
-            notice(f"{messages_were(self._lost)} overwritten before they could be read")
+            notice(f"{messages_were(self._lost)} overwritten before they were read")
 
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int], None]]:
-    """Say how many, where somebody watches."""
+    """Show the number of copied messages on a terminal."""
     if not sys.stderr.isatty():
         yield lambda _, __: None
         return

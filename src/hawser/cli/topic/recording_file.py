@@ -1,7 +1,8 @@
-"""A recording: the messages of a topic in a file, batch by batch; docs/formats/recording.md has the bytes.
+"""A recording: the messages of a topic in a file, as frames of one batch each; docs/formats/recording.md
+defines the bytes.
 
-Frames are appended and never changed. If its writer is killed, a file may end within a frame; the frames
-before that are whole.
+Frames are appended and never changed. If the writer is killed, the file may end within a frame; all earlier
+frames are complete.
 """
 
 import os
@@ -36,7 +37,7 @@ _BATCH_BYTES: Final = 1 << 20
 
 
 class Message(NamedTuple):
-    """A message and where it was; `lost_before` counts the messages before it that are not recorded."""
+    """A message with its place. `lost_before` counts the messages before it that are not recorded."""
 
     partition: int
     offset: int
@@ -45,7 +46,7 @@ class Message(NamedTuple):
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """What a recording was made of, and when."""
+    """The source of a recording, and its start."""
 
     topic: str
     url: str
@@ -54,10 +55,10 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class _Content(NamedTuple):
-    """What a writer has: the whole frames in the file, and the messages that wait for the next frame.
+    """The state of a writer: the complete frames in the file, and the messages of the next frame.
 
-    A signal may interrupt the writer between any two statements. So a frame and what is known of it become
-    true in one assignment: until then the same frame is written again, at the same place.
+    A signal may interrupt the writer between any two statements. A frame therefore counts from one assignment
+    on; until then the same frame is written again at the same place.
     """
 
     end: int
@@ -68,10 +69,10 @@ class _Content(NamedTuple):
 
 
 class RecordingWriter:
-    """Writes a new file. A message is in it after `flush`, at the latest after `close`.
+    """Writes a new file. A message is in the file after `flush` or `close`.
 
-    `messages`, `message_bytes` and `lost` count what is in the file. Full if the disk is; everything that was
-    flushed stays readable. Only the owner may read the file; its group, too, if the group may read `like`.
+    `messages`, `message_bytes` and `lost` count the content of the file. Full if the disk is full; flushed
+    messages stay readable. The owner may read the file, and the group if it may read `like`.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class RecordingWriter:
         except FileExistsError:
             raise hawser.UsageError(f"{path} exists; remove it, or record to another file") from None
         except OSError as error:
-            raise hawser.UsageError(f"{path} cannot be made: {error.strerror}") from error
+            raise hawser.UsageError(f"{path} cannot be created: {error.strerror}") from error
         origin = msgspec.json.encode(Origin(topic, url, settings, time.time_ns()))
         opening = _OPENING.pack(_MAGIC, _VERSION, len(origin), zlib.crc32(origin)) + origin
         self._content = _Content(0, 0, 0, 0, [])
@@ -104,7 +105,7 @@ class RecordingWriter:
 
     @property
     def waiting(self) -> int:
-        """Messages that were added and are not written."""
+        """The number of added messages that are not written."""
         return len(self._content.waiting)
 
     @property
@@ -116,7 +117,7 @@ class RecordingWriter:
         return self._content.lost
 
     def add(self, message: Message) -> None:
-        """UsageError if the message is too large for a recording; it then counts as lost, others follow."""
+        """Add a message. UsageError if it is too large for a recording; it then counts as lost."""
         message = message._replace(lost_before=message.lost_before + self._lost.get(message.partition, 0))
         size = record_bytes(message.record)
         waiting = self._content.waiting
@@ -134,11 +135,11 @@ class RecordingWriter:
         self._lost.pop(message.partition, None)
 
     def flush(self) -> None:
-        """Write what waits: nothing is lost if this process is killed."""
+        """Write the waiting messages; they survive a kill of this process."""
         self._write_frame()
 
     def close(self) -> None:
-        """Flush, and sync the file: nothing is lost if the machine stops."""
+        """Flush and sync the file; the messages survive a stop of the machine."""
         try:
             self._write_frame()
             os.fsync(self._descriptor)
@@ -156,12 +157,12 @@ class RecordingWriter:
                 f"message {message.offset} of partition {message.partition} is too large for a recording "
                 f"({error}); it is left out"
             ) from error
-        # From here on the waiting messages fit: no flush can fail because of its size.
+        # The frame is encoded, so no later flush can fail because of its size.
         self._content.waiting.append(message)
         self._write_frame(frame)
 
     def _write_frame(self, frame: bytes | None = None) -> None:
-        """Write the waiting messages; `frame` is their frame if it has been made already."""
+        """Write the waiting messages; `frame` is their frame if it is already encoded."""
         content = self._content
         if not content.waiting:
             return
@@ -191,13 +192,13 @@ class RecordingWriter:
 
     def _unwritable(self, error: OSError) -> hawser.Full:
         return hawser.Full(
-            f"{self._path} cannot be written: {error.strerror}. It holds {self.messages} messages, which can "
-            "be replayed; make room and record the rest to another file"
+            f"{self._path} cannot be written: {error.strerror}. It holds {self.messages} messages that can "
+            "be replayed. Make room, and record the rest to another file"
         )
 
 
 def _frame_of(messages: list[Message]) -> bytes:
-    """UsageError if the messages are too large for one frame."""
+    """Encode the messages as one frame; UsageError if they are too large."""
     first = messages[0]
     batch = Batch.of([each.record for each in messages]).data
     fields = _FRAME.pack(len(batch), first.partition, 0, first.offset, first.lost_before)
@@ -206,7 +207,7 @@ def _frame_of(messages: list[Message]) -> bytes:
 
 
 def _share_like(descriptor: int, model: Path | None) -> None:
-    """Give the file to the group of `model`, with its modes; keep it for the owner if that is forbidden."""
+    """Give the file the group and modes of `model`; leave it to the owner if that is not permitted."""
     if model is None:
         return
     found = model.stat()
@@ -222,7 +223,7 @@ def record_bytes(record: Record) -> int:
 
 
 class RecordingReader:
-    """Reads a file; a context manager. `cut_off` tells after reading whether its last frame is not whole."""
+    """Reads a recording. `cut_off` is set after reading if the last frame is incomplete."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -230,7 +231,7 @@ class RecordingReader:
         try:
             self._file: BinaryIO = path.open("rb")
         except FileNotFoundError:
-            raise hawser.NotFound(f"there is no file {path}") from None
+            raise hawser.NotFound(f"no file {path}") from None
         except OSError as error:
             raise hawser.UsageError(f"{path} cannot be read: {error.strerror}") from error
         try:
@@ -242,7 +243,7 @@ class RecordingReader:
     def _read_origin(self) -> Origin:
         opening = self._file.read(_OPENING.size)
         if len(opening) < _OPENING.size or not opening.startswith(_MAGIC):
-            raise hawser.Corrupt(f"{self.path} is no recording; `hawser topic record` makes them")
+            raise hawser.Corrupt(f"{self.path} is not a recording; `hawser topic record` creates recordings")
         _, version, length, checksum = _OPENING.unpack(opening)
         if version != _VERSION:
             raise hawser.UsageError(
@@ -257,7 +258,7 @@ class RecordingReader:
         raise hawser.Corrupt(f"{self.path} is damaged at byte {_OPENING.size}: its origin cannot be read")
 
     def messages(self) -> Iterator[Message]:
-        """Every message in its order; Corrupt names the first byte that is not what was written."""
+        """Every message, in order. Corrupt names the first damaged byte."""
         while header := self._file.read(_HEADER_BYTES):
             at = self._file.tell() - len(header)
             if len(header) < _HEADER_BYTES:
@@ -281,7 +282,7 @@ class RecordingReader:
 
     def _damaged(self, byte: int, reason: str) -> hawser.Corrupt:
         return hawser.Corrupt(
-            f"{self.path} is damaged at byte {byte}: {reason}. What lies before it was read"
+            f"{self.path} is damaged at byte {byte}: {reason}. The messages before it were read"
         )
 
     def close(self) -> None:

@@ -1,4 +1,7 @@
-"""`hawser topic trace` and `hawser queue trace`: who does what with which message, as it happens."""
+"""`hawser topic trace` and `hawser queue trace`: print each operation on messages as it happens.
+
+Tracing is switched on for regions that are not traced, and off again when the command ends.
+"""
 
 import sys
 import time
@@ -24,7 +27,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _READ_RECORDS: Final = 4096
 _PAUSE_SECONDS: Final = 0.01
-# How often it is seen whether there is something new to trace.
+# Interval of the search for new topics and queues to trace.
 _LOOK_SECONDS: Final = 0.2
 _ROLES: Final = {1: "writes", 2: "reads"}
 
@@ -33,21 +36,23 @@ def _options(function: F) -> F:
     for option in reversed(
         (
             click.argument("name", required=False),
-            click.option("--count", "times", type=click.IntRange(min=1), help="End after so many records."),
-            click.option("--seconds", type=click.FloatRange(min=0), help="End after so long."),
+            click.option(
+                "--count", "times", type=click.IntRange(min=1), help="Stop after this many records."
+            ),
+            click.option("--seconds", type=click.FloatRange(min=0), help="Stop after this many seconds."),
             click.option(
                 "--perfetto",
                 type=click.Path(dir_okay=False, path_type=Path),
                 metavar="FILE",
-                help="Instead of printing, write a file for ui.perfetto.dev.",
+                help="Write a file for ui.perfetto.dev instead of printing.",
             ),
             click.option(
-                "--on/--off", "switched", default=None, help="Only switch tracing, for good, and end."
+                "--on/--off", "switched", default=None, help="Only switch tracing on or off permanently."
             ),
             click.option(
                 "--level",
                 type=click.Choice(["metadata", "payload"]),
-                help="With --on: payload has `hawser agent --trace` record the messages, too.",
+                help="With --on: `payload` makes `hawser agent --trace` record the messages, too.",
             ),
             shared_options,
         )
@@ -59,12 +64,12 @@ def _options(function: F) -> F:
 @click.command("trace")
 @_options
 def trace_topic(name: str | None, switched: bool | None, level: str | None, **following: Any) -> None:
-    """Print what happens to the messages of a topic, or of all topics: publish, take, release, and who joins,
-    leaves, dies or misses something.
+    """Print the operations on messages of one topic, or of all topics: publish, take, release, missed
+    messages, and participants that join, leave or die.
 
-    What is not traced yet is traced until this ends, in all processes and without disturbing them. With --on
-    and --off it is switched for good; so does the setting trace= of a topic. Records that were overwritten
-    before they could be read are counted as lost.
+    Tracing is on for all processes until this command ends, without restarting them. --on and --off switch it
+    permanently, as the topic setting trace= does. Records that are overwritten before they are read are
+    counted as lost.
     """
     _trace("topic", name, switched, level, **following)
 
@@ -72,12 +77,12 @@ def trace_topic(name: str | None, switched: bool | None, level: str | None, **fo
 @click.command("trace")
 @_options
 def trace_queue(name: str | None, switched: bool | None, level: str | None, **following: Any) -> None:
-    """Print what happens to the messages of a queue, or of all queues: put, claim, accept, returned,
-    rejected, moved, and who joins, leaves or dies.
+    """Print the operations on messages of one queue, or of all queues: put, claim, accept, returned,
+    rejected, moved, and participants that join, leave or die.
 
-    What is not traced yet is traced until this ends, in all processes and without disturbing them. With --on
-    and --off it is switched for good; so does the setting trace= of a queue. Records that were overwritten
-    before they could be read are counted as lost.
+    Tracing is on for all processes until this command ends, without restarting them. --on and --off switch it
+    permanently, as the queue setting trace= does. Records that are overwritten before they are read are
+    counted as lost.
     """
     _trace("queue", name, switched, level, **following)
 
@@ -86,13 +91,13 @@ def _trace(kind: str, name: str | None, switched: bool | None, level: str | None
     url = chosen_url() or "shm://"
     if url.startswith("hawser:"):
         raise hawser.UsageError(
-            "tracing is about processes that share memory on one host; of a cluster, read the topic that "
+            "tracing works for processes that share memory on one host. On a cluster, read the topic that "
             "`hawser agent --trace` records into"
         )
     if level is not None and not switched:
-        raise click.UsageError("--level says what --on switches to; give both.")
+        raise click.UsageError("--level needs --on.")
     if switched is not None and any(value is not None for value in following.values()):
-        raise click.UsageError("--on and --off only switch; follow in a second command.")
+        raise click.UsageError("--on and --off only switch tracing; run a second command to print records.")
     selection = _Selection(Domain.of_url(url), kind, name)
     if switched is None:
         _follow(selection, **following)
@@ -101,7 +106,7 @@ def _trace(kind: str, name: str | None, switched: bool | None, level: str | None
 
 
 class _Selection:
-    """The topics, or queues, that a command is about: one, which need not be there yet, or all."""
+    """The topics or queues of a command: one, which need not exist yet, or all."""
 
     def __init__(self, domain: Domain, kind: str, name: str | None) -> None:
         self.domain = domain
@@ -113,7 +118,7 @@ class _Selection:
         return f"a {self.kind}" if self.name is None else f"{self.kind} {self.name!r}"
 
     def names(self) -> list[str]:
-        """Those that are there. UsageError if the one of that name is of the other kind."""
+        """The existing ones. UsageError if the name is of the other kind."""
         if self.name is None:
             return self.domain.topics() if self.kind == "topic" else self.domain.queues()
         found = self.domain.kind_of(self.name)
@@ -122,8 +127,8 @@ class _Selection:
         return [] if found is None else [self.name]
 
     def attempt(self, name: str, work: Callable[[str], None]) -> bool:
-        """Do something with one of them, if that is possible. One that is deleted meanwhile is not there; one
-        of all that is not for us is left out, and named."""
+        """Call `work` for one of them, and return whether it succeeded. A deleted one is skipped. If all are
+        selected, one that cannot be read is skipped and named on standard error."""
         try:
             work(name)
         except hawser.Closed:
@@ -138,7 +143,7 @@ class _Selection:
         return True
 
     def has(self, kind: str, name: str) -> bool:
-        """Whether it is about what a record says it is of."""
+        """Whether the selection includes the topic or queue of a record."""
         return kind in (self.kind, "") if self.name is None else (kind, name) == (self.kind, self.name)
 
 
@@ -147,7 +152,7 @@ def _switch(selection: _Selection, level: int) -> None:
         check_trace_of_queue(level)
     names = selection.names()
     if not names and selection.name is not None:
-        raise hawser.NotFound(f"there is no {selection} in {selection.domain.directory}")
+        raise hawser.NotFound(f"no {selection} in {selection.domain.directory}")
     done = [
         name
         for name in names
@@ -199,7 +204,7 @@ def _wait_for(selection: _Selection, end: float | None) -> None:
 def _records(
     tracing: TemporaryTracing, selection: _Selection, end: float | None, lost: Callable[[int], None]
 ) -> Iterator[TraceRecord]:
-    """What is recorded from now on, until the time is over; out at once when there is no next one yet."""
+    """The records from now until `end`. Output is flushed when no next record is ready."""
     ring, look = tracing.ring, 0.0
     position = ring.head
     while True:
@@ -218,12 +223,12 @@ def _records(
         if not data:
             sys.stdout.flush()
             if first == ring.head and not ring.current:
-                raise hawser.Closed("the trace ring was removed; start again to follow another one")
+                raise hawser.Closed("the trace ring was removed; start the command again to follow a new one")
             time.sleep(_PAUSE_SECONDS)
 
 
 class _Output(NamedTuple):
-    """Where records go, and how many of them were lost before the next one."""
+    """Functions that print a record, and the number of lost records."""
 
     show: Callable[[TraceRecord], None]
     lost: Callable[[int], None]
@@ -252,13 +257,13 @@ def _screen(kind: str, names: TraceNames) -> _Output:
 
 def _report_lost(number: int) -> None:
     notice(
-        f"lost {count(number)} records of the domain: they were overwritten before they could be read, or "
+        f"lost {count(number)} records of the domain: they were overwritten before they were read, or "
         "their writers died"
     )
 
 
 def _names_of(record: TraceRecord, names: TraceNames) -> tuple[str, str]:
-    """Of the topic or queue, and of the participant."""
+    """The names of the topic or queue and of the participant."""
     return names.region(record.region).name, names.participant(record.region, record.about)
 
 

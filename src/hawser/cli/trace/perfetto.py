@@ -1,11 +1,11 @@
-"""Trace records as a file for Perfetto (ui.perfetto.dev) or chrome://tracing: who held which message when.
+"""Trace records as a file for Perfetto (ui.perfetto.dev) or chrome://tracing: the holders of messages over
+time.
 
-Each process is one there, each participant a thread of it. A publish or a put is a short slice; a take or a
-claim is a slice for as long as the sample is held, and an arrow leads to it from where the message was
-written. Slices of one thread may not overlap, so who holds several samples at once has several threads. What
-else happened is marked where it did.
+A process becomes a process, a participant a thread. A publish or put is a short slice; a take or claim is a
+slice as long as the sample is held, with an arrow from the publish. Slices of one thread must not overlap, so
+a participant that holds several samples at once gets several threads. Other records become instant events.
 
-The file is a JSON array of events, written as they come: one that was cut off still opens there.
+The file is a JSON array of events, written as they arrive; Perfetto also opens a truncated file.
 """
 
 from pathlib import Path
@@ -18,9 +18,9 @@ from hawser.record.trace import TraceKind, TraceRecord
 
 __all__ = ["PerfettoFile"]
 
-# How long a moment is drawn, if the next one leaves the room.
+# Length of a publish or put, unless the next one begins earlier.
 _MOMENT_NS: Final = 1000
-# So many messages are remembered for arrows from them.
+# Messages that are remembered as origins of arrows.
 _MOST_PUBLISHED: Final = 100_000
 _SECOND_NS: Final = 1_000_000_000
 
@@ -29,7 +29,7 @@ _OPENING: Final = frozenset({TraceKind.TAKE, TraceKind.CLAIM})
 _CLOSING: Final = frozenset(
     {TraceKind.RELEASE, TraceKind.ACCEPT, TraceKind.RETURNED, TraceKind.REJECTED, TraceKind.MOVED}
 )
-# Whoever recovers the dead, or ends a lease, writes these for the participant that they name.
+# Written by a process that recovers the participant or ends its lease.
 _BY_OTHERS: Final = frozenset({TraceKind.RETURNED, TraceKind.REJECTED, TraceKind.MOVED})
 
 
@@ -39,7 +39,7 @@ class _Thread(NamedTuple):
 
 
 class _Slice(NamedTuple):
-    """A message in somebody's hands, or the moment it was written."""
+    """A message that is held, or its publish."""
 
     start_ns: int
     name: str
@@ -47,21 +47,21 @@ class _Slice(NamedTuple):
 
 
 class _Participant:
-    """The threads of one participant: the first for moments, one more for each sample it holds at once."""
+    """The threads of one participant: the first for short slices, one more for each sample held at once."""
 
     def __init__(self, process: int, title: str, first: _Thread) -> None:
         self.process = process
         self.title = title
         self.first = first
-        # A moment ends where the next one begins, so the last one waits for it.
+        # A short slice ends where the next one begins, so the last one is written with the next.
         self.moment: _Slice | None = None
-        # Each with the end of its last slice.
+        # Each thread with the end of its last slice.
         self.lanes: list[tuple[_Thread, int]] = []
         self.held: dict[int, TraceRecord] = {}
 
 
 class PerfettoFile:
-    """The file at `path`, which is written anew; whole once it is closed."""
+    """Writes the file at `path`, replacing it; it is complete once closed."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -77,7 +77,7 @@ class PerfettoFile:
         self._published: dict[tuple[int, int], tuple[_Thread, int]] = {}
 
     def add(self, record: TraceRecord, name: str, participant: str) -> None:
-        """One record, of the topic or queue `name`; those of one ring in their order."""
+        """Add a record of the topic or queue `name`; records of one ring come in order."""
         if record.kind == TraceKind.RECOVER:
             self._add_recovery(record, name, participant)
             return
@@ -97,13 +97,12 @@ class PerfettoFile:
             self._mark(one.first, record, f"{record.what} {_number(record)}")
 
     def lost(self, count: int, time_ns: int) -> None:
-        """So many records are not there: they were overwritten before they could be read, or their writers
-        died."""
+        """Mark `count` records that were overwritten before they were read, or whose writers died."""
         event = {"ph": "i", "s": "g", "name": f"{count} trace records lost", "pid": 0, "tid": 0}
         self._write(event | {"ts": self._time(time_ns)})
 
     def close(self) -> None:
-        """End what is still held at its last sign, and the file."""
+        """End the slices of samples that are still held, and the file."""
         for one in self._participants.values():
             self._end_moment(one, None)
             for taken in one.held.values():
@@ -118,7 +117,9 @@ class PerfettoFile:
             for taken in dead.held.values():
                 self._end(dead, taken, record.time_ns, "recovered")
             dead.held.clear()
-        self._mark(thread, record, f"{participant or 'somebody'} of {name} died: recovered by {record.pid}")
+        self._mark(
+            thread, record, f"{participant or 'a participant'} of {name} died: recovered by {record.pid}"
+        )
 
     def _add_written(self, one: _Participant, record: TraceRecord) -> None:
         start_ns = self._add_moment(one, _slice(record))
@@ -127,7 +128,7 @@ class PerfettoFile:
             del self._published[next(iter(self._published))]
 
     def _add_moment(self, one: _Participant, moment: _Slice) -> int:
-        """Where it is drawn: messages of a batch have one time, and are drawn one behind the other."""
+        """The time at which it is drawn: messages of a batch have the same time and are drawn in sequence."""
         last = one.moment
         start_ns = moment.start_ns if last is None else max(moment.start_ns, last.start_ns + 1)
         self._end_moment(one, start_ns)
@@ -141,7 +142,7 @@ class PerfettoFile:
             self._slice(one.first, moment, min(_MOMENT_NS, room))
 
     def _end(self, one: _Participant, taken: TraceRecord, end_ns: int, how: str) -> None:
-        """A sample that was held from its take on."""
+        """Write the slice of a sample that was held since `taken`."""
         held = _slice(taken)
         thread = self._lane(one, held.start_ns, end_ns)
         self._slice(thread, held._replace(facts=held.facts | {"end": how}), max(1, end_ns - held.start_ns))
@@ -157,7 +158,7 @@ class PerfettoFile:
         return thread
 
     def _arrow(self, record: TraceRecord, to: _Thread, time_ns: int) -> None:
-        """From where the message was written, if that was seen."""
+        """Write an arrow from the publish of the message, if its record was read."""
         origin = self._published.get((record.region, record.sequence))
         if origin is None:
             return
@@ -177,17 +178,18 @@ class PerfettoFile:
         self._write(event | {"ts": self._time(record.time_ns)})
 
     def _participant(self, record: TraceRecord, name: str, participant: str) -> _Participant | None:
-        """None if the record is about none, or another process wrote it and nothing else is known of it."""
+        """The participant of a record; None if it has none, or if an unknown one is named by another
+        process."""
         known = self._participants.get((record.region, record.owner))
         if known is None and record.owner and record.kind not in _BY_OTHERS:
             self._name_process(record.pid, participant)
-            title = f"{participant or 'somebody'} of {name}"
+            title = f"{participant or 'a participant'} of {name}"
             known = _Participant(record.pid, title, self._new_thread(record.pid, title))
             self._participants[record.region, record.owner] = known
         return known
 
     def _process(self, process: int) -> _Thread:
-        """For what concerns no participant of it."""
+        """The thread for records of a process without a participant."""
         self._name_process(process, "")
         return _Thread(process, 0)
 
@@ -204,9 +206,10 @@ class PerfettoFile:
         return thread
 
     def _time(self, time_ns: int) -> float:
-        """In microseconds since the beginning: a number of JSON cannot hold those of the calendar exactly."""
+        """Microseconds since the first record: a JSON number cannot hold Unix time in nanoseconds exactly."""
         if not self._start_ns:
-            # What is older, because its position was taken later, is not before the beginning.
+            # An older record, whose position was taken later, stays after the start.
+
             self._start_ns = time_ns - _SECOND_NS
         return max(0, time_ns - self._start_ns) / 1000
 
